@@ -1,0 +1,139 @@
+"""Gradient accumulation, exact: the window, the training loop and the evaluation loop. Needs torch alone."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def windows(batches: Iterable, n: int) -> Iterator[list]:
+    """Groups micro-batches into windows: lists of `n`, the last one shorter if `n` does not divide their number.
+
+    **Arguments:** `batches`: any iterable of micro-batches, with or without a length; `n`: micro-batches per update.
+
+    **Returns:** an iterator over lists. It fetches a whole window before it gives it, so that the loop knows what
+    the window holds; the price is the inputs of `n` micro-batches in memory.
+
+    **Raises:** `TypeError` if `n` is not an integer, `ValueError` if it is below 1; both at the call.
+
+    >>> [len(window) for window in windows(range(10), 4)]
+    [4, 4, 2]
+    """
+    if not isinstance(n, int) or isinstance(n, bool):
+        raise TypeError(f"n must be a whole number of micro-batches, got {n!r} ({type(n).__name__})")
+    if n < 1:
+        raise ValueError(f"n must be at least 1 micro-batch per window, got {n}")
+    iterator = iter(batches)
+    return iter(lambda: list(islice(iterator, n)), [])
+
+
+def items(batch: Any) -> int:
+    """How many items a micro-batch holds: the length of a tensor, or of the first entry of a tuple, list or dict.
+
+    >>> items((torch.zeros(8, 64), torch.zeros(8)))
+    8
+    """
+    while isinstance(batch, (tuple, list, dict)) and batch:
+        batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+    if not isinstance(batch, Tensor) or batch.dim() == 0:
+        raise TypeError(f"cannot count the items of a {type(batch).__name__}: pass weight=, a function of one batch")
+    return len(batch)
+
+
+def train_epoch(
+    model: nn.Module,
+    batches: Iterable,
+    loss_fn: Callable[[nn.Module, Any], Tensor],
+    optimizer: torch.optim.Optimizer,
+    n: int = 1,
+    weight: Callable[[Any], float] = items,
+) -> list[float]:
+    """Trains for one pass over `batches`, with one update per window of `n` micro-batches.
+
+    Each update uses the gradient of the mean loss over all that its window holds: the gradient that one large batch
+    would have, also when micro-batches differ in size and when the last window is short.
+
+    **Arguments:** `batches`: micro-batches of any kind (wrap them in `tqdm` to see progress); `loss_fn(model, batch)`:
+    the *mean* loss of a micro-batch, a scalar tensor; `n`: micro-batches per update; `weight(batch)`: how many items
+    or tokens that mean was taken over.
+
+    **Returns:** the mean loss of each window, before its update.
+
+    **Raises:** `TypeError` or `ValueError` if `n` or a weight cannot be used or if `batches` gives nothing. Gradients
+    that were there before the call, or that an error left behind, never enter an update.
+
+    >>> model = nn.Linear(2, 1)
+    >>> data = [(torch.ones(3, 2), torch.ones(3, 1)), (torch.ones(1, 2), torch.ones(1, 1))]
+    >>> mse = lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1])
+    >>> len(train_epoch(model, data, mse, torch.optim.SGD(model.parameters(), lr=0.1), n=2))
+    1
+    """
+    losses = []
+    for window in windows(batches, n):
+        shares = _shares(window, weight)
+        if not losses:
+            model.train()
+            optimizer.zero_grad()
+        window_loss = 0.0
+        for batch, share in zip(window, shares, strict=True):
+            loss = loss_fn(model, batch) * share
+            loss.backward()
+            window_loss += loss.detach()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(window_loss)
+    if not losses:
+        raise ValueError("batches gave no micro-batch (an empty loader, or a generator that is used up?)")
+    return torch.stack(losses).tolist()
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    batches: Iterable,
+    metric: Callable[[nn.Module, Any], Tensor],
+    weight: Callable[[Any], float] = items,
+) -> float:
+    """The mean of `metric(model, batch)` over all items of `batches`, in evaluation mode and without a graph.
+
+    **Arguments:** `metric(model, batch)`: a scalar mean over the micro-batch, such as a loss or an accuracy;
+    `weight(batch)`: how many items that mean was taken over.
+
+    **Returns:** the mean per item, whatever the sizes of the micro-batches. The model's mode is as before, also
+    after an error.
+
+    **Raises:** `ValueError` if `batches` gives nothing.
+
+    >>> evaluate(nn.Identity(), [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([6.0])], lambda model, x: x.mean())
+    3.0
+    """
+    was_training = model.training
+    model.eval()
+    total, seen = 0.0, 0
+    try:
+        for batch in batches:
+            (count,) = _counts([batch], weight)
+            total += float(metric(model, batch)) * count
+            seen += count
+    finally:
+        model.train(was_training)
+    if not seen:
+        raise ValueError("batches gave no micro-batch (an empty loader, or a generator that is used up?)")
+    return total / seen
+
+
+def _counts(window: list, weight: Callable) -> list[float]:
+    counts = [float(weight(batch)) for batch in window]
+    for count in counts:
+        if not (isfinite(count) and count > 0):
+            raise ValueError(f"weight(batch) must be a positive number of items or tokens, got {count}")
+    return counts
+
+
+def _shares(window: list, weight: Callable) -> list[float]:
+    """What part of the window each of its micro-batches is; the parts add up to 1."""
+    counts = _counts(window, weight)
+    return [count / sum(counts) for count in counts]

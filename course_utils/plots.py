@@ -1,0 +1,208 @@
+"""The course's figures. They draw what they are given and compute nothing; `show()` puts one into a notebook.
+
+Colours are those of Okabe and Ito, told apart by colour-blind readers; every line has its own dashes and markers too,
+so that a black-and-white print says the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from itertools import cycle
+
+from matplotlib.figure import Figure
+
+from course_utils.trace import Trace
+
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
+_LOOKS = ((BLUE, "-", "o"), (RED, "--", "s"), (GREEN, "-.", "^"), (ORANGE, ":", "D"), (PINK, (0, (5, 1)), "v"))
+_FONT = 11
+
+
+def show(figure: Figure, alt: str) -> None:
+    """Displays a figure in a notebook, with a sentence that says what it shows to those who cannot see it."""
+    from IPython.display import display
+
+    display({"image/png": png(figure), "text/plain": f"Figure: {alt}"}, raw=True, metadata=_size(figure, alt))
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG image, at 200 dots per inch."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _size(figure: Figure, alt: str) -> dict:
+    width, _ = figure.get_size_inches()
+    return {"image/png": {"width": int(width * 100), "alt": alt}}
+
+
+def _figure(width: float = 7.5, height: float = 3.4, rows: int = 1, columns: int = 1):
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=_FONT - 1)
+    return figure, axes
+
+
+def ledger(trace: Trace, lanes: Sequence[str] | None = None, title: str = "") -> Figure:
+    """The gradient ledger: what happened to `.grad`, event by event, one lane per optimizer.
+
+    The line is the norm of all the lane's gradients. It rises with a backward, falls to 0 with a zeroing, and a step
+    leaves it alone.
+
+    **Arguments:** `trace`: from `record()`; `lanes`: which ones, and in which order; all by default.
+    """
+    lanes = list(lanes if lanes is not None else trace.lanes)
+    if not lanes:
+        raise ValueError("the trace has no events to draw: did a loop run inside `with record() as trace:`?")
+    figure, axes = _figure(height=1.1 + 1.9 * len(lanes), rows=len(lanes))
+    places = {id(event): place for place, event in enumerate(trace.events)}
+    for axis, lane in zip(axes[:, 0], lanes, strict=True):
+        events = trace.on(lane)
+        top = max(event.norm for event in events) or 1.0
+        x = [places[id(event)] for event in events]
+        axis.step(x, [event.norm for event in events], where="post", color=BLACK, linewidth=1.4, zorder=1)
+        for kind, marker, color, label in (
+            ("forward", "|", BLACK, "forward"),
+            ("backward", "^", BLUE, "backward: adds"),
+            ("change", "X", GREEN, "changed in place"),
+            ("step", "D", RED, "step: reads"),
+            ("zero", "o", ORANGE, "zeroed"),
+        ):
+            marks = [(place, event.norm) for place, event in zip(x, events, strict=True) if event.kind == kind]
+            if not marks:
+                continue
+            if kind == "forward":
+                marks = [(place, 0.0) for place, _ in marks]
+            if kind == "step":
+                axis.vlines([place for place, _ in marks], 0, 1.08 * top, color=RED, linewidth=0.9, linestyle=":")
+            axis.scatter(*zip(*marks, strict=True), marker=marker, s=46, color=color, label=label, zorder=2,
+                         linewidths=1.2, edgecolors=None if marker == "|" else BLACK)  # fmt: skip
+        axis.set_ylim(-0.08 * top, 1.12 * top)
+        axis.set_xlim(-1, len(trace.events))
+        axis.set_ylabel(f"{lane}\nnorm of .grad", fontsize=_FONT)
+        axis.set_xticks([])
+    axes[-1, 0].set_xlabel("events of the training loop, in order", fontsize=_FONT)
+    marks = {}
+    for axis in axes[:, 0]:
+        marks |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
+    figure.legend(marks.values(), marks.keys(), loc="outside upper center", ncols=5, frameon=False, fontsize=_FONT - 1)
+    if title:
+        axes[0, 0].set_title(title, fontsize=_FONT + 1, loc="left")
+    return figure
+
+
+def curves(
+    lines: Mapping[str, Sequence[float]],
+    x: Sequence[float],
+    xlabel: str,
+    ylabel: str,
+    log: str = "",
+    ylim: tuple[float, float] | None = None,
+    title: str = "",
+) -> Figure:
+    """One labelled line per entry of `lines` over the common `x`; `log` may name the axes "x", "y" or "xy"."""
+    figure, axes = _figure()
+    axis = axes[0, 0]
+    for (label, y), (color, dashes, marker) in zip(lines.items(), cycle(_LOOKS)):  # noqa: B905
+        every = max(1, len(y) // 12)
+        axis.plot(x, y, color=color, linestyle=dashes, marker=marker, markevery=every, markersize=5, label=label)
+    if "x" in log:
+        axis.set_xscale("log", base=2)
+    if "y" in log:
+        axis.set_yscale("log")
+    if ylim:
+        axis.set_ylim(ylim)
+    axis.set_xlabel(xlabel, fontsize=_FONT)
+    axis.set_ylabel(ylabel, fontsize=_FONT)
+    axis.set_title(title, fontsize=_FONT + 1, loc="left")
+    if len(lines) > 1:
+        axis.legend(frameon=False, fontsize=_FONT - 1)
+    return figure
+
+
+def steps_downhill(
+    w: Sequence[float], loss: Sequence[float], start: tuple[float, float], ends: Mapping[str, tuple[float, float]]
+) -> Figure:
+    """A loss curve over one weight, and where steps of several lengths land: arrows from `start` to each of `ends`."""
+    figure, axes = _figure()
+    axis = axes[0, 0]
+    axis.plot(w, loss, color=BLACK, linewidth=1.4)
+    axis.plot(*start, "o", color=BLACK, markersize=8)
+    axis.annotate("start", start, xytext=(6, 6), textcoords="offset points", fontsize=_FONT)
+    for (label, end), (color, dashes, marker) in zip(ends.items(), _LOOKS, strict=False):
+        axis.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": color, "linestyle": dashes, "lw": 1.6})
+        axis.plot(*end, marker, color=color, markersize=8, label=label)
+    axis.set_xlabel("weight w", fontsize=_FONT)
+    axis.set_ylabel("loss L(w)", fontsize=_FONT)
+    axis.legend(frameon=False, fontsize=_FONT - 1)
+    return figure
+
+
+def arrows(cups: Sequence[tuple[float, float]], total: tuple[float, float], mean: tuple[float, float]) -> Figure:
+    """Gradients of two weights as arrows laid head to tail, with their sum and their mean from the origin."""
+    figure, axes = _figure(width=6.5, height=4.2)
+    axis = axes[0, 0]
+    x, y = 0.0, 0.0
+    for number, (dx, dy) in enumerate(cups, start=1):
+        axis.annotate("", (x + dx, y + dy), (x, y), arrowprops={"arrowstyle": "->", "color": BLUE, "lw": 1.6})
+        axis.annotate(f"$g_{number}$", (x + dx / 2, y + dy / 2), xytext=(5, 5), textcoords="offset points",
+                      fontsize=_FONT, color=BLUE)  # fmt: skip
+        x, y = x + dx, y + dy
+    for (dx, dy), color, dashes, label in ((total, RED, "--", "sum"), (mean, GREEN, "-", "mean")):
+        axis.annotate("", (dx, dy), (0, 0), arrowprops={"arrowstyle": "->", "color": color, "lw": 2.4, "ls": dashes})
+        axis.annotate(label, (dx, dy), xytext=(6, -12), textcoords="offset points", fontsize=_FONT, color=color)
+    corners = [(0.0, 0.0), total, mean]
+    for dx, dy in cups:
+        corners.append((corners[-1][0] + dx, corners[-1][1] + dy) if len(corners) > 3 else (dx, dy))
+    axis.update_datalim(corners)
+    axis.autoscale_view()
+    axis.margins(0.15)
+    axis.axhline(0, color=BLACK, linewidth=0.5)
+    axis.axvline(0, color=BLACK, linewidth=0.5)
+    axis.set_xlabel("gradient of the first weight", fontsize=_FONT)
+    axis.set_ylabel("gradient of the second weight", fontsize=_FONT)
+    return figure
+
+
+def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float) -> Figure:
+    """What each update is made of: for each loop a table with a row per update and a column per micro-batch.
+
+    A cell is the weight of a micro-batch in that update, written in it; its shade goes from white (not used) to full
+    (the weight `right`, or more).
+    """
+    tallest = max(len(table) for table in tables.values())
+    figure, axes = _figure(width=7.5, height=1.0 + len(tables) * (0.55 + 0.3 * tallest), rows=len(tables))
+    for axis, (label, table) in zip(axes[:, 0], tables.items(), strict=True):
+        axis.imshow(table, cmap="Blues", vmin=0, vmax=2.2 * right, aspect="auto")
+        for row, weights in enumerate(table):
+            for column, weight in enumerate(weights):
+                if weight:
+                    dark = weight > 1.4 * right
+                    axis.text(column, row, f"{weight:.3g}", ha="center", va="center", fontsize=_FONT - 2,
+                              color="white" if dark else BLACK)  # fmt: skip
+        axis.hlines([row + 0.5 for row in range(len(table) - 1)], -0.5, len(table[0]) - 0.5, color=BLACK, linewidth=0.4)
+        axis.vlines([column + 0.5 for column in range(len(table[0]) - 1)], -0.5, len(table) - 0.5, color=BLACK,
+                    linewidth=0.4)  # fmt: skip
+        axis.set_title(label, fontsize=_FONT, loc="left")
+        axis.set_ylabel("update", fontsize=_FONT)
+        axis.set_xticks(range(len(table[0])), range(1, len(table[0]) + 1))
+        axis.set_yticks(range(len(table)), range(1, len(table) + 1))
+    axes[-1, 0].set_xlabel("micro-batch", fontsize=_FONT)
+    return figure
+
+
+def bars(values: Mapping[str, float], xlabel: str, written: str = "{:,.0f}") -> Figure:
+    """One labelled horizontal bar per entry, its value written at its end."""
+    figure, axes = _figure(height=0.9 + 0.45 * len(values))
+    axis = axes[0, 0]
+    labels = list(values)
+    drawn = axis.barh(range(len(labels)), values.values(), color=SKY, edgecolor=BLACK, height=0.6)
+    axis.bar_label(drawn, [written.format(value) for value in values.values()], padding=4, fontsize=_FONT - 1)
+    axis.set_yticks(range(len(labels)), labels, fontsize=_FONT)
+    axis.invert_yaxis()
+    axis.margins(x=0.15)
+    axis.set_xticks([])
+    axis.set_xlabel(xlabel, fontsize=_FONT)
+    return figure

@@ -1,0 +1,153 @@
+"""The interactive parts of a notebook: predictions, exercises, recall cards, sliders.
+
+Thin shells. Each shows a widget where a kernel is live and the same in plain HTML where none is (on GitHub, in print),
+never the text of a widget. Widgets are imported when the first one is made.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from course_utils.exercises import Verdict, judge
+
+_BOX = "border-left:4px solid {color};padding:0.4em 0.9em;margin:0.3em 0"
+_ASK, _RIGHT, _WRONG = "#0072B2", "#009E73", "#D55E00"
+
+
+class Guess:
+    """A prediction: made by the learner before the experiment, compared with what was measured after it."""
+
+    def __init__(self, options: Sequence[str], widget: Any):
+        self._options = options
+        self._widget = widget
+
+    @property
+    def choice(self) -> str | None:
+        """The option that the learner has chosen, or None."""
+        return self._widget.value
+
+    @choice.setter
+    def choice(self, option: str) -> None:
+        self._widget.value = option
+
+    def reveal(self, measured: Any) -> None:
+        """Shows the guess beside what was measured: an option, or a list that holds the one that was found.
+
+        **Raises:** `ValueError` if what was measured is none of the options.
+        """
+        (answer,) = measured if isinstance(measured, (list, tuple)) and len(measured) == 1 else (measured,)
+        answer = str(answer)
+        if answer not in self._options:
+            raise ValueError(f"measured {answer!r}, which is none of the options {self._options}")
+        if self.choice is None:
+            _box(_ASK, f"Measured: {answer}. (You made no prediction: choose one above first, and it is compared.)")
+        elif self.choice == answer:
+            _box(_RIGHT, f"You predicted {self.choice}, and that is what was measured.")
+        else:
+            _box(_WRONG, f"You predicted {self.choice}; measured: {answer}.")
+
+
+def predict(question: str, options: Sequence[Any]) -> Guess:
+    """Asks for a prediction before an experiment.
+
+    **Arguments:** `question`: one sentence; `options`: two or more different answers.
+
+    **Returns:** a `Guess`; call its `reveal(measured)` when the experiment has run.
+
+    **Raises:** `ValueError` if there are fewer than two options or two are the same.
+    """
+    options = [str(option) for option in options]
+    if len(options) < 2 or len(set(options)) < len(options):
+        raise ValueError(f"a prediction needs at least two different options, got {options}")
+    from ipywidgets import HTML, Layout, RadioButtons, VBox
+
+    choice = RadioButtons(options=options, value=None, layout=Layout(width="auto"))
+    title = HTML(f"<b>Predict:</b> {escape(question)}")
+    boxes = "".join(f"<div>&#9744; {escape(option)}</div>" for option in options)
+    _display(
+        VBox([title, choice]),
+        f'<div style="{_BOX.format(color=_ASK)}"><b>Predict:</b> {escape(question)}{boxes}</div>',
+        f"Predict: {question}" + "".join(f"\n  [ ] {option}" for option in options),
+    )
+    return Guess(options, choice)
+
+
+def check(exercise: str, answer: Callable) -> Verdict:
+    """Runs a learner's answer to an exercise and says whether it is right, or which bug it has and how that shows.
+
+    **Returns:** the `Verdict`, with `passed`, `bug` and `message`.
+
+    **Raises:** `ValueError` for a name that no exercise has; never because of the answer.
+    """
+    verdict = judge(exercise, answer)
+    if verdict.passed:
+        _box(_RIGHT, f"Right. {verdict.message}")
+    elif verdict.bug == "not-attempted":
+        _box(_ASK, f"Not done yet. {verdict.message}")
+    else:
+        _box(_WRONG, f"Not yet right ({verdict.bug}). {verdict.message}")
+    return verdict
+
+
+def recall(*cards: tuple[str, str]) -> None:
+    """Shows question cards whose answers unfold: each card is a pair of question and answer."""
+    html = "".join(
+        f'<details style="{_BOX.format(color=_ASK)}"><summary>{escape(question)}</summary>'
+        f'<div style="padding-top:0.4em">{escape(answer)}</div></details>'
+        for question, answer in cards
+    )
+    _show(html, "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards))
+
+
+def explore(draw: Callable, **options: Sequence) -> None:
+    """A figure with one slider per option: `draw(**values)` gives the figure, and is called again at every move.
+
+    **Arguments:** `draw`: a function of keyword arguments that returns a matplotlib figure; `options`: for each
+    argument the values that its slider offers, the first one to begin with.
+
+    An error in `draw` is shown in place of the figure.
+    """
+    from ipywidgets import HTML, Image, Layout, SelectionSlider, VBox
+
+    from course_utils.plots import png
+
+    wrong = set(options) - set(inspect.signature(draw).parameters)
+    if wrong or not options:
+        raise ValueError(f"explore needs one list of values per argument of draw, got {sorted(wrong) or 'none'}")
+    sliders = {
+        name: SelectionSlider(description=name, options=list(values), value=values[0], continuous_update=False)
+        for name, values in options.items()
+    }
+    image = Image(value=b"", format="png", layout=Layout(max_width="750px"))
+    message = HTML()
+
+    def redraw(*_) -> None:
+        try:
+            image.value = png(draw(**{name: slider.value for name, slider in sliders.items()}))
+            message.value = ""
+        except Exception as error:
+            message.value = f"<pre>{escape(type(error).__name__)}: {escape(str(error))}</pre>"
+
+    for slider in sliders.values():
+        slider.observe(redraw, names="value")
+    redraw()
+    ranges = "; ".join(f"{name} from {values[0]} to {values[-1]}" for name, values in options.items())
+    note = f"Sliders: {ranges}. They move when this cell has been run."
+    _display(VBox([*sliders.values(), message, image]), f"<p><i>{escape(note)}</i></p>", note)
+
+
+def _box(color: str, text: str) -> None:
+    _show(f'<div style="{_BOX.format(color=color)}">{escape(text)}</div>', text)
+
+
+def _display(widget: Any, html: str, text: str) -> None:
+    """The widget where a kernel is live, its HTML equivalent where none is."""
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    _show(html, text, {"application/vnd.jupyter.widget-view+json": view})
+
+
+def _show(html: str, text: str, more: dict | None = None) -> None:
+    from IPython.display import display
+
+    display({**(more or {}), "text/html": html, "text/plain": text}, raw=True)
