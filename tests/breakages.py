@@ -1,0 +1,240 @@
+"""Ways to break PyTorch or the package, for the tests that see a claim's cell fail when the claim is false.
+
+Each is a context manager under the name by which the column `falsifier` of data/claims.csv calls it.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+BREAKAGES: dict[str, Callable] = {}
+
+
+def breakage(name: str):
+    def keep(function):
+        BREAKAGES[name] = contextmanager(function)
+        return BREAKAGES[name]
+
+    return keep
+
+
+@contextmanager
+def patched(owner: object, name: str, around: Callable) -> Iterator[None]:
+    """`owner.name` is replaced by `around(original)` while the block runs."""
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(around(original)))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextmanager
+def zero_grad_becomes(around: Callable) -> Iterator[None]:
+    with patched(Optimizer, "zero_grad", around), patched(nn.Module, "zero_grad", around):
+        yield
+
+
+@breakage("torch: zero_grad does nothing")
+def _():
+    with zero_grad_becomes(lambda original: lambda self, set_to_none=True: None):
+        yield
+
+
+@breakage("torch: zero_grad writes zeros")
+def _():
+    with zero_grad_becomes(lambda original: lambda self, set_to_none=False: original(self, False)):
+        yield
+
+
+@breakage("torch: zero_grad always sets None")
+def _():
+    with zero_grad_becomes(lambda original: lambda self, set_to_none=True: original(self, True)):
+        yield
+
+
+@breakage("torch: zero_grad also zeroes the weights")
+def _():
+    def around(original):
+        def zero_grad(self, set_to_none=True):
+            original(self, set_to_none)
+            groups = [{"params": self.parameters()}] if isinstance(self, nn.Module) else self.param_groups
+            with torch.no_grad():
+                for group in groups:
+                    for p in group["params"]:
+                        p.zero_()
+
+        return zero_grad
+
+    with zero_grad_becomes(around):
+        yield
+
+
+def leaves(root) -> list[Tensor]:
+    """The leaves that a backward from `root` would reach."""
+    found, seen, todo = [], set(), [root.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        todo += [following for following, _ in node.next_functions]
+    return found
+
+
+@contextmanager
+def backward_combines(combine: Callable[[Tensor | None, Tensor], Tensor]) -> Iterator[None]:
+    """backward() stores `combine(old .grad, new gradient)` in place of their sum."""
+
+    def around(original):
+        def backward(tensors, *args, **kwargs):
+            roots = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+            reached = list({id(p): p for root in roots for p in leaves(root)}.values())
+            old = [p.grad for p in reached]
+            for p in reached:
+                p.grad = None
+            original(tensors, *args, **kwargs)
+            for p, before in zip(reached, old, strict=True):
+                p.grad = combine(before, p.grad) if p.grad is not None else before
+
+        return backward
+
+    with patched(torch.autograd, "backward", around):
+        yield
+
+
+@breakage("torch: backward replaces .grad")
+def _():
+    with backward_combines(lambda old, new: new):
+        yield
+
+
+@breakage("torch: backward adds with the wrong sign")
+def _():
+    with backward_combines(lambda old, new: -new if old is None else old - new):
+        yield
+
+
+@breakage("torch: backward makes a new .grad tensor")
+def _():
+    with backward_combines(lambda old, new: new if old is None else old + new):
+        yield
+
+
+@breakage("torch: backward keeps its graph")
+def _():
+    def around(original):
+        return lambda *args, **kwargs: original(*args, **{**kwargs, "retain_graph": True})
+
+    with patched(torch.autograd, "backward", around):
+        yield
+
+
+@contextmanager
+def hooked(handle) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def each_parameter(optimizer: Optimizer) -> Iterator[Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+@breakage("torch: step clears .grad")
+def _():
+    def clear(optimizer, *_):
+        for p in each_parameter(optimizer):
+            p.grad = None
+
+    with hooked(register_optimizer_step_post_hook(clear)):
+        yield
+
+
+@breakage("torch: step treats None as zeros")
+def _():
+    def fill(optimizer, *_):
+        for p in each_parameter(optimizer):
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+
+    with hooked(register_optimizer_step_pre_hook(fill)):
+        yield
+
+
+@breakage("torch: optimizers remember nothing")
+def _():
+    with hooked(register_optimizer_step_pre_hook(lambda optimizer, *_: optimizer.state.clear())):
+        yield
+
+
+@breakage("torch: a second step without zeroing warns")
+def _():
+    import warnings
+
+    stepped = {}
+
+    def warn(optimizer, *_):
+        grads = [id(p.grad) for p in each_parameter(optimizer)]
+        if stepped.get(id(optimizer)) == grads:
+            warnings.warn("step() without zero_grad()", stacklevel=2)
+        stepped[id(optimizer)] = grads
+
+    with hooked(register_optimizer_step_pre_hook(warn)):
+        yield
+
+
+@contextmanager
+def package_function(name: str, around: Callable) -> Iterator[None]:
+    """Replaces a function of course_utils wherever it is known by now, also where a notebook imports it later."""
+    import course_utils
+    from course_utils import loops
+
+    with ExitStack() as stack:
+        for owner in (loops, course_utils):
+            if hasattr(owner, name):
+                stack.enter_context(patched(owner, name, around))
+        yield
+
+
+@breakage("package: windows drops the tail")
+def _():
+    def around(original):
+        return lambda batches, n: iter([window for window in original(batches, n) if len(window) == n])
+
+    with package_function("windows", around):
+        yield
+
+
+@breakage("package: train_epoch does not weigh")
+def _():
+    from course_utils import loops
+
+    with patched(loops, "_shares", lambda original: lambda window, weight: [1 / len(window)] * len(window)):
+        yield
+
+
+@breakage("package: train_epoch divides by n")
+def _():
+    def around(original):
+        def train_epoch(model, batches, loss_fn, optimizer, n=1, **options):
+            def divided(window, weight):
+                return [1 / n] * len(window)
+
+            with patched(loops, "_shares", lambda _: divided):
+                return original(model, batches, loss_fn, optimizer, n, **options)
+
+        return train_epoch
+
+    from course_utils import loops
+
+    with package_function("train_epoch", around):
+        yield
