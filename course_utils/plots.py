@@ -193,6 +193,17 @@ def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float) -> Fig
     return figure
 
 
+def pictures(images: Sequence[Sequence[float]], titles: Sequence[object]) -> Figure:
+    """A row of square grey-scale images, each given as one list of pixels from 0 (white) to 1 (black)."""
+    figure, axes = _figure(height=1.3, columns=len(images))
+    for axis, image, title in zip(axes[0], images, titles, strict=True):
+        side = round(len(image) ** 0.5)
+        axis.imshow([image[row * side : (row + 1) * side] for row in range(side)], cmap="Greys", vmin=0, vmax=1)
+        axis.set_title(str(title), fontsize=_FONT)
+        axis.axis("off")
+    return figure
+
+
 def bars(values: Mapping[str, float], xlabel: str, written: str = "{:,.0f}") -> Figure:
     """One labelled horizontal bar per entry, its value written at its end."""
     figure, axes = _figure(height=0.9 + 0.45 * len(values))

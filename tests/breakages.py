@@ -131,7 +131,10 @@ def _():
 @breakage("torch: backward keeps its graph")
 def _():
     def around(original):
-        return lambda *args, **kwargs: original(*args, **{**kwargs, "retain_graph": True})
+        def backward(tensors, grad_tensors=None, retain_graph=None, *args, **kwargs):  # given by place
+            return original(tensors, grad_tensors, True, *args, **kwargs)
+
+        return backward
 
     with patched(torch.autograd, "backward", around):
         yield
@@ -237,4 +240,62 @@ def _():
     from course_utils import loops
 
     with package_function("train_epoch", around):
+        yield
+
+
+@breakage("torch: parameters begin with zero gradients")
+def _():
+    def around(original):
+        def new(cls, *args, **kwargs):
+            parameter = original(cls, *args, **kwargs)
+            parameter.grad = torch.zeros_like(parameter)
+            return parameter
+
+        return new
+
+    with patched(nn.Parameter, "__new__", around):
+        yield
+
+
+@breakage("torch: autograd.grad also fills .grad")
+def _():
+    def around(original):
+        def grad(outputs, inputs, *args, **kwargs):
+            gradients = original(outputs, inputs, *args, **kwargs)
+            for tensor, gradient in zip(inputs, gradients, strict=False):
+                if isinstance(tensor, nn.Parameter):
+                    tensor.grad = gradient
+            return gradients
+
+        return grad
+
+    with patched(torch.autograd, "grad", around):
+        yield
+
+
+@breakage("torch: clip_grad_norm_ changes nothing")
+def _():
+    from torch.nn import utils
+
+    def around(original):
+        return lambda parameters, *args, **kwargs: utils.get_total_norm([p.grad for p in parameters])
+
+    with patched(utils, "clip_grad_norm_", around):
+        yield
+
+
+@breakage("torch: zero_grad clears every parameter there is")
+def _():
+    import gc
+
+    def around(original):
+        def zero_grad(self, set_to_none=True):
+            original(self, set_to_none)
+            for thing in gc.get_objects():
+                if type(thing) is nn.Parameter:
+                    thing.grad = None
+
+        return zero_grad
+
+    with zero_grad_becomes(around):
         yield
