@@ -45,15 +45,16 @@ def _figure(width: float = 7.5, height: float = 3.4, rows: int = 1, columns: int
     return figure, axes
 
 
-def ledger(trace: Trace, lanes: Sequence[str] | None = None, title: str = "") -> Figure:
+def ledger(trace: Trace, lanes: Mapping[str, str] | None = None, title: str = "") -> Figure:
     """The gradient ledger: what happened to `.grad`, event by event, one lane per optimizer.
 
     The line is the norm of all the lane's gradients. It rises with a backward, falls to 0 with a zeroing, and a step
     leaves it alone.
 
-    **Arguments:** `trace`: from `record()`; `lanes`: which ones, and in which order; all by default.
+    **Arguments:** `trace`: from `record()`; `lanes`: which ones, in which order and under which names; all of them
+    under their own by default.
     """
-    lanes = list(lanes if lanes is not None else trace.lanes)
+    lanes = lanes if lanes is not None else {lane: lane for lane in trace.lanes}
     if not lanes:
         raise ValueError("the trace has no events to draw: did a loop run inside `with record() as trace:`?")
     figure, axes = _figure(height=1.1 + 1.9 * len(lanes), rows=len(lanes))
@@ -81,7 +82,7 @@ def ledger(trace: Trace, lanes: Sequence[str] | None = None, title: str = "") ->
                          linewidths=1.2, edgecolors=None if marker == "|" else BLACK)  # fmt: skip
         axis.set_ylim(-0.08 * top, 1.12 * top)
         axis.set_xlim(-1, len(trace.events))
-        axis.set_ylabel(f"{lane}\nnorm of .grad", fontsize=_FONT)
+        axis.set_ylabel(f"{lanes[lane]}\nnorm of .grad", fontsize=_FONT)
         axis.set_xticks([])
     axes[-1, 0].set_xlabel("events of the training loop, in order", fontsize=_FONT)
     marks = {}
@@ -216,4 +217,47 @@ def bars(values: Mapping[str, float], xlabel: str, written: str = "{:,.0f}") -> 
     axis.margins(x=0.15)
     axis.set_xticks([])
     axis.set_xlabel(xlabel, fontsize=_FONT)
+    return figure
+
+
+def stacks(parts: Mapping[str, Sequence[float]], labels: Sequence, xlabel: str, ylabel: str) -> Figure:
+    """One bar per label, with one layer per entry of `parts`, the first at the bottom and the sum written on top."""
+    figure, axes = _figure(height=3.8)
+    axis = axes[0, 0]
+    places, bottom = range(len(labels)), [0.0] * len(labels)
+    looks = cycle(((SKY, ""), (ORANGE, "//"), (GREEN, ".."), (RED, "xx"), (PINK, "--")))
+    for (name, heights), (color, hatch) in zip(parts.items(), looks):  # noqa: B905
+        axis.bar(places, heights, bottom=bottom, color=color, hatch=hatch, edgecolor=BLACK, width=0.65, label=name)
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    for place, total in zip(places, bottom, strict=True):
+        axis.annotate(f"{total:,.0f}", (place, total), xytext=(0, 3), textcoords="offset points", ha="center",
+                      fontsize=_FONT - 1)  # fmt: skip
+    axis.set_xticks(places, labels)
+    axis.margins(y=0.1)
+    axis.set_xlabel(xlabel, fontsize=_FONT)
+    axis.set_ylabel(ylabel, fontsize=_FONT)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=_FONT - 1)
+    return figure
+
+
+def layers(panels: Mapping[str, Mapping[str, Sequence[float]]], xlabel: str, ylabel: str) -> Figure:
+    """What is held, event by event: one panel per loop, in it one layer per entry, and the peak of their sum."""
+    figure, axes = _figure(height=0.9 + 1.6 * len(panels), rows=len(panels))
+    sums = {title: [sum(column) for column in zip(*parts.values(), strict=True)] for title, parts in panels.items()}
+    top = max(map(max, sums.values()))
+    for axis, (title, parts) in zip(axes[:, 0], panels.items(), strict=True):
+        x = range(len(sums[title]))
+        drawn = axis.stackplot(x, *parts.values(), colors=(ORANGE, SKY, GREEN), labels=list(parts), edgecolor=BLACK,
+                               linewidth=0.6)  # fmt: skip
+        for area, hatch in zip(drawn, ("//", "", ".."), strict=False):
+            area.set_hatch(hatch)
+        axis.axhline(max(sums[title]), color=BLACK, linewidth=1, linestyle="--")
+        axis.set_title(f"{title}: peak {max(sums[title]):,.0f}", fontsize=_FONT, loc="left")
+        axis.set_ylim(0, 1.05 * top)
+        axis.set_xlim(0, len(x) - 1)
+        axis.set_xticks([])
+        axis.set_ylabel(ylabel, fontsize=_FONT)
+    axes[-1, 0].set_xlabel(xlabel, fontsize=_FONT)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False,
+                  fontsize=_FONT - 1)  # fmt: skip
     return figure

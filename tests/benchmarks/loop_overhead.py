@@ -1,0 +1,69 @@
+"""What `train_epoch` costs beside the same loop written by hand: `python tests/benchmarks/loop_overhead.py`.
+
+The two loops run in turn, on one thread, and so does the hand-written loop a second time, as the control: how far its
+ratio to itself is from 1 is how far any ratio here can be trusted. The bar is 1.05.
+"""
+
+import statistics
+import time
+from itertools import islice
+
+import torch
+from torch.nn import functional as F
+from tqdm import trange
+
+from course_utils import mlp, train_epoch
+
+MICRO_BATCHES, N, ROUNDS = 64, 4, 300
+
+
+def cross_entropy(model, batch):
+    x, y = batch
+    return F.cross_entropy(model(x), y)
+
+
+def by_hand(model, batches, optimizer, n):
+    model.train()
+    optimizer.zero_grad()
+    losses = []
+    iterator = iter(batches)
+    while window := list(islice(iterator, n)):
+        total = sum(len(x) for x, _ in window)
+        window_loss = 0.0
+        for batch in window:
+            loss = cross_entropy(model, batch) * (len(batch[0]) / total)
+            loss.backward()
+            window_loss += loss.detach()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(window_loss)
+    return torch.stack(losses).tolist()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = mlp(8, 8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = [(torch.randn(4, 8), torch.randint(4, (4,))) for _ in range(MICRO_BATCHES)]
+    loops = {
+        "train_epoch": lambda: train_epoch(model, batches, cross_entropy, optimizer, n=N),
+        "by hand": lambda: by_hand(model, batches, optimizer, N),
+        "by hand, again": lambda: by_hand(model, batches, optimizer, N),
+    }
+    times = {name: [] for name in loops}
+    for _ in trange(ROUNDS, desc="rounds"):
+        for name, loop in loops.items():
+            start = time.perf_counter()
+            loop()
+            times[name].append(time.perf_counter() - start)
+
+    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+    for name, median in medians.items():
+        print(f"{name:15} {1e6 * median / MICRO_BATCHES:7.1f} microseconds per micro-batch (median of {ROUNDS} rounds)")
+    ratio, control = (medians[name] / medians["by hand"] for name in ("train_epoch", "by hand, again"))
+    print(f"train_epoch over by hand: {ratio:.3f}; control, by hand over itself: {control:.3f}")
+
+
+if __name__ == "__main__":
+    main()

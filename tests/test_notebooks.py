@@ -1,0 +1,191 @@
+"""The shape of the notebooks: executed, clean, folded where they should be, every fact shown by a cell of its own."""
+
+import csv
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from execute import WIDGET
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+LESSONS = {name: notebook for name, notebook in NOTEBOOKS.items() if name != "00_start"}
+HEADINGS = ["Why", "Predict", "Step 1", "See it", "Myth", "Your turn", "Metrics to watch", "Recall", "Takeaways"]
+LEDGER = {"A": 86, "B": 83, "C": 25, "D": 25, "G": 33, "X": 18}  # how many claims each common source makes
+
+each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
+each_lesson = pytest.mark.parametrize("notebook", LESSONS.values(), ids=LESSONS)
+
+
+def claims() -> list[dict[str, str]]:
+    with (ROOT / "data" / "claims.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def code(notebook) -> list:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def prose(notebook) -> str:
+    return "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+
+
+def tags(cell) -> list[str]:
+    return cell.metadata.get("tags", [])
+
+
+def folded(cell, part: str) -> bool:
+    return cell.metadata.get("jupyter", {}).get(f"{part}_hidden", False)
+
+
+def text_of(cell) -> str:
+    parts = []
+    for output in cell.outputs:
+        parts.append(output.get("text", ""))
+        parts += [content for kind, content in output.get("data", {}).items() if kind.startswith("text/")]
+    return "\n".join(parts)
+
+
+@each_notebook
+def test_every_code_cell_was_executed_in_order(notebook):
+    assert [cell.execution_count for cell in code(notebook)] == list(range(1, len(code(notebook)) + 1))
+
+
+@each_notebook
+def test_cells_that_say_something_have_their_outputs(notebook):
+    for cell in code(notebook):
+        if re.search(r"^\s*(print|show|recall|explore|check)\(|= predict\(|\.reveal\(", cell.source, flags=re.M):
+            assert cell.outputs, f"no output is stored for: {cell.source[:80]}"
+        assert not any(output.output_type == "error" for output in cell.outputs)
+
+
+@each_notebook
+def test_nothing_is_stored_that_differs_from_run_to_run(notebook):
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert notebook.metadata.language_info == {"name": "python"}
+    for cell in notebook.cells:
+        assert set(cell.metadata) <= {"tags", "jupyter"}
+        for output in cell.get("outputs", []):
+            assert WIDGET not in output.get("data", {})
+            assert output.get("name") != "stderr", "a notebook must not write to stderr: nbval compares it"
+        if cell.cell_type == "code":
+            found = re.search(r"0x[0-9a-f]{6,}|[A-Z]:\\|/(home|root|tmp|usr|work|content)/|Box\(|<Figure", text_of(cell))
+            assert not found, f"{found} in the output of: {cell.source[:80]}"
+
+
+def test_the_set_up_cell_is_the_same_everywhere():
+    assert len({code(notebook)[0].source for notebook in NOTEBOOKS.values()}) == 1
+
+
+@each_lesson
+def test_the_headings_are_those_of_the_template(notebook):
+    found = re.findall(r"^## (.*?)(?: · .*)?$", prose(notebook), flags=re.M)
+    steps = [heading for heading in found if heading.startswith("Step ")]
+    assert steps == [f"Step {number + 1}" for number in range(len(steps))]
+    assert [heading for heading in found if heading not in steps[1:]] == HEADINGS
+
+
+@each_lesson
+def test_the_title_cell_gives_time_prerequisites_and_aims(notebook):
+    title = notebook.cells[0].source
+    assert re.match(r"# .+\n\n\*\*\d\d minutes · after \[", title)
+    assert "After this notebook you can" in title
+
+
+@each_lesson
+def test_it_has_a_readable_length(notebook):
+    assert 20 <= len(notebook.cells) <= 40
+    for cell in code(notebook):
+        longest = max(map(len, cell.source.splitlines()), default=0)
+        assert longest <= 120 or folded(cell, "source"), f"a line of {longest} characters: {cell.source[:80]}"
+
+
+@each_notebook
+def test_what_gives_an_answer_away_is_folded(notebook):
+    for cell in code(notebook):
+        if ".reveal(" in cell.source:
+            assert folded(cell, "outputs"), f"the reveal shows: {cell.source[:80]}"
+        if "solution" in tags(cell):
+            assert folded(cell, "source") and folded(cell, "outputs"), f"the solution shows: {cell.source[:80]}"
+        if cell.source.startswith("recall("):
+            assert folded(cell, "source"), "the answers of the cards show"
+
+
+@each_notebook
+def test_every_prediction_is_revealed_in_a_later_cell(notebook):
+    sources = [cell.source for cell in code(notebook)]
+    for place, source in enumerate(sources):
+        for name in re.findall(r"^(\w+) = predict\(", source, flags=re.M):
+            assert any(f"{name}.reveal(" in later for later in sources[place + 1 :]), name
+            assert f"{name}.reveal(" not in source
+
+
+@each_lesson
+def test_every_exercise_has_a_stub_hints_and_a_checked_solution(notebook):
+    exercises = re.findall(r'check\("(\w+)"', "\n".join(cell.source for cell in code(notebook)))
+    assert exercises
+    assert all(exercises.count(name) == 2 for name in exercises)
+    assert sum("solution" in tags(cell) for cell in code(notebook)) == len(set(exercises))
+    for cell in code(notebook):
+        if "check(" in cell.source:
+            expected = "Right." if "solution" in tags(cell) else "Not done yet."
+            assert expected in text_of(cell), f"the check says: {text_of(cell)}"
+            assert "assert check(" in cell.source or "solution" not in tags(cell)
+    assert prose(notebook).count("<details><summary>") >= 2
+
+
+@each_notebook
+def test_only_live_output_is_left_uncompared(notebook):
+    for cell in code(notebook):
+        if "explore(" in cell.source:
+            assert "nbval-ignore-output" in tags(cell)
+        if "nbval-ignore-output" in tags(cell):
+            assert not any(tag.startswith("claim:") for tag in tags(cell)), "a claim's output must be compared"
+
+
+@each_notebook
+def test_links_to_other_notebooks_lead_somewhere(notebook):
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", prose(notebook)):
+        assert (ROOT / "notebooks" / target).is_file(), target
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_every_fact_has_a_code_cell_with_an_assertion_of_its_own(name):
+    facts = {row["id"] for row in claims() if row["notebook"] == name}
+    shown = set()
+    for cell in NOTEBOOKS[name].cells:
+        tagged = {tag.removeprefix("claim:") for tag in tags(cell) if tag.startswith("claim:")}
+        if tagged:
+            assert cell.cell_type == "code"
+            assert re.search(r"^\s*assert ", cell.source, flags=re.M), f"{tagged}: nothing is asserted"
+            assert "pytest.raises" not in cell.source
+        shown |= tagged
+    assert shown == facts
+
+
+def test_the_facts_cover_every_common_claim_once():
+    rows = claims()
+    assert list(rows[0]) == ["id", "statement", "belief", "verdict", "covers", "notebook", "falsifier"]
+    assert all(row["id"] and row["statement"] and row["belief"] and row["falsifier"] for row in rows)
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert {row["verdict"] for row in rows} <= {"true", "true-if", "imprecise", "wrong", "outdated", "missing"}
+    covered = sorted(claim for row in rows for claim in row["covers"].split())
+    assert covered == sorted(f"{source}-{number:02}" for source, many in LEDGER.items() for number in range(1, many + 1))
+
+
+def test_the_readme_lists_every_notebook_with_its_minutes():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, notebook in NOTEBOOKS.items():
+        minutes = re.search(r"\*\*(\d+) minutes", notebook.cells[0].source)[1]
+        assert re.search(rf"\(notebooks/{name}\.ipynb\) \| .+ \| {minutes} \|", readme), name
+        assert name == "00_start" or f"]({name}.ipynb) | " in prose(NOTEBOOKS["00_start"])
+
+
+def test_the_readme_has_two_commands_that_do_all_the_set_up():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^```\n(.*?)\n```$", readme, flags=re.M | re.S)
+    assert commands == [
+        'pip install -e ".[lab]" && jupyter lab notebooks/00_start.ipynb',
+        'pip install -e ".[test]" && pytest --nbval',
+    ]
