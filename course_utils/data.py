@@ -56,7 +56,10 @@ def words() -> list[str]:
 def read(name: str) -> bytes:
     """The bytes of one file of the manifest, once its checksum has been found right."""
     path = folder() / name
-    expected = manifest()[name]["sha256"]
+    try:
+        expected = manifest()[name]["sha256"]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"data file {folder() / 'manifest.json'} does not describe {name}: {_MEND}") from error
     try:
         content = path.read_bytes()
     except OSError as error:

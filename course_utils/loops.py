@@ -102,15 +102,15 @@ def evaluate(
     **Arguments:** `metric(model, batch)`: a scalar mean over the micro-batch, such as a loss or an accuracy;
     `weight(batch)`: how many items that mean was taken over.
 
-    **Returns:** the mean per item, whatever the sizes of the micro-batches. The model's mode is as before, also
-    after an error.
+    **Returns:** the mean per item, whatever the sizes of the micro-batches. The mode of the model and of each of
+    its parts is as before, also after an error.
 
     **Raises:** `ValueError` if `batches` gives nothing.
 
     >>> evaluate(nn.Identity(), [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([6.0])], lambda model, x: x.mean())
     3.0
     """
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     total, seen = 0.0, 0
     try:
@@ -119,7 +119,8 @@ def evaluate(
             total += float(metric(model, batch)) * count
             seen += count
     finally:
-        model.train(was_training)
+        for module, was_training in modes:
+            module.training = was_training
     if not seen:
         raise ValueError("batches gave no micro-batch (an empty loader, or a generator that is used up?)")
     return total / seen

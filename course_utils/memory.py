@@ -56,7 +56,7 @@ def saved_bytes(model: nn.Module) -> Iterator[SavedBytes]:
     saved = SavedBytes()
 
     def pack(tensor: Tensor) -> _Held:
-        held = _Held(tensor)
+        held = _Held(tensor.detach())  # with its history, an operation that saves its own result would never be freed
         storage = tensor.untyped_storage().data_ptr()
         if storage not in own:
             # A view of a large tensor counts for what it shows, not for all that it could show.

@@ -7,6 +7,7 @@ so that a black-and-white print says the same.
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from itertools import cycle
+from math import isfinite
 
 from matplotlib.figure import Figure
 
@@ -61,7 +62,7 @@ def ledger(trace: Trace, lanes: Mapping[str, str] | None = None, title: str = ""
     places = {id(event): place for place, event in enumerate(trace.events)}
     for axis, lane in zip(axes[:, 0], lanes, strict=True):
         events = trace.on(lane)
-        top = max(event.norm for event in events) or 1.0
+        top = max((event.norm for event in events if isfinite(event.norm)), default=0.0) or 1.0
         x = [places[id(event)] for event in events]
         axis.step(x, [event.norm for event in events], where="post", color=BLACK, linewidth=1.4, zorder=1)
         for kind, marker, color, label in (
@@ -102,13 +103,16 @@ def curves(
     log: str = "",
     ylim: tuple[float, float] | None = None,
     title: str = "",
+    legend_outside: bool = False,
 ) -> Figure:
     """One labelled line per entry of `lines` over the common `x`; `log` may name the axes "x", "y" or "xy"."""
     figure, axes = _figure()
     axis = axes[0, 0]
-    for (label, y), (color, dashes, marker) in zip(lines.items(), cycle(_LOOKS)):  # noqa: B905
+    for (label, y), (color, dashes, marker) in zip(lines.items(), cycle(_LOOKS)):
         every = max(1, len(y) // 12)
         axis.plot(x, y, color=color, linestyle=dashes, marker=marker, markevery=every, markersize=5, label=label)
+    if all(isinstance(value, int) for value in x):
+        axis.xaxis.get_major_locator().set_params(integer=True)
     if "x" in log:
         axis.set_xscale("log", base=2)
     if "y" in log:
@@ -118,7 +122,9 @@ def curves(
     axis.set_xlabel(xlabel, fontsize=_FONT)
     axis.set_ylabel(ylabel, fontsize=_FONT)
     axis.set_title(title, fontsize=_FONT + 1, loc="left")
-    if len(lines) > 1:
+    if legend_outside:
+        figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=_FONT - 1)
+    elif len(lines) > 1:
         axis.legend(frameon=False, fontsize=_FONT - 1)
     return figure
 

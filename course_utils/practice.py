@@ -121,20 +121,22 @@ def explore(draw: Callable, **options: Sequence) -> None:
     }
     image = Image(value=b"", format="png", layout=Layout(max_width="750px"))
     message = HTML()
+    box = VBox()
 
     def redraw(*_) -> None:
         try:
             image.value = png(draw(**{name: slider.value for name, slider in sliders.items()}))
-            message.value = ""
+            box.children = (*sliders.values(), image)
         except Exception as error:
             message.value = f"<pre>{escape(type(error).__name__)}: {escape(str(error))}</pre>"
+            box.children = (*sliders.values(), message)
 
     for slider in sliders.values():
         slider.observe(redraw, names="value")
     redraw()
     ranges = "; ".join(f"{name} from {values[0]} to {values[-1]}" for name, values in options.items())
     note = f"Sliders: {ranges}. They move when this cell has been run."
-    _display(VBox([*sliders.values(), message, image]), f"<p><i>{escape(note)}</i></p>", note)
+    _display(box, f"<p><i>{escape(note)}</i></p>", note)
 
 
 def _box(color: str, text: str) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
+from math import hypot
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -129,9 +131,14 @@ class _Lane:
         self.parameters: dict[int, Tensor] = {}
         self.received = False  # a gradient, in the backward call that is running
 
-    def norm(self) -> float:
-        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
-        return float(sum(_norm(gradient) ** 2 for gradient in gradients)) ** 0.5
+
+class _Seen(NamedTuple):
+    """A parameter's `.grad` as last seen; `holds`: something has come into it since it was last zeroed."""
+
+    grad: Tensor | None = None
+    version: int = 0
+    norm: float = 0.0
+    holds: bool = False
 
 
 class _Recorder:
@@ -144,7 +151,7 @@ class _Recorder:
         self.orphans = _Lane(NO_OPTIMIZER)
         self.kept: list[Optimizer] = []
         self.hooked: set[int] = set()
-        self.grads: dict[int, tuple[Tensor, int, bool]] = {}  # each .grad as last seen: tensor, version, not zero
+        self.seen: dict[int, _Seen] = {}  # by the id of the parameter, which a lane holds alive
         self.backward_depth = 0
         self.forward_depth = 0
 
@@ -206,7 +213,8 @@ class _Recorder:
         for p in parameters:
             if id(p) not in lane.parameters:
                 lane.parameters[id(p)] = p
-                self._note(p)
+                if id(p) not in self.seen:
+                    self._fate(p)
             if p.requires_grad and id(p) not in self.hooked:  # one that was frozen is hooked once it is not
                 self.hooked.add(id(p))
                 self.attached.callback(p.register_post_accumulate_grad_hook(self.received).remove)
@@ -244,7 +252,7 @@ class _Recorder:
             if lane.received:
                 lane.received = False
                 for p in lane.parameters.values():
-                    self._note(p)
+                    self._fate(p, received=True)
                 self.add("backward", lane)
 
     def before_step(self, optimizer: Optimizer, args, kwargs) -> None:
@@ -262,36 +270,34 @@ class _Recorder:
         """What has happened to the gradients since the last event: nothing, zeroed, or changed."""
         if not self.backward_depth:
             self.close_backward()  # of a backward that did not come through torch.autograd.backward
-        fates = {key: self._fate(p) for lane in self.all_lanes for key, p in lane.parameters.items()}
+        parameters = {key: p for lane in self.all_lanes for key, p in lane.parameters.items()}
+        fates = {key: self._fate(p) for key, p in parameters.items()}
         for lane in self.all_lanes:
-            for p in lane.parameters.values():
-                self._note(p)
             kinds = {fates[key] for key in lane.parameters}
             for kind in ("zero", "change"):
                 if kind in kinds:
                     self.add(kind, lane)
 
-    def _fate(self, p: Tensor) -> str:
-        before, version, was_nonzero = self.grads.get(id(p), (None, 0, False))
-        if p.grad is before and (before is None or before._version == version):
+    def _fate(self, p: Tensor, received: bool = False) -> str:
+        """Looks at `p.grad`: has it been zeroed, changed, or is it the same as when last seen?"""
+        grad, before = p.grad, self.seen.get(id(p), _Seen())
+        version, norm = (0, 0.0) if grad is None else (grad._version, _norm(grad))
+        # A write through .data raises no version, but the norm shows it; the norm alone does not show a new nan.
+        same = grad is before.grad and version == before.version and (norm == before.norm or norm != norm)
+        holds = grad is not None and (received or norm != 0 or (same and before.holds))
+        self.seen[id(p)] = _Seen(grad, version, norm, holds)
+        if same:
             return "same"
-        if p.grad is None or _norm(p.grad) == 0:
-            return "zero" if was_nonzero else "same"
+        if norm == 0:
+            return "zero" if before.holds else "same"
         return "change"
-
-    def _note(self, p: Tensor) -> None:
-        if p.grad is None:
-            self.grads.pop(id(p), None)
-            return
-        seen = self.grads.get(id(p))
-        if seen is None or seen[0] is not p.grad or seen[1] != p.grad._version:
-            self.grads[id(p)] = (p.grad, p.grad._version, _norm(p.grad) != 0)
 
     def add(self, kind: str, lane: _Lane) -> None:
         if not lane.name:
             same = sum(other.kind == lane.kind and bool(other.name) for other in self.all_lanes)
             lane.name = f"{lane.kind} {same + 1}" if same else lane.kind
-        self.trace.events.append(Event(kind, lane.name, lane.norm()))
+        norm = hypot(*(self.seen[key].norm for key in lane.parameters))
+        self.trace.events.append(Event(kind, lane.name, norm))
 
 
 def _has_closure(args: tuple, kwargs: dict) -> bool:

@@ -70,7 +70,9 @@ def test_nothing_is_stored_that_differs_from_run_to_run(notebook):
             assert WIDGET not in output.get("data", {})
             assert output.get("name") != "stderr", "a notebook must not write to stderr: nbval compares it"
         if cell.cell_type == "code":
-            found = re.search(r"0x[0-9a-f]{6,}|[A-Z]:\\|/(home|root|tmp|usr|work|content)/|Box\(|<Figure", text_of(cell))
+            found = re.search(
+                r"0x[0-9a-f]{6,}|[A-Z]:\\|/(home|root|tmp|usr|work|content)/|Box\(|<Figure", text_of(cell)
+            )
             assert not found, f"{found} in the output of: {cell.source[:80]}"
 
 
@@ -171,7 +173,9 @@ def test_the_facts_cover_every_common_claim_once():
     assert len({row["id"] for row in rows}) == len(rows)
     assert {row["verdict"] for row in rows} <= {"true", "true-if", "imprecise", "wrong", "outdated", "missing"}
     covered = sorted(claim for row in rows for claim in row["covers"].split())
-    assert covered == sorted(f"{source}-{number:02}" for source, many in LEDGER.items() for number in range(1, many + 1))
+    assert covered == sorted(
+        f"{source}-{number:02}" for source, many in LEDGER.items() for number in range(1, many + 1)
+    )
 
 
 def test_the_readme_lists_every_notebook_with_its_minutes():

@@ -1,0 +1,10 @@
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_before():
+    """Every test starts from the same seed and in the usual number type, whatever the one before has set."""
+    torch.manual_seed(0)
+    yield
+    torch.set_default_dtype(torch.float32)

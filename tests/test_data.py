@@ -1,0 +1,106 @@
+"""The data: what they are, that nothing is missing from the manifest, and that a broken file says so."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+import torch
+
+from course_utils import data, digits, words
+from course_utils.data import DataError
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """A copy of the data folder, which a test may break."""
+    folder = shutil.copytree(data.folder(), tmp_path / "data")
+    monkeypatch.setattr(data, "folder", lambda: folder)
+    return folder
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_digits_are_images_from_0_to_1_in_the_default_dtype_with_a_label_each(dtype):
+    torch.set_default_dtype(dtype)
+    for split, size in (("train", 1437), ("test", 360)):
+        images, labels = digits(split)
+        assert images.shape == (size, 64)
+        assert images.dtype == dtype
+        assert (images.min(), images.max()) == (0, 1)
+        assert labels.shape == (size,)
+        assert labels.dtype == torch.int64
+        assert labels.unique().tolist() == list(range(10))
+
+
+def test_the_splits_share_no_image_and_leave_none_out():
+    train, test = (set(map(tuple, digits(split)[0].mul(16).int().tolist())) for split in ("train", "test"))
+    assert not train & test
+    assert len(train | test) == 1797
+
+
+def test_another_split_is_an_error():
+    with pytest.raises(ValueError, match='"train" or "test", got \'validation\''):
+        digits("validation")
+
+
+def test_words_are_in_alphabetical_order_and_of_lower_case_letters_alone():
+    found = words()
+    assert len(found) == 63875
+    assert found == sorted(set(found))
+    assert all(set(word) <= set("abcdefghijklmnopqrstuvwxyz") for word in found)
+    assert all(found)
+
+
+def test_the_manifest_lists_every_file_and_no_other():
+    files = {path.name for path in data.folder().iterdir() if path.is_file()}
+    assert files - {"manifest.json"} == data.manifest().keys()
+
+
+def test_the_manifest_says_what_each_file_is_and_its_checksum():
+    for name, entry in data.manifest().items():
+        assert entry.keys() == {"title", "origin", "licence", "sha256"}, name
+        assert all(text.strip() for text in entry.values()), name
+        assert hashlib.sha256((data.folder() / name).read_bytes()).hexdigest() == entry["sha256"], name
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def alter(path):
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(("name", "load"), [("digits.csv.gz", digits), ("words.txt.gz", words)])
+@pytest.mark.parametrize(
+    ("damage", "saying"),
+    [
+        (lambda path: path.unlink(), "cannot be read"),
+        (truncate, "truncated or altered"),
+        (alter, "truncated or altered"),
+    ],
+    ids=["missing", "truncated", "altered"],
+)
+def test_a_damaged_file_gives_one_error_that_names_it_and_the_mend(copied, name, load, damage, saying):
+    load()
+    damage(copied / name)
+    with pytest.raises(DataError) as caught:
+        load()
+    for part in (str(copied / name), saying, "git checkout -- data", "install the package again"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"{", b"\xff", b"[]", b"{}", json.dumps({"digits.csv.gz": {"title": "digits"}}).encode()],
+    ids=["missing", "empty", "not JSON", "not text", "a list", "no entry", "no checksum"],
+)
+def test_a_damaged_manifest_gives_one_error_that_names_it_and_the_mend(copied, content):
+    manifest = copied / "manifest.json"
+    manifest.unlink() if content is None else manifest.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        digits()
+    assert str(manifest) in str(caught.value)
+    assert "git checkout -- data" in str(caught.value)

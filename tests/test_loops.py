@@ -1,0 +1,303 @@
+"""The loops: each update is that of one large batch, and what cannot be right is an error."""
+
+import copy
+import math
+from itertools import islice
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from course_utils import evaluate, mlp, train_epoch, windows
+from course_utils.loops import items
+
+RAGGED = (4, 2, 1, 3, 2, 4, 1)  # 7 micro-batches: a short tail for N = 2, 3, 4, 5 and 100
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def mse(model, batch):
+    x, y = batch
+    return nn.functional.mse_loss(model(x), y)
+
+
+@pytest.fixture
+def model():
+    torch.set_default_dtype(torch.float64)
+    return mlp(3, 5, 2)
+
+
+@pytest.fixture
+def batches(model):
+    return [(torch.randn(size, 3), torch.randn(size, 2)) for size in RAGGED]
+
+
+def gradients_at_steps(model, optimizer):
+    """A list that fills with the gradients which each step uses."""
+    seen = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append([p.grad.clone() for p in model.parameters()]))
+    return seen
+
+
+def assert_near(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-12)
+
+
+def assert_equal(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other)
+
+
+# windows
+
+
+@pytest.mark.parametrize(
+    ("n", "lengths"), [(1, [1] * 10), (4, [4, 4, 2]), (5, [5, 5]), (10, [10]), (11, [10]), (10**9, [10])]
+)
+def test_windows_hold_n_micro_batches_and_the_last_one_the_rest(n, lengths):
+    found = list(windows(range(10), n))
+    assert [len(window) for window in found] == lengths
+    assert sum(found, []) == list(range(10))  # noqa: RUF017
+
+
+def test_windows_of_nothing_are_none():
+    assert list(windows([], 4)) == []
+
+
+def test_windows_take_what_has_no_length_and_fetch_no_more_than_one_window():
+    source = iter(range(10))
+    first = next(windows(source, 4))
+    assert first == [0, 1, 2, 3]
+    assert next(source) == 4
+
+
+@pytest.mark.parametrize(
+    ("n", "error", "saying"),
+    [
+        (0, ValueError, "at least 1 micro-batch per window, got 0"),
+        (-2, ValueError, "at least 1 micro-batch per window, got -2"),
+        (2.5, TypeError, r"whole number of micro-batches, got 2.5 \(float\)"),
+        (True, TypeError, r"got True \(bool\)"),
+        ("4", TypeError, r"got '4' \(str\)"),
+        (None, TypeError, r"got None \(NoneType\)"),
+    ],
+)
+def test_an_n_that_is_no_number_of_micro_batches_is_an_error_at_the_call(n, error, saying, model, batches):
+    with pytest.raises(error, match=saying):
+        windows(batches, n)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(error, match=saying):
+        train_epoch(model, batches, mse, sgd(model.parameters()), n=n)
+    assert_equal(model.state_dict().values(), before.values())
+
+
+def test_windows_of_what_cannot_be_iterated_are_an_error_at_the_call():
+    with pytest.raises(TypeError, match="not iterable"):
+        windows(7, 2)
+
+
+# items
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.zeros(3),
+        torch.zeros(3, 2),
+        (torch.zeros(3, 2), torch.zeros(5)),
+        [torch.zeros(3, 2)],
+        {"inputs": torch.zeros(3, 2), "mask": torch.zeros(1)},
+        ({"inputs": [torch.zeros(3, 2)]}, torch.zeros(9)),
+    ],
+)
+def test_items_are_counted_in_the_first_tensor(batch):
+    assert items(batch) == 3
+
+
+@pytest.mark.parametrize("batch", [3, "text", None, (), {}, [[]], torch.tensor(1.0), (torch.tensor(1.0),)])
+def test_a_batch_whose_items_cannot_be_counted_asks_for_a_weight(batch):
+    with pytest.raises(TypeError, match="pass weight="):
+        items(batch)
+
+
+# train_epoch
+
+
+@pytest.mark.parametrize("make", [sgd, adamw])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 100])
+def test_every_update_is_that_of_one_large_batch(model, batches, make, n):
+    large = copy.deepcopy(model)
+    optimizer, large_optimizer = make(model.parameters()), make(large.parameters())
+    ours, theirs = gradients_at_steps(model, optimizer), gradients_at_steps(large, large_optimizer)
+    for _ in range(2):
+        losses = train_epoch(model, batches, mse, optimizer, n=n)
+        for start, loss in zip(range(0, len(batches), n), losses, strict=True):
+            large_optimizer.zero_grad()
+            large_loss = mse(large, tuple(map(torch.cat, zip(*batches[start : start + n], strict=True))))
+            large_loss.backward()
+            large_optimizer.step()
+            assert math.isclose(loss, large_loss.item(), rel_tol=0, abs_tol=1e-12)
+    assert len(ours) == 2 * math.ceil(len(batches) / n)
+    for one, other in zip(ours, theirs, strict=True):
+        assert_near(one, other)
+    assert_near(model.parameters(), large.parameters())
+
+
+def test_a_weight_other_than_the_number_of_items_is_used(model):
+    def loss_over_tokens(model, batch):
+        return (model(batch["x"]).sum(-1) * batch["mask"]).sum() / batch["mask"].sum()
+
+    def tokens(batch):
+        return batch["mask"].sum()
+
+    masks = [torch.tensor(mask) for mask in ([1.0, 0, 0], [1.0, 1, 1], [0, 1.0, 1])]
+    batches = [{"x": torch.randn(3, 3), "mask": mask} for mask in masks]
+    seen = gradients_at_steps(model, optimizer := sgd(model.parameters()))
+    large = copy.deepcopy(model)
+    loss_over_tokens(large, {key: torch.cat([batch[key] for batch in batches]) for key in ("x", "mask")}).backward()
+    train_epoch(model, batches, loss_over_tokens, optimizer, n=3, weight=tokens)
+    assert_near(seen[0], [p.grad for p in large.parameters()])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return zip(torch.ones(10, 3), torch.ones(10, 2), strict=True)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        lambda: DataLoader(Stream(), batch_size=4),
+        lambda: ((torch.ones(k, 3), torch.ones(k, 2)) for k in (4, 4, 2)),
+        lambda: map(tuple, [(torch.ones(k, 3), torch.ones(k, 2)) for k in (4, 4, 2)]),
+    ],
+    ids=["DataLoader of an IterableDataset", "generator", "map"],
+)
+def test_batches_need_no_length(model, stream):
+    with pytest.raises(TypeError, match="has no len"):
+        len(stream())
+    same = copy.deepcopy(model)
+    losses = train_epoch(model, stream(), mse, sgd(model.parameters()), n=2)
+    expected = train_epoch(same, list(stream()), mse, sgd(same.parameters()), n=2)
+    assert len(losses) == 2
+    assert losses == expected
+    assert_equal(model.parameters(), same.parameters())
+
+
+def test_batches_that_give_nothing_are_an_error(model, batches):
+    used_up = (batch for batch in batches)
+    assert len(list(used_up)) == len(batches)
+    for empty in ([], DataLoader([]), used_up):
+        with pytest.raises(ValueError, match="batches gave no micro-batch"):
+            train_epoch(model, empty, mse, sgd(model.parameters()), n=2)
+        with pytest.raises(ValueError, match="batches gave no micro-batch"):
+            evaluate(model, empty, mse)
+
+
+@pytest.mark.parametrize("count", [0, -1, math.nan, math.inf])
+def test_a_weight_that_is_no_positive_number_is_an_error_before_anything_changes(model, batches, count):
+    model.eval()
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 7.0)
+    before = copy.deepcopy(model)
+    counts = iter((4, count))
+    with pytest.raises(ValueError, match="positive number of items or tokens"):
+        train_epoch(model, batches, mse, sgd(model.parameters()), n=2, weight=lambda batch: next(counts))
+    assert not model.training
+    assert_equal(model.parameters(), before.parameters())
+    assert all((p.grad == 7).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_gradients_that_an_error_leaves_behind_enter_no_later_update(model, batches, error):
+    def fails_in_mid_window(model, batch):
+        if batch is batches[4]:
+            raise error
+        return mse(model, batch)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(error):
+        train_epoch(model, batches, fails_in_mid_window, optimizer, n=4)
+    clean = copy.deepcopy(model)
+    clean.zero_grad()
+    train_epoch(model, batches, mse, optimizer, n=4)
+    train_epoch(clean, batches, mse, torch.optim.SGD(clean.parameters(), lr=0.1), n=4)
+    assert_equal(model.parameters(), clean.parameters())
+
+
+def test_gradients_from_before_the_call_enter_no_update(model, batches):
+    clean = copy.deepcopy(model)
+    mse(model, batches[0]).backward()
+    train_epoch(model, batches, mse, sgd(model.parameters()), n=2)
+    train_epoch(clean, batches, mse, sgd(clean.parameters()), n=2)
+    assert_equal(model.parameters(), clean.parameters())
+
+
+def test_training_leaves_the_model_in_training_mode_and_without_gradients(model, batches):
+    model.eval()
+    train_epoch(model, batches, mse, sgd(model.parameters()), n=3)
+    assert model.training
+    assert [p.grad for p in model.parameters()] == [None] * 4
+
+
+# evaluate
+
+
+def test_evaluation_is_the_mean_over_items_whatever_the_sizes(model, batches):
+    whole = mse(model, tuple(map(torch.cat, zip(*batches, strict=True)))).item()
+    assert math.isclose(evaluate(model, iter(batches), mse), whole, rel_tol=1e-12)
+
+
+def test_evaluation_uses_the_weight_that_it_is_given():
+    batches = [torch.tensor([2.0]), torch.tensor([8.0])]
+    assert evaluate(nn.Identity(), batches, lambda model, x: x.mean(), weight=lambda x: 1 / x.item()) == 3.2
+
+
+def test_evaluation_builds_no_graph_and_leaves_gradients_alone(model, batches):
+    mse(model, batches[0]).backward()
+    before = [p.grad.clone() for p in model.parameters()]
+
+    def metric(model, batch):
+        assert not mse(model, batch).requires_grad
+        return mse(model, batch)
+
+    evaluate(model, batches, metric)
+    assert torch.is_grad_enabled()
+    assert_equal([p.grad for p in model.parameters()], before)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_evaluation_restores_the_mode_of_the_model_and_of_its_parts(fails):
+    model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(), nn.BatchNorm1d(2))
+    model[2].eval()  # frozen, as in fine-tuning
+    modes = []
+
+    def metric(model, batch):
+        modes.append([module.training for module in model.modules()])
+        if fails:
+            raise RuntimeError
+        return model(batch).mean()
+
+    try:
+        evaluate(model, [torch.ones(4, 3)], metric)
+    except RuntimeError:
+        assert fails
+    assert modes == [[False] * 4]
+    assert [module.training for module in model.modules()] == [True, True, True, False]
+
+
+def test_a_bad_weight_in_evaluation_is_an_error(model, batches):
+    with pytest.raises(ValueError, match="positive number"):
+        evaluate(model, batches, mse, weight=lambda batch: 0)
+
+
+def test_an_epoch_that_is_cut_short_trains_on_what_it_gave(model, batches):
+    assert len(train_epoch(model, islice(batches, 5), mse, sgd(model.parameters()), n=2)) == 3

@@ -1,0 +1,140 @@
+"""The figures: labelled, the same every time, and shown with a sentence for those who cannot see them."""
+
+import IPython.display
+import pytest
+import torch
+from torch import nn
+
+from course_utils import plots, record, show
+from course_utils.trace import Event, Trace
+
+TRACE = Trace(
+    [
+        Event("forward", "SGD", 0.0),
+        Event("backward", "SGD", 2.0),
+        Event("forward", "Adam", 0.0),
+        Event("backward", "Adam", 5.0),
+        Event("change", "SGD", 1.0),
+        Event("step", "SGD", 1.0),
+        Event("zero", "SGD", 0.0),
+    ]
+)
+FIGURES = {
+    "ledger": lambda: plots.ledger(TRACE, title="Two lanes"),
+    "curves": lambda: plots.curves({"a": [1, 2, 4], "b": [4, 2, 1]}, [1, 2, 4], "updates", "loss", log="xy"),
+    "steps_downhill": lambda: plots.steps_downhill([-1, 0, 1], [1, 0, 1], (1, 1), {"short": (0.5, 0.25)}),
+    "arrows": lambda: plots.arrows([(1, 0), (0, 1)], (1, 1), (0.5, 0.5)),
+    "shares": lambda: plots.shares({"right": [[0.5, 0.5, 0], [0, 0, 1]], "wrong": [[1, 1, 0]]}, right=0.5),
+    "stacks": lambda: plots.stacks({"weights": [4, 4], "activations": [16, 4]}, ["1", "4"], "N", "bytes"),
+    "layers": lambda: plots.layers({"one by one": {"kept": [1, 2, 1]}, "all": {"kept": [1, 4, 1]}}, "events", "bytes"),
+    "bars": lambda: plots.bars({"all at once": 4096, "one by one": 1024}, "bytes"),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_axis_is_labelled(name):
+    figure = FIGURES[name]()
+    figure.draw_without_rendering()
+    axes = figure.axes
+    assert axes[-1].get_xlabel()
+    for axis in axes:
+        ticks = [label.get_text() for label in axis.get_yticklabels()]
+        assert axis.get_ylabel() or ticks == ["all at once", "one by one"]
+
+
+def test_the_same_figure_gives_the_same_bytes():
+    first, second = plots.png(FIGURES["ledger"]()), plots.png(FIGURES["ledger"]())
+    assert first.startswith(b"\x89PNG")
+    assert first == second
+
+
+def test_the_ledger_draws_the_norms_of_each_lane_where_its_events_are():
+    sgd, adam = plots.ledger(TRACE).axes
+    assert sgd.get_ylabel().startswith("SGD")
+    assert sgd.lines[0].get_xdata().tolist() == [0, 1, 4, 5, 6]
+    assert sgd.lines[0].get_ydata().tolist() == [0, 2, 1, 1, 0]
+    assert adam.lines[0].get_xdata().tolist() == [2, 3]
+    marks = {marks.get_label(): marks.get_offsets().tolist() for marks in sgd.collections if marks.get_offsets().any()}
+    assert marks["backward: adds"] == [[1, 2]]
+    assert marks["changed in place"] == [[4, 1]]
+    assert marks["step: reads"] == [[5, 1]]
+    assert marks["zeroed"] == [[6, 0]]
+
+
+def test_the_ledger_draws_chosen_lanes_in_their_order_and_under_their_names():
+    figure = plots.ledger(TRACE, lanes={"Adam": "critic", "SGD": "generator"})
+    assert [axis.get_ylabel().split("\n")[0] for axis in figure.axes] == ["critic", "generator"]
+    assert [len(axis.lines[0].get_xdata()) for axis in figure.axes] == [2, 5]
+
+
+def test_the_ledger_explains_each_mark_once():
+    (legend,) = plots.ledger(TRACE).legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert sorted(labels) == ["backward: adds", "changed in place", "forward", "step: reads", "zeroed"]
+
+
+def test_the_ledger_of_a_trace_without_events_is_an_error():
+    with record() as trace:
+        pass
+    with pytest.raises(ValueError, match="no events to draw"):
+        plots.ledger(trace)
+
+
+def test_the_ledger_of_a_lane_that_is_not_there_is_an_error():
+    with pytest.raises(ValueError, match="no lane 'AdamW'"):
+        plots.ledger(TRACE, lanes={"AdamW": "AdamW"})
+
+
+def test_the_ledger_of_gradients_that_overflow_can_be_drawn():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record() as trace:
+        (model(torch.ones(1, 2)).sum() * 3).backward()
+        (model(torch.ones(1, 2)).sum() * float("inf")).backward()
+        optimizer.step()
+    (axis,) = plots.ledger(trace).axes
+    assert axis.get_ylim()[1] == pytest.approx(1.12 * 27**0.5)
+
+
+def test_a_long_line_of_curves_has_few_markers_and_one_line_no_legend():
+    figure = plots.curves({"loss": list(range(100))}, list(range(100)), "updates", "loss", ylim=(0, 50))
+    (axis,) = figure.axes
+    assert axis.get_ylim() == (0, 50)
+    assert axis.lines[0].get_markevery() == 8
+    assert axis.get_legend() is None
+
+
+def test_lines_differ_in_more_than_colour():
+    lines = plots.curves({str(k): [k, k] for k in range(5)}, [0, 1], "x", "y").axes[0].lines
+    assert len({line.get_marker() for line in lines}) == len({str(line._dash_pattern) for line in lines}) == 5
+
+
+def test_shares_are_written_into_the_cells_that_are_used():
+    figure = plots.shares({"right": [[0.5, 0.5, 0], [0, 0, 1]]}, right=0.5)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["0.5", "0.5", "1"]
+
+
+def test_pictures_are_square_with_a_title_each():
+    figure = plots.pictures([[0, 0.5, 1, 0], [1, 0, 0, 0]], [7, 3])
+    assert [axis.get_title() for axis in figure.axes] == ["7", "3"]
+    assert figure.axes[0].images[0].get_array().tolist() == [[0, 0.5], [1, 0]]
+
+
+def test_the_layers_say_their_peak_and_the_stacks_their_sum():
+    assert [axis.get_title(loc="left") for axis in FIGURES["layers"]().axes] == ["one by one: peak 2", "all: peak 4"]
+    assert [text.get_text() for text in FIGURES["stacks"]().axes[0].texts] == ["20", "8"]
+
+
+def test_bars_have_their_value_at_the_end():
+    axis = plots.bars({"few": 1024.0, "many": 4096.0}, "bytes").axes[0]
+    assert [text.get_text() for text in axis.texts] == ["1,024", "4,096"]
+
+
+def test_show_gives_an_image_a_text_and_an_alternative(monkeypatch):
+    shown = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, **options: shown.append((bundle, options)))
+    figure = FIGURES["curves"]()
+    show(figure, "Two lines cross.")
+    ((bundle, options),) = shown
+    assert bundle == {"image/png": plots.png(figure), "text/plain": "Figure: Two lines cross."}
+    assert options == {"raw": True, "metadata": {"image/png": {"width": 750, "alt": "Two lines cross."}}}

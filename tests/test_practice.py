@@ -1,0 +1,179 @@
+"""The interactive parts: each output has HTML and plain text, and no widget's text is ever shown."""
+
+import re
+
+import IPython.display
+import pytest
+from ipywidgets import HTML, Image, SelectionSlider
+
+from course_utils import check, explore, plots, practice, predict, recall
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The bundles that have been displayed."""
+    bundles = []
+
+    def display(bundle, raw):
+        assert raw
+        assert {"text/html", "text/plain"} <= bundle.keys() <= {"text/html", "text/plain", WIDGET}
+        for kind in ("text/html", "text/plain"):
+            assert not re.search(r"\w+\(|object at 0x", bundle[kind]), f"a repr in {kind}: {bundle[kind]}"
+        bundles.append(bundle)
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    return bundles
+
+
+@pytest.fixture
+def box(monkeypatch):
+    """The widget of the next output."""
+    widgets = []
+    monkeypatch.setattr(practice, "_display", lambda widget, html, text: widgets.append(widget))
+    return lambda: widgets[-1]
+
+
+# predict and reveal
+
+
+def test_a_question_is_shown_as_a_widget_and_in_html_and_text(shown):
+    predict("Is 1 < 2?", ["yes & no", 3.5])
+    (bundle,) = shown
+    assert bundle[WIDGET]["model_id"]
+    assert "Is 1 &lt; 2?" in bundle["text/html"]
+    assert bundle["text/html"].index("yes &amp; no") < bundle["text/html"].index("3.5")
+    assert bundle["text/plain"] == "Predict: Is 1 < 2?\n  [ ] yes & no\n  [ ] 3.5"
+
+
+def test_a_question_offers_its_options_and_chooses_none(box):
+    guess = predict("Which?", ["a", "b"])
+    choice = box().children[1]
+    assert choice.options == ("a", "b")
+    assert guess.choice is None
+    choice.value = "b"
+    assert guess.choice == "b"
+
+
+@pytest.mark.parametrize("options", [[], ["one"], ["same", "same"], [1, "1"]])
+def test_a_question_without_two_different_options_is_an_error(options):
+    with pytest.raises(ValueError, match="at least two different options"):
+        predict("Which?", options)
+
+
+@pytest.mark.parametrize(
+    ("choice", "measured", "text"),
+    [
+        ("4", 4, "You predicted 4, and that is what was measured."),
+        ("4", [4], "You predicted 4, and that is what was measured."),
+        ("1", "4", "You predicted 1; measured: 4."),
+        (None, 4, "Measured: 4. (You made no prediction: choose one above first, and it is compared.)"),
+    ],
+    ids=["right", "right in a list", "wrong", "none"],
+)
+def test_the_reveal_compares_the_prediction_with_what_was_measured(shown, choice, measured, text):
+    guess = predict("How many times?", [1, 4])
+    guess.choice = choice
+    guess.reveal(measured)
+    assert shown[-1].keys() == {"text/html", "text/plain"}
+    assert shown[-1]["text/plain"] == text
+    assert text in shown[-1]["text/html"]
+
+
+@pytest.mark.parametrize("measured", [5, None, [], [1, 4]])
+def test_what_was_measured_must_be_one_of_the_options(shown, measured):
+    guess = predict("How many times?", [1, 4])
+    with pytest.raises(ValueError, match="none of the options"):
+        guess.reveal(measured)
+    assert len(shown) == 1
+
+
+# check
+
+
+@pytest.mark.parametrize(
+    ("answer", "bug", "beginning"),
+    [
+        (lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h), "", "Right. "),
+        (lambda f, w, h: (f(w + h) - f(w)) / h, "one-sided", "Not yet right (one-sided). "),
+        (lambda f, w, h: None, "not-attempted", "Not done yet. "),
+    ],
+    ids=["right", "wrong", "untouched"],
+)
+def test_a_check_shows_the_verdict_and_returns_it(monkeypatch, answer, bug, beginning):
+    bundles = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: bundles.append(bundle))
+    verdict = check("slope", answer)
+    assert verdict.bug == bug
+    (bundle,) = bundles
+    assert bundle["text/plain"] == beginning + verdict.message
+    assert bundle["text/html"].startswith("<div")
+
+
+def test_a_check_of_an_unknown_exercise_is_an_error(shown):
+    with pytest.raises(ValueError, match="no exercise is called 'nothing'"):
+        check("nothing", print)
+    assert shown == []
+
+
+# recall
+
+
+def test_cards_fold_their_answers_away(shown):
+    recall(("When is x < 0?", "Never & always."), ("Why?", "Because."))
+    (bundle,) = shown
+    assert bundle["text/html"].count("<details") == 2
+    assert "<summary>When is x &lt; 0?</summary>" in bundle["text/html"]
+    assert "Never &amp; always." in bundle["text/html"]
+    assert bundle["text/plain"] == "Q: When is x < 0?\nA: Never & always.\nQ: Why?\nA: Because."
+
+
+# explore
+
+
+def draw(steps, rate=1):
+    if steps == 13:
+        raise RuntimeError("no <13>")
+    return plots.bars({"steps": steps, "rate": rate}, "number")
+
+
+def shown_in(box):
+    *sliders, picture = box.children
+    assert all(isinstance(slider, SelectionSlider) for slider in sliders)
+    return {slider.description: slider for slider in sliders}, picture
+
+
+def test_a_figure_with_sliders_says_in_html_and_text_what_they_do(shown):
+    explore(draw, steps=[1, 2, 4], rate=[0.1, 1.0])
+    (bundle,) = shown
+    text = "Sliders: steps from 1 to 4; rate from 0.1 to 1.0. They move when this cell has been run."
+    assert bundle["text/plain"] == text
+    assert text in bundle["text/html"]
+    assert WIDGET in bundle
+
+
+def test_a_slider_that_moves_draws_the_figure_again(box):
+    explore(draw, steps=[1, 2, 4], rate=[0.1, 1.0])
+    sliders, picture = shown_in(box())
+    assert isinstance(picture, Image)
+    assert picture.value == plots.png(draw(1, 0.1))
+    sliders["steps"].value = 4
+    assert picture.value == plots.png(draw(4, 0.1))
+
+
+def test_an_error_of_draw_is_shown_in_place_of_the_figure_until_the_slider_moves_on(box):
+    explore(draw, steps=[13, 1])
+    sliders, picture = shown_in(box())
+    assert isinstance(picture, HTML)
+    assert picture.value == "<pre>RuntimeError: no &lt;13&gt;</pre>"
+    sliders["steps"].value = 1
+    assert isinstance(shown_in(box())[1], Image)
+    sliders["steps"].value = 13
+    assert isinstance(shown_in(box())[1], HTML)
+
+
+@pytest.mark.parametrize(("options", "named"), [({}, "none"), ({"step": [1]}, "step")])
+def test_options_that_draw_does_not_take_are_an_error(options, named):
+    with pytest.raises(ValueError, match=named):
+        explore(draw, **options)
