@@ -128,7 +128,7 @@ def _train(answer: Callable) -> str:
     return "a clean and a dirty start, 2 epochs, SGD and Adam: every update holds its own batch and nothing else."
 
 
-# Exercise of notebook 02b: the guard that a window starts clean.
+# Exercise of notebook 02c: the guard that a window starts clean.
 
 
 def _dirty(answer: Callable) -> str:
@@ -248,7 +248,7 @@ def _accumulate(answer: Callable) -> str:
 
 def _logged_loss(answer: Callable) -> str:
     for sizes, n in (((4, 4), 2), ((4, 4, 4, 4), 2), ((4, 4, 4), 2), ((6, 2), 2), ((6, 2, 1), 2)):
-        batches = [torch.full((size,), float(3**place), dtype=torch.float64) for place, size in enumerate(sizes)]
+        batches = [torch.full((size,), 1.3 * 5.0**place, dtype=torch.float64) for place, size in enumerate(sizes)]
         model = nn.Linear(1, 1, bias=False).double()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         got = answer(model, list(batches), lambda model, batch: batch.mean() + 0 * model.weight.sum(), optimizer, n)

@@ -248,6 +248,14 @@ def test_training_leaves_the_model_in_training_mode_and_without_gradients(model,
     assert [p.grad for p in model.parameters()] == [None] * 4
 
 
+def test_without_an_n_every_micro_batch_has_its_update(model, batches):
+    assert len(train_epoch(model, batches, mse, sgd(model.parameters()))) == len(batches)
+
+
+def test_an_epoch_that_is_cut_short_trains_on_what_it_gave(model, batches):
+    assert len(train_epoch(model, islice(batches, 5), mse, sgd(model.parameters()), n=2)) == 3
+
+
 # evaluate
 
 
@@ -297,7 +305,3 @@ def test_evaluation_restores_the_mode_of_the_model_and_of_its_parts(fails):
 def test_a_bad_weight_in_evaluation_is_an_error(model, batches):
     with pytest.raises(ValueError, match="positive number"):
         evaluate(model, batches, mse, weight=lambda batch: 0)
-
-
-def test_an_epoch_that_is_cut_short_trains_on_what_it_gave(model, batches):
-    assert len(train_epoch(model, islice(batches, 5), mse, sgd(model.parameters()), n=2)) == 3
