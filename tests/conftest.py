@@ -3,8 +3,8 @@ import os
 # Each worker and its kernel on one thread, unless told otherwise: several of them share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
+import pytest
+import torch
 
 
 @pytest.fixture(autouse=True)

@@ -123,9 +123,10 @@ def test_zeroing_what_is_zero_is_no_event(model, optimizer):
     with record() as trace:
         optimizer.zero_grad()
         model(X).mean().backward()
-        for set_to_none in (False, True, True):
+        for set_to_none in (False, False, True, True):
             optimizer.zero_grad(set_to_none)
-    assert story(trace) == "fbz"
+            model(X)  # here the zeroing is seen
+    assert story(trace) == "fbzffff"
 
 
 def test_zeroing_is_seen_after_a_backward_that_brought_only_zeros(model, optimizer):
@@ -187,6 +188,26 @@ def test_norms_of_gradients_that_explode_are_no_error(size):
         optimizer.zero_grad()
     assert story(trace) == "bz"
     assert norms(trace, "backward") == [float("inf")]  # squares overflow
+
+
+def test_gradients_that_stay_nan_are_seen_as_unchanged(model, optimizer):
+    with record() as trace:
+        (model(X) * float("nan")).sum().backward()
+        model(X)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert story(trace) == "fbfSz"
+
+
+def test_sparse_gradients_are_seen():
+    model = nn.Embedding(5, 2, sparse=True)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record() as trace:
+        model(torch.tensor([1, 1, 3])).sum().backward()  # the gradients are 2 twice, and 1 twice
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    assert story(trace) == "fbSz"
+    assert norms(trace, "step") == [pytest.approx(10**0.5)]
 
 
 # Windows.
