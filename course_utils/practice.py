@@ -116,7 +116,13 @@ def explore(draw: Callable, **options: Sequence) -> None:
     if wrong or not options:
         raise ValueError(f"explore needs one list of values per argument of draw, got {sorted(wrong) or 'none'}")
     sliders = {
-        name: SelectionSlider(description=name, options=list(values), value=values[0], continuous_update=False)
+        name: SelectionSlider(
+            description=name,
+            options=list(values),
+            value=values[0],
+            continuous_update=False,
+            style={"description_width": "initial"},
+        )
         for name, values in options.items()
     }
     image = Image(value=b"", format="png", layout=Layout(max_width="750px"))
