@@ -17,7 +17,8 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 def execute(path: Path) -> None:
     """Runs one notebook from the top and writes it back; it stays as it was if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=120, coalesce_streams=True, resources={"metadata": {"path": path.parent}}).execute()
+    where = {"metadata": {"path": path.parent}}
+    NotebookClient(notebook, timeout=120, coalesce_streams=True, resources=where).execute()
     clean(notebook)
     nbformat.write(notebook, path)
 
