@@ -137,7 +137,7 @@ def steps_downhill(
     axis = axes[0, 0]
     axis.plot(w, loss, color=BLACK, linewidth=1.4)
     axis.plot(*start, "o", color=BLACK, markersize=8)
-    axis.annotate("start", start, xytext=(6, 6), textcoords="offset points", fontsize=_FONT)
+    axis.annotate("start", start, xytext=(8, -12), textcoords="offset points", fontsize=_FONT)
     for (label, end), (color, dashes, marker) in zip(ends.items(), _LOOKS, strict=False):
         axis.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": color, "linestyle": dashes, "lw": 1.6})
         axis.plot(*end, marker, color=color, markersize=8, label=label)

@@ -81,12 +81,13 @@ def check(exercise: str, answer: Callable) -> Verdict:
     **Raises:** `ValueError` for a name that no exercise has; never because of the answer.
     """
     verdict = judge(exercise, answer)
+    message = verdict.message[:1].upper() + verdict.message[1:]
     if verdict.passed:
-        _box(_RIGHT, f"Right. {verdict.message}")
+        _box(_RIGHT, f"Right. {message}")
     elif verdict.bug == "not-attempted":
-        _box(_ASK, f"Not done yet. {verdict.message}")
+        _box(_ASK, f"Not done yet. {message}")
     else:
-        _box(_WRONG, f"Not yet right ({verdict.bug}). {verdict.message}")
+        _box(_WRONG, f"Not yet right ({verdict.bug}). {message}")
     return verdict
 
 
