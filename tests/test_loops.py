@@ -241,10 +241,11 @@ def test_gradients_from_before_the_call_enter_no_update(model, batches):
     assert_equal(model.parameters(), clean.parameters())
 
 
-def test_training_leaves_the_model_in_training_mode_and_without_gradients(model, batches):
-    model.eval()
+def test_training_leaves_every_part_in_its_mode_and_without_gradients(model, batches):
+    model[1].eval()
+    modes = [module.training for module in model.modules()]
     train_epoch(model, batches, mse, sgd(model.parameters()), n=3)
-    assert model.training
+    assert [module.training for module in model.modules()] == modes
     assert [p.grad for p in model.parameters()] == [None] * 4
 
 

@@ -23,7 +23,6 @@ def cross_entropy(model, batch):
 
 
 def by_hand(model, batches, optimizer, n):
-    model.train()
     optimizer.zero_grad()
     losses = []
     iterator = iter(batches)
