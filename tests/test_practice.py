@@ -107,7 +107,7 @@ def test_a_check_shows_the_verdict_and_returns_it(monkeypatch, answer, bug, begi
     verdict = check("slope", answer)
     assert verdict.bug == bug
     (bundle,) = bundles
-    assert bundle["text/plain"] == beginning + verdict.message
+    assert bundle["text/plain"] == beginning + verdict.message[0].upper() + verdict.message[1:]
     assert bundle["text/html"].startswith("<div")
 
 
