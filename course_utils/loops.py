@@ -54,8 +54,8 @@ def train_epoch(
     """Trains for one pass over `batches`, with one update per window of `n` micro-batches.
 
     Each update uses the gradient of the mean loss over all that its window holds: the gradient that one large batch
-    would have, also when micro-batches differ in size and when the last window is short. The model is trained in the mode
-    in which it comes, so that a part that was put into evaluation mode stays there.
+    would have, also when micro-batches differ in size and when the last window is short. The model is trained in the
+    mode in which it comes, so that a part that was put into evaluation mode stays there.
 
     **Arguments:** `batches`: micro-batches of any kind (wrap them in `tqdm` to see progress); `loss_fn(model, batch)`:
     the *mean* loss of a micro-batch, a scalar tensor; `n`: micro-batches per update; `weight(batch)`: how many items

@@ -1,7 +1,9 @@
 import os
 
-# Each worker and its kernel on one thread, unless told otherwise: several of them share the cores.
+# Each worker and its kernel on one thread, unless told otherwise, and none that spins while it waits: several workers
+# share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch
