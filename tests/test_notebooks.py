@@ -148,6 +148,11 @@ def test_only_live_output_is_left_uncompared(notebook):
 
 
 @each_notebook
+def test_no_line_of_prose_is_taken_for_a_numbered_list(notebook):
+    assert not re.findall(r"^\d+[.)] .*", prose(notebook), flags=re.M)
+
+
+@each_notebook
 def test_links_to_other_notebooks_lead_somewhere(notebook):
     for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", prose(notebook)):
         assert (ROOT / "notebooks" / target).is_file(), target
