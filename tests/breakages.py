@@ -5,12 +5,15 @@ Each is a context manager under the name by which the column `falsifier` of data
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+import course_utils
+from course_utils import loops
 
 BREAKAGES: dict[str, Callable] = {}
 
@@ -195,51 +198,18 @@ def _():
         yield
 
 
-@contextmanager
-def package_function(name: str, around: Callable) -> Iterator[None]:
-    """Replaces a function of course_utils wherever it is known by now, also where a notebook imports it later."""
-    import course_utils
-    from course_utils import loops
-
-    with ExitStack() as stack:
-        for owner in (loops, course_utils):
-            if hasattr(owner, name):
-                stack.enter_context(patched(owner, name, around))
-        yield
-
-
 @breakage("package: windows drops the tail")
 def _():
     def around(original):
         return lambda batches, n: iter([window for window in original(batches, n) if len(window) == n])
 
-    with package_function("windows", around):
+    with patched(loops, "windows", around), patched(course_utils, "windows", around):
         yield
 
 
 @breakage("package: train_epoch does not weigh")
 def _():
-    from course_utils import loops
-
     with patched(loops, "_shares", lambda original: lambda window, weight: [1 / len(window)] * len(window)):
-        yield
-
-
-@breakage("package: train_epoch divides by n")
-def _():
-    def around(original):
-        def train_epoch(model, batches, loss_fn, optimizer, n=1, **options):
-            def divided(window, weight):
-                return [1 / n] * len(window)
-
-            with patched(loops, "_shares", lambda _: divided):
-                return original(model, batches, loss_fn, optimizer, n, **options)
-
-        return train_epoch
-
-    from course_utils import loops
-
-    with package_function("train_epoch", around):
         yield
 
 

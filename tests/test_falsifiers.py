@@ -77,3 +77,11 @@ def test_each_facts_cell_fails_when_the_fact_is_false(path, as_in_a_kernel):
     silent = {claim: facts[claim] for claim in shown & facts.keys() - failed}
     assert not silent, f"these cells do not fail when their fact is made false: {silent}"
     assert failed == set(facts), f"facts of {path.stem} without a cell: {set(facts) - shown}"
+
+
+@pytest.mark.parametrize("name", [name for name in BREAKAGES if name.startswith("package: ")])
+def test_a_broken_helper_makes_the_notebook_that_introduces_it_fail_and_name_it(name, as_in_a_kernel):
+    cells = nbformat.read(ROOT / "notebooks" / "03b_windows.ipynb", as_version=4).cells
+    whole = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    with BREAKAGES[name](), pytest.raises(AssertionError, match=f"{name.split()[1]}.* must"):
+        run(whole, {"__name__": "__main__"})
