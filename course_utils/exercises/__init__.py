@@ -1,0 +1,42 @@
+"""The exercises' judges: each runs a learner's function, compares it with the right one and names the bug it shows.
+
+Every judge takes one function and gives a `Verdict`. A wrong answer never raises here: what it does wrong is the
+answer. Training loops are judged on a `Tally`, whose `.grad` says how much every item counts in each update, and then
+on a real model, every parameter.
+"""
+
+from collections.abc import Callable
+from reprlib import repr
+
+import torch
+
+from course_utils.exercises import accumulation, gradients, zeroing
+from course_utils.exercises.verdict import Found, Verdict
+
+JUDGES: dict[str, Callable[[Callable], str]] = {
+    **gradients.JUDGES,
+    **zeroing.JUDGES,
+    **accumulation.JUDGES,
+}
+
+
+def judge(name: str, answer: Callable) -> Verdict:
+    """Judges `answer` as the solution of the exercise `name`.
+
+    **Raises:** `ValueError` for a name that no exercise has. Never because of the answer.
+
+    >>> judge("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h)).passed
+    True
+    """
+    if name not in JUDGES:
+        raise ValueError(f"no exercise is called {name!r}, only {', '.join(JUDGES)}")
+    if not callable(answer):
+        return Verdict("not-a-function", f"expected a function, got {repr(answer)} ({type(answer).__name__}).")
+    with torch.random.fork_rng(devices=()), torch.enable_grad():
+        torch.default_generator.manual_seed(1)
+        try:
+            return Verdict("", JUDGES[name](answer))
+        except Found as found:
+            return found.verdict
+        except (Exception, SystemExit) as error:
+            return Verdict("raises", f"your function raised {type(error).__name__}: {error}")
