@@ -1,12 +1,16 @@
 """Gradient accumulation, exact: the window, the training loop and the evaluation loop. Needs torch alone."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 
 def windows(batches: Iterable, n: int) -> Iterator[list]:
@@ -47,24 +51,34 @@ def train_epoch(
     model: nn.Module,
     batches: Iterable,
     loss_fn: Callable[[nn.Module, Any], Tensor],
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     n: int = 1,
     weight: Callable[[Any], float] = items,
+    *,
+    autocast: AbstractContextManager | None = None,
+    scaler: GradScaler | None = None,
+    max_norm: float | None = None,
+    scheduler: LRScheduler | None = None,
 ) -> list[float]:
     """Trains for one pass over `batches`, with one update per window of `n` micro-batches.
 
     Each update uses the gradient of the mean loss over all that its window holds: the gradient that one large batch
-    would have, also when micro-batches differ in size and when the last window is short. The model is trained in the
-    mode in which it comes, so that a part that was put into evaluation mode stays there.
+    would have, also when micro-batches differ in size and when the last window is short. Within a window come, once
+    and in this order: unscale, clip, step, update of the scale, step of the schedule, zeroing. The model is trained
+    in the mode in which it comes, so that a part that was put into evaluation mode stays there.
 
     **Arguments:** `batches`: micro-batches of any kind (wrap them in `tqdm` to see progress); `loss_fn(model, batch)`:
     the *mean* loss of a micro-batch, a scalar tensor; `n`: micro-batches per update; `weight(batch)`: how many items
-    or tokens that mean was taken over.
+    or tokens that mean was taken over, and a micro-batch where it is 0 is left out; `autocast`: the context of the
+    forward, such as `torch.autocast("cuda", torch.bfloat16)`; `scaler`: for float16, made once for the whole training;
+    `max_norm`: the largest norm that a window's gradient may have, all parameters of the optimizer together;
+    `scheduler`: stepped once per update, and not where the scaler skips one, so its lengths count updates.
 
-    **Returns:** the mean loss of each window, before its update.
+    **Returns:** the mean loss of each window, before its update, without the scaler's factor.
 
-    **Raises:** `TypeError` or `ValueError` if `n` or a weight cannot be used or if `batches` gives nothing. Gradients
-    that were there before the call, or that an error left behind, never enter an update.
+    **Raises:** `TypeError` or `ValueError`, before anything changes, if an argument or a weight cannot be used or if
+    `batches` gives nothing. Gradients that were there before the call, or that an error left behind,
+    never enter an update.
 
     >>> model = nn.Linear(2, 1)
     >>> data = [(torch.ones(3, 2), torch.ones(3, 1)), (torch.ones(1, 2), torch.ones(1, 1))]
@@ -72,6 +86,9 @@ def train_epoch(
     >>> len(train_epoch(model, data, mse, torch.optim.SGD(model.parameters(), lr=0.1), n=2))
     1
     """
+    _check(autocast, scaler, max_norm, scheduler)
+    autocast = autocast or nullcontext()
+    scaler = scaler or GradScaler(enabled=False)  # one that is switched off passes everything through
     losses = []
     for window in windows(batches, n):
         shares = _shares(window, weight)
@@ -79,15 +96,31 @@ def train_epoch(
             optimizer.zero_grad()
         window_loss = 0.0
         for batch, share in zip(window, shares, strict=True):
-            loss = loss_fn(model, batch) * share
-            loss.backward()
-            window_loss += loss.detach()
-        optimizer.step()
+            if share:
+                with autocast:
+                    loss = loss_fn(model, batch) * share
+                scaler.scale(loss).backward()
+                window_loss += loss.detach()
+        if _update(optimizer, scaler, max_norm) and scheduler:
+            scheduler.step()
         optimizer.zero_grad()
         losses.append(window_loss)
     if not losses:
         raise ValueError("batches gave no micro-batch (an empty loader, or a generator that is used up?)")
     return torch.stack(losses).tolist()
+
+
+def _update(optimizer: Optimizer, scaler: GradScaler, max_norm: float | None) -> bool:
+    """One update with the gradients of a whole window. False if the scaler found an infinity and left the step out."""
+    scaler.unscale_(optimizer)
+    try:
+        if max_norm is not None:
+            nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], max_norm)
+        scaler.step(optimizer)
+    finally:  # also after an interrupt, for a scaler that has unscaled and not updated refuses its next window
+        scale = scaler.get_scale()
+        scaler.update()
+    return scaler.get_scale() >= scale  # it falls after an infinity and only then
 
 
 @torch.no_grad()
@@ -116,8 +149,9 @@ def evaluate(
     try:
         for batch in batches:
             (count,) = _counts([batch], weight)
-            total += float(metric(model, batch)) * count
-            seen += count
+            if count:
+                total += float(metric(model, batch)) * count
+                seen += count
     finally:
         for module, was_training in modes:
             module.training = was_training
@@ -129,12 +163,26 @@ def evaluate(
 def _counts(window: list, weight: Callable) -> list[float]:
     counts = [float(weight(batch)) for batch in window]
     for count in counts:
-        if not (isfinite(count) and count > 0):
-            raise ValueError(f"weight(batch) must be a positive number of items or tokens, got {count}")
+        if not (isfinite(count) and count >= 0):
+            raise ValueError(f"weight(batch) must be a number of items or tokens, 0 or more, got {count}")
     return counts
 
 
 def _shares(window: list, weight: Callable) -> list[float]:
     """What part of the window each of its micro-batches is; the parts add up to 1."""
     counts = _counts(window, weight)
+    if not any(counts):
+        raise ValueError(
+            f"weight(batch) is 0 for every micro-batch of a window of {len(window)}: there is no mean loss"
+        )
     return [count / sum(counts) for count in counts]
+
+
+def _check(autocast: Any, scaler: Any, max_norm: float | None, scheduler: LRScheduler | None) -> None:
+    for name, value, kind in (("autocast", autocast, AbstractContextManager), ("scaler", scaler, GradScaler)):
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"{name} must be a {kind.__name__}, got {value!r} ({type(value).__name__})")
+    if max_norm is not None and not max_norm > 0:
+        raise ValueError(f"max_norm must be a positive number, got {max_norm}")
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise TypeError("ReduceLROnPlateau needs a metric at each step: call its step(metric) after evaluate()")

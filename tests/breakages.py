@@ -4,6 +4,7 @@ Each is a context manager under the name by which the column `falsifier` of data
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -275,3 +276,75 @@ def _():
 def _():
     with backward_combines(lambda old, new: new.abs() if old is None else old + new.abs()):
         yield
+
+
+@contextmanager
+def edited(function: Callable, old: str, new: str) -> Iterator[None]:
+    """`function` runs with `old` replaced by `new` in its source, wherever it has been imported to."""
+    source = inspect.getsource(function)
+    assert source.count(old) == 1, f"{function.__name__} has {source.count(old)} places like {old!r}"
+    namespace = dict(function.__globals__)
+    exec(source.replace(old, new), namespace)
+    original, function.__code__ = function.__code__, namespace[function.__name__].__code__
+    try:
+        yield
+    finally:
+        function.__code__ = original
+
+
+BACKWARD = "scaler.scale(loss).backward()\n"
+
+
+for name, function, old, new in (
+    (
+        "package: train_epoch divides the tail by N",
+        loops.train_epoch,
+        "_shares(window, weight)",
+        "[share * len(window) / n for share in _shares(window, weight)]",
+    ),
+    (
+        "package: train_epoch weighs by sequences in place of tokens",
+        loops.train_epoch,
+        "_shares(window, weight)",
+        "_shares(window, items)",
+    ),
+    (
+        "package: train_epoch does not weigh under a scaler",
+        loops.train_epoch,
+        "loss_fn(model, batch) * share",
+        "loss_fn(model, batch) * (1 if scaler.is_enabled() else share)",
+    ),
+    (
+        "package: train_epoch updates the scale per micro-batch",
+        loops.train_epoch,
+        BACKWARD,
+        BACKWARD + " " * 16 + "scaler.unscale_(optimizer), scaler.update()\n",
+    ),
+    (
+        "package: train_epoch clips per micro-batch",
+        loops.train_epoch,
+        BACKWARD,
+        BACKWARD + " " * 16 + "max_norm and nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n",
+    ),
+    (
+        "package: train_epoch clips before it unscales",
+        loops._update,
+        "    scaler.unscale_(optimizer)\n",
+        "    if max_norm is not None:\n"
+        "        nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g['params']], max_norm)\n"
+        "    scaler.unscale_(optimizer)\n",
+    ),
+    (
+        "package: train_epoch ticks the schedule on a skipped step",
+        loops.train_epoch,
+        "if _update(optimizer, scaler, max_norm) and scheduler:",
+        "if [_update(optimizer, scaler, max_norm)] and scheduler:",
+    ),
+    (
+        "package: train_epoch ticks the schedule per micro-batch",
+        loops.train_epoch,
+        BACKWARD,
+        BACKWARD + " " * 16 + "scheduler and scheduler.step()\n",
+    ),
+):
+    BREAKAGES[name] = functools.partial(edited, function, old, new)
