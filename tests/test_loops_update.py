@@ -1,0 +1,327 @@
+"""What shares the update with the step: token weights, the scaler, clipping, the schedule, autocast; all at once."""
+
+import copy
+import math
+from contextlib import nullcontext
+
+import pytest
+import torch
+from breakages import BREAKAGES
+from torch import nn
+from torch.amp import GradScaler
+from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
+
+from course_utils import evaluate, mlp, record, train_epoch, windows
+
+LENGTHS = ([5, 1], [2], [9, 3, 1], [1], [4, 4], [7], [0, 0], [2, 8, 1], [1])  # valid tokens of each sequence
+MAX_NORM = 0.3  # the gradients of most windows are longer
+
+
+def masked_mse(model, batch):
+    squares = (model(batch["x"]) - batch["y"]).square().sum(-1)
+    return (squares * batch["mask"]).sum() / batch["mask"].sum()
+
+
+def tokens(batch):
+    return batch["mask"].sum()
+
+
+def micro_batch(lengths, width=9):
+    return {
+        "x": torch.randn(len(lengths), width, 3),
+        "y": torch.randn(len(lengths), width, 2),
+        "mask": (torch.arange(width) < torch.tensor(lengths)[:, None]).to(torch.get_default_dtype()),
+    }
+
+
+@pytest.fixture
+def model():
+    torch.set_default_dtype(torch.float64)
+    return mlp(3, 5, 2)
+
+
+@pytest.fixture
+def batches(model):
+    return [micro_batch(lengths) for lengths in LENGTHS]
+
+
+def joined(window):
+    return {key: torch.cat([batch[key] for batch in window]) for key in window[0]}
+
+
+def gradients_at_steps(model, optimizer):
+    seen = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append([p.grad.clone() for p in model.parameters()]))
+    return seen
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def large_batches(model, batches, optimizer, scheduler, n):
+    """One padded batch per window, clipped: no scaler, no weights, nothing accumulated."""
+    losses = []
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        loss = masked_mse(model, joined(window))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+        optimizer.step()
+        scheduler.step()
+        losses.append(loss.item())
+    return losses
+
+
+def compare_with_large_batches(model, batches, make, n):
+    large = copy.deepcopy(model)
+    optimizer, large_optimizer = make(model.parameters()), make(large.parameters())
+    scheduler, large_scheduler = ExponentialLR(optimizer, 0.5), ExponentialLR(large_optimizer, 0.5)
+    ours, theirs = gradients_at_steps(model, optimizer), gradients_at_steps(large, large_optimizer)
+    options = {"weight": tokens, "scaler": GradScaler("cpu"), "max_norm": MAX_NORM, "scheduler": scheduler}
+    for _ in range(2):
+        losses = train_epoch(model, batches, masked_mse, optimizer, n=n, **options)
+        expected = large_batches(large, batches, large_optimizer, large_scheduler, n)
+        assert losses == pytest.approx(expected, rel=0, abs=1e-12)
+    assert len(ours) == len(theirs) == 2 * math.ceil(len(batches) / n)
+    for one, other in zip([*ours, list(model.parameters())], [*theirs, list(large.parameters())], strict=True):
+        for p, q in zip(one, other, strict=True):
+            assert torch.allclose(p, q, rtol=0, atol=1e-12)
+    assert scheduler.get_last_lr() == large_scheduler.get_last_lr()
+
+
+# Token weights, the scaler, clipping and the schedule at once
+
+
+@pytest.mark.parametrize("make", [sgd, adamw])
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 100])
+def test_every_scaled_clipped_scheduled_update_is_that_of_the_large_batch(model, batches, make, n):
+    compare_with_large_batches(model, batches, make, n)
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")  # torch sees one of the breakages, too
+@pytest.mark.parametrize(
+    "name", [name for name in BREAKAGES if name.startswith("package: ") and "skipped step" not in name]
+)
+def test_each_way_to_break_the_loop_is_seen_by_this_comparison(model, batches, name):
+    with BREAKAGES[name](), pytest.raises(AssertionError):
+        compare_with_large_batches(model, batches, sgd, n=4)
+
+
+def test_the_windows_of_this_comparison_are_long_enough_to_be_clipped(model, batches):
+    for window in windows(batches, 4):
+        model.zero_grad()
+        masked_mse(model, joined(window)).backward()
+        assert nn.utils.get_total_norm([p.grad for p in model.parameters()]) > MAX_NORM
+
+
+def test_within_a_window_gradients_are_unscaled_then_clipped_then_used_then_zeroed(model, batches):
+    optimizer = sgd(model.parameters())
+    with record() as trace:
+        train_epoch(
+            model, batches[:4], masked_mse, optimizer, n=2, weight=tokens, scaler=GradScaler("cpu"), max_norm=MAX_NORM
+        )
+    assert str(trace) == "SGD  f b f b c S z f b f b c S z"
+    step = next(event for event in trace.events if event.kind == "step")
+    assert math.isclose(step.norm, MAX_NORM, rel_tol=1e-5)
+
+
+# Autocast
+
+
+def relative_error(model, exact):
+    ours = torch.cat([p.grad.flatten().double() for p in model.parameters()])
+    theirs = torch.cat([p.grad.flatten() for p in exact.parameters()])
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("seed", range(5))
+def test_under_autocast_accumulation_adds_no_error_of_its_own(dtype, seed):
+    torch.manual_seed(seed)
+    model = mlp(3, 32, 2)
+    batches = [micro_batch(lengths) for lengths in LENGTHS]
+    exact = copy.deepcopy(model).double()
+    masked_mse(exact, {key: value.double() for key, value in joined(batches).items()}).backward()
+
+    autocast = torch.autocast("cpu", dtype)
+    with autocast:
+        loss = masked_mse(model, joined(batches))
+    loss.backward()
+    unaccumulated = relative_error(model, exact)
+    assert unaccumulated > 1e-5, "autocast has not rounded anything"
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    errors = []
+    optimizer.register_step_pre_hook(lambda *_: errors.append(relative_error(model, exact)))
+    scaler = GradScaler("cpu") if dtype == torch.float16 else None
+    train_epoch(model, batches, masked_mse, optimizer, n=100, weight=tokens, autocast=autocast, scaler=scaler)
+    assert len(errors) == 1
+    assert errors[0] <= 2 * unaccumulated
+
+
+def test_the_forward_runs_under_autocast_and_the_backward_outside_of_it(model):
+    seen = []
+
+    class Look(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return gradient
+
+    def loss_fn(model, batch):
+        return Look.apply(model(batch)).mean()
+
+    train_epoch(model, [torch.ones(1, 3)] * 3, loss_fn, sgd(model.parameters()), n=2, autocast=torch.autocast("cpu"))
+    assert seen == [True, False] * 3
+
+
+# A step that the scaler skips
+
+
+def with_infinity_in(batches, place):
+    return [{**batch, "y": batch["y"] * (math.inf if k == place else 1)} for k, batch in enumerate(batches)]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_infinite_micro_batch_costs_its_window_and_nothing_else(model, batches, fused):
+    batches = batches[:6]
+    clean = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
+    scheduler, scaler = ExponentialLR(optimizer, 0.5), GradScaler("cpu")
+    losses = train_epoch(
+        model, with_infinity_in(batches, 3), masked_mse, optimizer, 2, tokens, scaler=scaler, scheduler=scheduler
+    )
+    assert [math.isfinite(loss) for loss in losses] == [True, False, True]
+    assert optimizer.param_groups[0]["lr"] == 0.1 * 0.5**2, "two updates were made, so the schedule ticks twice"
+    assert scaler.get_scale() == 2**15
+
+    train_epoch(clean, batches[:2] + batches[4:], masked_mse, large := sgd(clean.parameters()), 2, tokens,
+                scheduler=ExponentialLR(large, 0.5))  # fmt: skip
+    for p, q in zip(model.parameters(), clean.parameters(), strict=True):
+        assert torch.allclose(p, q, rtol=0, atol=1e-12)
+
+
+def test_a_schedule_that_ticks_on_a_skipped_step_is_seen(model, batches):
+    with (
+        BREAKAGES["package: train_epoch ticks the schedule on a skipped step"](),
+        pytest.raises(AssertionError, match="the schedule ticks twice"),
+    ):
+        test_an_infinite_micro_batch_costs_its_window_and_nothing_else(model, batches, fused=False)
+
+
+def test_a_scale_that_grows_is_no_skipped_step(model, batches):
+    optimizer = sgd(model.parameters())
+    scheduler, scaler = ExponentialLR(optimizer, 0.5), GradScaler("cpu", growth_interval=1)
+    train_epoch(model, batches, masked_mse, optimizer, 4, tokens, scaler=scaler, scheduler=scheduler)
+    assert scaler.get_scale() == 2.0 ** (16 + 3)
+    assert optimizer.param_groups[0]["lr"] == 0.1 * 0.5**3
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("where", ["in the forward", "in the step"])
+def test_after_an_error_the_scaler_and_the_model_can_be_used_again(model, batches, error, where):
+    optimizer, scaler = sgd(model.parameters()), GradScaler("cpu")
+    fail = [True]
+
+    def raise_once(*_):
+        if fail:
+            fail.clear()
+            raise error
+
+    def fails(model, batch):
+        if batch is batches[2]:
+            raise_once()
+        return masked_mse(model, batch)
+
+    handle = optimizer.register_step_pre_hook(raise_once) if where == "in the step" else None
+    with pytest.raises(error):
+        train_epoch(model, batches, masked_mse if handle else fails, optimizer, 4, tokens, scaler=scaler)
+    clean = copy.deepcopy(model)
+    clean.zero_grad()
+    train_epoch(model, batches, masked_mse, optimizer, 4, tokens, scaler=scaler)
+    train_epoch(clean, batches, masked_mse, sgd(clean.parameters()), 4, tokens)
+    for p, q in zip(model.parameters(), clean.parameters(), strict=True):
+        assert torch.allclose(p, q, rtol=0, atol=1e-12)
+
+
+# Micro-batches without a valid token
+
+
+def test_a_micro_batch_of_weight_0_is_left_out_and_not_even_run(model, batches):
+    empty = LENGTHS.index([0, 0])
+    assert masked_mse(model, batches[empty]).isnan()
+    ran = []
+
+    def noted(model, batch):
+        ran.append(next(k for k, other in enumerate(batches) if other is batch))
+        return masked_mse(model, batch)
+
+    losses = train_epoch(model, batches, noted, sgd(model.parameters()), n=4, weight=tokens)
+    assert empty not in ran
+    assert len(ran) == len(batches) - 1
+    assert all(map(math.isfinite, losses))
+    assert math.isfinite(evaluate(model, batches, masked_mse, weight=tokens))
+
+
+def test_a_window_of_nothing_but_weight_0_is_an_error_before_its_update(model, batches):
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="weight\\(batch\\) is 0 for every micro-batch of a window of 2"):
+        train_epoch(model, batches, masked_mse, sgd(model.parameters()), n=2, weight=lambda batch: 0)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+# Clipping
+
+
+def test_clipping_is_over_the_parameters_of_the_optimizer_together(model, batches):
+    head = list(model[2].parameters())
+    optimizer = torch.optim.SGD([{"params": head[:1]}, {"params": head[1:]}], lr=0.1)
+    norms = []
+    optimizer.register_step_pre_hook(lambda *_: norms.append(float(nn.utils.get_total_norm([p.grad for p in head]))))
+    train_epoch(model, batches, masked_mse, optimizer, n=100, weight=tokens, max_norm=0.1)
+    assert math.isclose(norms[0], 0.1, rel_tol=1e-4)
+
+
+# Arguments that cannot be used
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "saying"),
+    [
+        ({"max_norm": 0}, ValueError, "max_norm must be a positive number, got 0"),
+        ({"max_norm": -1.0}, ValueError, "got -1.0"),
+        ({"max_norm": math.nan}, ValueError, "got nan"),
+        ({"autocast": torch.bfloat16}, TypeError, r"autocast must be .*, got torch.bfloat16 \(dtype\)"),
+        ({"autocast": True}, TypeError, r"got True \(bool\)"),
+        ({"scaler": True}, TypeError, r"scaler must be a GradScaler, got True \(bool\)"),
+        ({"scaler": 1024.0}, TypeError, r"got 1024.0 \(float\)"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_an_error_before_anything_changes(model, batches, options, error, saying):
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 7.0)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(error, match=saying):
+        train_epoch(model, batches, masked_mse, sgd(model.parameters()), n=2, weight=tokens, **options)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all((p.grad == 7).all() for p in model.parameters())
+
+
+def test_a_schedule_that_needs_a_metric_is_an_error_that_says_what_to_do(model, batches):
+    optimizer = sgd(model.parameters())
+    with pytest.raises(TypeError, match=r"ReduceLROnPlateau needs a metric .* step\(metric\) after evaluate"):
+        train_epoch(model, batches, masked_mse, optimizer, weight=tokens, scheduler=ReduceLROnPlateau(optimizer))
+
+
+def test_any_context_can_be_the_autocast(model, batches):
+    train_epoch(model, batches[:2], masked_mse, sgd(model.parameters()), weight=tokens, autocast=nullcontext())
