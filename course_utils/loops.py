@@ -12,6 +12,10 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+_NOTHING = (
+    "batches gave nothing: an empty loader, a generator that is used up, or weight(batch) 0 for every micro-batch?"
+)
+
 
 def windows(batches: Iterable, n: int) -> Iterator[list]:
     """Groups micro-batches into windows: lists of `n`, the last one shorter if `n` does not divide their number.
@@ -69,12 +73,13 @@ def train_epoch(
 
     **Arguments:** `batches`: micro-batches of any kind (wrap them in `tqdm` to see progress); `loss_fn(model, batch)`:
     the *mean* loss of a micro-batch, a scalar tensor; `n`: micro-batches per update; `weight(batch)`: how many items
-    or tokens that mean was taken over, and a micro-batch where it is 0 is left out; `autocast`: the context of the
-    forward, such as `torch.autocast("cuda", torch.bfloat16)`; `scaler`: for float16, made once for the whole training;
+    or tokens that mean was taken over (what holds none, a micro-batch or a window, is left out); `autocast`: the
+    context of the forward, such as `torch.autocast("cuda", torch.bfloat16)`; `scaler`: for float16, made once for the
+    whole training;
     `max_norm`: the largest norm that a window's gradient may have, all parameters of the optimizer together;
     `scheduler`: stepped once per update, and not where the scaler skips one, so its lengths count updates.
 
-    **Returns:** the mean loss of each window, before its update, without the scaler's factor.
+    **Returns:** the mean loss of each window that holds anything, before its update, without the scaler's factor.
 
     **Raises:** `TypeError` or `ValueError`, before anything changes, if an argument or a weight cannot be used or if
     `batches` gives nothing. Gradients that were there before the call, or that an error left behind,
@@ -92,6 +97,8 @@ def train_epoch(
     losses = []
     for window in windows(batches, n):
         shares = _shares(window, weight)
+        if not any(shares):
+            continue
         if not losses:
             optimizer.zero_grad()
         window_loss = 0.0
@@ -106,7 +113,7 @@ def train_epoch(
         optimizer.zero_grad()
         losses.append(window_loss)
     if not losses:
-        raise ValueError("batches gave no micro-batch (an empty loader, or a generator that is used up?)")
+        raise ValueError(_NOTHING)
     return torch.stack(losses).tolist()
 
 
@@ -156,7 +163,7 @@ def evaluate(
         for module, was_training in modes:
             module.training = was_training
     if not seen:
-        raise ValueError("batches gave no micro-batch (an empty loader, or a generator that is used up?)")
+        raise ValueError(_NOTHING)
     return total / seen
 
 
@@ -169,13 +176,10 @@ def _counts(window: list, weight: Callable) -> list[float]:
 
 
 def _shares(window: list, weight: Callable) -> list[float]:
-    """What part of the window each of its micro-batches is; the parts add up to 1."""
+    """What part of the window each of its micro-batches is; the parts add up to 1, or to 0 if it holds nothing."""
     counts = _counts(window, weight)
-    if not any(counts):
-        raise ValueError(
-            f"weight(batch) is 0 for every micro-batch of a window of {len(window)}: there is no mean loss"
-        )
-    return [count / sum(counts) for count in counts]
+    total = sum(counts) or 1.0
+    return [count / total for count in counts]
 
 
 def _check(autocast: Any, scaler: Any, max_norm: float | None, scheduler: LRScheduler | None) -> None:

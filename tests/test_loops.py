@@ -196,9 +196,9 @@ def test_batches_that_give_nothing_are_an_error(model, batches):
     used_up = (batch for batch in batches)
     assert len(list(used_up)) == len(batches)
     for empty in ([], DataLoader([]), used_up):
-        with pytest.raises(ValueError, match="batches gave no micro-batch"):
+        with pytest.raises(ValueError, match="batches gave nothing: an empty loader, a generator that is used up"):
             train_epoch(model, empty, mse, sgd(model.parameters()), n=2)
-        with pytest.raises(ValueError, match="batches gave no micro-batch"):
+        with pytest.raises(ValueError, match="batches gave nothing: an empty loader, a generator that is used up"):
             evaluate(model, empty, mse)
 
 

@@ -273,11 +273,21 @@ def test_a_micro_batch_of_weight_0_is_left_out_and_not_even_run(model, batches):
     assert math.isfinite(evaluate(model, batches, masked_mse, weight=tokens))
 
 
-def test_a_window_of_nothing_but_weight_0_is_an_error_before_its_update(model, batches):
-    before = copy.deepcopy(model.state_dict())
-    with pytest.raises(ValueError, match="weight\\(batch\\) is 0 for every micro-batch of a window of 2"):
-        train_epoch(model, batches, masked_mse, sgd(model.parameters()), n=2, weight=lambda batch: 0)
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+def test_a_window_that_holds_nothing_makes_no_update_and_its_schedule_waits(model, batches):
+    empty = batches[LENGTHS.index([0, 0])]
+    optimizer = sgd(model.parameters())
+    scheduler = ExponentialLR(optimizer, 0.5)
+    steps = gradients_at_steps(model, optimizer)
+    mixed = [empty, empty, batches[0], batches[1], empty, empty, empty]
+    losses = train_epoch(model, mixed, masked_mse, optimizer, n=2, weight=tokens, scheduler=scheduler)
+    assert len(losses) == len(steps) == 1
+    assert scheduler.get_last_lr() == [0.05]
+
+
+@pytest.mark.parametrize("run", [evaluate, lambda *loop, **weight: train_epoch(*loop, None, **weight)])
+def test_a_weight_that_is_always_0_is_an_error(model, batches, run):
+    with pytest.raises(ValueError, match=r"weight\(batch\) 0 for every micro-batch"):
+        run(model, batches, masked_mse, weight=lambda batch: 0)
 
 
 # Clipping
