@@ -119,7 +119,7 @@ def explore(draw: Callable, **options: Sequence) -> None:
     sliders = {
         name: SelectionSlider(
             description=name,
-            options=list(values),
+            options=sorted(values),
             value=values[0],
             continuous_update=False,
             style={"description_width": "initial"},
@@ -141,7 +141,7 @@ def explore(draw: Callable, **options: Sequence) -> None:
     for slider in sliders.values():
         slider.observe(redraw, names="value")
     redraw()
-    ranges = "; ".join(f"{name} from {values[0]} to {values[-1]}" for name, values in options.items())
+    ranges = "; ".join(f"{name} from {min(values)} to {max(values)}" for name, values in options.items())
     note = f"Sliders: {ranges}. They move when this cell has been run."
     _display(box, f"<p><i>{escape(note)}</i></p>", note)
 
