@@ -7,7 +7,7 @@ so that a black-and-white print says the same.
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from itertools import cycle
-from math import isfinite
+from math import frexp, isfinite
 
 from matplotlib.figure import Figure
 
@@ -173,6 +173,11 @@ def arrows(cups: Sequence[tuple[float, float]], total: tuple[float, float], mean
     return figure
 
 
+def _share(weight: float) -> str:
+    mantissa, exponent = frexp(weight)
+    return f"$2^{{{exponent - 1}}}$" if mantissa == 0.5 and weight < 0.005 else f"{weight:.3g}"
+
+
 def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float) -> Figure:
     """What each update is made of: for each loop a table with a row per update and a column per micro-batch.
 
@@ -187,7 +192,7 @@ def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float) -> Fig
             for column, weight in enumerate(weights):
                 if weight:
                     dark = weight > 1.4 * right
-                    axis.text(column, row, f"{weight:.3g}", ha="center", va="center", fontsize=_FONT - 2,
+                    axis.text(column, row, _share(weight), ha="center", va="center", fontsize=_FONT - 2,
                               color="white" if dark else BLACK)  # fmt: skip
         axis.hlines([row + 0.5 for row in range(len(table) - 1)], -0.5, len(table[0]) - 0.5, color=BLACK, linewidth=0.4)
         axis.vlines([column + 0.5 for column in range(len(table[0]) - 1)], -0.5, len(table) - 0.5, color=BLACK,
@@ -222,6 +227,27 @@ def bars(values: Mapping[str, float], xlabel: str, written: str = "{:,.0f}") -> 
     axis.invert_yaxis()
     axis.margins(x=0.15)
     axis.set_xticks([])
+    axis.set_xlabel(xlabel, fontsize=_FONT)
+    return figure
+
+
+def errors(values: Mapping[str, float], limit: float, xlabel: str) -> Figure:
+    """One point per entry on a logarithmic axis: a circle below `limit`, a square above it. 0 is drawn at 1e-17."""
+    figure, axes = _figure(height=0.9 + 0.32 * len(values))
+    axis = axes[0, 0]
+    rows = range(len(values))
+    for row, value in zip(rows, values.values(), strict=True):
+        look = {"marker": "o", "color": BLUE, "mfc": "white"} if value < limit else {"marker": "s", "color": RED}
+        axis.plot(max(value, 1e-17), row, linestyle="", markersize=7, markeredgewidth=1.6, **look)
+    axis.hlines(rows, 1e-17, 10, color=BLACK, linewidth=0.3, linestyle=":", zorder=0)
+    axis.axvline(limit, color=BLACK, linewidth=1, linestyle="--")
+    for text, side, shift in (("exact", "right", -6), ("not exact", "left", 6)):
+        axis.annotate(text, (limit, 1), xycoords=("data", "axes fraction"), xytext=(shift, 2),
+                      textcoords="offset points", ha=side, fontsize=_FONT - 1)  # fmt: skip
+    axis.set_xscale("log")
+    axis.set_xlim(3e-18, 10)
+    axis.set_yticks(rows, list(values), fontsize=_FONT - 1)
+    axis.invert_yaxis()
     axis.set_xlabel(xlabel, fontsize=_FONT)
     return figure
 
@@ -266,4 +292,70 @@ def layers(panels: Mapping[str, Mapping[str, Sequence[float]]], xlabel: str, yla
     axes[-1, 0].set_xlabel(xlabel, fontsize=_FONT)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False,
                   fontsize=_FONT - 1)  # fmt: skip
+    return figure
+
+
+def efficiency(
+    sizes: Sequence[float],
+    lines: Mapping[str, Sequence[float]],
+    estimate: float,
+    interval: tuple[float, float] | None = None,
+    title: str = "",
+    truth: float | None = None,
+) -> Figure:
+    """Shares from 0 to 1 over the effective batch; a measured noise scale is a line, its interval a band."""
+    figure, axes = _figure(height=3.6)
+    axis = axes[0, 0]
+    for (label, share), (color, dashes, marker) in zip(lines.items(), _LOOKS, strict=False):
+        axis.plot(sizes, share, color=color, linestyle=dashes, marker=marker, markersize=5, label=label)
+    axis.axvline(estimate, color=BLACK, linewidth=1.4, label="measured noise scale")
+    if interval:
+        label = "its 90 percent interval"
+        axis.axvspan(*interval, facecolor=ORANGE, alpha=0.35, hatch="//", edgecolor=BLACK, label=label)
+    if truth is not None:
+        axis.axvline(truth, color=BLACK, linewidth=1.2, linestyle=":", label="true noise scale")
+    axis.axhline(0.5, color=BLACK, linewidth=0.7, linestyle=":")
+    axis.set_xscale("log", base=2)
+    axis.set_xlim(sizes[0], sizes[-1])
+    axis.set_xticks(sizes[::2], [f"{size:g}" for size in sizes[::2]])
+    axis.set_ylim(0, 1)
+    axis.set_xlabel("effective batch, in items", fontsize=_FONT)
+    axis.set_ylabel("share of the best possible", fontsize=_FONT)
+    axis.set_title(title, fontsize=_FONT + 1, loc="left")
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=_FONT - 1)
+    return figure
+
+
+def stems(panels: Mapping[str, Mapping[int, float]], xlabel: str, ylabel: str) -> Figure:
+    """What happened when, one panel per entry on common axes: a stem at each place, as high as its value."""
+    figure, axes = _figure(height=0.8 + 1.1 * len(panels), rows=len(panels))
+    places = [place for values in panels.values() for place in values]
+    top = max(value for values in panels.values() for value in values.values()) or 1.0
+    for axis, (title, values), (color, _, marker) in zip(axes[:, 0], panels.items(), cycle(_LOOKS)):
+        axis.vlines(list(values), 0, list(values.values()), color=color, linewidth=2)
+        axis.plot(list(values), list(values.values()), linestyle="", marker=marker, color=color, markersize=7)
+        axis.set_title(title, fontsize=_FONT, loc="left")
+        axis.set_xlim(min(places) - 0.5, max(places) + 0.5)
+        axis.set_ylim(0, 1.15 * top)
+        axis.set_ylabel(ylabel, fontsize=_FONT)
+        axis.set_xticks(sorted(set(places)), [] if axis is not axes[-1, 0] else sorted(set(places)))
+    axes[-1, 0].set_xlabel(xlabel, fontsize=_FONT)
+    return figure
+
+
+def blocks(
+    widths: Sequence[float], heights: Sequence[float], labels: Sequence[object], xlabel: str, ylabel: str
+) -> Figure:
+    """One labelled bar per entry, side by side, each as wide and as high as given, with a dashed line at height 1."""
+    figure, axes = _figure()
+    axis = axes[0, 0]
+    edges = [sum(widths[:place]) for place in range(len(widths))]
+    drawn = axis.bar(edges, heights, widths, align="edge", color=SKY, edgecolor=BLACK)
+    axis.axhline(1, color=BLACK, linewidth=1.2, linestyle="--")
+    under = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # so that the line does not cross the words
+    axis.bar_label(drawn, [str(label) for label in labels], padding=5, fontsize=_FONT - 1, bbox=under)
+    axis.set_xlim(0, sum(widths))
+    axis.margins(y=0.12)
+    axis.set_xlabel(xlabel, fontsize=_FONT)
+    axis.set_ylabel(ylabel, fontsize=_FONT)
     return figure

@@ -116,10 +116,14 @@ def explore(draw: Callable, **options: Sequence) -> None:
     wrong = set(options) - set(inspect.signature(draw).parameters)
     if wrong or not options:
         raise ValueError(f"explore needs one list of values per argument of draw, got {sorted(wrong) or 'none'}")
+    in_order = {  # numbers by size; other options as they are given
+        name: sorted(values) if isinstance(values[0], (int, float)) else list(values)
+        for name, values in options.items()
+    }
     sliders = {
         name: SelectionSlider(
             description=name,
-            options=sorted(values),
+            options=in_order[name],
             value=values[0],
             continuous_update=False,
             style={"description_width": "initial"},
@@ -141,7 +145,7 @@ def explore(draw: Callable, **options: Sequence) -> None:
     for slider in sliders.values():
         slider.observe(redraw, names="value")
     redraw()
-    ranges = "; ".join(f"{name} from {min(values)} to {max(values)}" for name, values in options.items())
+    ranges = "; ".join(f"{name} from {values[0]} to {values[-1]}" for name, values in in_order.items())
     note = f"Sliders: {ranges}. They move when this cell has been run."
     _display(box, f"<p><i>{escape(note)}</i></p>", note)
 

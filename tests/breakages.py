@@ -348,3 +348,100 @@ for name, function, old, new in (
     ),
 ):
     BREAKAGES[name] = functools.partial(edited, function, old, new)
+
+
+@contextmanager
+def batch_norm_becomes(around: Callable) -> Iterator[None]:
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    with patched(_BatchNorm, "forward", around):
+        yield
+
+
+@breakage("torch: BatchNorm normalises by its running statistics")
+def _():
+    def around(original):
+        def forward(self, x):
+            training, self.training = self.training, False
+            try:
+                return original(self, x)
+            finally:
+                self.training = training
+
+        return forward
+
+    with batch_norm_becomes(around):
+        yield
+
+
+@breakage("torch: BatchNorm tracks only its first forward")
+def _():
+    def around(original):
+        def forward(self, x):
+            before = {name: buffer.clone() for name, buffer in self.named_buffers()}
+            y = original(self, x)
+            if before["num_batches_tracked"] > 0:
+                for name, buffer in self.named_buffers():
+                    buffer.copy_(before[name])
+            return y
+
+        return forward
+
+    with batch_norm_becomes(around):
+        yield
+
+
+@breakage("torch: dropout lets everything through")
+def _():
+    with patched(nn.functional, "dropout", lambda original: lambda x, *args, **kwargs: x):
+        yield
+
+
+@breakage("torch: a weighted cross_entropy is divided by items")
+def _():
+    def around(original):
+        def cross_entropy(logits, target, weight=None, *args, **kwargs):
+            return original(logits, target, weight, reduction="sum") / len(target)
+
+        return cross_entropy
+
+    with patched(nn.functional, "cross_entropy", around):
+        yield
+
+
+def cross_entropy_becomes(mean: Callable[[Tensor, Tensor], Tensor]):
+    """Where the mean is asked for, cross_entropy gives `mean(sum of the losses, targets)`."""
+
+    def around(original):
+        def cross_entropy(scores, targets, *args, reduction="mean", **kwargs):
+            if reduction != "mean":
+                return original(scores, targets, *args, reduction=reduction, **kwargs)
+            return mean(original(scores, targets, *args, reduction="sum", **kwargs), targets)
+
+        return cross_entropy
+
+    return patched(nn.functional, "cross_entropy", around)
+
+
+@breakage("torch: cross_entropy of no valid target is 0")
+def _():
+    with cross_entropy_becomes(lambda total, targets: total / (targets != -100).sum().clamp(min=1)):
+        yield
+
+
+@breakage("torch: cross_entropy averages over ignored targets too")
+def _():
+    with cross_entropy_becomes(lambda total, targets: total / targets.numel()):
+        yield
+
+
+@breakage("torch: the old AMP names are the new ones")
+def _():
+    def scaler(original):
+        return lambda **options: torch.amp.GradScaler("cuda", **options)
+
+    def autocast(original):
+        return lambda **options: torch.amp.autocast("cuda", **options)
+
+    with patched(torch.cuda.amp, "GradScaler", scaler), patched(torch.cuda.amp, "autocast", autocast):
+        yield

@@ -27,7 +27,11 @@ FIGURES = {
     "shares": lambda: plots.shares({"right": [[0.5, 0.5, 0], [0, 0, 1]], "wrong": [[1, 1, 0]]}, right=0.5),
     "stacks": lambda: plots.stacks({"weights": [4, 4], "activations": [16, 4]}, ["1", "4"], "N", "bytes"),
     "layers": lambda: plots.layers({"one by one": {"kept": [1, 2, 1]}, "all": {"kept": [1, 4, 1]}}, "events", "bytes"),
+    "errors": lambda: plots.errors({"all at once": 1e-16, "one by one": 0.3}, 1e-12, "relative error"),
+    "stems": lambda: plots.stems({"each": {1: 3.0, 2: 4.0}, "last": {2: 4.0}}, "micro-batch", "norm"),
+    "blocks": lambda: plots.blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight"),
     "bars": lambda: plots.bars({"all at once": 4096, "one by one": 1024}, "bytes"),
+    "efficiency": lambda: plots.efficiency([1, 2, 4, 8], {"update": [0.1, 0.2, 0.4, 0.8]}, 3, (2, 5)),
 }
 
 
@@ -130,6 +134,13 @@ def test_bars_have_their_value_at_the_end():
     assert [text.get_text() for text in axis.texts] == ["1,024", "4,096"]
 
 
+def test_errors_have_one_mark_below_the_limit_and_another_above_it_and_draw_zero():
+    axis = plots.errors({"none": 0.0, "rounding": 1e-16, "wrong": 0.3}, 1e-12, "relative error").axes[0]
+    assert [line.get_marker() for line in axis.lines[:3]] == ["o", "o", "s"]
+    assert [float(line.get_xdata()[0]) for line in axis.lines[:3]] == [1e-17, 1e-16, 0.3]
+    assert axis.get_xscale() == "log"
+
+
 def test_show_gives_an_image_a_text_and_an_alternative(monkeypatch):
     shown = []
     monkeypatch.setattr(IPython.display, "display", lambda bundle, **options: shown.append((bundle, options)))
@@ -138,3 +149,29 @@ def test_show_gives_an_image_a_text_and_an_alternative(monkeypatch):
     ((bundle, options),) = shown
     assert bundle == {"image/png": plots.png(figure), "text/plain": "Figure: Two lines cross."}
     assert options == {"raw": True, "metadata": {"image/png": {"width": 750, "alt": "Two lines cross."}}}
+
+
+def test_the_efficiency_marks_the_estimate_and_its_interval_if_there_is_one():
+    axis = FIGURES["efficiency"]().axes[0]
+    assert axis.lines[1].get_xdata() == [3, 3]
+    assert axis.patches[0].get_x() == 2
+    assert axis.patches[0].get_width() == 3
+    assert not plots.efficiency([1, 2], {"update": [0, 1]}, 1.5).axes[0].patches
+    true = plots.efficiency([1, 2], {"update": [0, 1]}, 1.5, truth=1.2).axes[0].lines[2]
+    assert (true.get_xdata(), true.get_linestyle(), true.get_label()) == ([1.2, 1.2], ":", "true noise scale")
+
+
+def test_stems_stand_where_something_happened_on_common_axes():
+    each, last = FIGURES["stems"]().axes
+    assert [axis.get_title(loc="left") for axis in (each, last)] == ["each", "last"]
+    assert last.lines[0].get_xdata().tolist() == [2]
+    assert last.lines[0].get_ydata().tolist() == [4.0]
+    assert each.get_xlim() == last.get_xlim() == (0.5, 2.5)
+    assert each.get_ylim() == last.get_ylim()
+
+
+def test_blocks_stand_side_by_side_as_wide_and_as_high_as_given():
+    (axis,) = plots.blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight").axes
+    bars = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in axis.patches]
+    assert bars == [(0, 2, 2.0), (2, 6, 0.5)]
+    assert [text.get_text() for text in axis.texts] == ["go", "accumulate"]

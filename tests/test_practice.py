@@ -162,6 +162,13 @@ def test_a_slider_that_moves_draws_the_figure_again(box):
     assert picture.value == plots.png(draw(4, 0.1))
 
 
+def test_numbers_are_in_order_on_a_slider_and_begin_with_the_first_given(box):
+    explore(lambda n, name: draw(n, 1.0), n=[4, 1, 2], name=["plain", "adam"])
+    sliders, _ = shown_in(box())
+    assert (sliders["n"].options, sliders["n"].value) == ((1, 2, 4), 4)
+    assert sliders["name"].options == ("plain", "adam")
+
+
 def test_an_error_of_draw_is_shown_in_place_of_the_figure_until_the_slider_moves_on(box):
     explore(draw, steps=[13, 1])
     sliders, picture = shown_in(box())

@@ -10,13 +10,29 @@ from reprlib import repr
 
 import torch
 
-from course_utils.exercises import accumulation, gradients, zeroing
+from course_utils.exercises import (
+    accumulation,
+    exactness,
+    gradients,
+    hooks,
+    noise,
+    precision,
+    tokens,
+    training,
+    zeroing,
+)
 from course_utils.exercises.verdict import Found, Verdict
 
 JUDGES: dict[str, Callable[[Callable], str]] = {
     **gradients.JUDGES,
     **zeroing.JUDGES,
     **accumulation.JUDGES,
+    **exactness.JUDGES,
+    **tokens.JUDGES,
+    **hooks.JUDGES,
+    **precision.JUDGES,
+    **training.JUDGES,
+    **noise.JUDGES,
 }
 
 
