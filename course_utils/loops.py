@@ -127,7 +127,7 @@ def _update(optimizer: Optimizer, scaler: GradScaler, max_norm: float | None) ->
     finally:  # also after an interrupt, for a scaler that has unscaled and not updated refuses its next window
         scale = scaler.get_scale()
         scaler.update()
-    return scaler.get_scale() >= scale  # it falls after an infinity and only then
+    return scaler.get_scale() >= scale  # it falls where a gradient held an infinity or a nan
 
 
 @torch.no_grad()
