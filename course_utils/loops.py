@@ -75,15 +75,14 @@ def train_epoch(
     the *mean* loss of a micro-batch, a scalar tensor; `n`: micro-batches per update; `weight(batch)`: how many items
     or tokens that mean was taken over (what holds none, a micro-batch or a window, is left out); `autocast`: the
     context of the forward, such as `torch.autocast("cuda", torch.bfloat16)`; `scaler`: for float16, made once for the
-    whole training;
-    `max_norm`: the largest norm that a window's gradient may have, all parameters of the optimizer together;
-    `scheduler`: stepped once per update, and not where the scaler skips one, so its lengths count updates.
+    whole training; `max_norm`: the largest norm that a window's gradient may have, all parameters of the optimizer
+    together; `scheduler`: stepped once per update, and not where the scaler skips one, so its lengths count updates.
 
     **Returns:** the mean loss of each window that holds anything, before its update, without the scaler's factor.
 
     **Raises:** `TypeError` or `ValueError`, before anything changes, if an argument or a weight cannot be used or if
-    `batches` gives nothing. Gradients that were there before the call, or that an error left behind,
-    never enter an update.
+    `batches` gives nothing. Gradients that were there before the call, or that an error left behind, never enter an
+    update.
 
     >>> model = nn.Linear(2, 1)
     >>> data = [(torch.ones(3, 2), torch.ones(3, 1)), (torch.ones(1, 2), torch.ones(1, 1))]
