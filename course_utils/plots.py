@@ -46,14 +46,20 @@ def _figure(width: float = 7.5, height: float = 3.4, rows: int = 1, columns: int
     return figure, axes
 
 
-def ledger(trace: Trace, lanes: Mapping[str, str] | None = None, title: str = "") -> Figure:
+def ledger(
+    trace: Trace,
+    lanes: Mapping[str, str] | None = None,
+    title: str = "",
+    ylabel: str = "norm of .grad",
+    notes: Mapping[int, str] | None = None,
+) -> Figure:
     """The gradient ledger: what happened to `.grad`, event by event, one lane per optimizer.
 
     The line is the norm of all the lane's gradients. It rises with a backward, falls to 0 with a zeroing, and a step
     leaves it alone.
 
     **Arguments:** `trace`: from `record()`; `lanes`: which ones, in which order and under which names; all of them
-    under their own by default.
+    under their own by default; `notes`: words to write at events, by their place in the trace.
     """
     lanes = lanes if lanes is not None else {lane: lane for lane in trace.lanes}
     if not lanes:
@@ -81,15 +87,25 @@ def ledger(trace: Trace, lanes: Mapping[str, str] | None = None, title: str = ""
                 axis.vlines([place for place, _ in marks], 0, 1.08 * top, color=RED, linewidth=0.9, linestyle=":")
             axis.scatter(*zip(*marks, strict=True), marker=marker, s=46, color=color, label=label, zorder=2,
                          linewidths=1.2, edgecolors=None if marker == "|" else BLACK)  # fmt: skip
-        axis.set_ylim(-0.08 * top, 1.12 * top)
+        marked = sorted((notes or {}).keys() & set(x))
+        axis.set_ylim(-0.08 * top, (1.3 if marked else 1.12) * top)
         axis.set_xlim(-1, len(trace.events))
-        axis.set_ylabel(f"{lanes[lane]}\nnorm of .grad", fontsize=_FONT)
+        if all(float(event.norm).is_integer() for event in events):  # counts
+            axis.yaxis.get_major_locator().set_params(integer=True)
+        axis.set_ylabel(f"{lanes[lane]}\n{ylabel}", fontsize=_FONT)
+        for place in marked:  # above the lane, where nothing else is drawn
+            side = "left" if place < 0.7 * len(trace.events) else "right"
+            axis.plot([place, place], [trace.events[place].norm, 1.13 * top], color=RED, linewidth=1.6, zorder=1)
+            axis.text(place, 1.15 * top, notes[place], ha=side, va="bottom", fontsize=_FONT - 1, weight="bold",
+                      bbox={"facecolor": "white", "edgecolor": RED, "pad": 2})  # fmt: skip
         axis.set_xticks([])
     axes[-1, 0].set_xlabel("events of the training loop, in order", fontsize=_FONT)
-    marks = {}
+    entries = {}
     for axis in axes[:, 0]:
-        marks |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-    figure.legend(marks.values(), marks.keys(), loc="outside upper center", ncols=5, frameon=False, fontsize=_FONT - 1)
+        entries |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
+    figure.legend(
+        entries.values(), entries.keys(), loc="outside upper center", ncols=5, frameon=False, fontsize=_FONT - 1
+    )
     if title:
         axes[0, 0].set_title(title, fontsize=_FONT + 1, loc="left")
     return figure

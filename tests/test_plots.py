@@ -71,6 +71,22 @@ def test_the_ledger_draws_chosen_lanes_in_their_order_and_under_their_names():
     assert [len(axis.lines[0].get_xdata()) for axis in figure.axes] == [2, 5]
 
 
+def test_a_note_stands_above_its_event_and_above_everything_else_of_the_lane():
+    sgd, adam = plots.ledger(TRACE, notes={5: "stale-gradients"}).axes
+    (note,) = sgd.texts
+    x, y = note.get_position()
+    assert note.get_text() == "stale-gradients"
+    assert x == 5
+    assert y > 2.0
+    assert sgd.lines[-1].get_xydata()[0].tolist() == [5, 1]
+    assert not adam.texts
+
+
+def test_counts_have_whole_numbers_beside_them():
+    axis = plots.ledger(Trace([Event("backward", "SGD", float(k)) for k in range(1, 13)])).axes[0]
+    assert all(float(tick).is_integer() for tick in axis.get_yticks())
+
+
 def test_the_ledger_explains_each_mark_once():
     (legend,) = plots.ledger(TRACE).legends
     labels = [text.get_text() for text in legend.get_texts()]

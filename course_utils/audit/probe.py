@@ -1,0 +1,116 @@
+"""The coefficient probe: what the user's code made of each loss, read from the graph of one backward call.
+
+Between the root of a backward and a loss lie only the user's own divisions, weights and sums. The gradient that
+arrives at the loss's node is therefore exactly d(root)/d(loss), whatever that code looks like.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from course_utils.audit.story import Term
+
+# Nodes between a root and its losses: linear in the loss, so that the coefficient does not depend on its value.
+_BETWEEN = ("Div", "Mul", "Add", "Sub", "Neg", "ToCopy", "Stack", "Cat", "Clone", "Alias", "View", "Reshape", "Squeeze",
+            "Unsqueeze", "Expand", "Select", "Unbind", "Copy", "To")  # fmt: skip
+_LOSSES = ("NllLoss", "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy", "SoftMarginLoss", "MultiMarginLoss",
+           "MultilabelMarginLoss", "KlDiv")  # fmt: skip
+_REDUCTIONS = {1: "mean", 2: "sum"}
+_FAR = 100  # nodes that are looked at in one backward call, at most
+
+
+class Mark:
+    """Left on the graph node of a loss, and alive for as long as that graph is."""
+
+
+def watch_terms(root: Tensor, key: str) -> tuple[list[Term], list[Mark], bool, Callable[[float], None]]:
+    """Finds the losses below `root`, hooks them, and marks their nodes under `key`.
+
+    **Returns:** a list that is filled when the watch ends; the marks on the losses' nodes; whether one of them was
+    there before, from an earlier backward call; a function that ends the watch, given the scaler's factor.
+    """
+    seen, terms, marks, handles, again = [], [], [], [], False
+    for node, name, reduction, items in _losses(root.grad_fn):
+        again |= key in node.metadata
+        marks.append(node.metadata.setdefault(key, Mark()))
+
+        def note(gradients, name=name, reduction=reduction, items=items) -> None:
+            (gradient, *_) = gradients
+            if gradient is not None and gradient.numel() == 1:
+                seen.append((name, reduction, _number(gradient), items))
+
+        handles.append(node.register_prehook(note))
+
+    def end(scale: float) -> None:
+        for handle in handles:
+            handle.remove()
+        terms.extend(Term(name, reduction, value, scale, items) for name, reduction, value, items in seen)
+
+    return terms, marks, again, end
+
+
+def _number(tensor: Tensor) -> float | Tensor:
+    """On a GPU it is not read here, which would wait for all that the GPU still has to do."""
+    return tensor.item() if tensor.is_cpu else tensor.detach()
+
+
+def _losses(root):
+    """The reductions below `root`, each with its name, kind and count of items."""
+    todo, seen = [root], set()
+    while todo and len(seen) < _FAR:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        name = node.name().removesuffix("0").removesuffix("1").removesuffix("Backward")
+        if name in ("Mean", "Sum"):
+            below = [child for child, _ in node.next_functions if child is not None]
+            if any(child.name().startswith(("Stack", "Cat")) for child in below):
+                todo += below  # a mean or sum over losses that were collected
+            else:
+                yield node, name.lower(), name.lower(), _numel(node) if name == "Mean" else None
+        elif name.startswith(_LOSSES):
+            reduction = getattr(node, "_saved_reduction", None)
+            if reduction in _REDUCTIONS:
+                yield node, name, _REDUCTIONS[reduction], _count(node)
+        elif name.startswith(_BETWEEN):
+            todo += [child for child, _ in reversed(node.next_functions)]
+
+
+def _numel(node) -> float | None:
+    sizes = getattr(node, "_saved_self_sym_sizes", None)
+    return None if sizes is None else float(torch.Size(sizes).numel())
+
+
+def _count(node) -> float | Tensor | None:
+    """Over how many items, or how much weight, the mean of a loss function was taken."""
+    total = getattr(node, "_saved_total_weight", None)
+    if total is not None:
+        return _number(total)
+    tensor = getattr(node, "_saved_self", None)
+    return None if tensor is None else float(tensor.numel())
+
+
+def separate_graphs(root: Tensor, enough: int = 3) -> int:
+    """How many losses of one kind lie below `root` whose graphs have nothing in common but the parameters."""
+    groups: dict[str, list] = {}
+    for node, name, _, _ in _losses(root.grad_fn):
+        groups.setdefault(name, []).append(node)
+    nodes = max(groups.values(), key=len, default=[])
+    if len(nodes) < enough:
+        return 1
+    seen: set = set()
+    for node in nodes:
+        mine: set = set()
+        todo = [node]
+        while todo:
+            inner = todo.pop()
+            if inner is None or inner in mine or inner.name().endswith("AccumulateGrad"):
+                continue
+            mine.add(inner)
+            todo += [child for child, _ in inner.next_functions]
+        if mine & seen:
+            return 1
+        seen |= mine
+    return len(nodes)

@@ -1,0 +1,143 @@
+"""The report of an audit: as text, as HTML in a notebook, as JSON, as a ledger."""
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from course_utils.audit.rules import ERROR, Finding
+from course_utils.audit.rules.finding import many
+from course_utils.audit.story import Story
+from course_utils.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_DRAWN = 60  # events of a ledger
+
+
+class Report:
+    """What an audit found. `findings`: all of them, errors first; `errors`: those that are bugs for certain."""
+
+    def __init__(self, story: Story):
+        self.story = story
+        self.findings: list[Finding] = []
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.level == ERROR]
+
+    @property
+    def rules(self) -> list[str]:
+        """The names of the rules that found an error."""
+        return list(dict.fromkeys(finding.rule for finding in self.errors))
+
+    def declare_window(self, n: int) -> None:
+        """Says that from the next update on a window is meant to hold `n` micro-batches."""
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise ValueError(f"a window holds a whole number of micro-batches, 1 or more, got {n!r}")
+        self.story.declared.append((self.story.windows.total, n))
+
+    def summary(self) -> str:
+        """What was seen, what was inferred from it, and what cannot be said."""
+        story = self.story
+        calls = many(story.backwards.total, "backward call")
+        if not story.updates:
+            return f"{calls} and no step of an optimizer were seen."
+        how = "declared" if story.declared else "inferred"
+        parts = [
+            f"{lane}: {many(updates, 'update')} of {many(story.size(lane), 'micro-batch')} ({how})"
+            for lane, updates in list(story.updates.items())[:6]
+        ]
+        parts += [f"and {many(len(story.updates) - 6, 'more optimizer')}"] if len(story.updates) > 6 else []
+        text = f"{calls}; {'; '.join(parts)}."
+        if story.dropped:
+            text += f" Judged by the first and the last {story.windows.half:,} updates."
+        if story.overlapping:
+            text += " Backward calls of several threads overlapped, so that nothing is certain."
+        return text
+
+    def as_dict(self) -> dict:
+        """What the command line writes as JSON, without the script's exit status."""
+        keys = ("rule", "level", "message", "evidence", "fix", "where")
+        return {
+            "findings": [
+                {key: getattr(finding, key) for key in keys} | {"message": self._message(finding)}
+                for finding in self.findings
+            ],
+            "window": {lane: self.story.size(lane) for lane in self.story.lanes},
+        }
+
+    def __str__(self) -> str:
+        lines = [self.summary()]
+        for finding in self.findings:
+            lines += [
+                "",
+                f"{finding.level.upper()} {finding.rule}" + (f"  {_near(finding.where)}" if finding.where else ""),
+                f"  {self._message(finding)}",
+                f"  mend: {finding.fix}",
+            ]
+        if not self.findings:
+            lines += ["", "Nothing was found."]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Report of {many(len(self.errors), 'error')} among {many(len(self.findings), 'finding')}>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr><td style="text-align:left;vertical-align:top"><b>{escape(finding.rule)}</b><br>{finding.level}</td>'
+            f'<td style="text-align:left">{escape(self._message(finding))}<br><i>mend:</i> {escape(finding.fix)}<br>'
+            f"<code>{escape(_near(finding.where))}</code></td></tr>"
+            for finding in self.findings
+        )
+        found = f"<table>{rows}</table>" if rows else "<p>Nothing was found.</p>"
+        return f"<p>{escape(self.summary())}</p>{found}"
+
+    def _message(self, finding: Finding) -> str:
+        """With the optimizer's name where there are several."""
+        several = len(self.story.lanes) > 1 and finding.lane
+        return f"{finding.lane}: {finding.message}" if several else finding.message[:1].upper() + finding.message[1:]
+
+    def ledger(self) -> "Figure":
+        """The run as a gradient ledger around the first finding, with findings marked where they show first.
+
+        The height is the number of backward calls whose gradients are held, not a norm: nothing was computed for it.
+        """
+        from course_utils.plots import ledger
+
+        events = self.story.trace.events
+        marks: dict[int, list[str]] = {}
+        for finding in self.findings:
+            place = self._place(finding)
+            if place is not None and finding.rule not in marks.setdefault(place, []):
+                marks[place].append(finding.rule)
+        first = max(0, min([place for place in marks if place >= _DRAWN], default=0) - _DRAWN // 2)
+        first = 0 if any(place < _DRAWN for place in marks) else first
+        shown = Trace(list(events[first : first + _DRAWN]))
+        notes = {place - first: ", ".join(rules) for place, rules in marks.items() if 0 <= place - first < _DRAWN}
+        return ledger(shown, ylabel="backward calls held", notes=notes)
+
+    def _place(self, finding: Finding) -> int | None:
+        """Of a finding among the events: its update, or the end of its lane."""
+        events = self.story.trace.events
+        update = finding.evidence.get("update")
+        if update is not None:
+            event = next((w.event for w in self.story.of(finding.lane) if w.number == update), None)
+        else:
+            event = next((event for event in reversed(events) if event.lane == finding.lane), None)
+        return next((place for place, other in enumerate(events) if other is event), None)
+
+
+def _near(where: str) -> str:
+    """The path of a file as it looks from here, if it lies below."""
+    path, _, line = where.rpartition(":")
+    path = Path(path)
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{line}" if where else ""
+
+
+class AuditError(AssertionError):
+    """Raised by a strict audit that found errors; `report` holds them."""
+
+    def __init__(self, report: Report):
+        super().__init__(str(report))
+        self.report = report

@@ -1,0 +1,558 @@
+"""Watches any training script while it runs and writes its story. Nothing of the script is changed.
+
+A look at `.grad` is a look at which tensor it is and at its version, which rises with every write: nothing is computed,
+and values are read only where gradients may have been zeroed, so that a large model costs little more than a small one.
+"""
+
+import gc
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import wraps
+from itertools import compress, count
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad
+from torch.optim import Optimizer, lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from course_utils.audit.places import here, where
+from course_utils.audit.probe import separate_graphs, watch_terms
+from course_utils.audit.story import Backward, Clip, Kept, Story, Window, Zeroing
+from course_utils.trace import Event
+
+_PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
+_SMALL = 10_000  # numbers that are quicker looked at than not
+_LOOKS_AROUND = 5  # searches among all living objects
+_numbers = count()
+
+
+class _Lane:
+    """One optimizer: its parameters, what was last seen of their `.grad`, and the window that is being filled."""
+
+    def __init__(self, optimizer: Optimizer):
+        self.optimizer = ref(optimizer)  # not kept alive: the script may make and drop many
+        self.kind = type(optimizer).__name__
+        self.name = ""  # given with the first thing that happens
+        self.updates = 0
+        self.parameters: list[Tensor] = []
+        self.ids: set[int] = set()
+        self.seen: list[tuple[int, int]] = []  # of each .grad, who it is and its version; it is not kept alive
+        self.ever: list[bool] = []
+        self.fresh = Kept()  # backward calls since the last step, and in which call of a closure each came
+        self.stale = 0  # backward calls in .grad that a step has used
+        self.empty = True
+        self.replaced = False  # at the last look, by other tensors
+        self.scaled = 1.0  # the scaler's factor that is in .grad
+        self.before = 0  # `weights()` at the last backward
+        self.open = Window()
+        self.last: Window | None = None
+        self.stepping = 0  # a step that calls the step which it inherits makes one update
+        self.evaluation: int | None = None  # how often a step has called its closure; None outside of such a step
+
+    @property
+    def calls(self) -> list[Backward]:
+        return [call for call, _ in self.fresh]
+
+    def add(self, optimizer: Optimizer) -> None:
+        """Sees to the parameters that the optimizer has now."""
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if id(p) not in self.ids:
+                    self.ids.add(id(p))
+                    self.parameters.append(p)
+                    self.seen.append((0, 0) if p.grad is None else (id(p.grad), p.grad._version))
+                    self.ever.append(False)
+                    self.empty &= p.grad is None
+
+    def weights(self) -> int:
+        """A number that rises with every write to a weight."""
+        return sum(p._version for p in self.parameters)
+
+    def look(self, backward: bool = False, values: bool = False) -> bool:
+        """Has anything been written to the gradients since the last look? Says in `empty` whether any is left.
+
+        With `values` it does not rely on versions alone: old code zeroes through .data, which raises none.
+        """
+        grads = [p.grad for p in self.parameters]
+        seen = [(0, 0) if grad is None else (id(grad), grad._version) for grad in grads]
+        changed, self.replaced = seen != self.seen, False
+        if changed:
+            for place, (now, before) in enumerate(zip(seen, self.seen, strict=True)):
+                self.replaced |= now[0] != before[0]
+                self.ever[place] |= now != before and grads[place] is not None
+            self.seen = seen
+        if backward:
+            self.empty &= not changed
+        elif changed or (values and (self.fresh or self.stale)):
+            was_empty, self.empty = self.empty, not any(grad is not None and _any(grad) for grad in grads)
+            changed |= self.empty and not was_empty
+        return changed
+
+
+def _any(grad: Tensor) -> bool:
+    if grad.is_sparse:
+        grad = grad._values()
+    if grad.numel() > _SMALL and grad.dim() > 1 and grad[0].any():  # most often the first row tells
+        return True
+    return bool(grad.any())
+
+
+class _Thread(threading.local):
+    """What a thread of the script is in the middle of."""
+
+    def __init__(self) -> None:
+        self.scaled = 1.0  # the scaler's factor in what the next backward is called on
+        self.synced: bool | None = None  # does the next backward average over the ranks? None without ranks
+        self.ticking = False  # a scheduler is being stepped
+
+
+class Watcher:
+    """Writes the story of the block between `attach()` and `detach()`."""
+
+    def __init__(self, window: int | None = None) -> None:
+        self.story = Story()
+        if window is not None:
+            self.story.declared.append((0, window))
+        self.active = False
+        self.attached = ExitStack()
+        self.lanes: dict[int, _Lane] = {}  # by the id of the optimizer
+        self.names: Counter[str] = Counter()
+        self.thread = _Thread()
+        self.running: dict[int, Backward] = {}  # by thread
+        self.key = f"course_utils.audit {next(_numbers)}"  # audits may be nested
+        self.compared = self.looked_around = 0
+        self.graphs: list[ref] = []  # of the losses that backward was called on, as long as something keeps them
+        self.moved: WeakKeyDictionary[_BatchNorm, int] = WeakKeyDictionary()
+        self.scalers: WeakKeyDictionary[GradScaler, int] = WeakKeyDictionary()
+        self.had: dict[int, tuple[int, int]] = {}  # gradients from before the audit
+
+    # What is attached, and detached again in any case.
+
+    def attach(self) -> None:
+        self.active = True
+        self.attached.callback(register_optimizer_step_pre_hook(self.before_step).remove)
+        self.attached.callback(register_optimizer_step_post_hook(self.after_step).remove)
+        self._patch(Optimizer, "add_param_group", self._after(self.know))
+        self._patch(Optimizer, "zero_grad", self._after(self.after_zero_grad))
+        self._patch(nn.Module, "zero_grad", self._after(lambda _: self.look()))
+        self._patch(torch.autograd, "backward", self._around_backward)
+        self._patch(GradScaler, "scale", self._after(self.after_scale))
+        self._patch(GradScaler, "unscale_", self._around_unscale)
+        self._patch(GradScaler, "step", self._around_scaler_step)
+        self._patch(GradScaler, "update", self._before(self.before_update))
+        for owner, name in (
+            (clip_grad, "_clip_grads_with_norm_"),
+            (clip_grad, "clip_grad_value_"),
+            (nn.utils, "clip_grad_value_"),
+        ):
+            if hasattr(owner, name):
+                self._patch(owner, name, self._around_clip)
+        if torch.distributed.is_available():
+            self._patch(DistributedDataParallel, "forward", self._before(self.before_synced_forward))
+        self._patch(lr_scheduler.LRScheduler, "__init__", self._before(self.know_scheduler))
+        for scheduler in _subclasses(lr_scheduler.LRScheduler):
+            if "step" in vars(scheduler):
+                self._patch(scheduler, "step", self._around_tick)
+        for thing in _living(Optimizer, nn.Parameter):
+            if isinstance(thing, Optimizer):
+                self.know(thing)
+            elif thing.grad is not None:
+                self.had[id(thing)] = (id(thing.grad), thing.grad._version)
+
+    def detach(self) -> None:
+        """Ends the watch and the story."""
+        try:
+            self.look()
+            for lane in self.lanes.values():
+                self._end(lane)
+        finally:
+            self.attached.close()
+            self.active = False
+            self.lanes.clear()
+
+    def _patch(self, owner: object, name: str, around: Callable) -> None:
+        original = vars(owner)[name]
+        watched = around(original)
+
+        @wraps(original)
+        def patched(*args, **kwargs):  # whoever has kept it has the original after the audit
+            return (watched if self.active else original)(*args, **kwargs)
+
+        def restore() -> None:
+            if vars(owner).get(name) is patched:  # else the script has put something of its own there
+                setattr(owner, name, original)
+
+        patched.watcher = self
+        self.attached.callback(restore)
+        setattr(owner, name, patched)
+
+    def _after(self, look):
+        def around(original):
+            def call(first, *args, **kwargs):
+                result = original(first, *args, **kwargs)
+                look(first)
+                return result
+
+            return call
+
+        return around
+
+    def _before(self, look):
+        def around(original):
+            def call(first, *args, **kwargs):
+                look(first)
+                return original(first, *args, **kwargs)
+
+            return call
+
+        return around
+
+    # Who is watched.
+
+    def know(self, optimizer: Optimizer) -> _Lane | None:
+        """The optimizer's lane. Wrappers, as frameworks put around an optimizer, have none: what they wrap steps."""
+        if not hasattr(type(optimizer).step, "hooked") or not hasattr(optimizer, "param_groups"):
+            return None
+        lane = self.lanes.get(id(optimizer))
+        if lane is None or lane.optimizer() is not optimizer:
+            if lane is not None:
+                self._end(lane)
+            lane = self.lanes[id(optimizer)] = _Lane(optimizer)
+        lane.add(optimizer)
+        return lane
+
+    def know_scheduler(self, scheduler: lr_scheduler.LRScheduler) -> None:
+        """Its class may be the script's own and younger than the audit."""
+        for cls in type(scheduler).__mro__:
+            if "step" in vars(cls) and getattr(vars(cls)["step"], "watcher", None) is not self and cls is not object:
+                self._patch(cls, "step", self._around_tick)
+
+    def alive(self) -> list[_Lane]:
+        """The lanes whose optimizers are alive. The others are ended."""
+        lanes = list(self.lanes.values())
+        if all(lane.optimizer() is not None for lane in lanes):
+            return lanes
+        for key, lane in list(self.lanes.items()):
+            if lane.optimizer() is None:
+                self.lanes.pop(key, None)
+                self._look_at(lane)
+                self._end(lane)
+        return list(self.lanes.values())
+
+    def _name(self, lane: _Lane) -> str:
+        if not lane.name:
+            self.names[lane.kind] += 1
+            number = self.names[lane.kind]
+            lane.name = f"{lane.kind} {number}" if number > 1 else lane.kind
+        return lane.name
+
+    def inside(self) -> Backward | None:
+        """The backward call that this thread is in the middle of."""
+        if not self.running:  # as most often
+            return None
+        call = self.running.get(threading.get_ident())
+        if call is None and isinstance(threading.current_thread(), threading._DummyThread):
+            call = next(reversed(list(self.running.values())))  # a thread of autograd's own, as it has for each GPU
+        return call
+
+    # What is seen.
+
+    def look(self, values: bool = False) -> None:
+        """Outside of a backward: have gradients been zeroed, or have they come from elsewhere?"""
+        if self.running:
+            self.story.overlapping |= self.inside() is None
+            return
+        for lane in self.alive():
+            self._look_at(lane, values)
+
+    def _look_at(self, lane: _Lane, values: bool = False) -> None:
+        was_empty = lane.empty
+        if not lane.look(values=values):
+            return
+        if lane.empty:
+            self._zeroed(lane)
+        elif was_empty or (lane.replaced and not lane.fresh):
+            lane.open.assigned = True
+            lane.stale = 0
+        else:
+            lane.open.rewritten = True
+
+    def after_zero_grad(self, optimizer: Optimizer) -> None:
+        self.look()
+        if self.running and self.inside() is not None:
+            lane = self.know(optimizer)
+            if lane is not None and lane.look() and lane.empty:
+                self._zeroed(lane)
+
+    def _zeroed(self, lane: _Lane) -> None:
+        if lane.weights() != lane.before:  # weights were written since: something else than a step has read them
+            for call in lane.calls:
+                call.used = True
+        lost = [call for call in lane.calls if not call.used]
+        if lost:
+            self.story.zeroings.append(Zeroing(self._name(lane), where(), lost))
+        held = bool(lane.fresh or lane.stale)
+        lane.fresh, lane.stale, lane.scaled, lane.open = Kept(), 0, 1.0, Window()
+        if held:
+            self._event("zero", lane)
+
+    def _around_backward(self, original):
+        def backward(tensors, *args, **kwargs):
+            if self.inside() is not None:  # a checkpoint runs a backward inside the backward
+                return original(tensors, *args, **kwargs)
+            self.look(values=True)
+            roots = [tensors] if isinstance(tensors, Tensor) else [root for root in tensors if root is not None]
+            call, probes = self._before_backward([root for root in roots if root.grad_fn is not None])
+            me = threading.get_ident()
+            self.story.overlapping |= bool(self.running)
+            self.running[me] = call
+            try:
+                return original(tensors, *args, **kwargs)
+            finally:
+                del self.running[me]
+                for terms, _, _, end in probes:
+                    end(call.scaled)
+                    call.terms += terms
+                self._after_backward(call)
+
+        return backward
+
+    def _before_backward(self, roots: list[Tensor]) -> tuple[Backward, list[tuple]]:
+        for lane in self.alive():
+            optimizer = lane.optimizer()
+            if optimizer is not None:
+                lane.add(optimizer)
+        probes = [watch_terms(root, self.key) for root in roots]
+        state, (place, line) = self.thread, here()
+        call = Backward(self.story.backwards.total + 1, place, line, scaled=state.scaled, synced=state.synced)
+        state.scaled, state.synced = 1.0, None
+        call.again = any(again for _, _, again, _ in probes)
+        self.graphs = [graph for graph in self.graphs if graph() is not None]
+        call.alive = len(self.graphs)  # graphs of earlier calls
+        self.graphs += [ref(mark) for _, marks, _, _ in probes for mark in marks[:1]]
+        if self.compared < _PROBED_GRAPHS:
+            self.compared += 1
+            call.graphs = max((separate_graphs(root) for root in roots), default=1)
+        return call, probes
+
+    def _after_backward(self, call: Backward) -> None:
+        self.story.backwards.append(call)
+        lanes = self.alive()
+        new = [lane for lane in lanes if not any(lane.ever)]
+        for lane in lanes:
+            self._received(lane, call)
+        if call.number == 1 or any(any(lane.ever) for lane in new):
+            self._look_around(call)
+
+    def _received(self, lane: _Lane, call: Backward) -> None:
+        """If the lane has got gradients from this backward call, it holds it from now on."""
+        if not lane.look(backward=True):
+            return
+        call.lanes.add(self._name(lane))
+        lane.fresh.append((call, lane.evaluation))
+        lane.scaled, lane.before = call.scaled, lane.weights()
+        if lane.evaluation is None:
+            lane.stepping = 0
+        else:  # an optimizer that calls its closure reads every gradient of it
+            call.used = True
+        self._event("backward", lane)
+
+    def before_step(self, optimizer: Optimizer, args, kwargs):
+        lane = self.know(optimizer)
+        if lane is None:
+            return None
+        running = self.inside()
+        if running is not None:  # an optimizer that steps inside of backward
+            self._received(lane, running)
+        self.look(values=True)  # a step on zeros finds nothing, wherever they come from
+        lane.stepping += 1
+        if lane.stepping > 1:
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            found_inf = getattr(optimizer, "found_inf", None)  # set by a scaler while a fused optimizer steps
+            self._stepped(lane, skipped=found_inf is not None and bool(found_inf))
+            return None
+        lane.evaluation = 0
+
+        def counted(*inner, **options):
+            lane.evaluation += 1
+            return closure(*inner, **options)
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": counted}
+        return (args[0], counted, *args[2:]), kwargs
+
+    def after_step(self, optimizer: Optimizer, args, kwargs) -> None:
+        lane = self.know(optimizer)
+        if lane is None:
+            return
+        lane.stepping = max(0, lane.stepping - 1)
+        if lane.evaluation is not None and not lane.stepping:
+            self.look()
+            self._stepped(lane)
+            lane.evaluation = None
+
+    def _stepped(self, lane: _Lane, skipped: bool = False) -> None:
+        window, name = lane.open, self._name(lane)
+        lane.updates += 1
+        window.lane, window.where, window.skipped = name, where(), skipped
+        window.number, window.place = lane.updates, self.story.windows.total
+        inside = [evaluation for _, evaluation in lane.fresh if evaluation is not None]
+        last = max(inside, default=0)
+        window.stale = lane.stale
+        for call, evaluation in lane.fresh:
+            call.used = True
+            if evaluation is not None and evaluation < last:  # of an earlier call of the closure in the same step
+                window.stale += 1
+            else:
+                window.fresh.append(call)
+        for p in lane.parameters:
+            if p.grad is not None:
+                window.dtype = p.grad.dtype
+                break
+        self.story.windows.append(window)
+        self.story.updates[name] += 1
+        lane.stale, lane.fresh = window.held, Kept()
+        window.event = self._event("change" if skipped else "step", lane)
+        lane.last, lane.open = window, Window()
+        window.batchnorm = self._batchnorm(lane)
+
+    def _event(self, kind: str, lane: _Lane) -> Event:
+        event = Event(kind, self._name(lane), float(len(lane.fresh) + lane.stale))
+        self.story.trace.events.append(event)
+        return event
+
+    # Scaler, clipping, scheduler, ranks.
+
+    def before_synced_forward(self, module: DistributedDataParallel) -> None:
+        self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
+
+    def after_scale(self, scaler: GradScaler) -> None:
+        if scaler.is_enabled():
+            self.thread.scaled = scaler.get_scale()
+
+    def _around_unscale(self, original):
+        def unscale_(scaler, optimizer):
+            self.look()
+            original(scaler, optimizer)
+            lane = self.know(optimizer)
+            if lane is not None and scaler.is_enabled():
+                lane.look(backward=True)
+                lane.open.unscaled_after.append(len(lane.fresh))
+                lane.scaled = 1.0
+
+        return unscale_
+
+    def _around_scaler_step(self, original):
+        def step(scaler, optimizer, *args, **kwargs):
+            before = self.story.windows.total
+            result = original(scaler, optimizer, *args, **kwargs)
+            lane = self.know(optimizer)
+            if lane is not None and scaler.is_enabled():
+                if self.story.windows.total == before:
+                    self._stepped(lane, skipped=True)
+                lane.last.scaler = self.scalers.setdefault(scaler, next(_numbers) + 1)
+            return result
+
+        return step
+
+    def before_update(self, scaler: GradScaler) -> None:
+        self.look()
+        for lane in self.alive():
+            if scaler.is_enabled() and lane.fresh and lane.scaled != 1:
+                lane.open.updated_after.append((len(lane.fresh), where()))
+
+    def _around_clip(self, original):
+        def clip(parameters, *args, **kwargs):
+            parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            self.look()
+            ids = set(map(id, parameters))
+            norm = args[1].detach() if len(args) > 1 and isinstance(args[1], Tensor) else None
+            for lane in self.alive():
+                if not lane.ids.isdisjoint(ids):
+                    late = not lane.fresh and lane.stale > 0
+                    window = lane.last if late and lane.last else lane.open
+                    window.clips.append(Clip(where(), len(lane.fresh), norm, lane.scaled, late))
+            result = original(parameters, *args, **kwargs)
+            for lane in self.alive():
+                lane.look(backward=True)
+            return result
+
+        return clip
+
+    def _around_tick(self, original):
+        def step(scheduler, *args, **kwargs):
+            lane = self.lanes.get(id(getattr(scheduler, "optimizer", None)))
+            state, inside = self.thread, self.thread.ticking
+            if lane is not None and not inside and getattr(scheduler, "_step_count", 1):
+                self.look()
+                if lane.fresh:
+                    lane.open.ticks.append((len(lane.fresh), where()))
+                elif lane.last is not None:
+                    lane.last.ticks_after.append(where())
+            state.ticking = True  # a scheduler may step others, or the one that it inherits from
+            try:
+                return original(scheduler, *args, **kwargs)
+            finally:
+                state.ticking = inside
+
+        return step
+
+    # What only a search among all living objects finds: at the first backward, and when an optimizer has its first.
+
+    def _look_around(self, call: Backward) -> None:
+        self.looked_around += 1
+        if self.looked_around > _LOOKS_AROUND:
+            return
+        owned = {key for lane in self.alive() for key in lane.ids}
+        unowned = 0
+        for thing in _living(_BatchNorm, nn.Parameter):
+            if isinstance(thing, nn.Parameter):
+                grad = thing.grad
+                unowned += (
+                    grad is not None
+                    and id(thing) not in owned
+                    and self.had.get(id(thing)) != (id(grad), grad._version)  # it is of this backward call
+                )
+            elif thing.num_batches_tracked is not None:
+                self.moved.setdefault(thing, thing.num_batches_tracked._version)
+        if call.number == 1 and unowned:
+            self.story.unowned = (unowned, call.where)
+
+    def _batchnorm(self, lane: _Lane) -> int:
+        """How often the running statistics of a layer of this lane have moved since its last step."""
+        moves = 0
+        for module, before in list(self.moved.items()):
+            if module.weight is not None and id(module.weight) in lane.ids:
+                self.moved[module] = module.num_batches_tracked._version  # read without waiting for a GPU
+                moves = max(moves, self.moved[module] - before)
+        return moves
+
+    def _end(self, lane: _Lane) -> None:
+        if not lane.name and not lane.fresh:
+            return
+        name = self._name(lane)
+        left = [call for call in lane.calls if not call.used]
+        if left:
+            self.story.leftover[name] = left
+        trained = [ever for ever, p in zip(lane.ever, lane.parameters, strict=True) if p.requires_grad or ever]
+        self.story.never[name] = (trained.count(False), len(trained))
+
+
+def _subclasses(cls: type) -> Iterable[type]:
+    return dict.fromkeys([cls, *(found for child in cls.__subclasses__() for found in _subclasses(child))])
+
+
+def _living(*classes: type) -> list:
+    """All living objects of these classes. Others are asked for nothing but their type: some do strange things."""
+    kinds = {id(kind) for cls in classes for kind in _subclasses(cls)}
+    things = gc.get_objects()  # hundreds of thousands: hence no loop in Python
+    return list(compress(things, map(kinds.__contains__, map(id, map(type, things)))))

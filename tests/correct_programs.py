@@ -1,0 +1,717 @@
+"""Right training programs of many kinds: whatever finds an error in one of them is wrong itself.
+
+Each is a function that trains a small model. `PROGRAMS` holds them by name, with the window to declare, if one is.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.nn import functional as F
+from torch.optim import LBFGS, SGD, Adam, AdamW
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, ReduceLROnPlateau, SequentialLR, StepLR
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+from course_utils import train_epoch
+
+PROGRAMS: dict[str, Callable] = {}
+
+
+def program(function: Callable) -> Callable:
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+def net(inputs: int = 3, outputs: int = 2) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, 5), nn.Tanh(), nn.Linear(5, outputs))
+
+
+def batches(count: int = 12, size: int = 4, inputs: int = 3) -> Iterator[tuple[Tensor, Tensor]]:
+    for _ in range(count):
+        yield torch.randn(size, inputs), torch.randint(2, (size,))
+
+
+# Every style of zeroing
+
+
+def zeroing(zero: Callable) -> Callable:
+    def run() -> None:
+        model = net()
+        optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for x, y in batches():
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            zero(model, optimizer)
+
+    return run
+
+
+def set_none(model, optimizer):
+    for p in model.parameters():
+        p.grad = None
+
+
+def zero_in_place(model, optimizer):
+    for p in model.parameters():
+        p.grad.zero_()
+
+
+def zero_through_data(model, optimizer):
+    for p in model.parameters():
+        p.grad.data.zero_()
+
+
+def zero_by_product(model, optimizer):
+    with torch.no_grad():
+        for p in model.parameters():
+            p.grad.mul_(0)
+
+
+for style in (
+    lambda model, optimizer: optimizer.zero_grad(),
+    lambda model, optimizer: optimizer.zero_grad(set_to_none=False),
+    lambda model, optimizer: model.zero_grad(),
+    set_none,
+    zero_in_place,
+    zero_through_data,
+    zero_by_product,
+    lambda model, optimizer: torch._foreach_zero_([p.grad for p in model.parameters()]),
+):
+    PROGRAMS[f"zeroing {len(PROGRAMS) + 1}"] = zeroing(style)
+
+
+@program
+def zero_before_backward():
+    model = net()
+    optimizer = Adam(model.parameters())
+    for x, y in batches():
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@program
+def zero_at_both_ends():
+    model = net()
+    optimizer = Adam(model.parameters())
+    for x, y in batches():
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        model.zero_grad()
+
+
+# Accumulation
+
+
+@program
+def the_courses_loop():
+    model = net()
+    data = [(torch.randn(k, 3), torch.randint(2, (k,))) for k in (4, 2, 1, 3, 2, 4, 1, 4, 4, 2)]
+    for _ in range(2):
+        train_epoch(model, data, lambda model, b: F.cross_entropy(model(b[0]), b[1]), AdamW(model.parameters()), n=4)
+
+
+@program
+def divided_by_n_and_a_tail_by_its_own():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        data = list(batches(10))
+        for start in range(0, len(data), 4):
+            window = data[start : start + 4]
+            for x, y in window:
+                (F.cross_entropy(model(x), y) / len(window)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def sums_over_a_token_count():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        window = [(torch.randn(k, 3), torch.randint(2, (k,))) for k in (2, 30, 6, 10)]
+        for _, y in window:
+            y[0] = -100
+        total = sum((y != -100).sum() for _, y in window)
+        for x, y in window:
+            (F.cross_entropy(model(x), y, reduction="sum") / total).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def means_weighed_by_tokens_and_one_without_any():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        window = [(torch.randn(k, 3), torch.randint(2, (k,))) for k in (2, 30, 6, 10)]
+        window[2][1].fill_(-100)
+        total = sum((y != -100).sum() for _, y in window)
+        for x, y in window:
+            if (count := (y != -100).sum()) > 0:
+                (F.cross_entropy(model(x), y) * count / total).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def sums_divided_just_before_the_step():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        seen = 0
+        for x, y in batches(3):
+            F.cross_entropy(model(x), y, reduction="sum").backward()
+            seen += len(x)
+        for p in model.parameters():
+            p.grad /= seen
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def windows_of_a_number_of_items():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    seen = 0
+    for size in (6, 6, 6, 6, 6, 6, 6, 6, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4):
+        x, y = torch.randn(size, 3), torch.randint(2, (size,))
+        F.cross_entropy(model(x), y, reduction="sum").backward()
+        seen += size
+        if seen >= 12:
+            for p in model.parameters():
+                p.grad /= seen
+            optimizer.step()
+            optimizer.zero_grad()
+            seen = 0
+
+
+@program
+def growing_windows_declared():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    data = batches(100)
+    for n in (1, 2, 4, 8):
+        growing_windows_declared.declare(n)
+        for _ in range(3):
+            for x, y in islice(data, n):
+                (F.cross_entropy(model(x), y) / n).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+# Losses
+
+
+@program
+def a_half_weight():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        (0.5 * F.cross_entropy(model(x), y)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def distillation_in_windows():
+    model, teacher = net(), net().requires_grad_(False)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(batches()):
+        out = model(x)
+        soft = F.kl_div(out.log_softmax(-1), teacher(x).softmax(-1), reduction="batchmean")
+        ((0.3 * F.cross_entropy(out, y) + 0.7 * soft) / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def a_box_loss_in_windows():
+    model = net()
+    optimizer = AdamW(model.parameters())
+    for i, (x, y) in enumerate(batches()):
+        out = model(x)
+        loss = F.cross_entropy(out, y) + 7.5 * F.smooth_l1_loss(out, x[:, :2])
+        (loss / 2).backward()
+        if (i + 1) % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def two_backward_calls_for_each_batch():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        out = model(x)
+        F.cross_entropy(out, y).backward(retain_graph=True)
+        F.mse_loss(out, x[:, :2]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def a_gradient_penalty():
+    model = net(3, 1)
+    optimizer = Adam(model.parameters())
+    for x, _ in batches():
+        x.requires_grad_()
+        out = model(x)
+        (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        (out.mean() + 10 * (slope.norm(dim=1) - 1).square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def adversarial_examples():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        x.requires_grad_()
+        F.cross_entropy(model(x), y).backward()
+        attacked = (x + 0.1 * x.grad.sign()).detach()
+        optimizer.zero_grad()
+        F.cross_entropy(model(attacked), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def functional_gradients():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        weights = dict(model.named_parameters())
+
+        def loss(weights, x=x, y=y):
+            return F.cross_entropy(torch.func.functional_call(model, weights, x), y)
+
+        gradients = torch.func.grad(loss)(weights)
+        for name, p in model.named_parameters():
+            p.grad = gradients[name].detach()
+        optimizer.step()
+
+
+@program
+def gradients_of_ones_own():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    parameters = list(model.parameters())
+    for _ in range(3):
+        sums = [torch.zeros_like(p) for p in parameters]
+        for x, y in batches(4):
+            for total, piece in zip(sums, torch.autograd.grad(F.cross_entropy(model(x), y), parameters), strict=True):
+                total += piece / 4
+        for p, total in zip(parameters, sums, strict=True):
+            p.grad = total
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+# Several networks and optimizers
+
+
+@program
+def a_gan():
+    generator, critic = net(2, 3), net(3, 1)
+    g, d = Adam(generator.parameters()), Adam(critic.parameters())
+    real, fake = torch.ones(4, 1), torch.zeros(4, 1)
+    for x, _ in batches():
+        made = generator(torch.randn(4, 2))
+        d.zero_grad()
+        F.binary_cross_entropy_with_logits(critic(x), real).backward()
+        F.binary_cross_entropy_with_logits(critic(made.detach()), fake).backward()
+        d.step()
+        g.zero_grad()
+        F.binary_cross_entropy_with_logits(critic(made), real).backward()
+        g.step()
+
+
+@program
+def a_gan_with_a_frozen_critic():
+    generator, critic = net(2, 3), net(3, 1)
+    g, d = Adam(generator.parameters()), Adam(critic.parameters())
+    real, fake = torch.ones(4, 1), torch.zeros(4, 1)
+    for x, _ in batches():
+        made = generator(torch.randn(4, 2))
+        critic.requires_grad_(False)
+        F.binary_cross_entropy_with_logits(critic(made), real).backward()
+        critic.requires_grad_(True)
+        g.step()
+        g.zero_grad()
+        losses = [(critic(x), real), (critic(made.detach()), fake)]
+        sum(F.binary_cross_entropy_with_logits(out, target) for out, target in losses).backward()
+        d.step()
+        d.zero_grad()
+
+
+@program
+def actor_and_critic():
+    actor, critic = net(3, 2), net(3, 1)
+    of_actor, of_critic = Adam(actor.parameters()), Adam(critic.parameters())
+    for x, _ in batches():
+        chosen = torch.distributions.Categorical(logits=actor(x))
+        action = chosen.sample()
+        value = critic(x).squeeze(-1)
+        advantage = torch.randn(4) - value.detach()
+        of_actor.zero_grad()
+        (-(chosen.log_prob(action) * advantage).mean() - 0.01 * chosen.entropy().mean()).backward()
+        of_actor.step()
+        of_critic.zero_grad()
+        F.mse_loss(value, torch.randn(4)).backward()
+        of_critic.step()
+
+
+@program
+def deterministic_policy():
+    actor, critic = net(3, 2), net(5, 1)
+    target = copy.deepcopy(critic).requires_grad_(False)
+    of_actor, of_critic = Adam(actor.parameters()), Adam(critic.parameters())
+    for x, _ in batches():
+        wanted = torch.randn(4, 1) + 0.9 * target(torch.cat([x, actor(x).detach()], 1))
+        of_critic.zero_grad()
+        F.mse_loss(critic(torch.cat([x, torch.randn(4, 2)], 1)), wanted).backward()
+        of_critic.step()
+        of_actor.zero_grad()
+        (-critic(torch.cat([x, actor(x)], 1)).mean()).backward()
+        of_actor.step()
+
+
+@program
+def two_optimizers_for_one_loss():
+    body, head = nn.Linear(3, 4), nn.Linear(4, 2)
+    slow, fast = SGD(body.parameters(), lr=0.01), Adam(head.parameters())
+    for x, y in batches():
+        slow.zero_grad()
+        fast.zero_grad()
+        F.cross_entropy(head(body(x)), y).backward()
+        slow.step()
+        fast.step()
+
+
+@program
+def two_cadences():
+    body, head = nn.Linear(3, 4), nn.Linear(4, 2)
+    slow, fast = SGD(body.parameters(), lr=0.01), Adam(head.parameters())
+    for i, (x, y) in enumerate(batches()):
+        F.cross_entropy(head(body(x)), y).backward()
+        fast.step()
+        fast.zero_grad()
+        if (i + 1) % 4 == 0:
+            for p in body.parameters():
+                p.grad /= 4
+            slow.step()
+            slow.zero_grad()
+
+
+@program
+def two_models_one_after_the_other():
+    for n in (1, 4):
+        model = net()
+        optimizer = SGD(model.parameters(), lr=0.1)
+        for i, (x, y) in enumerate(batches()):
+            (F.cross_entropy(model(x), y) / n).backward()
+            if (i + 1) % n == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@program
+def frozen_then_unfrozen():
+    model = net()
+    model[0].requires_grad_(False)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(batches()):
+        if i == 6:
+            model[0].requires_grad_(True)
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def unfrozen_with_a_new_group():
+    model = net()
+    model[0].requires_grad_(False)
+    optimizer = SGD(model[2].parameters(), lr=0.1)
+    for i, (x, y) in enumerate(batches()):
+        if i == 6:
+            model[0].requires_grad_(True)
+            optimizer.add_param_group({"params": list(model[0].parameters()), "lr": 0.01})
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+# Optimizers
+
+
+@program
+def lbfgs():
+    model = net()
+    optimizer = LBFGS(model.parameters(), lr=0.1, max_iter=5)
+    data = list(batches(2))
+    for _ in range(3):
+
+        def closure():
+            optimizer.zero_grad()
+            total = 0.0
+            for x, y in data:
+                loss = F.cross_entropy(model(x), y) / len(data)
+                loss.backward()
+                total += loss.detach()
+            return total
+
+        optimizer.step(closure)
+
+
+@program
+def a_closure_for_an_optimizer_that_calls_it_once():
+    model = net()
+    optimizer = Adam(model.parameters())
+    for x, y in batches():
+
+        def closure(x=x, y=y):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+@program
+def sharpness_aware():
+    """Two backward calls on one line for each update: the first only says where to look."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def backward(x, y):
+        F.cross_entropy(model(x), y).backward()
+
+    for x, y in batches():
+        backward(x, y)
+        steps = [0.05 * p.grad for p in model.parameters()]
+        with torch.no_grad():
+            torch._foreach_add_(list(model.parameters()), steps)
+        optimizer.zero_grad()
+        backward(x, y)
+        with torch.no_grad():
+            torch._foreach_sub_(list(model.parameters()), steps)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def with_optimizer(make: Callable) -> Callable:
+    def run() -> None:
+        model = net()
+        optimizer = make(model.parameters())
+        for x, y in batches():
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    return run
+
+
+PROGRAMS["fused"] = with_optimizer(lambda p: AdamW(p, fused=True))
+PROGRAMS["foreach"] = with_optimizer(lambda p: Adam(p, foreach=True))
+PROGRAMS["one by one"] = with_optimizer(lambda p: SGD(p, lr=0.1, foreach=False))
+
+
+@program
+def the_optimizer_in_the_backward():
+    model = net()
+
+    optimizers = {p: SGD([p], lr=0.1) for p in model.parameters()}
+
+    def step_and_zero(p):
+        optimizers[p].step()
+        optimizers[p].zero_grad()
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(step_and_zero)
+    for x, y in batches():
+        F.cross_entropy(model(x), y).backward()
+
+
+# Graphs
+
+
+@program
+def truncated_backpropagation_through_time():
+    cell = nn.RNNCell(3, 4)
+    optimizer = SGD(cell.parameters(), lr=0.1)
+    state = torch.zeros(4, 4)
+    for _ in range(5):
+        loss = 0.0
+        for x, _ in batches(6):
+            state = cell(x, state)
+            loss = loss + F.mse_loss(state, torch.ones(4, 4))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        state = state.detach()
+
+
+def checkpointed(reentrant: bool) -> Callable:
+    def run() -> None:
+        first, shared = nn.Linear(3, 3), nn.Linear(3, 3)
+        optimizer = SGD([*first.parameters(), *shared.parameters()], lr=0.1)
+        for i, (x, y) in enumerate(batches()):
+            x = first(x)
+            for _ in range(2):
+                x = checkpoint(shared, x, use_reentrant=reentrant)
+            (F.cross_entropy(x, y) / 2).backward()
+            if (i + 1) % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return run
+
+
+PROGRAMS["checkpoint, reentrant"] = checkpointed(True)
+PROGRAMS["checkpoint, not reentrant"] = checkpointed(False)
+
+
+@program
+def compiled():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    fast = torch.compile(model, backend="eager")
+    for x, y in batches():
+        F.cross_entropy(fast(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def evaluation_between():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model.train()
+        for x, y in batches(6):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for x, y in batches(3):
+                F.cross_entropy(model(x), y)
+
+
+@program
+def a_loader_with_a_ragged_end():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.randn(22, 3), torch.randint(2, (22,))), batch_size=4, shuffle=True)
+    for _ in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+
+# Schedules, scaler, clipping
+
+
+def scheduled(make: Callable, per_epoch: bool) -> Callable:
+    def run() -> None:
+        model = net()
+        optimizer = SGD(model.parameters(), lr=0.1)
+        schedule = make(optimizer)
+        for _ in range(3):
+            for i, (x, y) in enumerate(batches(8)):
+                (F.cross_entropy(model(x), y) / 2).backward()
+                if (i + 1) % 2 == 0:
+                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    optimizer.step()
+                    if not per_epoch:
+                        schedule.step()
+                    optimizer.zero_grad()
+            if per_epoch:
+                schedule.step(*([1.0] if isinstance(schedule, ReduceLROnPlateau) else []))
+
+    return run
+
+
+PROGRAMS["a schedule per epoch"] = scheduled(lambda o: StepLR(o, 1), True)
+PROGRAMS["a plateau"] = scheduled(lambda o: ReduceLROnPlateau(o, patience=0), True)
+PROGRAMS["one cycle"] = scheduled(lambda o: OneCycleLR(o, 0.1, total_steps=12), False)
+PROGRAMS["a cosine"] = scheduled(lambda o: CosineAnnealingLR(o, 12), False)
+PROGRAMS["a warm-up"] = scheduled(lambda o: SequentialLR(o, [LinearLR(o), StepLR(o, 4)], milestones=[4]), False)
+
+
+def scaled(fused: bool) -> Callable:
+    def run() -> None:
+        model = net()
+        optimizer = AdamW(model.parameters(), fused=fused)
+        schedule, scaler = StepLR(optimizer, 1), GradScaler("cpu")
+        for i, (x, y) in enumerate(batches(16)):
+            x = x * float("inf") if i == 5 else x
+            scaler.scale(F.cross_entropy(model(x), y) / 4).backward()
+            if (i + 1) % 4 == 0:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                scaler.step(optimizer)
+                before = scaler.get_scale()
+                scaler.update()
+                if scaler.get_scale() >= before:
+                    schedule.step()
+                optimizer.zero_grad()
+
+    return run
+
+
+PROGRAMS["a scaler that skips a step"] = scaled(False)
+PROGRAMS["a scaler that skips a fused step"] = scaled(True)
+
+
+@program
+def a_scaler_for_two_optimizers():
+    body, head = nn.Linear(3, 4), nn.Linear(4, 2)
+    optimizers, scaler = [SGD(body.parameters(), lr=0.1), Adam(head.parameters())], GradScaler("cpu")
+    for x, y in batches():
+        scaler.scale(F.cross_entropy(head(body(x)), y)).backward()
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_([*body.parameters(), *head.parameters()], 1.0)
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+
+
+@program
+def a_step_left_out_by_hand():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(batches()):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if i != 5 and norm < 100:
+            optimizer.step()
+
+
+@program
+def clipping_by_value():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        nn.utils.clip_grad_value_(model.parameters(), 0.1)
+        optimizer.step()
