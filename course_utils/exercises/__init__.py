@@ -16,6 +16,7 @@ from course_utils.exercises import (
     gradients,
     hooks,
     noise,
+    pitfalls,
     precision,
     tokens,
     training,
@@ -33,6 +34,7 @@ JUDGES: dict[str, Callable[[Callable], str]] = {
     **precision.JUDGES,
     **training.JUDGES,
     **noise.JUDGES,
+    **pitfalls.JUDGES,
 }
 
 
