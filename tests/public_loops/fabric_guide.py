@@ -24,7 +24,6 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 dataloader = [(torch.randn(4, 4), torch.randint(2, (4,))) for _ in range(40)]
 
 for iteration, (input, target) in enumerate(dataloader):
-    # Accumulate gradient 8 batches at a time
     is_accumulating = iteration % 8 != 0
 
     with fabric.no_backward_sync(model, enabled=is_accumulating):
@@ -33,6 +32,5 @@ for iteration, (input, target) in enumerate(dataloader):
         fabric.backward(loss)
 
     if not is_accumulating:
-        # Step the optimizer after accumulation phase is over
         optimizer.step()
         optimizer.zero_grad()

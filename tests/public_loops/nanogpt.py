@@ -37,9 +37,7 @@ while True:
         param_group["lr"] = learning_rate
     for _ in range(gradient_accumulation_steps):
         logits, loss = model(X, Y)
-        # immediately async prefetch next batch while model is doing the forward pass on the GPU
         X, Y = get_batch("train")
-        # backward pass, with gradient scaling if training in fp16
         scaler.scale(loss).backward()
     if grad_clip != 0.0:
         scaler.unscale_(optimizer)

@@ -15,17 +15,13 @@ data_loader = [(torch.randn(4, 4), torch.randint(2, (4,))) for _ in range(10)]
 
 for _epoch in range(3):
     for batch_idx, (inputs, labels) in enumerate(data_loader):
-        # forward pass
         preds = model(inputs)
         loss = criterion(preds, labels)
 
-        # normalize loss to account for batch accumulation
         loss = loss / accum_iter
 
-        # backward pass
         loss.backward()
 
-        # weights update
         if ((batch_idx + 1) % accum_iter == 0) or (batch_idx + 1 == len(data_loader)):
             optimizer.step()
             optimizer.zero_grad()
