@@ -105,31 +105,26 @@ def explore(draw: Callable, **options: Sequence) -> None:
     """A figure with one slider per option: `draw(**values)` gives the figure, and is called again at every move.
 
     **Arguments:** `draw`: a function of keyword arguments that returns a matplotlib figure; `options`: for each
-    argument the values that its slider offers, the first one to begin with.
+    argument the values that its slider (for words, its list) offers, the first one to begin with.
 
     An error in `draw` is shown in place of the figure.
     """
-    from ipywidgets import HTML, Image, Layout, SelectionSlider, VBox
+    from ipywidgets import HTML, Dropdown, Image, Layout, SelectionSlider, VBox
 
     from course_utils.plots import png
 
     wrong = set(options) - set(inspect.signature(draw).parameters)
     if wrong or not options:
         raise ValueError(f"explore needs one list of values per argument of draw, got {sorted(wrong) or 'none'}")
-    in_order = {  # numbers by size; other options as they are given
-        name: sorted(values) if isinstance(values[0], (int, float)) else list(values)
-        for name, values in options.items()
-    }
-    sliders = {
-        name: SelectionSlider(
-            description=name,
-            options=in_order[name],
-            value=values[0],
-            continuous_update=False,
-            style={"description_width": "initial"},
-        )
-        for name, values in options.items()
-    }
+
+    def control(name: str, values: Sequence):
+        """Numbers are on a slider, by size; words in a list to choose from, since a slider cuts long ones."""
+        common = {"description": name, "value": values[0], "style": {"description_width": "initial"}}
+        if isinstance(values[0], (int, float)):
+            return SelectionSlider(options=sorted(values), continuous_update=False, **common)
+        return Dropdown(options=list(values), **common)
+
+    sliders = {name: control(name, values) for name, values in options.items()}
     image = Image(value=b"", format="png", layout=Layout(max_width="750px"))
     message = HTML()
     box = VBox()
@@ -145,7 +140,7 @@ def explore(draw: Callable, **options: Sequence) -> None:
     for slider in sliders.values():
         slider.observe(redraw, names="value")
     redraw()
-    ranges = "; ".join(f"{name} from {values[0]} to {values[-1]}" for name, values in in_order.items())
+    ranges = "; ".join(f"{name} from {slider.options[0]} to {slider.options[-1]}" for name, slider in sliders.items())
     note = f"Sliders: {ranges}. They move when this cell has been run."
     _display(box, f"<p><i>{escape(note)}</i></p>", note)
 

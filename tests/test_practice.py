@@ -4,7 +4,7 @@ import re
 
 import IPython.display
 import pytest
-from ipywidgets import HTML, Image, SelectionSlider
+from ipywidgets import HTML, Dropdown, Image, SelectionSlider
 
 from course_utils import check, explore, plots, practice, predict, recall
 
@@ -140,7 +140,7 @@ def draw(steps, rate=1):
 
 def shown_in(box):
     *sliders, picture = box.children
-    assert all(isinstance(slider, SelectionSlider) for slider in sliders)
+    assert all(isinstance(slider, SelectionSlider | Dropdown) for slider in sliders)
     return {slider.description: slider for slider in sliders}, picture
 
 
@@ -167,6 +167,7 @@ def test_numbers_are_in_order_on_a_slider_and_begin_with_the_first_given(box):
     sliders, _ = shown_in(box())
     assert (sliders["n"].options, sliders["n"].value) == ((1, 2, 4), 4)
     assert sliders["name"].options == ("plain", "adam")
+    assert [type(slider) for slider in sliders.values()] == [SelectionSlider, Dropdown]
 
 
 def test_an_error_of_draw_is_shown_in_place_of_the_figure_until_the_slider_moves_on(box):
