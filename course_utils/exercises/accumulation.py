@@ -116,21 +116,21 @@ def _judge_loop(answer: Loop, n_values: Sequence[int], dirty: bool = True) -> No
 
 
 def _judge_counts(answer: Loop, sizes: Sequence[int], n: int, dirty: bool = False) -> None:
-    right, _ = _counts(_reference, sizes, n, dirty)
-    got, arrived = _counts(answer, sizes, n, dirty)
+    right, _ = rows_of_steps(_reference, sizes, n, dirty)
+    got, arrived = rows_of_steps(answer, sizes, n, dirty)
     rows, wanted = list(chain(*got)), list(chain(*right))
-    if len(rows) == len(wanted) and all(map(_same, rows, wanted)):
+    if len(rows) == len(wanted) and all(map(same_rows, rows, wanted)):
         return
     case = f"micro-batches of {list(sizes)} items, N = {n}" if n > 1 else f"batches of {list(sizes)} items"
     case += ", and a gradient left by an earlier backward" if dirty else ""
-    if dirty and rows and _same(rows[0], wanted[0] + 7):
+    if dirty and rows and same_rows(rows[0], wanted[0] + 7):
         hint = "the old gradient entered the first update. Zero once before the first backward, too"
         raise Found("stale-gradients", f"{case}: {hint}.")
-    bug, hint = _diagnose(rows, wanted, len(got[0]), arrived, sizes, n)
+    bug, hint = diagnose(rows, wanted, len(got[0]), arrived, sizes, n)
     raise Found(bug, f"{case}: {hint}.")
 
 
-def _counts(loop: Loop, sizes: Sequence[int], n: int, dirty: bool) -> tuple[list[list[Tensor]], int]:
+def rows_of_steps(loop: Loop, sizes: Sequence[int], n: int, dirty: bool) -> tuple[list[list[Tensor]], int]:
     """How much each item counts in each update, for each of two epochs, and how often a gradient arrived."""
     tally = Tally(sum(sizes)).double()
     if dirty:
@@ -152,7 +152,7 @@ def _counts(loop: Loop, sizes: Sequence[int], n: int, dirty: bool) -> tuple[list
     return epochs, len(arrived)
 
 
-def _diagnose(
+def diagnose(
     rows: list[Tensor], wanted: list[Tensor], in_first_epoch: int, arrived: int, sizes: Sequence[int], n: int
 ) -> tuple[str, str]:
     """The first bug that the updates show, and how it shows. Updates and micro-batches are counted from 1."""
@@ -186,7 +186,7 @@ def _diagnose(
 
     for k, (row, want) in enumerate(zip(rows, wanted, strict=False)):
         strangers = sorted({int(place) + 1 for place in owner[(row != 0) & (want == 0)]})
-        twice = k >= len(groups) and _same(row, want + rows[k - len(groups)])
+        twice = k >= len(groups) and same_rows(row, want + rows[k - len(groups)])
         if strangers or twice:
             which = f"micro-batches {strangers}" if strangers else "the same micro-batches in the epoch before"
             return "stale-gradients", f"update {k + 1} still holds gradients of earlier updates ({which})"
@@ -241,7 +241,7 @@ def _judge_parameters(answer: Loop, make: Callable, n: int, sizes: Sequence[int]
         )
 
 
-def _same(row: Tensor, want: Tensor) -> bool:
+def same_rows(row: Tensor, want: Tensor) -> bool:
     return torch.allclose(row, want, rtol=1e-9, atol=1e-12)
 
 

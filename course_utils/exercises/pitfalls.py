@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from course_utils.exercises.accumulation import _diagnose
+from course_utils.exercises.accumulation import diagnose, rows_of_steps
 from course_utils.exercises.verdict import Found
 from course_utils.loops import windows
-from course_utils.models import Tally, mlp
+from course_utils.models import mlp
 
 EQUAL, TAIL = (2,) * 8, (2,) * 10
 LOOSE, TIGHT, BETWEEN = 100.0, 0.1, 0.4  # a window of 8 items has norm 0.35 on a tally, a short one of 4 items 0.5
@@ -33,25 +33,7 @@ def _two_bugs(answer: Callable) -> str:
 def _rows(
     answer: Callable, sizes: Sequence[int], n: int, max_norm: float, dirty: bool = False
 ) -> tuple[list[list[Tensor]], int]:
-    """What each step finds in `.grad`, for each of two epochs, and how often a gradient arrived."""
-    tally = Tally(sum(sizes)).double()
-    if dirty:
-        tally.weight.grad = torch.full_like(tally.weight, 7.0)
-    optimizer = torch.optim.SGD(tally.parameters(), lr=0.5)
-    epochs: list[list[Tensor]] = []
-    arrived: list[Tensor] = []
-
-    def note(*_) -> None:
-        grad = tally.weight.grad
-        epochs[-1].append(torch.zeros_like(tally.weight) if grad is None else grad.detach().clone())
-
-    optimizer.register_step_pre_hook(note)
-    tally.weight.register_post_accumulate_grad_hook(arrived.append)
-    for _ in range(2):
-        epochs.append([])
-        batches = list(torch.arange(sum(sizes)).split(list(sizes)))
-        answer(tally, batches, lambda model, batch: model(batch).mean(), optimizer, n, max_norm)
-    return epochs, len(arrived)
+    return rows_of_steps(lambda *loop: answer(*loop, max_norm), sizes, n, dirty)
 
 
 def _wanted(sizes: Sequence[int], n: int) -> list[Tensor]:
@@ -71,7 +53,7 @@ def _judge_windows(answer: Callable, sizes: Sequence[int], n: int, dirty: bool =
     case = f"{len(sizes)} micro-batches, N = {n}, max_norm = {LOOSE:g}, which no gradient reaches"
     if dirty and rows and _near(rows[0], wanted[0] + 7):
         raise Found("stale-gradients", f"{case}: a gradient left by an earlier backward entered the first update.")
-    bug, hint = _diagnose(rows, wanted, len(epochs[0]), arrived, sizes, n)
+    bug, hint = diagnose(rows, wanted, len(epochs[0]), arrived, sizes, n)
     raise Found(bug, f"{case}: {hint}.")
 
 

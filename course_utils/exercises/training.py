@@ -9,7 +9,7 @@ from math import ceil, log2
 import torch
 from torch import Tensor, nn
 
-from course_utils.exercises.accumulation import _diagnose, _same
+from course_utils.exercises.accumulation import diagnose, same_rows
 from course_utils.exercises.verdict import Found, number
 from course_utils.loops import windows
 from course_utils.models import Tally, mlp
@@ -91,16 +91,16 @@ class _ScheduleCase:
             wanted.append(torch.zeros_like(self.tally.weight))
             wanted[-1][torch.cat(window)] = 1 / len(torch.cat(window))
         wanted *= self.epochs
-        if len(self.rows) == len(wanted) and all(map(_same, self.rows, wanted)):
+        if len(self.rows) == len(wanted) and all(map(same_rows, self.rows, wanted)):
             return
-        if self.dirty and self.rows and _same(self.rows[0], wanted[0] + 7):
+        if self.dirty and self.rows and same_rows(self.rows[0], wanted[0] + 7):
             raise Found("stale-gradients", f"{case}: the old gradient entered the first update. Zero once before it.")
         if self.epochs > 1 and self.forwards == len(self.sizes) and len(self.rows) == self.windows:
             raise Found("wrong-length", f"{case}: {len(self.rows)} updates have run, as many as in one epoch.")
         if self.epochs != 2:
             raise Found("wrong-value", f"{case}: right for two epochs, but not for {self.epochs}.")
         in_first_epoch = len(self.rows) if self.in_first_epoch is None else self.in_first_epoch
-        bug, hint = _diagnose(self.rows, wanted, in_first_epoch, self.arrived, self.sizes, self.n)
+        bug, hint = diagnose(self.rows, wanted, in_first_epoch, self.arrived, self.sizes, self.n)
         raise Found(bug, f"{case}: {hint}.")
 
     def judge_length(self, case: str) -> None:
@@ -277,13 +277,13 @@ class _GanCase:
         return rows * 2
 
     def judge_own(self, name: str, rows: list[Tensor], wanted: list[Tensor]) -> None:
-        if len(rows) == len(wanted) and all(map(_same, rows, wanted)):
+        if len(rows) == len(wanted) and all(map(same_rows, rows, wanted)):
             return
-        if self.dirty and rows and _same(rows[0], wanted[0] + 7):
+        if self.dirty and rows and same_rows(rows[0], wanted[0] + 7):
             hint = "an old gradient entered its first update. Zero before the first backward, too"
             raise Found("stale-gradients", f"{self.case}: the {name}: {hint}.")
         in_first_epoch = len(self.epochs[name][0])
-        bug, hint = _diagnose(rows, wanted, in_first_epoch, self.arrived[name], self.sizes, self.n)
+        bug, hint = diagnose(rows, wanted, in_first_epoch, self.arrived[name], self.sizes, self.n)
         raise Found(bug, f"{self.case}: the {name}: {hint}.")
 
 

@@ -57,6 +57,13 @@ def loss_scale(story: Story) -> Iterator[Finding]:
                 continue
             coefficients = [term.coefficient for term in column]
             total = sum(coefficients)
+            evidence = {
+                "update": full[0].number,
+                "window": n,
+                "factor": total,
+                "coefficients": coefficients[:8],
+                "loss": column[0].name,
+            }
             if all(isclose(c, 1.0, rel_tol=1e-3) for c in coefficients):
                 yield Finding(
                     "loss-scale",
@@ -65,13 +72,7 @@ def loss_scale(story: Story) -> Iterator[Finding]:
                     "times too large",
                     f"divide each loss by the micro-batches of its window ({n}), or weigh it by its share of the items",
                     full[0].fresh[0].where,
-                    {
-                        "update": full[0].number,
-                        "window": n,
-                        "factor": total,
-                        "coefficients": coefficients[:8],
-                        "loss": column[0].name,
-                    },
+                    evidence,
                     lane=lane,
                 )
                 break
@@ -82,13 +83,7 @@ def loss_scale(story: Story) -> Iterator[Finding]:
                     f"the loss is divided by {n} twice, so every update is {n} times too small",
                     "divide once",
                     full[0].fresh[0].where,
-                    {
-                        "update": full[0].number,
-                        "window": n,
-                        "factor": total,
-                        "coefficients": coefficients[:8],
-                        "loss": column[0].name,
-                    },
+                    evidence,
                     lane=lane,
                 )
                 break
