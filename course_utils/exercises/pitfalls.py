@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from course_utils.exercises.accumulation import diagnose, rows_of_steps
-from course_utils.exercises.verdict import Found
+from course_utils.exercises.verdict import Found, compare_weights
 from course_utils.loops import windows
 from course_utils.models import mlp
 
@@ -97,11 +97,7 @@ def _judge_parameters(answer: Callable, n: int, max_norm: float) -> None:
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9)
     for _ in range(2):
         answer(theirs, list(batches), loss_fn, optimizer, n, max_norm)
-    for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        if not torch.allclose(p, q, rtol=1e-5, atol=1e-6):
-            gap = float((p - q).detach().abs().max())
-            case = f"on a real model, N = {n}, max_norm = {max_norm:g}"
-            raise Found("wrong-value", f"{case}: parameter {name} ends up {gap:.2g} off.")
+    compare_weights(ours, theirs, f"on a real model, N = {n}, max_norm = {max_norm:g}", rtol=1e-5, atol=1e-6)
 
 
 def _near(row: Tensor, want: Tensor) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim.lr_scheduler import ExponentialLR
 
-from course_utils.exercises.verdict import Found, rounded
+from course_utils.exercises.verdict import Found, compare_memory, compare_weights, rounded
 from course_utils.memory import saved_bytes
 from course_utils.models import Tally, mlp
 
@@ -300,16 +300,8 @@ def _judge_model(answer: Callable, make: Callable) -> None:
     with saved_bytes(theirs) as saved:
         for window in windows:
             _call(answer, said, theirs, list(window), _mse, optimizer, scaler, scheduler, max_norm, skip_norm)
-    for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        if not torch.allclose(p, q, rtol=1e-4, atol=1e-5):
-            gap = float((p - q).detach().abs().max())
-            raise Found("wrong-value", f"{said}: parameter {name} ends up {gap:.2g} off.")
-    if saved.peak > 1.5 * one.peak:
-        raise Found(
-            "held-graphs",
-            f"{said}: the updates are right, but {saved.peak} bytes are kept for backward at once, where one "
-            f"micro-batch needs {one.peak}: call backward on each before the next forward.",
-        )
+    compare_weights(ours, theirs, said, rtol=1e-4, atol=1e-5)
+    compare_memory(saved, one, said)
 
 
 def _mse(model: nn.Module, batch: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from course_utils.exercises.accumulation import diagnose, same_rows
-from course_utils.exercises.verdict import Found, number
+from course_utils.exercises.verdict import Found, compare_weights, number
 from course_utils.loops import windows
 from course_utils.models import Tally, mlp
 
@@ -175,11 +175,7 @@ def _judge_scheduled_parameters(answer: Callable, n: int) -> None:
 
 
 def _compare(ours: nn.Module, theirs: nn.Module, case: str) -> None:
-    for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        if not torch.allclose(p, q, rtol=1e-9, atol=1e-10):
-            raise Found(
-                "wrong-value", f"{case}: parameter {name} ends up {float((p - q).detach().abs().max()):.2g} off."
-            )
+    compare_weights(ours, theirs, case)
 
 
 # Second exercise: the two updates of a GAN, with accumulation.

@@ -4,6 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from reprlib import repr
 
+import torch
+from torch import nn
+
+from course_utils.memory import SavedBytes
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -39,3 +44,20 @@ def close(got: Sequence[float], want: Sequence[float]) -> bool:
 
 def rounded(values: Sequence[float]) -> list[float]:
     return [round(value, 3) for value in values]
+
+
+def compare_weights(ours: nn.Module, theirs: nn.Module, case: str, rtol: float = 1e-9, atol: float = 1e-10) -> None:
+    for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        if not torch.allclose(p, q, rtol=rtol, atol=atol):
+            gap = float((p - q).detach().abs().max())
+            raise Found("wrong-value", f"{case}: parameter {name} ends up {gap:.2g} off.")
+
+
+def compare_memory(saved: SavedBytes, one: SavedBytes, case: str, factor: float = 1.5) -> None:
+    """`saved`: by the learner's loop; `one`: by a single micro-batch, the largest."""
+    if saved.peak > factor * one.peak:
+        raise Found(
+            "held-graphs",
+            f"{case}: the updates are right, but {saved.peak} bytes are kept for backward at once, where one "
+            f"micro-batch needs {one.peak}: call backward on each before the next forward.",
+        )
