@@ -5,6 +5,7 @@ Each is a context manager under the name by which the column `falsifier` of data
 
 import functools
 import inspect
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -282,7 +283,7 @@ def _():
 @contextmanager
 def edited(function: Callable, old: str, new: str) -> Iterator[None]:
     """`function` runs with `old` replaced by `new` in its source, wherever it has been imported to."""
-    source = inspect.getsource(function)
+    source = textwrap.dedent(inspect.getsource(function))
     assert source.count(old) == 1, f"{function.__name__} has {source.count(old)} places like {old!r}"
     namespace = dict(function.__globals__)
     exec(source.replace(old, new), namespace)
