@@ -12,6 +12,7 @@ import torch
 
 from course_utils.exercises import (
     accumulation,
+    distributed,
     exactness,
     gradients,
     hooks,
@@ -34,6 +35,7 @@ JUDGES: dict[str, Callable[[Callable], str]] = {
     **precision.JUDGES,
     **training.JUDGES,
     **noise.JUDGES,
+    **distributed.JUDGES,
     **pitfalls.JUDGES,
 }
 

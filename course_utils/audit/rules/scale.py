@@ -154,24 +154,26 @@ def token_weights(story: Story) -> Iterator[Finding]:
         wrong = []
         windows = [w for w in story.of(lane) if w.size >= 2 and not w.skipped]
         for window in windows:
-            for column in _terms(window) or []:
+            columns = _terms(window) or []
+            for column in columns:
                 weights = [term.per_item for term in column]
                 counts = [term.count for term in column]
-                if None in weights or _same(weights, 1e-2):
+                if None in weights or _even(column):
                     continue
                 if column[0].reduction == "sum":
                     wrong.append((UNDECIDED, window, weights, counts))
                 elif _same([term.coefficient for term in column]):
                     mean = sum(term.coefficient for term in column) / sum(counts)
-                    wrong.append((ERROR, window, [w / mean for w in weights], counts))
-        errors = [entry for entry in wrong if entry[0] == ERROR]
+                    beside = any(_even(other) for other in columns)  # a second loss may have weights of its own
+                    wrong.append((ADVICE if beside else ERROR, window, [w / mean for w in weights], counts))
+        errors = [entry for entry in wrong if entry[0] == ERROR] or [entry for entry in wrong if entry[0] == ADVICE]
         if not wrong:
             yield from _means_of_ranks(lane, story)
         if errors:
             _, window, weights, counts = max(errors, key=lambda entry: max(entry[2]) / min(entry[2]))
             yield Finding(
                 "token-weights",
-                ADVICE if _only_the_last_is_short([entry[3] for entry in errors], windows) else ERROR,
+                ADVICE if _only_the_last_is_short([entry[3] for entry in errors], windows) else errors[0][0],
                 f"micro-batches of {', '.join(f'{count:g}' for count in counts[:6])} items or tokens count alike, "
                 f"so that one item counts {', '.join(f'{weight:.2g}' for weight in weights[:6])} times what it should",
                 "multiply each mean loss by its items over the items of the window",
@@ -213,6 +215,12 @@ def _means_of_ranks(lane: str, story: Story) -> Iterator[Finding]:
             {"counts": counts[:64], "updates": len(windows)},
             lane=lane,
         )
+
+
+def _even(column: list[Term]) -> bool:
+    """Does each item of this loss count alike?"""
+    weights = [term.per_item for term in column]
+    return None not in weights and _same(weights, 1e-2)
 
 
 def _only_the_last_is_short(counts: list[list[float]], windows: list[Window]) -> bool:

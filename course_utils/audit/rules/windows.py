@@ -201,6 +201,8 @@ def irregular_window(story: Story) -> Iterator[Finding]:
             continue
         if n >= 2 and sizes[0] < n == sizes[1] and sizes.count(n) >= max(2, len(sizes) / 2):
             yield _irregular(lane, windows[0], sizes, f"most hold {n}")
+        elif (period := _period(sizes)) and min(sizes[: period - 1]) < n:
+            yield _irregular(lane, windows[0], sizes, "which comes again and again, and not as a tail alone")
         elif n == 1 and max(sizes) > 1 and not any(w.stale for w in windows):
             yield _irregular(lane, max(windows, key=lambda w: w.size), sizes, "most hold 1")
         elif Counter(sizes).most_common(1)[0][1] <= len(sizes) / 3 and len(sizes) >= 6:
@@ -213,6 +215,12 @@ def irregular_window(story: Story) -> Iterator[Finding]:
                 {"sizes": sizes[:20]},
                 lane=lane,
             )
+
+
+def _period(sizes: list[int]) -> int:
+    """After how many windows the sizes come again, as they do when epochs are alike; 0 if they do not."""
+    periods = range(2, len(sizes) // 2 + 1)
+    return next((p for p in periods if sizes[p:] == sizes[:-p] and len(set(sizes)) > 1), 0)
 
 
 def _irregular(lane: str, window: Window, sizes: list[int], why: str) -> Finding:
@@ -249,7 +257,7 @@ def leftover_gradients(story: Story) -> Iterator[Finding]:
             window = long[0]
             yield Finding(
                 "leftover-gradients",
-                ERROR,
+                UNDECIDED if window.rewritten else ERROR,  # a script that scales by hand may count items
                 f"update {window.number} holds {many(window.size, 'micro-batch')}, most hold {n}: {window.size - n} "
                 "were left over from before, it seems from the end of an epoch",
                 "make an update from the short window at the end of every epoch",
