@@ -237,11 +237,16 @@ def _irregular(lane: str, window: Window, sizes: list[int], why: str) -> Finding
 
 
 def leftover_gradients(story: Story) -> Iterator[Finding]:
+    useful = {call.line for call in story.backwards if call.used}
     for lane, calls in story.leftover.items():
+        elsewhere = useful and not any(call.line in useful for call in calls)
+        resumed = any(w.assigned for other in story.lanes if other != lane for w in story.of(other)[:1])
         yield Finding(
             "leftover-gradients",
-            ERROR,
-            f"the gradients of the last {many(len(calls), 'backward call')} of the run were never used by a step",
+            UNDECIDED if elsewhere or resumed else ERROR,
+            f"the gradients of the last {many(len(calls), 'backward call')} of the run were never used by a step"
+            + ("; no call on that line ever reaches a step, which may be meant" if elsewhere else "")
+            + ("; another optimizer began with gradients from elsewhere, perhaps with these" if resumed else ""),
             "make one more update after the loop, from the micro-batches that are left",
             calls[-1].where,
             {"backward_calls": len(calls)},
