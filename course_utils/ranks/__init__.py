@@ -4,26 +4,31 @@ For lessons and tests. On a cluster, start the same function from a script by `t
 """
 
 import atexit
-import os
 import pickle
-import queue
-import struct
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from course_utils.ranks.ship import dumps
+from course_utils.ranks.worker import serve
 
 GRACE = 2.0  # seconds that the other ranks get to end by themselves once one has failed, or to say where they are
+
+# Linux forks each rank from a server that has imported torch once and run nothing; a later start costs no seconds.
+_CONTEXT = get_context("forkserver" if sys.platform == "linux" else "spawn")
+if sys.platform == "linux":
+    _CONTEXT.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp"])
 
 
 class RankError(RuntimeError):
@@ -65,9 +70,13 @@ class Ranks:
             raise ValueError(f"nccl needs a GPU for each of {n} ranks, found {torch.cuda.device_count()}")
         self.n, self.timeout = n, timeout
         self.backend = backend or ("nccl" if torch.cuda.device_count() >= n else "gloo")
-        self._processes: list[subprocess.Popen] = []
+        self._ranks: list[tuple[BaseProcess, Connection]] = []
         self._folder: tempfile.TemporaryDirectory | None = None
-        self._answers: queue.Queue = queue.Queue()
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes, rank 0 first; none before the first run and after a failed one."""
+        return [process.pid for process, _ in self._ranks]
 
     def run(self, function: Callable, *args: Any, timeout: float | None = None) -> list:
         """Calls `function(*args)` on every rank at once.
@@ -86,30 +95,28 @@ class Ranks:
             raise ValueError(f"timeout must be a positive number of seconds, got {limit}")
         call = dumps((function, args))
         try:
-            if not self._processes:
-                self._start(limit)
+            if not self._ranks:
+                self._start()
             job = pickle.dumps((torch.get_default_dtype(), torch.initial_seed(), call))
-            for process in self._processes:
-                _send(process, job)
+            for rank in range(self.n):
+                self._send(rank, job)
             results, printed = self._gather("running", limit)
         except BaseException:
             self.close()
             raise
         for rank, text in sorted(printed.items()):
             print("".join(f"rank {rank} | {line}" for line in text.splitlines(keepends=True)), end="")
-        return [pickle.loads(results[rank]) for rank in range(self.n)]
+        return [results[rank] for rank in range(self.n)]
 
     def close(self) -> None:
         """Ends the processes, if there are any. The next `run` starts new ones."""
         atexit.unregister(self.close)
-        processes, self._processes = self._processes, []
-        self._answers = queue.Queue()  # what the old ones still say is not heard
-        for process in processes:
+        ranks, self._ranks = self._ranks, []
+        for process, connection in ranks:
             process.kill()
-        for process in processes:
-            process.wait()
-            with suppress(OSError):  # a message that a dead process did not take
-                process.stdin.close()
+            connection.close()
+        for process, _ in ranks:
+            process.join()
         if self._folder:
             self._folder.cleanup()
             self._folder = None
@@ -120,100 +127,93 @@ class Ranks:
     def __exit__(self, *error: Any) -> None:
         self.close()
 
-    def _start(self, limit: float) -> None:
+    def _start(self) -> None:
         atexit.register(self.close)
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        setup = {
-            "world": self.n,
-            "backend": self.backend,
-            "meeting": (Path(self._folder.name) / "ranks").as_uri(),
-            "timeout": max(60.0, 2 * limit),  # of a collective: `run` decides before
-            "path": [os.path.abspath(folder) for folder in sys.path],
-            "folder": os.getcwd(),
-        }
-        for rank in range(self.n):
-            environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.n, "OMP_NUM_THREADS": 1}
-            process = subprocess.Popen(
-                [sys.executable, "-m", "course_utils.ranks"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=Path(__file__).parents[2],  # where course_utils is found, also when it is not installed
-                env={**os.environ, **{name: str(value) for name, value in environment.items()}},
-                start_new_session=True,  # an interrupt at the keyboard reaches this process alone
-            )
-            self._processes.append(process)
-            threading.Thread(target=_hear, args=(rank, process, self._answers), daemon=True).start()
-            _send(process, pickle.dumps({**setup, "rank": rank}))
-        self._gather("starting", limit)
+        meeting = (Path(self._folder.name) / "meeting").as_uri()
+        with _without_main():
+            for rank in range(self.n):
+                ours, theirs = _CONTEXT.Pipe()
+                setup = (theirs, rank, self.n, self.backend, meeting, 2 * self.timeout, str(self._log(rank)))
+                process = _CONTEXT.Process(target=serve, args=setup, daemon=True)
+                process.start()
+                theirs.close()
+                self._ranks.append((process, ours))
+        self._gather("starting", max(self.timeout, 20.0))
+
+    def _log(self, rank: int) -> Path:
+        return Path(self._folder.name) / f"rank {rank}.txt"
+
+    def _send(self, rank: int, message: bytes) -> None:
+        with suppress(OSError):  # it has died: _messages says so
+            self._ranks[rank][1].send_bytes(message)
+
+    def _hear(self, ranks: set[int]) -> list[tuple[int, str, Any, str]]:
+        """What these ranks say within a tenth of a second: (rank, kind, value, printed). An interrupt is heard then."""
+        ears = {self._ranks[rank][1]: rank for rank in ranks}
+        said = []
+        for ear in wait(list(ears), timeout=0.1):
+            try:
+                said.append((ears[ear], *ear.recv()))
+            except (EOFError, OSError):
+                said.append((ears[ear], "died", self._last_words(ears[ear]), ""))
+        return said
+
+    def _last_words(self, rank: int) -> str:
+        process, log = self._ranks[rank][0], self._log(rank)
+        process.join(GRACE)
+        words = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        return "\n".join([f"its process ended with status {process.exitcode}", *words.splitlines()[-8:]])
 
     def _gather(self, what: str, limit: float) -> tuple[dict, dict]:
         """Waits for one answer of each rank; a bar shows how many have come, if it takes longer than 2 seconds."""
-        results, printed, errors = {}, {}, {}
+        results, printed, errors, silent = {}, {}, {}, set(range(self.n))
         end = time.monotonic() + limit
         with tqdm(total=self.n, desc=f"{what} {self.n} ranks", unit="rank", leave=False, delay=2) as bar:
-            while len(results) + len(errors) < self.n and time.monotonic() < end:
-                try:
-                    rank, kind, value, text = self._answers.get(timeout=0.1)  # short, so that an interrupt is heard
-                except queue.Empty:
-                    bar.update(0)
-                    continue
-                bar.update()
-                printed[rank] = text
-                if kind == "result":
-                    results[rank] = value
-                elif rank not in errors:
-                    errors[rank] = value
-                    end = min(end, time.monotonic() + GRACE)
-        if len(results) < self.n:
-            raise self._failure(what, limit, results, errors)
+            while silent and time.monotonic() < end:
+                for rank, kind, value, text in self._hear(silent):
+                    silent.discard(rank)
+                    printed[rank] = text
+                    if kind == "result":
+                        results[rank] = pickle.loads(value)
+                    else:
+                        errors[rank] = value
+                        end = min(end, time.monotonic() + GRACE)
+                bar.update(len(results) + len(errors) - bar.n)
+        if errors or silent:
+            raise self._failure(what, limit, results, errors, silent)
         return results, printed
 
-    def _failure(self, what: str, limit: float, results: dict, errors: dict[int, str]) -> RankError:
-        dead = [rank for rank in errors if self._processes[rank].poll() is not None]  # the cause of others' errors
+    def _failure(self, what: str, limit: float, results: dict, errors: dict[int, str], silent: set[int]) -> RankError:
+        dead = [rank for rank in errors if not self._ranks[rank][0].is_alive()]  # the cause of others' errors
         order = sorted(errors, key=lambda rank: rank not in dead)  # then as they came
-        failed = [f"rank {rank} failed:\n{errors[rank].rstrip()}" for rank in order]
-        for rank, place in self._where(set(range(self.n)) - set(results) - set(errors)).items():
-            late = f"after {limit:g} s" if not errors else "when the group was ended"
+        lines = [f"{what} {self.n} ranks failed", *(f"rank {rank} failed:\n{errors[rank].rstrip()}" for rank in order)]
+        late = "when the group was ended" if errors else f"after {limit:g} s"
+        for rank, place in self._where(silent).items():
             errors[rank] = f"had not ended {late}, and was here:\n{place.rstrip()}"
-            failed.append(f"rank {rank} {errors[rank]}")
-        ended = ", ".join(str(rank) for rank in sorted(results))
-        message = "\n".join(
-            [f"{what} {self.n} ranks failed", *failed, *([f"ranks that ended well: {ended}"] if ended else [])]
-        )
-        return RankError(message, errors, {rank: pickle.loads(value) for rank, value in results.items() if value})
+            lines.append(f"rank {rank} {errors[rank]}")
+        if results:
+            lines.append(f"ranks that ended well: {', '.join(map(str, sorted(results)))}")
+        return RankError("\n".join(lines), errors, results)
 
     def _where(self, silent: set[int]) -> dict[int, str]:
         """The lines at which ranks that have not answered are now."""
         places = dict.fromkeys(sorted(silent), "(it does not answer)")
         for rank in silent:
-            _send(self._processes[rank], b"where")
+            self._send(rank, b"where")
         end, asked = time.monotonic() + GRACE, set(silent)
         while asked and time.monotonic() < end:
-            try:
-                rank, kind, value, _ = self._answers.get(timeout=0.1)
-            except queue.Empty:
-                continue
-            if kind == "where":
-                places[rank] = value
-            asked -= {rank}
+            for rank, kind, value, _ in self._hear(asked):
+                asked.discard(rank)
+                places[rank] = value if kind == "where" else places[rank]
         return places
 
 
-def _send(process: subprocess.Popen, message: bytes) -> None:
-    with suppress(OSError):  # it has died: _hear says so
-        process.stdin.write(struct.pack("q", len(message)) + message)
-        process.stdin.flush()
-
-
-def _hear(rank: int, process: subprocess.Popen, answers: queue.Queue) -> None:
-    """Passes on what a rank says until it ends, and then with what exit status and last words it ended."""
-    words: list[bytes] = []
-    reading = threading.Thread(target=lambda: words.extend(process.stderr), daemon=True)
-    reading.start()
-    while len(head := process.stdout.read(8)) == 8:
-        answers.put((rank, *pickle.loads(process.stdout.read(*struct.unpack("q", head)))))
-    process.wait()
-    reading.join(GRACE)
-    last = b"".join(words[-8:]).decode(errors="replace")
-    answers.put((rank, "died", f"its process ended with status {process.returncode}\n{last}", ""))
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that start in this block do not import the script that runs here, which may have no main guard."""
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
