@@ -22,8 +22,7 @@ NO_OPTIMIZER = "no optimizer"
 _LETTERS = {"forward": "f", "backward": "b", "step": "S", "zero": "z", "change": "c"}
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """One thing that happened on one lane.
 
     `kind` is "forward" (a module that is not inside another one was called), "backward" (one backward call brought

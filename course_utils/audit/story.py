@@ -14,19 +14,20 @@ class Kept(list):
     """A list that keeps its first `half` and its last `half` items, however many are appended; `total` counts all."""
 
     half = 5_000
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
+    dropped = 0
 
     def append(self, item) -> None:
-        super().append(item)
-        self.total += 1
+        list.append(self, item)
         if len(self) > 2 * self.half:
             del self[self.half]
+            self.dropped += 1
+
+    @property
+    def total(self) -> int:
+        return len(self) + self.dropped
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Term:
     """A loss inside a backward call, where PyTorch's own loss function or reduction made it.
 
@@ -67,8 +68,8 @@ class Backward:
     number: int
     where: str
     line: str  # names the place in the code more finely than `where`, if a library lies between
-    lanes: set[str] = field(default_factory=set)
-    terms: list[Term] = field(default_factory=list)
+    lanes: tuple[str, ...] = ()
+    terms: tuple[Term, ...] = ()
     graphs: int = 1  # how many forward passes with nothing in common it went through
     alive: int = 0  # graphs of earlier calls that something still keeps
     again: bool = False  # it went through a graph that an earlier call had gone through
@@ -115,11 +116,11 @@ class Window:
     skipped: bool = False  # by a GradScaler that found an infinity
     assigned: bool = False  # gradients came from elsewhere than a backward call
     rewritten: bool = False  # gradients were changed by something else than clipping and unscaling
-    clips: list[Clip] = field(default_factory=list)
-    unscaled_after: list[int] = field(default_factory=list)  # how many backward calls it held at each unscale_
-    updated_after: list[tuple[int, str]] = field(default_factory=list)  # scaler.update() inside the window
-    ticks: list[tuple[int, str]] = field(default_factory=list)  # scheduler.step() inside the window, and where
-    ticks_after: list[str] = field(default_factory=list)  # scheduler.step() after the step, before the next backward
+    clips: tuple[Clip, ...] = ()
+    unscaled_after: tuple[int, ...] = ()  # how many backward calls it held at each unscale_
+    updated_after: tuple[tuple[int, str], ...] = ()  # scaler.update() inside the window
+    ticks: tuple[tuple[int, str], ...] = ()  # scheduler.step() inside the window, and where
+    ticks_after: tuple[str, ...] = ()  # scheduler.step() after the step, before the next backward
     scaler: int = 0  # which GradScaler made this step; 0 for none
     batchnorm: int = 0  # how often the running statistics of a BatchNorm layer moved
     dtype: torch.dtype | None = None  # of its gradients

@@ -9,8 +9,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from functools import wraps
+from functools import lru_cache, wraps
 from itertools import compress, count
+from operator import attrgetter
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -36,14 +37,14 @@ _numbers = count()
 class _Lane:
     """One optimizer: its parameters, what was last seen of their `.grad`, and the window that is being filled."""
 
-    def __init__(self, optimizer: Optimizer):
-        self.optimizer = ref(optimizer)  # not kept alive: the script may make and drop many
+    def __init__(self, optimizer: Optimizer, died: Callable[[ref], None] | None = None):
+        self.optimizer = ref(optimizer, died)  # not kept alive: the script may make and drop many
         self.kind = type(optimizer).__name__
         self.name = ""  # given with the first thing that happens
         self.updates = 0
         self.parameters: list[Tensor] = []
         self.ids: set[int] = set()
-        self.seen: list[tuple[int, int]] = []  # of each .grad, who it is and its version; it is not kept alive
+        self.seen: list[tuple[int, int] | None] = []  # of each .grad, who it is and its version; it is not kept alive
         self.ever: list[bool] = []
         self.fresh = Kept()  # backward calls since the last step, and in which call of a closure each came
         self.stale = 0  # backward calls in .grad that a step has used
@@ -67,31 +68,34 @@ class _Lane:
                 if id(p) not in self.ids:
                     self.ids.add(id(p))
                     self.parameters.append(p)
-                    self.seen.append((0, 0) if p.grad is None else (id(p.grad), p.grad._version))
+                    self.seen.append(None if p.grad is None else (id(p.grad), p.grad._version))
                     self.ever.append(False)
                     self.empty &= p.grad is None
 
     def weights(self) -> int:
         """A number that rises with every write to a weight."""
-        return sum(p._version for p in self.parameters)
+        return sum(map(attrgetter("_version"), self.parameters))
 
     def look(self, backward: bool = False, values: bool = False) -> bool:
         """Has anything been written to the gradients since the last look? Says in `empty` whether any is left.
 
         With `values` it does not rely on versions alone: old code zeroes through .data, which raises none.
         """
-        grads = [p.grad for p in self.parameters]
-        seen = [(0, 0) if grad is None else (id(grad), grad._version) for grad in grads]
+        seen = []
+        for p in self.parameters:
+            grad = p.grad
+            seen.append(None if grad is None else (id(grad), grad._version))
         changed, self.replaced = seen != self.seen, False
         if changed:
             for place, (now, before) in enumerate(zip(seen, self.seen, strict=True)):
-                self.replaced |= now[0] != before[0]
-                self.ever[place] |= now != before and grads[place] is not None
+                if now != before:
+                    self.replaced |= now is None or before is None or now[0] != before[0]
+                    self.ever[place] |= now is not None
             self.seen = seen
         if backward:
             self.empty &= not changed
         elif changed or (values and (self.fresh or self.stale)):
-            was_empty, self.empty = self.empty, not any(grad is not None and _any(grad) for grad in grads)
+            was_empty, self.empty = self.empty, not any(p.grad is not None and _any(p.grad) for p in self.parameters)
             changed |= self.empty and not was_empty
         return changed
 
@@ -99,9 +103,16 @@ class _Lane:
 def _any(grad: Tensor) -> bool:
     if grad.is_sparse:
         grad = grad._values()
+    if type(grad) is Tensor and grad.is_cpu:  # quicker than any(): it makes no tensor, and ends at the first difference
+        return not torch.equal(grad, _zeros(grad.shape, grad.dtype))
     if grad.numel() > _SMALL and grad.dim() > 1 and grad[0].any():  # most often the first row tells
         return True
     return bool(grad.any())
+
+
+@lru_cache(maxsize=1_000)
+def _zeros(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    return torch.zeros((), dtype=dtype, device="cpu").expand(shape)  # one number in memory, whatever the shape
 
 
 class _Thread(threading.local):
@@ -123,6 +134,7 @@ class Watcher:
         self.active = False
         self.attached = ExitStack()
         self.lanes: dict[int, _Lane] = {}  # by the id of the optimizer
+        self.died = False  # an optimizer, since the lanes were last gone through
         self.names: Counter[str] = Counter()
         self.thread = _Thread()
         self.running: dict[int, Backward] = {}  # by thread
@@ -218,15 +230,18 @@ class Watcher:
 
     def know(self, optimizer: Optimizer) -> _Lane | None:
         """The optimizer's lane. Wrappers, as frameworks put around an optimizer, have none: what they wrap steps."""
-        if not hasattr(type(optimizer).step, "hooked") or not hasattr(optimizer, "param_groups"):
-            return None
         lane = self.lanes.get(id(optimizer))
         if lane is None or lane.optimizer() is not optimizer:
+            if not hasattr(type(optimizer).step, "hooked") or not hasattr(optimizer, "param_groups"):
+                return None
             if lane is not None:
                 self._end(lane)
-            lane = self.lanes[id(optimizer)] = _Lane(optimizer)
+            lane = self.lanes[id(optimizer)] = _Lane(optimizer, self._note_death)
         lane.add(optimizer)
         return lane
+
+    def _note_death(self, _) -> None:
+        self.died = True
 
     def know_scheduler(self, scheduler: lr_scheduler.LRScheduler) -> None:
         """Its class may be the script's own and younger than the audit."""
@@ -236,14 +251,13 @@ class Watcher:
 
     def alive(self) -> list[_Lane]:
         """The lanes whose optimizers are alive. The others are ended."""
-        lanes = list(self.lanes.values())
-        if all(lane.optimizer() is not None for lane in lanes):
-            return lanes
-        for key, lane in list(self.lanes.items()):
-            if lane.optimizer() is None:
-                self.lanes.pop(key, None)
-                self._look_at(lane)
-                self._end(lane)
+        if self.died:
+            self.died = False
+            for key, lane in list(self.lanes.items()):
+                if lane.optimizer() is None:
+                    self.lanes.pop(key, None)
+                    self._look_at(lane)
+                    self._end(lane)
         return list(self.lanes.values())
 
     def _name(self, lane: _Lane) -> str:
@@ -292,11 +306,11 @@ class Watcher:
                 self._zeroed(lane)
 
     def _zeroed(self, lane: _Lane) -> None:
-        if lane.weights() != lane.before:  # weights were written since: something else than a step has read them
-            for call in lane.calls:
+        lost = [call for call in lane.calls if not call.used] if lane.fresh else []
+        if lost and lane.weights() != lane.before:  # they were written since: something else than a step has read them
+            for call in lost:
                 call.used = True
-        lost = [call for call in lane.calls if not call.used]
-        if lost:
+        elif lost:
             self.story.zeroings.append(Zeroing(self._name(lane), where(), lost))
         held = bool(lane.fresh or lane.stale)
         lane.fresh, lane.stale, lane.scaled, lane.open = Kept(), 0, 1.0, Window()
@@ -304,58 +318,63 @@ class Watcher:
             self._event("zero", lane)
 
     def _around_backward(self, original):
-        def backward(tensors, *args, **kwargs):
+        def backward(tensors, grad_tensors=None, *args, **kwargs):
             if self.inside() is not None:  # a checkpoint runs a backward inside the backward
-                return original(tensors, *args, **kwargs)
+                return original(tensors, grad_tensors, *args, **kwargs)
             self.look(values=True)
             roots = [tensors] if isinstance(tensors, Tensor) else [root for root in tensors if root is not None]
-            call, probes = self._before_backward([root for root in roots if root.grad_fn is not None])
+            given = grad_tensors is not None or kwargs.get("grad_variables") is not None
+            call, ends = self._before_backward([root for root in roots if root.grad_fn is not None], given)
             me = threading.get_ident()
             self.story.overlapping |= bool(self.running)
             self.running[me] = call
             try:
-                return original(tensors, *args, **kwargs)
+                return original(tensors, grad_tensors, *args, **kwargs)
             finally:
                 del self.running[me]
-                for terms, _, _, end in probes:
-                    end(call.scaled)
-                    call.terms += terms
+                for end in ends:
+                    call.terms += end(call.scaled)
                 self._after_backward(call)
 
         return backward
 
-    def _before_backward(self, roots: list[Tensor]) -> tuple[Backward, list[tuple]]:
+    def _before_backward(self, roots: list[Tensor], given: bool) -> tuple[Backward, list[Callable]]:
         for lane in self.alive():
             optimizer = lane.optimizer()
             if optimizer is not None:
                 lane.add(optimizer)
-        probes = [watch_terms(root, self.key) for root in roots]
         state, (place, line) = self.thread, here()
         call = Backward(self.story.backwards.total + 1, place, line, scaled=state.scaled, synced=state.synced)
         state.scaled, state.synced = 1.0, None
-        call.again = any(again for _, _, again, _ in probes)
         self.graphs = [graph for graph in self.graphs if graph() is not None]
         call.alive = len(self.graphs)  # graphs of earlier calls
-        self.graphs += [ref(mark) for _, marks, _, _ in probes for mark in marks[:1]]
+        ends = []
+        for root in roots:
+            marks, again, end = watch_terms(root, self.key, known=len(roots) == 1 and not given)
+            call.again |= again
+            self.graphs += [ref(mark) for mark in marks[:1]]
+            ends.append(end)
         if self.compared < _PROBED_GRAPHS:
             self.compared += 1
             call.graphs = max((separate_graphs(root) for root in roots), default=1)
-        return call, probes
+        return call, ends
 
     def _after_backward(self, call: Backward) -> None:
         self.story.backwards.append(call)
-        lanes = self.alive()
-        new = [lane for lane in lanes if not any(lane.ever)]
-        for lane in lanes:
+        first = call.number == 1
+        for lane in self.alive():
+            had = any(lane.ever)
             self._received(lane, call)
-        if call.number == 1 or any(any(lane.ever) for lane in new):
+            first |= not had and any(lane.ever)
+        if first:
             self._look_around(call)
 
     def _received(self, lane: _Lane, call: Backward) -> None:
         """If the lane has got gradients from this backward call, it holds it from now on."""
         if not lane.look(backward=True):
             return
-        call.lanes.add(self._name(lane))
+        if self._name(lane) not in call.lanes:
+            call.lanes += (lane.name,)
         lane.fresh.append((call, lane.evaluation))
         lane.scaled, lane.before = call.scaled, lane.weights()
         if lane.evaluation is None:
@@ -391,7 +410,7 @@ class Watcher:
         return (args[0], counted, *args[2:]), kwargs
 
     def after_step(self, optimizer: Optimizer, args, kwargs) -> None:
-        lane = self.know(optimizer)
+        lane = self.lanes.get(id(optimizer))  # known before the step
         if lane is None:
             return
         lane.stepping = max(0, lane.stepping - 1)
@@ -405,8 +424,7 @@ class Watcher:
         lane.updates += 1
         window.lane, window.where, window.skipped = name, where(), skipped
         window.number, window.place = lane.updates, self.story.windows.total
-        inside = [evaluation for _, evaluation in lane.fresh if evaluation is not None]
-        last = max(inside, default=0)
+        last = max([evaluation or 0 for _, evaluation in lane.fresh], default=0)
         window.stale = lane.stale
         for call, evaluation in lane.fresh:
             call.used = True
@@ -426,7 +444,7 @@ class Watcher:
         window.batchnorm = self._batchnorm(lane)
 
     def _event(self, kind: str, lane: _Lane) -> Event:
-        event = Event(kind, self._name(lane), float(len(lane.fresh) + lane.stale))
+        event = Event(kind, lane.name or self._name(lane), float(len(lane.fresh) + lane.stale))
         self.story.trace.events.append(event)
         return event
 
@@ -447,7 +465,7 @@ class Watcher:
             lane = self.know(optimizer)
             if lane is not None and scaler.is_enabled():
                 lane.look(backward=True)
-                lane.open.unscaled_after.append(len(lane.fresh))
+                lane.open.unscaled_after += (len(lane.fresh),)
                 lane.scaled = 1.0
 
         return unscale_
@@ -469,7 +487,7 @@ class Watcher:
         self.look()
         for lane in self.alive():
             if scaler.is_enabled() and lane.fresh and lane.scaled != 1:
-                lane.open.updated_after.append((len(lane.fresh), where()))
+                lane.open.updated_after += ((len(lane.fresh), where()),)
 
     def _around_clip(self, original):
         def clip(parameters, *args, **kwargs):
@@ -481,7 +499,7 @@ class Watcher:
                 if not lane.ids.isdisjoint(ids):
                     late = not lane.fresh and lane.stale > 0
                     window = lane.last if late and lane.last else lane.open
-                    window.clips.append(Clip(where(), len(lane.fresh), norm, lane.scaled, late))
+                    window.clips += (Clip(where(), len(lane.fresh), norm, lane.scaled, late),)
             result = original(parameters, *args, **kwargs)
             for lane in self.alive():
                 lane.look(backward=True)
@@ -496,9 +514,9 @@ class Watcher:
             if lane is not None and not inside and getattr(scheduler, "_step_count", 1):
                 self.look()
                 if lane.fresh:
-                    lane.open.ticks.append((len(lane.fresh), where()))
+                    lane.open.ticks += ((len(lane.fresh), where()),)
                 elif lane.last is not None:
-                    lane.last.ticks_after.append(where())
+                    lane.last.ticks_after += (where(),)
             state.ticking = True  # a scheduler may step others, or the one that it inherits from
             try:
                 return original(scheduler, *args, **kwargs)
@@ -530,6 +548,8 @@ class Watcher:
 
     def _batchnorm(self, lane: _Lane) -> int:
         """How often the running statistics of a layer of this lane have moved since its last step."""
+        if not self.moved:
+            return 0
         moves = 0
         for module, before in list(self.moved.items()):
             if module.weight is not None and id(module.weight) in lane.ids:

@@ -106,7 +106,7 @@ def foreign_gradients(story: Story) -> Iterator[Finding]:
                 for window, foreign in wrong
                 if foreign and len(foreign) < len(window.fresh) and all(call.used for call in foreign)
             ]
-            alone = any(call.lanes == {lane} for call in story.backwards)
+            alone = any(call.lanes == (lane,) for call in story.backwards)
             if wrong and alone:
                 window, foreign = wrong[0]
                 yield Finding(
