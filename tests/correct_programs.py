@@ -715,3 +715,88 @@ def clipping_by_value():
         F.cross_entropy(model(x), y).backward()
         nn.utils.clip_grad_value_(model.parameters(), 0.1)
         optimizer.step()
+
+
+@program
+def a_micro_batch_that_is_masked_in_full():
+    """Its gradients are zeros when the next micro-batch comes, and nothing has zeroed them."""
+    model = net()
+    optimizer = AdamW(model.parameters(), lr=0.01)
+    for k in range(4):
+        optimizer.zero_grad()
+        window = list(batches(3))
+        masks = [torch.ones(4) if k != 2 or i else torch.zeros(4) for i in range(3)]
+        total = sum(mask.sum() for mask in masks)
+        for (x, y), mask in zip(window, masks, strict=True):
+            ((F.cross_entropy(model(x), y, reduction="none") * mask).sum() / total).backward()
+        optimizer.step()
+
+
+@program
+def a_second_loss_that_is_a_mean_of_means():
+    """The tokens of the first loss count alike; the second is a penalty, and a mean by choice."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        window = [next(batches(1, size)) for size in (3, 5, 8)]
+        total = sum(len(y) for _, y in window)
+        for x, y in window:
+            scores = model(x)
+            loss = F.cross_entropy(scores, y, reduction="sum") / total + 0.1 * scores.square().mean() / len(window)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def a_backward_between_epochs_that_only_reads_the_inputs_gradient():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        for x, y in batches(4):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        x = torch.randn(4, 3, requires_grad=True)
+        model(x).logsumexp(1).sum().backward()
+        assert x.grad.abs().sum() > 0
+
+
+@program
+def a_window_that_a_resumed_run_goes_on_with():
+    def run(model, optimizer, pending):
+        for x, y in batches(6):
+            (F.cross_entropy(model(x), y) / 4).backward()
+            pending += 1
+            if pending == 4:
+                optimizer.step()
+                optimizer.zero_grad()
+                pending = 0
+        return pending
+
+    model = net()
+    pending = run(model, SGD(model.parameters(), lr=0.1), 0)
+    resumed = net()
+    resumed.load_state_dict(model.state_dict())
+    optimizer = SGD(resumed.parameters(), lr=0.1)
+    for new, old in zip(resumed.parameters(), model.parameters(), strict=True):
+        new.grad = old.grad.clone()
+    assert run(resumed, optimizer, pending) == 0
+
+
+@program
+def gradients_divided_by_hand_by_the_items_that_a_window_gathered():
+    model = net()
+    optimizer = Adam(model.parameters(), lr=0.01)
+    gathered = 0
+    for size in (4, 5, 4, 4, 4, 1, 4, 5, 5, 4, 4):
+        x, y = next(batches(1, size))
+        F.cross_entropy(model(x), y, reduction="sum").backward()
+        gathered += size
+        if gathered >= 8:
+            for p in model.parameters():
+                p.grad.div_(gathered)
+            optimizer.step()
+            optimizer.zero_grad()
+            gathered = 0
+    assert gathered == 0  # the last window was full

@@ -562,3 +562,30 @@ def test_compiled_steps_are_left_alone():
             optimizer.step()
             optimizer.zero_grad()
     assert report.findings == []
+
+
+@pytest.mark.parametrize(("sizes", "error"), [((3, 4, 1), True), ((4, 4, 1), False), ((2, 4), True)])
+def test_windows_that_come_again_in_every_epoch_may_be_short_only_at_its_end(sizes, error):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for size in sizes * 3:
+            for x, y in data(size):
+                (F.cross_entropy(model(x), y) / size).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert ("irregular-window" in report.rules) == error
+
+
+def test_windows_are_not_judged_beside_the_foreign_gradients_that_fill_them():
+    judge, other = net(), net()
+    steps = [SGD(model.parameters(), lr=0.1) for model in (judge, other)]
+    with audit() as report:
+        for x, y in data():
+            F.cross_entropy(judge(x), y).backward()
+            steps[0].step()
+            steps[0].zero_grad()
+            F.cross_entropy(judge(other(x).repeat(1, 2)[:, :3]), y).backward()  # leaves gradients in judge
+            steps[1].step()
+            steps[1].zero_grad()
+    assert report.rules == ["foreign-gradients"]

@@ -114,6 +114,7 @@ class Window:
     fresh: list[Backward] = field(default_factory=list)
     stale: int = 0
     skipped: bool = False  # by a GradScaler that found an infinity
+    came_as_zeros: bool = False  # all that was in .grad was zero, and nothing is known to have written that
     assigned: bool = False  # gradients came from elsewhere than a backward call
     rewritten: bool = False  # gradients were changed by something else than clipping and unscaling
     clips: tuple[Clip, ...] = ()
@@ -161,6 +162,7 @@ class Zeroing:
     lane: str
     where: str
     lost: list[Backward]
+    came_as_zeros: bool = False  # or old code cleared through .data: nothing else leaves no trace
 
 
 @dataclass

@@ -50,6 +50,7 @@ class _Lane:
         self.stale = 0  # backward calls in .grad that a step has used
         self.empty = True
         self.replaced = False  # at the last look, by other tensors
+        self.written = False  # had anything raised a version at the last look?
         self.scaled = 1.0  # the scaler's factor that is in .grad
         self.before = 0  # `weights()` at the last backward
         self.open = Window()
@@ -85,7 +86,8 @@ class _Lane:
         for p in self.parameters:
             grad = p.grad
             seen.append(None if grad is None else (id(grad), grad._version))
-        changed, self.replaced = seen != self.seen, False
+        changed = self.written = seen != self.seen
+        self.replaced = False
         if changed:
             for place, (now, before) in enumerate(zip(seen, self.seen, strict=True)):
                 if now != before:
@@ -311,9 +313,10 @@ class Watcher:
             for call in lost:
                 call.used = True
         elif lost:
-            self.story.zeroings.append(Zeroing(self._name(lane), where(), lost))
+            self.story.zeroings.append(Zeroing(self._name(lane), where(), lost, came_as_zeros=not lane.written))
         held = bool(lane.fresh or lane.stale)
-        lane.fresh, lane.stale, lane.scaled, lane.open = Kept(), 0, 1.0, Window()
+        lane.fresh, lane.stale, lane.scaled = Kept(), 0, 1.0
+        lane.open = Window(came_as_zeros=not lane.written)
         if held:
             self._event("zero", lane)
 

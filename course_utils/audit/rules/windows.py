@@ -60,14 +60,15 @@ def discarded_gradients(story: Story) -> Iterator[Finding]:
         elsewhere = useful and not any(call.line in useful for _, call in lost)
         times = Counter(id(z) for z, _ in lost)
         given_up = useful and set(times.values()) == {story.size(lane)} and len(times) < len(story.of(lane)) / 2
-        on_purpose = elsewhere or given_up
         total = sum(lane in call.lanes for call in story.backwards)
+        zeros = all(z.came_as_zeros for z, _ in lost) and 2 * len(lost) < total  # code that clears does so each time
         yield Finding(
             "discarded-gradients",
-            UNDECIDED if on_purpose else ERROR,
+            UNDECIDED if elsewhere or given_up or zeros else ERROR,
             f"the gradients of {len(lost)} of {many(total, 'backward call')} were zeroed before any step used them"
             + ("; no call on that line ever reaches a step, which may be meant" if elsewhere else "")
-            + ("; whole windows were given up without a step, which may be meant" if given_up else ""),
+            + ("; whole windows were given up without a step, which may be meant" if given_up else "")
+            + ("; they may have come as zeros, as from a batch that is masked in full" if zeros else ""),
             "zero after the step, or before the first backward of a window, and nowhere inside it",
             zeroing.where,
             {"backward_calls": total, "discarded": len(lost), "first": call.number, "backward": call.where},
@@ -83,11 +84,15 @@ def empty_step(story: Story) -> Iterator[Finding]:
         if not empty or not trainable:
             continue
         only_first = [w.number for w in empty] == [1] and len(windows) > 1
+        zeros = all(w.came_as_zeros for w in empty)
         yield Finding(
             "empty-step",
             ADVICE if only_first else ERROR,
-            f"{len(empty)} of {many(len(windows), 'step')} found no gradient at all",
-            "step after backward, and zero after the step",
+            f"{len(empty)} of {many(len(windows), 'step')} found no gradient"
+            + (" but zeros, as of a batch that is masked in full" if zeros else " at all"),
+            "leave out what holds nothing: momentum and decay move the weights all the same"
+            if zeros
+            else "step after backward, and zero after the step",
             empty[0].where,
             {"update": empty[0].number, "steps": len(windows), "empty": [w.number for w in empty[:20]]},
             lane=lane,
