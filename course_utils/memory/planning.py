@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.optim import AdamW, Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -111,17 +111,18 @@ def plan(
     The operations are those of the CPU, so build everything there. An optimizer that treats all weights at once, the
     usual way on a GPU, takes more in its step: plan for it with `optimizer=lambda weights: AdamW(weights,
     foreach=True)`. Not seen is what a kernel takes and gives back within one operation, nor what a driver or an
-    allocator keeps for itself: leave them a part of the card.
+    allocator keeps for itself: leave them a part of the card. A number that the code asks for, as with `item()`, is
+    taken to be 1.
 
     **Arguments:** `build()`: the model; `make_batch(items)`: a micro-batch of any kind; `loss_fn(model, batch)`: its
-    mean loss, as for `train_epoch`, but without `item()`; `optimizer(weights)`: the optimizer; `dtype`: of the weights
-    and of floating inputs (in place of `model.to(dtype)`, which fake tensors refuse); `autocast`: the context of the
-    forward, on the CPU; `accumulating`: whether a forward finds gradients there, as all but the first of a window do.
+    mean loss, as for `train_epoch`; `optimizer(weights)`: the optimizer; `dtype`: of the weights and of floating
+    inputs, in place of `model.to(dtype)`, which fake tensors refuse; `autocast`: the context of the forward, on the
+    CPU; `accumulating`: whether a forward finds gradients there, as all but the first of a window do.
 
     **Returns:** a `Plan`.
 
     **Raises:** `ValueError` if memory is not a straight line in the items, as where a loss compares each item with
-    each.
+    each; `NotImplementedError` for an `nn.LSTM`, whose kernel keeps a large space that is not seen.
 
     >>> def mse(model, batch):
     ...     return nn.functional.mse_loss(model(batch), batch)
@@ -143,7 +144,7 @@ def plan(
                 loss.backward()
         return {"inputs": [_bytes(batch)], "forward": in_forward, "backward": in_backward}
 
-    with FakeTensorMode(), _InUse() as memory:
+    with _Fake(), _InUse() as memory:
         with _default(dtype):
             model = build()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -168,6 +169,11 @@ def plan(
     return Plan(weights, gradients, state, float(inputs), per_item, round(constant), moments)
 
 
+class _Fake(FakeTensorMode):
+    def __deepcopy__(self, memo: dict) -> "_Fake":
+        return self  # copies of a layer, as nn.TransformerEncoder makes them, belong to the same mode
+
+
 class _InUse(TorchDispatchMode):
     """The bytes of all storages that were made while it is on and are still there."""
 
@@ -188,8 +194,13 @@ class _InUse(TorchDispatchMode):
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if operation is torch.ops.prim.device.default:  # two of three calls, and quicker to answer here
             return args[0].fake_device
+        if operation is torch.ops.aten.mkldnn_rnn_layer.default:
+            raise NotImplementedError("the kernel of nn.LSTM keeps a space of unknown size: no plan is safe")
         self._noted.append(self.bytes)  # what has been let go since the last operation no longer counts
-        results = operation(*args, **(kwargs or {}))
+        try:
+            results = operation(*args, **(kwargs or {}))
+        except DataDependentOutputException:  # item()
+            return 1.0 if args[0].is_floating_point() else 1
         for result in results if isinstance(results, (tuple, list)) else (results,):
             if isinstance(result, Tensor):
                 self._hold(result.untyped_storage())
