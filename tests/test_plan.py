@@ -1,5 +1,6 @@
 """plan: the peak that it foresees is the allocator's, and allocated: what the allocator says."""
 
+import json
 import time
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from course_utils import mlp, plan, train_epoch
+from course_utils import data, mlp, plan, train_epoch
 from course_utils.memory import allocated
 from course_utils.models import Transformer
 
@@ -283,3 +284,19 @@ def test_after_an_error_it_can_be_asked_again():
     with allocated() as memory:
         torch.zeros(1000)
     assert memory.peak == 4000
+
+
+# what was measured
+
+
+RECORDED = sorted((data.folder() / "measurements").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_the_recorded_peaks_are_those_of_the_plan(path):
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    if "runs" not in recorded or "planned_bytes" not in recorded["runs"][0]:
+        pytest.skip("another kind of measurement")
+    for run in recorded["runs"]:
+        assert run["micro_batch"] * run["n"] == recorded["effective_batch"]
+        assert run["planned_bytes"] == pytest.approx(run["peak_bytes"], rel=0.1), run
