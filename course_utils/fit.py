@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
-from course_utils.loops import _shares, items
+from course_utils.loops import counts, items
 
 
 def pieces(batch: Any, size: int) -> list:
@@ -99,11 +99,12 @@ class Fit:
 
 def _backward(model, window, loss_fn, weight, autocast, scaler) -> Tensor:
     model.zero_grad()
+    held = counts(window, weight)
     window_loss = torch.zeros(())
-    for batch, share in zip(window, _shares(window, weight), strict=True):
-        if share:
+    for batch, count in zip(window, held, strict=True):
+        if count:
             with autocast:
-                loss = loss_fn(model, batch) * share
+                loss = loss_fn(model, batch) * (count / sum(held))
             (scaler.scale(loss) if scaler else loss).backward()
             window_loss = window_loss.to(loss) + loss.detach()
     return window_loss

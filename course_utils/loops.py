@@ -133,7 +133,7 @@ def _rounds(ranks: Alone, given: Iterator[list], weight: Callable) -> Iterator[t
     """
     while True:
         window = next(given, [])
-        held = [(batch, count) for batch, count in zip(window, _counts(window, weight), strict=True) if count]
+        held = [(batch, count) for batch, count in zip(window, counts(window, weight), strict=True) if count]
         ranks.compare(len(held))
         mine = [sum(count for _, count in held), bool(held), bool(window)]
         total, holding, going = ranks.add_up(mine)
@@ -182,7 +182,7 @@ def evaluate(
     total, seen = 0.0, 0
     try:
         for batch in batches:
-            (count,) = _counts([batch], weight)
+            (count,) = counts([batch], weight)
             if count:
                 total += float(metric(ranks.local, batch)) * count
                 seen += count
@@ -195,12 +195,17 @@ def evaluate(
     return total / seen
 
 
-def _counts(window: list, weight: Callable) -> list[float]:
-    counts = [float(weight(batch)) for batch in window]
-    for count in counts:
+def counts(window: list, weight: Callable[[Any], float]) -> list[float]:
+    """How many items or tokens each micro-batch of a window holds; `ValueError` for what is no such number.
+
+    >>> counts([torch.zeros(3), torch.zeros(1)], items)
+    [3.0, 1.0]
+    """
+    held = [float(weight(batch)) for batch in window]
+    for count in held:
         if not (isfinite(count) and count >= 0):
             raise ValueError(f"weight(batch) must be a number of items or tokens, 0 or more, got {count}")
-    return counts
+    return held
 
 
 def _check(autocast: Any, scaler: Any, max_norm: float | None, scheduler: LRScheduler | None) -> None:

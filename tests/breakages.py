@@ -301,20 +301,20 @@ for name, function, old, new in (
     (
         "package: train_epoch divides the tail by N",
         loops.train_epoch,
-        "loss_fn(model, batch) * share",
-        "loss_fn(model, batch) * share * len(window) / n",
+        "loss_fn(reached, batch) * share",
+        "loss_fn(reached, batch) * share * len(window) / n",
     ),
     (
         "package: train_epoch weighs by sequences in place of tokens",
         loops._rounds,
-        "_counts(window, weight)",
-        "_counts(window, items)",
+        "counts(window, weight)",
+        "counts(window, items)",
     ),
     (
         "package: train_epoch does not weigh under a scaler",
         loops.train_epoch,
-        "loss_fn(model, batch) * share",
-        "loss_fn(model, batch) * (1 if scaler.is_enabled() else share)",
+        "loss_fn(reached, batch) * share",
+        "loss_fn(reached, batch) * (1 if scaler.is_enabled() else share)",
     ),
     (
         "package: train_epoch updates the scale per micro-batch",
