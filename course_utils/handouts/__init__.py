@@ -77,7 +77,11 @@ def _notebooks() -> dict[str, Path]:
 
 
 def _jobs(
-    notebooks: dict[str, Notebook], wanted: tuple[str, ...], formats: tuple[str, ...], names: tuple[str, ...], paper: str
+    notebooks: dict[str, Notebook],
+    wanted: tuple[str, ...],
+    formats: tuple[str, ...],
+    names: tuple[str, ...],
+    paper: str,
 ) -> Iterator[Job]:
     for edition in editions.EDITIONS:
         if edition in wanted:

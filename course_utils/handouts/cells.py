@@ -25,6 +25,7 @@ class Part:
     answer: str = ""  # of a prediction; the verdict on a solution
     options: list[str] = field(default_factory=list)
     pairs: list[tuple[str, str]] = field(default_factory=list)  # cards: question, answer; hints: symptom, hint
+    rows: list[tuple[str, ...]] = field(default_factory=list)  # of a table, the header first
     number: int = 0  # of a prediction; lines to leave for an exercise
     name: str = ""  # of a prediction, in the code
     png: bytes = b""
@@ -78,11 +79,15 @@ def _hidden(cell: dict, part: str) -> bool:
 def _refuse_errors(path: Path, cells: list[dict]) -> None:
     for place, cell in enumerate(cells, start=1):
         if cell["cell_type"] == "code" and cell.get("execution_count") is None:
-            raise HandoutError(f"{path}: cell {place} has not been run; run the notebook first: tests/execute.py {path}")
+            raise HandoutError(
+                f"{path}: cell {place} has not been run; run the notebook first: tests/execute.py {path}"
+            )
         for output in cell.get("outputs", []):
             if output["output_type"] == "error":
                 what = f"{output.get('ename')}: {output.get('evalue')}"
-                raise HandoutError(f"{path}: cell {place} ends in an error ({what}); mend it and run the notebook again")
+                raise HandoutError(
+                    f"{path}: cell {place} ends in an error ({what}); mend it and run the notebook again"
+                )
 
 
 def _unfold(source: str) -> str:
@@ -177,7 +182,8 @@ def _output(output: dict, spoiler: bool) -> list[Part]:
     if html and re.match(r"(Right|Not done yet|Not yet right)", text):
         return [Part("verdict", text)]
     if "<table" in html:
-        return [Part("table", html, spoiler=spoiler)]
+        rows = [tuple(row.split(" | ")) for row in text.splitlines() if " | " in row]
+        return [Part("table", html, rows=rows, spoiler=spoiler)]
     return [Part("output", text, spoiler=spoiler)] if text else []
 
 

@@ -14,10 +14,10 @@ from course_utils.handouts.cells import Notebook, Part
 EDITIONS = {"learner": "Learner's handout", "instructor": "Instructor's handout"}
 
 _INTRODUCTION = {
-    "learner": "Tick a box before you read on: each prediction is answered further down. Code that answers one is printed "
-    "without its output; run the notebook to see it. Hints are on the last page, answers in the notebook.",
-    "instructor": "As the learner's handout, with answers, solutions and evidence. *Evidence* names the fact that a cell "
-    "shows, its entry in `data/claims.csv`, what is commonly believed, and a change under which the cell fails.",
+    "learner": "Tick a box before you read on: each prediction is answered further down. Code that answers one is "
+    "printed without its output and assertions; run the notebook to see them. Hints are on the last page.",
+    "instructor": "As the learner's handout, with answers, solutions and evidence. *Evidence* names the fact that a "
+    "cell shows (`data/claims.csv` lists them), what is commonly believed, and a change under which the cell fails.",
 }
 _VERDICT = {
     "true": "true",
@@ -175,8 +175,12 @@ class _Instructor(_Page):
         """Headings with the minutes of their sections."""
 
         def timed(heading: re.Match) -> str:
-            minutes = self.notebook.sections.get(section(heading[1]))
-            return heading[0] if minutes is None else f"{heading[0]} [{minutes} min]{{.minutes}}"
+            for names, minutes in self.notebook.sections.items():
+                first, *others = names.split(", ")
+                if first == section(heading[1]):
+                    joined = f", with {' and '.join(others)}" if others else ""
+                    return f"{heading[0]} [{minutes} min{joined}]{{.minutes}}"
+            return heading[0]
 
         yield re.sub(r"^## (.+)$", timed, part.text, flags=re.M)
 

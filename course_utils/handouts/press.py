@@ -18,7 +18,7 @@ def require_tools() -> None:
     """**Raises:** `HandoutError` if pandoc or Typst is not installed."""
     missing = [name for name in ("pypandoc", "typst") if find_spec(name) is None]
     if missing:
-        raise HandoutError(f"{' and '.join(missing)} not found; install the extra: pip install -e \".[handouts]\"")
+        raise HandoutError(f'{" and ".join(missing)} not found; install the extra: pip install -e ".[handouts]"')
 
 
 def pdf(text: str, figures: dict[str, bytes], title: str, edition: str, paper: str, template: str = "handout") -> bytes:
