@@ -57,25 +57,19 @@ PLANS = (
             Pause("Break", 15),
             Visit("02b_forgetting", (_BEGIN, *_steps(3, 4), _SEE), "the bug has an exact name"),
             Visit(
-                "03_accumulation", (_BEGIN, *_steps(1, 2, 3, 7, 8), _SEE, _TURN, _END), "the window is the large batch"
+                "03_accumulation", (_BEGIN, *_steps(1, 2, 3, 7, 8), _SEE, _TURN, _END), "the window is a large batch"
             ),
             Pause("Break", 10),
-            Visit(
-                "03b_windows", (_BEGIN, *_steps(2, 3, 5, 6, 7), _SEE, _TURN, _END), "tails and unequal micro-batches"
-            ),
-            Visit(
-                "04_exactness", (_BEGIN, *_steps(1, 2), _SEE), "the table of what is exact; hand out the cheat sheet"
-            ),
-            Visit(
-                "08_pitfalls", (_BEGIN, *_steps(1, 2, 3), _END), "what a curve does not show, and what the auditor does"
-            ),
+            Visit("03b_windows", (_BEGIN, *_steps(2, 3, 5, 6, 7), _SEE, _TURN, _END), "tails, unequal pieces"),
+            Visit("04_exactness", (_BEGIN, *_steps(1, 2), _SEE), "what is exact; hand out the cheat sheet"),
+            Visit("08_pitfalls", (_BEGIN, *_steps(1, 2, 3), _END), "what a curve does not show, and an audit does"),
             Pause("Questions; what to read at home", 15),
         ),
     ),
     Plan(
         "A full day",
-        "As above, and from there to tokens, mixed precision and the clinic. At the end everybody has audited a script, "
-        "if possible one of their own.",
+        "As above, and from there to tokens, mixed precision and the clinic. At the end everybody has audited a "
+        "script, if possible one of their own.",
         "9:00",
         450,
         (
