@@ -197,7 +197,8 @@ class _Instructor(_Page):
         yield div("inline-hints", *_definitions(part.pairs))
 
     def show_solution(self, part: Part) -> Iterable[str]:
-        yield div("solution", "**Solution**", code(part.text), verbatim(part.answer))
+        together = str(len(part.text.splitlines()) < 40).lower()
+        yield div(f"{{.solution together={together}}}", "**Solution**", code(part.text), verbatim(part.answer))
 
     def show_cards(self, part: Part) -> Iterable[str]:
         for question, answer in part.pairs:
@@ -208,7 +209,7 @@ class _Instructor(_Page):
         if fact is None or part.text in self.seen:
             return
         self.seen.add(part.text)
-        believed = f"*Believed:* {verbatim(fact['belief'])} ({_VERDICT[fact['verdict']]})."
+        believed = f"*Believed:* {verbatim(fact['belief'].rstrip('.'))} ({_VERDICT[fact['verdict']]})."
         yield div(
             "evidence",
             f"**Evidence** `{part.text}`. {verbatim(fact['statement'])} {believed} {falsifier(fact['falsifier'])}",
