@@ -140,8 +140,8 @@ class _Learner(_Page):
         yield div("measured", f"**Prediction {part.number}**, measured: []{{.blank}}")
 
     def show_exercise(self, part: Part) -> Iterable[str]:
-        together = str(len(part.text.splitlines()) + 2 * part.number < 60).lower()
-        yield div(f"{{.exercise together={together}}}", code(part.text), div(f"{{.room lines={part.number}}}", ""))
+        yield div("exercise", code(part.text))
+        yield div(f"{{.room lines={part.number}}}", "")
 
     def show_hints(self, part: Part) -> Iterable[str]:
         self.hints += part.pairs
