@@ -1,4 +1,5 @@
--- Pandoc's filter for screens: boxes and lines that paper draws, and tables that a notebook displays.
+-- Pandoc's filter for screens: boxes that can be ticked (pandoc makes them of these two signs), and tables that a
+-- notebook displays.
 
 function RawBlock(block)
   if block.format == 'html' and block.text:find('<table') then
@@ -9,7 +10,7 @@ end
 function Span(span)
   local name = span.classes[1]
   if name == 'open' then return pandoc.Str('☐') end
-  if name == 'ticked' then return pandoc.Str('☑') end
+  if name == 'ticked' then return pandoc.Str('☒') end
 end
 
 function Div(div)
