@@ -383,7 +383,7 @@ def test_an_unknown_notebook_is_an_error_that_lists_the_known(tmp_path, capsys):
 def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["--edition", "plans", "--out", str(tmp_path / "file" / "build")]) == NOTHING_WRITTEN
-    assert f"cannot write in {tmp_path / 'file' / 'build'}: Not a directory" in capsys.readouterr().err
+    assert f"handouts: cannot write in {tmp_path / 'file' / 'build'}: " in capsys.readouterr().err
 
 
 def test_without_the_extra_the_error_says_what_to_install(tmp_path, monkeypatch, capsys):
@@ -424,10 +424,17 @@ def test_options_choose_what_is_built(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["learner"]
 
 
-def test_pandoc_s_and_typst_s_own_errors_are_passed_on(monkeypatch):
+def test_errors_of_pandoc_and_typst_are_passed_on(monkeypatch):
     with pytest.raises(HandoutError, match="A title: Typst says: unknown variable: no"):
         press.pdf("```{=typst}\n#no\n```", {}, "A title", "", "a4")
     failed = SimpleNamespace(returncode=1, stderr=b"no such filter", stdout=b"")
     monkeypatch.setattr(press.subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(HandoutError, match="pandoc says: no such filter"):
+        press.html("text", {}, "A title")
+
+    def gone(*_, **__):
+        raise FileNotFoundError("no pandoc")
+
+    monkeypatch.setattr(press.subprocess, "run", gone)
+    with pytest.raises(HandoutError, match=r"pandoc cannot be run \(no pandoc\); install the extra"):
         press.html("text", {}, "A title")

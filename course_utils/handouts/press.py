@@ -10,6 +10,7 @@ from course_utils.handouts.cells import HandoutError
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAPERS = ("a4", "letter")
+_INSTALL = 'install the extra: pip install -e ".[handouts]"'
 # Markdown as Jupyter reads it, and names for what is in the text.
 _DIALECT = "commonmark+attributes+bracketed_spans+fenced_divs+pipe_tables+raw_attribute+smart+tex_math_dollars"
 
@@ -18,7 +19,7 @@ def require_tools() -> None:
     """**Raises:** `HandoutError` if pandoc or Typst is not installed."""
     missing = [name for name in ("pypandoc", "typst") if find_spec(name) is None]
     if missing:
-        raise HandoutError(f'{" and ".join(missing)} not found; install the extra: pip install -e ".[handouts]"')
+        raise HandoutError(f"{' and '.join(missing)} not found; {_INSTALL}")
 
 
 def pdf(text: str, figures: dict[str, bytes], title: str, edition: str, paper: str, template: str = "handout") -> bytes:
@@ -35,7 +36,7 @@ def pdf(text: str, figures: dict[str, bytes], title: str, edition: str, paper: s
             Path(folder, name).write_bytes(png)
         for file in (*TEMPLATES.glob("*.typ"), *TEMPLATES.glob("*.tmTheme")):
             Path(folder, file.name).write_bytes(file.read_bytes())
-        Path(folder, "main.typ").write_text(head + body, encoding="utf-8")
+        Path(folder, "main.typ").write_text(head + body, encoding="utf-8", newline="\n")
         try:
             return typst.compile(Path(folder, "main.typ"), root=folder, ignore_system_fonts=True, timestamp=0)
         except typst.TypstError as problem:
@@ -56,8 +57,11 @@ def html(text: str, figures: dict[str, bytes], title: str) -> bytes:
 def _pandoc(text: str, *options: str) -> str:
     import pypandoc
 
-    command = [pypandoc.get_pandoc_path(), f"--from={_DIALECT}", *options]
-    run = subprocess.run(command, input=text.encode("utf-8"), capture_output=True, check=False)
+    try:
+        command = [pypandoc.get_pandoc_path(), f"--from={_DIALECT}", *options]
+        run = subprocess.run(command, input=text.encode("utf-8"), capture_output=True, check=False)
+    except OSError as problem:  # pypandoc without its pandoc
+        raise HandoutError(f"pandoc cannot be run ({problem}); {_INSTALL}") from problem
     if run.returncode:
         raise HandoutError(f"pandoc says: {run.stderr.decode('utf-8', 'replace').strip()}")
     return run.stdout.decode("utf-8").replace("\r\n", "\n")
