@@ -236,6 +236,16 @@ def test_no_word_of_a_pdf_leaves_its_column(built):
         assert max(float(right) for _, right in words) <= width - margin
 
 
+def test_no_line_of_code_or_of_output_is_broken(built):
+    out, _ = built
+    for edition, text in (("learner", learner("02_zeroing")[0]), ("instructor", instructor("02_zeroing")[0])):
+        printed = {" ".join(line.split()) for line in text_of(out / edition / "02_zeroing.pdf").splitlines()}
+        blocks = re.findall(r"^```(?:python|output)\n(.*?)^```", text, flags=re.M | re.S)
+        lines = [" ".join(line.split()) for block in blocks for line in block.splitlines() if line.strip()]
+        assert len(lines) > 150
+        assert [line for line in lines if line not in printed] == []
+
+
 def test_html_is_one_file_with_its_figures_inside(built):
     out, _ = built
     text = (out / "learner/02_zeroing.html").read_text(encoding="utf-8")
