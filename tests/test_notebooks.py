@@ -35,6 +35,10 @@ def tags(cell) -> list[str]:
     return cell.metadata.get("tags", [])
 
 
+def for_learners(notebook) -> list:
+    return [cell for cell in notebook.cells if "instructor" not in tags(cell)]
+
+
 def folded(cell, part: str) -> bool:
     return cell.metadata.get("jupyter", {}).get(f"{part}_hidden", False)
 
@@ -97,7 +101,7 @@ def test_the_title_cell_gives_time_prerequisites_and_aims(notebook):
 
 @each_lesson
 def test_it_has_a_readable_length(notebook):
-    assert 20 <= len(notebook.cells) <= 40
+    assert 20 <= len(for_learners(notebook)) <= 40  # a learner does not read what is folded for the instructor
     for cell in code(notebook):
         longest = max(map(len, cell.source.splitlines()), default=0)
         assert longest <= 120 or folded(cell, "source"), f"a line of {longest} characters: {cell.source[:80]}"
@@ -135,7 +139,24 @@ def test_every_exercise_has_a_stub_hints_and_a_checked_solution(notebook):
             expected = "Right." if "solution" in tags(cell) else "Not done yet."
             assert expected in text_of(cell), f"the check says: {text_of(cell)}"
             assert "assert check(" in cell.source or "solution" not in tags(cell)
-    assert prose(notebook).count("<details><summary>") >= 2
+    assert "\n".join(cell.source for cell in for_learners(notebook)).count("<details><summary>") >= 2
+
+
+@each_notebook
+def test_the_instructor_has_one_folded_cell_whose_minutes_add_up_to_those_of_the_title(notebook):
+    (cell,) = [cell for cell in notebook.cells if "instructor" in tags(cell)]
+    assert cell.cell_type == "markdown"
+    assert cell.source.startswith("<details><summary>For the instructor")
+    assert cell.source.endswith("</details>")
+    minutes = {names: int(number) for names, number in re.findall(r"^\| ([^|]+) \| (\d+) \|$", cell.source, flags=re.M)}
+    headings = re.findall(r"^## (.*?)(?: · .*)?$", prose(notebook), flags=re.M)
+    assert [heading for names in minutes for heading in names.split(", ")] == headings
+    assert min(minutes.values()) >= 1
+    assert sum(minutes.values()) == int(re.search(r"\*\*(\d+) minutes", notebook.cells[0].source)[1])
+    exercises = re.findall(r"^\*\*(?:\w+ exercise, )?(\d+) minutes\.\*\*", prose(notebook), flags=re.M)
+    assert sum(map(int, exercises)) == minutes.get("Your turn", 0)
+    for what in ("**Ask**", "**Listen for**"):
+        assert len(re.findall(r"^- ", cell.source.partition(what)[2].partition("\n\n**")[0], flags=re.M)) >= 2, what
 
 
 @each_notebook

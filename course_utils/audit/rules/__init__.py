@@ -1,6 +1,7 @@
 """The rules: each reads the story of a run and says what is wrong in it, with its evidence. One function a rule.
 
-To add a rule, write a function of a `Story` that yields findings, and enter it in `RULES`.
+To add a rule, write a function of a `Story` that yields findings, and enter it in `RULES`. Its docstring says how the
+bug shows and how it is mended; the cheat sheet prints it.
 """
 
 from dataclasses import replace

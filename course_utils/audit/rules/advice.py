@@ -9,6 +9,10 @@ from course_utils.audit.story import Story
 
 
 def held_graphs(story: Story) -> Iterator[Finding]:
+    """Memory grows with N, or from batch to batch.
+
+    Mend: backward on each micro-batch; .item() or .detach() for the log.
+    """
     again = [call for call in story.backwards if call.again]
     if again:
         yield Finding(
@@ -46,6 +50,10 @@ def held_graphs(story: Story) -> Iterator[Finding]:
 
 
 def batchnorm(story: Story) -> Iterator[Finding]:
+    """The gradient depends on who shares a micro-batch.
+
+    Mend: GroupNorm or LayerNorm, or freeze the layer with eval().
+    """
     for lane in story.lanes:
         moved = [w for w in story.of(lane) if w.size > 1 and w.batchnorm >= w.size]
         if moved:
@@ -62,6 +70,10 @@ def batchnorm(story: Story) -> Iterator[Finding]:
 
 
 def low_precision_accumulation(story: Story) -> Iterator[Finding]:
+    """Long windows lose gradient.
+
+    Mend: float32 weights under autocast, or a sum in float32.
+    """
     for lane in story.lanes:
         low = [w for w in story.of(lane) if w.dtype in (torch.bfloat16, torch.float16) and w.size > 1]
         if low:

@@ -21,6 +21,10 @@ def _same(values: list[float], tolerance: float = 1e-3) -> bool:
 
 
 def loss_scale(story: Story) -> Iterator[Finding]:
+    """The gradient's norm grows with N; another N wants another rate.
+
+    Mend: divide each mean once, by the micro-batches of its window, or weigh it by items.
+    """
     for lane in story.lanes:
         windows = [w for w in story.of(lane) if w.fresh and not w.skipped]
         n = story.size(lane)
@@ -150,6 +154,10 @@ def _tail_scale(lane: str, windows: list[Window], full: Window, n: int) -> Itera
 
 
 def token_weights(story: Story) -> Iterator[Finding]:
+    """Losses agree, gradients do not; short sequences count more.
+
+    Mend: each mean times its items over the items of the window.
+    """
     for lane in story.lanes:
         wrong = []
         windows = [w for w in story.of(lane) if w.size >= 2 and not w.skipped]

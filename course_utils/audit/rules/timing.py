@@ -7,6 +7,10 @@ from course_utils.audit.story import Clip, Story, Window
 
 
 def clip_timing(story: Story) -> Iterator[Finding]:
+    """N norms per update, or norms of max_norm / scale.
+
+    Mend: once per window: last backward, unscale_(), clip, step.
+    """
     found: dict[str, tuple[Window, Clip, str]] = {}
     for window in story.windows:
         for clip in window.clips:
@@ -40,6 +44,10 @@ def clip_timing(story: Story) -> Iterator[Finding]:
 
 
 def scaler_timing(story: Story) -> Iterator[Finding]:
+    """Items count unequally, or the scaler refuses a call.
+
+    Mend: unscale_() and update() once per window, one scaler for the run.
+    """
     for lane in story.lanes:
         windows = story.of(lane)
         for window in windows:
@@ -89,6 +97,10 @@ def scaler_timing(story: Story) -> Iterator[Finding]:
 
 
 def scheduler_cadence(story: Story) -> Iterator[Finding]:
+    """The warm-up is over N times too early.
+
+    Mend: tick once per update that was made; count lengths in updates.
+    """
     for lane in story.lanes:
         windows = [w for w in story.of(lane) if w.fresh]
         inside = [w for w in windows if w.ticks]
@@ -124,6 +136,10 @@ def scheduler_cadence(story: Story) -> Iterator[Finding]:
 
 
 def sync_cadence(story: Story) -> Iterator[Finding]:
+    """Ranks drift apart, or average N times per update.
+
+    Mend: no_sync() around forward and backward of all micro-batches but the last.
+    """
     for lane in story.lanes:
         windows = [w for w in story.of(lane) if w.fresh and all(call.synced is not None for call in w.fresh)]
         apart = [w for w in windows if not w.fresh[-1].synced]

@@ -8,6 +8,10 @@ from course_utils.audit.story import Story, Window
 
 
 def stale_gradients(story: Story) -> Iterator[Finding]:
+    """Learns faster at a small rate, swings or diverges at a usual one.
+
+    Mend: zero_grad() between each step and the next backward, also after a skipped step.
+    """
     for lane in story.lanes:
         windows = story.of(lane)
         wrong = [window for window in windows if window.stale]
@@ -51,6 +55,10 @@ def strange_first_window(story: Story) -> Iterator[Finding]:
 
 
 def discarded_gradients(story: Story) -> Iterator[Finding]:
+    """Learns slowly or not at all, and N makes no difference.
+
+    Mend: zero after the step, and nowhere inside a window.
+    """
     useful = {call.line for call in story.backwards if call.used}
     for lane in dict.fromkeys(zeroing.lane for zeroing in story.zeroings):
         lost = [(z, call) for z in story.zeroings if z.lane == lane for call in z.lost if not call.used]
@@ -77,6 +85,10 @@ def discarded_gradients(story: Story) -> Iterator[Finding]:
 
 
 def empty_step(story: Story) -> Iterator[Finding]:
+    """Weights stand still; before the step there is no gradient.
+
+    Mend: backward, step, zero, in this order.
+    """
     for lane in story.lanes:
         windows = story.of(lane)
         empty = [w for w in windows if not (w.held or w.assigned or w.skipped)]
@@ -100,7 +112,10 @@ def empty_step(story: Story) -> Iterator[Finding]:
 
 
 def foreign_gradients(story: Story) -> Iterator[Finding]:
-    """A step uses calls of a loss that another optimizer is stepped on, and calls that do not reach that one."""
+    """One of two networks, as in a GAN, does not get on: a step also uses the loss of the other's optimizer.
+
+    Mend: zero its parameters right before its own backward, or freeze them in the other's.
+    """
     for lane in story.lanes:
         for other in story.lanes:
             if other == lane:
@@ -133,6 +148,10 @@ def foreign_gradients(story: Story) -> Iterator[Finding]:
 
 
 def orphan_parameters(story: Story) -> Iterator[Finding]:
+    """A part never changes; its .grad stays None.
+
+    Mend: make the optimizer from the model that is trained, after it was moved or wrapped.
+    """
     unowned, where = story.unowned
     for lane, (_, total) in story.never.items():
         if total == 0:
@@ -189,6 +208,10 @@ def _declared_sizes(story: Story, windows: list[Window]) -> list[int]:
 
 
 def irregular_window(story: Story) -> Iterator[Finding]:
+    """The first update comes early: windows of 1, N, N.
+
+    Mend: (i + 1) % N == 0, or loop over windows.
+    """
     for lane in story.lanes:
         windows = [w for w in story.of(lane) if w.fresh]
         sizes = [w.size for w in windows]
@@ -242,6 +265,10 @@ def _irregular(lane: str, window: Window, sizes: list[int], why: str) -> Finding
 
 
 def leftover_gradients(story: Story) -> Iterator[Finding]:
+    """Fewer updates than batches / N, rounded up.
+
+    Mend: an update from the short window at the end of every epoch.
+    """
     useful = {call.line for call in story.backwards if call.used}
     for lane, calls in story.leftover.items():
         elsewhere = useful and not any(call.line in useful for call in calls)
