@@ -353,24 +353,12 @@ for name, function, old, new in (
 
 
 # What follows breaks something on every rank: a patch in this process would not reach the others.
-@contextmanager
-def synchronising_after_the_forward() -> Iterator[None]:
-    """Every forward is prepared for an all-reduce, whatever `no_sync` says."""
-
-    def around(original):
-        def forward(self, *inputs, **kwargs):
-            flag, self.require_backward_grad_sync = self.require_backward_grad_sync, True
-            try:
-                return original(self, *inputs, **kwargs)
-            finally:
-                self.require_backward_grad_sync = flag
-
-        return forward
-
-    with patched(nn.parallel.DistributedDataParallel, "forward", around):
-        yield
-
-
+HOLDS_BOTH = (
+    "with ranks.micro_batch(last=k == len(window)):\n"
+    "                with autocast:\n"
+    "                    loss = loss_fn(reached, batch) * share\n"
+    "                scaler.scale(loss).backward()\n"
+)
 LAST = "nullcontext() if last else self.model.no_sync()"
 ON_RANKS = {
     "torch: zero_grad does nothing": BREAKAGES["torch: zero_grad does nothing"],
@@ -380,7 +368,15 @@ ON_RANKS = {
     "package: train_epoch synchronises every micro-batch": functools.partial(
         edited, sync.Copies.micro_batch, LAST, "nullcontext()"
     ),
-    "package: train_epoch enters no_sync after the forward": synchronising_after_the_forward,
+    "package: train_epoch enters no_sync after the forward": functools.partial(
+        edited,
+        loops.train_epoch,
+        HOLDS_BOTH,
+        "with autocast:\n"
+        "                loss = loss_fn(reached, batch) * share\n"
+        "            with ranks.micro_batch(last=k == len(window)):\n"
+        "                scaler.scale(loss).backward()\n",
+    ),
     "package: train_epoch divides by what its own rank holds": functools.partial(
         edited,
         loops._rounds,
