@@ -3,6 +3,7 @@
 Widgets' ids, the state of widgets, times and versions go; text, HTML and images stay.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 def execute(path: Path) -> None:
     """Runs one notebook from the top and writes it back; it stays as it was if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
+    os.environ.setdefault("TQDM_DISABLE", "1")  # a bar comes only where a machine is slow
     where = {"metadata": {"path": path.parent}}
     NotebookClient(notebook, timeout=120, coalesce_streams=True, resources=where).execute()
     clean(notebook)
