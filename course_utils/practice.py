@@ -1,4 +1,4 @@
-"""The interactive parts of a notebook: predictions, exercises, recall cards, sliders.
+"""The interactive parts of a notebook: predictions, exercises, recall cards, the progress line, sliders.
 
 Thin shells. Each shows a widget where a kernel is live and the same in plain HTML where none is (on GitHub, in print),
 never the text of a widget. Widgets are imported when the first one is made.
@@ -10,17 +10,24 @@ from html import escape
 from typing import Any
 
 from course_utils.exercises import Verdict, judge
+from course_utils.score import Score
 
 _BOX = "border-left:4px solid {color};padding:0.4em 0.9em;margin:0.3em 0"
 _ASK, _RIGHT, _WRONG = "#0072B2", "#009E73", "#D55E00"
+
+_score = Score()  # of the notebook that this kernel runs
+_line: Any = None  # the widget that shows it, once there is one
 
 
 class Guess:
     """A prediction: made by the learner before the experiment, compared with what was measured after it."""
 
-    def __init__(self, options: Sequence[str], widget: Any):
+    def __init__(self, question: str, options: Sequence[str], widget: Any):
+        self._question = question
         self._options = options
         self._widget = widget
+        _score.ask(question)
+        widget.observe(lambda change: _count(_score.choose, question), names="value")
 
     @property
     def choice(self) -> str | None:
@@ -40,6 +47,8 @@ class Guess:
         answer = str(answer)
         if answer not in self._options:
             raise ValueError(f"measured {answer!r}, which is none of the options {self._options}")
+        if self.choice is not None:
+            _count(_score.compare, self._question, self.choice == answer)
         if self.choice is None:
             _box(_ASK, f"Measured: {answer}. (You made no prediction: choose one above first, and it is compared.)")
         elif self.choice == answer:
@@ -70,17 +79,22 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
         f'<div style="{_BOX.format(color=_ASK)}"><b>Predict:</b> {escape(question)}{boxes}</div>',
         f"Predict: {question}" + "".join(f"\n  [ ] {option}" for option in options),
     )
-    return Guess(options, choice)
+    return Guess(question, options, choice)
 
 
-def check(exercise: str, answer: Callable) -> Verdict:
+def check(exercise: str, answer: Callable, solution: bool = False, limit: float = 20.0) -> Verdict:
     """Runs a learner's answer to an exercise and says whether it is right, or which bug it has and how that shows.
+
+    **Arguments:** `exercise`: its name; `answer`: the learner's function; `solution`: the answer is the notebook's own,
+    so it does not count as the learner's; `limit`: seconds after which the answer is stopped.
 
     **Returns:** the `Verdict`, with `passed`, `bug` and `message`.
 
     **Raises:** `ValueError` for a name that no exercise has; never because of the answer.
     """
-    verdict = judge(exercise, answer)
+    verdict = judge(exercise, answer, limit)
+    if not solution:
+        _count(_score.judge, exercise, verdict.bug != "not-attempted", verdict.passed)
     message = verdict.message[:1].upper() + verdict.message[1:]
     if verdict.passed:
         _box(_RIGHT, f"Right. {message}")
@@ -92,13 +106,37 @@ def check(exercise: str, answer: Callable) -> Verdict:
 
 
 def recall(*cards: tuple[str, str]) -> None:
-    """Shows question cards whose answers unfold: each card is a pair of question and answer."""
-    html = "".join(
+    """Shows question cards whose answers unfold, with a box to tick for each that was known, and the progress line.
+
+    **Arguments:** `cards`: pairs of question and answer.
+    """
+    from ipywidgets import HTML, Checkbox, HBox, Layout, VBox
+
+    folded = [
         f'<details style="{_BOX.format(color=_ASK)}"><summary>{escape(question)}</summary>'
         f'<div style="padding-top:0.4em">{escape(answer)}</div></details>'
         for question, answer in cards
-    )
-    _show(html, "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards))
+    ]
+    _score.deal([question for question, _ in cards])
+    rows = []
+    for (question, _), card in zip(cards, folded, strict=True):
+        known = Checkbox(description="I knew it", indent=False, layout=Layout(width="7em", flex="0 0 auto"))
+        known.observe(lambda change, question=question: _count(_score.know, question, change.new), names="value")
+        rows.append(HBox([HTML(card, layout=Layout(flex="1 1 0%", min_width="0")), known]))
+    _display(VBox(rows), "".join(folded), "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards))
+    progress()
+
+
+def progress() -> None:
+    """A line that says how many predictions and exercises of this notebook were right so far, and how many cards known.
+
+    Where a kernel is live it counts along. The notebook's own solutions do not count.
+    """
+    global _line
+    from ipywidgets import HTML
+
+    _line = HTML(_score_html())
+    _display(_line, _score_html(), _score.text())
 
 
 def explore(draw: Callable, **options: Sequence) -> None:
@@ -143,6 +181,17 @@ def explore(draw: Callable, **options: Sequence) -> None:
     ranges = "; ".join(f"{name} from {slider.options[0]} to {slider.options[-1]}" for name, slider in sliders.items())
     note = f"Sliders: {ranges}. They move when this cell has been run."
     _display(box, f"<p><i>{escape(note)}</i></p>", note)
+
+
+def _count(event: Callable, *what: Any) -> None:
+    """Tells the score, and shows it anew where it is shown."""
+    event(*what)
+    if _line is not None:
+        _line.value = _score_html()
+
+
+def _score_html() -> str:
+    return f'<div style="{_BOX.format(color=_ASK)}">{escape(_score.text())}</div>'
 
 
 def _box(color: str, text: str) -> None:

@@ -40,7 +40,8 @@ ROOMS = {  # what each may import, apart from the standard library; lower rooms 
         "plots",
         "matplotlib",
     },  # course_utils for its path, zoo for its file's name
-    "practice": {"exercises", "plots", "ipywidgets", "IPython"},
+    "score": set(),
+    "practice": {"exercises", "plots", "score", "ipywidgets", "IPython"},
 }
 
 

@@ -6,7 +6,8 @@ import IPython.display
 import pytest
 from ipywidgets import HTML, Dropdown, Image, SelectionSlider
 
-from course_utils import check, explore, plots, practice, predict, recall
+from course_utils import check, explore, plots, practice, predict, progress, recall
+from course_utils.score import Score
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -117,16 +118,76 @@ def test_a_check_of_an_unknown_exercise_is_an_error(shown):
     assert shown == []
 
 
-# recall
+# recall and progress
 
 
-def test_cards_fold_their_answers_away(shown):
+@pytest.fixture
+def score(monkeypatch):
+    """A score as at the beginning of a notebook."""
+    monkeypatch.setattr(practice, "_score", Score())
+    monkeypatch.setattr(practice, "_line", None)
+    return practice._score
+
+
+def test_cards_fold_their_answers_away(shown, score):
     recall(("When is x < 0?", "Never & always."), ("Why?", "Because."))
-    (bundle,) = shown
-    assert bundle["text/html"].count("<details") == 2
-    assert "<summary>When is x &lt; 0?</summary>" in bundle["text/html"]
-    assert "Never &amp; always." in bundle["text/html"]
-    assert bundle["text/plain"] == "Q: When is x < 0?\nA: Never & always.\nQ: Why?\nA: Because."
+    cards, line = shown
+    assert cards["text/html"].count("<details") == 2
+    assert "<summary>When is x &lt; 0?</summary>" in cards["text/html"]
+    assert "Never &amp; always." in cards["text/html"]
+    assert cards["text/plain"] == "Q: When is x < 0?\nA: Never & always.\nQ: Why?\nA: Because."
+    assert WIDGET in cards
+    assert "2 cards" in line["text/plain"]
+
+
+def test_the_progress_line_says_what_waits_when_nothing_was_answered(shown, score):
+    predict("Which?", ["a", "b"]).reveal("a")
+    check("slope", lambda f, w, h: ...)
+    check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h), solution=True)
+    progress()
+    text = "Nothing answered yet here. Waiting for you: 1 prediction, 1 exercise, 0 cards."
+    assert shown[-1]["text/plain"] == text
+    assert text in shown[-1]["text/html"]
+    assert WIDGET in shown[-1]
+
+
+def test_the_progress_line_counts_along(box, score, monkeypatch):
+    boxes = []
+    monkeypatch.setattr(practice, "_display", lambda widget, html, text: boxes.append(widget))
+    recall(("When?", "Now."), ("Why?", "Because."))
+    (cards, line), (first, second) = boxes, boxes[0].children
+
+    def says(predictions, exercises, cards):
+        return f"So far here: predictions {predictions}; exercises {exercises}; cards {cards}." in line.value
+
+    guess, other = (predict(question, ["a", "b"]) for question in ("Which?", "Who?"))
+    guess.choice = "a"
+    assert says("0 right of 1 made (2 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    guess.reveal("a")
+    other.choice = "a"
+    other.reveal("b")
+    assert says("1 right of 2 made (2 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    other.choice = "b"
+    other.reveal("b")  # chosen after the measurement
+    assert says("1 right of 2 made (2 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    check("slope", lambda f, w, h: 0.0)
+    assert says("1 right of 2 made (2 asked)", "0 passed of 1 tried (1 set)", "0 known of 2")
+    check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))
+    assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "0 known of 2")
+    first.children[1].value = second.children[1].value = True
+    assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "2 known of 2")
+    second.children[1].value = False
+    assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "1 known of 2")
+
+
+def test_a_cell_that_is_run_again_asks_and_deals_anew(box, score):
+    for _ in range(2):
+        predict("Which?", ["a", "b"]).choice = "a"
+        recall(("When?", "Now."))
+    assert "0 right of 1 made (1 asked)" in score.text()
+    assert "0 known of 1" in score.text()
+    predict("Which?", ["a", "b"])
+    assert score.text().startswith("Nothing answered yet")
 
 
 # explore
