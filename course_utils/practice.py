@@ -10,10 +10,8 @@ from html import escape
 from typing import Any
 
 from course_utils.exercises import Verdict, judge
+from course_utils.outputs import ASK, RIGHT, WRONG, box, folded, show_box, show_widget
 from course_utils.score import Score
-
-_BOX = "border-left:4px solid {color};padding:0.4em 0.9em;margin:0.3em 0"
-_ASK, _RIGHT, _WRONG = "#0072B2", "#009E73", "#D55E00"
 
 _score = Score()  # of the notebook that this kernel runs
 _line: Any = None  # the widget that shows it, once there is one
@@ -50,11 +48,11 @@ class Guess:
         if self.choice is not None:
             _count(_score.compare, self._question, self.choice == answer)
         if self.choice is None:
-            _box(_ASK, f"Measured: {answer}. (You made no prediction: choose one above first, and it is compared.)")
+            show_box(ASK, f"Measured: {answer}. (You made no prediction: choose one above first, and it is compared.)")
         elif self.choice == answer:
-            _box(_RIGHT, f"You predicted {self.choice}, and that is what was measured.")
+            show_box(RIGHT, f"You predicted {self.choice}, and that is what was measured.")
         else:
-            _box(_WRONG, f"You predicted {self.choice}; measured: {answer}.")
+            show_box(WRONG, f"You predicted {self.choice}; measured: {answer}.")
 
 
 def predict(question: str, options: Sequence[Any]) -> Guess:
@@ -74,9 +72,9 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
     choice = RadioButtons(options=options, value=None, layout=Layout(width="auto"))
     title = HTML(f"<b>Predict:</b> {escape(question)}")
     boxes = "".join(f"<div>&#9744; {escape(option)}</div>" for option in options)
-    _display(
+    show_widget(
         VBox([title, choice]),
-        f'<div style="{_BOX.format(color=_ASK)}"><b>Predict:</b> {escape(question)}{boxes}</div>',
+        box(ASK, f"<b>Predict:</b> {escape(question)}{boxes}"),
         f"Predict: {question}" + "".join(f"\n  [ ] {option}" for option in options),
     )
     return Guess(question, options, choice)
@@ -97,11 +95,11 @@ def check(exercise: str, answer: Callable, solution: bool = False, limit: float 
         _count(_score.judge, exercise, verdict.bug != "not-attempted", verdict.passed)
     message = verdict.message[:1].upper() + verdict.message[1:]
     if verdict.passed:
-        _box(_RIGHT, f"Right. {message}")
+        show_box(RIGHT, f"Right. {message}")
     elif verdict.bug == "not-attempted":
-        _box(_ASK, f"Not done yet. {message}")
+        show_box(ASK, f"Not done yet. {message}")
     else:
-        _box(_WRONG, f"Not yet right ({verdict.bug}). {message}")
+        show_box(WRONG, f"Not yet right ({verdict.bug}). {message}")
     return verdict
 
 
@@ -112,18 +110,14 @@ def recall(*cards: tuple[str, str]) -> None:
     """
     from ipywidgets import HTML, Checkbox, HBox, Layout, VBox
 
-    folded = [
-        f'<details style="{_BOX.format(color=_ASK)}"><summary>{escape(question)}</summary>'
-        f'<div style="padding-top:0.4em">{escape(answer)}</div></details>'
-        for question, answer in cards
-    ]
+    html = [folded(question, answer) for question, answer in cards]
     _score.deal([question for question, _ in cards])
     rows = []
-    for (question, _), card in zip(cards, folded, strict=True):
+    for (question, _), card in zip(cards, html, strict=True):
         known = Checkbox(description="I knew it", indent=False, layout=Layout(width="7em", flex="0 0 auto"))
         known.observe(lambda change, question=question: _count(_score.know, question, change.new), names="value")
         rows.append(HBox([HTML(card, layout=Layout(flex="1 1 0%", min_width="0")), known]))
-    _display(VBox(rows), "".join(folded), "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards))
+    show_widget(VBox(rows), "".join(html), "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards))
     progress()
 
 
@@ -136,7 +130,7 @@ def progress() -> None:
     from ipywidgets import HTML
 
     _line = HTML(_score_html())
-    _display(_line, _score_html(), _score.text())
+    show_widget(_line, _score_html(), _score.text())
 
 
 def explore(draw: Callable, **options: Sequence) -> None:
@@ -180,7 +174,7 @@ def explore(draw: Callable, **options: Sequence) -> None:
     redraw()
     ranges = "; ".join(f"{name} from {slider.options[0]} to {slider.options[-1]}" for name, slider in sliders.items())
     note = f"Sliders: {ranges}. They move when this cell has been run."
-    _display(box, f"<p><i>{escape(note)}</i></p>", note)
+    show_widget(box, f"<p><i>{escape(note)}</i></p>", note)
 
 
 def _count(event: Callable, *what: Any) -> None:
@@ -191,20 +185,4 @@ def _count(event: Callable, *what: Any) -> None:
 
 
 def _score_html() -> str:
-    return f'<div style="{_BOX.format(color=_ASK)}">{escape(_score.text())}</div>'
-
-
-def _box(color: str, text: str) -> None:
-    _show(f'<div style="{_BOX.format(color=color)}">{escape(text)}</div>', text)
-
-
-def _display(widget: Any, html: str, text: str) -> None:
-    """The widget where a kernel is live, its HTML equivalent where none is."""
-    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    _show(html, text, {"application/vnd.jupyter.widget-view+json": view})
-
-
-def _show(html: str, text: str, more: dict | None = None) -> None:
-    from IPython.display import display
-
-    display({**(more or {}), "text/html": html, "text/plain": text}, raw=True)
+    return box(ASK, escape(_score.text()))

@@ -41,7 +41,10 @@ ROOMS = {  # what each may import, apart from the standard library; lower rooms 
         "matplotlib",
     },  # course_utils for its path, zoo for its file's name
     "score": set(),
-    "practice": {"exercises", "plots", "score", "ipywidgets", "IPython"},
+    "outputs": {"IPython"},
+    "practice": {"exercises", "outputs", "plots", "score", "ipywidgets"},
+    "final": {"data", "outputs", "ipywidgets"},
+    "colab": {"data"},
 }
 
 

@@ -32,7 +32,7 @@ def shown(monkeypatch):
 def box(monkeypatch):
     """The widget of the next output."""
     widgets = []
-    monkeypatch.setattr(practice, "_display", lambda widget, html, text: widgets.append(widget))
+    monkeypatch.setattr(practice, "show_widget", lambda widget, html, text: widgets.append(widget))
     return lambda: widgets[-1]
 
 
@@ -153,9 +153,9 @@ def test_the_progress_line_says_what_waits_when_nothing_was_answered(shown, scor
 
 def test_the_progress_line_counts_along(box, score, monkeypatch):
     boxes = []
-    monkeypatch.setattr(practice, "_display", lambda widget, html, text: boxes.append(widget))
+    monkeypatch.setattr(practice, "show_widget", lambda widget, html, text: boxes.append(widget))
     recall(("When?", "Now."), ("Why?", "Because."))
-    (cards, line), (first, second) = boxes, boxes[0].children
+    (_, line), (first, second) = boxes, boxes[0].children
 
     def says(predictions, exercises, cards):
         return f"So far here: predictions {predictions}; exercises {exercises}; cards {cards}." in line.value

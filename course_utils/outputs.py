@@ -1,0 +1,36 @@
+"""What a cell shows: a widget where a kernel is live, the same in HTML and text where none is (on GitHub, in print)."""
+
+from html import escape
+from typing import Any
+
+BOX = "border-left:4px solid {color};padding:0.4em 0.9em;margin:0.3em 0"
+ASK, RIGHT, WRONG = "#0072B2", "#009E73", "#D55E00"
+
+
+def show_widget(widget: Any, html: str, text: str) -> None:
+    """The widget where a kernel is live, its HTML equivalent where none is."""
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    _show(html, text, {"application/vnd.jupyter.widget-view+json": view})
+
+
+def show_box(color: str, text: str) -> None:
+    """A text in a box of one of the colours of this module."""
+    _show(box(color, escape(text)), text)
+
+
+def box(color: str, html: str) -> str:
+    return f'<div style="{BOX.format(color=color)}">{html}</div>'
+
+
+def folded(question: str, answer: str) -> str:
+    """A question whose answer unfolds."""
+    return (
+        f'<details style="{BOX.format(color=ASK)}"><summary>{escape(question)}</summary>'
+        f'<div style="padding-top:0.4em">{escape(answer)}</div></details>'
+    )
+
+
+def _show(html: str, text: str, more: dict | None = None) -> None:
+    from IPython.display import display
+
+    display({**(more or {}), "text/html": html, "text/plain": text}, raw=True)
