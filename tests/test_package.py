@@ -44,7 +44,7 @@ ROOMS = {  # what each may import, apart from the standard library; lower rooms 
     "outputs": {"IPython"},
     "practice": {"exercises", "outputs", "plots", "score", "ipywidgets"},
     "final": {"data", "outputs", "ipywidgets"},
-    "colab": {"data"},
+    "colab": {"data", "final"},
 }
 
 
