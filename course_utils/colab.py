@@ -71,7 +71,11 @@ def edition(notebook: dict, name: str, repository: str = "") -> dict:
 
 
 def badge(name: str, repository: str) -> str:
-    """A picture that opens an edition in Colab, in Markdown."""
+    """A picture that opens an edition in Colab, in Markdown.
+
+    >>> badge("02_zeroing", "somebody/course").split("](")[-1]
+    'https://colab.research.google.com/github/somebody/course/blob/colab/02_zeroing.ipynb)'
+    """
     picture = "https://colab.research.google.com/assets/colab-badge.svg"
     return f"[![Open in Colab]({picture})]({_address(name, repository)})"
 

@@ -17,7 +17,7 @@ from html import escape
 from pathlib import Path
 
 from course_utils import data
-from course_utils.outputs import ASK, RIGHT, WRONG, box, folded, show_widget
+from course_utils.outputs import ASK, RIGHT, WRONG, as_static, box, folded, show_widget
 
 NUMBER = 20
 SHORT = 160  # characters; a long statement gives away that it is true
@@ -62,11 +62,15 @@ def final_test(seed: int = 1) -> None:
 
     button.on_click(score)
     static = "".join(folded(f"{number}. {q.text}", q.answer) for number, q in enumerate(questions, 1))
-    show_widget(VBox([*rows, button, total]), static, as_text(questions, seed))
+    show_widget(VBox([*rows, button, total]), as_static(static, as_text(questions, seed)))
 
 
 def is_right(question: Question, value: str | bool | None) -> bool:
-    """Whether a choice answers a statement rightly, or a card was known."""
+    """Whether a choice answers a statement rightly, or a card was known.
+
+    >>> is_right(Question("02_zeroing", "step() clears .grad.", "Not as it stands.", true=False), NOT)
+    True
+    """
     if question.true is None:
         return bool(value)
     return value == (TRUE if question.true else NOT)

@@ -7,18 +7,28 @@ BOX = "border-left:4px solid {color};padding:0.4em 0.9em;margin:0.3em 0"
 ASK, RIGHT, WRONG = "#0072B2", "#009E73", "#D55E00"
 
 
-def show_widget(widget: Any, html: str, text: str) -> None:
-    """The widget where a kernel is live, its HTML equivalent where none is."""
+def show_widget(widget: Any, static: dict[str, Any], metadata: dict | None = None) -> None:
+    """The widget where a kernel is live; where none is, what stands for it: its equivalent by type of content."""
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    _show(html, text, {"application/vnd.jupyter.widget-view+json": view})
+    _show({"application/vnd.jupyter.widget-view+json": view, **static}, metadata)
 
 
 def show_box(color: str, text: str) -> None:
     """A text in a box of one of the colours of this module."""
-    _show(box(color, escape(text)), text)
+    _show(as_static(box(color, escape(text)), text))
+
+
+def as_static(html: str, text: str) -> dict[str, str]:
+    """What `show_widget` shows where no kernel is live: HTML, and text where there is no HTML either."""
+    return {"text/html": html, "text/plain": text}
 
 
 def box(color: str, html: str) -> str:
+    """HTML with a line of a colour at its left.
+
+    >>> box(RIGHT, "Right.")
+    '<div style="border-left:4px solid #009E73;padding:0.4em 0.9em;margin:0.3em 0">Right.</div>'
+    """
     return f'<div style="{BOX.format(color=color)}">{html}</div>'
 
 
@@ -30,7 +40,7 @@ def folded(question: str, answer: str) -> str:
     )
 
 
-def _show(html: str, text: str, more: dict | None = None) -> None:
+def _show(bundle: dict[str, Any], metadata: dict | None = None) -> None:
     from IPython.display import display
 
-    display({**(more or {}), "text/html": html, "text/plain": text}, raw=True)
+    display(bundle, raw=True, metadata=metadata)

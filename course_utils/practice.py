@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from course_utils.exercises import Verdict, judge
-from course_utils.outputs import ASK, RIGHT, WRONG, box, folded, show_box, show_widget
+from course_utils.outputs import ASK, RIGHT, WRONG, as_static, box, folded, show_box, show_widget
 from course_utils.score import Score
 
 _score = Score()  # of the notebook that this kernel runs
@@ -74,8 +74,10 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
     boxes = "".join(f"<div>&#9744; {escape(option)}</div>" for option in options)
     show_widget(
         VBox([title, choice]),
-        box(ASK, f"<b>Predict:</b> {escape(question)}{boxes}"),
-        f"Predict: {question}" + "".join(f"\n  [ ] {option}" for option in options),
+        as_static(
+            box(ASK, f"<b>Predict:</b> {escape(question)}{boxes}"),
+            f"Predict: {question}" + "".join(f"\n  [ ] {option}" for option in options),
+        ),
     )
     return Guess(question, options, choice)
 
@@ -117,7 +119,8 @@ def recall(*cards: tuple[str, str]) -> None:
         known = Checkbox(description="I knew it", indent=False, layout=Layout(width="7em", flex="0 0 auto"))
         known.observe(lambda change, question=question: _count(_score.know, question, change.new), names="value")
         rows.append(HBox([HTML(card, layout=Layout(flex="1 1 0%", min_width="0")), known]))
-    show_widget(VBox(rows), "".join(html), "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards))
+    text = "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards)
+    show_widget(VBox(rows), as_static("".join(html), text))
     progress()
 
 
@@ -130,7 +133,7 @@ def progress() -> None:
     from ipywidgets import HTML
 
     _line = HTML(_score_html())
-    show_widget(_line, _score_html(), _score.text())
+    show_widget(_line, as_static(_score_html(), _score.text()))
 
 
 def explore(draw: Callable, **options: Sequence) -> None:
@@ -139,11 +142,11 @@ def explore(draw: Callable, **options: Sequence) -> None:
     **Arguments:** `draw`: a function of keyword arguments that returns a matplotlib figure; `options`: for each
     argument the values that its slider (for words, its list) offers, the first one to begin with.
 
-    An error in `draw` is shown in place of the figure.
+    An error in `draw` is shown in place of the figure. Where no kernel is live, the first figure is shown.
     """
     from ipywidgets import HTML, Dropdown, Image, Layout, SelectionSlider, VBox
 
-    from course_utils.plots import png
+    from course_utils.plots import png, size
 
     wrong = set(options) - set(inspect.signature(draw).parameters)
     if wrong or not options:
@@ -159,22 +162,28 @@ def explore(draw: Callable, **options: Sequence) -> None:
     sliders = {name: control(name, values) for name, values in options.items()}
     image = Image(value=b"", format="png", layout=Layout(max_width="750px"))
     message = HTML()
-    box = VBox()
+    shown = VBox()
 
-    def redraw(*_) -> None:
+    def redraw(*_) -> Any:
         try:
-            image.value = png(draw(**{name: slider.value for name, slider in sliders.items()}))
-            box.children = (*sliders.values(), image)
+            figure = draw(**{name: slider.value for name, slider in sliders.items()})
+            image.value = png(figure)
+            shown.children = (*sliders.values(), image)
+            return figure
         except Exception as error:
             message.value = f"<pre>{escape(type(error).__name__)}: {escape(str(error))}</pre>"
-            box.children = (*sliders.values(), message)
+            shown.children = (*sliders.values(), message)
+            return None
 
     for slider in sliders.values():
         slider.observe(redraw, names="value")
-    redraw()
+    first = redraw()
     ranges = "; ".join(f"{name} from {slider.options[0]} to {slider.options[-1]}" for name, slider in sliders.items())
     note = f"Sliders: {ranges}. They move when this cell has been run."
-    show_widget(box, f"<p><i>{escape(note)}</i></p>", note)
+    if first is None:
+        show_widget(shown, as_static(message.value, note))
+    else:
+        show_widget(shown, {"image/png": bytes(image.value), "text/plain": note}, size(first, note))
 
 
 def _count(event: Callable, *what: Any) -> None:

@@ -55,7 +55,9 @@ def test_every_code_cell_was_executed_in_order(notebook):
 @each_notebook
 def test_cells_that_say_something_have_their_outputs(notebook):
     for cell in code(notebook):
-        if re.search(r"^\s*(print|show|recall|explore|check)\(|= predict\(|\.reveal\(", cell.source, flags=re.M):
+        if re.search(
+            r"^\s*(print|show|recall|progress|explore|check)\(|= predict\(|\.reveal\(", cell.source, flags=re.M
+        ):
             assert cell.outputs, f"no output is stored for: {cell.source[:80]}"
         assert not any(output.output_type == "error" for output in cell.outputs)
 
@@ -97,7 +99,7 @@ def test_the_title_cell_gives_time_prerequisites_and_aims(notebook):
 
 @each_lesson
 def test_it_has_a_readable_length(notebook):
-    assert 20 <= len(notebook.cells) <= 40
+    assert 20 <= sum("instructor" not in tags(cell) for cell in notebook.cells) <= 40
     for cell in code(notebook):
         longest = max(map(len, cell.source.splitlines()), default=0)
         assert longest <= 120 or folded(cell, "source"), f"a line of {longest} characters: {cell.source[:80]}"
@@ -113,6 +115,14 @@ def test_what_gives_an_answer_away_is_folded(notebook):
                 assert folded(cell, part), f"the solution's {part} show: {cell.source[:80]}"
         if cell.source.startswith("recall("):
             assert folded(cell, "source"), "the answers of the cards show"
+
+
+@each_notebook
+def test_it_ends_with_a_line_of_progress_where_nothing_is_answered_yet(notebook):
+    lines = [text_of(cell) for cell in code(notebook) if re.search(r"^(recall|progress)\(", cell.source, flags=re.M)]
+    assert len(lines) == 1
+    asked = sum(cell.source.count("predict(") for cell in code(notebook))
+    assert f"Nothing answered yet here. Waiting for you: {asked} prediction" in lines[0]
 
 
 @each_notebook
@@ -134,7 +144,7 @@ def test_every_exercise_has_a_stub_hints_and_a_checked_solution(notebook):
         if re.search(r"\bcheck\(", cell.source):
             expected = "Right." if "solution" in tags(cell) else "Not done yet."
             assert expected in text_of(cell), f"the check says: {text_of(cell)}"
-            assert "assert check(" in cell.source or "solution" not in tags(cell)
+            assert ("solution" in tags(cell)) == bool(re.search(r"assert check\(.*, solution=True\)", cell.source))
     assert prose(notebook).count("<details><summary>") >= 2
 
 

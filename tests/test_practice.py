@@ -17,10 +17,10 @@ def shown(monkeypatch):
     """The bundles that have been displayed."""
     bundles = []
 
-    def display(bundle, raw):
+    def display(bundle, raw, metadata=None):
         assert raw
-        assert {"text/html", "text/plain"} <= bundle.keys() <= {"text/html", "text/plain", WIDGET}
-        for kind in ("text/html", "text/plain"):
+        assert bundle.keys() - {WIDGET} in ({"text/html", "text/plain"}, {"image/png", "text/plain"})
+        for kind in bundle.keys() & {"text/html", "text/plain"}:
             assert not re.search(r"\w+\(|object at 0x", bundle[kind]), f"a repr in {kind}: {bundle[kind]}"
         bundles.append(bundle)
 
@@ -32,7 +32,7 @@ def shown(monkeypatch):
 def box(monkeypatch):
     """The widget of the next output."""
     widgets = []
-    monkeypatch.setattr(practice, "show_widget", lambda widget, html, text: widgets.append(widget))
+    monkeypatch.setattr(practice, "show_widget", lambda widget, *static: widgets.append(widget))
     return lambda: widgets[-1]
 
 
@@ -104,7 +104,7 @@ def test_what_was_measured_must_be_one_of_the_options(shown, measured):
 )
 def test_a_check_shows_the_verdict_and_returns_it(monkeypatch, answer, bug, beginning):
     bundles = []
-    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: bundles.append(bundle))
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata: bundles.append(bundle))
     verdict = check("slope", answer)
     assert verdict.bug == bug
     (bundle,) = bundles
@@ -153,7 +153,7 @@ def test_the_progress_line_says_what_waits_when_nothing_was_answered(shown, scor
 
 def test_the_progress_line_counts_along(box, score, monkeypatch):
     boxes = []
-    monkeypatch.setattr(practice, "show_widget", lambda widget, html, text: boxes.append(widget))
+    monkeypatch.setattr(practice, "show_widget", lambda widget, *static: boxes.append(widget))
     recall(("When?", "Now."), ("Why?", "Because."))
     (_, line), (first, second) = boxes, boxes[0].children
 
@@ -205,13 +205,20 @@ def shown_in(box):
     return {slider.description: slider for slider in sliders}, picture
 
 
-def test_a_figure_with_sliders_says_in_html_and_text_what_they_do(shown):
+def test_a_figure_with_sliders_stands_as_a_picture_and_a_text_where_no_kernel_is_live(shown):
     explore(draw, steps=[1, 2, 4], rate=[0.1, 1.0])
     (bundle,) = shown
     text = "Sliders: steps from 1 to 4; rate from 0.1 to 1.0. They move when this cell has been run."
     assert bundle["text/plain"] == text
-    assert text in bundle["text/html"]
+    assert isinstance(bundle["image/png"], bytes)
+    assert bundle["image/png"] == plots.png(draw(1, 0.1))
     assert WIDGET in bundle
+
+
+def test_a_figure_that_cannot_be_drawn_stands_as_its_error(shown):
+    explore(draw, steps=[13, 1])
+    (bundle,) = shown
+    assert bundle["text/html"] == "<pre>RuntimeError: no &lt;13&gt;</pre>"
 
 
 def test_a_slider_that_moves_draws_the_figure_again(box):
