@@ -28,7 +28,9 @@ def run(edition: Path) -> str:
     with tempfile.TemporaryDirectory() as empty:
         alone = Path(shutil.copy(edition, empty))
         try:
-            NotebookClient(notebook, timeout=300, resources={"metadata": {"path": alone.parent}}).execute()
+            NotebookClient(
+                notebook, timeout=300, coalesce_streams=True, resources={"metadata": {"path": alone.parent}}
+            ).execute()
         except CellExecutionError as error:
             return str(error)[-1500:]
         left = sorted(path.name for path in alone.parent.iterdir())
