@@ -116,7 +116,8 @@ def recall(*cards: tuple[str, str]) -> None:
     _score.deal([question for question, _ in cards])
     rows = []
     for (question, _), card in zip(cards, html, strict=True):
-        known = Checkbox(description="I knew it", indent=False, layout=Layout(width="7em", flex="0 0 auto"))
+        layout = Layout(width="7em", flex="0 0 auto", margin="0.5em 0 0 0")
+        known = Checkbox(description="I knew it", indent=False, layout=layout)
         known.observe(lambda change, question=question: _count(_score.know, question, change.new), names="value")
         rows.append(HBox([HTML(card, layout=Layout(flex="1 1 0%", min_width="0")), known]))
     text = "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards)

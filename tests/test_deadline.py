@@ -38,7 +38,8 @@ def generator(*_):
 
 
 def catches_exceptions(*_):
-    while True:
+    end = time.monotonic() + 10  # so that the test fails, and does not hang, should the stop be caught
+    while time.monotonic() < end:
         try:
             sum(range(1000))
         except Exception:
@@ -46,7 +47,8 @@ def catches_exceptions(*_):
 
 
 def catches_everything(*_):
-    while True:
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
         try:
             time.sleep(0.001)
         except:  # noqa: E722
@@ -54,7 +56,8 @@ def catches_everything(*_):
 
 
 def catches_everything_twice(*_):
-    while True:
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
         try:
             catches_everything()
         except:  # noqa: E722

@@ -106,8 +106,8 @@ class Lab:
         folder = Path(os.environ["SCREENSHOTS"])
         folder.mkdir(parents=True, exist_ok=True)
         height, before = int(self.ask("height")) + 120, self.page.viewport_size
-        for part, top in enumerate(range(0, height, 4000)):
-            self.page.set_viewport_size({**before, "height": min(4000, height)})
+        for part, top in enumerate(range(0, height, 2400)):
+            self.page.set_viewport_size({**before, "height": min(2400, height)})
             self.page.evaluate("top => { document.querySelector('.jp-WindowedPanel-outer').scrollTop = top; }", top)
             self.page.wait_for_timeout(300)
             self.page.screenshot(path=str(folder / f"{name}-{part + 1}.png"))
