@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+LONGEST = 300_000  # milliseconds that a notebook may take to run
+
 LIBRARY = r"""
 window.course = (() => {
   const panel = () => [...window.jupyterapp.shell.widgets('main')].find(w => w.content?.widgets && w.context);
@@ -17,7 +19,11 @@ window.course = (() => {
     },
     cells: () => panel().content.model.toJSON().cells,
     idle: () => panel().sessionContext.session.kernel.status === 'idle'
-      && panel().content.widgets.every(w => w.prompt !== '*'),
+      && panel().content.widgets.every(w => w.model.executionState !== 'running'),
+    count: number => panel().content.widgets[number].model.executionCount,
+    // Whether every code cell has run, or the run has ended at an error.
+    ran: () => panel().content.model.toJSON().cells.filter(c => c.cell_type === 'code').every(c => c.execution_count)
+      || panel().content.model.toJSON().cells.some(c => c.outputs?.some(o => o.output_type === 'error')),
     // What is wider than the cell that it is in, or hides a part of itself: [cell, pixels too many, its text].
     overflowing: () => panel().content.widgets.flatMap((w, i) => {
       const areas = [...w.node.querySelectorAll('.jp-Cell-outputArea, .jp-MarkdownOutput')].filter(shown);
@@ -57,12 +63,13 @@ class Lab:
     def run_all(self) -> None:
         """Runs every cell, without what the file holds of an earlier run."""
         self.page.evaluate("window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
-        self.page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
+        self.page.evaluate("void window.jupyterapp.commands.execute('notebook:run-all-cells')")
+        self.page.wait_for_function("window.course.ran()", timeout=LONGEST)
         self.settle()
 
     def run_cell(self, number: int, source: str | None = None) -> None:
         """Runs one cell, with its source replaced if one is given, by Shift and Enter."""
-        self.page.evaluate(
+        before = self.page.evaluate(
             """([number, source]) => {
               const notebook = window.course.panel().content;
               notebook.deselectAll();
@@ -70,23 +77,26 @@ class Lab:
               notebook.mode = 'command';
               if (source !== null) notebook.widgets[number].model.sharedModel.setSource(source);
               notebook.node.focus();
+              return window.course.count(number);
             }""",
             [number, source],
         )
         self.page.keyboard.press("Shift+Enter")
+        ran = "([n, before]) => window.course.count(n) !== null && window.course.count(n) !== before"
+        self.page.wait_for_function(ran, arg=[number, before], timeout=LONGEST)
         self.settle()
 
     def settle(self) -> None:
         """Waits until the kernel has been idle, and the page of one height, for half a second."""
         quiet, before = 0, None
-        for _ in range(1800):
+        for _ in range(LONGEST // 100):
             idle, height = self.page.evaluate("[window.course.idle(), window.course.height()]")
             quiet = quiet + 1 if idle and height == before else 0
             before = height
             if quiet == 5:
                 return
             self.page.wait_for_timeout(100)
-        raise TimeoutError("the notebook is still running after three minutes")
+        raise TimeoutError("the notebook is still running or changing after five minutes")
 
     def cells(self) -> list[dict]:
         return self.page.evaluate("window.course.cells()")

@@ -57,6 +57,7 @@ def main() -> int:
         print("course_utils is installed here, so that this would not show that the editions bring it", file=sys.stderr)
         return 2
     os.environ.pop("PYTHONPATH", None)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     editions = [path for argument in sys.argv[1:] for path in sorted(Path(argument).glob("*.ipynb"))]
     wrong = 0
     for edition in editions:
