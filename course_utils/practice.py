@@ -154,9 +154,9 @@ def explore(draw: Callable, **options: Sequence) -> None:
         raise ValueError(f"explore needs one list of values per argument of draw, got {sorted(wrong) or 'none'}")
 
     def control(name: str, values: Sequence):
-        """Numbers are on a slider, by size; words in a list to choose from, since a slider cuts long ones."""
+        """Numbers are on a slider, by size; words, and yes or no, in a list to choose from."""
         common = {"description": name, "value": values[0], "style": {"description_width": "initial"}}
-        if isinstance(values[0], (int, float)):
+        if isinstance(values[0], (int, float)) and not isinstance(values[0], bool):
             return SelectionSlider(options=sorted(values), continuous_update=False, **common)
         return Dropdown(options=list(values), **common)
 

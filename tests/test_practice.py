@@ -231,11 +231,11 @@ def test_a_slider_that_moves_draws_the_figure_again(box):
 
 
 def test_numbers_are_in_order_on_a_slider_and_begin_with_the_first_given(box):
-    explore(lambda n, name: draw(n, 1.0), n=[4, 1, 2], name=["plain", "adam"])
+    explore(lambda n, name, zero: draw(n, 1.0), n=[4, 1, 2], name=["plain", "adam"], zero=[True, False])
     sliders, _ = shown_in(box())
     assert (sliders["n"].options, sliders["n"].value) == ((1, 2, 4), 4)
     assert sliders["name"].options == ("plain", "adam")
-    assert [type(slider) for slider in sliders.values()] == [SelectionSlider, Dropdown]
+    assert [type(slider) for slider in sliders.values()] == [SelectionSlider, Dropdown, Dropdown]
 
 
 def test_an_error_of_draw_is_shown_in_place_of_the_figure_until_the_slider_moves_on(box):
