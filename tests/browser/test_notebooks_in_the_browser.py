@@ -63,7 +63,7 @@ def test_a_notebook_runs_answers_and_fits(lab, name):
 
 
 def predictions_respond(lab, cells) -> None:
-    """The first option of each question can be chosen, and the revealing cell then compares it."""
+    """The first option of each question can be chosen, and the revealing cells then compare it."""
     asking = places(cells, r"= predict\(|: predict\(")
     assert asking
     for number in asking:
@@ -71,11 +71,11 @@ def predictions_respond(lab, cells) -> None:
             group.locator("input").first.check()
             assert group.locator("input").first.is_checked()
             assert not group.locator("input").last.is_checked()
-    name = re.search(r"^(\w+) = predict\(", source(cells[asking[0]]), re.M)[1]
-    revealing = places(cells, rf"\b{name}\.reveal\(")[0]
-    lab.run_cell(revealing)
-    shown = "\n".join(output.get("data", {}).get("text/plain", "") for output in outputs(lab, revealing))
-    assert "You predicted" in shown
+    for number in places(cells, r"\.reveal\("):  # run again, after all the others: so a learner may, too
+        lab.run_cell(number)
+        assert_no_error(lab.cells())
+        shown = "\n".join(output.get("data", {}).get("text/plain", "") for output in outputs(lab, number))
+        assert "You predicted" in shown
     assert "So far here: predictions" in line(lab, cells)
 
 
