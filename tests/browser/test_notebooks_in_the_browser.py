@@ -171,9 +171,12 @@ _ = check("train", train)
 
 def test_an_error_in_a_slider_is_shown(lab):
     lab.open("00_start")
-    lab.run_cell(1)
-    number = places(lab.cells(), r"^images, labels = digits")[0]
-    broken = "def draw(n):\n    raise RuntimeError(f'no {n}')\n\nexplore(draw, n=[1, 2])"
-    lab.run_cell(1)
-    lab.run_cell(number, f"from course_utils import explore\n\n{broken}")
-    assert "RuntimeError: no 1" in lab.cell(number).locator(".jp-OutputArea").inner_text()
+    set_up, number = places(lab.cells(), r"^import importlib")[0], places(lab.cells(), r"^images, labels = digits")[0]
+    lab.run_cell(set_up)
+    lab.run_cell(number, "def draw(n):\n    raise RuntimeError(f'no {n}')\n\n\nexplore(draw, n=[1, 2])")
+    assert "RuntimeError: no 1" in lab.cell(number).locator(".jp-OutputArea").first.inner_text()
+    lab.cell(number).locator(".noUi-handle").press("ArrowRight")
+    lab.page.wait_for_function(
+        "n => document.querySelectorAll('.jp-Notebook .jp-Cell')[n].innerText.includes('RuntimeError: no 2')",
+        arg=number,
+    )
