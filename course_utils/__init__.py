@@ -1,7 +1,7 @@
 """Gradient accumulation and zeroing in PyTorch: the course's helpers.
 
 Loops: `windows`, `train_epoch`, `evaluate`. Looking: `record`, `ledger`, `show`, `saved_bytes`, `plan`. Practice:
-`predict`, `check`, `recall`, `explore`. Data and models: `digits`, `words`, `mlp`, `Tally`.
+`predict`, `check`, `recall`, `progress`, `explore`. Data and models: `digits`, `words`, `mlp`, `Tally`.
 """
 
 from importlib import import_module
@@ -18,12 +18,13 @@ _LATER = {  # these need matplotlib or ipywidgets: imported when they are first 
     "predict": "practice",
     "check": "practice",
     "recall": "practice",
+    "progress": "practice",
     "explore": "practice",
 }
 
 __all__ = [  # noqa: RUF022
     "windows", "train_epoch", "evaluate", "record", "ledger", "show", "saved_bytes", "plan",
-    "predict", "check", "recall", "explore", "digits", "words", "mlp", "Tally",
+    "predict", "check", "recall", "progress", "explore", "digits", "words", "mlp", "Tally",
 ]  # fmt: skip
 
 

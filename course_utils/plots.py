@@ -22,7 +22,7 @@ def show(figure: Figure, alt: str) -> None:
     """Displays a figure in a notebook, with a sentence that says what it shows to those who cannot see it."""
     from IPython.display import display
 
-    display({"image/png": png(figure), "text/plain": f"Figure: {alt}"}, raw=True, metadata=_size(figure, alt))
+    display({"image/png": png(figure), "text/plain": f"Figure: {alt}"}, raw=True, metadata=size(figure, alt))
 
 
 def png(figure: Figure) -> bytes:
@@ -32,7 +32,8 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _size(figure: Figure, alt: str) -> dict:
+def size(figure: Figure, alt: str) -> dict:
+    """What a picture's output says beside the picture: how wide it is, and in words what it shows."""
     width, _ = figure.get_size_inches()
     return {"image/png": {"width": int(width * 100), "alt": alt}}
 

@@ -1,4 +1,4 @@
-"""The interactive parts of a notebook: predictions, exercises, recall cards, sliders.
+"""The interactive parts of a notebook: predictions, exercises, recall cards, the progress line, sliders.
 
 Thin shells. Each shows a widget where a kernel is live and the same in plain HTML where none is (on GitHub, in print),
 never the text of a widget. Widgets are imported when the first one is made.
@@ -10,17 +10,22 @@ from html import escape
 from typing import Any
 
 from course_utils.exercises import Verdict, judge
+from course_utils.outputs import ASK, RIGHT, WRONG, as_static, box, folded, show_box, show_widget
+from course_utils.score import Score
 
-_BOX = "border-left:4px solid {color};padding:0.4em 0.9em;margin:0.3em 0"
-_ASK, _RIGHT, _WRONG = "#0072B2", "#009E73", "#D55E00"
+_score = Score()  # of the notebook that this kernel runs
+_line: Any = None  # the widget that shows it, once there is one
 
 
 class Guess:
     """A prediction: made by the learner before the experiment, compared with what was measured after it."""
 
-    def __init__(self, options: Sequence[str], widget: Any):
+    def __init__(self, question: str, options: Sequence[str], widget: Any):
+        self._question = question
         self._options = options
         self._widget = widget
+        _score.ask(question)
+        widget.observe(lambda change: _count(_score.choose, question), names="value")
 
     @property
     def choice(self) -> str | None:
@@ -40,12 +45,14 @@ class Guess:
         answer = str(answer)
         if answer not in self._options:
             raise ValueError(f"measured {answer!r}, which is none of the options {self._options}")
+        if self.choice is not None:
+            _count(_score.compare, self._question, self.choice == answer)
         if self.choice is None:
-            _box(_ASK, f"Measured: {answer}. (You made no prediction: choose one above first, and it is compared.)")
+            show_box(ASK, f"Measured: {answer}. (You made no prediction: choose one above first, and it is compared.)")
         elif self.choice == answer:
-            _box(_RIGHT, f"You predicted {self.choice}, and that is what was measured.")
+            show_box(RIGHT, f"You predicted {self.choice}, and that is what was measured.")
         else:
-            _box(_WRONG, f"You predicted {self.choice}; measured: {answer}.")
+            show_box(WRONG, f"You predicted {self.choice}; measured: {answer}.")
 
 
 def predict(question: str, options: Sequence[Any]) -> Guess:
@@ -65,40 +72,69 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
     choice = RadioButtons(options=options, value=None, layout=Layout(width="auto"))
     title = HTML(f"<b>Predict:</b> {escape(question)}")
     boxes = "".join(f"<div>&#9744; {escape(option)}</div>" for option in options)
-    _display(
+    show_widget(
         VBox([title, choice]),
-        f'<div style="{_BOX.format(color=_ASK)}"><b>Predict:</b> {escape(question)}{boxes}</div>',
-        f"Predict: {question}" + "".join(f"\n  [ ] {option}" for option in options),
+        as_static(
+            box(ASK, f"<b>Predict:</b> {escape(question)}{boxes}"),
+            f"Predict: {question}" + "".join(f"\n  [ ] {option}" for option in options),
+        ),
     )
-    return Guess(options, choice)
+    return Guess(question, options, choice)
 
 
-def check(exercise: str, answer: Callable) -> Verdict:
+def check(exercise: str, answer: Callable, solution: bool = False, limit: float = 20.0) -> Verdict:
     """Runs a learner's answer to an exercise and says whether it is right, or which bug it has and how that shows.
+
+    **Arguments:** `exercise`: its name; `answer`: the learner's function; `solution`: the answer is the notebook's own,
+    so it does not count as the learner's; `limit`: seconds after which the answer is stopped.
 
     **Returns:** the `Verdict`, with `passed`, `bug` and `message`.
 
     **Raises:** `ValueError` for a name that no exercise has; never because of the answer.
     """
-    verdict = judge(exercise, answer)
+    verdict = judge(exercise, answer, limit)
+    if not solution:
+        _count(_score.judge, exercise, verdict.bug != "not-attempted", verdict.passed)
     message = verdict.message[:1].upper() + verdict.message[1:]
     if verdict.passed:
-        _box(_RIGHT, f"Right. {message}")
+        show_box(RIGHT, f"Right. {message}")
     elif verdict.bug == "not-attempted":
-        _box(_ASK, f"Not done yet. {message}")
+        show_box(ASK, f"Not done yet. {message}")
     else:
-        _box(_WRONG, f"Not yet right ({verdict.bug}). {message}")
+        show_box(WRONG, f"Not yet right ({verdict.bug}). {message}")
     return verdict
 
 
 def recall(*cards: tuple[str, str]) -> None:
-    """Shows question cards whose answers unfold: each card is a pair of question and answer."""
-    html = "".join(
-        f'<details style="{_BOX.format(color=_ASK)}"><summary>{escape(question)}</summary>'
-        f'<div style="padding-top:0.4em">{escape(answer)}</div></details>'
-        for question, answer in cards
-    )
-    _show(html, "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards))
+    """Shows question cards whose answers unfold, with a box to tick for each that was known, and the progress line.
+
+    **Arguments:** `cards`: pairs of question and answer.
+    """
+    from ipywidgets import HTML, Checkbox, HBox, Layout, VBox
+
+    html = [folded(question, answer) for question, answer in cards]
+    _score.deal([question for question, _ in cards])
+    rows = []
+    for (question, _), card in zip(cards, html, strict=True):
+        layout = Layout(width="7em", flex="0 0 auto", margin="0.5em 0 0 0")
+        known = Checkbox(description="I knew it", indent=False, layout=layout)
+        known.observe(lambda change, question=question: _count(_score.know, question, change.new), names="value")
+        rows.append(HBox([HTML(card, layout=Layout(flex="1 1 0%", min_width="0")), known]))
+    text = "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards)
+    show_widget(VBox(rows), as_static("".join(html), text))
+    progress()
+
+
+def progress() -> None:
+    """A line that says how many predictions and exercises of this notebook were right so far, and how many cards known.
+
+    Where a kernel is live it counts along. The notebook's own solutions do not count.
+    """
+    global _line
+    from ipywidgets import HTML
+
+    _line = HTML(_score_html())
+    show_widget(_line, as_static(_score_html(), _score.text()))
 
 
 def explore(draw: Callable, **options: Sequence) -> None:
@@ -107,55 +143,56 @@ def explore(draw: Callable, **options: Sequence) -> None:
     **Arguments:** `draw`: a function of keyword arguments that returns a matplotlib figure; `options`: for each
     argument the values that its slider (for words, its list) offers, the first one to begin with.
 
-    An error in `draw` is shown in place of the figure.
+    An error in `draw` is shown in place of the figure. Where no kernel is live, the first figure is shown.
     """
     from ipywidgets import HTML, Dropdown, Image, Layout, SelectionSlider, VBox
 
-    from course_utils.plots import png
+    from course_utils.plots import png, size
 
     wrong = set(options) - set(inspect.signature(draw).parameters)
     if wrong or not options:
         raise ValueError(f"explore needs one list of values per argument of draw, got {sorted(wrong) or 'none'}")
 
     def control(name: str, values: Sequence):
-        """Numbers are on a slider, by size; words in a list to choose from, since a slider cuts long ones."""
+        """Numbers are on a slider, by size; words, and yes or no, in a list to choose from."""
         common = {"description": name, "value": values[0], "style": {"description_width": "initial"}}
-        if isinstance(values[0], (int, float)):
+        if isinstance(values[0], (int, float)) and not isinstance(values[0], bool):
             return SelectionSlider(options=sorted(values), continuous_update=False, **common)
         return Dropdown(options=list(values), **common)
 
     sliders = {name: control(name, values) for name, values in options.items()}
     image = Image(value=b"", format="png", layout=Layout(max_width="750px"))
     message = HTML()
-    box = VBox()
+    shown = VBox()
 
-    def redraw(*_) -> None:
+    def redraw(*_) -> Any:
         try:
-            image.value = png(draw(**{name: slider.value for name, slider in sliders.items()}))
-            box.children = (*sliders.values(), image)
+            figure = draw(**{name: slider.value for name, slider in sliders.items()})
+            image.value = png(figure)
+            shown.children = (*sliders.values(), image)
+            return figure
         except Exception as error:
             message.value = f"<pre>{escape(type(error).__name__)}: {escape(str(error))}</pre>"
-            box.children = (*sliders.values(), message)
+            shown.children = (*sliders.values(), message)
+            return None
 
     for slider in sliders.values():
         slider.observe(redraw, names="value")
-    redraw()
+    first = redraw()
     ranges = "; ".join(f"{name} from {slider.options[0]} to {slider.options[-1]}" for name, slider in sliders.items())
     note = f"Sliders: {ranges}. They move when this cell has been run."
-    _display(box, f"<p><i>{escape(note)}</i></p>", note)
+    if first is None:
+        show_widget(shown, as_static(message.value, note))
+    else:
+        show_widget(shown, {"image/png": bytes(image.value), "text/plain": note}, size(first, note))
 
 
-def _box(color: str, text: str) -> None:
-    _show(f'<div style="{_BOX.format(color=color)}">{escape(text)}</div>', text)
+def _count(event: Callable, *what: Any) -> None:
+    """Tells the score, and shows it anew where it is shown."""
+    event(*what)
+    if _line is not None:
+        _line.value = _score_html()
 
 
-def _display(widget: Any, html: str, text: str) -> None:
-    """The widget where a kernel is live, its HTML equivalent where none is."""
-    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    _show(html, text, {"application/vnd.jupyter.widget-view+json": view})
-
-
-def _show(html: str, text: str, more: dict | None = None) -> None:
-    from IPython.display import display
-
-    display({**(more or {}), "text/html": html, "text/plain": text}, raw=True)
+def _score_html() -> str:
+    return box(ASK, escape(_score.text()))

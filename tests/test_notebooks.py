@@ -59,7 +59,9 @@ def test_every_code_cell_was_executed_in_order(notebook):
 @each_notebook
 def test_cells_that_say_something_have_their_outputs(notebook):
     for cell in code(notebook):
-        if re.search(r"^\s*(print|show|recall|explore|check)\(|= predict\(|\.reveal\(", cell.source, flags=re.M):
+        if re.search(
+            r"^\s*(print|show|recall|progress|explore|check)\(|= predict\(|\.reveal\(", cell.source, flags=re.M
+        ):
             assert cell.outputs, f"no output is stored for: {cell.source[:80]}"
         assert not any(output.output_type == "error" for output in cell.outputs)
 
@@ -120,6 +122,14 @@ def test_what_gives_an_answer_away_is_folded(notebook):
 
 
 @each_notebook
+def test_it_ends_with_a_line_of_progress_where_nothing_is_answered_yet(notebook):
+    lines = [text_of(cell) for cell in code(notebook) if re.search(r"^(recall|progress)\(", cell.source, flags=re.M)]
+    assert len(lines) == 1
+    asked = sum(cell.source.count("predict(") for cell in code(notebook))
+    assert f"Nothing answered yet here. Waiting for you: {asked} prediction" in lines[0]
+
+
+@each_notebook
 def test_every_prediction_is_revealed_in_a_later_cell(notebook):
     sources = [cell.source for cell in code(notebook)]
     for place, source in enumerate(sources):
@@ -138,7 +148,7 @@ def test_every_exercise_has_a_stub_hints_and_a_checked_solution(notebook):
         if re.search(r"\bcheck\(", cell.source):
             expected = "Right." if "solution" in tags(cell) else "Not done yet."
             assert expected in text_of(cell), f"the check says: {text_of(cell)}"
-            assert "assert check(" in cell.source or "solution" not in tags(cell)
+            assert ("solution" in tags(cell)) == bool(re.search(r"assert check\(.*, solution=True\)", cell.source))
     assert "\n".join(cell.source for cell in for_learners(notebook)).count("<details><summary>") >= 2
 
 

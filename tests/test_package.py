@@ -43,7 +43,11 @@ ROOMS = {  # what each may import, apart from the standard library; lower rooms 
         "plots",
         "matplotlib",
     },  # course_utils for its path, zoo for its file's name
-    "practice": {"exercises", "plots", "ipywidgets", "IPython"},
+    "score": set(),
+    "outputs": {"IPython"},
+    "practice": {"exercises", "outputs", "plots", "score", "ipywidgets"},
+    "final": {"data", "outputs", "ipywidgets"},
+    "colab": {"data", "final"},
     "handouts": {"data", "audit", "tqdm", "pypandoc", "typst"},  # audit for its rules' symptoms and mends
 }
 WITHOUT_EXAMPLES = ("plots", "practice", "ranks.worker")

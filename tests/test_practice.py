@@ -6,7 +6,8 @@ import IPython.display
 import pytest
 from ipywidgets import HTML, Dropdown, Image, SelectionSlider
 
-from course_utils import check, explore, plots, practice, predict, recall
+from course_utils import check, explore, plots, practice, predict, progress, recall
+from course_utils.score import Score
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -16,10 +17,10 @@ def shown(monkeypatch):
     """The bundles that have been displayed."""
     bundles = []
 
-    def display(bundle, raw):
+    def display(bundle, raw, metadata=None):
         assert raw
-        assert {"text/html", "text/plain"} <= bundle.keys() <= {"text/html", "text/plain", WIDGET}
-        for kind in ("text/html", "text/plain"):
+        assert bundle.keys() - {WIDGET} in ({"text/html", "text/plain"}, {"image/png", "text/plain"})
+        for kind in bundle.keys() & {"text/html", "text/plain"}:
             assert not re.search(r"\w+\(|object at 0x", bundle[kind]), f"a repr in {kind}: {bundle[kind]}"
         bundles.append(bundle)
 
@@ -31,7 +32,7 @@ def shown(monkeypatch):
 def box(monkeypatch):
     """The widget of the next output."""
     widgets = []
-    monkeypatch.setattr(practice, "_display", lambda widget, html, text: widgets.append(widget))
+    monkeypatch.setattr(practice, "show_widget", lambda widget, *static: widgets.append(widget))
     return lambda: widgets[-1]
 
 
@@ -103,7 +104,7 @@ def test_what_was_measured_must_be_one_of_the_options(shown, measured):
 )
 def test_a_check_shows_the_verdict_and_returns_it(monkeypatch, answer, bug, beginning):
     bundles = []
-    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: bundles.append(bundle))
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata: bundles.append(bundle))
     verdict = check("slope", answer)
     assert verdict.bug == bug
     (bundle,) = bundles
@@ -117,16 +118,76 @@ def test_a_check_of_an_unknown_exercise_is_an_error(shown):
     assert shown == []
 
 
-# recall
+# recall and progress
 
 
-def test_cards_fold_their_answers_away(shown):
+@pytest.fixture
+def score(monkeypatch):
+    """A score as at the beginning of a notebook."""
+    monkeypatch.setattr(practice, "_score", Score())
+    monkeypatch.setattr(practice, "_line", None)
+    return practice._score
+
+
+def test_cards_fold_their_answers_away(shown, score):
     recall(("When is x < 0?", "Never & always."), ("Why?", "Because."))
-    (bundle,) = shown
-    assert bundle["text/html"].count("<details") == 2
-    assert "<summary>When is x &lt; 0?</summary>" in bundle["text/html"]
-    assert "Never &amp; always." in bundle["text/html"]
-    assert bundle["text/plain"] == "Q: When is x < 0?\nA: Never & always.\nQ: Why?\nA: Because."
+    cards, line = shown
+    assert cards["text/html"].count("<details") == 2
+    assert "<summary>When is x &lt; 0?</summary>" in cards["text/html"]
+    assert "Never &amp; always." in cards["text/html"]
+    assert cards["text/plain"] == "Q: When is x < 0?\nA: Never & always.\nQ: Why?\nA: Because."
+    assert WIDGET in cards
+    assert "2 cards" in line["text/plain"]
+
+
+def test_the_progress_line_says_what_waits_when_nothing_was_answered(shown, score):
+    predict("Which?", ["a", "b"]).reveal("a")
+    check("slope", lambda f, w, h: ...)
+    check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h), solution=True)
+    progress()
+    text = "Nothing answered yet here. Waiting for you: 1 prediction, 1 exercise, 0 cards."
+    assert shown[-1]["text/plain"] == text
+    assert text in shown[-1]["text/html"]
+    assert WIDGET in shown[-1]
+
+
+def test_the_progress_line_counts_along(box, score, monkeypatch):
+    boxes = []
+    monkeypatch.setattr(practice, "show_widget", lambda widget, *static: boxes.append(widget))
+    recall(("When?", "Now."), ("Why?", "Because."))
+    (_, line), (first, second) = boxes, boxes[0].children
+
+    def says(predictions, exercises, cards):
+        return f"So far here: predictions {predictions}; exercises {exercises}; cards {cards}." in line.value
+
+    guess, other = (predict(question, ["a", "b"]) for question in ("Which?", "Who?"))
+    guess.choice = "a"
+    assert says("0 right of 1 made (2 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    guess.reveal("a")
+    other.choice = "a"
+    other.reveal("b")
+    assert says("1 right of 2 made (2 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    other.choice = "b"
+    other.reveal("b")  # chosen after the measurement
+    assert says("1 right of 2 made (2 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    check("slope", lambda f, w, h: 0.0)
+    assert says("1 right of 2 made (2 asked)", "0 passed of 1 tried (1 set)", "0 known of 2")
+    check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))
+    assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "0 known of 2")
+    first.children[1].value = second.children[1].value = True
+    assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "2 known of 2")
+    second.children[1].value = False
+    assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "1 known of 2")
+
+
+def test_a_cell_that_is_run_again_asks_and_deals_anew(box, score):
+    for _ in range(2):
+        predict("Which?", ["a", "b"]).choice = "a"
+        recall(("When?", "Now."))
+    assert "0 right of 1 made (1 asked)" in score.text()
+    assert "0 known of 1" in score.text()
+    predict("Which?", ["a", "b"])
+    assert score.text().startswith("Nothing answered yet")
 
 
 # explore
@@ -144,13 +205,20 @@ def shown_in(box):
     return {slider.description: slider for slider in sliders}, picture
 
 
-def test_a_figure_with_sliders_says_in_html_and_text_what_they_do(shown):
+def test_a_figure_with_sliders_stands_as_a_picture_and_a_text_where_no_kernel_is_live(shown):
     explore(draw, steps=[1, 2, 4], rate=[0.1, 1.0])
     (bundle,) = shown
     text = "Sliders: steps from 1 to 4; rate from 0.1 to 1.0. They move when this cell has been run."
     assert bundle["text/plain"] == text
-    assert text in bundle["text/html"]
+    assert isinstance(bundle["image/png"], bytes)
+    assert bundle["image/png"] == plots.png(draw(1, 0.1))
     assert WIDGET in bundle
+
+
+def test_a_figure_that_cannot_be_drawn_stands_as_its_error(shown):
+    explore(draw, steps=[13, 1])
+    (bundle,) = shown
+    assert bundle["text/html"] == "<pre>RuntimeError: no &lt;13&gt;</pre>"
 
 
 def test_a_slider_that_moves_draws_the_figure_again(box):
@@ -163,11 +231,11 @@ def test_a_slider_that_moves_draws_the_figure_again(box):
 
 
 def test_numbers_are_in_order_on_a_slider_and_begin_with_the_first_given(box):
-    explore(lambda n, name: draw(n, 1.0), n=[4, 1, 2], name=["plain", "adam"])
+    explore(lambda n, name, zero: draw(n, 1.0), n=[4, 1, 2], name=["plain", "adam"], zero=[True, False])
     sliders, _ = shown_in(box())
     assert (sliders["n"].options, sliders["n"].value) == ((1, 2, 4), 4)
     assert sliders["name"].options == ("plain", "adam")
-    assert [type(slider) for slider in sliders.values()] == [SelectionSlider, Dropdown]
+    assert [type(slider) for slider in sliders.values()] == [SelectionSlider, Dropdown, Dropdown]
 
 
 def test_an_error_of_draw_is_shown_in_place_of_the_figure_until_the_slider_moves_on(box):

@@ -23,6 +23,7 @@ from course_utils.exercises import (
     training,
     zeroing,
 )
+from course_utils.exercises.deadline import Deadline, Endless, place
 from course_utils.exercises.verdict import Found, Verdict
 
 JUDGES: dict[str, Callable[[Callable], str]] = {
@@ -40,8 +41,9 @@ JUDGES: dict[str, Callable[[Callable], str]] = {
 }
 
 
-def judge(name: str, answer: Callable) -> Verdict:
-    """Judges `answer` as the solution of the exercise `name`.
+def judge(name: str, answer: Callable, limit: float = 20.0) -> Verdict:
+    """Judges `answer` as the solution of the exercise `name`; after `limit` seconds it is stopped, and the bug is
+    called `endless`.
 
     **Raises:** `ValueError` for a name that no exercise has. Never because of the answer.
 
@@ -55,7 +57,14 @@ def judge(name: str, answer: Callable) -> Verdict:
     with torch.random.fork_rng(devices=()), torch.enable_grad():
         torch.default_generator.manual_seed(1)
         try:
-            return Verdict("", JUDGES[name](answer))
+            with Deadline(limit):
+                return Verdict("", JUDGES[name](answer))
+        except Endless as stopped:
+            where = place(stopped.__traceback__)
+            return Verdict(
+                "endless",
+                f"stopped: it was still running after {limit:g} seconds" + (f", in {where}." if where else "."),
+            )
         except Found as found:
             return found.verdict
         except (Exception, SystemExit) as error:

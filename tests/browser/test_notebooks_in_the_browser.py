@@ -1,0 +1,182 @@
+"""Every notebook in a real JupyterLab: it runs, it answers, and it fits the page."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = sorted(path.stem for path in (Path(__file__).parent.parent.parent / "notebooks").glob("*.ipynb"))
+REPR = re.compile(r"Box\(children|HTML\(value|Error displaying widget|model not found|Loading widget")
+RIGHT, WRONG = "rgb(0, 158, 115)", "rgb(213, 94, 0)"  # of the border of a verdict
+
+
+def source(cell) -> str:
+    return "".join(cell["source"])
+
+
+def tags(cell) -> list[str]:
+    return cell["metadata"].get("tags", [])
+
+
+def places(cells, pattern: str) -> list[int]:
+    """The numbers of the code cells in which a pattern is found."""
+    return [i for i, cell in enumerate(cells) if cell["cell_type"] == "code" and re.search(pattern, source(cell), re.M)]
+
+
+def assert_no_error(cells) -> None:
+    for number, cell in enumerate(cells):
+        for output in cell.get("outputs", []):
+            assert output["output_type"] != "error", f"cell {number}: {output['ename']}: {output['evalue']}"
+            assert output.get("name") != "stderr", f"cell {number} wrote to stderr: {output['text']}"
+
+
+def assert_it_fits(lab) -> None:
+    assert lab.ask("overflowing") == []
+    assert lab.ask("scrolling") == []
+    assert lab.ask("broken") == 0
+    for number, text in enumerate(lab.ask("text")):
+        assert not REPR.search(text), f"cell {number} shows a widget's text: {REPR.search(text)}"
+
+
+def verdict(lab, number: int) -> tuple[str, str]:
+    """The border's colour and the text of the verdict that a cell shows."""
+    box = lab.cell(number).locator(".jp-OutputArea-output div[style*='border-left']").last
+    return box.evaluate("e => getComputedStyle(e).borderLeftColor"), box.inner_text()
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_runs_answers_and_fits(lab, name):
+    lab.open(name)
+    assert_it_fits(lab)  # as committed: in a copy that nobody has run
+    lab.run_all()
+    cells = lab.cells()
+    lab.screenshot(name)
+    assert_no_error(cells)
+    assert all(cell["execution_count"] for cell in cells if cell["cell_type"] == "code")
+    assert_it_fits(lab)
+    predictions_respond(lab, cells)
+    sliders_respond(lab, cells)
+    cards_respond(lab, cells)
+    exercises_respond(lab, cells)
+    assert_it_fits(lab)
+    assert lab.errors == []
+
+
+def predictions_respond(lab, cells) -> None:
+    """The first option of each question can be chosen, and the revealing cells then compare it."""
+    asking = places(cells, r"= predict\(|: predict\(")
+    assert asking
+    for number in asking:
+        for group in lab.cell(number).locator(".widget-radio-box").all():
+            group.locator("input").first.check()
+            assert group.locator("input").first.is_checked()
+            assert not group.locator("input").last.is_checked()
+    for number in places(cells, r"\.reveal\("):  # run again, after all the others: so a learner may, too
+        lab.run_cell(number)
+        assert_no_error(lab.cells())
+        shown = "\n".join(output.get("data", {}).get("text/plain", "") for output in outputs(lab, number))
+        assert "You predicted" in shown
+    assert "So far here: predictions" in line(lab, cells)
+
+
+def sliders_respond(lab, cells) -> None:
+    """Each slider, moved by the arrow keys, and each list, chosen from, draws another picture."""
+    for number in places(cells, r"^\s*explore\("):
+        cell = lab.cell(number)
+        handles, lists = cell.locator(".noUi-handle").all(), cell.locator("select").all()
+        assert handles + lists
+        for control in handles + lists:
+            before = cell.locator("img").get_attribute("src")
+            if control in lists:
+                control.select_option(index=1)
+            else:
+                control.focus()
+                value = control.get_attribute("aria-valuenow")
+                control.press("ArrowRight")
+                if control.get_attribute("aria-valuenow") == value:  # it stood at its right end
+                    control.press("ArrowLeft")
+            lab.page.wait_for_function(
+                "([number, before]) => document.querySelectorAll('.jp-Notebook .jp-Cell')[number]"
+                ".querySelector('.jp-OutputArea img').src !== before",
+                arg=[number, before],
+                timeout=20_000,
+            )
+
+
+def cards_respond(lab, cells) -> None:
+    """A card unfolds, and one that was known is counted."""
+    for number in places(cells, r"^recall\("):
+        cell = lab.cell(number)
+        card = cell.locator("details").first
+        assert not card.evaluate("e => e.open")
+        card.locator("summary").press("Enter")
+        assert card.evaluate("e => e.open")
+        cell.locator("input[type=checkbox]").first.check()
+        lab.settle()
+        assert "cards 1 known of" in line(lab, cells)
+
+
+def exercises_respond(lab, cells) -> None:
+    """Each exercise names the bug of a wrong answer, and turns green with the notebook's own solution."""
+    for number in places(cells, r"^_ = check\("):
+        exercise, function = re.search(r'^_ = check\("(\w+)", (\w+)\)', source(cells[number]), re.M).groups()
+        solution = next(cell for cell in cells if "solution" in tags(cell) and f'check("{exercise}"' in source(cell))
+        lab.run_cell(number, f'def wrong(*_):\n    raise KeyError("lost")\n\n_ = check("{exercise}", wrong)')
+        color, text = verdict(lab, number)
+        assert color == WRONG, text
+        assert re.match(r"Not yet right \([\w-]+\)\. .*KeyError: 'lost'", text)
+        answer = re.sub(r"^assert check.*", "", source(solution), flags=re.M)
+        lab.run_cell(number, f'{answer}\n\n_ = check("{exercise}", {function})')
+        color, text = verdict(lab, number)
+        assert color == RIGHT, text
+        assert text.startswith("Right. ")
+        assert re.search(r"exercises [1-9] passed of", line(lab, cells))
+
+
+def outputs(lab, number: int) -> list[dict]:
+    return lab.cells()[number].get("outputs", [])
+
+
+def line(lab, cells) -> str:
+    """The progress line."""
+    (number,) = places(cells, r"^(recall|progress)\(")
+    return lab.cell(number).locator(".jp-OutputArea-output").last.inner_text()
+
+
+def test_a_wrong_loop_is_named_by_its_bug_and_an_endless_one_is_stopped(lab):
+    lab.open("02_zeroing")
+    lab.run_all()
+    cells = lab.cells()
+    (number,) = places(cells, r"^_ = check\(")
+    wrong = """
+def train(model, batches, loss_fn, optimizer):
+    for batch in batches:
+        loss_fn(model, batch).backward()
+        optimizer.zero_grad()
+        optimizer.step()
+
+_ = check("train", train)
+"""
+    lab.run_cell(number, wrong)
+    color, text = verdict(lab, number)
+    assert color == WRONG
+    assert "Not yet right (discarded-gradients)." in text
+    lab.run_cell(number, "def train(*loop):\n    while True:\n        pass\n\n_ = check('train', train, limit=1)")
+    color, text = verdict(lab, number)
+    assert color == WRONG
+    assert "Not yet right (endless). Stopped: it was still running after 1 seconds" in text
+    lab.run_cell(number, "print(6 * 7)")  # the kernel goes on
+    assert outputs(lab, number)[0]["text"] in ("42\n", ["42\n"])
+
+
+def test_an_error_in_a_slider_is_shown(lab):
+    lab.open("00_start")
+    set_up, number = places(lab.cells(), r"^import importlib")[0], places(lab.cells(), r"^images, labels = digits")[0]
+    lab.run_cell(set_up)
+    lab.run_cell(number, "def draw(n):\n    raise RuntimeError(f'no {n}')\n\n\nexplore(draw, n=[1, 2])")
+    assert "RuntimeError: no 1" in lab.cell(number).locator(".jp-OutputArea").first.inner_text()
+    lab.cell(number).locator(".noUi-handle").press("ArrowRight")
+    lab.page.wait_for_function(
+        "n => document.querySelectorAll('.jp-Notebook .jp-Cell')[n].innerText.includes('RuntimeError: no 2')",
+        arg=number,
+    )
