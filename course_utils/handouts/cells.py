@@ -165,6 +165,8 @@ def _output(output: dict, spoiler: bool) -> list[Part]:
     data = output.get("data", {})
     text = "".join(output.get("text", data.get("text/plain", ""))).rstrip("\n")
     html = "".join(data.get("text/html", ""))
+    if text.startswith("Sliders: "):  # their first picture says what the figure before them says
+        return [Part("sliders", text.removesuffix(" They move when this cell has been run."))]
     if "image/png" in data:
         about = output.get("metadata", {}).get("image/png", {})
         png = base64.b64decode("".join(data["image/png"]))
@@ -175,10 +177,10 @@ def _output(output: dict, spoiler: bool) -> list[Part]:
         return [Part("prediction", question, options=options)]
     if measured := re.match(r"Measured: (.*)\. \(You made no prediction", text):
         return [Part("measured", answer=measured[1])]
+    if text.startswith("Nothing answered yet here."):  # the line of progress, on a screen alone
+        return []
     if text.startswith("Q: "):
         return [Part("cards", pairs=re.findall(r"^Q: (.*)\nA: (.*)$", text, flags=re.M))]
-    if text.startswith("Sliders: "):
-        return [Part("sliders", text.removesuffix(" They move when this cell has been run."))]
     if html and re.match(r"(Right|Not done yet|Not yet right)", text):
         return [Part("verdict", text)]
     if "<table" in html:
