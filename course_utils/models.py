@@ -4,6 +4,8 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils import checkpoint
 
 
 def mlp(*sizes: int) -> nn.Sequential:
@@ -42,3 +44,58 @@ class Tally(nn.Module):
     def forward(self, batch: Tensor) -> Tensor:
         """The loss of each item of `batch`, a vector of integers: one number per item."""
         return self.weight[batch]
+
+
+class Transformer(nn.Module):
+    """A small causal transformer: for every place of every sequence, scores for the symbol that comes next.
+
+    It looks back only, so padding at the end of a sequence changes no score before it. Learned positions, normalised
+    before attention and before the two-layer perceptron of each block, no dropout.
+
+    **Arguments:** `symbols`: how many there are, padding and marks included; `width`, a multiple of `heads`; `blocks`;
+    `longest`: the longest sequence; `checkpointed`: keep only what goes into each block, and run the block's forward
+    again during backward. It can be set later, too: `model.checkpointed = True`.
+
+    >>> Transformer(27, width=8)(torch.zeros(5, 4, dtype=torch.long)).shape
+    torch.Size([5, 4, 27])
+    """
+
+    def __init__(
+        self, symbols: int, width: int = 32, heads: int = 2, blocks: int = 1, longest: int = 32, *,
+        checkpointed: bool = False,
+    ):  # fmt: skip
+        if width % heads:
+            raise ValueError(f"width must be a multiple of heads, got {width} and {heads}")
+        super().__init__()
+        self.checkpointed = checkpointed
+        self.symbols = nn.Embedding(symbols, width)
+        self.places = nn.Embedding(longest, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(blocks))
+        self.norm = nn.LayerNorm(width)
+        self.scores = nn.Linear(width, symbols)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        """Scores of shape (sequences, places, symbols) for integers of shape (sequences, places)."""
+        x = self.symbols(batch) + self.places.weight[: batch.shape[1]]
+        for block in self.blocks:
+            x = checkpoint.checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+        return self.scores(self.norm(x))
+
+
+class Block(nn.Module):
+    """One block of a `Transformer`: each place attends to itself and to what came before it, then thinks by itself."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.queries_keys_values, self.attended = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        sequences, places, width = x.shape
+        split = self.queries_keys_values(self.before_attention(x)).view(sequences, places, 3, self.heads, -1)
+        queries, keys, values = split.permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        x = x + self.attended(seen.transpose(1, 2).reshape(sequences, places, width))
+        return x + self.mlp(self.before_mlp(x))
