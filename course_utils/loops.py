@@ -1,4 +1,4 @@
-"""Gradient accumulation, exact: the window, the training loop and the evaluation loop. Needs torch alone."""
+"""Gradient accumulation, exact: the window, the training loop and the evaluation loop."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from course_utils.sync import Alone, ranks_of
 
 _NOTHING = (
     "batches gave nothing: an empty loader, a generator that is used up, or weight(batch) 0 for every micro-batch?"
@@ -71,6 +73,10 @@ def train_epoch(
     and in this order: unscale, clip, step, update of the scale, step of the schedule, zeroing. The model is trained
     in the mode in which it comes, so that a part that was put into evaluation mode stays there.
 
+    A model wrapped by DDP or FSDP2 learns from the windows of all ranks as from one: the mean is over what they hold
+    together, also when ranks hold unequally much or have run out. Gradients are exchanged once per window, and one
+    small message adds up the weights. FSDP2 needs equally many micro-batches on every rank.
+
     **Arguments:** `batches`: micro-batches of any kind (wrap them in `tqdm` to see progress); `loss_fn(model, batch)`:
     the *mean* loss of a micro-batch, a scalar tensor; `n`: micro-batches per update; `weight(batch)`: how many items
     or tokens that mean was taken over (what holds none, a micro-batch or a window, is left out); `autocast`: the
@@ -78,7 +84,8 @@ def train_epoch(
     whole training; `max_norm`: the largest norm that a window's gradient may have, all parameters of the optimizer
     together; `scheduler`: stepped once per update, and not where the scaler skips one, so its lengths count updates.
 
-    **Returns:** the mean loss of each window that holds anything, before its update, without the scaler's factor.
+    **Returns:** the mean loss of each window that holds anything, before its update, without the scaler's factor; on
+    several ranks that of all ranks.
 
     **Raises:** `TypeError` or `ValueError`, before anything changes, if an argument or a weight cannot be used or if
     `batches` gives nothing. Gradients that were there before the call, or that an error left behind, never enter an
@@ -93,27 +100,47 @@ def train_epoch(
     _check(autocast, scaler, max_norm, scheduler)
     autocast = autocast or nullcontext()
     scaler = scaler or GradScaler(enabled=False)  # one that is switched off passes everything through
+    ranks = ranks_of(model)
     losses = []
-    for window in windows(batches, n):
-        shares = _shares(window, weight)
-        if not any(shares):
-            continue
+    for window, everyone in _rounds(ranks, windows(batches, n), weight):
         if not losses:
             optimizer.zero_grad()
         window_loss = 0.0
-        for batch, share in zip(window, shares, strict=True):
-            if share:
+        reached = model if everyone else ranks.local
+        for k, (batch, share) in enumerate(window, start=1):
+            with ranks.micro_batch(last=k == len(window)):
                 with autocast:
-                    loss = loss_fn(model, batch) * share
+                    loss = loss_fn(reached, batch) * share
                 scaler.scale(loss).backward()
-                window_loss += loss.detach()
+            window_loss += loss.detach()
+        if not everyone:
+            ranks.average()
+            scaler.scale(next(model.parameters()).detach())  # a scaler has no scale before its first use
         if _update(optimizer, scaler, max_norm) and scheduler:
             scheduler.step()
         optimizer.zero_grad()
         losses.append(window_loss)
     if not losses:
         raise ValueError(_NOTHING)
-    return torch.stack(losses).tolist()
+    return [loss / ranks.world for loss in ranks.add_up([float(loss) for loss in losses])]
+
+
+def _rounds(ranks: Alone, given: Iterator[list], weight: Callable) -> Iterator[tuple[list, bool]]:
+    """Windows as pairs (micro-batch, its share of the mean over all ranks), and whether every rank holds something.
+
+    What holds nothing is left out. A rank whose windows have ended goes on with empty ones until all ranks are done.
+    A share is multiplied by the number of ranks, since the gradients are averaged over them.
+    """
+    while True:
+        window = next(given, [])
+        held = [(batch, count) for batch, count in zip(window, _counts(window, weight), strict=True) if count]
+        ranks.compare(len(held))
+        mine = [sum(count for _, count in held), bool(held), bool(window)]
+        total, holding, going = ranks.add_up(mine)
+        if not going:
+            return
+        if total:
+            yield [(batch, ranks.world * count / total) for batch, count in held], holding == ranks.world
 
 
 def _update(optimizer: Optimizer, scaler: GradScaler, max_norm: float | None) -> bool:
@@ -141,14 +168,15 @@ def evaluate(
     **Arguments:** `metric(model, batch)`: a scalar mean over the micro-batch, such as a loss or an accuracy;
     `weight(batch)`: how many items that mean was taken over.
 
-    **Returns:** the mean per item, whatever the sizes of the micro-batches. The mode of the model and of each of
-    its parts is as before, also after an error.
+    **Returns:** the mean per item, whatever the sizes of the micro-batches; of a DDP or FSDP2 model, that over what all
+    ranks hold. The mode of the model and of each of its parts is as before, also after an error.
 
     **Raises:** `ValueError` if `batches` gives nothing.
 
     >>> evaluate(nn.Identity(), [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([6.0])], lambda model, x: x.mean())
     3.0
     """
+    ranks = ranks_of(model)
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     total, seen = 0.0, 0
@@ -156,11 +184,12 @@ def evaluate(
         for batch in batches:
             (count,) = _counts([batch], weight)
             if count:
-                total += float(metric(model, batch)) * count
+                total += float(metric(ranks.local, batch)) * count
                 seen += count
     finally:
         for module, was_training in modes:
             module.training = was_training
+    total, seen = ranks.add_up([total, seen])
     if not seen:
         raise ValueError(_NOTHING)
     return total / seen
@@ -172,13 +201,6 @@ def _counts(window: list, weight: Callable) -> list[float]:
         if not (isfinite(count) and count >= 0):
             raise ValueError(f"weight(batch) must be a number of items or tokens, 0 or more, got {count}")
     return counts
-
-
-def _shares(window: list, weight: Callable) -> list[float]:
-    """What part of the window each of its micro-batches is; the parts add up to 1, or to 0 if it holds nothing."""
-    counts = _counts(window, weight)
-    total = sum(counts) or 1.0
-    return [count / total for count in counts]
 
 
 def _check(autocast: Any, scaler: Any, max_norm: float | None, scheduler: LRScheduler | None) -> None:

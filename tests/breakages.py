@@ -5,6 +5,7 @@ Each is a context manager under the name by which the column `falsifier` of data
 
 import functools
 import inspect
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,7 +15,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import course_utils
-from course_utils import loops
+from course_utils import loops, sync
+from course_utils.ranks import Ranks
 
 BREAKAGES: dict[str, Callable] = {}
 
@@ -210,7 +212,7 @@ def _():
 
 @breakage("package: train_epoch does not weigh")
 def _():
-    with patched(loops, "_shares", lambda original: lambda window, weight: [1 / len(window)] * len(window)):
+    with edited(loops._rounds, "ranks.world * count / total", "ranks.world / len(held)"):
         yield
 
 
@@ -281,7 +283,7 @@ def _():
 @contextmanager
 def edited(function: Callable, old: str, new: str) -> Iterator[None]:
     """`function` runs with `old` replaced by `new` in its source, wherever it has been imported to."""
-    source = inspect.getsource(function)
+    source = textwrap.dedent(inspect.getsource(function))
     assert source.count(old) == 1, f"{function.__name__} has {source.count(old)} places like {old!r}"
     namespace = dict(function.__globals__)
     exec(source.replace(old, new), namespace)
@@ -299,14 +301,14 @@ for name, function, old, new in (
     (
         "package: train_epoch divides the tail by N",
         loops.train_epoch,
-        "_shares(window, weight)",
-        "[share * len(window) / n for share in _shares(window, weight)]",
+        "loss_fn(model, batch) * share",
+        "loss_fn(model, batch) * share * len(window) / n",
     ),
     (
         "package: train_epoch weighs by sequences in place of tokens",
-        loops.train_epoch,
-        "_shares(window, weight)",
-        "_shares(window, items)",
+        loops._rounds,
+        "_counts(window, weight)",
+        "_counts(window, items)",
     ),
     (
         "package: train_epoch does not weigh under a scaler",
@@ -348,6 +350,64 @@ for name, function, old, new in (
     ),
 ):
     BREAKAGES[name] = functools.partial(edited, function, old, new)
+
+
+# What follows breaks something on every rank: a patch in this process would not reach the others.
+@contextmanager
+def synchronising_after_the_forward() -> Iterator[None]:
+    """Every forward is prepared for an all-reduce, whatever `no_sync` says."""
+
+    def around(original):
+        def forward(self, *inputs, **kwargs):
+            flag, self.require_backward_grad_sync = self.require_backward_grad_sync, True
+            try:
+                return original(self, *inputs, **kwargs)
+            finally:
+                self.require_backward_grad_sync = flag
+
+        return forward
+
+    with patched(nn.parallel.DistributedDataParallel, "forward", around):
+        yield
+
+
+LAST = "nullcontext() if last else self.model.no_sync()"
+ON_RANKS = {
+    "torch: zero_grad does nothing": BREAKAGES["torch: zero_grad does nothing"],
+    "package: train_epoch synchronises no micro-batch": functools.partial(
+        edited, sync.Copies.micro_batch, LAST, "self.model.no_sync()"
+    ),
+    "package: train_epoch synchronises every micro-batch": functools.partial(
+        edited, sync.Copies.micro_batch, LAST, "nullcontext()"
+    ),
+    "package: train_epoch enters no_sync after the forward": synchronising_after_the_forward,
+    "package: train_epoch divides by what its own rank holds": functools.partial(
+        edited,
+        loops._rounds,
+        "total, holding, going = ranks.add_up(mine)",
+        "total, holding, going = mine[0], *ranks.add_up(mine)[1:]",
+    ),
+}
+
+
+def broken_on_this_rank(name: str, function: Callable, *args):
+    with ON_RANKS[name]():
+        return function(*args)
+
+
+@contextmanager
+def broken_on_every_rank(name: str) -> Iterator[None]:
+    def around(original):
+        return lambda self, function, *args, **options: original(
+            self, broken_on_this_rank, name, function, *args, **options
+        )
+
+    with patched(Ranks, "run", around):
+        yield
+
+
+for name in ON_RANKS:
+    BREAKAGES[f"ranks: {name}"] = functools.partial(broken_on_every_rank, name)
 
 
 @contextmanager
