@@ -1,14 +1,14 @@
 """Gradient accumulation and zeroing in PyTorch: the course's helpers.
 
-Loops: `windows`, `train_epoch`, `evaluate`. Looking: `record`, `ledger`, `show`, `saved_bytes`. Practice: `predict`,
-`check`, `recall`, `explore`. Data and models: `digits`, `words`, `mlp`, `Tally`.
+Loops: `windows`, `train_epoch`, `evaluate`. Looking: `record`, `ledger`, `show`, `saved_bytes`, `plan`. Practice:
+`predict`, `check`, `recall`, `explore`. Data and models: `digits`, `words`, `mlp`, `Tally`.
 """
 
 from importlib import import_module
 
 from course_utils.data import digits, words
 from course_utils.loops import evaluate, train_epoch, windows
-from course_utils.memory import saved_bytes
+from course_utils.memory import plan, saved_bytes
 from course_utils.models import Tally, mlp
 from course_utils.trace import record
 
@@ -22,7 +22,7 @@ _LATER = {  # these need matplotlib or ipywidgets: imported when they are first 
 }
 
 __all__ = [  # noqa: RUF022
-    "windows", "train_epoch", "evaluate", "record", "ledger", "show", "saved_bytes",
+    "windows", "train_epoch", "evaluate", "record", "ledger", "show", "saved_bytes", "plan",
     "predict", "check", "recall", "explore", "digits", "words", "mlp", "Tally",
 ]  # fmt: skip
 

@@ -34,6 +34,7 @@ ROOMS = {  # what each may import, apart from the standard library; lower rooms 
         for room in ("plots", "exercises")
     },
     "zoo": {*LOW, "data", "loops", "models"},
+    "fit": {*LOW, "loops"},
     "audit": {
         *LOW,
         "course_utils",
