@@ -505,3 +505,31 @@ def _():
 
     with patched(torch.cuda.amp, "GradScaler", scaler), patched(torch.cuda.amp, "autocast", autocast):
         yield
+
+
+@breakage("torch: OutOfMemoryError is a plain Exception")
+def _():
+    with patched(torch, "OutOfMemoryError", lambda original: type("OutOfMemoryError", (Exception,), {})):
+        yield
+
+
+@breakage("torch: a checkpoint keeps everything")
+def _():
+    def around(original):
+        return lambda function, *args, use_reentrant=None, **options: function(*args)
+
+    with patched(torch.utils.checkpoint, "checkpoint", around):
+        yield
+
+
+@breakage("torch: an optimizer takes gradient_accumulation_steps")
+def _():
+    def around(original):
+        class SGD(original):
+            def __init__(self, params, lr=1e-3, gradient_accumulation_steps=1):
+                super().__init__(params, lr)
+
+        return SGD
+
+    with patched(torch.optim, "SGD", around):
+        yield

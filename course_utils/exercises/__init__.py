@@ -12,6 +12,7 @@ import torch
 
 from course_utils.exercises import (
     accumulation,
+    capstone,
     exactness,
     gradients,
     hooks,
@@ -35,6 +36,7 @@ JUDGES: dict[str, Callable[[Callable], str]] = {
     **training.JUDGES,
     **noise.JUDGES,
     **pitfalls.JUDGES,
+    **capstone.JUDGES,
 }
 
 
