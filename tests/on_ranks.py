@@ -1,5 +1,8 @@
 """What the tests run on each rank; importable, so that every rank finds it. The reference is one process with all."""
 
+import sys
+from contextlib import nullcontext
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -9,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ExponentialLR
 
 from course_utils import evaluate, mlp, train_epoch
+from course_utils.audit import audit
 
 WIDTH = 9
 SHARDS = [  # of each rank, the valid tokens of each sequence in each micro-batch; ranks run out at different times
@@ -197,3 +201,62 @@ def with_batchnorm():
         2,
     )
     return losses, whole(model.parameters())
+
+
+def by_hand(kind):
+    """A loop as people write it, N = 4, three epochs. `kind` says what is wrong with it, if anything is."""
+    torch.manual_seed(0)
+    rank = dist.get_rank()
+    model = DistributedDataParallel(nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        for i in range(4):
+            last = i % 4 == 3
+            synchronise = {"every": True, "never": False}.get(kind, last)
+            items = torch.randint(1, 9, ()).item() if kind == "own means" else 4
+            with nullcontext() if synchronise else model.no_sync():
+                batch = torch.randn(items, 3) + rank, torch.randint(2, (items,))
+                loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+                (loss if kind == "undivided" else loss / 4).backward()
+            if last:
+                optimizer.step()
+                if kind != "never zeroed" or rank == 0:
+                    optimizer.zero_grad()
+
+
+def with_cross_entropy(counts):
+    """`train_epoch` on this rank's micro-batches of so many items."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(3, 2))
+    batches = [(torch.randn(n, 3), torch.randint(2, (n,))) for n in counts[dist.get_rank()]]
+    train_epoch(
+        model,
+        batches,
+        lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        2,
+    )
+
+
+def audited(function, *args):
+    """The findings on this rank, as (level, rule)."""
+    with audit() as report:
+        function(*args)
+    return [(finding.level, finding.rule) for finding in report.findings]
+
+
+def main():
+    """What torchrun starts: a kind of `by_hand`, or `train_epoch` and the file for its parameters."""
+    dist.init_process_group("gloo")
+    if sys.argv[1] in ("never", "right"):
+        by_hand(sys.argv[1])
+    else:
+        torch.set_default_dtype(torch.float64)
+        parameters = on_this_rank("DDP", 3, "SGD", True)[2]
+        if dist.get_rank() == 0:
+            torch.save(parameters, sys.argv[1])
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -7,16 +7,20 @@ import torch
 from course_utils.ranks import Ranks
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def ranks(request):
-    with Ranks(request.param, timeout=60) as group:
-        yield group
-
-
 @pytest.fixture(scope="module")
-def two():
-    with Ranks(2, timeout=60) as group:
-        yield group
+def groups():
+    with Ranks(2, timeout=60) as two, Ranks(4, timeout=60) as four:
+        yield {2: two, 4: four}
+
+
+@pytest.fixture(params=[2, 4])
+def ranks(request, groups):
+    return groups[request.param]
+
+
+@pytest.fixture
+def two(groups):
+    return groups[2]
 
 
 @pytest.fixture(autouse=True)

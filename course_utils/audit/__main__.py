@@ -2,15 +2,23 @@
 
 Exit status 0: no error was found; 1: at least one was; 2: the audit could not run; 3: the script itself failed (what
 was found until then is reported, and the JSON holds the script's own exit status).
+
+On several ranks, `torchrun --nproc-per-node N -m course_utils.audit script.py`: each rank has its own report, and its
+own JSON, with the rank in the name.
 """
 
 import argparse
 import json
+import os
+import signal
 import sys
 import threading
+import time
 import traceback
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from course_utils.audit import audit
 
@@ -19,6 +27,9 @@ CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED = 0, 1, 2, 3
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if options.json and world > 1:
+        options.json = options.json.with_stem(f"{options.json.stem}-rank{rank}")
     if options.json:
         try:  # before the script runs for hours
             options.json.touch()
@@ -33,15 +44,18 @@ def main(arguments: list[str] | None = None) -> int:
         traceback.print_exc()
         print("audit: the auditor itself has failed; the script is not to blame", file=sys.stderr)
         return CANNOT_RUN
-    print(report)
+    text = f"Rank {rank} of {world}. {report}\n" if world > 1 else f"{report}\n"
     if script_exit:
-        print(f"\nThe script ended with status {script_exit}; the report covers what it did until then.")
+        text += f"\nThe script ended with status {script_exit}; the report covers what it did until then.\n"
+    print(text, end="", flush=True)  # in one piece: the ranks print at the same time
     if options.json:
         options.json.write_text(
             json.dumps({**report.as_dict(), "script_exit": script_exit}, indent=2), encoding="utf-8"
         )
     if script_exit:
         return SCRIPT_FAILED
+    if world > 1:
+        _wait_for_ranks(world)
     return FOUND if report.errors else CLEAN
 
 
@@ -65,6 +79,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 def _run(module: ModuleType, script: Path, arguments: list[str]) -> int:
     """Runs the script as `python script.py arguments` would. Returns its exit status."""
     argv, path, main = sys.argv, sys.path[:], sys.modules["__main__"]
+    terminate = _on_terminate()
     sys.argv, sys.path[0] = [str(script), *arguments], str(script.resolve().parent)
     sys.modules["__main__"] = module
     module.__file__ = str(script)
@@ -76,7 +91,30 @@ def _run(module: ModuleType, script: Path, arguments: list[str]) -> int:
     finally:
         _wait_for_threads()
         sys.argv, sys.path, sys.modules["__main__"] = argv, path, main
+        if terminate is not None:
+            signal.signal(signal.SIGTERM, terminate)
     return status
+
+
+def _on_terminate() -> Any:
+    """A script that is asked to end, as by a cluster or by torchrun, is reported too. What was set before."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    return signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def _wait_for_ranks(world: int, limit: float = 30.0) -> None:
+    """Until every rank has written its report: torchrun ends all ranks when one ends with a status that is not 0."""
+    from torch.distributed import TCPStore  # not in every build of torch
+
+    try:
+        store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=timedelta(seconds=limit))
+        end = time.monotonic() + limit
+        store.add("course_utils.audit", 1)
+        while store.add("course_utils.audit", 0) < world and time.monotonic() < end:
+            time.sleep(0.05)
+    except (KeyError, ValueError, RuntimeError):
+        pass  # not started by torchrun: nothing ends the others
 
 
 def _status(error: BaseException) -> int:

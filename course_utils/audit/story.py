@@ -126,6 +126,11 @@ class Window:
     event: Event | None = None  # in the trace
 
     @property
+    def on_ranks(self) -> bool:
+        """Were its gradients, or some of them, to be averaged over several ranks?"""
+        return any(call.synced is not None for call in self.fresh)
+
+    @property
     def held(self) -> int:
         return len(self.fresh) + self.stale
 

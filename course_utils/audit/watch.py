@@ -433,7 +433,8 @@ class Watcher:
     # Scaler, clipping, scheduler, ranks.
 
     def before_synced_forward(self, module: DistributedDataParallel) -> None:
-        self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
+        if module.process_group.size() > 1:
+            self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
 
     def after_scale(self, scaler: GradScaler) -> None:
         if scaler.is_enabled():

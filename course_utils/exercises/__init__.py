@@ -13,6 +13,7 @@ import torch
 from course_utils.exercises import (
     accumulation,
     capstone,
+    distributed,
     exactness,
     gradients,
     hooks,
@@ -35,6 +36,7 @@ JUDGES: dict[str, Callable[[Callable], str]] = {
     **precision.JUDGES,
     **training.JUDGES,
     **noise.JUDGES,
+    **distributed.JUDGES,
     **pitfalls.JUDGES,
     **capstone.JUDGES,
 }

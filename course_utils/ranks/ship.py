@@ -29,7 +29,7 @@ def dumps(thing: Any) -> bytes:
     stream = io.BytesIO()
     try:
         _Pickler(stream).dump(thing)
-    except (pickle.PicklingError, AttributeError) as error:
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise TypeError(f"this cannot be sent to another process: {error}") from error
     return stream.getvalue()
 
@@ -54,7 +54,7 @@ def _by_source(thing: Any) -> tuple:
     """
     name = thing.__name__
     if thing.__qualname__ != name or not name.isidentifier():
-        raise TypeError(f"{thing.__qualname__} cannot be sent to another process: define it by def, outside functions")
+        raise TypeError(f"{thing.__qualname__} must be defined by def or class, outside functions")
     source, known = _source(thing)
     code = compile(source, name, "exec")
     at_definition = {used: known[used] for used in _names(code) if used in known and used != name}
@@ -73,7 +73,7 @@ def _source(thing: Any) -> tuple[str, dict]:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == thing.__name__:
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
                 return "\n".join(text.splitlines()[first - 1 : node.end_lineno]) + "\n", function.__globals__
-    raise TypeError(f"{thing.__name__} cannot be sent to another process: its source is not known")
+    raise TypeError(f"the source of {thing.__name__} is not known")
 
 
 def _names(code: CodeType) -> list[str]:

@@ -48,6 +48,8 @@ def judge(story: Story) -> list[Finding]:
     """All that the rules find, errors first."""
     order = [ERROR, ADVICE, UNDECIDED]
     findings = [finding for rule in RULES for finding in rule(story)]
+    mixed = {f.lane for f in findings if f.rule == "foreign-gradients"}  # their windows are not what was meant
+    findings = [f for f in findings if f.lane not in mixed or f.rule not in ("irregular-window", "loss-scale")]
     if story.overlapping:
         findings = [replace(f, level=UNDECIDED) if f.level == ERROR else f for f in findings]
     return sorted(findings, key=lambda finding: order.index(finding.level))

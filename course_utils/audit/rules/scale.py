@@ -52,31 +52,34 @@ def loss_scale(story: Story) -> Iterator[Finding]:
                 lane=lane,
             )
             continue
-        for column in columns:
+        on_ranks = full[0].on_ranks  # one window may hold by chance what looks wrong, if ranks share a mean
+        for k, column in enumerate(columns):
             if column[0].reduction != "mean":
                 continue
+            alike = [other[k] for other in map(_terms, full if on_ranks else full[:1]) if other and len(other) > k]
             coefficients = [term.coefficient for term in column]
-            total = sum(coefficients)
+            totals = [sum(term.coefficient for term in terms) for terms in alike]
             evidence = {
                 "update": full[0].number,
                 "window": n,
-                "factor": total,
+                "factor": totals[0],
                 "coefficients": coefficients[:8],
                 "loss": column[0].name,
             }
-            if all(isclose(c, 1.0, rel_tol=1e-3) for c in coefficients):
+            if all(isclose(term.coefficient, 1.0, rel_tol=1e-3) for terms in alike for term in terms):
                 yield Finding(
                     "loss-scale",
                     ERROR,
-                    f"the mean loss of each of {many(n, 'micro-batch')} counts in full, so every update is {total:.1f} "
-                    "times too large",
+                    f"the mean loss of each of {many(n, 'micro-batch')} counts in full, so every update is "
+                    f"{totals[0]:.1f} times too large",
                     f"divide each loss by the micro-batches of its window ({n}), or weigh it by its share of the items",
                     full[0].fresh[0].where,
                     evidence,
                     lane=lane,
                 )
                 break
-            if isclose(total * n, 1.0, rel_tol=1e-3) and len(columns) == 1:  # several losses may have weights
+            if all(isclose(total * n, 1.0, rel_tol=1e-3) for total in totals) and len(columns) == 1:
+                # several losses may have weights
                 yield Finding(
                     "loss-scale",
                     ERROR,
@@ -84,6 +87,18 @@ def loss_scale(story: Story) -> Iterator[Finding]:
                     "divide once",
                     full[0].fresh[0].where,
                     evidence,
+                    lane=lane,
+                )
+                break
+            if on_ranks and not _same(totals):
+                yield Finding(
+                    "loss-scale",
+                    UNDECIDED,
+                    f"the coefficients of a window add up to {', '.join(f'{total:.3g}' for total in totals[:6])} "
+                    "on this rank; whether they add up to one mean over all ranks cannot be seen from here",
+                    "add them up over the reports of all ranks: the sum must be the number of ranks in each window",
+                    full[0].fresh[0].where,
+                    {**evidence, "totals": totals[:64]},
                     lane=lane,
                 )
                 break
@@ -139,22 +154,26 @@ def token_weights(story: Story) -> Iterator[Finding]:
         wrong = []
         windows = [w for w in story.of(lane) if w.size >= 2 and not w.skipped]
         for window in windows:
-            for column in _terms(window) or []:
+            columns = _terms(window) or []
+            for column in columns:
                 weights = [term.per_item for term in column]
                 counts = [term.count for term in column]
-                if None in weights or _same(weights, 1e-2):
+                if None in weights or _even(column):
                     continue
                 if column[0].reduction == "sum":
                     wrong.append((UNDECIDED, window, weights, counts))
                 elif _same([term.coefficient for term in column]):
                     mean = sum(term.coefficient for term in column) / sum(counts)
-                    wrong.append((ERROR, window, [w / mean for w in weights], counts))
-        errors = [entry for entry in wrong if entry[0] == ERROR]
+                    beside = any(_even(other) for other in columns)  # a second loss may have weights of its own
+                    wrong.append((ADVICE if beside else ERROR, window, [w / mean for w in weights], counts))
+        errors = [entry for entry in wrong if entry[0] == ERROR] or [entry for entry in wrong if entry[0] == ADVICE]
+        if not wrong:
+            yield from _means_of_ranks(lane, story)
         if errors:
             _, window, weights, counts = max(errors, key=lambda entry: max(entry[2]) / min(entry[2]))
             yield Finding(
                 "token-weights",
-                ADVICE if _only_the_last_is_short([entry[3] for entry in errors], windows) else ERROR,
+                ADVICE if _only_the_last_is_short([entry[3] for entry in errors], windows) else errors[0][0],
                 f"micro-batches of {', '.join(f'{count:g}' for count in counts[:6])} items or tokens count alike, "
                 f"so that one item counts {', '.join(f'{weight:.2g}' for weight in weights[:6])} times what it should",
                 "multiply each mean loss by its items over the items of the window",
@@ -174,6 +193,34 @@ def token_weights(story: Story) -> Iterator[Finding]:
                 {"update": window.number, "weights": weights[:8]},
                 lane=lane,
             )
+
+
+def _means_of_ranks(lane: str, story: Story) -> Iterator[Finding]:
+    """Each rank takes the mean over its own tokens, and the ranks' means are averaged."""
+    counts = []
+    windows = [w for w in story.of(lane) if w.on_ranks and not w.skipped and w.size == story.size(lane)]
+    for window in windows:
+        for column in (_terms(window) or [])[:1]:
+            if not isclose(sum(term.coefficient for term in column), 1.0, rel_tol=1e-3):
+                return
+            counts.append(sum(term.count or 0 for term in column))
+    if len(counts) > 1 and not _same(counts):
+        yield Finding(
+            "token-weights",
+            UNDECIDED,
+            f"this rank takes means over {', '.join(f'{count:g}' for count in counts[:6])} items or tokens, and the "
+            "ranks' means are averaged; that is the mean over all only where every rank holds equally many",
+            "divide by the count of all ranks, and multiply by the number of ranks",
+            windows[0].fresh[0].where,
+            {"counts": counts[:64], "updates": len(windows)},
+            lane=lane,
+        )
+
+
+def _even(column: list[Term]) -> bool:
+    """Does each item of this loss count alike?"""
+    weights = [term.per_item for term in column]
+    return None not in weights and _same(weights, 1e-2)
 
 
 def _only_the_last_is_short(counts: list[list[float]], windows: list[Window]) -> bool:

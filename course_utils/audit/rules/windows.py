@@ -201,6 +201,8 @@ def irregular_window(story: Story) -> Iterator[Finding]:
             continue
         if n >= 2 and sizes[0] < n == sizes[1] and sizes.count(n) >= max(2, len(sizes) / 2):
             yield _irregular(lane, windows[0], sizes, f"most hold {n}")
+        elif (period := _period(sizes)) and min(sizes[: period - 1]) < n:
+            yield _irregular(lane, windows[0], sizes, "which comes again and again, and not as a tail alone")
         elif n == 1 and max(sizes) > 1 and not any(w.stale for w in windows):
             yield _irregular(lane, max(windows, key=lambda w: w.size), sizes, "most hold 1")
         elif Counter(sizes).most_common(1)[0][1] <= len(sizes) / 3 and len(sizes) >= 6:
@@ -213,6 +215,12 @@ def irregular_window(story: Story) -> Iterator[Finding]:
                 {"sizes": sizes[:20]},
                 lane=lane,
             )
+
+
+def _period(sizes: list[int]) -> int:
+    """After how many windows the sizes come again, as they do when epochs are alike; 0 if they do not."""
+    periods = range(2, len(sizes) // 2 + 1)
+    return next((p for p in periods if sizes[p:] == sizes[:-p] and len(set(sizes)) > 1), 0)
 
 
 def _irregular(lane: str, window: Window, sizes: list[int], why: str) -> Finding:
@@ -229,11 +237,16 @@ def _irregular(lane: str, window: Window, sizes: list[int], why: str) -> Finding
 
 
 def leftover_gradients(story: Story) -> Iterator[Finding]:
+    useful = {call.line for call in story.backwards if call.used}
     for lane, calls in story.leftover.items():
+        elsewhere = useful and not any(call.line in useful for call in calls)
+        resumed = any(w.assigned for other in story.lanes if other != lane for w in story.of(other)[:1])
         yield Finding(
             "leftover-gradients",
-            ERROR,
-            f"the gradients of the last {many(len(calls), 'backward call')} of the run were never used by a step",
+            UNDECIDED if elsewhere or resumed else ERROR,
+            f"the gradients of the last {many(len(calls), 'backward call')} of the run were never used by a step"
+            + ("; no call on that line ever reaches a step, which may be meant" if elsewhere else "")
+            + ("; another optimizer began with gradients from elsewhere, perhaps with these" if resumed else ""),
             "make one more update after the loop, from the micro-batches that are left",
             calls[-1].where,
             {"backward_calls": len(calls)},
@@ -249,7 +262,7 @@ def leftover_gradients(story: Story) -> Iterator[Finding]:
             window = long[0]
             yield Finding(
                 "leftover-gradients",
-                ERROR,
+                UNDECIDED if window.rewritten else ERROR,  # a script that scales by hand may count items
                 f"update {window.number} holds {many(window.size, 'micro-batch')}, most hold {n}: {window.size - n} "
                 "were left over from before, it seems from the end of an epoch",
                 "make an update from the short window at the end of every epoch",

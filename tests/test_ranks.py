@@ -1,0 +1,249 @@
+"""The launcher: results and errors of every rank, and no process left, whatever happens."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_utils.ranks import RankError, Ranks
+from course_utils.ranks.ship import dumps, loads
+
+
+@pytest.fixture(scope="module")
+def two():
+    with Ranks(2, timeout=60) as group:
+        yield group
+
+
+def alive(pids):
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists() or _answers(pid)]
+
+
+def _answers(pid):
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def pids_of(group):
+    return [process.pid for process in group._processes]
+
+
+def add(number):
+    total = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(total)
+    return number + total.item(), dist.get_rank(), os.environ["WORLD_SIZE"]
+
+
+def say():
+    print(f"one from {dist.get_rank()}\ntwo")
+
+
+def settings():
+    return torch.get_default_dtype(), torch.rand(1).item(), os.getcwd(), torch.get_num_threads()
+
+
+def raise_on_one():
+    if dist.get_rank() == 1:
+        raise ValueError("the shard is empty")
+    dist.barrier()
+
+
+def die_on_one():
+    if dist.get_rank() == 1:
+        print("last words", file=sys.__stderr__, flush=True)
+        os._exit(7)
+    dist.barrier()
+
+
+def hang_on_one():
+    if dist.get_rank() == 0:
+        dist.barrier()
+    return "through"
+
+
+def exit_on_all():
+    sys.exit("enough")
+
+
+def result_that_cannot_travel():
+    return (number for number in range(3))
+
+
+def test_results_come_in_the_order_of_ranks_and_prints_too(two, capsys):
+    assert two.run(add, 10) == [(13.0, 0, "2"), (13.0, 1, "2")]
+    capsys.readouterr()
+    assert two.run(say) == [None, None]
+    assert capsys.readouterr().out == "rank 0 | one from 0\nrank 0 | two\nrank 1 | one from 1\nrank 1 | two\n"
+
+
+def test_processes_are_kept(two):
+    first = two.run(os.getpid)
+    assert two.run(os.getpid) == first == pids_of(two)
+
+
+def test_each_rank_has_the_dtype_seed_and_folder_of_this_process_and_one_thread(two):
+    torch.manual_seed(5)
+    torch.set_default_dtype(torch.float64)
+    try:
+        expected = (torch.float64, torch.rand(1).item(), os.getcwd(), 1)
+        assert two.run(settings) == [expected, expected]
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_an_error_on_one_rank_ends_the_run_and_the_next_one_starts_anew(two):
+    before = two.run(os.getpid)
+    start = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        two.run(raise_on_one)
+    assert time.monotonic() - start < 30
+    assert "rank 1 failed" in str(caught.value)
+    assert 'raise ValueError("the shard is empty")' in caught.value.errors[1]  # the line of the function
+    assert "dist.barrier()" in caught.value.errors[0]  # where the other one waited
+    assert not alive(before)
+    assert [rank for _, rank, _ in two.run(add, 0)] == [0, 1]
+
+
+def test_a_rank_that_dies_is_named_first_with_its_status_and_last_words(two):
+    before = two.run(os.getpid)
+    start = time.monotonic()
+    with pytest.raises(RankError, match=r"(?s)running 2 ranks failed\nrank 1 failed:.*status 7.*last words") as caught:
+        two.run(die_on_one)
+    assert time.monotonic() - start < 30
+    assert set(caught.value.errors) == {0, 1}
+    assert not alive(before)
+
+
+def test_a_hang_ends_at_the_time_limit_and_says_where(two):
+    before = two.run(os.getpid)
+    start = time.monotonic()
+    with pytest.raises(RankError, match=r"rank 0 had not ended after 1\.5 s, and was here") as caught:
+        two.run(hang_on_one, timeout=1.5)
+    assert time.monotonic() - start < 30
+    assert "dist.barrier()" in caught.value.errors[0]
+    assert caught.value.results == {1: "through"}
+    assert not alive(before)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [(exit_on_all, "SystemExit: enough"), (result_that_cannot_travel, "cannot pickle 'generator'")],
+)
+def test_other_ends_of_a_function_are_errors_of_each_rank(two, function, words):
+    with pytest.raises(RankError) as caught:
+        two.run(function)
+    assert all(words in error for error in caught.value.errors.values())
+
+
+def test_what_cannot_be_sent_is_said_before_anything_runs(two):
+    before = two.run(os.getpid)
+    with pytest.raises(TypeError, match="cannot be sent to another process"):
+        two.run(lambda: 1)
+    with pytest.raises(TypeError, match="cannot be sent to another process"):
+        two.run(add, (number for number in range(3)))
+    assert two.run(os.getpid) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"n": 0}, ValueError, "n must be at least 1 rank, got 0"),
+        ({"n": 2.0}, TypeError, "whole number of ranks, got 2.0"),
+        ({"n": True}, TypeError, "whole number of ranks, got True"),
+        ({"n": 2, "timeout": 0}, ValueError, "timeout must be a positive number of seconds, got 0"),
+        ({"n": 2, "backend": "mpi"}, ValueError, '"gloo" or "nccl", got \'mpi\''),
+    ],
+)
+def test_bad_arguments_are_refused_and_nothing_starts(arguments, error, words):
+    with pytest.raises(error, match=words):
+        Ranks(**arguments)
+
+
+NOTEBOOK = """
+import os, signal, sys, threading, time
+import torch, torch.distributed as dist
+from course_utils.ranks import Ranks
+
+SCALE = 10
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+
+    def forward(self, x):
+        return even(self.layer(x).numel()) * SCALE
+
+def even(n):
+    return n == 0 or odd(n - 1)
+
+def odd(n):
+    return n != 0 and even(n - 1)
+
+def work():
+    return Net()(torch.ones(4, 2))
+
+def hang():
+    time.sleep(600)
+
+def pids(group):
+    return [process.pid for process in group._processes]
+"""
+
+
+def script(tmp_path, text):
+    path = tmp_path / "notebook.py"
+    path.write_text(NOTEBOOK + text, encoding="utf-8")
+    return [sys.executable, str(path)]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
+def test_functions_of_a_main_module_an_occupied_port_an_interrupt_and_a_killed_parent(tmp_path):
+    """One script, since each start of ranks costs seconds. It has no main guard, as a notebook has none."""
+    command = script(
+        tmp_path,
+        """
+import socket
+occupied = socket.create_server(("127.0.0.1", 29500))  # the port that torch.distributed takes by default
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
+two = Ranks(2, timeout=60)
+print(two.run(work), flush=True)
+first = pids(two)
+threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+start = time.monotonic()
+try:
+    two.run(hang)
+except KeyboardInterrupt:
+    print("interrupted", time.monotonic() - start < 30, pids(two), *first, flush=True)
+two.run(work)
+print(*pids(two), flush=True)
+two.run(hang)
+""",
+    )
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert parent.stdout.readline() == "[10, 10]\n"
+    said = parent.stdout.readline().split()
+    assert said[:3] == ["interrupted", "True", "[]"]
+    assert not alive(map(int, said[3:]))
+    ranks = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(alive(ranks)) == 2
+    parent.send_signal(signal.SIGKILL)  # nothing in the parent can clean up after this
+    parent.wait()
+    parent.stdout.close()
+    end = time.monotonic() + 30
+    while alive(ranks) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not alive(ranks)
+
+
+def test_a_pickle_holds_what_a_plain_one_does():
+    assert loads(dumps({"a": torch.ones(2), "f": add, "m": os}))["m"] is os
