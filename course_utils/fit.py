@@ -87,7 +87,7 @@ class Fit:
             _restore(generators)
             if torch.cuda.is_initialized():
                 torch.cuda.empty_cache()
-            tried = max(items(part) for part in parts)
+            tried = max(len(split(part, 1)) for part in parts)
             if tried == 1:
                 raise torch.OutOfMemoryError(
                     f"a micro-batch of one item does not fit, and no window can be cut finer: use a smaller model, "

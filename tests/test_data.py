@@ -52,7 +52,8 @@ def test_words_are_in_alphabetical_order_and_of_lower_case_letters_alone():
 
 
 def test_the_manifest_lists_every_file_and_no_other():
-    files = {path.name for path in data.folder().iterdir() if path.is_file()}
+    folder = data.folder()
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert files - {"manifest.json"} == data.manifest().keys()
 
 

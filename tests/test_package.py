@@ -127,7 +127,8 @@ def test_installed_from_a_wheel_into_an_empty_folder_the_data_are_there(tmp_path
     wheel = tmp_path / hatchling.build.build_wheel(str(tmp_path))
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    packed = {path.name for path in (site / "course_utils" / "_data").iterdir()}
+    folder = site / "course_utils" / "_data"
+    packed = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
     assert packed >= data.manifest().keys() | {"manifest.json"}
     code = """
 import json, course_utils

@@ -100,7 +100,6 @@ def plan(
     dtype: torch.dtype | None = None,
     autocast: AbstractContextManager | None = None,
     accumulating: bool = True,
-    device: str = "cpu",
 ) -> Plan:
     """Finds out how much memory training will need, for a model of any size, and uses next to none.
 
@@ -109,15 +108,15 @@ def plan(
     for micro-batches of two sizes, which make a line for each moment; the forward of a third size checks the lines.
     All weights that require a gradient are taken to get one.
 
-    Not seen is what a kernel takes and gives back within one operation, nor what a driver or an allocator keeps for
-    itself, so leave them a part of the card. An optimizer that treats all weights at once, the usual way on a GPU,
-    takes more in its step: plan for it with `optimizer=lambda weights: AdamW(weights, foreach=True)`.
+    The operations are those of the CPU, so build everything there. An optimizer that treats all weights at once, the
+    usual way on a GPU, takes more in its step: plan for it with `optimizer=lambda weights: AdamW(weights,
+    foreach=True)`. Not seen is what a kernel takes and gives back within one operation, nor what a driver or an
+    allocator keeps for itself: leave them a part of the card.
 
     **Arguments:** `build()`: the model; `make_batch(items)`: a micro-batch of any kind; `loss_fn(model, batch)`: its
     mean loss, as for `train_epoch`, but without `item()`; `optimizer(weights)`: the optimizer; `dtype`: of the weights
     and of floating inputs (in place of `model.to(dtype)`, which fake tensors refuse); `autocast`: the context of the
-    forward; `accumulating`: whether a forward finds gradients there, as all but the first of a window do; `device`:
-    where the tensors seem to be (`"cuda"` needs a torch that is built for it).
+    forward, on the CPU; `accumulating`: whether a forward finds gradients there, as all but the first of a window do.
 
     **Returns:** a `Plan`.
 
@@ -133,7 +132,7 @@ def plan(
     autocast = autocast or nullcontext()
 
     def micro_batch(items: int, backward: bool = True) -> dict[str, list[int]]:
-        with _defaults(dtype, device):
+        with _default(dtype):
             batch = make_batch(items)
         if not accumulating:
             model.zero_grad()
@@ -145,7 +144,7 @@ def plan(
         return {"inputs": [_bytes(batch)], "forward": in_forward, "backward": in_backward}
 
     with FakeTensorMode(), _InUse() as memory:
-        with _defaults(dtype, device):
+        with _default(dtype):
             model = build()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = optimizer(trained)
@@ -211,12 +210,11 @@ class _InUse(TorchDispatchMode):
 
 
 @contextmanager
-def _defaults(dtype: torch.dtype | None, device: str) -> Iterator[None]:
+def _default(dtype: torch.dtype | None) -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype or before)
     try:
-        with torch.device(device):
-            yield
+        yield
     finally:
         torch.set_default_dtype(before)
 
