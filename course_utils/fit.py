@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
-from course_utils.loops import _shares, items
+from course_utils.loops import _counts, items
 
 
 def pieces(batch: Any, size: int) -> list:
@@ -100,10 +100,12 @@ class Fit:
 def _backward(model, window, loss_fn, weight, autocast, scaler) -> Tensor:
     model.zero_grad()
     window_loss = torch.zeros(())
-    for batch, share in zip(window, _shares(window, weight), strict=True):
-        if share:
+    counts = _counts(window, weight)
+    total = sum(counts)
+    for batch, count in zip(window, counts, strict=True):
+        if count:
             with autocast:
-                loss = loss_fn(model, batch) * share
+                loss = loss_fn(model, batch) * (count / total)
             (scaler.scale(loss) if scaler else loss).backward()
             window_loss = window_loss.to(loss) + loss.detach()
     return window_loss

@@ -507,9 +507,19 @@ def _():
         yield
 
 
+@contextmanager
+def another_class(owner: object, name: str, other: type) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, other)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
 @breakage("torch: OutOfMemoryError is a plain Exception")
 def _():
-    with patched(torch, "OutOfMemoryError", lambda original: type("OutOfMemoryError", (Exception,), {})):
+    with another_class(torch, "OutOfMemoryError", type("OutOfMemoryError", (Exception,), {})):
         yield
 
 
@@ -524,12 +534,9 @@ def _():
 
 @breakage("torch: an optimizer takes gradient_accumulation_steps")
 def _():
-    def around(original):
-        class SGD(original):
-            def __init__(self, params, lr=1e-3, gradient_accumulation_steps=1):
-                super().__init__(params, lr)
+    class SGD(torch.optim.SGD):
+        def __init__(self, params, lr=1e-3, gradient_accumulation_steps=1):
+            super().__init__(params, lr)
 
-        return SGD
-
-    with patched(torch.optim, "SGD", around):
+    with another_class(torch.optim, "SGD", SGD):
         yield

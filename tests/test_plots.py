@@ -32,7 +32,9 @@ FIGURES = {
     "blocks": lambda: plots.blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight"),
     "bars": lambda: plots.bars({"all at once": 4096, "one by one": 1024}, "bytes"),
     "efficiency": lambda: plots.efficiency([1, 2, 4, 8], {"update": [0.1, 0.2, 0.4, 0.8]}, 3, (2, 5)),
-    "intervals": lambda: plots.intervals({"a": [(1, 2, 3)] * 2, "b": [(2, 3, 4)] * 2}, [1, 4], "batch", "loss", log="x"),
+    "intervals": lambda: plots.intervals(
+        {"a": [(1, 2, 3)] * 2, "b": [(2, 3, 4)] * 2}, [1, 4], "batch", "loss", log="x"
+    ),
 }
 
 
