@@ -376,3 +376,39 @@ def blocks(
     axis.set_xlabel(xlabel, fontsize=_FONT)
     axis.set_ylabel(ylabel, fontsize=_FONT)
     return figure
+
+
+def intervals(
+    lines: Mapping[str, Sequence[tuple[float, float, float]]],
+    x: Sequence[float],
+    xlabel: str,
+    ylabel: str,
+    log: str = "",
+    ylim: tuple[float, float] | None = None,
+    title: str = "",
+) -> Figure:
+    """One labelled line per entry of `lines` over the common `x`: at each place low, middle and high, or nan for none.
+
+    `log` may name the axes "x", "y" or "xy".
+    """
+    figure, axes = _figure(height=3.8)
+    axis = axes[0, 0]
+    for (label, points), (color, dashes, marker) in zip(lines.items(), cycle(_LOOKS)):
+        low, middle, high = zip(*points, strict=True)
+        down = [m - l for l, m in zip(low, middle, strict=True)]  # noqa: E741
+        up = [h - m for m, h in zip(middle, high, strict=True)]
+        axis.errorbar(x, middle, yerr=(down, up), color=color, linestyle=dashes, marker=marker, markersize=6,
+                      capsize=4, elinewidth=1.4, label=label)  # fmt: skip
+    if "x" in log:
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(x, [f"{value:g}" for value in x])
+    if "y" in log:
+        axis.set_yscale("log")
+    if ylim:
+        axis.set_ylim(ylim)
+    axis.set_xlabel(xlabel, fontsize=_FONT)
+    axis.set_ylabel(ylabel, fontsize=_FONT)
+    axis.set_title(title, fontsize=_FONT + 1, loc="left")
+    if len(lines) > 1:
+        axis.legend(frameon=False, fontsize=_FONT - 1)
+    return figure

@@ -501,3 +501,38 @@ def _():
 
     with patched(torch.cuda.amp, "GradScaler", scaler), patched(torch.cuda.amp, "autocast", autocast):
         yield
+
+
+@contextmanager
+def another_class(owner: object, name: str, other: type) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, other)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@breakage("torch: OutOfMemoryError is a plain Exception")
+def _():
+    with another_class(torch, "OutOfMemoryError", type("OutOfMemoryError", (Exception,), {})):
+        yield
+
+
+@breakage("torch: a checkpoint keeps everything")
+def _():
+    def around(original):
+        return lambda function, *args, use_reentrant=None, **options: function(*args)
+
+    with patched(torch.utils.checkpoint, "checkpoint", around):
+        yield
+
+
+@breakage("torch: an optimizer takes gradient_accumulation_steps")
+def _():
+    class SGD(torch.optim.SGD):
+        def __init__(self, params, lr=1e-3, gradient_accumulation_steps=1):
+            super().__init__(params, lr)
+
+    with another_class(torch.optim, "SGD", SGD):
+        yield

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils import Tally, mlp
+from course_utils import Tally, mlp, saved_bytes
+from course_utils.models import Transformer
 
 
 def test_the_gradient_of_a_tally_says_how_much_each_item_counts():
@@ -28,10 +29,56 @@ def test_an_mlp_has_tanh_between_its_linear_layers_and_none_at_its_ends():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_models_come_in_the_default_dtype(dtype):
     torch.set_default_dtype(dtype)
-    assert {p.dtype for model in (mlp(3, 2), Tally(3)) for p in model.parameters()} == {dtype}
+    assert {p.dtype for model in (mlp(3, 2), Tally(3), Transformer(5, width=4)) for p in model.parameters()} == {dtype}
 
 
 @pytest.mark.parametrize("sizes", [(), (3,)])
 def test_an_mlp_of_fewer_than_two_widths_is_an_error(sizes):
     with pytest.raises(ValueError, match="at least the input's and the output's width"):
         mlp(*sizes)
+
+
+def gradients(model, batch):
+    model.zero_grad()
+    model(batch).square().sum().backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def some_letters(sequences=3, places=7):
+    return torch.randint(27, (sequences, places), generator=torch.Generator().manual_seed(0))
+
+
+def test_a_transformer_looks_back_only():
+    model, letters = Transformer(27, width=8, blocks=2), some_letters()
+    other = letters.clone()
+    other[:, 4:] = (other[:, 4:] + 1) % 27
+    scores, changed = model(letters), model(other)
+    assert torch.equal(scores[:, :4], changed[:, :4])
+    assert not torch.isclose(scores[:, 4:], changed[:, 4:]).any()
+
+
+def test_a_transformer_sees_every_letter_before_and_where_it_stands():
+    model, letters = Transformer(27, width=8), some_letters()
+    for place in range(6):
+        other = letters.clone()
+        other[:, place] = (other[:, place] + 1) % 27
+        assert not torch.isclose(model(letters)[:, 6], model(other)[:, 6]).any(), place
+    same = torch.full((1, 4), 3)
+    assert not torch.isclose(model(same)[0, 1:], model(same)[0, :-1]).any()
+
+
+def test_a_checkpointed_transformer_has_the_same_gradients_and_keeps_less():
+    torch.set_default_dtype(torch.float64)
+    model, letters = Transformer(27, width=8, blocks=3), some_letters()
+    with saved_bytes(model) as plain:
+        kept = gradients(model, letters)
+    model.checkpointed = True
+    with saved_bytes(model) as checkpointed:
+        again = gradients(model, letters)
+    assert torch.allclose(kept, again, rtol=1e-12, atol=1e-14)
+    assert checkpointed.peak < plain.peak / 2
+
+
+def test_heads_must_divide_the_width():
+    with pytest.raises(ValueError, match="width must be a multiple of heads, got 6 and 4"):
+        Transformer(27, width=6, heads=4)

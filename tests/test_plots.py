@@ -32,6 +32,9 @@ FIGURES = {
     "blocks": lambda: plots.blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight"),
     "bars": lambda: plots.bars({"all at once": 4096, "one by one": 1024}, "bytes"),
     "efficiency": lambda: plots.efficiency([1, 2, 4, 8], {"update": [0.1, 0.2, 0.4, 0.8]}, 3, (2, 5)),
+    "intervals": lambda: plots.intervals(
+        {"a": [(1, 2, 3)] * 2, "b": [(2, 3, 4)] * 2}, [1, 4], "batch", "loss", log="x"
+    ),
 }
 
 
@@ -191,3 +194,14 @@ def test_blocks_stand_side_by_side_as_wide_and_as_high_as_given():
     bars = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in axis.patches]
     assert bars == [(0, 2, 2.0), (2, 6, 0.5)]
     assert [text.get_text() for text in axis.texts] == ["go", "accumulate"]
+
+
+def test_an_interval_reaches_from_low_to_high_and_nan_leaves_a_gap():
+    nan = float("nan")
+    figure = plots.intervals({"a": [(1, 2, 4), (nan, nan, nan)]}, [4, 16], "batch", "loss", log="x", ylim=(0, 5))
+    (axis,) = figure.axes
+    (bars,) = [container for container in axis.containers if container.has_yerr]
+    lengths = bars[2][0].get_segments()
+    assert [tuple(point) for point in lengths[0]] == [(4, 1), (4, 4)]
+    assert axis.get_ylim() == (0, 5)
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["4", "16"]

@@ -12,6 +12,7 @@ import torch
 
 from course_utils.exercises import (
     accumulation,
+    capstone,
     distributed,
     exactness,
     gradients,
@@ -38,6 +39,7 @@ JUDGES: dict[str, Callable[[Callable], str]] = {
     **noise.JUDGES,
     **distributed.JUDGES,
     **pitfalls.JUDGES,
+    **capstone.JUDGES,
 }
 
 

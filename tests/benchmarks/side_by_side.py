@@ -1,4 +1,4 @@
-"""How far the updates of some libraries are from the large batch: `python tests/benchmarks/side_by_side.py`.
+"""How far the updates of some libraries are from the large batch: `python tests/benchmarks/side_by_side.py [--write]`.
 
 Needs `pip install -e ".[bench]"`. A library that is not installed has a row that says so.
 
@@ -15,15 +15,20 @@ backward inside of it.
 4-7, 8-11 and 12-13, each window padded to one batch, the mean over its valid tokens. The error is the norm of the
 difference over the norm of the large batch's gradient: the worst of the full windows (4 micro-batches), then of the
 short ones. Where a library made other windows, a second row compares each update with the large batch of its own.
+Below each row stands what the auditor (`course_utils.audit`) finds in one more epoch.
 """
 
+import argparse
+import json
 import logging
 import tempfile
 import warnings
+from datetime import date
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from math import ceil
+from math import ceil, isnan
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -32,10 +37,12 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
 from course_utils import train_epoch, windows, words
+from course_utils.audit import audit
 
 N = 4
 WORDS = (1, 12, 3, 6, 2, 1, 9, 4, 12, 1, 1, 5, 2, 10)  # in each micro-batch
 BAR = 1e-12  # for the course's loop
+OUT = Path(__file__).parents[2] / "data" / "measurements" / "side_by_side.json"
 
 
 def together(batches):
@@ -203,6 +210,14 @@ def updates(train, batches):
     return made
 
 
+def audited(train, batches):
+    """What the auditor finds in one epoch by `train`, told that windows of N are meant: (level, rule), errors first."""
+    model = new_model()
+    with audit(window=N) as report:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.0), DataLoader(batches, batch_size=None))
+    return [(finding.level, finding.rule) for finding in report.findings]
+
+
 def errors(made, asked, batches):
     """The worst relative error of the full windows and of the short ones."""
     full, short = [], []
@@ -215,6 +230,9 @@ def errors(made, asked, batches):
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help=f"keep the figures in data/measurements/{OUT.name}")
+    write, rows = parser.parse_args().write, []
     logging.disable(logging.WARNING)  # the libraries' tips; what is worse is shown
     warnings.simplefilter("ignore")
     torch.set_default_dtype(torch.float64)  # Fabric casts what its model returns to this
@@ -231,12 +249,20 @@ def main() -> None:
         spans = " ".join(f"{window[0]}-{window[-1]}" for window in own)
         full, short = errors(made, asked, batches)
         print(f"{name:41}{len(made):7}  {spans:22}{full:10.1e}{short:10.1e}")
+        findings = audited(train, batches)
+        print(f"{'  auditor: ' + (', '.join(f'{level} {rule}' for level, rule in findings) or 'nothing')}")
+        short = None if isnan(short) else short
+        rows.append({"loop": name, "windows": own, "full": full, "short": short, "findings": findings})
         if own != asked:
             print(f"{'  against its own windows':72}{'{:10.1e}{:10.1e}'.format(*errors(made, own, batches))}")
         if train is this_course:
             assert max(full, short) <= BAR, f"the course's loop is more than {BAR} from the large batch"
     packages = ("torch", "accelerate", "lightning", "transformers")
-    print("versions:", ", ".join(f"{name} {version(name)}" for name in packages if find_spec(name)))
+    versions = {name: version(name) for name in packages if find_spec(name)}
+    print("versions:", ", ".join(f"{name} {number}" for name, number in versions.items()))
+    if write:
+        found = {"date": str(date.today()), "versions": versions, "asked": asked, "n": N, "rows": rows}
+        OUT.write_text(json.dumps(found, allow_nan=False).replace("}, {", "},\n{") + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
