@@ -11,6 +11,14 @@ import pytest
 import torch
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items):
+    """What shares a file shares a worker, but for the falsifiers, which run all notebooks again: the longest file."""
+    for item in items:
+        if item.path.name != "test_falsifiers.py":
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
 @pytest.fixture(scope="module")
 def quick_scans():
     """The auditor searches among all living objects: those that are there before the tests are hidden from it."""
