@@ -11,12 +11,13 @@ import pytest
 import torch
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(wrapper=True)  # so that the groups are there when xdist asks for them
 def pytest_collection_modifyitems(items):
     """What shares a file shares a worker, but for the falsifiers, which run all notebooks again: the longest file."""
     for item in items:
         if item.path.name != "test_falsifiers.py":
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
+    return (yield)
 
 
 @pytest.fixture(scope="module")
