@@ -63,13 +63,13 @@ def test_a_script_learns_the_same_under_torchrun_as_on_ranks(two, tmp_path):
         expected = two.run(on_ranks.on_this_rank, "DDP", 3, "SGD", True)[0][2]
     finally:
         torch.set_default_dtype(torch.float32)
-    torchrun(SCRIPT, "parameters.pt", cwd=tmp_path)
+    torchrun(SCRIPT, "parameters.pt", timeout=120, cwd=tmp_path)
     assert all(map(torch.equal, expected, torch.load(tmp_path / "parameters.pt")))
 
 
 def test_under_torchrun_each_rank_has_its_own_report(tmp_path):
     with pytest.raises(ScriptError, match="never ended with status 1 on 2 ranks") as caught:
-        torchrun("-m", "course_utils.audit", "--json", "report.json", SCRIPT, "never", cwd=tmp_path)
+        torchrun("-m", "course_utils.audit", "--json", "report.json", SCRIPT, "never", timeout=120, cwd=tmp_path)
     for rank in range(2):
         assert f"Rank {rank} of 2. 12 backward calls" in caught.value.output
         result = json.loads((tmp_path / f"report-rank{rank}.json").read_text())

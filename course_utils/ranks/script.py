@@ -80,7 +80,7 @@ def _end(process: subprocess.Popen) -> str:
 
 
 def _tail(output: str) -> str:
-    """The last lines of what the ranks printed, without what `torchrun` adds: its log, its own traceback and its report."""
+    """The last lines of what the ranks printed, without what `torchrun` adds: log, traceback, report."""
     output = re.sub(r"^Traceback .*\n(?: .*\n)+torch\.distributed\.elastic[\s\S]*", "", output, flags=re.M)
     log = re.compile(r"[EIW]\d{4} .* torch/distributed/")
     return "\n".join([line for line in output.splitlines() if not log.match(line)][-SHOWN:])
