@@ -76,7 +76,9 @@ def _end(process: subprocess.Popen) -> str:
     with suppress(subprocess.TimeoutExpired):
         return process.communicate(timeout=PATIENCE)[0]
     process.kill()
-    return process.communicate()[0]
+    process.stdout.close()  # not read to its end, for which a rank that holds it would have to end
+    process.wait()
+    return ""
 
 
 def _tail(output: str) -> str:
