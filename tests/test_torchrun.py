@@ -1,15 +1,17 @@
 """Several ranks under the auditor, and scripts under torchrun as on a cluster."""
 
 import json
-import subprocess
-import sys
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import on_ranks
 import pytest
 import torch
 
-from course_utils.ranks import Ranks
+from course_utils.ranks import Ranks, ScriptError, torchrun
 
 SCRIPT = Path(on_ranks.__file__)
 
@@ -18,11 +20,6 @@ SCRIPT = Path(on_ranks.__file__)
 def two():
     with Ranks(2, timeout=60) as group:
         yield group
-
-
-def torchrun(*arguments, cwd):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
-    return subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -66,16 +63,76 @@ def test_a_script_learns_the_same_under_torchrun_as_on_ranks(two, tmp_path):
         expected = two.run(on_ranks.on_this_rank, "DDP", 3, "SGD", True)[0][2]
     finally:
         torch.set_default_dtype(torch.float32)
-    run = torchrun(SCRIPT, "parameters.pt", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
+    torchrun(SCRIPT, "parameters.pt", timeout=120, cwd=tmp_path)
     assert all(map(torch.equal, expected, torch.load(tmp_path / "parameters.pt")))
 
 
 def test_under_torchrun_each_rank_has_its_own_report(tmp_path):
-    run = torchrun("-m", "course_utils.audit", "--json", "report.json", SCRIPT, "never", cwd=tmp_path)
-    assert run.returncode == 1
+    with pytest.raises(ScriptError, match="never ended with status 1 on 2 ranks") as caught:
+        torchrun("-m", "course_utils.audit", "--json", "report.json", SCRIPT, "never", timeout=120, cwd=tmp_path)
     for rank in range(2):
-        assert f"Rank {rank} of 2. 12 backward calls" in run.stdout
+        assert f"Rank {rank} of 2. 12 backward calls" in caught.value.output
         result = json.loads((tmp_path / f"report-rank{rank}.json").read_text())
         assert [(f["level"], f["rule"]) for f in result["findings"]] == [("error", "sync-cadence")]
         assert result["script_exit"] == 0
+
+
+def script(folder, *lines):
+    """A script whose ranks note their process first; without torch, so that it starts at once."""
+    path = folder / "script.py"
+    note = 'open("pid" + os.environ["RANK"], "w").write(str(os.getpid()))'
+    path.write_text("\n".join(["import os, sys, time", note, *lines]))
+    return path
+
+
+def noted(folder):
+    return [int(path.read_text() or 0) for path in folder.glob("pid*")]
+
+
+def ended(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_the_script_has_its_arguments_the_users_path_and_this_package(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "own_module.py").write_text("number = 7")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "mine"))
+    find = "import importlib.util, own_module; found = importlib.util.find_spec('course_utils') is not None"
+    say = "print(own_module.number, found, sys.argv[1:], os.environ['WORLD_SIZE'])"
+    assert "7 True ['a', '1'] 1" in torchrun(script(tmp_path, find, say), "a", 1, n=1, cwd=tmp_path)
+
+
+def test_a_rank_that_fails_is_an_error_with_its_lines_and_ends_the_other(tmp_path):
+    fails = "if os.environ['RANK'] == '1': raise ValueError('the shard is empty')"
+    with pytest.raises(ScriptError, match=r"script.py ended with status 1 on 2 ranks") as caught:
+        torchrun(script(tmp_path, fails, "time.sleep(600)"), cwd=tmp_path)
+    assert str(caught.value).endswith("ValueError: the shard is empty")  # without torchrun's own report
+    assert "ChildFailedError" in caught.value.output
+    assert all(map(ended, noted(tmp_path)))
+
+
+def test_when_the_time_is_over_no_process_is_left(tmp_path):
+    waits = "print('waits', flush=True); time.sleep(600)"
+    seconds = 3.0
+    while len(noted(tmp_path)) != 2:  # on a busy machine the ranks may start late
+        seconds *= 2
+        with pytest.raises(ScriptError, match=f"had not ended after {seconds:g} s on 2 ranks") as caught:
+            torchrun(script(tmp_path, waits), timeout=seconds, cwd=tmp_path)
+    assert "waits" in str(caught.value)
+    assert all(map(ended, noted(tmp_path)))
+
+
+def test_after_an_interrupt_no_process_is_left(tmp_path):
+    def interrupt():
+        while not (len(noted(tmp_path)) == 2 and all(noted(tmp_path))):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        torchrun(script(tmp_path, "time.sleep(600)"), cwd=tmp_path)
+    assert all(map(ended, noted(tmp_path)))

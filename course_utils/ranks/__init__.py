@@ -1,6 +1,7 @@
 """Runs a function on several ranks of this machine: processes that form one `torch.distributed` group.
 
-For lessons and tests. On a cluster, start the same function from a script by `torchrun`.
+For lessons and tests. On a cluster, start the same function from a script by `torchrun`; the helper of that name tries
+the script out on this machine.
 """
 
 import atexit
@@ -20,8 +21,11 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from course_utils.ranks.script import ScriptError, torchrun
 from course_utils.ranks.ship import dumps
 from course_utils.ranks.worker import serve
+
+__all__ = ["RankError", "Ranks", "ScriptError", "torchrun"]
 
 GRACE = 2.0  # seconds that the other ranks get to end by themselves once one has failed, or to say where they are
 
