@@ -271,8 +271,8 @@ class _Card:
         if any(ref() is not None for ref in self.refs):
             raise Found(
                 "kept-activations",
-                f"a micro-batch of {len(batch)} went forward while the error of the one that failed was still there: its "
-                "traceback holds the failed forward's activations, and a real card has no more room than before.",
+                f"a micro-batch of {len(batch)} went forward while the error of one that failed was still there: its "
+                "traceback holds the activations of that forward, and a real card has no more room than before.",
             )
         if len(batch) > self.fits:
             if self.other:
