@@ -1,5 +1,6 @@
 import gc
 import os
+from pathlib import Path
 
 # Each worker and its kernel on one thread, unless told otherwise, and none that spins while it waits: several workers
 # share the cores.
@@ -9,14 +10,6 @@ os.environ.setdefault("TQDM_DISABLE", "1")  # nbval compares stderr, and a bar c
 
 import pytest
 import torch
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items):
-    """What shares a file shares a worker, but for the falsifiers, which run all notebooks again: the longest file."""
-    for item in items:
-        if item.path.name != "test_falsifiers.py":
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
 @pytest.fixture(scope="module")
@@ -34,3 +27,14 @@ def _torch_as_before():
     torch.manual_seed(0)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def as_in_a_kernel():
+    """Code of a notebook runs here as in its kernel, and leaves nothing behind."""
+    where, dtype, random_state = os.getcwd(), torch.get_default_dtype(), torch.get_rng_state()
+    os.chdir(Path(__file__).parent.parent / "notebooks")
+    yield
+    os.chdir(where)
+    torch.set_default_dtype(dtype)
+    torch.set_rng_state(random_state)

@@ -89,6 +89,17 @@ def steps_before_backward(gradients, lr):
     return positions
 
 
+def one_tensor_many_times(gradients, lr):
+    w = nn.Parameter(torch.zeros((), dtype=torch.float64))
+    optimizer = torch.optim.SGD([w], lr=lr)
+    positions = []
+    for gradient in gradients:
+        (gradient * w).backward()
+        optimizer.step()
+        positions.append(w.detach())
+    return positions
+
+
 WRONG = {
     "zeroed": [
         lambda gradients, lr: list(accumulate(-lr * gradient for gradient in gradients)),
@@ -101,6 +112,10 @@ WRONG = {
         lambda gradients, lr: steps_without_zero(gradients, lr)[:-1],
         lambda gradients, lr: steps_without_zero(gradients, lr)[1:],
         steps_before_backward,
+    ],
+    "last-only": [
+        one_tensor_many_times,
+        lambda gradients, lr: [steps_without_zero(gradients, lr)[-1] for _ in gradients],
     ],
     "not-attempted": [lambda *_: None, lambda *_: ..., lambda *_: []],
     "wrong-type": [

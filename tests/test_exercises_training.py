@@ -451,6 +451,8 @@ def test_wrong_answers_are_rejected_by_the_name_of_their_bug(exercise, bug):
 def test_the_messages_give_the_case_and_the_evidence():
     message = judge("scheduled", schedule(per_micro_batch=1, after=0)).message
     assert "N = 4, 2 epochs: ticks of the schedule before each update [4, 8, 12, 16], expected [0, 1, 2, 3]" in message
+    message = judge("scheduled", schedule(after=0, per_epoch=1)).message
+    assert "before each update [0, 0, 1, 1], expected" in message  # 0, not -0
     message = judge("scheduled", schedule(length=lambda micro_batches, n, epochs: micro_batches // n * epochs)).message
     assert "a schedule for 4 updates, 6 will run" in message
     message = judge("gan_updates", each_zeroes_its_own_after_its_step).message

@@ -91,6 +91,18 @@ def test_the_learner_gets_no_solution_and_the_instructor_every_one(name):
 
 
 @each_notebook
+def test_a_loop_with_a_bug_to_find_is_printed_without_the_verdict_that_names_it(name):
+    text, _ = learner(name)
+    for cell in code_cells(name):
+        if "find-the-bug" in tags(cell):
+            (verdict,) = ["".join(o["data"]["text/plain"]) for o in cell["outputs"] if "data" in o]
+            assert verdict.startswith("Not yet right (")
+            assert "".join(cell["source"]) in text
+            for said in (verdict, editions.verbatim(verdict), verdict.split(". ", 1)[1]):
+                assert said not in text
+
+
+@each_notebook
 def test_the_learner_gets_no_answers_and_the_instructor_all(name):
     (text, _), (full, _) = learner(name), instructor(name)
     said = "\n".join("".join(cell["source"]) for cell in RAW[name] if cell["cell_type"] == "markdown")

@@ -1,5 +1,6 @@
 """The shape of the notebooks: executed, clean, folded where they should be, every fact shown by a cell of its own."""
 
+import ast
 import csv
 import re
 from pathlib import Path
@@ -37,6 +38,18 @@ def tags(cell) -> list[str]:
 
 def for_learners(notebook) -> list:
     return [cell for cell in notebook.cells if "instructor" not in tags(cell)]
+
+
+def counted(notebook) -> list:
+    """The cells that make a notebook long: not those for the instructor, nor those that hold exercises alone."""
+    found, section = [], ""
+    for cell in for_learners(notebook):
+        prose_of = cell.source if cell.cell_type == "markdown" else ""
+        sections = re.findall(r"^## (.*?)(?: · .*)?$", prose_of, flags=re.M) or [section]
+        section = sections[-1]
+        if set(sections) != {"Your turn"}:
+            found.append(cell)
+    return found
 
 
 def folded(cell, part: str) -> bool:
@@ -103,7 +116,7 @@ def test_the_title_cell_gives_time_prerequisites_and_aims(notebook):
 
 @each_lesson
 def test_it_has_a_readable_length(notebook):
-    assert 20 <= len(for_learners(notebook)) <= 40  # a learner does not read what is folded for the instructor
+    assert 20 <= len(counted(notebook)) <= 40
     for cell in code(notebook):
         longest = max(map(len, cell.source.splitlines()), default=0)
         assert longest <= 120 or folded(cell, "source"), f"a line of {longest} characters: {cell.source[:80]}"
@@ -140,16 +153,62 @@ def test_every_prediction_is_revealed_in_a_later_cell(notebook):
 
 @each_lesson
 def test_every_exercise_has_a_stub_hints_and_a_checked_solution(notebook):
-    exercises = re.findall(r'check\("(\w+)"', "\n".join(cell.source for cell in code(notebook)))
-    assert exercises
-    assert all(exercises.count(name) == 2 for name in exercises)
-    assert sum("solution" in tags(cell) for cell in code(notebook)) == len(set(exercises))
-    for cell in code(notebook):
-        if re.search(r"\bcheck\(", cell.source):
-            expected = "Right." if "solution" in tags(cell) else "Not done yet."
+    checks = [cell for cell in code(notebook) if re.search(r"\bcheck\(", cell.source)]
+    assert checks
+    solved = {True: [], False: []}
+    for cell in checks:
+        (exercise,) = re.findall(r'check\("(\w+)"', cell.source)
+        is_solution = "solution" in tags(cell)
+        solved[is_solution].append(exercise)
+        assert is_solution == bool(re.search(r"assert check\(.*, solution=True\)", cell.source))
+        if "find-the-bug" not in tags(cell):
+            expected = "Right." if is_solution else "Not done yet."
             assert expected in text_of(cell), f"the check says: {text_of(cell)}"
-            assert ("solution" in tags(cell)) == bool(re.search(r"assert check\(.*, solution=True\)", cell.source))
+    assert solved[True] == solved[False], "every stub is followed by its solution"
     assert "\n".join(cell.source for cell in for_learners(notebook)).count("<details><summary>") >= 2
+
+
+def imports(cells: list) -> str:
+    """What the code cells among these import."""
+    trees = [ast.parse(cell.source) for cell in cells if cell.cell_type == "code"]
+    return "\n".join(ast.unparse(line) for tree in trees for line in tree.body if isinstance(line, IMPORTS))
+
+
+IMPORTS = (ast.Import, ast.ImportFrom)
+NO_BUGS = {"not-attempted", "not-a-function", "wrong-type", "raises"}  # an empty stub, or one that only crashes
+HUNTS = [name for name, notebook in LESSONS.items() if any("find-the-bug" in tags(cell) for cell in code(notebook))]
+
+
+@pytest.mark.parametrize("name", HUNTS)
+def test_a_loop_with_a_bug_to_find_has_one_and_its_mend_is_small(name):
+    cells = NOTEBOOKS[name].cells
+    for place, cell in enumerate(cells):
+        if "find-the-bug" not in tags(cell):
+            continue
+        before, mend = cells[place - 1], cells[place + 1]
+        assert re.match(r"\*\*Find the bug, \d+ minutes, at home if time is short\.\*\* ", before.source)
+        assert "solution" in tags(mend)
+        assert folded(cell, "outputs"), "the verdict names the bug"
+        assert not folded(cell, "source")
+
+        names: dict = {}
+        exec(code(NOTEBOOKS[name])[0].source, names)
+        exec(imports(cells[:place]), names)
+        exec(cell.source, names)  # needs nothing else from the cells before
+        verdict = names["_"]
+        assert not verdict.passed
+        assert verdict.bug not in NO_BUGS, verdict.message
+        assert not verdict.bug.startswith("crashes")
+        assert f"Not yet right ({verdict.bug})." in text_of(cell)
+        assert "solution=True" in cell.source, "the notebook's own loop does not count as the learner's"
+
+        exec(mend.source, names)
+        assert "Right." in text_of(mend)
+        assert mend.source.count("# mended: ") == 1
+        loop, mended = (found.source.rpartition("\n\n\n")[0].splitlines() for found in (cell, mend))
+        kept = {line.strip() for line in loop} & {line.strip() for line in mended}
+        changed = [line for line in loop + mended if line.strip() and line.strip() not in kept]
+        assert 1 <= len(changed) <= 8, changed
 
 
 @each_notebook

@@ -58,7 +58,9 @@ def _product_backward(answer: Callable) -> str:
     a, out = _Number(3.0), _Number(9.0, 1.0)
     answer(a, a, out)
     if number(a.grad) != 6.0:
-        raise Found("assigns", f"a * a at a = 3 has slope 6, got {a.grad}: the second use must add to the first.")
+        raise Found(
+            "assigns", f"the product a * a at a = 3 has slope 6, got {a.grad}: the second use must add to the first."
+        )
     return "distinct factors, a later slope, an earlier gradient, and a * a: all right."
 
 

@@ -74,7 +74,7 @@ class _ScheduleCase:
     def note(self, optimizer: torch.optim.Optimizer, *_) -> None:
         grad, rate = self.tally.weight.grad, optimizer.param_groups[0]["lr"]
         self.rows.append(torch.zeros_like(self.tally.weight) if grad is None else grad.detach().clone())
-        self.ticks.append(-log2(rate) if rate > 0 else float("inf"))
+        self.ticks.append(0 - log2(rate) if rate > 0 else float("inf"))  # 0 - 0.0 is 0, and -0.0 would print as -0
 
     def judge(self) -> None:
         case = f"micro-batches of {list(self.sizes)} items, N = {self.n}, {self.epochs} epochs"

@@ -27,6 +27,7 @@ def _forgotten(answer: Callable) -> str:
             ("off-by-one", [0.0, *right[:-1]], "backward comes before step, so the fresh gradient is in the sum"),
             ("off-by-one", right[:-1], "the last update is missing"),
             ("off-by-one", right[1:], "the first update is missing"),
+            ("last-only", right[-1:] * len(right), "every entry is the last position, as of one tensor that moves on"),
         ):
             if len(got) == len(wrong) and close(got, wrong):
                 raise Found(bug, f"{case}: {hint}.")

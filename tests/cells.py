@@ -1,0 +1,12 @@
+"""Runs the code of a notebook's cell in this process."""
+
+import io
+import linecache
+from contextlib import redirect_stderr, redirect_stdout
+
+
+def run(source: str, namespace: dict) -> None:
+    file = f"<cell {hash(source)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # as in a kernel
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        exec(compile(source, file, "exec"), namespace)

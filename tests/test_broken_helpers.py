@@ -1,0 +1,34 @@
+"""A helper of the package that is broken makes the notebook fail that introduces it, by a sentence that names it."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from breakages import BREAKAGES
+from cells import run
+
+ROOT = Path(__file__).parent.parent
+SEEN_BY = {  # which notebook fails when a helper of the package is broken
+    "package: windows drops the tail": "03b_windows",
+    "package: train_epoch does not weigh": "03b_windows",
+    "package: train_epoch weighs by sequences in place of tokens": "03d_tokens",
+    "package: train_epoch divides the tail by N": "03d_tokens",
+    "package: train_epoch clips per micro-batch": "04_exactness",
+    "package: train_epoch clips before it unscales": "05_mixed_precision",
+    "package: train_epoch updates the scale per micro-batch": "05_mixed_precision",
+    "package: train_epoch does not weigh under a scaler": "05_mixed_precision",
+    "package: train_epoch ticks the schedule on a skipped step": "05_mixed_precision",
+    "package: train_epoch ticks the schedule per micro-batch": "06_training_loop",
+    "ranks: package: train_epoch synchronises no micro-batch": "07_distributed",
+    "ranks: package: train_epoch synchronises every micro-batch": "07_distributed",
+    "ranks: package: train_epoch enters no_sync after the forward": "07_distributed",
+    "ranks: package: train_epoch divides by what its own rank holds": "07_distributed",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in BREAKAGES if "package: " in name])
+def test_a_broken_helper_makes_the_notebook_that_introduces_it_fail_and_name_it(name, as_in_a_kernel):
+    cells = nbformat.read(ROOT / "notebooks" / f"{SEEN_BY[name]}.ipynb", as_version=4).cells
+    whole = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    with BREAKAGES[name](), pytest.raises(AssertionError, match=f"{name.split('package: ')[1].split()[0]}.* must"):
+        run(whole, {"__name__": "__main__"})
