@@ -137,17 +137,18 @@ def survive(model, items, loss_fn, optimizer, size):
 
 
 def by_recursion(model, items, loss_fn, optimizer, size):
+    """The next attempt is called after the except has ended."""
     model.zero_grad()
-    failed = None
+    failed = False
     try:
         for part in windows(items, size):
             (loss_fn(model, torch.stack(part)) * len(part) / len(items)).backward()
-    except OOM as error:
-        failed = error
-    if failed is not None:
+    except OOM:
+        failed = True
         if size < 2:
             model.zero_grad()
-            raise failed
+            raise
+    if failed:
         return by_recursion(model, items, loss_fn, optimizer, size // 2)
     optimizer.step()
     model.zero_grad()
@@ -174,7 +175,38 @@ def only_the_failed_part_again(model, items, loss_fn, optimizer, size):
     return size
 
 
-@pytest.mark.parametrize("answer", [survive, by_recursion, only_the_failed_part_again])
+def halved_in_the_except(model, items, loss_fn, optimizer, size):
+    """Only the number is halved there; the attempt itself comes after it."""
+    while True:
+        try:
+            optimizer.zero_grad()
+            for part in items.split(size):
+                (loss_fn(model, part) * (len(part) / len(items))).backward()
+            break
+        except OOM:
+            if size == 1:
+                raise
+            size //= 2
+    optimizer.step()
+    optimizer.zero_grad()
+    return size
+
+
+def recursion_in_the_except(model, items, loss_fn, optimizer, size):
+    optimizer.zero_grad()
+    try:
+        for part in items.split(size):
+            (loss_fn(model, part) * (len(part) / len(items))).backward()
+    except OOM:
+        if size == 1:
+            raise
+        return recursion_in_the_except(model, items, loss_fn, optimizer, size // 2)
+    optimizer.step()
+    optimizer.zero_grad()
+    return size
+
+
+@pytest.mark.parametrize("answer", [survive, halved_in_the_except, by_recursion, only_the_failed_part_again])
 def test_right_survivors_pass(answer):
     verdict = judge("survive", answer)
     assert verdict.passed, verdict
@@ -215,6 +247,15 @@ def test_wrong_survivors_are_named(old, new, bug):
         bug,
         "token-weights" if new == "size / len(items)" else bug,
     )
+
+
+def test_an_attempt_during_the_except_is_named():
+    assert judge("survive", recursion_in_the_except).bug == "kept-activations"
+
+
+def test_an_error_that_is_kept_is_named():
+    answer = edited("        except OOM:\n", "        except OOM as error:\n            kept = error\n", survive)
+    assert judge("survive", answer).bug == "kept-activations"
 
 
 JUNK = [

@@ -1,6 +1,7 @@
 """The exercises of notebooks 09 and 09b: the whole loop at once, and a window that survives running out of memory."""
 
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf, isclose, isnan
@@ -250,6 +251,10 @@ def _judge_log(losses: object, right: list[float], epoch: _Epoch) -> None:
 # Second exercise: one update that survives running out of memory.
 
 
+class _Activations:
+    """Stands for what a forward that failed had already put on the card: its error's traceback holds it."""
+
+
 @dataclass
 class _Card:
     """A loss that raises where a micro-batch is larger than what fits, and counts what it is given."""
@@ -257,14 +262,23 @@ class _Card:
     fits: int
     calls: list[int] = field(default_factory=list)
     other: bool = False  # raise something else in place of an out-of-memory error
+    refs: list[weakref.ref] = field(default_factory=list)  # to what the failed forwards held
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
         self.calls.append(len(batch))
         if len(self.calls) > 500:
             raise Found("endless", "more than 500 forwards for one update: what happens when not even one item fits?")
+        if any(ref() is not None for ref in self.refs):
+            raise Found(
+                "kept-activations",
+                f"a micro-batch of {len(batch)} went forward while the error of one that failed was still there: its "
+                "traceback holds the activations of that forward, and a real card has no more room than before.",
+            )
         if len(batch) > self.fits:
             if self.other:
                 raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+            held = _Activations()
+            self.refs.append(weakref.ref(held))
             raise torch.OutOfMemoryError("out of memory (simulated)")
         return model(batch).mean()
 
