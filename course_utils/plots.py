@@ -4,7 +4,7 @@ Colours are those of Okabe and Ito, told apart by colour-blind readers; every li
 so that a black-and-white print says the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from io import BytesIO
 from itertools import cycle
 from math import frexp, isfinite
@@ -121,12 +121,17 @@ def curves(
     ylim: tuple[float, float] | None = None,
     title: str = "",
     legend_outside: bool = False,
+    plain: Collection[str] = (),
 ) -> Figure:
-    """One labelled line per entry of `lines` over the common `x`; `log` may name the axes "x", "y" or "xy"."""
+    """One labelled line per entry of `lines` over the common `x`; `log` may name the axes "x", "y" or "xy".
+
+    The lines named in `plain` have no markers: what is no measurement over `x`, such as a value to compare with.
+    """
     figure, axes = _figure()
     axis = axes[0, 0]
     for (label, y), (color, dashes, marker) in zip(lines.items(), cycle(_LOOKS)):
         every = max(1, len(y) // 12)
+        marker = "" if label in plain else marker
         axis.plot(x, y, color=color, linestyle=dashes, marker=marker, markevery=every, markersize=5, label=label)
     if all(isinstance(value, int) for value in x):
         axis.xaxis.get_major_locator().set_params(integer=True)

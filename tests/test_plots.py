@@ -127,6 +127,11 @@ def test_a_long_line_of_curves_has_few_markers_and_one_line_no_legend():
     assert axis.get_legend() is None
 
 
+def test_a_line_to_compare_with_has_no_markers():
+    lines = plots.curves({"a": [1, 2], "limit": [2, 2]}, [0, 1], "x", "y", plain=["limit"]).axes[0].lines
+    assert [line.get_marker() for line in lines] == ["o", ""]
+
+
 def test_lines_differ_in_more_than_colour():
     lines = plots.curves({str(k): [k, k] for k in range(5)}, [0, 1], "x", "y").axes[0].lines
     assert len({line.get_marker() for line in lines}) == len({str(line._dash_pattern) for line in lines}) == 5
