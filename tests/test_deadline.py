@@ -3,6 +3,7 @@
 # ruff: noqa: SIM105
 
 import itertools
+import subprocess
 import sys
 import threading
 import time
@@ -155,3 +156,28 @@ def test_the_deadline_costs_no_more_than_starting_a_thread():
         return (time.perf_counter() - start) / 50
 
     assert min(seconds(guarded=True) for _ in range(5)) < 2e-3
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_nothing_is_left_that_a_profiler_would_hang_on(ends):
+    """CPython 3.11 goes round for ever in a profiled function if a stop was withdrawn that has not arrived."""
+    code = f"""
+import sys, time
+from course_utils.exercises.deadline import Deadline, Endless
+try:
+    with Deadline(0.05):
+        while not {ends}:
+            pass
+except Endless:
+    pass
+calls = []
+def step():
+    return 1
+sys.setprofile(lambda frame, event, argument: calls.append(event))
+for _ in range(10):
+    step()
+sys.setprofile(None)
+print(calls.count("call"))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert int(run.stdout) >= 10

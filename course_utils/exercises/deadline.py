@@ -31,6 +31,10 @@ class Endless(BaseException):
     """The time is over. No `Exception`, so that `except Exception` in the function does not catch it."""
 
 
+class _Last(Endless):
+    """Nothing is on its way any more."""
+
+
 class Deadline:
     """Raises `Endless` in the block that it guards if that still runs after `seconds`, until it ends."""
 
@@ -39,6 +43,7 @@ class Deadline:
         self._thread = threading.get_ident()
         self._ended = threading.Event()
         self._lock = threading.RLock()
+        self._sent = False
 
     def __enter__(self) -> "Deadline":
         threading.Thread(target=self._watch, name="deadline", daemon=True).start()
@@ -49,7 +54,14 @@ class Deadline:
             try:
                 with self._lock:
                     self._ended.set()
-                    _set_async_exc(self._thread, ctypes.py_object())  # a stop that is on its way comes too late
+                if not self._sent:
+                    return
+                # One that is on its way would arrive later. It is not withdrawn but replaced by one that arrives here:
+                # the interpreter goes on looking for one that was withdrawn, and hangs if a profiler is on.
+                _set_async_exc(self._thread, _Last)
+                while True:
+                    pass
+            except _Last:
                 return
             except Endless:
                 continue
@@ -64,6 +76,7 @@ class Deadline:
                 learners = _is_learners(sys._current_frames().get(self._thread))
                 pause = 0.001
                 if learners or time.monotonic() > since + _GRACE:
+                    self._sent = True
                     _set_async_exc(self._thread, self._stop(1 + stops // _CAUGHT))
                     pause, since, stops = 0.05, time.monotonic(), stops + 1
 
