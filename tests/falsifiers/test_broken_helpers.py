@@ -7,7 +7,7 @@ import pytest
 from breakages import BREAKAGES
 from cells import run
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SEEN_BY = {  # which notebook fails when a helper of the package is broken
     "package: windows drops the tail": "03b_windows",
     "package: train_epoch does not weigh": "03b_windows",

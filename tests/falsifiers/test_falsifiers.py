@@ -9,7 +9,7 @@ import torch
 from breakages import BREAKAGES
 from cells import run
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
