@@ -141,6 +141,18 @@ def test_what_answers_a_prediction_is_not_printed_for_learners(name):
                 assert assertion in full
 
 
+def drawn_on_paper(name):
+    """The code cells, without those whose sliders draw again what their section has drawn before."""
+    cells, drawn = [], False
+    for cell in RAW[name]:
+        source = "".join(cell["source"])
+        drawn &= not (cell["cell_type"] == "markdown" and re.search(r"^## ", source, flags=re.M))
+        if cell["cell_type"] == "code" and not ("explore(" in source and drawn):
+            cells.append(cell)
+            drawn |= bool(outputs(cell, "image/png"))
+    return cells
+
+
 @each_notebook
 def test_every_figure_is_there_sharp_enough_to_print(name):
     (_, shown), (_, all_of_them) = learner(name), instructor(name)

@@ -63,9 +63,25 @@ def read(path: Path) -> Notebook:
     notes = "\n\n".join(_unfold(cell["source"]) for cell in cells if "instructor" in _tags(cell))
     sections = {name: int(minutes) for name, minutes in re.findall(r"^\| ([^|]+?) \| (\d+) \|$", notes, flags=re.M)}
     parts = [part for cell in cells if "instructor" not in _tags(cell) for part in _parts(cell)]
+    parts = _without_repeated_pictures(parts)
     _join_answers(path, parts)
     _leave_room(parts)
     return Notebook(path.stem, title[1], int(title[2]), parts, sections, notes)
+
+
+def _without_repeated_pictures(parts: list[Part]) -> list[Part]:
+    """The first picture of sliders is a figure where its section has no other: most repeat the one before them."""
+    kept, drawn = [], False
+    for part in parts:
+        if part.kind == "prose" and re.search(r"^## ", part.text, flags=re.M):
+            drawn = False
+        drawn |= part.kind == "figure"
+        if part.kind == "first picture":
+            if drawn:
+                continue
+            part.kind = "figure"
+        kept.append(part)
+    return kept
 
 
 def _tags(cell: dict) -> list[str]:
@@ -165,19 +181,19 @@ def _output(output: dict, spoiler: bool) -> list[Part]:
     data = output.get("data", {})
     text = "".join(output.get("text", data.get("text/plain", ""))).rstrip("\n")
     html = "".join(data.get("text/html", ""))
-    if text.startswith("Sliders: "):  # their first picture says what the figure before them says
-        return [Part("sliders", text.removesuffix(" They move when this cell has been run."))]
-    if "image/png" in data:
-        about = output.get("metadata", {}).get("image/png", {})
-        png = base64.b64decode("".join(data["image/png"]))
-        inches = about.get("width", 750) / 100
+    png = base64.b64decode("".join(data.get("image/png", "")))
+    inches = output.get("metadata", {}).get("image/png", {}).get("width", 750) / 100
+    if text.startswith("Sliders: "):
+        first = Part("first picture", "The sliders at their first values.", png=png, inches=inches, spoiler=spoiler)
+        return [first, Part("sliders", text.removesuffix(" They move when this cell has been run."))]
+    if png:
         return [Part("figure", text.removeprefix("Figure: "), png=png, inches=inches, spoiler=spoiler)]
     if text.startswith("Predict: "):
         question, *options = text.removeprefix("Predict: ").split("\n  [ ] ")
         return [Part("prediction", question, options=options)]
     if measured := re.match(r"Measured: (.*)\. \(You made no prediction", text):
         return [Part("measured", answer=measured[1])]
-    if text.startswith("Nothing answered yet here."):  # the line of progress, on a screen alone
+    if text.startswith(("Nothing answered yet here.", "# Final test")):  # for a screen; the test has its own command
         return []
     if text.startswith("Q: "):
         return [Part("cards", pairs=re.findall(r"^Q: (.*)\nA: (.*)$", text, flags=re.M))]
