@@ -156,9 +156,7 @@ def drawn_on_paper(name):
 @each_notebook
 def test_every_figure_is_there_sharp_enough_to_print(name):
     (_, shown), (_, all_of_them) = learner(name), instructor(name)
-    cells = [
-        cell for cell in code_cells(name) if "explore(" not in "".join(cell["source"])
-    ]  # sliders do not move on paper
+    cells = drawn_on_paper(name)
     assert list(all_of_them.values()) == [png for cell in cells for png in outputs(cell, "image/png")]
     assert list(shown.values()) == [png for cell in cells if not hidden(cell) for png in outputs(cell, "image/png")]
     for part in BOOKS[name].parts:
