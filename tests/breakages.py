@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import course_utils
+import course_utils.practice  # with all that it imports, or a part first imported while something is broken keeps that
 from course_utils import loops, sync
 from course_utils.ranks import Ranks
 
