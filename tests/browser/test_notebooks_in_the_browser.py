@@ -119,6 +119,8 @@ def cards_respond(lab, cells) -> None:
 def exercises_respond(lab, cells) -> None:
     """Each exercise names the bug of a wrong answer, and turns green with the notebook's own solution."""
     for number in places(cells, r"^_ = check\("):
+        if "find-the-bug" in tags(cells[number]):  # its loop has run as it stands: tests/test_notebooks.py mends it
+            continue
         exercise, function = re.search(r'^_ = check\("(\w+)", (\w+)\)', source(cells[number]), re.M).groups()
         solution = next(cell for cell in cells if "solution" in tags(cell) and f'check("{exercise}"' in source(cell))
         lab.run_cell(number, f'def wrong(*_):\n    raise KeyError("lost")\n\n_ = check("{exercise}", wrong)')
