@@ -47,6 +47,19 @@ def _figure(width: float = 7.5, height: float = 3.4, rows: int = 1, columns: int
     return figure, axes
 
 
+def _dress(axis, xlabel: str, ylabel: str, title: str, log: str, ylim: tuple[float, float] | None) -> None:
+    """What the figures with a common `x` share: which axes are logarithmic, their limits and their labels."""
+    if "x" in log:
+        axis.set_xscale("log", base=2)
+    if "y" in log:
+        axis.set_yscale("log")
+    if ylim:
+        axis.set_ylim(ylim)
+    axis.set_xlabel(xlabel, fontsize=_FONT)
+    axis.set_ylabel(ylabel, fontsize=_FONT)
+    axis.set_title(title, fontsize=_FONT + 1, loc="left")
+
+
 def ledger(
     trace: Trace,
     lanes: Mapping[str, str] | None = None,
@@ -135,15 +148,7 @@ def curves(
         axis.plot(x, y, color=color, linestyle=dashes, marker=marker, markevery=every, markersize=5, label=label)
     if all(isinstance(value, int) for value in x):
         axis.xaxis.get_major_locator().set_params(integer=True)
-    if "x" in log:
-        axis.set_xscale("log", base=2)
-    if "y" in log:
-        axis.set_yscale("log")
-    if ylim:
-        axis.set_ylim(ylim)
-    axis.set_xlabel(xlabel, fontsize=_FONT)
-    axis.set_ylabel(ylabel, fontsize=_FONT)
-    axis.set_title(title, fontsize=_FONT + 1, loc="left")
+    _dress(axis, xlabel, ylabel, title, log, ylim)
     if legend_outside:
         figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=_FONT - 1)
     elif len(lines) > 1:
@@ -404,16 +409,9 @@ def intervals(
         up = [h - m for m, h in zip(middle, high, strict=True)]
         axis.errorbar(x, middle, yerr=(down, up), color=color, linestyle=dashes, marker=marker, markersize=6,
                       capsize=4, elinewidth=1.4, label=label)  # fmt: skip
+    _dress(axis, xlabel, ylabel, title, log, ylim)
     if "x" in log:
-        axis.set_xscale("log", base=2)
         axis.set_xticks(x, [f"{value:g}" for value in x])
-    if "y" in log:
-        axis.set_yscale("log")
-    if ylim:
-        axis.set_ylim(ylim)
-    axis.set_xlabel(xlabel, fontsize=_FONT)
-    axis.set_ylabel(ylabel, fontsize=_FONT)
-    axis.set_title(title, fontsize=_FONT + 1, loc="left")
     if len(lines) > 1:
         axis.legend(frameon=False, fontsize=_FONT - 1)
     return figure

@@ -82,18 +82,18 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
     return Guess(question, options, choice)
 
 
-def check(exercise: str, answer: Callable, solution: bool = False, limit: float = 20.0) -> Verdict:
+def check(exercise: str, answer: Callable, counts: bool = True, limit: float = 20.0) -> Verdict:
     """Runs a learner's answer to an exercise and says whether it is right, or which bug it has and how that shows.
 
-    **Arguments:** `exercise`: its name; `answer`: the learner's function; `solution`: the answer is the notebook's own,
-    so it does not count as the learner's; `limit`: seconds after which the answer is stopped.
+    **Arguments:** `exercise`: its name; `answer`: the learner's function; `counts`: whether it counts for the line of
+    progress, as the notebook's own does not; `limit`: seconds after which the answer is stopped.
 
     **Returns:** the `Verdict`, with `passed`, `bug` and `message`.
 
     **Raises:** `ValueError` for a name that no exercise has; never because of the answer.
     """
     verdict = judge(exercise, answer, limit)
-    if not solution:
+    if counts:
         _count(_score.judge, exercise, verdict.bug != "not-attempted", verdict.passed)
     message = verdict.message[:1].upper() + verdict.message[1:]
     if verdict.passed:

@@ -6,9 +6,31 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 
+from course_utils.exercises import judge
+
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
 ORDER = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 IDENTITY = (ast.Is, ast.IsNot)
+
+
+def assert_mutations_are_judged_by_their_results(
+    exercise: str, reference: Callable, changes_a_result: Callable[[Callable], bool], at_least: int = 3
+) -> None:
+    """Each mutant of a right answer is rejected if and only if it changes a result, of at least so many.
+
+    One that holds graphs longer than it must has the right results and is rejected all the same.
+    """
+    tried, slipped, refused = 0, [], []
+    for what, mutant in mutants(reference):
+        tried += 1
+        verdict, wrong = judge(exercise, mutant), changes_a_result(mutant)
+        if verdict.passed and wrong:
+            slipped.append(what)
+        if not verdict.passed and not wrong and verdict.bug != "held-graphs":
+            refused.append(f"{verdict}\n{what}")
+    assert tried >= at_least
+    assert not slipped, "wrong, but accepted:\n\n" + "\n\n".join(slipped)
+    assert not refused, "right, but rejected:\n\n" + "\n\n".join(refused)
 
 
 def mutants(function: Callable) -> Iterator[tuple[str, Callable]]:

@@ -160,7 +160,7 @@ def test_every_exercise_has_a_stub_hints_and_a_checked_solution(notebook):
         (exercise,) = re.findall(r'check\("(\w+)"', cell.source)
         is_solution = "solution" in tags(cell)
         solved[is_solution].append(exercise)
-        assert is_solution == bool(re.search(r"assert check\(.*, solution=True\)", cell.source))
+        assert is_solution == bool(re.search(r"assert check\(.*, counts=False\)", cell.source))
         if "find-the-bug" not in tags(cell):
             expected = "Right." if is_solution else "Not done yet."
             assert expected in text_of(cell), f"the check says: {text_of(cell)}"
@@ -200,7 +200,7 @@ def test_a_loop_with_a_bug_to_find_has_one_and_its_mend_is_small(name):
         assert verdict.bug not in NO_BUGS, verdict.message
         assert not verdict.bug.startswith("crashes")
         assert f"Not yet right ({verdict.bug})." in text_of(cell)
-        assert "solution=True" in cell.source, "the notebook's own loop does not count as the learner's"
+        assert "counts=False" in cell.source, "the notebook's own loop does not count as the learner's"
 
         exec(mend.source, names)
         assert "Right." in text_of(mend)

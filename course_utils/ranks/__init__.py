@@ -138,7 +138,7 @@ class Ranks:
         with _without_main():
             for rank in range(self.n):
                 ours, theirs = _CONTEXT.Pipe()
-                setup = (theirs, rank, self.n, self.backend, meeting, 2 * self.timeout, str(self._log(rank)))
+                setup = (theirs, rank, self.n, self.backend, meeting, str(self._log(rank)))
                 process = _CONTEXT.Process(target=serve, args=setup, daemon=True)
                 process.start()
                 theirs.close()
@@ -149,7 +149,7 @@ class Ranks:
         return Path(self._folder.name) / f"rank {rank}.txt"
 
     def _send(self, rank: int, message: bytes) -> None:
-        with suppress(OSError):  # it has died: _messages says so
+        with suppress(OSError):  # it has died: _hear says so
             self._ranks[rank][1].send_bytes(message)
 
     def _hear(self, ranks: set[int]) -> list[tuple[int, str, Any, str]]:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from course_utils.ranks.ship import loads
 
 
-def serve(connection: Connection, rank: int, world: int, backend: str, meeting: str, timeout: float, log: str) -> None:
+def serve(connection: Connection, rank: int, world: int, backend: str, meeting: str, log: str) -> None:
     """Joins the group, then works. What libraries print goes to `log`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the keyboard is for the group's process
     words = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -33,9 +33,8 @@ def serve(connection: Connection, rank: int, world: int, backend: str, meeting: 
     threading.Thread(target=_listen, args=(channel, jobs, threading.get_ident()), daemon=True).start()
     if backend == "nccl":
         torch.cuda.set_device(rank)
-    dist.init_process_group(
-        backend, init_method=meeting, rank=rank, world_size=world, timeout=timedelta(seconds=timeout)
-    )
+    patience = timedelta(days=1)  # it is `run` that says how long a call may take
+    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=patience)
     channel.send("result", pickle.dumps(None))
     while True:
         channel.send(*_work(jobs.get()))
