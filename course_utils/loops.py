@@ -87,9 +87,10 @@ def train_epoch(
     **Returns:** the mean loss of each window that holds anything, before its update, without the scaler's factor; on
     several ranks that of all ranks.
 
-    **Raises:** `TypeError` or `ValueError`, before anything changes, if an argument cannot be used or if `batches` gives
-    nothing; before its window changes anything, if a weight cannot be used, or if ranks with FSDP2 hold unequal numbers
-    of micro-batches. Gradients that were there before the call, or that an error left behind, never enter an update.
+    **Raises:** `TypeError` or `ValueError`, before anything changes, if an argument cannot be used or if `batches`
+    gives nothing; before its window changes anything, if a weight cannot be used, or if ranks with FSDP2 hold unequal
+    numbers of micro-batches. Gradients that were there before the call, or that an error left behind, never enter an
+    update.
 
     >>> model = nn.Linear(2, 1)
     >>> data = [(torch.ones(3, 2), torch.ones(3, 1)), (torch.ones(1, 2), torch.ones(1, 1))]
