@@ -82,18 +82,23 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
     return Guess(question, options, choice)
 
 
-def check(exercise: str, answer: Callable, counts: bool = True, limit: float = 20.0) -> Verdict:
+def check(
+    exercise: str, answer: Callable, counts: bool = True, find_the_bug: bool = False, limit: float = 20.0
+) -> Verdict:
     """Runs a learner's answer to an exercise and says whether it is right, or which bug it has and how that shows.
 
     **Arguments:** `exercise`: its name; `answer`: the learner's function; `counts`: whether it counts for the line of
-    progress, as the notebook's own does not; `limit`: seconds after which the answer is stopped.
+    progress, as the notebook's own does not; `find_the_bug`: it was given with a bug in it, to be found and mended: an
+    exercise of its own, which is tried once it is mended; `limit`: seconds after which the answer is stopped.
 
     **Returns:** the `Verdict`, with `passed`, `bug` and `message`.
 
     **Raises:** `ValueError` for a name that no exercise has; never because of the answer.
     """
     verdict = judge(exercise, answer, limit)
-    if counts:
+    if counts and find_the_bug:
+        _count(_score.judge, f"{exercise}, the bug", verdict.passed, verdict.passed)
+    elif counts:
         _count(_score.judge, exercise, verdict.bug != "not-attempted", verdict.passed)
     message = verdict.message[:1].upper() + verdict.message[1:]
     if verdict.passed:

@@ -200,7 +200,7 @@ def test_a_loop_with_a_bug_to_find_has_one_and_its_mend_is_small(name):
         assert verdict.bug not in NO_BUGS, verdict.message
         assert not verdict.bug.startswith("crashes")
         assert f"Not yet right ({verdict.bug})." in text_of(cell)
-        assert "counts=False" in cell.source, "the notebook's own loop does not count as the learner's"
+        assert "find_the_bug=True" in cell.source, "it counts once it is mended"
 
         exec(mend.source, names)
         assert "Right." in text_of(mend)

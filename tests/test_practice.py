@@ -180,6 +180,20 @@ def test_the_progress_line_counts_along(box, score, monkeypatch):
     assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "1 known of 2")
 
 
+def test_a_bug_to_find_is_an_exercise_of_its_own_tried_once_it_is_mended(box, score):
+    def right(f, w, h):
+        return (f(w + h) - f(w - h)) / (2 * h)
+
+    check("slope", right)
+    for loop in (lambda f, w, h: 0.0, None, lambda f, w, h: ...):
+        check("slope", loop, find_the_bug=True)
+        assert "exercises 1 passed of 1 tried (2 set)" in score.text()
+    check("slope", right, counts=False, find_the_bug=True)
+    assert "exercises 1 passed of 1 tried (2 set)" in score.text()
+    check("slope", right, find_the_bug=True)
+    assert "exercises 2 passed of 2 tried (2 set)" in score.text()
+
+
 def test_a_cell_that_is_run_again_asks_and_deals_anew(box, score):
     for _ in range(2):
         predict("Which?", ["a", "b"]).choice = "a"
