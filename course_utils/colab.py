@@ -30,6 +30,7 @@ NEEDED = {  # a data file is packed if the notebook's code, or a module that it 
     "words.LICENSE.txt": r"\bwords\(|\bzoo\b",
     "claims.csv": r"\bfinal_test\b",
     "cards.json": r"\bfinal_test\b",
+    "measurements/": r"\bmeasurements/",  # all files of the folder
 }
 UNPACK = '''\
 # @title The course's helpers and data, packed {{ display-mode: "form" }}
@@ -136,11 +137,11 @@ def _address(name: str, repository: str) -> str:
 
 
 def _archive(files: Sequence[str]) -> bytes:
-    """This package and some files of its data; the same bytes for the same content."""
+    """This package and some files or folders of its data; the same bytes for the same content."""
     content = {
         f"course_utils/{path.relative_to(PACKAGE).as_posix()}": path.read_bytes() for path in PACKAGE.rglob("*.py")
     }
-    manifest = {name: entry for name, entry in data.manifest().items() if name in files}
+    manifest = {name: entry for name, entry in data.manifest().items() if name.startswith(tuple(files))}
     content["course_utils/_data/manifest.json"] = json.dumps(manifest).encode()
     content |= {f"course_utils/_data/{name}": data.read(name) for name in manifest}
     if "cards.json" in files:

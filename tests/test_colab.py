@@ -1,16 +1,19 @@
 """The editions for Colab: all that they need is in them, no link is dead, nothing is given away."""
 
+import base64
 import copy
+import io
 import json
 import re
 import subprocess
 import sys
+import zipfile
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from course_utils import colab
+from course_utils import colab, data
 from course_utils.colab import build, edition, hosted
 
 ROOT = Path(__file__).parent.parent
@@ -119,6 +122,19 @@ for load, expected in ((lambda: course_utils.digits("test")[0], {digits}), (cour
 """
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
+
+
+@each_notebook
+def test_every_file_that_a_notebook_reads_is_packed(name):
+    made = edition(NOTEBOOKS[name], name)["cells"]
+    code = ["".join(cell["source"]) for cell in made if cell["cell_type"] == "code"]
+    packed = zipfile.ZipFile(io.BytesIO(base64.b64decode(code[0].split('"""')[1])))
+    described = json.loads(packed.read("course_utils/_data/manifest.json"))
+    assert {f"course_utils/_data/{file}" for file in described} <= set(packed.namelist())
+    read = set(re.findall(r'\bread\("(.*?)"\)', "\n".join(code[1:])))
+    assert read <= described.keys()
+    if "measurements/" in "".join(code[1:]):  # of each device that was measured
+        assert {file for file in data.manifest() if file.startswith("measurements/")} <= described.keys()
 
 
 def test_the_final_test_takes_its_cards_along(tmp_path):

@@ -58,6 +58,7 @@ def main() -> int:
         return 2
     os.environ.pop("PYTHONPATH", None)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("TQDM_DISABLE", "1")  # a bar comes only where a machine is slow
     editions = [path for argument in sys.argv[1:] for path in sorted(Path(argument).glob("*.ipynb"))]
     wrong = 0
     for edition in editions:
