@@ -5,6 +5,7 @@ arrives at the loss's node is therefore exactly d(root)/d(loss), whatever that c
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -72,20 +73,29 @@ def _losses(root) -> list[tuple]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        name = node.name().removesuffix("0").removesuffix("1").removesuffix("Backward")
-        if name in ("Mean", "Sum"):
+        kind, name = _kind(node.name())
+        if kind == "between":
+            todo += [child for child, _ in reversed(node.next_functions)]
+        elif kind == "loss":
+            reduction = getattr(node, "_saved_reduction", None)
+            if reduction in _REDUCTIONS:
+                losses.append((node, name, _REDUCTIONS[reduction], _count(node)))
+        elif kind == "reduction":
             below = [child for child, _ in node.next_functions if child is not None]
             if any(child.name().startswith(("Stack", "Cat")) for child in below):
                 todo += below  # a mean or sum over losses that were collected
             else:
                 losses.append((node, name.lower(), name.lower(), _numel(node) if name == "Mean" else None))
-        elif name.startswith(_LOSSES):
-            reduction = getattr(node, "_saved_reduction", None)
-            if reduction in _REDUCTIONS:
-                losses.append((node, name, _REDUCTIONS[reduction], _count(node)))
-        elif name.startswith(_BETWEEN):
-            todo += [child for child, _ in reversed(node.next_functions)]
     return losses
+
+
+@cache
+def _kind(name: str) -> tuple[str, str]:
+    """What a node is: "loss", "reduction", "between" these and the root, or anything else; and its short name."""
+    name = name.removesuffix("0").removesuffix("1").removesuffix("Backward")
+    if name in ("Mean", "Sum"):
+        return "reduction", name
+    return "loss" if name.startswith(_LOSSES) else "between" if name.startswith(_BETWEEN) else "", name
 
 
 def _numel(node) -> float | None:

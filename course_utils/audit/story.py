@@ -11,16 +11,19 @@ from course_utils.trace import Event, Trace
 
 
 class Kept(list):
-    """A list that keeps its first `half` and its last `half` items, however many are appended; `total` counts all."""
+    """A list of which `trim()` keeps the first `half` and the last `half` items; `total` counts all that were there.
+
+    It appends as every list does, which is quick, so that whoever fills it must trim it now and then.
+    """
 
     half = 5_000
     dropped = 0
 
-    def append(self, item) -> None:
-        list.append(self, item)
-        if len(self) > 2 * self.half:
-            del self[self.half]
-            self.dropped += 1
+    def trim(self) -> None:
+        more = len(self) - 2 * self.half
+        if more > 0:
+            del self[self.half : self.half + more]
+            self.dropped += more
 
     @property
     def total(self) -> int:
@@ -179,6 +182,11 @@ class Story:
     unowned: tuple[int, str] = (0, "")  # parameters with gradients and no optimizer, and where it was seen
     overlapping: bool = False  # backward calls of several threads: who received what cannot be told apart
     trace: Trace = field(default_factory=lambda: Trace(Kept()))  # for the ledger; its norms count backward calls
+
+    def trim(self) -> None:
+        """Lets go of what lies in the middle of a long run."""
+        for kept in (self.windows, self.zeroings, self.backwards, self.trace.events):
+            kept.trim()
 
     @property
     def lanes(self) -> list[str]:

@@ -31,7 +31,9 @@ from course_utils.trace import Event
 _PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
 _SMALL = 10_000  # numbers that are quicker looked at than not
 _LOOKS_AROUND = 5  # searches among all living objects
+_TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
 _numbers = count()
+_version = attrgetter("_version")
 
 
 class _Lane:
@@ -75,7 +77,7 @@ class _Lane:
 
     def weights(self) -> int:
         """A number that rises with every write to a weight."""
-        return sum(map(attrgetter("_version"), self.parameters))
+        return sum(map(_version, self.parameters))
 
     def look(self, backward: bool = False, values: bool = False) -> bool:
         """Has anything been written to the gradients since the last look? Says in `empty` whether any is left.
@@ -97,7 +99,11 @@ class _Lane:
         if backward:
             self.empty &= not changed
         elif changed or (values and (self.fresh or self.stale)):
-            was_empty, self.empty = self.empty, not any(p.grad is not None and _any(p.grad) for p in self.parameters)
+            was_empty, self.empty = self.empty, True
+            for p in self.parameters:
+                if p.grad is not None and _any(p.grad):
+                    self.empty = False
+                    break
             changed |= self.empty and not was_empty
         return changed
 
@@ -136,13 +142,15 @@ class Watcher:
         self.active = False
         self.attached = ExitStack()
         self.lanes: dict[int, _Lane] = {}  # by the id of the optimizer
-        self.died = False  # an optimizer, since the lanes were last gone through
+        self.living: list[_Lane] = []  # the same lanes; replaced, never changed, since threads go through it
+        self.died = False  # an optimizer, since the last look
         self.names: Counter[str] = Counter()
         self.thread = _Thread()
         self.running: dict[int, Backward] = {}  # by thread
         self.key = f"course_utils.audit {next(_numbers)}"  # audits may be nested
         self.compared = self.looked_around = 0
         self.graphs: list[ref] = []  # of the losses that backward was called on, as long as something keeps them
+        self.batchnorms = False  # are there any?
         self.moved: WeakKeyDictionary[_BatchNorm, int] = WeakKeyDictionary()
         self.scalers: WeakKeyDictionary[GradScaler, int] = WeakKeyDictionary()
         self.had: dict[int, tuple[int, int]] = {}  # gradients from before the audit
@@ -186,10 +194,12 @@ class Watcher:
             self.look()
             for lane in self.lanes.values():
                 self._end(lane)
+            self.story.trim()
         finally:
             self.attached.close()
             self.active = False
             self.lanes.clear()
+            self.living = []
 
     def _patch(self, owner: object, name: str, around: Callable) -> None:
         original = vars(owner)[name]
@@ -239,6 +249,7 @@ class Watcher:
             if lane is not None:
                 self._end(lane)
             lane = self.lanes[id(optimizer)] = _Lane(optimizer, self._note_death)
+            self.living = list(self.lanes.values())
         lane.add(optimizer)
         return lane
 
@@ -251,16 +262,15 @@ class Watcher:
             if "step" in vars(cls) and getattr(vars(cls)["step"], "watcher", None) is not self and cls is not object:
                 self._patch(cls, "step", self._around_tick)
 
-    def alive(self) -> list[_Lane]:
-        """The lanes whose optimizers are alive. The others are ended."""
-        if self.died:
-            self.died = False
-            for key, lane in list(self.lanes.items()):
-                if lane.optimizer() is None:
-                    self.lanes.pop(key, None)
-                    self._look_at(lane)
-                    self._end(lane)
-        return list(self.lanes.values())
+    def bury(self) -> None:
+        """Ends the lanes whose optimizers have died."""
+        self.died = False
+        for key, lane in list(self.lanes.items()):
+            if lane.optimizer() is None:
+                self.lanes.pop(key, None)
+                self._look_at(lane)
+                self._end(lane)
+        self.living = list(self.lanes.values())
 
     def _name(self, lane: _Lane) -> str:
         if not lane.name:
@@ -271,8 +281,6 @@ class Watcher:
 
     def inside(self) -> Backward | None:
         """The backward call that this thread is in the middle of."""
-        if not self.running:  # as most often
-            return None
         call = self.running.get(threading.get_ident())
         if call is None and isinstance(threading.current_thread(), threading._DummyThread):
             call = next(reversed(list(self.running.values())))  # a thread of autograd's own, as it has for each GPU
@@ -285,7 +293,9 @@ class Watcher:
         if self.running:
             self.story.overlapping |= self.inside() is None
             return
-        for lane in self.alive():
+        if self.died:
+            self.bury()
+        for lane in self.living:
             self._look_at(lane, values)
 
     def _look_at(self, lane: _Lane, values: bool = False) -> None:
@@ -322,7 +332,7 @@ class Watcher:
 
     def _around_backward(self, original):
         def backward(tensors, grad_tensors=None, *args, **kwargs):
-            if self.inside() is not None:  # a checkpoint runs a backward inside the backward
+            if self.running and self.inside() is not None:  # a checkpoint runs a backward inside the backward
                 return original(tensors, grad_tensors, *args, **kwargs)
             self.look(values=True)
             roots = [tensors] if isinstance(tensors, Tensor) else [root for root in tensors if root is not None]
@@ -342,7 +352,7 @@ class Watcher:
         return backward
 
     def _before_backward(self, roots: list[Tensor], given: bool) -> tuple[Backward, list[Callable]]:
-        for lane in self.alive():
+        for lane in self.living:
             optimizer = lane.optimizer()
             if optimizer is not None:
                 lane.add(optimizer)
@@ -365,19 +375,24 @@ class Watcher:
     def _after_backward(self, call: Backward) -> None:
         self.story.backwards.append(call)
         first = call.number == 1
-        for lane in self.alive():
+        for lane in self.living:
             had = any(lane.ever)
             self._received(lane, call)
             first |= not had and any(lane.ever)
         if first:
             self._look_around(call)
+        if call.number % _TRIM_EVERY == 0:
+            self.story.trim()
+            for lane in self.living:
+                lane.fresh.trim()
 
     def _received(self, lane: _Lane, call: Backward) -> None:
         """If the lane has got gradients from this backward call, it holds it from now on."""
         if not lane.look(backward=True):
             return
-        if self._name(lane) not in call.lanes:
-            call.lanes += (lane.name,)
+        name = lane.name or self._name(lane)
+        if name not in call.lanes:
+            call.lanes += (name,)
         lane.fresh.append((call, lane.evaluation))
         lane.scaled, lane.before = call.scaled, lane.weights()
         if lane.evaluation is None:
@@ -390,7 +405,7 @@ class Watcher:
         lane = self.know(optimizer)
         if lane is None:
             return None
-        running = self.inside()
+        running = self.inside() if self.running else None
         if running is not None:  # an optimizer that steps inside of backward
             self._received(lane, running)
         self.look(values=True)  # a step on zeros finds nothing, wherever they come from
@@ -423,15 +438,14 @@ class Watcher:
             lane.evaluation = None
 
     def _stepped(self, lane: _Lane, skipped: bool = False) -> None:
-        window, name = lane.open, self._name(lane)
+        window, name, (place, _) = lane.open, lane.name or self._name(lane), here()
         lane.updates += 1
-        window.lane, window.where, window.skipped = name, where(), skipped
+        window.lane, window.where, window.skipped = name, place, skipped
         window.number, window.place = lane.updates, self.story.windows.total
-        last = max([evaluation or 0 for _, evaluation in lane.fresh], default=0)
         window.stale = lane.stale
         for call, evaluation in lane.fresh:
             call.used = True
-            if evaluation is not None and evaluation < last:  # of an earlier call of the closure in the same step
+            if evaluation is not None and evaluation < lane.fresh[-1][1]:  # of an earlier call of the closure
                 window.stale += 1
             else:
                 window.fresh.append(call)
@@ -441,10 +455,13 @@ class Watcher:
                 break
         self.story.windows.append(window)
         self.story.updates[name] += 1
-        lane.stale, lane.fresh = window.held, Kept()
+        lane.stale, lane.fresh = len(window.fresh) + window.stale, Kept()
         window.event = self._event("change" if skipped else "step", lane)
         lane.last, lane.open = window, Window()
-        window.batchnorm = self._batchnorm(lane)
+        if self.batchnorms:
+            window.batchnorm = self._batchnorm(lane)
+        if lane.updates % _TRIM_EVERY == 0:
+            self.story.trim()
 
     def _event(self, kind: str, lane: _Lane) -> Event:
         event = Event(kind, lane.name or self._name(lane), float(len(lane.fresh) + lane.stale))
@@ -488,7 +505,7 @@ class Watcher:
 
     def before_update(self, scaler: GradScaler) -> None:
         self.look()
-        for lane in self.alive():
+        for lane in self.living:
             if scaler.is_enabled() and lane.fresh and lane.scaled != 1:
                 lane.open.updated_after += ((len(lane.fresh), where()),)
 
@@ -498,13 +515,13 @@ class Watcher:
             self.look()
             ids = set(map(id, parameters))
             norm = args[1].detach() if len(args) > 1 and isinstance(args[1], Tensor) else None
-            for lane in self.alive():
+            for lane in self.living:
                 if not lane.ids.isdisjoint(ids):
                     late = not lane.fresh and lane.stale > 0
                     window = lane.last if late and lane.last else lane.open
                     window.clips += (Clip(where(), len(lane.fresh), norm, lane.scaled, late),)
             result = original(parameters, *args, **kwargs)
-            for lane in self.alive():
+            for lane in self.living:
                 lane.look(backward=True)
             return result
 
@@ -534,7 +551,7 @@ class Watcher:
         self.looked_around += 1
         if self.looked_around > _LOOKS_AROUND:
             return
-        owned = {key for lane in self.alive() for key in lane.ids}
+        owned = {key for lane in self.living for key in lane.ids}
         unowned = 0
         for thing in _living(_BatchNorm, nn.Parameter):
             if isinstance(thing, nn.Parameter):
@@ -545,14 +562,13 @@ class Watcher:
                     and self.had.get(id(thing)) != (id(grad), grad._version)  # it is of this backward call
                 )
             elif thing.num_batches_tracked is not None:
+                self.batchnorms = True
                 self.moved.setdefault(thing, thing.num_batches_tracked._version)
         if call.number == 1 and unowned:
             self.story.unowned = (unowned, call.where)
 
     def _batchnorm(self, lane: _Lane) -> int:
         """How often the running statistics of a layer of this lane have moved since its last step."""
-        if not self.moved:
-            return 0
         moves = 0
         for module, before in list(self.moved.items()):
             if module.weight is not None and id(module.weight) in lane.ids:
@@ -564,6 +580,7 @@ class Watcher:
         if not lane.name and not lane.fresh:
             return
         name = self._name(lane)
+        lane.fresh.trim()
         left = [call for call in lane.calls if not call.used]
         if left:
             self.story.leftover[name] = left
