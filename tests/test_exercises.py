@@ -50,6 +50,14 @@ def product_backward_in_a_loop(a, b, out):
         one.grad += other * out.grad
 
 
+def first_loop(model, batches, loss_fn, optimizer):
+    for batch in batches:
+        loss = loss_fn(model, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def train(model, batches, loss_fn, optimizer):
     for batch in batches:
         optimizer.zero_grad()
@@ -208,6 +216,7 @@ RIGHT = {
         product_backward_without_augmented_assignment,
         product_backward_in_a_loop,
     ),
+    "first_loop": (first_loop, train, train_zeroing_after_the_step, train_zeroing_between_forward_and_backward),
     "train": (train, train_zeroing_after_the_step, train_zeroing_between_forward_and_backward),
     "dirty": (dirty, dirty_in_one_line, dirty_by_comparison),
     "accumulate_equal": (accumulate_equal, accumulate_equal_in_two_loops, accumulate),
@@ -381,6 +390,19 @@ def keeps_the_graph(model, batches, loss_fn, optimizer):
         loss = loss_fn(model, batch)
         loss.backward(retain_graph=True)
         optimizer.step()
+
+
+for answer, bug in (
+    (never_zeroes, "stale-gradients"),
+    (zeroes_once_per_epoch, "stale-gradients"),
+    (zeroes_between_backward_and_step, "discarded-gradients"),
+    (steps_before_the_backward, "empty-step"),
+    (has_no_backward, "empty-step"),
+    (steps_once_per_epoch, "irregular-window"),
+    (has_no_step, "leftover-gradients"),
+    (keeps_the_graph, "held-graphs"),
+):
+    wrong("first_loop", bug)(answer)
 
 
 @wrong("accumulate_equal", "loss-scale", "karpathy/nanoGPT#206")
@@ -765,6 +787,16 @@ def test_an_untouched_stub_is_not_attempted():
         assert judge(exercise, lambda *_: None).bug == "not-attempted", exercise
 
 
+def test_the_first_loop_is_judged_in_the_words_of_notebook_00():
+    for answer in (never_zeroes, zeroes_between_backward_and_step, has_no_step, steps_once_per_epoch):
+        message = judge("first_loop", answer).message
+        assert message.startswith("batches of [")
+        assert "micro-batch" not in message
+    assert judge("first_loop", never_zeroes).message.endswith("gradients of earlier updates (batches [1]).")
+    assert judge("first_loop", lambda *_: None).message == "no backward and no step has run yet."
+    assert not judge("train", first_loop).passed, "what was there before is asked about in notebook 02"
+
+
 def test_an_exercise_that_nobody_knows_is_an_error():
     with pytest.raises(ValueError, match="no exercise is called 'slop', only slope"):
         judge("slop", slope)
@@ -847,6 +879,7 @@ OUTCOMES = {
     "slope": outcomes_of_slope,
     "product_backward": outcomes_of_product_backward,
     "dirty": outcomes_of_dirty,
+    "first_loop": lambda answer: outcomes_of_loop(answer, (1, 1), (False,), takes_n=False),
     "train": lambda answer: outcomes_of_loop(answer, (1, 1), (True, False), takes_n=False),
     "accumulate_equal": lambda answer: outcomes_of_loop(answer, (2, 4, 3, 1), (False, True), sizes=((2,) * 12,)),
     "accumulate": lambda answer: outcomes_of_loop(answer, (2, 3, 4, 1, 9), (True, False, False)),
@@ -896,7 +929,9 @@ def large_batches_without_a_log(*loop):
 
 
 LOOPS = [
-    param for param in EVERY_RIGHT if param.values[0] in ("train", "accumulate_equal", "accumulate", "logged_loss")
+    param
+    for param in EVERY_RIGHT
+    if param.values[0] in ("first_loop", "train", "accumulate_equal", "accumulate", "logged_loss")
 ]
 
 

@@ -114,10 +114,17 @@ def edited(old, new, function=with_lists):
             "scaler-timing",
         ),
         ("        if total:", "        if True:", "empty-step"),
+        ("if scaler.get_scale() >= scale:", "if scaler.get_scale() == scale:", "scheduler-cadence"),
     ],
 )
 def test_edited_loops_are_named(old, new, bug):
     assert judge("production", edited(old, new)).bug == bug
+
+
+def test_ticks_that_are_missing_are_counted_beside_the_scale():
+    answer = edited("if scaler.get_scale() >= scale:", "if scaler.get_scale() == scale:")
+    message = judge("production", answer).message
+    assert message.endswith("ticks of the schedule: 1 in place of 2; the scale went from 256 to 512.")
 
 
 def survive(model, items, loss_fn, optimizer, size):

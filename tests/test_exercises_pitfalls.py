@@ -215,8 +215,18 @@ def fewer_updates_where_the_limit_is_tight(model, batches, loss_fn, optimizer, n
     by_windows(model, batches, loss_fn, optimizer, n if max_norm > 1 else 2 * n, max_norm)
 
 
+@window
+def sends_the_running_total_backward(model, held, loss_fn, optimizer, max_norm):
+    total = 0.0
+    for batch in held:
+        total = total + loss_fn(model, batch) / len(held)
+        total.backward(retain_graph=True)
+    clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+
+
 WRONG = {
-    "loss-scale": [patient, only_the_clip_is_mended, does_not_divide],
+    "loss-scale": [patient, only_the_clip_is_mended, does_not_divide, sends_the_running_total_backward],
     "clip-timing": [
         only_the_tail_is_mended,
         clips_before_backward,
@@ -246,6 +256,8 @@ def test_the_messages_give_the_case_and_the_evidence():
     message = judge("two_bugs", only_the_clip_is_mended).message
     assert "10 micro-batches, N = 4" in message
     assert "of a short window, is 0.5 times what it should be" in message
+    message = judge("two_bugs", sends_the_running_total_backward).message
+    assert "in update 1 the items of its micro-batches count [4.0, 3.0, 2.0, 1.0] times what they should" in message
     message = judge("two_bugs", only_the_tail_is_mended).message
     assert "max_norm = 0.1: the items of update 1 count" in message
     message = judge("two_bugs", never_clips).message

@@ -151,7 +151,7 @@ def test_every_prediction_is_revealed_in_a_later_cell(notebook):
             assert f"{name}.reveal(" not in source
 
 
-@each_lesson
+@each_notebook
 def test_every_exercise_has_a_stub_hints_and_a_checked_solution(notebook):
     checks = [cell for cell in code(notebook) if re.search(r"\bcheck\(", cell.source)]
     assert checks

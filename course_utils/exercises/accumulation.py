@@ -1,4 +1,4 @@
-"""The exercises of notebooks 02, 03 and 03b: training loops, judged on a `Tally` and then on a real model."""
+"""The exercises of notebooks 00, 02, 03 and 03b: training loops, judged on a `Tally` and then on a real model."""
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,21 @@ from course_utils.loops import windows
 from course_utils.memory import saved_bytes
 from course_utils.models import Tally, mlp
 
-# Exercise of notebook 02: a training loop with one update per batch.
+# Exercises of notebooks 00 and 02: a training loop with one update per batch.
+
+
+def _first_loop(answer: Callable) -> str:
+    """In the words of notebook 00, which knows batches only; what `.grad` held before, notebook 02 asks."""
+    try:
+        _judge_loop(
+            lambda model, batches, loss_fn, optimizer, _n: answer(model, batches, loss_fn, optimizer),
+            n_values=(1,),
+            dirty=False,
+        )
+    except Found as found:
+        bug, message = found.verdict.bug, found.verdict.message.replace("micro-batch", "batch")
+        raise Found(bug, "no backward and no step has run yet." if bug == "not-attempted" else message) from None
+    return "equal batches and unequal ones, two optimizers: every update holds its own batch and nothing else."
 
 
 def _train(answer: Callable) -> str:
@@ -238,6 +252,7 @@ def same_rows(row: Tensor, want: Tensor) -> bool:
 
 
 JUDGES = {
+    "first_loop": _first_loop,
     "train": _train,
     "accumulate_equal": _accumulate_equal,
     "accumulate": _accumulate,

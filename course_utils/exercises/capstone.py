@@ -19,6 +19,7 @@ from course_utils.models import Tally, mlp
 # First exercise: one epoch with everything that a window can need.
 
 _LOOSE, _TIGHT = 100.0, 0.05
+_SCALE = 256.0  # of the scaler at the start of an epoch; it doubles after two good steps
 
 
 class _Batch(NamedTuple):
@@ -98,7 +99,7 @@ def _outcome(loop: Callable, epoch: _Epoch) -> tuple[_Outcome, int]:
     ]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.5)
     schedule = ExponentialLR(optimizer, 0.7)
-    scaler = GradScaler("cpu", init_scale=256.0, growth_interval=2, enabled=epoch.scaled)
+    scaler = GradScaler("cpu", init_scale=_SCALE, growth_interval=2, enabled=epoch.scaled)
     steps, forwards = [], []
     optimizer.register_step_post_hook(lambda *_: steps.append(1))
     model.register_forward_pre_hook(lambda *_: forwards.append(1))
@@ -224,7 +225,9 @@ def _diagnosed(found: _Outcome, right: _Outcome, epoch: _Epoch) -> Found:
         bug = "leftover-gradients" if found.steps < right.steps else "irregular-window"
         return Found(bug, f"{epoch}: {found.steps} steps in place of {right.steps}.")
     if found.ticks != right.ticks:
-        return Found("scheduler-cadence", f"{epoch}: {found.ticks} ticks in place of {right.ticks}.")
+        ticks = f"ticks of the schedule: {found.ticks} in place of {right.ticks}"
+        scale = f"; the scale went from {_SCALE:g} to {found.scale:g}" if epoch.scaled else ""
+        return Found("scheduler-cadence", f"{epoch}: {ticks}{scale}.")
     if found.scale != right.scale:
         return Found("scaler-timing", f"{epoch}: the scale is {found.scale:g} at the end in place of {right.scale:g}.")
     gap = float((found.weights - right.weights).abs().max())
