@@ -1,0 +1,9 @@
+"""How tests and notebooks run under pytest, all of them or one."""
+
+import os
+
+# Each worker and its kernel on one thread, unless told otherwise, and none that spins while it waits: several workers
+# share the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("TQDM_DISABLE", "1")  # nbval compares stderr, and a bar comes only where a machine is slow
