@@ -7,7 +7,7 @@ so that a black-and-white print says the same.
 from collections.abc import Collection, Mapping, Sequence
 from io import BytesIO
 from itertools import cycle
-from math import frexp, isfinite
+from math import frexp, hypot, isfinite
 
 from matplotlib.figure import Figure
 
@@ -181,12 +181,14 @@ def arrows(cups: Sequence[tuple[float, float]], total: tuple[float, float], mean
     x, y = 0.0, 0.0
     for number, (dx, dy) in enumerate(cups, start=1):
         axis.annotate("", (x + dx, y + dy), (x, y), arrowprops={"arrowstyle": "->", "color": BLUE, "lw": 1.6})
-        axis.annotate(f"$g_{number}$", (x + dx / 2, y + dy / 2), xytext=(5, 5), textcoords="offset points",
-                      fontsize=_FONT, color=BLUE)  # fmt: skip
+        away = 11 / (hypot(dx, dy) or 1.0)  # points, to the right of the arrow
+        axis.annotate(f"$g_{number}$", (x + dx / 2, y + dy / 2), xytext=(dy * away, -dx * away),
+                      textcoords="offset points", ha="center", va="center", fontsize=_FONT, color=BLUE)  # fmt: skip
         x, y = x + dx, y + dy
     for (dx, dy), color, dashes, label in ((total, RED, "--", "sum"), (mean, GREEN, "-", "mean")):
         axis.annotate("", (dx, dy), (0, 0), arrowprops={"arrowstyle": "->", "color": color, "lw": 2.4, "ls": dashes})
-        axis.annotate(label, (dx, dy), xytext=(6, -12), textcoords="offset points", fontsize=_FONT, color=color)
+        axis.annotate(label, (dx, dy), xytext=(-6, 6), textcoords="offset points", ha="right", fontsize=_FONT,
+                      color=color)  # fmt: skip
     corners = [(0.0, 0.0), total, mean]
     for dx, dy in cups:
         corners.append((corners[-1][0] + dx, corners[-1][1] + dy) if len(corners) > 3 else (dx, dy))
@@ -355,7 +357,7 @@ def efficiency(
 
 def stems(panels: Mapping[str, Mapping[int, float]], xlabel: str, ylabel: str) -> Figure:
     """What happened when, one panel per entry on common axes: a stem at each place, as high as its value."""
-    figure, axes = _figure(height=0.8 + 1.1 * len(panels), rows=len(panels))
+    figure, axes = _figure(height=0.8 + 1.4 * len(panels), rows=len(panels))
     places = [place for values in panels.values() for place in values]
     top = max(value for values in panels.values() for value in values.values()) or 1.0
     for axis, (title, values), (color, _, marker) in zip(axes[:, 0], panels.items(), cycle(_LOOKS)):
@@ -381,7 +383,7 @@ def blocks(
     axis.axhline(1, color=BLACK, linewidth=1.2, linestyle="--")
     under = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # so that the line does not cross the words
     axis.bar_label(drawn, [str(label) for label in labels], padding=5, fontsize=_FONT - 1, bbox=under)
-    axis.set_xlim(0, sum(widths))
+    axis.set_xlim(0, 1.003 * sum(widths))  # the last edge is drawn, too
     axis.margins(y=0.12)
     axis.set_xlabel(xlabel, fontsize=_FONT)
     axis.set_ylabel(ylabel, fontsize=_FONT)

@@ -184,12 +184,19 @@ def explore(draw: Callable, **options: Sequence) -> None:
     for slider in sliders.values():
         slider.observe(redraw, names="value")
     first = redraw()
-    ranges = "; ".join(f"{name} from {slider.options[0]} to {slider.options[-1]}" for name, slider in sliders.items())
-    note = f"Sliders: {ranges}. They move when this cell has been run."
+    note = f"Sliders: {'; '.join(map(_range, sliders.values()))}. They move when this cell has been run."
     if first is None:
         show_widget(shown, as_static(message.value, note))
     else:
         show_widget(shown, {"image/png": bytes(image.value), "text/plain": note}, size(first, note))
+
+
+def _range(control: Any) -> str:
+    """What a slider, or a list to choose from, offers."""
+    name, (*others, last) = control.description, control.options
+    if hasattr(control, "readout"):  # a slider
+        return f"{name} from {control.options[0]} to {last}"
+    return f"{name} {', '.join(map(str, others))} or {last}"
 
 
 def _count(event: Callable, *what: Any) -> None:
