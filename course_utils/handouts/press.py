@@ -1,15 +1,19 @@
 """Markdown into PDF (pandoc, Typst) and HTML (pandoc). Same input, same bytes."""
 
+import json
 import re
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from course_utils.handouts.breaks import groups
 from course_utils.handouts.cells import HandoutError
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAPERS = ("a4", "letter")
+_ROOM = {"a4": 479.0, "letter": 495.0}  # points that a line of code has
+_SMALLEST, _LARGEST, _ADVANCE = 6.6, 7.6, 0.602  # sizes of code, and the width of a letter of size 1
 _INSTALL = 'install the extra: pip install -e ".[handouts]"'
 # Markdown as Jupyter reads it, and names for what is in the text.
 _DIALECT = "commonmark+attributes+bracketed_spans+fenced_divs+pipe_tables+raw_attribute+smart+tex_math_dollars"
@@ -26,7 +30,8 @@ def pdf(text: str, figures: dict[str, bytes], title: str, edition: str, paper: s
     """The text as a PDF. **Raises:** `HandoutError` if pandoc or Typst refuses it."""
     import typst
 
-    body = _pandoc(text, "--to=typst", f"--lua-filter={TEMPLATES / 'print.lua'}", "--wrap=none")
+    body = _pandoc(text, "--to=typst-smart", f"--lua-filter={TEMPLATES / 'print.lua'}", "--wrap=none")
+    body = _with_groups(body, paper if template == "handout" else None)
     head = (
         f'#import "{template}.typ": *\n'
         f"#show: {template}.with(title: {_quoted(title)}, edition: {_quoted(edition)}, paper: {_quoted(paper)})\n"
@@ -67,5 +72,24 @@ def _pandoc(text: str, *options: str) -> str:
     return run.stdout.decode("utf-8").replace("\r\n", "\n")
 
 
+def _with_groups(body: str, paper: str | None) -> str:
+    """Each listing with the groups of its lines that no page break may part, and all in one size that fits the paper.
+
+    Without a paper each gets the size that fits where it stands.
+    """
+    found = r'^#listing\(kind: "(\w+)", ("(?:[^"\\]|\\.)*")\)$'
+    sources = [json.loads(source) for kind, source in re.findall(found, body, flags=re.M) if kind == "python"]
+    longest = max((len(line) for source in sources for line in source.split("\n")), default=0)
+    fits = _ROOM[paper] / (_ADVANCE * max(longest, 1)) if paper else 0.0
+    size = f"{min(_LARGEST, max(_SMALLEST, fits)):.2f}pt" if paper else "none"
+
+    def listing(match: re.Match) -> str:
+        pairs = "".join(f"({first}, {last}), " for first, last in groups(json.loads(match[2]), match[1]))
+        return f'#listing(kind: "{match[1]}", groups: ({pairs}), size: {size}, {match[2]})'
+
+    return re.sub(found, listing, body, flags=re.M)
+
+
 def _quoted(text: str) -> str:
+    text = text.replace("'", "\u2019")  # in a title it can only be an apostrophe
     return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
