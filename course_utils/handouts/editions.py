@@ -17,8 +17,7 @@ EDITIONS = {"learner": "Learner's handout", "instructor": "Instructor's handout"
 
 _INTRODUCTION = {
     "learner": "Tick a box before you read on. Code that answers a prediction is printed without its output and "
-    "assertions, and with `...` for what would say the answer; run the notebook to see them. What the answers mean "
-    "is at the end.",
+    "assertions, and with `...` for what would say the answer; run the notebook to see them.",
     "instructor": "As the learner's handout, with answers, solutions and evidence. *Evidence* names the fact that a "
     "cell shows (`data/claims.csv` lists them), what is commonly believed, and a change under which the cell fails.",
 }
@@ -52,10 +51,11 @@ def code(source: str, kind: str = "python") -> str:
 def verbatim(text: str) -> str:
     """Text in which nothing is markup.
 
-    >>> verbatim("2 * w < p.grad[0]")
-    '2 \\\\* w \\\\< p.grad\\\\[0\\\\]'
+    >>> print(verbatim("2 * w < p.grad[0], reduction='none'"))
+    2 \\* w \\< p.grad\\[0\\], reduction=\\'none\\'
     """
-    return re.sub(r"([\\`*_{}\[\]<>#$|~^:])", r"\\\1", text)
+    text = re.sub(r"([\\`*_{}\[\]<>#$|~^:])", r"\\\1", text)
+    return re.sub(r"(?<=[=(])(['\"])(\w*)\1", r"\\\1\2\\\1", text)  # code's quotes are straight
 
 
 class _Page:
@@ -113,6 +113,9 @@ class _Page:
     def show_sliders(self, part: Part) -> Iterable[str]:
         yield div("screen", "On screen. " + verbatim(part.text))
 
+    def show_screen(self, part: Part) -> Iterable[str]:
+        yield div("screen", verbatim(part.text))
+
     def show_claim(self, part: Part) -> Iterable[str]:
         return []
 
@@ -134,8 +137,10 @@ class _Learner(_Page):
         self.kept: list[str] = []  # of these parts, what goes into the note
 
     def introduction(self) -> str:
-        hints = any(part.kind == "hints" for part in self.notebook.parts)
-        return super().introduction() + (" So are the hints." if hints else "")
+        kinds = {part.kind for part in self.notebook.parts}
+        names = {"measured": "what the answers mean", "hints": "hints for the exercises"}
+        last = [words for kind, words in names.items() if kind in kinds]
+        return super().introduction() + (f" At the end\\: {_listed(last)}." if last else "")
 
     def block(self, part: Part) -> Iterable[str]:
         if part.kind in ("output", "table", "figure") and self.answered:
@@ -151,7 +156,7 @@ class _Learner(_Page):
         explanation, rest = _split_explanation(part.text, self.place + 1 < len(parts))
         numbers = [str(guess.number) for guess in self.answered]
         which = f"Prediction{'s' * (len(numbers) > 1)} {_listed(numbers)}"
-        self.notes.append([f"**{len(self.notes) + 1}** (*{which}*)", *self.kept, explanation])
+        self.notes.append([f"**Note {len(self.notes) + 1}**, on {which}", *self.kept, explanation])
         self.answered, self.kept = [], []
         yield div("pointer", f"What it means: note {len(self.notes)} at the end.")
         if rest:
