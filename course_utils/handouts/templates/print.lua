@@ -103,6 +103,29 @@ local function fit(table)  -- a wide one gets columns by the length of what is i
   return table
 end
 
+local function columns_of(kind, table)  -- of the tables whose columns we know
+  local widths = { timetable = { 0.105, 0.105, 0.08, 0.71 }, rules = { 0.31, 0.35, 0.34 },
+    decisions = { 0.35, 0.14, 0.51 } }
+  for place, width in ipairs(widths[kind]) do table.colspecs[place] = { table.colspecs[place][1], width } end
+  return table
+end
+
+local function by_visit(timetable)  -- a table for each visit and each pause, which no page break parts
+  local tables = {}
+  for _, row in ipairs(timetable.bodies[1].body) do
+    local minutes = row.cells[3].contents[1].content[1]
+    local begins = minutes.t == 'Strong'
+    if begins then
+      local part = timetable:clone()
+      part.head.rows = #tables == 0 and part.head.rows or {}
+      part.bodies[1].body = {}
+      table.insert(tables, part)
+    end
+    table.insert(tables[#tables].bodies[1].body, row)
+  end
+  return tables
+end
+
 local function displayed(block)  -- a table that a notebook displays
   if block.format == 'html' and block.text:find('<table') then
     return pandoc.read(block.text, 'html').blocks:walk({ Table = fit })
@@ -143,6 +166,18 @@ local function div(found)
     local arguments = ''
     for key, value in pairs(found.attributes) do
       arguments = arguments .. key .. ': ' .. value .. ', '
+    end
+    if name == 'timetable' then
+      local parts = pandoc.Blocks({})
+      for _, part in ipairs(by_visit(found.content[1])) do
+        parts:insert(columns_of(name, part))
+        if pandoc.utils.stringify(part.bodies[1].body[1].cells[4].contents) == 'Lunch' then
+          parts:insert(pandoc.RawBlock('typst', ']\n#timetable()['))  -- the afternoon
+        end
+      end
+      found.content = parts
+    elseif name == 'rules' or name == 'decisions' then
+      columns_of(name, found.content[1])
     end
     table.insert(found.content, 1, pandoc.RawBlock('typst', '#' .. name .. '(' .. arguments .. ')['))
     table.insert(found.content, pandoc.RawBlock('typst', ']'))
