@@ -156,7 +156,7 @@ class _Learner(_Page):
         explanation, rest = _split_explanation(part.text, self.place + 1 < len(parts))
         numbers = [str(guess.number) for guess in self.answered]
         which = f"Prediction{'s' * (len(numbers) > 1)} {_listed(numbers)}"
-        self.notes.append([f"**Note {len(self.notes) + 1}**, on {which}", *self.kept, explanation])
+        self.notes.append([div("lead", f"**Note {len(self.notes) + 1}**, on {which}"), *self.kept, explanation])
         self.answered, self.kept = [], []
         yield div("pointer", f"What it means: note {len(self.notes)} at the end.")
         if rest:

@@ -12,7 +12,10 @@ from course_utils.handouts.cells import HandoutError
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAPERS = ("a4", "letter")
-_ROOM = {"a4": 479.0, "letter": 495.0}  # points that a line of code has
+_ROOM = {  # points that a line of code has
+    "handout": {"a4": 479.0, "letter": 495.0},
+    "cheatsheet": {"a4": 252.0, "letter": 260.0},
+}
 _SMALLEST, _LARGEST, _ADVANCE = 6.6, 7.6, 0.602  # sizes of code, and the width of a letter of size 1
 _INSTALL = 'install the extra: pip install -e ".[handouts]"'
 # Markdown as Jupyter reads it, and names for what is in the text.
@@ -31,7 +34,7 @@ def pdf(text: str, figures: dict[str, bytes], title: str, edition: str, paper: s
     import typst
 
     body = _pandoc(text, "--to=typst-smart", f"--lua-filter={TEMPLATES / 'print.lua'}", "--wrap=none")
-    body = _with_groups(body, paper if template == "handout" else None)
+    body = _with_groups(body, _ROOM[template][paper])
     head = (
         f'#import "{template}.typ": *\n'
         f"#show: {template}.with(title: {_quoted(title)}, edition: {_quoted(edition)}, paper: {_quoted(paper)})\n"
@@ -72,20 +75,22 @@ def _pandoc(text: str, *options: str) -> str:
     return run.stdout.decode("utf-8").replace("\r\n", "\n")
 
 
-def _with_groups(body: str, paper: str | None) -> str:
-    """Each listing with the groups of its lines that no page break may part, and all in one size that fits the paper.
+def _with_groups(body: str, room: float) -> str:
+    """Each listing with the groups of its lines that no page break may part, and all in one size.
 
-    Without a paper each gets the size that fits where it stands.
+    It is the size at which the longest line of code has room, in points.
     """
-    found = r'^#listing\(kind: "(\w+)", ("(?:[^"\\]|\\.)*")\)$'
-    sources = [json.loads(source) for kind, source in re.findall(found, body, flags=re.M) if kind == "python"]
-    longest = max((len(line) for source in sources for line in source.split("\n")), default=0)
-    fits = _ROOM[paper] / (_ADVANCE * max(longest, 1)) if paper else 0.0
-    size = f"{min(_LARGEST, max(_SMALLEST, fits)):.2f}pt" if paper else "none"
+    found = r'^#listing\(kind: "(\w+)", keep: (\w+), ("(?:[^"\\]|\\.)*")\)$'
+    sources = [json.loads(source) for kind, _, source in re.findall(found, body, flags=re.M) if kind == "python"]
+    longest = max((len(line) for source in sources for line in source.split("\n")), default=1)
+    size = min(_LARGEST, max(_SMALLEST, room / (_ADVANCE * longest)))
+    columns = int(room / (_ADVANCE * size) + 0.01)
 
     def listing(match: re.Match) -> str:
-        pairs = "".join(f"({first}, {last}), " for first, last in groups(json.loads(match[2]), match[1]))
-        return f'#listing(kind: "{match[1]}", groups: ({pairs}), size: {size}, {match[2]})'
+        kind, keep, source = match.groups()
+        pairs = "".join(f"({first}, {last}), " for first, last in groups(json.loads(source), kind))
+        setting = f"size: {size:.2f}pt, columns: {columns}, keep: {keep}"
+        return f'#listing(kind: "{kind}", groups: ({pairs}), {setting}, {source})'
 
     return re.sub(found, listing, body, flags=re.M)
 

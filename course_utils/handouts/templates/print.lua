@@ -21,15 +21,17 @@ local function keep_together(blocks)
     local following = blocks[place + 1]
     if block.t == 'Para' and following and short(block, 450) then
       local introduces = following.t == 'BulletList' and pandoc.utils.stringify(block):sub(-1) == ':'
-      if introduces or is(following, 'exercise') or is(following, 'together') then
+      local strong = block.content[1].t == 'Strong' and pandoc.utils.stringify(block.content[1])
+      if strong == 'Next:' or strong == 'Further reading.' or introduces or is(following, 'exercise') or is(following, 'together') then
         blocks[place] = pandoc.Div({ block }, pandoc.Attr('', { 'lead' }))
       end
-    elseif block.t == 'CodeBlock' and is(following, 'screen') then
-      blocks[place] = pandoc.Div({ block }, pandoc.Attr('', { 'lead' }))
+    elseif block.t == 'CodeBlock' then
+      local printed = following and following.t == 'CodeBlock' and following.classes[1] == 'output'
+      block.attributes.keep = tostring(printed or is(following, 'screen') or is(following, 'measured'))
     elseif block.t == 'BulletList' and #block.content <= 8 and short(block, 1200) then
       blocks[place] = pandoc.Div({ block }, pandoc.Attr('', { 'together' }))
-    elseif is(block, 'hint') and (not is(blocks[place - 1], 'hint') or not is(blocks[place + 2], 'hint')) then
-      block.attributes.sticky = tostring(is(following, 'hint'))
+    elseif is(block, 'hint') then
+      block.attributes.sticky = 'true'  -- with the next, and with the sources
     end
   end
   return blocks
@@ -68,7 +70,8 @@ end
 
 local function code(block)
   local kind = block.classes[1] or 'text'
-  return pandoc.RawBlock('typst', '#listing(kind: ' .. quoted(kind) .. ', ' .. quoted(block.text) .. ')')
+  local keep = block.attributes.keep or 'false'
+  return pandoc.RawBlock('typst', '#listing(kind: ' .. quoted(kind) .. ', keep: ' .. keep .. ', ' .. quoted(block.text) .. ')')
 end
 
 local function bars(formula)  -- in pairs they are fences, not relations
