@@ -32,11 +32,11 @@ def groups(source: str, kind: str) -> list[Lines]:
 
 
 def _between_blank_lines(lines: list[str]) -> list[Lines]:
-    found, first = [], None
+    found, first = [], None  # a line that opens a block stays with it
     for number, line in enumerate([*lines, ""], start=1):
         if line.strip() and first is None:
             first = number
-        if not line.strip() and first is not None:
+        if not line.strip() and first is not None and not (lines[number - 2].endswith(":") and number < len(lines)):
             found.append((first, number - 1))
             first = None
     return found

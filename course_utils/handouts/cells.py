@@ -201,7 +201,9 @@ def _output(output: dict, spoiler: bool) -> list[Part]:
     if text.startswith("Nothing answered yet here."):
         return [Part("screen", "On screen. A line that counts what you have answered.")]
     if text.startswith("# Final test"):
-        return [Part("screen", "On screen. The questions of the test; run the cell again with another seed for others.")]
+        return [
+            Part("screen", "On screen. The questions of the test; run the cell again with another seed for others.")
+        ]
     if text.startswith("Q: "):
         return [Part("cards", pairs=re.findall(r"^Q: (.*)\nA: (.*)$", text, flags=re.M))]
     if html and re.match(r"(Right|Not done yet|Not yet right)", text):

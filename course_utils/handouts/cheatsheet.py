@@ -15,7 +15,9 @@ def markdown(notebooks: dict[str, Notebook]) -> str:
     page = (TEMPLATES / "cheatsheet.md").read_text(encoding="utf-8")
     decisions = _table(("you have", "loss / N", "do this"), _decisions(notebooks))
     rules = _table(("rule", "how it shows", "mend"), _rules())
-    return page.replace("<!-- decisions -->", div("decisions", decisions)).replace("<!-- rules -->", div("rules", rules))
+    return page.replace("<!-- decisions -->", div("decisions", decisions)).replace(
+        "<!-- rules -->", div("rules", rules)
+    )
 
 
 def _table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:

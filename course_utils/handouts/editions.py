@@ -359,9 +359,9 @@ def _replaced(source: str, places: list[tuple[ast.expr, ast.expr | ast.keyword, 
     lines = [line.encode() for line in source.splitlines()]  # as ast counts
     for first, last, text in sorted(places, key=lambda place: (place[0].lineno, place[0].col_offset), reverse=True):
         head, tail = lines[first.lineno - 1][: first.col_offset], lines[last.end_lineno - 1][last.end_col_offset :]
-        if first.lineno < last.end_lineno and not head.strip():  # brackets on lines of their own
+        if text == "..." and not head.strip() and tail.strip() in (b"", b","):  # brackets on lines of their own
             before, after = lines[first.lineno - 2].rstrip(), lines[last.end_lineno].lstrip()
-            if text == "..." and before.endswith(b"(") and after.startswith(b")"):
+            if before.endswith(b"(") and after.startswith(b")"):
                 lines[first.lineno - 2 : last.end_lineno + 1] = [before + text.encode() + after]
                 continue
         lines[first.lineno - 1 : last.end_lineno] = [head + text.encode() + tail]

@@ -12,7 +12,7 @@ from course_utils.handouts.cells import HandoutError
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAPERS = ("a4", "letter")
-_ROOM = {  # points that a line of code has
+ROOM = {  # points that a line of code has
     "handout": {"a4": 479.0, "letter": 495.0},
     "cheatsheet": {"a4": 252.0, "letter": 260.0},
 }
@@ -34,7 +34,7 @@ def pdf(text: str, figures: dict[str, bytes], title: str, edition: str, paper: s
     import typst
 
     body = _pandoc(text, "--to=typst-smart", f"--lua-filter={TEMPLATES / 'print.lua'}", "--wrap=none")
-    body = _with_groups(body, _ROOM[template][paper])
+    body = _with_groups(body, ROOM[template][paper])
     head = (
         f'#import "{template}.typ": *\n'
         f"#show: {template}.with(title: {_quoted(title)}, edition: {_quoted(edition)}, paper: {_quoted(paper)})\n"
@@ -75,6 +75,17 @@ def _pandoc(text: str, *options: str) -> str:
     return run.stdout.decode("utf-8").replace("\r\n", "\n")
 
 
+def size_of_code(sources: list[str], room: float) -> tuple[float, int]:
+    """The size, in points, at which every line of the sources fits, and how many columns have room at that size.
+
+    >>> size_of_code(["x" * 120], room=479.0), size_of_code(["pass"], room=479.0)
+    ((6.63, 120), (7.6, 104))
+    """
+    longest = max((len(line) for source in sources for line in source.split("\n")), default=1)
+    size = min(_LARGEST, max(_SMALLEST, int(100 * room / (_ADVANCE * longest)) / 100))
+    return size, int(room / (_ADVANCE * size) + 0.01)
+
+
 def _with_groups(body: str, room: float) -> str:
     """Each listing with the groups of its lines that no page break may part, and all in one size.
 
@@ -82,9 +93,7 @@ def _with_groups(body: str, room: float) -> str:
     """
     found = r'^#listing\(kind: "(\w+)", keep: (\w+), ("(?:[^"\\]|\\.)*")\)$'
     sources = [json.loads(source) for kind, _, source in re.findall(found, body, flags=re.M) if kind == "python"]
-    longest = max((len(line) for source in sources for line in source.split("\n")), default=1)
-    size = min(_LARGEST, max(_SMALLEST, room / (_ADVANCE * longest)))
-    columns = int(room / (_ADVANCE * size) + 0.01)
+    size, columns = size_of_code(sources, room)
 
     def listing(match: re.Match) -> str:
         kind, keep, source = match.groups()

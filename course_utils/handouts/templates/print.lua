@@ -75,7 +75,8 @@ local function code(block)
 end
 
 local function bars(formula)  -- in pairs they are fences, not relations
-  formula.text = formula.text:gsub('|([^|]+)|', '\\left| %1 \\right|')
+  local text = formula.text:gsub('|([^|]+)|', '\\left| %1 \\right|')
+  formula.text = text:gsub('\\;', ' ')  -- pandoc would set no space at all
   return formula
 end
 
