@@ -330,20 +330,28 @@ def _without_what_answers(source: str, answers: list[str], captions: list[str]) 
     show(draw(a), "...")
     """
     places = []
-    for node in ast.walk(ast.parse(source)):
+    left = [ast.parse(source)]
+    while left:
+        node = left.pop()
+        name = ""
         if isinstance(node, ast.Call) and node.args:
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            said = " ".join(_strings(node))
-            if name == "reveal" or name == "print" and any(_says(said, answer) for answer in answers):
-                places.append((node.args[0], (node.keywords or node.args)[-1], "..."))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) > 9:
-            if any(node.value.strip() in caption for caption in captions):
-                places.append((node, node, '"..."'))
+        said = _strings(node)
+        if name == "reveal" or (name == "print" and any(_says(" ".join(said), answer) for answer in answers)):
+            places.append((node.args[0], (node.keywords or node.args)[-1], "..."))
+        elif isinstance(node, ast.Constant) and any(len(text) > 9 and _is_in(text, captions) for text in said):
+            places.append((node, node, '"..."'))
+        else:
+            left += ast.iter_child_nodes(node)
     return _replaced(source, places)
 
 
 def _strings(node: ast.AST) -> list[str]:
     return [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+
+
+def _is_in(text: str, captions: list[str]) -> bool:
+    return any(text.strip() in caption for caption in captions)
 
 
 def _says(text: str, answer: str) -> bool:

@@ -21,11 +21,12 @@ local function keep_together(blocks)
     local following = blocks[place + 1]
     if block.t == 'Para' and following and short(block, 450) then
       local introduces = following.t == 'BulletList' and pandoc.utils.stringify(block):sub(-1) == ':'
-      local strong = block.content[1].t == 'Strong' and pandoc.utils.stringify(block.content[1])
-      if strong == 'Next:' or strong == 'Further reading.' or introduces or is(following, 'exercise') or is(following, 'together') then
+      if introduces or is(following, 'exercise') or is(following, 'together') then
         blocks[place] = pandoc.Div({ block }, pandoc.Attr('', { 'lead' }))
       end
-    elseif block.t == 'CodeBlock' then
+    elseif is(block, 'measured') then
+      block.attributes.sticky = tostring(is(following, 'pointer'))
+    elseif block.t == 'CodeBlock' and block.classes[1] == 'python' then
       local printed = following and following.t == 'CodeBlock' and following.classes[1] == 'output'
       block.attributes.keep = tostring(printed or is(following, 'screen') or is(following, 'measured'))
     elseif block.t == 'BulletList' and #block.content <= 8 and short(block, 1200) then
@@ -191,6 +192,12 @@ end
 
 local function whole(document)
   if #sources > 0 then
+    for place = #document.blocks, math.max(1, #document.blocks - 1), -1 do  -- so that they never have a page alone
+      if document.blocks[place].t == 'Para' then
+        document.blocks:insert(place + 1, pandoc.RawBlock('typst', ']'))
+        document.blocks:insert(place, pandoc.RawBlock('typst', '#lead['))
+      end
+    end
     local list = {}
     for _, source in ipairs(sources) do table.insert(list, quoted(source)) end
     table.insert(document.blocks, pandoc.RawBlock('typst', '#sources((' .. table.concat(list, ', ') .. ',))'))
