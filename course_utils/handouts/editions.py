@@ -251,7 +251,8 @@ class _Instructor(_Page):
         yield div("inline-hints", *_definitions(part.pairs))
 
     def show_solution(self, part: Part) -> Iterable[str]:
-        yield div("solution", "**Solution**", code(part.text), verbatim(part.answer))
+        whole = str(len(part.text.splitlines()) <= 2 * WHOLE).lower()
+        yield div(f"{{.solution whole={whole}}}", "**Solution**", code(part.text), verbatim(part.answer))
 
     def show_cards(self, part: Part) -> Iterable[str]:
         for question, answer in part.pairs:
