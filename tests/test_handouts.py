@@ -422,6 +422,9 @@ def test_html_is_one_file_with_its_figures_inside(built):
 def test_the_cheat_sheet_is_exactly_one_page(paper):
     sheet = press.pdf(cheatsheet.markdown(BOOKS), {}, cheatsheet.TITLE, cheatsheet.EDITION, paper, cheatsheet.TEMPLATE)
     assert pages(sheet) == 1
+    source = re.search(r"^```python\n(.*?)^```", cheatsheet.markdown(BOOKS), flags=re.M | re.S)[1]
+    _, columns = press.size_of_code([source], press.ROOM["cheatsheet"][paper])
+    assert max(map(len, source.splitlines())) <= columns
 
 
 def test_two_builds_give_the_same_bytes(built, tmp_path):

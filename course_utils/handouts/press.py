@@ -14,7 +14,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 PAPERS = ("a4", "letter")
 ROOM = {  # points that a line of code has
     "handout": {"a4": 479.0, "letter": 495.0},
-    "cheatsheet": {"a4": 252.0, "letter": 260.0},
+    "cheatsheet": {"a4": 252.5, "letter": 260.9},
 }
 _SMALLEST, _LARGEST, _ADVANCE = 6.6, 7.6, 0.602  # sizes of code, and the width of a letter of size 1
 _INSTALL = 'install the extra: pip install -e ".[handouts]"'
