@@ -18,7 +18,7 @@ from torch import nn
 
 from course_utils import mlp, train_epoch, windows
 from course_utils.audit.rules import RULES
-from course_utils.handouts import HandoutError, build, cells, cheatsheet, editions, plans, press
+from course_utils.handouts import HandoutError, breaks, build, cells, cheatsheet, editions, plans, press
 from course_utils.handouts.__main__ import NOTHING_WRITTEN, WRITTEN, main
 from course_utils.zoo import ZOO
 
@@ -97,7 +97,7 @@ def test_a_loop_with_a_bug_to_find_is_printed_without_the_verdict_that_names_it(
         if "find-the-bug" in tags(cell):
             (verdict,) = ["".join(o["data"]["text/plain"]) for o in cell["outputs"] if "data" in o]
             assert verdict.startswith("Not yet right (")
-            assert "".join(cell["source"]) in text
+            assert "".join(cell["source"]).replace("  # fmt: skip", "") in text
             for said in (verdict, editions.verbatim(verdict), verdict.split(". ", 1)[1]):
                 assert said not in text
 
@@ -194,6 +194,144 @@ def test_the_instructor_gets_notes_and_minutes_and_the_learner_does_not(name):
     assert "{.minutes}" not in text
 
 
+@each_notebook
+def test_what_explains_an_answer_is_a_note_at_the_end_of_the_learners_handout(name):
+    (text, _), (full, _) = learner(name), instructor(name)
+    body, _, notes = text.partition("## Read after measuring")
+    assert "Read after measuring" not in full
+    assert "What it means" not in full
+    pointers = re.findall(r"What it means: note (\d+) at the end", body)
+    assert pointers == re.findall(r"^\*\*Note (\d+)\*\*", notes, flags=re.M) != []
+    parts = BOOKS[name].parts
+    for part, following in pairwise(part for part in parts if part.kind in ("measured", "prose")):
+        if part.kind == "measured" and following.kind == "prose":
+            first = following.text.split("\n\n")[0]
+            assert first not in body
+            assert first in notes
+            assert first in full
+
+
+@each_notebook
+def test_no_code_of_the_learners_handout_says_what_is_revealed(name):
+    (text, _), (full, _) = learner(name), instructor(name)
+    assert set(re.findall(r"\.reveal\(.*", text)) <= {".reveal(...)"}
+    assert ".reveal(...)" not in full
+    parts = BOOKS[name].parts
+    for place, part in enumerate(parts):
+        if part.kind == "measured":
+            cell = next(other for other in reversed(parts[:place]) if other.kind == "code")
+            for line in cell.text.splitlines():
+                if line.startswith("print(") and editions._says(line, part.answer):
+                    assert line not in text
+        if part.kind == "figure" and part.spoiler:
+            assert part.text not in text
+            assert part.text in full.replace("\\", "")
+
+
+@each_notebook
+def test_the_introduction_names_what_is_at_the_end(name):
+    text, _ = learner(name)
+    start, _, end = text.partition("## ")
+    assert ("hints" in start) == ("\n## Hints\n" in end)
+    assert ("what the answers mean" in start) == ("\n## Read after measuring\n" in end)
+
+
+@each_notebook
+def test_what_is_for_a_formatter_or_a_screen_is_not_printed(name):
+    for text, _ in (learner(name), instructor(name)):
+        assert "# fmt: skip" not in text
+        for call in ("\nprogress()\n```\n", "\nfinal_test(seed=1)\n```\n"):
+            assert call not in text or f"{call}\n::::: screen\n\nOn screen" in text
+        assert ("The folded cell" in text) == ("Folded in the notebook" in text)
+
+
+# Where a page may end
+
+
+def listings(name, kinds=("python", "output")):
+    found = re.findall(r"^```(\w+)\n(.*?)\n```$", instructor(name)[0], flags=re.M | re.S)
+    return [(kind, source) for kind, source in found if kind in kinds]
+
+
+@each_notebook
+def test_no_page_break_leaves_a_stub_of_a_listing(name):
+    for kind, source in listings(name):
+        groups, lines = breaks.groups(source, kind), source.split("\n")
+        printed = [number for first, last in groups for number in range(first, last + 1)]
+        assert printed == sorted(set(printed))
+        assert all(not lines[number - 1].strip() for number in set(range(1, len(lines) + 1)) - set(printed))
+        assert len(lines) > breaks.WHOLE or len(groups) == 1
+        for first, last in (groups[0], groups[-1]) if len(groups) > 1 else ():
+            assert last - first + 1 >= breaks.FLOOR
+        for first, last in groups:
+            assert lines[first - 1].strip()
+            assert lines[last - 1].strip()
+            if kind == "python":
+                assert not lines[last - 1].endswith((":", "(", "[", "{")) or last == len(lines)
+
+
+def test_a_long_block_breaks_between_statements_where_it_is_least_indented():
+    loop = ["def f():", *["    a = 1"] * 7, "    for b in c:", *["        d(", "            1)"] * 4, "    return a"]
+    assert breaks.groups("\n".join(loop), "python") == [(1, 8), (9, 18)]
+    with_comment = ["a = 1"] * 7 + ["# why", "b = 2"] + ["b = 3"] * 6
+    assert breaks.groups("\n".join(with_comment), "python") == [(1, 7), (8, 15)]
+    assert breaks.groups("\n".join(["x = ["] + ["    1,"] * 20 + ["]"]), "python") == [(1, 22)]
+
+
+@each_notebook
+@pytest.mark.parametrize("paper", press.PAPERS)
+def test_code_has_one_size_that_can_be_read_and_no_line_of_it_is_wrapped(name, paper):
+    sources = [source for _, source in listings(name, ["python"])]
+    size, columns = press.size_of_code(sources, press.ROOM["handout"][paper])
+    assert size >= 6.5
+    assert max(len(line) for source in sources for line in source.split("\n")) <= columns
+
+
+# What is kept together on a line, and printed as it is written
+
+
+def typst(text):
+    return press._pandoc(text, "--to=typst-smart", f"--lua-filter={press.TEMPLATES / 'print.lua'}", "--wrap=none")
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("off by 16 % and 20 percent", "off by 16~% and 20~percent"),
+        ("with N = 2 in Step 3", "with N~=~2 in Step~3"),
+        ('float16\'s range, "so"', "float16’s range, “so”"),
+        ("endings such as *-s*", "endings such as #emph[\\-\u2060s]"),
+        (editions.verbatim("of reduction='none' it's"), "of reduction='none' it’s"),
+        ("`--nproc-per-node 2`", "`--nproc-per-node 2`"),
+        ("$|G|^2$", "$lr(|G|)^2$"),
+        ("$a \\;=\\; b$", "$a = b$"),
+    ],
+)
+def test_numbers_keep_their_units_and_code_its_quotes(text, printed):
+    assert typst(text).strip().replace("\u00a0", "~") == printed
+
+
+def test_long_lines_of_output_go_on_below_themselves_and_no_word_is_torn(tmp_path):
+    words = [f"--flag-number-{n}=a/path/to/{n}" for n in range(12)]
+    text = f"# T\n\n```output\nrow: {' '.join(words)}\nshort\n```\n\nUse `torchrun {' '.join(words)}` here."
+    (tmp_path / "x.pdf").write_bytes(press.pdf(text, {}, "T", "", "a4"))
+    lines = text_of(tmp_path / "x.pdf").splitlines()
+    assert [word for line in lines for word in line.split() if word.startswith("--")] == words * 2
+    (row,) = [place for place, line in enumerate(lines) if line.strip().startswith("row:")]
+    assert lines[row + 1].index("--") > lines[row].index("row:")
+
+
+def test_sources_are_numbered_row_by_row_and_a_commit_is_printed_short(tmp_path):
+    links = [f"https://example.org/{n}" for n in range(1, 30)]
+    commit = "https://example.org/blob/" + "0123456789" * 4 + "/gradient-accumulation.py"
+    text = "# T\n\n" + ", ".join(f"[l{n}]({link})" for n, link in enumerate([*links, commit]))
+    (tmp_path / "x.pdf").write_bytes(press.pdf(text, {}, "T", "", "a4"))
+    printed = text_of(tmp_path / "x.pdf").partition("Sources")[2]
+    numbers = [int(number) for number in re.findall(r"(?:^|\s)(\d+)\s+example", printed)]
+    assert numbers == list(range(1, 31))
+    assert "blob/01234567/gradient-accumulation.py" in printed.replace("\u200b", "")
+
+
 def test_the_same_option_in_two_open_predictions_is_told_apart_by_the_name_in_the_code(tmp_path):
     def show(plain):
         return {"output_type": "display_data", "metadata": {}, "data": {"text/plain": plain, "text/html": "<b></b>"}}
@@ -284,6 +422,9 @@ def test_html_is_one_file_with_its_figures_inside(built):
 def test_the_cheat_sheet_is_exactly_one_page(paper):
     sheet = press.pdf(cheatsheet.markdown(BOOKS), {}, cheatsheet.TITLE, cheatsheet.EDITION, paper, cheatsheet.TEMPLATE)
     assert pages(sheet) == 1
+    source = re.search(r"^```python\n(.*?)^```", cheatsheet.markdown(BOOKS), flags=re.M | re.S)[1]
+    _, columns = press.size_of_code([source], press.ROOM["cheatsheet"][paper])
+    assert max(map(len, source.splitlines())) <= columns
 
 
 def test_two_builds_give_the_same_bytes(built, tmp_path):

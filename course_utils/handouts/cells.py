@@ -116,6 +116,8 @@ def _parts(cell: dict) -> list[Part]:
         return _prose(cell["source"])
     source = cell["source"]
     outputs = [part for output in cell["outputs"] for part in _output(output, _hidden(cell, "outputs"))]
+    if any(part.kind != "screen" for part in outputs):  # the line of progress below cards
+        outputs = [part for part in outputs if part.kind != "screen"]
     _name("prediction", outputs, re.findall(r"^(\w+) = predict\(", source, flags=re.M))
     _name("measured", outputs, re.findall(r"(\w+)\.reveal\(", source))
     claims = [Part("claim", tag.removeprefix("claim:")) for tag in _tags(cell) if tag.startswith("claim:")]
@@ -125,6 +127,9 @@ def _parts(cell: dict) -> list[Part]:
         return [Part("solution", source, answer="\n".join(part.text for part in outputs if part.kind == "verdict"))]
     if any(part.kind == "verdict" for part in outputs):
         return [Part("exercise", source), *(part for part in outputs if part.kind != "verdict"), *claims]
+    if _hidden(cell, "source") and not outputs:
+        what = re.match(r"# (.+)", source)
+        return [Part("screen", f"Folded in the notebook: {what[1] if what else 'a cell of code.'}"), *claims]
     if _hidden(cell, "source") or _only_predicts(source):
         return [*outputs, *claims]
     return [Part("code", source, spoiler=_hidden(cell, "outputs")), *outputs, *claims]
@@ -193,8 +198,12 @@ def _output(output: dict, spoiler: bool) -> list[Part]:
         return [Part("prediction", question, options=options)]
     if measured := re.match(r"Measured: (.*)\. \(You made no prediction", text):
         return [Part("measured", answer=measured[1])]
-    if text.startswith(("Nothing answered yet here.", "# Final test")):  # for a screen; the test has its own command
-        return []
+    if text.startswith("Nothing answered yet here."):
+        return [Part("screen", "On screen. A line that counts what you have answered.")]
+    if text.startswith("# Final test"):
+        return [
+            Part("screen", "On screen. The questions of the test; run the cell again with another seed for others.")
+        ]
     if text.startswith("Q: "):
         return [Part("cards", pairs=re.findall(r"^Q: (.*)\nA: (.*)$", text, flags=re.M))]
     if html and re.match(r"(Right|Not done yet|Not yet right)", text):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from course_utils.audit.rules import RULES
 from course_utils.handouts.cells import HandoutError, Notebook
-from course_utils.handouts.editions import verbatim
+from course_utils.handouts.editions import div, verbatim
 from course_utils.handouts.press import TEMPLATES
 
 TITLE, EDITION, TEMPLATE = "Gradient accumulation and zeroing, on one page", "Cheat sheet", "cheatsheet"
@@ -15,7 +15,9 @@ def markdown(notebooks: dict[str, Notebook]) -> str:
     page = (TEMPLATES / "cheatsheet.md").read_text(encoding="utf-8")
     decisions = _table(("you have", "loss / N", "do this"), _decisions(notebooks))
     rules = _table(("rule", "how it shows", "mend"), _rules())
-    return page.replace("<!-- decisions -->", decisions).replace("<!-- rules -->", rules)
+    return page.replace("<!-- decisions -->", div("decisions", decisions)).replace(
+        "<!-- rules -->", div("rules", rules)
+    )
 
 
 def _table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:

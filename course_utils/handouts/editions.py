@@ -7,15 +7,17 @@ import ast
 import csv
 import re
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 
 from course_utils import data
+from course_utils.handouts.breaks import WHOLE
 from course_utils.handouts.cells import Notebook, Part
 
 EDITIONS = {"learner": "Learner's handout", "instructor": "Instructor's handout"}
 
 _INTRODUCTION = {
-    "learner": "Tick a box before you read on: each prediction is answered further down. Code that answers one is "
-    "printed without its output and assertions; run the notebook to see them. Hints are on the last page.",
+    "learner": "Tick a box before you read on. Code that answers a prediction is printed without its output and "
+    "assertions, and with `...` for what would say the answer; run the notebook to see them.",
     "instructor": "As the learner's handout, with answers, solutions and evidence. *Evidence* names the fact that a "
     "cell shows (`data/claims.csv` lists them), what is commonly believed, and a change under which the cell fails.",
 }
@@ -41,6 +43,7 @@ def div(kind: str, *blocks: str) -> str:
 
 
 def code(source: str, kind: str = "python") -> str:
+    source = re.sub(r"  # fmt: skip$", "", source, flags=re.M)  # for a formatter, not for readers
     fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", source)), default=0))
     return f"{fence}{kind}\n{source}\n{fence}"
 
@@ -48,10 +51,11 @@ def code(source: str, kind: str = "python") -> str:
 def verbatim(text: str) -> str:
     """Text in which nothing is markup.
 
-    >>> verbatim("2 * w < p.grad[0]")
-    '2 \\\\* w \\\\< p.grad\\\\[0\\\\]'
+    >>> print(verbatim("2 * w < p.grad[0], reduction='none'"))
+    2 \\* w \\< p.grad\\[0\\], reduction=\\'none\\'
     """
-    return re.sub(r"([\\`*_{}\[\]<>#$|~^:])", r"\\\1", text)
+    text = re.sub(r"([\\`*_{}\[\]<>#$|~^:])", r"\\\1", text)
+    return re.sub(r"(?<=[=(])(['\"])(\w*)\1", r"\\\1\2\\\1", text)  # code's quotes are straight
 
 
 class _Page:
@@ -62,13 +66,18 @@ class _Page:
     def __init__(self, notebook: Notebook, figures: dict[str, bytes]):
         self.notebook = notebook
         self.figures = figures
+        self.place = 0  # of the part that is being shown
 
     def text(self) -> str:
         title, *rest = self.notebook.parts
-        blocks = [title.text, div("introduction", _INTRODUCTION[self.edition]), *self.front()]
-        for part in rest:
+        blocks = [title.text, div("introduction", self.introduction()), *self.front()]
+        for place, part in enumerate(rest):
+            self.place = place + 1
             blocks += self.block(part)
         return "\n\n".join([*blocks, *self.back()])
+
+    def introduction(self) -> str:
+        return _INTRODUCTION[self.edition]
 
     def block(self, part: Part) -> Iterable[str]:
         return getattr(self, "show_" + part.kind.replace("-", "_"))(part)
@@ -104,6 +113,9 @@ class _Page:
     def show_sliders(self, part: Part) -> Iterable[str]:
         yield div("screen", "On screen. " + verbatim(part.text))
 
+    def show_screen(self, part: Part) -> Iterable[str]:
+        yield div("screen", verbatim(part.text))
+
     def show_claim(self, part: Part) -> Iterable[str]:
         return []
 
@@ -113,16 +125,54 @@ class _Page:
 
 
 class _Learner(_Page):
+    """Without answers. What follows a cell that answers a prediction is kept for the end, as a note."""
+
     edition = "learner"
 
     def __init__(self, notebook: Notebook, figures: dict[str, bytes]):
         super().__init__(notebook, figures)
         self.hints: list[tuple[str, str]] = []
+        self.notes: list[list[str]] = []
+        self.answered: list[Part] = []  # the predictions whose answers the parts here explain
+        self.kept: list[str] = []  # of these parts, what goes into the note
+
+    def introduction(self) -> str:
+        kinds = {part.kind for part in self.notebook.parts}
+        names = {"measured": "what the answers mean", "hints": "hints for the exercises"}
+        last = [words for kind, words in names.items() if kind in kinds]
+        return super().introduction() + (f" At the end\\: {_listed(last)}." if last else "")
+
+    def block(self, part: Part) -> Iterable[str]:
+        if part.kind in ("output", "table", "figure") and self.answered:
+            self.kept += super().block(part)
+            return []
+        return super().block(part)
+
+    def show_prose(self, part: Part) -> Iterable[str]:
+        if not self.answered:
+            yield part.text
+            return
+        parts = self.notebook.parts
+        explanation, rest = _split_explanation(part.text, self.place + 1 < len(parts))
+        numbers = [str(guess.number) for guess in self.answered]
+        which = f"Prediction{'s' * (len(numbers) > 1)} {_listed(numbers)}"
+        self.notes.append([div("lead", f"**Note {len(self.notes) + 1}**, on {which}"), *self.kept, explanation])
+        self.answered, self.kept = [], []
+        yield div("pointer", f"What it means: note {len(self.notes)} at the end.")
+        if rest:
+            yield rest
 
     def show_code(self, part: Part) -> Iterable[str]:
-        later = self.notebook.parts[self.notebook.parts.index(part) + 1 :]
-        used_later = " ".join(other.text for other in later if other.kind in ("code", "exercise", "solution"))
-        yield code(_without_assertions(part.text, used_later) if part.spoiler else part.text)
+        source, following = part.text, self.notebook.parts[self.place + 1 :]
+        if part.spoiler:
+            used_later = " ".join(other.text for other in following if other.kind in ("code", "exercise", "solution"))
+            source = _without_assertions(source, used_later)
+        until_code = list(takewhile(lambda other: other.kind not in ("code", "prose", "exercise"), following))
+        answers = [other.answer for other in until_code if other.kind == "measured"]
+        if answers or self.answered:
+            captions = [other.text for other in until_code if other.kind == "figure"]
+            source = _without_what_answers(source, [*answers, *(guess.answer for guess in self.answered)], captions)
+        yield code(source)
 
     def show_output(self, part: Part) -> Iterable[str]:
         return [] if part.spoiler else super().show_output(part)
@@ -137,10 +187,12 @@ class _Learner(_Page):
         yield self.prediction(part, lambda option: "open")
 
     def show_measured(self, part: Part) -> Iterable[str]:
+        self.answered.append(part)
         yield div("measured", f"**Prediction {part.number}**, measured: []{{.blank}}")
 
     def show_exercise(self, part: Part) -> Iterable[str]:
-        yield div("exercise", code(part.text))
+        whole = str(len(part.text.splitlines()) <= WHOLE).lower()
+        yield div(f"{{.exercise whole={whole}}}", code(part.text))
         yield div(f"{{.room lines={part.number}}}", "")
 
     def show_hints(self, part: Part) -> Iterable[str]:
@@ -155,6 +207,8 @@ class _Learner(_Page):
             yield div("card", verbatim(question))
 
     def back(self) -> Iterable[str]:
+        if self.notes:
+            yield div("notes", "## Read after measuring", *(div("note", *note) for note in self.notes))
         if self.hints:
             yield div("hints", "## Hints", *_definitions(self.hints))
 
@@ -197,8 +251,8 @@ class _Instructor(_Page):
         yield div("inline-hints", *_definitions(part.pairs))
 
     def show_solution(self, part: Part) -> Iterable[str]:
-        together = str(len(part.text.splitlines()) < 40).lower()
-        yield div(f"{{.solution together={together}}}", "**Solution**", code(part.text), verbatim(part.answer))
+        whole = str(len(part.text.splitlines()) <= 2 * WHOLE).lower()
+        yield div(f"{{.solution whole={whole}}}", "**Solution**", code(part.text), verbatim(part.answer))
 
     def show_cards(self, part: Part) -> Iterable[str]:
         for question, answer in part.pairs:
@@ -265,6 +319,90 @@ def _without_assertions(source: str, used_later: str) -> str:
         return len(re.findall(rf"\b{name}\b", kept)) == 1 and not re.search(rf"\b{name}\b", used_later)
 
     return _without(source, [*gone, *_statements(source, is_expected_value)])
+
+
+def _without_what_answers(source: str, answers: list[str], captions: list[str]) -> str:
+    """A cell's code with `...` in place of what is revealed, of captions, and of what it prints beside the answer.
+
+    >>> print(_without_what_answers("print('all 8 of them', n)\\nguess.reveal('8' if n else '4')", ["8"], []))
+    print(...)
+    guess.reveal(...)
+    >>> print(_without_what_answers("show(draw(a), 'Only one line falls.')", [], ["Only one line falls."]))
+    show(draw(a), "...")
+    """
+    places = []
+    left = [ast.parse(source)]
+    while left:
+        node = left.pop()
+        name = ""
+        if isinstance(node, ast.Call) and node.args:
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        said = _strings(node)
+        if name == "reveal" or (name == "print" and any(_says(" ".join(said), answer) for answer in answers)):
+            places.append((node.args[0], (node.keywords or node.args)[-1], "..."))
+        elif isinstance(node, ast.Constant) and any(len(text) > 9 and _is_in(text, captions) for text in said):
+            places.append((node, node, '"..."'))
+        else:
+            left += ast.iter_child_nodes(node)
+    return _replaced(source, places)
+
+
+def _strings(node: ast.AST) -> list[str]:
+    return [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+
+
+def _is_in(text: str, captions: list[str]) -> bool:
+    return any(text.strip() in caption for caption in captions)
+
+
+def _says(text: str, answer: str) -> bool:
+    """
+    >>> _says("momentum 1.0, and", "1.0"), _says("in 1.05", "1.0")
+    (True, False)
+    """
+    return bool(re.search(rf"(?<![\w.,]){re.escape(answer)}(?![\w]|[.,]\d)", text))
+
+
+def _replaced(source: str, places: list[tuple[ast.expr, ast.expr | ast.keyword, str]]) -> str:
+    """The code with some of its expressions, each from the begin of one node to the end of another, replaced."""
+    lines = [line.encode() for line in source.splitlines()]  # as ast counts
+    for first, last, text in sorted(places, key=lambda place: (place[0].lineno, place[0].col_offset), reverse=True):
+        head, tail = lines[first.lineno - 1][: first.col_offset], lines[last.end_lineno - 1][last.end_col_offset :]
+        if text == "..." and not head.strip() and tail.strip() in (b"", b","):  # brackets on lines of their own
+            before, after = lines[first.lineno - 2].rstrip(), lines[last.end_lineno].lstrip()
+            if before.endswith(b"(") and after.startswith(b")"):
+                lines[first.lineno - 2 : last.end_lineno + 1] = [before + text.encode() + after]
+                continue
+        lines[first.lineno - 1 : last.end_lineno] = [head + text.encode() + tail]
+    return b"\n".join(lines).decode()
+
+
+def _split_explanation(prose: str, code_follows: bool) -> tuple[str, str]:
+    """What explains an answer, up to the next heading, and the rest. Where none comes, the last paragraph leads on.
+
+    >>> _split_explanation("It is 8.\\n\\n## Step 2", True)
+    ('It is 8.', '## Step 2')
+    >>> _split_explanation("It is 8.\\n\\nNow we count.", True)
+    ('It is 8.', 'Now we count.')
+    """
+    outside_code = re.split(r"(^```.*?^```)", prose, flags=re.M | re.S)
+    length = 0
+    for piece in outside_code:
+        heading = None if piece.startswith("```") else re.search(r"^#{2,3} ", piece, flags=re.M)
+        if heading:
+            place = length + heading.start()
+            return prose[:place].strip(), prose[place:].strip()
+        length += len(piece)
+    head, gap, last = prose.rpartition("\n\n")
+    return (head.strip(), last.strip()) if gap and code_follows and "```" not in prose else (prose.strip(), "")
+
+
+def _listed(words: list[str]) -> str:
+    """
+    >>> _listed(["1"]), _listed(["1", "2", "3"])
+    ('1', '1, 2 and 3')
+    """
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def _statements(source: str, wanted: Callable[[ast.stmt], bool]) -> list[ast.stmt]:

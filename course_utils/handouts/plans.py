@@ -130,7 +130,7 @@ def _plan(plan: Plan, notebooks: dict[str, Notebook]) -> Iterator[str]:
         raise HandoutError(f"the plan {plan.title!r} takes {total} minutes, not the {plan.minutes} that it promises")
     hour, minute = map(int, plan.start.split(":"))
     clock = 60 * hour + minute
-    rows = ["| from | to | min | what |", "| --- | --- | --- | --- |"]
+    rows = ["| from | to | min | what |", "| ---: | ---: | ---: | --- |"]
     for item in plan.items:
         if isinstance(item, Pause):
             rows.append(f"| {_time(clock)} | {_time(clock + item.minutes)} | **{item.minutes}** | ***{item.what}*** |")
@@ -145,8 +145,8 @@ def _plan(plan: Plan, notebooks: dict[str, Notebook]) -> Iterator[str]:
     yield f"## {plan.title}: {_duration(plan.minutes)}"
     yield plan.aim
     yield div("timetable", "\n".join(rows))
-    yield "**What to skip.** " + _skipped(plan, notebooks)
-    yield "**If time runs short,** drop in this order: " + _to_drop(plan)
+    skip = "**What to skip.** " + _skipped(plan, notebooks)
+    yield div("aside", skip, "**If time runs short,** drop in this order: " + _to_drop(plan))
 
 
 def _skipped(plan: Plan, notebooks: dict[str, Notebook]) -> str:

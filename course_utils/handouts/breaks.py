@@ -1,0 +1,89 @@
+"""Where a listing may go on on the next page: a page never shows the stub of one.
+
+Code breaks at its blank lines, and otherwise between statements that stand far enough from both ends of the box.
+"""
+
+import ast
+
+WHOLE = 12  # lines that no page break parts
+FLOOR = 5  # lines that stand on either side of a break
+
+Lines = tuple[int, int]  # the first and the last line of a group that stays together, from 1
+
+
+def groups(source: str, kind: str) -> list[Lines]:
+    """The groups of lines that stay together, in order; blank lines between two groups belong to neither.
+
+    >>> groups("a = 1\\n\\nb = 2", "python")
+    [(1, 3)]
+    >>> groups("\\n".join(["row"] * 14), "output")
+    [(1, 5), (6, 6), (7, 7), (8, 8), (9, 9), (10, 14)]
+    """
+    lines = source.split("\n")
+    if len(lines) <= WHOLE:
+        return [(1, len(lines))]
+    found = _between_blank_lines(lines)
+    if kind == "python":
+        starts = _statements(source)
+        found = [piece for group in found for piece in _split(group, starts)]
+    else:
+        found = [piece for group in found for piece in _rows(group)]
+    return _no_stubs(found)
+
+
+def _between_blank_lines(lines: list[str]) -> list[Lines]:
+    found, first = [], None  # a line that opens a block stays with it
+    for number, line in enumerate([*lines, ""], start=1):
+        if line.strip() and first is None:
+            first = number
+        if not line.strip() and first is not None and not (lines[number - 2].endswith(":") and number < len(lines)):
+            found.append((first, number - 1))
+            first = None
+    return found
+
+
+def _rows(group: Lines) -> list[Lines]:
+    """What a program prints may break at each line."""
+    return [(number, number) for number in range(group[0], group[1] + 1)]
+
+
+def _statements(source: str) -> dict[int, int]:
+    """The lines on which a statement begins that is not the first of its block, each with its indentation.
+
+    Comments right above a statement belong to it.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:  # not Python alone
+        return {}
+    lines = source.split("\n")
+    starts = {}
+    for node in ast.walk(tree):
+        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
+            for statement in block[1:] if isinstance(block, list) else []:
+                decorators = getattr(statement, "decorator_list", [])
+                line = min([statement.lineno, *(decorator.lineno for decorator in decorators)])
+                while line > 1 and lines[line - 2].lstrip().startswith("#"):
+                    line -= 1
+                starts[line] = statement.col_offset
+    return starts
+
+
+def _split(group: Lines, starts: dict[int, int]) -> list[Lines]:
+    """A group that is too long, parted where the code is least indented, and there near its middle."""
+    first, last = group
+    places = [line for line in range(first + FLOOR, last - FLOOR + 2) if line in starts]
+    if last - first < WHOLE or not places:
+        return [group]
+    middle = (first + last + 1) / 2
+    place = min(places, key=lambda line: (starts[line], abs(line - middle)))
+    return [*_split((first, place - 1), starts), *_split((place, last), starts)]
+
+
+def _no_stubs(found: list[Lines]) -> list[Lines]:
+    """The groups, with the first and the last made as long as what may stand alone on a page."""
+    while len(found) > 1 and found[0][1] - found[0][0] + 1 < FLOOR:
+        found = [(found[0][0], found[1][1]), *found[2:]]
+    while len(found) > 1 and found[-1][1] - found[-1][0] + 1 < FLOOR:
+        found = [*found[:-2], (found[-2][0], found[-1][1])]
+    return found
