@@ -193,10 +193,10 @@ def explore(draw: Callable, **options: Sequence) -> None:
 
 def _range(control: Any) -> str:
     """What a slider, or a list to choose from, offers."""
-    name, (*others, last) = control.description, control.options
+    name, options = control.description, control.options
     if hasattr(control, "readout"):  # a slider
-        return f"{name} from {control.options[0]} to {last}"
-    return f"{name} {', '.join(map(str, others))} or {last}"
+        return f"{name} from {options[0]} to {options[-1]}"
+    return f"{name} {' / '.join(map(str, options))}"
 
 
 def _count(event: Callable, *what: Any) -> None:

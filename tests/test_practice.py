@@ -231,7 +231,7 @@ def test_a_figure_with_sliders_stands_as_a_picture_and_a_text_where_no_kernel_is
 
 def test_choices_are_listed_where_no_kernel_is_live(shown):
     explore(lambda n, name, zero: draw(n, 1.0), n=[4, 1, 2], name=["plain", "adam", "lion"], zero=[True, False])
-    text = "Sliders: n from 1 to 4; name plain, adam or lion; zero True or False. They move when this cell has been run."
+    text = "Sliders: n from 1 to 4; name plain / adam / lion; zero True / False. They move when this cell has been run."
     assert shown[0]["text/plain"] == text
 
 
