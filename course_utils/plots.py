@@ -375,14 +375,18 @@ def stems(panels: Mapping[str, Mapping[int, float]], xlabel: str, ylabel: str) -
 def blocks(
     widths: Sequence[float], heights: Sequence[float], labels: Sequence[object], xlabel: str, ylabel: str
 ) -> Figure:
-    """One labelled bar per entry, side by side, each as wide and as high as given, with a dashed line at height 1."""
+    """One bar per entry, side by side, each as wide and as high as given, with a dashed line at height 1.
+
+    A label stands above its bar and above the line, so that the line crosses no words.
+    """
     figure, axes = _figure()
     axis = axes[0, 0]
     edges = [sum(widths[:place]) for place in range(len(widths))]
-    drawn = axis.bar(edges, heights, widths, align="edge", color=SKY, edgecolor=BLACK)
+    axis.bar(edges, heights, widths, align="edge", color=SKY, edgecolor=BLACK)
     axis.axhline(1, color=BLACK, linewidth=1.2, linestyle="--")
-    under = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # so that the line does not cross the words
-    axis.bar_label(drawn, [str(label) for label in labels], padding=5, fontsize=_FONT - 1, bbox=under)
+    for edge, width, height, label in zip(edges, widths, heights, labels, strict=True):
+        axis.annotate(str(label), (edge + width / 2, max(height, 1)), xytext=(0, 5), textcoords="offset points",
+                      ha="center", fontsize=_FONT - 1)  # fmt: skip
     axis.set_xlim(0, 1.003 * sum(widths))  # the last edge is drawn, too
     axis.margins(y=0.12)
     axis.set_xlabel(xlabel, fontsize=_FONT)

@@ -1,8 +1,11 @@
 """The figures: labelled, the same every time, and shown with a sentence for those who cannot see them."""
 
+from itertools import accumulate, combinations, pairwise
+
 import IPython.display
 import pytest
 import torch
+from matplotlib.path import Path
 from torch import nn
 
 from course_utils import plots, record, show
@@ -199,6 +202,42 @@ def test_blocks_stand_side_by_side_as_wide_and_as_high_as_given():
     bars = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in axis.patches]
     assert bars == [(0, 2, 2.0), (2, 6, 0.5)]
     assert [text.get_text() for text in axis.texts] == ["go", "accumulate"]
+    assert axis.get_xlim()[1] > 8, "the last bar's right edge is drawn"
+
+
+@pytest.mark.parametrize("heights", [[4.0, 0.5, 2.0, 0.8], [1.0, 1.0, 1.0, 1.0]])
+def test_the_line_of_the_blocks_crosses_no_label(heights):
+    figure = plots.blocks([2, 16, 4, 10], heights, ["go", "responsibilities", "zero", "accumulate"], "tokens", "weight")
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    (line,) = [line for line in axis.lines if line.get_linestyle() == "--"]
+    height = axis.transData.transform((0, line.get_ydata()[0]))[1]
+    for text in axis.texts:
+        box = text.get_window_extent()
+        assert not box.y0 - 1 < height < box.y1 + 1, text.get_text()
+
+
+def test_no_arrow_crosses_a_label_and_no_two_labels_touch():
+    cups = [(3.0, 1.0), (1.0, -3.0), (-2.0, 1.0), (2.0, 5.0)]
+    figure = plots.arrows(cups, (4.0, 4.0), (1.0, 1.0))
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    labels = {text.get_text(): text.get_window_extent() for text in axis.texts if text.get_text()}
+    assert list(labels) == ["$g_1$", "$g_2$", "$g_3$", "$g_4$", "sum", "mean"]
+    corners = [(0.0, 0.0), *zip(*(accumulate(column) for column in zip(*cups, strict=True)), strict=True)]
+    for start, end in [*pairwise(corners), ((0.0, 0.0), (4.0, 4.0))]:
+        arrow = Path(axis.transData.transform([start, end]))
+        crossed = [label for label, box in labels.items() if arrow.intersects_bbox(box)]
+        assert not crossed, f"the arrow from {start} to {end} crosses {crossed}"
+    for (one, box), (other, beside) in combinations(labels.items(), 2):
+        assert not box.padded(4).overlaps(beside), f"{one} and {other} stand side by side as if one label"
+
+
+def test_the_name_of_a_stems_axis_is_no_longer_than_the_axis():
+    figure = plots.stems({name: {1: 0.2, 2: 0.4} for name in "abc"}, "micro-batch", "gradient norm")
+    figure.draw_without_rendering()
+    for axis in figure.axes:
+        assert axis.yaxis.label.get_window_extent().height < axis.get_window_extent().height
 
 
 def test_an_interval_reaches_from_low_to_high_and_nan_leaves_a_gap():
