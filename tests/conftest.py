@@ -1,5 +1,6 @@
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ def _torch_as_before():
     torch.manual_seed(0)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def interruptible():
+    """This process, and those that it starts, hear Ctrl-C, also where a shell runs the tests in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

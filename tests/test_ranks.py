@@ -201,7 +201,7 @@ def script(tmp_path, text):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
-def test_functions_of_a_main_module_an_occupied_port_an_interrupt_and_a_killed_parent(tmp_path):
+def test_functions_of_a_main_module_an_occupied_port_an_interrupt_and_a_killed_parent(tmp_path, interruptible):
     """One script, since each start of ranks costs seconds. It has no main guard, as a notebook has none."""
     command = script(
         tmp_path,

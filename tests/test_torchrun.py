@@ -126,7 +126,7 @@ def test_when_the_time_is_over_no_process_is_left(tmp_path):
     assert all(map(ended, noted(tmp_path)))
 
 
-def test_after_an_interrupt_no_process_is_left(tmp_path):
+def test_after_an_interrupt_no_process_is_left(tmp_path, interruptible):
     def interrupt():
         while not (len(noted(tmp_path)) == 2 and all(noted(tmp_path))):
             time.sleep(0.05)
