@@ -944,6 +944,7 @@ def test_a_right_loop_agrees_with_large_batches(exercise, answer):
 REFERENCES = [(exercise, answers[0]) for exercise, answers in RIGHT.items()]
 
 
+@pytest.mark.mutations
 @pytest.mark.parametrize(("exercise", "answer"), [*REFERENCES, ("accumulate", accumulate_by_modulo)])
 def test_a_mutation_is_rejected_if_and_only_if_it_changes_a_result(exercise, answer):
     assert_mutations_are_judged_by_their_results(

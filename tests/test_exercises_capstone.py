@@ -303,6 +303,7 @@ def test_an_untouched_stub_is_not_attempted():
     assert judge("survive", stub).bug == "not-attempted"
 
 
+@pytest.mark.mutations
 def test_small_changes_to_a_right_survivor_are_rejected():
     passed = [change for change, mutant in mutants(survive) if judge("survive", mutant).passed]
     assert len(passed) == 1, "\n\n".join(passed)
@@ -318,6 +319,7 @@ OTHERS = (  # epochs that the judge does not use
 )
 
 
+@pytest.mark.mutations
 def test_small_changes_to_the_right_loop_are_rejected_if_and_only_if_they_change_a_result():
     """Those that pass have the same outcome on epochs that the judge has never seen."""
     right = [capstone._outcome(with_lists, epoch)[0] for epoch in OTHERS]

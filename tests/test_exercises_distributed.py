@@ -227,5 +227,6 @@ def test_right_answers_agree_with_each_other(right):
     assert not changes_a_plan(right)
 
 
+@pytest.mark.mutations
 def test_a_mutation_is_rejected_if_and_only_if_it_changes_a_plan():
     assert_mutations_are_judged_by_their_results(EXERCISE, plan_epoch, changes_a_plan, at_least=30)

@@ -242,5 +242,6 @@ def changes_a_result(mutant) -> bool:
     return False
 
 
+@pytest.mark.mutations
 def test_a_mutation_is_rejected_if_and_only_if_it_changes_a_result():
     assert_mutations_are_judged_by_their_results("weighted_window", weighted_window, changes_a_result, at_least=20)

@@ -151,6 +151,7 @@ def test_the_message_shows_the_case_and_what_an_old_gradient_does():
     assert "it moves by [1.0, 0.5, 0.25, 0.125, 0.062]" in message
 
 
+@pytest.mark.mutations
 def test_mutations_of_the_reference_are_rejected():
     passed = []
     for change, mutant in mutants(steps_without_zero):

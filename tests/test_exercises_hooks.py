@@ -368,6 +368,7 @@ SAME = {  # what a mutant says in another order, or of a count that is never abo
 }
 
 
+@pytest.mark.mutations
 def test_mutations_of_the_reference_are_rejected():
     passed = [change for change, mutant in mutants(step_in_backward) if judge("step_in_backward", mutant).passed]
     assert [change for change in passed if not any(same in change for same in SAME)] == []

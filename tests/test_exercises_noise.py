@@ -211,6 +211,7 @@ def alike(got, want):
     return math.isclose(got, want, rel_tol=1e-9) or (math.isnan(got) and math.isnan(want))
 
 
+@pytest.mark.mutations
 def test_mutations_of_the_reference_are_rejected_if_and_only_if_they_change_a_result():
     right, rejected = results(reference), 0
     for change, mutant in mutants(reference):

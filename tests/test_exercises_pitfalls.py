@@ -314,6 +314,7 @@ def changes_a_result(mutant, reference):
     return not all(math.isclose(g, w, rel_tol=1e-5, abs_tol=1e-6) for g, w in zip(got, want, strict=True))
 
 
+@pytest.mark.mutations
 @pytest.mark.parametrize("reference", [by_windows, by_modulo])
 def test_a_mutation_is_rejected_if_and_only_if_it_changes_a_result(reference):
     assert_mutations_are_judged_by_their_results(

@@ -355,6 +355,7 @@ def moved_statement(source):
     return without[0] if without else None
 
 
+@pytest.mark.mutations
 def test_mutations_of_the_reference_are_rejected():
     passed, free = [], []
     for change, mutant in mutants(amp_window):

@@ -420,5 +420,6 @@ def test_right_answers_agree_with_each_other(right):
     assert not changes_a_result(right)
 
 
+@pytest.mark.mutations
 def test_a_mutation_is_rejected_if_and_only_if_it_changes_a_result():
     assert_mutations_are_judged_by_their_results(EXERCISE, accumulate_tokens, changes_a_result, at_least=30)

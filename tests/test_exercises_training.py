@@ -552,6 +552,7 @@ def changes_a_result(exercise, mutant, reference):
     return not all(math.isclose(g, w, rel_tol=1e-9, abs_tol=1e-10) for g, w in zip(got, want, strict=True))
 
 
+@pytest.mark.mutations
 @pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")
 @pytest.mark.parametrize(
     ("exercise", "reference"), [*((e, answers[0]) for e, answers in RIGHT.items()), ("gan_updates", gan_by_freezing)]
