@@ -152,7 +152,7 @@ def test_a_wrong_loop_is_named_by_its_bug_and_an_endless_one_is_stopped(lab):
     lab.open("02_zeroing")
     lab.run_all()
     cells = lab.cells()
-    (number,) = places(cells, r"^_ = check\(")
+    number = places(cells, r"^_ = check\(")[0]
     wrong = """
 def train(model, batches, loss_fn, optimizer):
     for batch in batches:
