@@ -11,7 +11,7 @@ from math import frexp, hypot, isfinite
 
 from matplotlib.figure import Figure
 
-from course_utils.trace import Trace
+from course_utils.observe.trace import Trace
 
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 _LOOKS = ((BLUE, "-", "o"), (RED, "--", "s"), (GREEN, "-.", "^"), (ORANGE, ":", "D"), (PINK, (0, (5, 1)), "v"))

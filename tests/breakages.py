@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 import course_utils
 import course_utils.practice  # with all that it imports, or a part first imported while something is broken keeps that
-from course_utils import loops, sync
+from course_utils.loops import epoch, parallel
 from course_utils.ranks import Ranks
 
 BREAKAGES: dict[str, Callable] = {}
@@ -207,13 +207,13 @@ def _():
     def around(original):
         return lambda batches, n: iter([window for window in original(batches, n) if len(window) == n])
 
-    with patched(loops, "windows", around), patched(course_utils, "windows", around):
+    with patched(epoch, "windows", around), patched(course_utils, "windows", around):
         yield
 
 
 @breakage("package: train_epoch does not weigh")
 def _():
-    with edited(loops._rounds, "ranks.world * count / total", "ranks.world / len(held)"):
+    with edited(epoch._rounds, "ranks.world * count / total", "ranks.world / len(held)"):
         yield
 
 
@@ -301,37 +301,37 @@ BACKWARD = "scaler.scale(loss).backward()\n"
 for name, function, old, new in (
     (
         "package: train_epoch divides the tail by N",
-        loops.train_epoch,
+        epoch.train_epoch,
         "loss_fn(reached, batch) * share",
         "loss_fn(reached, batch) * share * len(window) / n",
     ),
     (
         "package: train_epoch weighs by sequences in place of tokens",
-        loops._rounds,
+        epoch._rounds,
         "counts(window, weight)",
         "counts(window, items)",
     ),
     (
         "package: train_epoch does not weigh under a scaler",
-        loops.train_epoch,
+        epoch.train_epoch,
         "loss_fn(reached, batch) * share",
         "loss_fn(reached, batch) * (1 if scaler.is_enabled() else share)",
     ),
     (
         "package: train_epoch updates the scale per micro-batch",
-        loops.train_epoch,
+        epoch.train_epoch,
         BACKWARD,
         BACKWARD + " " * 16 + "scaler.unscale_(optimizer), scaler.update()\n",
     ),
     (
         "package: train_epoch clips per micro-batch",
-        loops.train_epoch,
+        epoch.train_epoch,
         BACKWARD,
         BACKWARD + " " * 16 + "max_norm and nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n",
     ),
     (
         "package: train_epoch clips before it unscales",
-        loops._update,
+        epoch._update,
         "    scaler.unscale_(optimizer)\n",
         "    if max_norm is not None:\n"
         "        nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g['params']], max_norm)\n"
@@ -339,13 +339,13 @@ for name, function, old, new in (
     ),
     (
         "package: train_epoch ticks the schedule on a skipped step",
-        loops.train_epoch,
+        epoch.train_epoch,
         "if _update(optimizer, scaler, max_norm) and scheduler:",
         "if [_update(optimizer, scaler, max_norm)] and scheduler:",
     ),
     (
         "package: train_epoch ticks the schedule per micro-batch",
-        loops.train_epoch,
+        epoch.train_epoch,
         BACKWARD,
         BACKWARD + " " * 16 + "scheduler and scheduler.step()\n",
     ),
@@ -364,14 +364,14 @@ LAST = "nullcontext() if last else self.model.no_sync()"
 ON_RANKS = {
     "torch: zero_grad does nothing": BREAKAGES["torch: zero_grad does nothing"],
     "package: train_epoch synchronises no micro-batch": functools.partial(
-        edited, sync.Copies.micro_batch, LAST, "self.model.no_sync()"
+        edited, parallel.Copies.micro_batch, LAST, "self.model.no_sync()"
     ),
     "package: train_epoch synchronises every micro-batch": functools.partial(
-        edited, sync.Copies.micro_batch, LAST, "nullcontext()"
+        edited, parallel.Copies.micro_batch, LAST, "nullcontext()"
     ),
     "package: train_epoch enters no_sync after the forward": functools.partial(
         edited,
-        loops.train_epoch,
+        epoch.train_epoch,
         HOLDS_BOTH,
         "with autocast:\n"
         "                loss = loss_fn(reached, batch) * share\n"
@@ -380,7 +380,7 @@ ON_RANKS = {
     ),
     "package: train_epoch divides by what its own rank holds": functools.partial(
         edited,
-        loops._rounds,
+        epoch._rounds,
         "total, holding, going = ranks.add_up(mine)",
         "total, holding, going = mine[0], *ranks.add_up(mine)[1:]",
     ),

@@ -6,7 +6,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 
-from course_utils.exercises import judge
+from course_utils.practice.exercises import judge
 
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
 ORDER = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)

@@ -160,7 +160,7 @@ def test_every_exercise_has_a_stub_hints_and_a_checked_solution(notebook):
         (exercise,) = re.findall(r'check\("(\w+)"', cell.source)
         is_solution = "solution" in tags(cell)
         solved[is_solution].append(exercise)
-        assert is_solution == bool(re.search(r"assert check\(.*, counts=False\)", cell.source))
+        assert is_solution == bool(re.search(r"assert check\(.*, scored=False\)", cell.source))
         if "find-the-bug" not in tags(cell):
             expected = "Right." if is_solution else "Not done yet."
             assert expected in text_of(cell), f"the check says: {text_of(cell)}"

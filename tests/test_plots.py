@@ -9,7 +9,7 @@ from matplotlib.path import Path
 from torch import nn
 
 from course_utils import plots, record, show
-from course_utils.trace import Event, Trace
+from course_utils.observe.trace import Event, Trace
 
 TRACE = Trace(
     [

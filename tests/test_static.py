@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_utils.final import read_cards
+from course_utils.practice.final import read_cards
 
 nbconvert = pytest.importorskip("nbconvert", reason="nbconvert comes with JupyterLab")
 

@@ -25,7 +25,7 @@ def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
     if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 1):
         raise ValueError(f"window must be a whole number of micro-batches per update, 1 or more, got {window!r}")
     watcher = Watcher(window)
-    report = Report(watcher.story)
+    report = Report(watcher.history)
     failed = True
     try:
         watcher.attach()
@@ -33,6 +33,6 @@ def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
         failed = False
     finally:
         watcher.detach()
-        report.findings = judge(watcher.story)
+        report.findings = judge(watcher.history)
     if strict and not failed and report.errors:
         raise AuditError(report)

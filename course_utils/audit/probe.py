@@ -10,7 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from course_utils.audit.story import Term
+from course_utils.audit.history import Term
 
 # Nodes between a root and its losses: linear in the loss, so that the coefficient does not depend on its value.
 _BETWEEN = ("Div", "Mul", "Add", "Sub", "Neg", "ToCopy", "Stack", "Cat", "Clone", "Alias", "View", "Reshape", "Squeeze",

@@ -4,10 +4,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from course_utils.audit.history import History
 from course_utils.audit.rules import ERROR, Finding
-from course_utils.audit.rules.finding import many
-from course_utils.audit.story import Story
-from course_utils.trace import Trace
+from course_utils.audit.rules.finding import count_noun
+from course_utils.observe.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,8 +18,8 @@ _DRAWN = 60  # events of a ledger
 class Report:
     """What an audit found. `findings`: all of them, errors first; `errors`: those that are bugs for certain."""
 
-    def __init__(self, story: Story):
-        self.story = story
+    def __init__(self, history: History):
+        self.history = history
         self.findings: list[Finding] = []
 
     @property
@@ -35,24 +35,24 @@ class Report:
         """Says that from the next update on a window is meant to hold `n` micro-batches."""
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise ValueError(f"a window holds a whole number of micro-batches, 1 or more, got {n!r}")
-        self.story.declared.append((self.story.windows.total, n))
+        self.history.declared.append((self.history.windows.total, n))
 
     def summary(self) -> str:
         """What was seen, what was inferred from it, and what cannot be said."""
-        story = self.story
-        calls = many(story.backwards.total, "backward call")
-        if not story.updates:
+        history = self.history
+        calls = count_noun(history.backwards.total, "backward call")
+        if not history.updates:
             return f"{calls} and no step of an optimizer were seen."
-        how = "declared" if story.declared else "inferred"
+        how = "declared" if history.declared else "inferred"
         parts = [
-            f"{lane}: {many(updates, 'update')} of {many(story.size(lane), 'micro-batch')} ({how})"
-            for lane, updates in list(story.updates.items())[:6]
+            f"{lane}: {count_noun(updates, 'update')} of {count_noun(history.size(lane), 'micro-batch')} ({how})"
+            for lane, updates in list(history.updates.items())[:6]
         ]
-        parts += [f"and {many(len(story.updates) - 6, 'more optimizer')}"] if len(story.updates) > 6 else []
+        parts += [f"and {count_noun(len(history.updates) - 6, 'more optimizer')}"] if len(history.updates) > 6 else []
         text = f"{calls}; {'; '.join(parts)}."
-        if story.dropped:
-            text += f" Judged by the first and the last {story.windows.half:,} updates."
-        if story.overlapping:
+        if history.dropped:
+            text += f" Judged by the first and the last {history.windows.half:,} updates."
+        if history.overlapping:
             text += " Backward calls of several threads overlapped, so that nothing is certain."
         return text
 
@@ -64,7 +64,7 @@ class Report:
                 {key: getattr(finding, key) for key in keys} | {"message": self._message(finding)}
                 for finding in self.findings
             ],
-            "window": {lane: self.story.size(lane) for lane in self.story.lanes},
+            "window": {lane: self.history.size(lane) for lane in self.history.lanes},
         }
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Report:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"<Report of {many(len(self.errors), 'error')} among {many(len(self.findings), 'finding')}>"
+        return f"<Report of {count_noun(len(self.errors), 'error')} among {count_noun(len(self.findings), 'finding')}>"
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -95,7 +95,7 @@ class Report:
 
     def _message(self, finding: Finding) -> str:
         """With the optimizer's name where there are several."""
-        several = len(self.story.lanes) > 1 and finding.lane
+        several = len(self.history.lanes) > 1 and finding.lane
         return f"{finding.lane}: {finding.message}" if several else finding.message[:1].upper() + finding.message[1:]
 
     def ledger(self) -> "Figure":
@@ -105,7 +105,7 @@ class Report:
         """
         from course_utils.plots import ledger
 
-        events = self.story.trace.events
+        events = self.history.trace.events
         marks: dict[int, list[str]] = {}
         for finding in self.findings:
             place = self._place(finding)
@@ -119,10 +119,10 @@ class Report:
 
     def _place(self, finding: Finding) -> int | None:
         """Of a finding among the events: its update, or the end of its lane."""
-        events = self.story.trace.events
+        events = self.history.trace.events
         update = finding.evidence.get("update")
         if update is not None:
-            event = next((w.event for w in self.story.of(finding.lane) if w.number == update), None)
+            event = next((w.event for w in self.history.of(finding.lane) if w.number == update), None)
         else:
             event = next((event for event in reversed(events) if event.lane == finding.lane), None)
         return next((place for place, other in enumerate(events) if other is event), None)

@@ -1,4 +1,4 @@
-"""Watches any training script while it runs and writes its story. Nothing of the script is changed.
+"""Watches any training script while it runs and writes its history. Nothing of the script is changed.
 
 A look at `.grad` is a look at which tensor it is and at its version, which rises with every write: nothing is computed,
 and values are read only where gradients may have been zeroed, so that a large model costs little more than a small one.
@@ -23,10 +23,10 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from course_utils.audit.places import here, where
+from course_utils.audit.callsite import caller_location, where
+from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
 from course_utils.audit.probe import separate_graphs, watch_terms
-from course_utils.audit.story import Backward, Clip, Kept, Story, Window, Zeroing
-from course_utils.trace import Event
+from course_utils.observe.trace import Event
 
 _PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
 _SMALL = 10_000  # numbers that are quicker looked at than not
@@ -133,12 +133,12 @@ class _Thread(threading.local):
 
 
 class Watcher:
-    """Writes the story of the block between `attach()` and `detach()`."""
+    """Writes the history of the block between `attach()` and `detach()`."""
 
     def __init__(self, window: int | None = None) -> None:
-        self.story = Story()
+        self.history = History()
         if window is not None:
-            self.story.declared.append((0, window))
+            self.history.declared.append((0, window))
         self.active = False
         self.attached = ExitStack()
         self.lanes: dict[int, _Lane] = {}  # by the id of the optimizer
@@ -189,12 +189,12 @@ class Watcher:
                 self.had[id(thing)] = (id(thing.grad), thing.grad._version)
 
     def detach(self) -> None:
-        """Ends the watch and the story."""
+        """Ends the watch and the history."""
         try:
             self.look()
             for lane in self.lanes.values():
                 self._end(lane)
-            self.story.trim()
+            self.history.trim()
         finally:
             self.attached.close()
             self.active = False
@@ -291,7 +291,7 @@ class Watcher:
     def look(self, values: bool = False) -> None:
         """Outside of a backward: have gradients been zeroed, or have they come from elsewhere?"""
         if self.running:
-            self.story.overlapping |= self.inside() is None
+            self.history.overlapping |= self.inside() is None
             return
         if self.died:
             self.bury()
@@ -323,7 +323,7 @@ class Watcher:
             for call in lost:
                 call.used = True
         elif lost:
-            self.story.zeroings.append(Zeroing(self._name(lane), where(), lost, came_as_zeros=not lane.written))
+            self.history.zeroings.append(Zeroing(self._name(lane), where(), lost, came_as_zeros=not lane.written))
         held = bool(lane.fresh or lane.stale)
         lane.fresh, lane.stale, lane.scaled = Kept(), 0, 1.0
         lane.open = Window(came_as_zeros=not lane.written)
@@ -339,7 +339,7 @@ class Watcher:
             given = grad_tensors is not None or kwargs.get("grad_variables") is not None
             call, ends = self._before_backward([root for root in roots if root.grad_fn is not None], given)
             me = threading.get_ident()
-            self.story.overlapping |= bool(self.running)
+            self.history.overlapping |= bool(self.running)
             self.running[me] = call
             try:
                 return original(tensors, grad_tensors, *args, **kwargs)
@@ -356,8 +356,8 @@ class Watcher:
             optimizer = lane.optimizer()
             if optimizer is not None:
                 lane.add(optimizer)
-        state, (place, line) = self.thread, here()
-        call = Backward(self.story.backwards.total + 1, place, line, scaled=state.scaled, synced=state.synced)
+        state, (place, line) = self.thread, caller_location()
+        call = Backward(self.history.backwards.total + 1, place, line, scaled=state.scaled, synced=state.synced)
         state.scaled, state.synced = 1.0, None
         self.graphs = [graph for graph in self.graphs if graph() is not None]
         call.alive = len(self.graphs)  # graphs of earlier calls
@@ -373,7 +373,7 @@ class Watcher:
         return call, ends
 
     def _after_backward(self, call: Backward) -> None:
-        self.story.backwards.append(call)
+        self.history.backwards.append(call)
         first = call.number == 1
         for lane in self.living:
             had = any(lane.ever)
@@ -382,7 +382,7 @@ class Watcher:
         if first:
             self._look_around(call)
         if call.number % _TRIM_EVERY == 0:
-            self.story.trim()
+            self.history.trim()
             for lane in self.living:
                 lane.fresh.trim()
 
@@ -438,10 +438,10 @@ class Watcher:
             lane.evaluation = None
 
     def _stepped(self, lane: _Lane, skipped: bool = False) -> None:
-        window, name, (place, _) = lane.open, lane.name or self._name(lane), here()
+        window, name, (place, _) = lane.open, lane.name or self._name(lane), caller_location()
         lane.updates += 1
         window.lane, window.where, window.skipped = name, place, skipped
-        window.number, window.place = lane.updates, self.story.windows.total
+        window.number, window.place = lane.updates, self.history.windows.total
         window.stale = lane.stale
         for call, evaluation in lane.fresh:
             call.used = True
@@ -453,19 +453,19 @@ class Watcher:
             if p.grad is not None:
                 window.dtype = p.grad.dtype
                 break
-        self.story.windows.append(window)
-        self.story.updates[name] += 1
+        self.history.windows.append(window)
+        self.history.updates[name] += 1
         lane.stale, lane.fresh = len(window.fresh) + window.stale, Kept()
         window.event = self._event("change" if skipped else "step", lane)
         lane.last, lane.open = window, Window()
         if self.batchnorms:
             window.batchnorm = self._batchnorm(lane)
         if lane.updates % _TRIM_EVERY == 0:
-            self.story.trim()
+            self.history.trim()
 
     def _event(self, kind: str, lane: _Lane) -> Event:
         event = Event(kind, lane.name or self._name(lane), float(len(lane.fresh) + lane.stale))
-        self.story.trace.events.append(event)
+        self.history.trace.events.append(event)
         return event
 
     # Scaler, clipping, scheduler, ranks.
@@ -492,11 +492,11 @@ class Watcher:
 
     def _around_scaler_step(self, original):
         def step(scaler, optimizer, *args, **kwargs):
-            before = self.story.windows.total
+            before = self.history.windows.total
             result = original(scaler, optimizer, *args, **kwargs)
             lane = self.know(optimizer)
             if lane is not None and scaler.is_enabled():
-                if self.story.windows.total == before:
+                if self.history.windows.total == before:
                     self._stepped(lane, skipped=True)
                 lane.last.scaler = self.scalers.setdefault(scaler, next(_numbers) + 1)
             return result
@@ -565,7 +565,7 @@ class Watcher:
                 self.batchnorms = True
                 self.moved.setdefault(thing, thing.num_batches_tracked._version)
         if call.number == 1 and unowned:
-            self.story.unowned = (unowned, call.where)
+            self.history.unowned = (unowned, call.where)
 
     def _batchnorm(self, lane: _Lane) -> int:
         """How often the running statistics of a layer of this lane have moved since its last step."""
@@ -583,9 +583,9 @@ class Watcher:
         lane.fresh.trim()
         left = [call for call in lane.calls if not call.used]
         if left:
-            self.story.leftover[name] = left
+            self.history.leftover[name] = left
         trained = [ever for ever, p in zip(lane.ever, lane.parameters, strict=True) if p.requires_grad or ever]
-        self.story.never[name] = (trained.count(False), len(trained))
+        self.history.never[name] = (trained.count(False), len(trained))
 
 
 def _subclasses(cls: type) -> Iterable[type]:

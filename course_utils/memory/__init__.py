@@ -1,7 +1,7 @@
 """Memory of a loop: what it keeps for backward, what the allocator gave it, what it will need. Needs torch alone.
 
 `saved_bytes` counts the activations that wait for their backward, `allocated` reads the peak of everything from the
-allocator, `plan` finds that peak for a model of any size without using it.
+allocator, `plan_memory` finds that peak for a model of any size without using it.
 
 >>> import torch
 >>> model = torch.nn.Linear(64, 10)
@@ -12,7 +12,7 @@ allocator, `plan` finds that peak for a model of any size without using it.
 """
 
 from course_utils.memory.allocator import Allocated, allocated
-from course_utils.memory.planning import Plan, plan
+from course_utils.memory.planning import Plan, plan_memory
 from course_utils.memory.saved import SavedBytes, saved_bytes
 
-__all__ = ["Allocated", "Plan", "SavedBytes", "allocated", "plan", "saved_bytes"]
+__all__ = ["Allocated", "Plan", "SavedBytes", "allocated", "plan_memory", "saved_bytes"]

@@ -91,7 +91,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def plan(
+def plan_memory(
     build: Callable[[], nn.Module],
     make_batch: Callable[[int], Any],
     loss_fn: Callable[[nn.Module, Any], Tensor],
@@ -126,7 +126,7 @@ def plan(
 
     >>> def mse(model, batch):
     ...     return nn.functional.mse_loss(model(batch), batch)
-    >>> found = plan(lambda: nn.Linear(1000, 1000), lambda items: torch.ones(items, 1000), mse)
+    >>> found = plan_memory(lambda: nn.Linear(1000, 1000), lambda items: torch.ones(items, 1000), mse)
     >>> found.weights, found.inputs, found.phase(1), found.phase(10_000)
     (4004000, 4000.0, 'step', 'backward')
     """

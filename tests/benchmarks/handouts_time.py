@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from course_utils.handouts import build
+from course_utils.publish.handouts import build
 
 
 def timed(out: Path, paper: str) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
 """What micro-batches of each size cost on this device: `python tests/benchmarks/measure_device.py [--rounds 5]`.
 
 One effective batch of a `Transformer` is trained in micro-batches of 1, 2, 4, ... items, in several number types, with
-and without checkpointing. Noted are the allocator's peak, what `plan` foresaw, and the seconds of an update, by
+and without checkpointing. Noted are the allocator's peak, what `plan_memory` foresaw, and the seconds of an update, by
 `train_epoch` and by the same loop written by hand. With a CUDA device the model is larger and runs there, else on one
 thread of the CPU. The raw numbers go to `data/measurements/<device>.json`, and their checksum to the manifest.
 """
@@ -19,7 +19,7 @@ from torch.amp import GradScaler
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from course_utils import data, plan, train_epoch
+from course_utils import data, plan_memory, train_epoch
 from course_utils.memory import allocated
 from course_utils.models import Transformer
 
@@ -93,7 +93,7 @@ def planned(kind, checkpointed):
     """Two plans: for windows of one micro-batch and for longer ones."""
     weights, half = TYPES[kind]
     return {
-        accumulating: plan(
+        accumulating: plan_memory(
             lambda: Transformer(**MODEL, checkpointed=checkpointed),
             make_batch,
             loss_fn,

@@ -4,28 +4,28 @@ from collections.abc import Iterator
 
 import torch
 
-from course_utils.audit.rules.finding import ADVICE, ERROR, UNDECIDED, Finding, many
-from course_utils.audit.story import Story
+from course_utils.audit.history import History
+from course_utils.audit.rules.finding import ADVICE, ERROR, UNDECIDED, Finding, count_noun
 
 
-def held_graphs(story: Story) -> Iterator[Finding]:
+def held_graphs(history: History) -> Iterator[Finding]:
     """Memory grows with N, or from batch to batch.
 
     Mend: backward on each micro-batch; .item() or .detach() for the log.
     """
-    again = [call for call in story.backwards if call.again]
+    again = [call for call in history.backwards if call.again]
     if again:
         yield Finding(
             "held-graphs",
             ERROR if len(again) > 1 else UNDECIDED,
-            f"{many(len(again), 'backward call')} went through a loss that an earlier call had gone through: its "
+            f"{count_noun(len(again), 'backward call')} went through a loss that an earlier call had gone through: its "
             "graph is kept, and its gradient counts once for every call",
             "call backward on each loss once, and detach() what is added up for the log",
             again[0].where,
             {"calls": len(again)},
         )
-    kept = max(story.backwards, key=lambda call: call.alive, default=None)
-    if kept is not None and not again and kept.alive >= 5 and kept.alive > story.backwards.total / 4:
+    kept = max(history.backwards, key=lambda call: call.alive, default=None)
+    if kept is not None and not again and kept.alive >= 5 and kept.alive > history.backwards.total / 4:
         yield Finding(
             "held-graphs",
             ADVICE,
@@ -35,7 +35,7 @@ def held_graphs(story: Story) -> Iterator[Finding]:
             kept.where,
             {"graphs_alive": kept.alive, "backward_call": kept.number},
         )
-    together = [call for call in story.backwards if call.graphs > 2]
+    together = [call for call in history.backwards if call.graphs > 2]
     if together:
         call = together[0]
         yield Finding(
@@ -49,18 +49,18 @@ def held_graphs(story: Story) -> Iterator[Finding]:
         )
 
 
-def batchnorm(story: Story) -> Iterator[Finding]:
+def batchnorm(history: History) -> Iterator[Finding]:
     """The gradient depends on who shares a micro-batch.
 
     Mend: GroupNorm or LayerNorm, or freeze the layer with eval().
     """
-    for lane in story.lanes:
-        moved = [w for w in story.of(lane) if w.size > 1 and w.batchnorm >= w.size]
+    for lane in history.lanes:
+        moved = [w for w in history.of(lane) if w.size > 1 and w.batchnorm >= w.size]
         if moved:
             yield Finding(
                 "batchnorm",
                 ADVICE,
-                f"BatchNorm layers train in windows of {many(moved[0].size, 'micro-batch')}: each is normalised by "
+                f"BatchNorm layers train in windows of {count_noun(moved[0].size, 'micro-batch')}: each is normalised by "
                 f"itself, and the running statistics move {moved[0].batchnorm} times per update",
                 "use GroupNorm or LayerNorm, freeze the layer with eval(), or accept the small batch's statistics",
                 moved[0].where,
@@ -69,18 +69,18 @@ def batchnorm(story: Story) -> Iterator[Finding]:
             )
 
 
-def low_precision_accumulation(story: Story) -> Iterator[Finding]:
+def low_precision_accumulation(history: History) -> Iterator[Finding]:
     """Long windows lose gradient.
 
     Mend: float32 weights under autocast, or a sum in float32.
     """
-    for lane in story.lanes:
-        low = [w for w in story.of(lane) if w.dtype in (torch.bfloat16, torch.float16) and w.size > 1]
+    for lane in history.lanes:
+        low = [w for w in history.of(lane) if w.dtype in (torch.bfloat16, torch.float16) and w.size > 1]
         if low:
             yield Finding(
                 "low-precision-accumulation",
                 ADVICE,
-                f"{many(max(w.size for w in low), 'micro-batch')} are added up in {_name(low[0].dtype)}: small "
+                f"{count_noun(max(w.size for w in low), 'micro-batch')} are added up in {_name(low[0].dtype)}: small "
                 "addends are lost",
                 "keep the weights in float32 and use autocast, or add the gradients up in a float32 buffer",
                 low[0].where,

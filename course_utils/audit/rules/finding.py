@@ -18,9 +18,9 @@ class Finding:
     lane: str = ""  # the optimizer that it is about
 
 
-def many(count: int, what: str) -> str:
+def count_noun(count: int, what: str) -> str:
     """
-    >>> many(1, "micro-batch"), many(2, "micro-batch"), many(3, "update")
+    >>> count_noun(1, "micro-batch"), count_noun(2, "micro-batch"), count_noun(3, "update")
     ('1 micro-batch', '2 micro-batches', '3 updates')
     """
     return f"{count:,} {what}{'' if count == 1 else 'es' if what.endswith('ch') else 's'}"

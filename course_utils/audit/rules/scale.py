@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from math import isclose, isfinite
 
-from course_utils.audit.rules.finding import ADVICE, ERROR, UNDECIDED, Finding, many
-from course_utils.audit.story import Story, Term, Window
+from course_utils.audit.history import History, Term, Window
+from course_utils.audit.rules.finding import ADVICE, ERROR, UNDECIDED, Finding, count_noun
 
 
 def _terms(window: Window) -> list[list[Term]] | None:
@@ -20,14 +20,14 @@ def _same(values: list[float], tolerance: float = 1e-3) -> bool:
     return max(values) - min(values) <= tolerance * max(map(abs, values), default=1.0)
 
 
-def loss_scale(story: Story) -> Iterator[Finding]:
+def loss_scale(history: History) -> Iterator[Finding]:
     """The gradient's norm grows with N; another N wants another rate.
 
     Mend: divide each mean once, by the micro-batches of its window, or weigh it by items.
     """
-    for lane in story.lanes:
-        windows = [w for w in story.of(lane) if w.fresh and not w.skipped]
-        n = story.size(lane)
+    for lane in history.lanes:
+        windows = [w for w in history.of(lane) if w.fresh and not w.skipped]
+        n = history.size(lane)
         full = [w for w in windows if w.size == n]
         if n == 1:
             yield from _divided_for_nothing(lane, full)
@@ -74,7 +74,7 @@ def loss_scale(story: Story) -> Iterator[Finding]:
                 yield Finding(
                     "loss-scale",
                     ERROR,
-                    f"the mean loss of each of {many(n, 'micro-batch')} counts in full, so every update is "
+                    f"the mean loss of each of {count_noun(n, 'micro-batch')} counts in full, so every update is "
                     f"{totals[0]:.1f} times too large",
                     f"divide each loss by the micro-batches of its window ({n}), or weigh it by its share of the items",
                     full[0].fresh[0].where,
@@ -143,7 +143,7 @@ def _tail_scale(lane: str, windows: list[Window], full: Window, n: int) -> Itera
             yield Finding(
                 "loss-scale",
                 ERROR,
-                f"a short window of {many(window.size, 'micro-batch')} is divided by {n}, so its update is {ratio:.2f} "
+                f"a short window of {count_noun(window.size, 'micro-batch')} is divided by {n}, so its update is {ratio:.2f} "
                 "of its own mean gradient",
                 "divide by what the window holds",
                 window.fresh[0].where,
@@ -153,14 +153,14 @@ def _tail_scale(lane: str, windows: list[Window], full: Window, n: int) -> Itera
             return
 
 
-def token_weights(story: Story) -> Iterator[Finding]:
+def token_weights(history: History) -> Iterator[Finding]:
     """Losses agree, gradients do not; short sequences count more.
 
     Mend: each mean times its items over the items of the window.
     """
-    for lane in story.lanes:
+    for lane in history.lanes:
         wrong = []
-        windows = [w for w in story.of(lane) if w.size >= 2 and not w.skipped]
+        windows = [w for w in history.of(lane) if w.size >= 2 and not w.skipped]
         for window in windows:
             columns = _terms(window) or []
             for column in columns:
@@ -176,7 +176,7 @@ def token_weights(story: Story) -> Iterator[Finding]:
                     wrong.append((ADVICE if beside else ERROR, window, [w / mean for w in weights], counts))
         errors = [entry for entry in wrong if entry[0] == ERROR] or [entry for entry in wrong if entry[0] == ADVICE]
         if not wrong:
-            yield from _means_of_ranks(lane, story)
+            yield from _means_of_ranks(lane, history)
         if errors:
             _, window, weights, counts = max(errors, key=lambda entry: max(entry[2]) / min(entry[2]))
             yield Finding(
@@ -203,10 +203,10 @@ def token_weights(story: Story) -> Iterator[Finding]:
             )
 
 
-def _means_of_ranks(lane: str, story: Story) -> Iterator[Finding]:
+def _means_of_ranks(lane: str, history: History) -> Iterator[Finding]:
     """Each rank takes the mean over its own tokens, and the ranks' means are averaged."""
     counts = []
-    windows = [w for w in story.of(lane) if w.on_ranks and not w.skipped and w.size == story.size(lane)]
+    windows = [w for w in history.of(lane) if w.on_ranks and not w.skipped and w.size == history.size(lane)]
     for window in windows:
         for column in (_terms(window) or [])[:1]:
             if not isclose(sum(term.coefficient for term in column), 1.0, rel_tol=1e-3):

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 
-from course_utils.audit.rules.finding import ADVICE, ERROR, Finding, many
-from course_utils.audit.story import Clip, Story, Window
+from course_utils.audit.history import Clip, History, Window
+from course_utils.audit.rules.finding import ADVICE, ERROR, Finding, count_noun
 
 
-def clip_timing(story: Story) -> Iterator[Finding]:
+def clip_timing(history: History) -> Iterator[Finding]:
     """N norms per update, or norms of max_norm / scale.
 
     Mend: once per window: last backward, unscale_(), clip, step.
     """
     found: dict[str, tuple[Window, Clip, str]] = {}
-    for window in story.windows:
+    for window in history.windows:
         for clip in window.clips:
             if clip.late:
                 found.setdefault("late", (window, clip, "after the step, when the gradients have been used"))
@@ -43,13 +43,13 @@ def clip_timing(story: Story) -> Iterator[Finding]:
         )
 
 
-def scaler_timing(story: Story) -> Iterator[Finding]:
+def scaler_timing(history: History) -> Iterator[Finding]:
     """Items count unequally, or the scaler refuses a call.
 
     Mend: unscale_() and update() once per window, one scaler for the run.
     """
-    for lane in story.lanes:
-        windows = story.of(lane)
+    for lane in history.lanes:
+        windows = history.of(lane)
         for window in windows:
             early = [after for after in window.unscaled_after if after < len(window.fresh)]
             if early:
@@ -96,20 +96,20 @@ def scaler_timing(story: Story) -> Iterator[Finding]:
             )
 
 
-def scheduler_cadence(story: Story) -> Iterator[Finding]:
+def scheduler_cadence(history: History) -> Iterator[Finding]:
     """The warm-up is over N times too early.
 
     Mend: tick once per update that was made; count lengths in updates.
     """
-    for lane in story.lanes:
-        windows = [w for w in story.of(lane) if w.fresh]
+    for lane in history.lanes:
+        windows = [w for w in history.of(lane) if w.fresh]
         inside = [w for w in windows if w.ticks]
         ticks = sum(len(w.ticks) + len(w.ticks_after) for w in windows)
         if inside and (len(inside) > 1 or len(inside[0].ticks) > 1):
             yield Finding(
                 "scheduler-cadence",
                 ERROR,
-                f"the schedule was stepped inside windows: {many(ticks, 'time')} in {many(len(windows), 'update')}",
+                f"the schedule was stepped inside windows: {count_noun(ticks, 'time')} in {count_noun(len(windows), 'update')}",
                 "step it once after each optimizer.step(), and count its lengths in updates",
                 inside[0].ticks[0][1],
                 {
@@ -127,7 +127,7 @@ def scheduler_cadence(story: Story) -> Iterator[Finding]:
             yield Finding(
                 "scheduler-cadence",
                 ERROR,
-                f"the schedule was stepped after {many(len(skipped), 'update')} that the scaler had skipped",
+                f"the schedule was stepped after {count_noun(len(skipped), 'update')} that the scaler had skipped",
                 "step it only if the scale has not fallen: scale <= scaler.get_scale() after update()",
                 skipped[0].ticks_after[0],
                 {"update": skipped[0].number, "skipped_and_ticked": len(skipped), "updates": len(windows)},
@@ -135,19 +135,19 @@ def scheduler_cadence(story: Story) -> Iterator[Finding]:
             )
 
 
-def sync_cadence(story: Story) -> Iterator[Finding]:
+def sync_cadence(history: History) -> Iterator[Finding]:
     """Ranks drift apart, or average N times per update.
 
     Mend: no_sync() around forward and backward of all micro-batches but the last.
     """
-    for lane in story.lanes:
-        windows = [w for w in story.of(lane) if w.fresh and all(call.synced is not None for call in w.fresh)]
+    for lane in history.lanes:
+        windows = [w for w in history.of(lane) if w.fresh and all(call.synced is not None for call in w.fresh)]
         apart = [w for w in windows if not w.fresh[-1].synced]
         if apart:
             yield Finding(
                 "sync-cadence",
                 ERROR,
-                f"{len(apart)} of {many(len(windows), 'update')} used gradients whose last micro-batch was not "
+                f"{len(apart)} of {count_noun(len(windows), 'update')} used gradients whose last micro-batch was not "
                 "averaged over the ranks, so that the ranks drift apart",
                 "use no_sync() around the forward and backward of all micro-batches of a window but the last",
                 apart[0].where,

@@ -1,0 +1,49 @@
+"""Where in the user's code something happened."""
+
+import contextlib
+import sys
+import sysconfig
+from functools import cache
+from pathlib import Path
+
+import torch
+
+import course_utils
+from course_utils import zoo
+
+_WATCHED = tuple(str(Path(module.__file__).parent) for module in (torch, course_utils))
+_STANDARD = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+
+
+def caller_location() -> tuple[str, str]:
+    """File and line of the user's code that led here; and a name for the way from there, through any library.
+
+    Two calls inside a library may come from one line of the user's, and two lines of the user's may come to one call
+    inside a library: only both together tell what belongs together.
+    """
+    frame, nearest = sys._getframe(1), ""
+    while frame is not None:
+        kind = _kind(frame.f_code.co_filename)
+        if kind != "watched":
+            place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            nearest = nearest or place
+            if kind == "user":
+                return place, f"{place} {nearest}"
+        frame = frame.f_back
+    return nearest, nearest
+
+
+def where() -> str:
+    return caller_location()[0]
+
+
+@cache
+def _kind(file: str) -> str:
+    """Whose code it is: "watched" (PyTorch's and this package's own), "library", or "user"."""
+    if file == zoo.__file__:  # loops to find bugs in, although they stand in this package
+        return "user"
+    if file.startswith((*_WATCHED, "<frozen", "<eval_with_key>")) or file == contextlib.__file__:
+        return "watched"
+    path = file.replace("\\", "/")
+    return "library" if path.startswith(_STANDARD) or any(part in path for part in _PACKAGES) else "user"

@@ -1,0 +1,208 @@
+"""What a training script did, as the rules read it: backward calls, zeroings, updates. Data only."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from course_utils.observe.trace import Event, Trace
+
+
+class Kept(list):
+    """A list of which `trim()` keeps the first `half` and the last `half` items; `total` counts all that were there.
+
+    It appends as every list does, which is quick, so that whoever fills it must trim it now and then.
+    """
+
+    half = 5_000
+    dropped = 0
+
+    def trim(self) -> None:
+        more = len(self) - 2 * self.half
+        if more > 0:
+            del self[self.half : self.half + more]
+            self.dropped += more
+
+    @property
+    def total(self) -> int:
+        return len(self) + self.dropped
+
+
+@dataclass(slots=True)
+class Term:
+    """A loss inside a backward call, where PyTorch's own loss function or reduction made it.
+
+    On a GPU `value` and `items` stay there until they are read, so that nobody waits for them during the training.
+    """
+
+    name: str
+    reduction: str  # "mean" or "sum"
+    value: float | Tensor
+    scale: float  # the scaler's factor in `value`
+    items: float | Tensor | None
+
+    @property
+    def coefficient(self) -> float:
+        """d(what backward was called on) / d(this loss), without the scaler's factor.
+
+        It is exactly what the user's code made of the loss by dividing, weighing and adding.
+        """
+        return float(self.value) / self.scale
+
+    @property
+    def count(self) -> float | None:
+        """Over how many items or tokens the mean was taken, or the sum; None if that cannot be known."""
+        return None if self.items is None else float(self.items)
+
+    @property
+    def per_item(self) -> float | None:
+        """The weight of one item or token."""
+        if self.reduction == "sum":
+            return self.coefficient
+        return None if not self.count else self.coefficient / self.count
+
+
+@dataclass(eq=False, slots=True)
+class Backward:
+    """One backward call. `lanes`: the optimizers whose parameters received gradients."""
+
+    number: int
+    where: str
+    line: str  # names the place in the code more finely than `where`, if a library lies between
+    lanes: tuple[str, ...] = ()
+    terms: tuple[Term, ...] = ()
+    graphs: int = 1  # how many forward passes with nothing in common it went through
+    alive: int = 0  # graphs of earlier calls that something still keeps
+    again: bool = False  # it went through a graph that an earlier call had gone through
+    used: bool = False  # by a step of any optimizer
+    scaled: float = 1.0
+    synced: bool | None = None  # averaged over the ranks; None without DistributedDataParallel
+
+    @property
+    def kinds(self) -> tuple:
+        """Of its losses."""
+        return tuple((term.name, term.reduction) for term in self.terms)
+
+
+@dataclass(eq=False, slots=True)
+class Clip:
+    """A call of a clipping function. `after`: how many backward calls the window held then."""
+
+    where: str
+    after: int
+    total: float | Tensor | None
+    scaled: float  # the scaler's factor that was still in the gradients
+    late: bool  # the step had already been made
+
+    @property
+    def norm(self) -> float | None:
+        """What was clipped, if it was clipped by norm and is finite."""
+        norm = None if self.total is None else float(self.total)
+        return norm if norm is not None and isfinite(norm) else None
+
+
+@dataclass(eq=False, slots=True)
+class Window:
+    """The gradients that one step used. `fresh`: new since the last step; `stale`: how many an earlier step had used.
+
+    `number` counts the updates of its optimizer from 1, `place` all updates from 0.
+    """
+
+    lane: str = ""
+    where: str = ""
+    number: int = 0
+    place: int = 0
+    fresh: list[Backward] = field(default_factory=list)
+    stale: int = 0
+    skipped: bool = False  # by a GradScaler that found an infinity
+    came_as_zeros: bool = False  # all that was in .grad was zero, and nothing is known to have written that
+    assigned: bool = False  # gradients came from elsewhere than a backward call
+    rewritten: bool = False  # gradients were changed by something else than clipping and unscaling
+    clips: tuple[Clip, ...] = ()
+    unscaled_after: tuple[int, ...] = ()  # how many backward calls it held at each unscale_
+    updated_after: tuple[tuple[int, str], ...] = ()  # scaler.update() inside the window
+    ticks: tuple[tuple[int, str], ...] = ()  # scheduler.step() inside the window, and where
+    ticks_after: tuple[str, ...] = ()  # scheduler.step() after the step, before the next backward
+    scaler: int = 0  # which GradScaler made this step; 0 for none
+    batchnorm: int = 0  # how often the running statistics of a BatchNorm layer moved
+    dtype: torch.dtype | None = None  # of its gradients
+    event: Event | None = None  # in the trace
+
+    @property
+    def on_ranks(self) -> bool:
+        """Were its gradients, or some of them, to be averaged over several ranks?"""
+        return any(call.synced is not None for call in self.fresh)
+
+    @property
+    def held(self) -> int:
+        return len(self.fresh) + self.stale
+
+    @property
+    def micro_batches(self) -> list[Backward]:
+        """One backward call for each micro-batch.
+
+        Of several lines that call backward equally often, each is called for every micro-batch: the first counts. If
+        they do not, and their losses are alike, then they take turns, as where the last micro-batch is synchronised.
+        """
+        lines: dict[str, list[Backward]] = {}
+        for call in self.fresh:
+            lines.setdefault(call.line, []).append(call)
+        most = max(lines.values(), key=len, default=[])
+        synced = {call.synced for call in self.fresh}
+        if len(lines) > 1 and (any(len(calls) < len(most) for calls in lines.values()) or len(synced) > 1):
+            return [call for call in self.fresh if call.line == most[0].line or call.kinds == most[0].kinds != ()]
+        return most
+
+    @property
+    def size(self) -> int:
+        return len(self.micro_batches)
+
+
+@dataclass(eq=False, slots=True)
+class Zeroing:
+    lane: str
+    where: str
+    lost: list[Backward]
+    came_as_zeros: bool = False  # or old code cleared through .data: nothing else leaves no trace
+
+
+@dataclass
+class History:
+    """A whole run. Each optimizer is a lane. Of a long run, its first and last windows are kept."""
+
+    windows: Kept = field(default_factory=Kept)
+    zeroings: Kept = field(default_factory=Kept)
+    backwards: Kept = field(default_factory=Kept)
+    updates: Counter = field(default_factory=Counter)  # of each lane, all that there were
+    leftover: dict[str, list[Backward]] = field(default_factory=dict)  # never used, still in .grad at the end
+    declared: list[tuple[int, int]] = field(default_factory=list)  # (from which update on, how many micro-batches)
+    never: dict[str, tuple[int, int]] = field(default_factory=dict)  # parameters without any gradient, and all
+    unowned: tuple[int, str] = (0, "")  # parameters with gradients and no optimizer, and where it was seen
+    overlapping: bool = False  # backward calls of several threads: who received what cannot be told apart
+    trace: Trace = field(default_factory=lambda: Trace(Kept()))  # for the ledger; its norms count backward calls
+
+    def trim(self) -> None:
+        """Lets go of what lies in the middle of a long run."""
+        for kept in (self.windows, self.zeroings, self.backwards, self.trace.events):
+            kept.trim()
+
+    @property
+    def lanes(self) -> list[str]:
+        return list(self.updates)
+
+    @property
+    def dropped(self) -> int:
+        """How many updates in the middle of a long run are not looked at."""
+        return self.windows.total - len(self.windows)
+
+    def of(self, lane: str) -> list[Window]:
+        return [window for window in self.windows if window.lane == lane]
+
+    def size(self, lane: str) -> int:
+        """Micro-batches per update: as declared, or the most frequent number, and of two the larger."""
+        if self.declared:
+            return self.declared[-1][1]
+        sizes = Counter(window.size for window in self.of(lane) if window.fresh)
+        return max(sizes, key=lambda size: (sizes[size], size), default=0)

@@ -1,0 +1,8 @@
+"""Handouts for a workshop: `python -m course_utils.handouts`."""
+
+import sys
+
+from course_utils.publish.handouts.__main__ import main
+
+if __name__ == "__main__":
+    sys.exit(main())

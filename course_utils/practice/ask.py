@@ -1,0 +1,210 @@
+"""The interactive parts of a notebook: predictions, exercises, recall cards, the progress line, sliders.
+
+Thin shells. Each shows a widget where a kernel is live and the same in plain HTML where none is (on GitHub, in print),
+never the text of a widget. Widgets are imported when the first one is made.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from course_utils.practice.display import ASK, RIGHT, WRONG, as_static, box, folded, show_box, show_widget
+from course_utils.practice.exercises import Verdict, judge
+from course_utils.practice.score import Score
+
+_score = Score()  # of the notebook that this kernel runs
+_line: Any = None  # the widget that shows it, once there is one
+
+
+class Guess:
+    """A prediction: made by the learner before the experiment, compared with what was measured after it."""
+
+    def __init__(self, question: str, options: Sequence[str], widget: Any):
+        self._question = question
+        self._options = options
+        self._widget = widget
+        _score.ask(question)
+        widget.observe(lambda change: _count(_score.choose, question), names="value")
+
+    @property
+    def choice(self) -> str | None:
+        """The option that the learner has chosen, or None."""
+        return self._widget.value
+
+    @choice.setter
+    def choice(self, option: str) -> None:
+        self._widget.value = option
+
+    def reveal(self, measured: Any) -> None:
+        """Shows the guess beside what was measured: an option, or a list that holds the one that was found.
+
+        **Raises:** `ValueError` if what was measured is none of the options.
+        """
+        (answer,) = measured if isinstance(measured, (list, tuple)) and len(measured) == 1 else (measured,)
+        answer = str(answer)
+        if answer not in self._options:
+            raise ValueError(f"measured {answer!r}, which is none of the options {self._options}")
+        if self.choice is not None:
+            _count(_score.compare, self._question, self.choice == answer)
+        if self.choice is None:
+            show_box(ASK, f"Measured: {answer}. (You made no prediction: choose one above first, and it is compared.)")
+        elif self.choice == answer:
+            show_box(RIGHT, f"You predicted {self.choice}, and that is what was measured.")
+        else:
+            show_box(WRONG, f"You predicted {self.choice}; measured: {answer}.")
+
+
+def predict(question: str, options: Sequence[Any]) -> Guess:
+    """Asks for a prediction before an experiment.
+
+    **Arguments:** `question`: one sentence; `options`: two or more different answers.
+
+    **Returns:** a `Guess`; call its `reveal(measured)` when the experiment has run.
+
+    **Raises:** `ValueError` if there are fewer than two options or two are the same.
+    """
+    options = [str(option) for option in options]
+    if len(options) < 2 or len(set(options)) < len(options):
+        raise ValueError(f"a prediction needs at least two different options, got {options}")
+    from ipywidgets import HTML, Layout, RadioButtons, VBox
+
+    choice = RadioButtons(options=options, value=None, layout=Layout(width="auto"))
+    title = HTML(f"<b>Predict:</b> {escape(question)}")
+    boxes = "".join(f"<div>&#9744; {escape(option)}</div>" for option in options)
+    show_widget(
+        VBox([title, choice]),
+        as_static(
+            box(ASK, f"<b>Predict:</b> {escape(question)}{boxes}"),
+            f"Predict: {question}" + "".join(f"\n  [ ] {option}" for option in options),
+        ),
+    )
+    return Guess(question, options, choice)
+
+
+def check(
+    exercise: str, answer: Callable, scored: bool = True, find_the_bug: bool = False, limit: float = 20.0
+) -> Verdict:
+    """Runs a learner's answer to an exercise and says whether it is right, or which bug it has and how that shows.
+
+    **Arguments:** `exercise`: its name; `answer`: the learner's function; `scored`: whether it counts for the line of
+    progress, as the notebook's own does not; `find_the_bug`: it was given with a bug in it, to be found and mended: an
+    exercise of its own, which is tried once it is mended; `limit`: seconds after which the answer is stopped.
+
+    **Returns:** the `Verdict`, with `passed`, `bug` and `message`.
+
+    **Raises:** `ValueError` for a name that no exercise has; never because of the answer.
+    """
+    verdict = judge(exercise, answer, limit)
+    if scored and find_the_bug:
+        _count(_score.judge, f"{exercise}, the bug", verdict.passed, verdict.passed)
+    elif scored:
+        _count(_score.judge, exercise, verdict.bug != "not-attempted", verdict.passed)
+    message = verdict.message[:1].upper() + verdict.message[1:]
+    if verdict.passed:
+        show_box(RIGHT, f"Right. {message}")
+    elif verdict.bug == "not-attempted":
+        show_box(ASK, f"Not done yet. {message}")
+    else:
+        show_box(WRONG, f"Not yet right ({verdict.bug}). {message}")
+    return verdict
+
+
+def recall(*cards: tuple[str, str]) -> None:
+    """Shows question cards whose answers unfold, with a box to tick for each that was known, and the progress line.
+
+    **Arguments:** `cards`: pairs of question and answer.
+    """
+    from ipywidgets import HTML, Checkbox, HBox, Layout, VBox
+
+    html = [folded(question, answer) for question, answer in cards]
+    _score.deal([question for question, _ in cards])
+    rows = []
+    for (question, _), card in zip(cards, html, strict=True):
+        layout = Layout(width="7em", flex="0 0 auto", margin="0.5em 0 0 0")
+        known = Checkbox(description="I knew it", indent=False, layout=layout)
+        known.observe(lambda change, question=question: _count(_score.know, question, change.new), names="value")
+        rows.append(HBox([HTML(card, layout=Layout(flex="1 1 0%", min_width="0")), known]))
+    text = "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards)
+    show_widget(VBox(rows), as_static("".join(html), text))
+    progress()
+
+
+def progress() -> None:
+    """A line that says how many predictions and exercises of this notebook were right so far, and how many cards known.
+
+    Where a kernel is live it counts along. The notebook's own solutions do not count.
+    """
+    global _line
+    from ipywidgets import HTML
+
+    _line = HTML(_score_html())
+    show_widget(_line, as_static(_score_html(), _score.text()))
+
+
+def explore(draw: Callable, **options: Sequence) -> None:
+    """A figure with one slider per option: `draw(**values)` gives the figure, and is called again at every move.
+
+    **Arguments:** `draw`: a function of keyword arguments that returns a matplotlib figure; `options`: for each
+    argument the values that its slider (for words, its list) offers, the first one to begin with.
+
+    An error in `draw` is shown in place of the figure. Where no kernel is live, the first figure is shown.
+    """
+    from ipywidgets import HTML, Dropdown, Image, Layout, SelectionSlider, VBox
+
+    from course_utils.plots import png, size
+
+    wrong = set(options) - set(inspect.signature(draw).parameters)
+    if wrong or not options:
+        raise ValueError(f"explore needs one list of values per argument of draw, got {sorted(wrong) or 'none'}")
+
+    def control(name: str, values: Sequence):
+        """Numbers are on a slider, by size; words, and yes or no, in a list to choose from."""
+        common = {"description": name, "value": values[0], "style": {"description_width": "initial"}}
+        if isinstance(values[0], (int, float)) and not isinstance(values[0], bool):
+            return SelectionSlider(options=sorted(values), continuous_update=False, **common)
+        return Dropdown(options=list(values), **common)
+
+    sliders = {name: control(name, values) for name, values in options.items()}
+    image = Image(value=b"", format="png", layout=Layout(max_width="750px"))
+    message = HTML()
+    shown = VBox()
+
+    def redraw(*_) -> Any:
+        try:
+            figure = draw(**{name: slider.value for name, slider in sliders.items()})
+            image.value = png(figure)
+            shown.children = (*sliders.values(), image)
+            return figure
+        except Exception as error:
+            message.value = f"<pre>{escape(type(error).__name__)}: {escape(str(error))}</pre>"
+            shown.children = (*sliders.values(), message)
+            return None
+
+    for slider in sliders.values():
+        slider.observe(redraw, names="value")
+    first = redraw()
+    note = f"Sliders: {'; '.join(map(_range, sliders.values()))}. They move when this cell has been run."
+    if first is None:
+        show_widget(shown, as_static(message.value, note))
+    else:
+        show_widget(shown, {"image/png": bytes(image.value), "text/plain": note}, size(first, note))
+
+
+def _range(control: Any) -> str:
+    """What a slider, or a list to choose from, offers."""
+    name, options = control.description, control.options
+    if hasattr(control, "readout"):  # a slider
+        return f"{name} from {options[0]} to {options[-1]}"
+    return f"{name} {' / '.join(map(str, options))}"
+
+
+def _count(event: Callable, *what: Any) -> None:
+    """Tells the score, and shows it anew where it is shown."""
+    event(*what)
+    if _line is not None:
+        _line.value = _score_html()
+
+
+def _score_html() -> str:
+    return box(ASK, escape(_score.text()))

@@ -1,0 +1,1 @@
+"""What is made from the notebooks: editions for Colab, handouts."""

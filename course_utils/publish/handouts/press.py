@@ -1,0 +1,109 @@
+"""Markdown into PDF (pandoc, Typst) and HTML (pandoc). Same input, same bytes."""
+
+import json
+import re
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from course_utils.publish.handouts.breaks import groups
+from course_utils.publish.handouts.cells import HandoutError
+
+TEMPLATES = Path(__file__).parent / "templates"
+PAPERS = ("a4", "letter")
+ROOM = {  # points that a line of code has
+    "handout": {"a4": 479.0, "letter": 495.0},
+    "cheatsheet": {"a4": 252.5, "letter": 260.9},
+}
+_SMALLEST, _LARGEST, _ADVANCE = 6.6, 7.6, 0.602  # sizes of code, and the width of a letter of size 1
+_INSTALL = 'install the extra: pip install -e ".[handouts]"'
+# Markdown as Jupyter reads it, and names for what is in the text.
+_DIALECT = "commonmark+attributes+bracketed_spans+fenced_divs+pipe_tables+raw_attribute+smart+tex_math_dollars"
+
+
+def require_tools() -> None:
+    """**Raises:** `HandoutError` if pandoc or Typst is not installed."""
+    missing = [name for name in ("pypandoc", "typst") if find_spec(name) is None]
+    if missing:
+        raise HandoutError(f"{' and '.join(missing)} not found; {_INSTALL}")
+
+
+def pdf(text: str, figures: dict[str, bytes], title: str, edition: str, paper: str, template: str = "handout") -> bytes:
+    """The text as a PDF. **Raises:** `HandoutError` if pandoc or Typst refuses it."""
+    import typst
+
+    body = _pandoc(text, "--to=typst-smart", f"--lua-filter={TEMPLATES / 'print.lua'}", "--wrap=none")
+    body = _with_groups(body, ROOM[template][paper])
+    head = (
+        f'#import "{template}.typ": *\n'
+        f"#show: {template}.with(title: {_quoted(title)}, edition: {_quoted(edition)}, paper: {_quoted(paper)})\n"
+    )
+    with TemporaryDirectory() as folder:
+        for name, png in figures.items():
+            Path(folder, name).write_bytes(png)
+        for file in (*TEMPLATES.glob("*.typ"), *TEMPLATES.glob("*.tmTheme")):
+            Path(folder, file.name).write_bytes(file.read_bytes())
+        Path(folder, "main.typ").write_text(head + body, encoding="utf-8", newline="\n")
+        try:
+            return typst.compile(Path(folder, "main.typ"), root=folder, ignore_system_fonts=True, timestamp=0)
+        except typst.TypstError as problem:
+            raise HandoutError(f"{title}: Typst says: {problem}") from problem
+
+
+def html(text: str, figures: dict[str, bytes], title: str) -> bytes:
+    """The text as one HTML file that needs no other. **Raises:** `HandoutError` if pandoc refuses it."""
+    with TemporaryDirectory() as folder:
+        for name, png in figures.items():
+            Path(folder, name).write_bytes(png)
+        options = ["--to=html5", "--standalone", "--embed-resources", "--mathml", "--wrap=none"]
+        options += [f"--metadata=pagetitle:{title}", "--metadata=lang:en", f"--css={TEMPLATES / 'screen.css'}"]
+        options += ["--syntax-highlighting=monochrome", f"--resource-path={folder}"]
+        return _pandoc(text, *options, f"--lua-filter={TEMPLATES / 'screen.lua'}").encode("utf-8")
+
+
+def _pandoc(text: str, *options: str) -> str:
+    import pypandoc
+
+    try:
+        command = [pypandoc.get_pandoc_path(), f"--from={_DIALECT}", *options]
+        run = subprocess.run(command, input=text.encode("utf-8"), capture_output=True, check=False)
+    except OSError as problem:  # pypandoc without its pandoc
+        raise HandoutError(f"pandoc cannot be run ({problem}); {_INSTALL}") from problem
+    if run.returncode:
+        raise HandoutError(f"pandoc says: {run.stderr.decode('utf-8', 'replace').strip()}")
+    return run.stdout.decode("utf-8").replace("\r\n", "\n")
+
+
+def size_of_code(sources: list[str], room: float) -> tuple[float, int]:
+    """The size, in points, at which every line of the sources fits, and how many columns have room at that size.
+
+    >>> size_of_code(["x" * 120], room=479.0), size_of_code(["pass"], room=479.0)
+    ((6.63, 120), (7.6, 104))
+    """
+    longest = max((len(line) for source in sources for line in source.split("\n")), default=1)
+    size = min(_LARGEST, max(_SMALLEST, int(100 * room / (_ADVANCE * longest)) / 100))
+    return size, int(room / (_ADVANCE * size) + 0.01)
+
+
+def _with_groups(body: str, room: float) -> str:
+    """Each listing with the groups of its lines that no page break may part, and all in one size.
+
+    It is the size at which the longest line of code has room, in points.
+    """
+    found = r'^#listing\(kind: "(\w+)", keep: (\w+), ("(?:[^"\\]|\\.)*")\)$'
+    sources = [json.loads(source) for kind, _, source in re.findall(found, body, flags=re.M) if kind == "python"]
+    size, columns = size_of_code(sources, room)
+
+    def listing(match: re.Match) -> str:
+        kind, keep, source = match.groups()
+        pairs = "".join(f"({first}, {last}), " for first, last in groups(json.loads(source), kind))
+        setting = f"size: {size:.2f}pt, columns: {columns}, keep: {keep}"
+        return f'#listing(kind: "{kind}", groups: ({pairs}), {setting}, {source})'
+
+    return re.sub(found, listing, body, flags=re.M)
+
+
+def _quoted(text: str) -> str:
+    text = text.replace("'", "\u2019")  # in a title it can only be an apostrophe
+    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'

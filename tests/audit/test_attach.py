@@ -1,0 +1,143 @@
+"""The auditor leaves nothing behind: every patched attribute and every hook is as before, however a block ends."""
+
+import pytest
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.nn import functional as F
+from torch.nn.modules import module as modules
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad
+from torch.optim import SGD, Optimizer, lr_scheduler
+from torch.optim import optimizer as optimizers
+
+from course_utils.audit import audit
+from course_utils.audit.watch import Watcher, _subclasses
+
+pytestmark = pytest.mark.usefixtures("quick_scans")
+
+
+def state():
+    """All that an audit might have changed."""
+    owners = (
+        Optimizer, nn.Module, torch.autograd, GradScaler, clip_grad, nn.utils, DistributedDataParallel, torch.Tensor,
+        *_subclasses(lr_scheduler.LRScheduler),
+    )  # fmt: skip
+    attributes = {(owner, name): id(thing) for owner in owners for name, thing in vars(owner).items()}
+    hooks = {
+        (place.__name__, name): list(thing.items())
+        for place in (optimizers, modules)
+        for name, thing in vars(place).items()
+        if "_hooks" in name and hasattr(thing, "items")
+    }
+    return attributes, hooks
+
+
+def step(model, optimizer):
+    F.cross_entropy(model(torch.randn(4, 3)), torch.randint(2, (4,))).backward()
+    optimizer.step()
+
+
+@pytest.fixture
+def before():
+    SGD([torch.zeros(1)], lr=0.1)  # PyTorch wraps a class's step when the first of it is made
+    return state()
+
+
+def test_an_audit_patches_something_or_these_tests_see_nothing(before):
+    with audit():
+        attributes, hooks = state()
+        changed = {(getattr(owner, "__name__", ""), name) for owner, name in attributes if attributes[owner, name]
+                   != before[0].get((owner, name))}  # fmt: skip
+        assert {("Optimizer", "zero_grad"), ("torch.autograd", "backward"), ("LRScheduler", "step")} <= changed
+        assert sum(hooks[key] != before[1][key] for key in hooks) == 2
+    assert state() == before
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_after_an_error_all_is_as_before_and_the_findings_are_there(before, error):
+    model = nn.Linear(3, 2)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    mine = dict(optimizer.__dict__)
+    with pytest.raises(error), audit(strict=True) as report:  # noqa: PT012
+        step(model, optimizer)
+        step(model, optimizer)
+        raise error
+    assert state() == before
+    assert report.rules == ["stale-gradients"]
+    assert optimizer.__dict__ == mine
+    assert not model.weight._backward_hooks
+    assert not model._forward_hooks
+
+
+def test_after_an_error_inside_backward_all_is_as_before(before):
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1.0
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise KeyboardInterrupt
+
+    model = nn.Linear(3, 2)
+    with pytest.raises(KeyboardInterrupt), audit() as report:
+        Fails.apply(model(torch.ones(1, 3)).mean()).backward()
+    assert state() == before
+    assert not report.history.overlapping
+
+
+@pytest.mark.parametrize("broken", range(1, 12, 5))
+def test_where_attaching_fails_all_is_as_before(before, monkeypatch, broken):
+    original, calls = Watcher._patch, []
+
+    def patch(self, *args):
+        calls.append(args)
+        if len(calls) == broken:
+            raise RuntimeError("no patch")
+        original(self, *args)
+
+    monkeypatch.setattr(Watcher, "_patch", patch)
+    with pytest.raises(RuntimeError, match="no patch"), audit():
+        raise AssertionError
+    assert state() == before
+
+
+def test_a_patch_that_somebody_kept_is_idle_after_the_audit(before):
+    model = nn.Linear(3, 2)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        kept = optimizer.zero_grad
+        step(model, optimizer)
+    events = report.history.trace.events.total
+    kept()
+    step(model, optimizer)
+    assert model.weight.grad is not None
+    assert report.history.trace.events.total == events
+
+
+def test_audits_that_end_out_of_order_restore_all(before):
+    first, second = audit(), audit()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert state()[1] == before[1]
+    model = nn.Linear(3, 2)
+    step(model, SGD(model.parameters(), lr=0.1))  # whatever is left is idle
+
+
+def test_the_audit_changes_no_number_of_the_training():
+    def train():
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(5):
+            step(model, optimizer)
+        return torch.cat([p.detach().flatten() for p in model.parameters()]), torch.get_rng_state()
+
+    expected, state = train()
+    with audit():
+        weights, after = train()
+    assert torch.equal(weights, expected)
+    assert torch.equal(after, state)

@@ -1,0 +1,18 @@
+"""The auditor finds no error in any right program, whatever it is like."""
+
+import pytest
+from correct_programs import PROGRAMS
+
+from course_utils.audit import audit
+
+pytestmark = pytest.mark.usefixtures("quick_scans")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_there_is_no_error_in_a_right_program(name):
+    with audit() as report:
+        PROGRAMS[name].declare = report.declare_window
+        PROGRAMS[name]()
+    assert report.errors == []
+    assert report.history.windows.total >= 3

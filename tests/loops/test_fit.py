@@ -1,0 +1,254 @@
+"""Fit: a window that ran out of memory gives the update that it would have given."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.nn import functional as F
+
+from course_utils import Tally, mlp, saved_bytes, train_epoch, windows
+from course_utils.loops.fit import Fit, pieces
+
+RAGGED = (8, 8, 5, 8, 3)
+
+
+def mse(model, batch):
+    x, y = batch
+    return F.mse_loss(model(x), y)
+
+
+@pytest.fixture
+def batches():
+    torch.set_default_dtype(torch.float64)
+    return [(torch.randn(items, 3), torch.randn(items, 2)) for items in RAGGED]
+
+
+class Full:
+    """A card that is full: with more than `most` items, the forward or the backward runs out of memory."""
+
+    def __init__(self, model, most, where="forward"):
+        self.most, self.calls = most, 0
+        if where == "forward":
+            model.register_forward_pre_hook(lambda module, args: self.ask(len(args[0])))
+        else:  # in the middle of a backward: the last layer has its gradient, the first one not yet
+            model[1].register_full_backward_pre_hook(lambda module, gradients: self.ask(len(gradients[0])))
+
+    def ask(self, items):
+        self.calls += 1
+        if items > self.most:
+            raise torch.OutOfMemoryError(f"tried to allocate room for {items} items")
+
+
+def trained(batches, fit, full=None, make_model=lambda: mlp(3, 5, 2)):
+    torch.manual_seed(1)
+    model = make_model()
+    if full:
+        Full(model, *full)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses = []
+    for window in windows(batches, 2):
+        losses.append(fit.backward(model, window, mse).item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return [p.detach().clone() for p in model.parameters()], losses
+
+
+def assert_near(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize(("most", "found", "failures"), [(1, 1, 3), (2, 2, 2), (3, 2, 2), (7, 4, 1)])
+def test_training_that_ran_out_of_memory_is_the_training_that_did_not(batches, most, found, failures, where):
+    torch.manual_seed(1)
+    model = mlp(3, 5, 2)
+    losses = train_epoch(model, batches, mse, torch.optim.AdamW(model.parameters(), lr=0.01), n=2)
+    fit = Fit()
+    survived, theirs = trained(batches, fit, full=(most, where))
+    assert_near(survived, model.parameters())
+    assert theirs == pytest.approx(losses, abs=1e-12)
+    assert (fit.micro_batch, fit.failures) == (found, failures)
+
+
+def test_it_is_bit_for_bit_the_training_that_knew_its_micro_batch(batches):
+    survived, _ = trained(batches, Fit(), full=(3, "backward"))
+    knowing, _ = trained(batches, Fit(micro_batch=2))
+    assert all(torch.equal(one, other) for one, other in zip(survived, knowing, strict=True))
+
+
+def test_a_window_that_fits_is_not_touched(batches):
+    fit = Fit()
+    torch.manual_seed(1)
+    model = mlp(3, 5, 2)
+    train_epoch(model, batches, mse, torch.optim.AdamW(model.parameters(), lr=0.01), n=2)
+    ours, _ = trained(batches, fit, full=(8,))
+    assert all(torch.equal(one, other) for one, other in zip(ours, model.parameters(), strict=True))
+    assert (fit.micro_batch, fit.failures) == (None, 0)
+
+
+def test_each_item_counts_once_also_those_of_the_half_window_that_was_thrown_away():
+    tally, fit = Tally(8), Fit()
+    Full(tally, 2)
+    fit.backward(tally, [torch.arange(2), torch.arange(2, 8)], lambda model, batch: model(batch).mean())
+    assert tally.weight.grad.tolist() == [1 / 8] * 8
+    assert (fit.micro_batch, fit.failures) == (1, 2)  # of 6 items, 3, and 1
+
+
+def test_pieces_are_weighted_by_their_tokens_and_those_without_any_are_left_out():
+    targets = torch.tensor([[1, 2, 3], [4, -100, -100], [-100, -100, -100], [0, -100, 5]])
+
+    def loss_fn(model, batch):
+        return F.cross_entropy(model(batch).flatten(0, 1), batch.flatten(), ignore_index=-100)
+
+    def tokens(batch):
+        return (batch != -100).sum()
+
+    class Scores(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scores = nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64))
+
+        def forward(self, batch):
+            return self.scores.expand(*batch.shape, 6)
+
+    model, whole, fit = Scores(), Scores(), Fit()
+    Full(model, 1)
+    loss = fit.backward(model, [targets], loss_fn, weight=tokens)
+    expected = loss_fn(whole, targets)
+    expected.backward()
+    assert_near([model.scores.grad, loss], [whole.scores.grad, expected.detach()])
+    assert (fit.micro_batch, fit.failures) == (1, 2)
+
+
+def test_what_was_found_is_remembered():
+    tally, fit = Tally(4), Fit()
+    full = Full(tally, 1)
+    for expected in (1 + 1 + 4, 4):  # 4 items, then 2, then each alone; the second window knows
+        full.calls = 0
+        fit.backward(tally, [torch.arange(4)], lambda model, batch: model(batch).mean())
+        assert full.calls == expected
+
+
+def test_where_one_item_does_not_fit_it_gives_up_and_says_so():
+    def two_fit_but_not_the_third(model, batch):
+        if 2 in batch:
+            raise torch.OutOfMemoryError("a long one")
+        return model(batch).mean()
+
+    tally = Tally(4)
+    with pytest.raises(torch.OutOfMemoryError, match=r"one item does not fit.*a long one"):
+        Fit().backward(tally, [torch.arange(4)], two_fit_but_not_the_third)
+    assert tally.weight.grad is None
+    assert torch.equal(tally.weight, torch.zeros(4))
+
+
+def test_old_gradients_are_not_in_the_update():
+    tally = Tally(4)
+    tally.weight.grad = torch.ones(4)
+    Fit().backward(tally, [torch.arange(4)], lambda model, batch: model(batch).mean())
+    assert tally.weight.grad.tolist() == [1 / 4] * 4
+
+
+def test_the_activations_that_did_not_fit_are_gone_before_the_next_try():
+    model, held = mlp(4, 50, 50, 1), []
+    with saved_bytes(model) as saved:
+
+        def fails_after_its_forward(model, batch):
+            held.append(saved.now)
+            loss = model(batch).mean()
+            if len(batch) > 4:
+                raise torch.OutOfMemoryError("full")
+            return loss
+
+        gc.disable()  # not even a cycle may keep them
+        try:
+            Fit().backward(model, [torch.zeros(8, 4), torch.zeros(8, 4)], fails_after_its_forward)
+        finally:
+            gc.enable()
+    assert held == [0] * 5
+
+
+def test_the_scaler_has_seen_nothing(batches):
+    scaler = GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
+    model, fit = mlp(3, 5, 2), Fit()
+    plain = mlp(3, 5, 2)
+    plain.load_state_dict(model.state_dict())
+    Full(model, 3, "backward")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = fit.backward(model, batches[:2], mse, scaler=scaler)
+    assert scaler.get_scale() == 2.0**10
+    scaler.unscale_(optimizer)  # would refuse if it had been called before
+    expected = Fit().backward(plain, batches[:2], mse)
+    assert_near([loss, *(p.grad for p in model.parameters())], [expected, *(p.grad for p in plain.parameters())])
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.state_dict()["_growth_tracker"] == 1
+
+
+def test_random_numbers_are_drawn_as_if_nothing_had_happened(batches):
+    def noisy():
+        return nn.Sequential(nn.Linear(3, 5), nn.Dropout(), nn.Linear(5, 2))
+
+    survived, _ = trained(batches, Fit(), full=(3, "backward"), make_model=noisy)
+    after = torch.rand(1)
+    knowing, _ = trained(batches, Fit(micro_batch=2), make_model=noisy)
+    assert all(torch.equal(one, other) for one, other in zip(survived, knowing, strict=True))
+    assert torch.equal(torch.rand(1), after)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_other_errors_are_not_survived(error):
+    def fails(model, batch):
+        raise error("another")
+
+    fit = Fit()
+    with pytest.raises(error, match="another"):
+        fit.backward(Tally(2), [torch.arange(2)], fails)
+    assert fit.failures == 0
+
+
+def test_the_first_micro_batch_must_hold_an_item():
+    with pytest.raises(ValueError, match="at least 1 item"):
+        Fit(micro_batch=0)
+
+
+def test_pieces_of_tensors_tuples_lists_and_dicts():
+    x, y = torch.arange(5), torch.arange(10).view(5, 2)
+    assert [part.tolist() for part in pieces(x, 2)] == [[0, 1], [2, 3], [4]]
+    assert [type(part) for part in pieces([x, y], 3)] == [list, list]
+    assert [{name: len(of) for name, of in part.items()} for part in pieces({"x": x, "y": y}, 3)] == [
+        {"x": 3, "y": 3},
+        {"x": 2, "y": 2},
+    ]
+    assert [len(x) for (x, _), _ in pieces(((x, x), y), 4)] == [4, 1]
+
+
+@pytest.mark.parametrize("batch", ["text", (torch.zeros(3), torch.zeros(4)), (torch.zeros(3), "text"), ()])
+def test_what_cannot_be_cut_says_so(batch):
+    with pytest.raises(TypeError, match=r"pass (split|weight)="):
+        pieces(batch, 2)
+
+
+def test_a_way_to_cut_can_be_given():
+    fit, tally = Fit(), Tally(8)
+    Full(tally, 2)
+
+    def cut(batch, size):
+        return [batch[i : i + size] for i in range(0, len(batch), size)]
+
+    fit.backward(tally, [list(range(8))], lambda model, batch: model(torch.tensor(batch)).mean(), len, split=cut)
+    assert tally.weight.grad.tolist() == [1 / 8] * 8
+    assert fit.micro_batch == 2
+
+
+def test_no_tensor_is_kept_between_windows():
+    fit, tally = Fit(), Tally(4)
+    batch = torch.arange(4)
+    there = weakref.ref(batch)
+    fit.backward(tally, [batch], lambda model, batch: model(batch).mean())
+    del batch
+    assert there() is None

@@ -1,0 +1,550 @@
+"""record(): every forward, backward, change, step and zeroing of any loop is seen, and nothing is changed."""
+
+import copy
+import gc
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as modules
+from torch.optim import SGD, Adam
+from torch.optim import optimizer as optimizers
+from torch.utils.checkpoint import checkpoint
+
+from course_utils import record
+from course_utils.observe.trace import Trace
+
+X = torch.ones(3, 2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    """record() looks through all objects for optimizers; here it need not look through those of earlier imports."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def model():
+    return nn.Linear(2, 1)
+
+
+@pytest.fixture
+def optimizer(model):
+    return SGD(model.parameters(), lr=0.1)
+
+
+def story(trace, lane=None):
+    """The events of a lane in letters: f forward, b backward, c change, S step, z zero."""
+    letters = {"forward": "f", "backward": "b", "change": "c", "step": "S", "zero": "z"}
+    return "".join(letters[event.kind] for event in trace.on(lane))
+
+
+def norms(trace, kind):
+    return [event.norm for event in trace.events if event.kind == kind]
+
+
+# Zeroing, in every style.
+
+
+def none_by_hand(model, optimizer):
+    for p in model.parameters():
+        p.grad = None
+
+
+def zero_by_hand(model, optimizer):
+    for p in model.parameters():
+        p.grad.zero_()
+
+
+def zero_the_data(model, optimizer):
+    for p in model.parameters():
+        p.grad.data.zero_()
+
+
+def new_zeros(model, optimizer):
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+
+
+def times_zero(model, optimizer):
+    for p in model.parameters():
+        p.grad *= 0
+
+
+def delete(model, optimizer):
+    for p in model.parameters():
+        del p.grad
+
+
+ZEROING = [
+    lambda model, optimizer: optimizer.zero_grad(),
+    lambda model, optimizer: optimizer.zero_grad(set_to_none=False),
+    lambda model, optimizer: model.zero_grad(),
+    lambda model, optimizer: model.zero_grad(set_to_none=False),
+    lambda model, optimizer: torch._foreach_zero_([p.grad for p in model.parameters()]),
+    none_by_hand,
+    zero_by_hand,
+    zero_the_data,
+    new_zeros,
+    times_zero,
+    delete,
+]
+ZEROING_IDS = [
+    "optimizer.zero_grad()",
+    "optimizer.zero_grad(set_to_none=False)",
+    "model.zero_grad()",
+    "model.zero_grad(set_to_none=False)",
+    "foreach",
+    "= None",
+    "zero_()",
+    "data.zero_()",
+    "= zeros",
+    "*= 0",
+    "del",
+]
+
+
+@pytest.mark.parametrize("zero", ZEROING, ids=ZEROING_IDS)
+def test_zeroing_is_seen_in_every_style(model, optimizer, zero):
+    with record() as trace:
+        model(X).mean().backward()
+        zero(model, optimizer)
+        model(X).mean().backward()
+        optimizer.step()
+        zero(model, optimizer)
+    assert story(trace) == "fbzfbSz"
+    assert norms(trace, "zero") == [0, 0]
+    assert trace.windows() == [1]
+
+
+def test_zeroing_what_is_zero_is_no_event(model, optimizer):
+    with record() as trace:
+        optimizer.zero_grad()
+        model(X).mean().backward()
+        for set_to_none in (False, False, True, True):
+            optimizer.zero_grad(set_to_none)
+            model(X)  # here the zeroing is seen
+    assert story(trace) == "fbzffff"
+
+
+def test_zeroing_is_seen_after_a_backward_that_brought_only_zeros(model, optimizer):
+    with record() as trace:
+        for _ in range(2):
+            (model(X) * 0).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert story(trace) == "fbSz" * 2
+    assert trace.windows() == [1, 1]
+
+
+def test_zeroing_a_part_of_a_lane_leaves_the_rest_in_its_norm(model, optimizer):
+    with record() as trace:
+        model(X).mean().backward()
+        model.weight.grad = None
+        optimizer.step()
+    assert story(trace) == "fbzS"
+    assert norms(trace, "zero") == [model.bias.grad.norm()]
+    assert trace.windows() == [1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: nn.utils.clip_grad_norm_([p], 0.01),
+        lambda p: p.grad.mul_(0.5),
+        lambda p: p.grad.data.mul_(0.5),
+        lambda p: setattr(p, "grad", torch.full_like(p, 5.0)),
+    ],
+    ids=["clip_grad_norm_", "mul_", "data.mul_", "assigned"],
+)
+def test_a_change_of_gradients_is_seen(model, optimizer, change):
+    with record() as trace:
+        model(X).mean().backward()
+        change(model.weight)
+        optimizer.step()
+    assert story(trace) == "fbcS"
+    assert norms(trace, "change") == norms(trace, "step") != norms(trace, "backward")
+
+
+def test_norms_are_those_of_all_gradients_of_the_lane(model, optimizer):
+    with record() as trace:
+        for _ in range(2):
+            model(X).sum().backward()  # every gradient is 3
+        optimizer.step()
+    assert norms(trace, "forward") == [0, pytest.approx(27**0.5)]
+    assert norms(trace, "backward") == [pytest.approx(27**0.5), pytest.approx(108**0.5)]
+    assert norms(trace, "step") == [pytest.approx(108**0.5)]
+
+
+@pytest.mark.parametrize("size", [1e200, float("inf")])
+def test_norms_of_gradients_that_explode_are_no_error(size):
+    w = torch.ones(2, requires_grad=True, dtype=torch.float64)
+    v = torch.ones(2, requires_grad=True, dtype=torch.float64)
+    optimizer = SGD([w, v], lr=0.1)
+    with record() as trace:
+        ((w + v) * size).sum().backward()
+        optimizer.zero_grad()
+    assert story(trace) == "bz"
+    assert norms(trace, "backward") == [float("inf")]  # squares overflow
+
+
+def test_gradients_that_stay_nan_are_seen_as_unchanged(model, optimizer):
+    with record() as trace:
+        (model(X) * float("nan")).sum().backward()
+        model(X)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert story(trace) == "fbfSz"
+
+
+def test_sparse_gradients_are_seen():
+    model = nn.Embedding(5, 2, sparse=True)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record() as trace:
+        model(torch.tensor([1, 1, 3])).sum().backward()  # the gradients are 2 twice, and 1 twice
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    assert story(trace) == "fbSz"
+    assert norms(trace, "step") == [pytest.approx(10**0.5)]
+
+
+# Windows.
+
+
+def test_the_windows_of_a_right_loop_are_those_of_its_steps(model, optimizer):
+    with record() as trace:
+        for window in (4, 4, 2):
+            for _ in range(window):
+                model(X).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert trace.windows() == [4, 4, 2]
+    assert trace.leftover() == 0
+    assert str(trace) == "SGD  " + " ".join("fbfbfbfbSzfbfbfbfbSzfbfbSz")
+    assert repr(trace) == "<Trace of 26 events on 1 lanes>"
+
+
+def test_the_windows_of_a_loop_that_never_zeroes_grow(model, optimizer):
+    with record() as trace:
+        for _ in range(3):
+            model(X).mean().backward()
+            model(X).mean().backward()
+            optimizer.step()
+    assert trace.windows() == [2, 4, 6]
+    assert trace.leftover() == 0
+
+
+def test_the_windows_of_a_loop_that_zeroes_before_it_steps_are_empty(model, optimizer):
+    with record() as trace:
+        for _ in range(2):
+            model(X).mean().backward()
+            optimizer.zero_grad()
+            optimizer.step()
+    assert trace.windows() == [0, 0]
+    assert norms(trace, "step") == [0, 0]
+
+
+def test_a_modulo_loop_leaks_its_tail_into_the_next_epoch_and_leaves_one(model, optimizer):
+    with record() as trace:
+        for _ in range(2):
+            for i in range(10):
+                model(X).mean().backward()
+                if (i + 1) % 4 == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    assert trace.windows() == [4, 4, 6, 4]
+    assert trace.leftover() == 2
+
+
+def test_gradients_that_are_zeroed_at_the_end_are_not_left_over(model, optimizer):
+    with record() as trace:
+        model(X).mean().backward()
+        optimizer.zero_grad()
+    assert trace.leftover() == 0
+
+
+def test_gradients_from_before_the_block_are_no_micro_batch_but_are_in_the_norm(model, optimizer):
+    model(X).sum().backward()
+    with record() as trace:
+        model(X).sum().backward()
+        optimizer.step()
+    assert trace.windows() == [1]
+    assert norms(trace, "step") == [pytest.approx(108**0.5)]
+
+
+# Lanes.
+
+
+def test_two_optimizers_have_a_lane_each_and_see_each_others_backward():
+    generator, critic = nn.Linear(2, 2), nn.Linear(2, 1)
+    for_generator, for_critic = Adam(generator.parameters()), SGD(critic.parameters(), lr=0.1)
+    with record() as trace:
+        for _ in range(2):
+            critic(generator(X)).mean().backward()  # this fills the critic's gradients, too
+            for_generator.step()
+            for_generator.zero_grad()
+            critic(generator(X).detach()).mean().backward()
+            for_critic.step()
+            for_critic.zero_grad()
+    assert trace.lanes == ["Adam", "SGD"]
+    assert trace.windows("Adam") == [1, 1]
+    assert trace.windows("SGD") == [2, 2]
+
+
+def test_optimizers_of_one_kind_are_told_apart():
+    models = [nn.Linear(2, 1) for _ in range(3)]
+    used = [SGD(model.parameters(), lr=0.1) for model in models]
+    with record() as trace:
+        for model, optimizer in zip(models[:2], used, strict=False):
+            model(X).mean().backward()
+            optimizer.step()
+    assert trace.lanes == ["SGD", "SGD 2"]
+    assert story(trace, "SGD") == story(trace, "SGD 2") == "fbS"
+
+
+def test_parameters_of_no_optimizer_have_a_lane_where_gradients_pile_up():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    head = SGD(model[1].parameters(), lr=0.1)
+    with record() as trace:
+        for _ in range(3):
+            model(X).mean().backward()
+            head.step()
+            head.zero_grad()
+    assert trace.lanes == ["SGD", "no optimizer"]
+    assert trace.windows() == [1, 1, 1]
+    assert story(trace, "no optimizer") == "fbfbfb"
+    assert trace.leftover("no optimizer") == 3
+
+
+def test_a_parameter_that_is_unfrozen_in_the_block_is_seen():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    model[0].requires_grad_(False)
+    optimizer = SGD([{"params": model[0].parameters()}], lr=0.1)
+    with record() as trace:
+        model(X).mean().backward()
+        model[0].requires_grad_(True)
+        model(X).mean().backward()
+        optimizer.step()
+    assert story(trace, "SGD") == "ffbS"
+    assert trace.windows("SGD") == [1]
+
+
+def test_an_optimizer_that_the_block_makes_is_seen(model):
+    with record() as trace:
+        optimizer = SGD(model.parameters(), lr=0.1)
+        model(X).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert str(trace) == "SGD  f b S z"
+
+
+def test_parameters_that_the_block_adds_to_an_optimizer_change_their_lane():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    optimizer = SGD(model[1].parameters(), lr=0.1)
+    with record() as trace:
+        model[0](X).mean().backward()
+        optimizer.add_param_group({"params": model[0].parameters()})
+        model[0](X).mean().backward()
+        optimizer.step()
+    assert story(trace, "no optimizer") == "fb"
+    assert story(trace, "SGD") == "fbS"
+
+
+def test_tensors_outside_any_module_are_seen():
+    w = torch.ones(2, requires_grad=True)
+    optimizer = SGD([w], lr=0.1)
+    with record() as trace:
+        (w * 3).sum().backward()
+        torch.autograd.backward((w * 4).sum())
+        optimizer.step()
+    assert story(trace) == "bbS"
+    assert norms(trace, "backward") == [pytest.approx(18**0.5), pytest.approx(98**0.5)]
+
+
+def test_a_lane_that_is_not_there_is_an_error(model, optimizer):
+    with record() as trace:
+        model(X)
+    with pytest.raises(ValueError, match=r"no lane 'Adam' in this trace, only \['SGD'\]"):
+        trace.windows("Adam")
+
+
+def test_an_empty_trace_has_no_lanes_windows_or_leftovers():
+    with record() as trace:
+        pass
+    assert (trace.lanes, trace.windows(), trace.leftover(), str(trace)) == ([], [], 0, "")
+
+
+# One event for one call.
+
+
+def test_a_module_inside_a_module_is_one_forward(optimizer, model):
+    with record() as trace:
+        nn.Sequential(nn.Sequential(model), nn.Tanh())(X)
+    assert story(trace) == "f"
+
+
+def test_forwards_are_still_counted_after_one_that_failed(model, optimizer):
+    with record() as trace:
+        with pytest.raises(RuntimeError):
+            nn.Sequential(model)(torch.ones(3, 7))
+        model(X)
+    assert story(trace) == "ff"
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_is_one_forward_and_one_backward(reentrant):
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x):
+            for _ in range(2):  # one layer twice: its weights receive two gradients
+                x = checkpoint(self.layer, x, use_reentrant=reentrant)
+            return x
+
+    model = Checkpointed()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record() as trace:
+        for _ in range(2):
+            model(X.clone().requires_grad_()).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert story(trace) == "fbfbSz"
+
+
+def test_a_weight_that_is_used_twice_is_one_backward(model, optimizer):
+    with record() as trace:
+        (model(X) + model(2 * X)).mean().backward()
+    assert story(trace) == "ffb"
+
+
+def test_autograd_grad_makes_no_event(model, optimizer):
+    with record() as trace:
+        torch.autograd.grad(model(X).mean(), model.weight)
+        optimizer.step()
+    assert story(trace) == "fS"
+    assert trace.windows() == [0]
+
+
+def test_a_backward_that_fails_is_no_event_and_the_next_one_is(model, optimizer):
+    with record() as trace:
+        loss = model(X).mean()
+        loss.backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            loss.backward()
+        model(X).mean().backward()
+    assert story(trace) == "fbfb"
+
+
+def test_a_step_with_a_closure_comes_after_the_backwards_that_it_calls(model):
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(X) - 1).pow(2).mean()
+        loss.backward()
+        return loss
+
+    with record() as trace:
+        optimizer.step(closure)
+        optimizer.step(closure=closure)
+    told = story(trace)
+    assert told.count("S") == 2
+    assert told.startswith("fbzfb")
+    assert told.endswith("fbS")
+    assert trace.windows() == [1, 1]
+
+
+# Nothing is changed.
+
+
+def train(model):
+    optimizer = Adam(model.parameters(), lr=0.05)
+    for _ in range(3):
+        for _ in range(2):
+            nn.functional.mse_loss(model(torch.randn(4, 2)), torch.randn(4, 1)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+    return [p.detach() for p in model.parameters()] + [torch.get_rng_state()]
+
+
+def test_training_gives_the_same_bits_with_and_without_a_record():
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 1))
+    same = copy.deepcopy(model)
+    torch.manual_seed(1)
+    plain = train(model)
+    torch.manual_seed(1)
+    with record() as trace:
+        recorded = train(same)
+    assert str(trace) == "Adam  " + " ".join("fbfbcSz" * 3)
+    for one, other in zip(plain, recorded, strict=True):
+        assert torch.equal(one, other)
+
+
+def attached(model):
+    """All that record() attaches itself to."""
+    hooks = [
+        getattr(modules, name)
+        for name in dir(modules)
+        if name.startswith("_global_") and isinstance(getattr(modules, name), dict)
+    ]
+    hooks += [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
+    hooks += [p._post_accumulate_grad_hooks or {} for p in model.parameters()]
+    hooks += [p._backward_hooks or {} for p in model.parameters()]
+    return [torch.autograd.backward, torch.optim.Optimizer.add_param_group, *map(dict, hooks)]
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])
+def test_everything_is_detached_however_the_block_ends(model, optimizer, error):
+    before = attached(model)
+    try:
+        with record() as trace:
+            model(X).mean().backward()
+            assert attached(model) != before
+            if error:
+                raise error
+    except (RuntimeError, KeyboardInterrupt):
+        assert error
+    assert attached(model) == before
+    model(X).mean().backward()
+    assert story(trace) == "fb"
+
+
+def test_an_interrupt_in_mid_backward_detaches_everything(model, optimizer):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    handle = model.bias.register_hook(interrupt)
+    before = attached(model)
+    with pytest.raises(KeyboardInterrupt):
+        with record():
+            model(X).mean().backward()
+    assert attached(model) == before
+    handle.remove()
+
+
+def test_records_may_be_nested(model, optimizer):
+    before = attached(model)
+    with record() as outer:
+        model(X).mean().backward()
+        with record() as inner:
+            model(X).mean().backward()
+            optimizer.step()
+        optimizer.zero_grad()
+    assert story(outer) == "fbfbSz"
+    assert story(inner) == "fbS"
+    assert attached(model) == before
+
+
+def test_a_second_record_starts_anew(model, optimizer):
+    traces: list[Trace] = []
+    for _ in range(2):
+        with record() as trace:
+            model(X).mean().backward()
+            optimizer.step()
+        traces.append(trace)
+    assert [str(trace) for trace in traces] == ["SGD  f b S"] * 2

@@ -1,0 +1,276 @@
+"""The interactive parts: each output has HTML and plain text, and no widget's text is ever shown."""
+
+import re
+
+import IPython.display
+import pytest
+from ipywidgets import HTML, Dropdown, Image, SelectionSlider
+
+from course_utils import check, explore, plots, predict, progress, recall
+from course_utils.practice import ask
+from course_utils.practice.score import Score
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The bundles that have been displayed."""
+    bundles = []
+
+    def display(bundle, raw, metadata=None):
+        assert raw
+        assert bundle.keys() - {WIDGET} in ({"text/html", "text/plain"}, {"image/png", "text/plain"})
+        for kind in bundle.keys() & {"text/html", "text/plain"}:
+            assert not re.search(r"\w+\(|object at 0x", bundle[kind]), f"a repr in {kind}: {bundle[kind]}"
+        bundles.append(bundle)
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    return bundles
+
+
+@pytest.fixture
+def box(monkeypatch):
+    """The widget of the next output."""
+    widgets = []
+    monkeypatch.setattr(ask, "show_widget", lambda widget, *static: widgets.append(widget))
+    return lambda: widgets[-1]
+
+
+# predict and reveal
+
+
+def test_a_question_is_shown_as_a_widget_and_in_html_and_text(shown):
+    predict("Is 1 < 2?", ["yes & no", 3.5])
+    (bundle,) = shown
+    assert bundle[WIDGET]["model_id"]
+    assert "Is 1 &lt; 2?" in bundle["text/html"]
+    assert bundle["text/html"].index("yes &amp; no") < bundle["text/html"].index("3.5")
+    assert bundle["text/plain"] == "Predict: Is 1 < 2?\n  [ ] yes & no\n  [ ] 3.5"
+
+
+def test_a_question_offers_its_options_and_chooses_none(box):
+    guess = predict("Which?", ["a", "b"])
+    choice = box().children[1]
+    assert choice.options == ("a", "b")
+    assert guess.choice is None
+    choice.value = "b"
+    assert guess.choice == "b"
+
+
+@pytest.mark.parametrize("options", [[], ["one"], ["same", "same"], [1, "1"]])
+def test_a_question_without_two_different_options_is_an_error(options):
+    with pytest.raises(ValueError, match="at least two different options"):
+        predict("Which?", options)
+
+
+@pytest.mark.parametrize(
+    ("choice", "measured", "text"),
+    [
+        ("4", 4, "You predicted 4, and that is what was measured."),
+        ("4", [4], "You predicted 4, and that is what was measured."),
+        ("1", "4", "You predicted 1; measured: 4."),
+        (None, 4, "Measured: 4. (You made no prediction: choose one above first, and it is compared.)"),
+    ],
+    ids=["right", "right in a list", "wrong", "none"],
+)
+def test_the_reveal_compares_the_prediction_with_what_was_measured(shown, choice, measured, text):
+    guess = predict("How many times?", [1, 4])
+    guess.choice = choice
+    guess.reveal(measured)
+    assert shown[-1].keys() == {"text/html", "text/plain"}
+    assert shown[-1]["text/plain"] == text
+    assert text in shown[-1]["text/html"]
+
+
+@pytest.mark.parametrize("measured", [5, None, [], [1, 4]])
+def test_what_was_measured_must_be_one_of_the_options(shown, measured):
+    guess = predict("How many times?", [1, 4])
+    with pytest.raises(ValueError, match="none of the options"):
+        guess.reveal(measured)
+    assert len(shown) == 1
+
+
+# check
+
+
+@pytest.mark.parametrize(
+    ("answer", "bug", "beginning"),
+    [
+        (lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h), "", "Right. "),
+        (lambda f, w, h: (f(w + h) - f(w)) / h, "one-sided", "Not yet right (one-sided). "),
+        (lambda f, w, h: None, "not-attempted", "Not done yet. "),
+    ],
+    ids=["right", "wrong", "untouched"],
+)
+def test_a_check_shows_the_verdict_and_returns_it(monkeypatch, answer, bug, beginning):
+    bundles = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata: bundles.append(bundle))
+    verdict = check("slope", answer)
+    assert verdict.bug == bug
+    (bundle,) = bundles
+    assert bundle["text/plain"] == beginning + verdict.message[0].upper() + verdict.message[1:]
+    assert bundle["text/html"].startswith("<div")
+
+
+def test_a_check_of_an_unknown_exercise_is_an_error(shown):
+    with pytest.raises(ValueError, match="no exercise is called 'nothing'"):
+        check("nothing", print)
+    assert shown == []
+
+
+# recall and progress
+
+
+@pytest.fixture
+def score(monkeypatch):
+    """A score as at the beginning of a notebook."""
+    monkeypatch.setattr(ask, "_score", Score())
+    monkeypatch.setattr(ask, "_line", None)
+    return ask._score
+
+
+def test_cards_fold_their_answers_away(shown, score):
+    recall(("When is x < 0?", "Never & always."), ("Why?", "Because."))
+    cards, line = shown
+    assert cards["text/html"].count("<details") == 2
+    assert "<summary>When is x &lt; 0?</summary>" in cards["text/html"]
+    assert "Never &amp; always." in cards["text/html"]
+    assert cards["text/plain"] == "Q: When is x < 0?\nA: Never & always.\nQ: Why?\nA: Because."
+    assert WIDGET in cards
+    assert "2 cards" in line["text/plain"]
+
+
+def test_the_progress_line_says_what_waits_when_nothing_was_answered(shown, score):
+    predict("Which?", ["a", "b"]).reveal("a")
+    check("slope", lambda f, w, h: ...)
+    check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h), scored=False)
+    progress()
+    text = "Nothing answered yet here. Waiting for you: 1 prediction, 1 exercise, 0 cards."
+    assert shown[-1]["text/plain"] == text
+    assert text in shown[-1]["text/html"]
+    assert WIDGET in shown[-1]
+
+
+def test_the_progress_line_counts_along(box, score, monkeypatch):
+    boxes = []
+    monkeypatch.setattr(ask, "show_widget", lambda widget, *static: boxes.append(widget))
+    recall(("When?", "Now."), ("Why?", "Because."))
+    (_, line), (first, second) = boxes, boxes[0].children
+
+    def says(predictions, exercises, cards):
+        return f"So far here: predictions {predictions}; exercises {exercises}; cards {cards}." in line.value
+
+    guess, other = (predict(question, ["a", "b"]) for question in ("Which?", "Who?"))
+    guess.choice = "a"
+    assert says("0 right of 1 made (2 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    guess.reveal("a")
+    other.choice = "a"
+    other.reveal("b")
+    assert says("1 right of 2 made (2 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    other.choice = "b"
+    other.reveal("b")  # chosen after the measurement
+    assert says("1 right of 2 made (2 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    check("slope", lambda f, w, h: 0.0)
+    assert says("1 right of 2 made (2 asked)", "0 passed of 1 tried (1 set)", "0 known of 2")
+    check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))
+    assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "0 known of 2")
+    first.children[1].value = second.children[1].value = True
+    assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "2 known of 2")
+    second.children[1].value = False
+    assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "1 known of 2")
+
+
+def test_a_bug_to_find_is_an_exercise_of_its_own_tried_once_it_is_mended(box, score):
+    def right(f, w, h):
+        return (f(w + h) - f(w - h)) / (2 * h)
+
+    check("slope", right)
+    for loop in (lambda f, w, h: 0.0, None, lambda f, w, h: ...):
+        check("slope", loop, find_the_bug=True)
+        assert "exercises 1 passed of 1 tried (2 set)" in score.text()
+    check("slope", right, scored=False, find_the_bug=True)
+    assert "exercises 1 passed of 1 tried (2 set)" in score.text()
+    check("slope", right, find_the_bug=True)
+    assert "exercises 2 passed of 2 tried (2 set)" in score.text()
+
+
+def test_a_cell_that_is_run_again_asks_and_deals_anew(box, score):
+    for _ in range(2):
+        predict("Which?", ["a", "b"]).choice = "a"
+        recall(("When?", "Now."))
+    assert "0 right of 1 made (1 asked)" in score.text()
+    assert "0 known of 1" in score.text()
+    predict("Which?", ["a", "b"])
+    assert score.text().startswith("Nothing answered yet")
+
+
+# explore
+
+
+def draw(steps, rate=1):
+    if steps == 13:
+        raise RuntimeError("no <13>")
+    return plots.bars({"steps": steps, "rate": rate}, "number")
+
+
+def shown_in(box):
+    *sliders, picture = box.children
+    assert all(isinstance(slider, SelectionSlider | Dropdown) for slider in sliders)
+    return {slider.description: slider for slider in sliders}, picture
+
+
+def test_a_figure_with_sliders_stands_as_a_picture_and_a_text_where_no_kernel_is_live(shown):
+    explore(draw, steps=[1, 2, 4], rate=[0.1, 1.0])
+    (bundle,) = shown
+    text = "Sliders: steps from 1 to 4; rate from 0.1 to 1.0. They move when this cell has been run."
+    assert bundle["text/plain"] == text
+    assert isinstance(bundle["image/png"], bytes)
+    assert bundle["image/png"] == plots.png(draw(1, 0.1))
+    assert WIDGET in bundle
+
+
+def test_choices_are_listed_where_no_kernel_is_live(shown):
+    explore(lambda n, name, zero: draw(n, 1.0), n=[4, 1, 2], name=["plain", "adam", "lion"], zero=[True, False])
+    text = "Sliders: n from 1 to 4; name plain / adam / lion; zero True / False. They move when this cell has been run."
+    assert shown[0]["text/plain"] == text
+
+
+def test_a_figure_that_cannot_be_drawn_stands_as_its_error(shown):
+    explore(draw, steps=[13, 1])
+    (bundle,) = shown
+    assert bundle["text/html"] == "<pre>RuntimeError: no &lt;13&gt;</pre>"
+
+
+def test_a_slider_that_moves_draws_the_figure_again(box):
+    explore(draw, steps=[1, 2, 4], rate=[0.1, 1.0])
+    sliders, picture = shown_in(box())
+    assert isinstance(picture, Image)
+    assert picture.value == plots.png(draw(1, 0.1))
+    sliders["steps"].value = 4
+    assert picture.value == plots.png(draw(4, 0.1))
+
+
+def test_numbers_are_in_order_on_a_slider_and_begin_with_the_first_given(box):
+    explore(lambda n, name, zero: draw(n, 1.0), n=[4, 1, 2], name=["plain", "adam"], zero=[True, False])
+    sliders, _ = shown_in(box())
+    assert (sliders["n"].options, sliders["n"].value) == ((1, 2, 4), 4)
+    assert sliders["name"].options == ("plain", "adam")
+    assert [type(slider) for slider in sliders.values()] == [SelectionSlider, Dropdown, Dropdown]
+
+
+def test_an_error_of_draw_is_shown_in_place_of_the_figure_until_the_slider_moves_on(box):
+    explore(draw, steps=[13, 1])
+    sliders, picture = shown_in(box())
+    assert isinstance(picture, HTML)
+    assert picture.value == "<pre>RuntimeError: no &lt;13&gt;</pre>"
+    sliders["steps"].value = 1
+    assert isinstance(shown_in(box())[1], Image)
+    sliders["steps"].value = 13
+    assert isinstance(shown_in(box())[1], HTML)
+
+
+@pytest.mark.parametrize(("options", "named"), [({}, "none"), ({"step": [1]}, "step")])
+def test_options_that_draw_does_not_take_are_an_error(options, named):
+    with pytest.raises(ValueError, match=named):
+        explore(draw, **options)

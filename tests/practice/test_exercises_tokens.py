@@ -1,0 +1,425 @@
+"""The judge "accumulate_tokens": right answers pass in whatever style, wrong ones are rejected by their bug's name.
+
+The wrong loops are those of public projects; `owner/repo#n` is an issue, `owner/repo!n` a pull request.
+"""
+
+import math
+from collections import deque
+from functools import cache
+
+import pytest
+import torch
+from mutations import assert_mutations_are_judged_by_their_results
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from course_utils import windows
+from course_utils.practice.exercises import judge
+
+EXERCISE = "accumulate_tokens"
+
+
+def tokens(batch):
+    return int((batch[1] != -100).sum())
+
+
+def token_loss(model, batch, reduction="mean"):
+    inputs, targets = batch
+    return cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction=reduction)
+
+
+def accumulate_tokens(model, batches, optimizer, n):
+    losses = []
+    optimizer.zero_grad()
+    for window in windows(batches, n):
+        total = sum(tokens(batch) for batch in window)
+        if total > 0:
+            window_loss = 0.0
+            for batch in window:
+                if tokens(batch) > 0:
+                    loss = token_loss(model, batch) * tokens(batch) / total
+                    loss.backward()
+                    window_loss += loss.item()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(window_loss)
+    return losses
+
+
+def sums_over_the_total(model, batches, optimizer, n):
+    losses = []
+    for start in range(0, len(batches), n):
+        window = batches[start : start + n]
+        total = torch.cat([targets.flatten() for _, targets in window]).ne(-100).sum()
+        if total:
+            optimizer.zero_grad()
+            parts = []
+            for batch in window:
+                parts.append(token_loss(model, batch, "sum") / total)
+                parts[-1].backward()
+                parts[-1] = parts[-1].detach()
+            optimizer.step()
+            losses.append(sum(parts))
+    model.zero_grad()
+    return torch.stack(losses)
+
+
+def divides_the_gradient_at_the_end(model, batches, optimizer, n):
+    waiting = deque(batches)
+    while waiting:
+        optimizer.zero_grad(set_to_none=False)
+        seen, logged = 0, 0.0
+        for _ in range(min(n, len(waiting))):
+            inputs, targets = waiting.popleft()
+            for row, answer in zip(inputs, targets, strict=True):  # word by word, without any padding
+                kept = answer != -100
+                if kept.any():
+                    loss = cross_entropy(model(row[kept]), answer[kept], reduction="sum")
+                    loss.backward()
+                    seen, logged = seen + int(kept.sum()), logged + loss.item()
+        if seen:
+            for p in model.parameters():
+                p.grad /= seen
+            optimizer.step()
+            yield logged / seen
+
+
+def steps_with_none_in_an_empty_window(model, batches, optimizer, n):
+    losses = []
+    optimizer.zero_grad()
+    for window in windows(batches, n):
+        total = max(sum(map(tokens, window)), 1)
+        logged = 0.0
+        for inputs, targets in window:
+            mask = targets != -100
+            if mask.any():
+                each = cross_entropy(model(inputs).transpose(1, 2), targets, reduction="none")
+                loss = (each * mask).sum() / total
+                loss.backward()
+                logged += loss.item()
+        optimizer.step()  # where every .grad is None this does nothing
+        optimizer.zero_grad()
+        losses += [logged] if logged else []
+    return losses
+
+
+RIGHT = [
+    accumulate_tokens,
+    sums_over_the_total,
+    divides_the_gradient_at_the_end,
+    steps_with_none_in_an_empty_window,
+]
+
+
+@pytest.mark.parametrize("right", RIGHT)
+def test_right_answers_pass(right):
+    verdict = judge(EXERCISE, right)
+    assert verdict.passed, verdict.message
+
+
+def test_a_right_answer_passes_where_float64_is_the_default():
+    torch.set_default_dtype(torch.float64)
+    assert judge(EXERCISE, accumulate_tokens).passed
+
+
+# Wrong answers.
+
+WRONG = []
+
+
+def wrong(bug, *public):
+    def keep(answer):
+        WRONG.append(pytest.param(answer, bug, id=f"{bug}: {answer.__name__} {' '.join(public)}"))
+        return answer
+
+    return keep
+
+
+def loop(weigh, valid=tokens, zero_first=True, step_when_empty=False, log=None):
+    """A loop that is right but for `weigh(batch, window, n)`, the factor of a micro-batch's mean loss."""
+
+    def answer(model, batches, optimizer, n):
+        losses = []
+        if zero_first:
+            optimizer.zero_grad()
+        for window in windows(batches, n):
+            if not any(map(tokens, window)) and not step_when_empty:
+                continue
+            means, logged = [], 0.0
+            for batch in window:
+                if valid(batch):
+                    means.append(token_loss(model, batch))
+                    loss = means[-1] * weigh(batch, window, n)
+                    loss.backward()
+                    logged += loss.item()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(log(means, window, n) if log else logged)
+        return losses
+
+    return answer
+
+
+def by_tokens(batch, window, n):
+    return tokens(batch) / sum(map(tokens, window))
+
+
+wrong(
+    "token-weights", "huggingface/trl#2175", "huggingface/transformers#24725", "meta-pytorch/torchtune!1875",
+    "pytorch/torchtitan!2206",
+)(loop(lambda batch, window, n: 1 / len(window)))  # fmt: skip
+wrong("token-weights", "verl-project/verl#5625")(
+    loop(lambda batch, window, n: len(batch[0]) / sum(len(inputs) for inputs, _ in window))
+)
+wrong("token-weights")(loop(lambda batch, window, n: batch[1].numel() / sum(t.numel() for _, t in window)))
+wrong("token-weights")(loop(lambda b, window, n: b[0].count_nonzero() / sum(i.count_nonzero() for i, _ in window)))
+wrong("loss-scale")(loop(lambda batch, window, n: 1))
+wrong("loss-scale", "huggingface/transformers#35438")(loop(lambda *a: by_tokens(*a) * len(a[1])))
+wrong("loss-scale", "Lightning-AI/pytorch-lightning#19987", "jingyaogong/minimind#749", "modelscope/ms-swift!10084")(
+    loop(lambda batch, window, n: by_tokens(batch, window, n) * len(window) / n)
+)
+wrong("loss-scale", "radixark/miles!2796")(
+    loop(lambda batch, window, n: tokens(batch) / sum(max(tokens(b), 1) for b in window))
+)
+wrong("nan", "pytorch/pytorch#70348")(loop(by_tokens, valid=lambda batch: True))
+wrong("nan")(loop(lambda b, w, n: tokens(b) / max(sum(map(tokens, w)), 1), valid=lambda b: True, step_when_empty=True))
+wrong("stale-gradients", "karpathy/llm.c!548")(loop(by_tokens, zero_first=False))
+wrong("token-weights", "pytorch/torchtitan!4167")(
+    loop(by_tokens, log=lambda means, w, n: sum(means).item() / len(means))
+)
+wrong("wrong-loss")(loop(by_tokens, log=lambda means, window, n: sum(means).item()))
+wrong("wrong-loss")(loop(by_tokens, log=lambda means, window, n: means[-1].item()))
+wrong("not-attempted")(lambda *a: accumulate_tokens(*a) and None)
+wrong("not-attempted")(lambda *a: [])
+wrong("wrong-type")(lambda *a: sum(accumulate_tokens(*a)))
+wrong("wrong-type")(lambda *a: [None if math.isnan(x) else "x" for x in accumulate_tokens(*a)])
+wrong("wrong-length")(lambda *a: [*accumulate_tokens(*a), 0.0])
+wrong("raises")(lambda model, batches, optimizer, n: 1 / 0)
+
+
+@wrong("nan")
+def masks_by_hand_without_a_guard(model, batches, optimizer, n):
+    losses = []
+    optimizer.zero_grad()
+    for window in windows(batches, n):
+        total, logged = sum(map(tokens, window)), 0.0
+        if total:
+            for inputs, targets in window:
+                mask = targets != -100
+                each = cross_entropy(model(inputs).transpose(1, 2), targets.clamp(min=0), reduction="none")
+                loss = (each * mask).sum() / mask.sum() * (mask.sum() / total)
+                loss.backward()
+                logged += loss.item()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(logged)
+    return losses
+
+
+@wrong("empty-step")
+def guards_the_total_and_steps_with_zeros(model, batches, optimizer, n):
+    losses = []
+    optimizer.zero_grad()
+    for window in windows(batches, n):
+        total = max(sum(map(tokens, window)), 1)
+        parts = [token_loss(model, batch, "sum") / total for batch in window]
+        for part in parts:
+            part.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(sum(parts).item())
+    return losses
+
+
+@wrong("leftover-gradients")
+def never_steps_a_short_window(model, batches, optimizer, n):
+    losses = []
+    optimizer.zero_grad()
+    for window in windows(batches, n):
+        parts = [token_loss(model, batch) * by_tokens(batch, window, n) for batch in window]
+        sum(parts).backward()
+        if len(window) == n:
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(sum(parts).item())
+    return losses
+
+
+@wrong("leftover-gradients")
+def never_steps(model, batches, optimizer, n):
+    return [token_loss(model, batch).backward() for batch in batches]
+
+
+@wrong("irregular-window")
+def steps_after_every_micro_batch(model, batches, optimizer, n):
+    return accumulate_tokens(model, batches, optimizer, 1)
+
+
+@wrong("irregular-window", "rasbt/LLMs-from-scratch#299")
+def steps_where_i_modulo_n_is_0(model, batches, optimizer, n):
+    for i, batch in enumerate(batches):
+        (token_loss(model, batch) / n).backward()
+        if i % n == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    return [0.0]
+
+
+@wrong("discarded-gradients", "bytetriper/RAE#67")
+def zeroes_before_every_backward(model, batches, optimizer, n):
+    for window in windows(batches, n):
+        for batch in window:
+            optimizer.zero_grad()
+            (token_loss(model, batch) * by_tokens(batch, window, n)).backward()
+        optimizer.step()
+    return [0.0]
+
+
+@wrong("discarded-gradients")
+def zeroes_before_the_step(model, batches, optimizer, n):
+    for window in windows(batches, n):
+        for batch in window:
+            (token_loss(model, batch) * by_tokens(batch, window, n)).backward()
+        optimizer.zero_grad()
+        optimizer.step()
+    return [0.0]
+
+
+@wrong("stale-gradients", "pytorch/pytorch#47175")
+def never_zeroes(model, batches, optimizer, n):
+    for window in windows(batches, n):
+        for batch in window:
+            (token_loss(model, batch) * by_tokens(batch, window, n)).backward()
+        optimizer.step()
+    return [0.0]
+
+
+@wrong("held-graphs", "meta-pytorch/torchtune!1917")
+def adds_the_losses_for_one_backward(model, batches, optimizer, n):
+    losses = []
+    for window in windows(batches, n):
+        total = sum(map(tokens, window))
+        if total:
+            optimizer.zero_grad()
+            loss = sum(token_loss(model, batch, "sum") for batch in window) / total
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    optimizer.zero_grad()
+    return losses
+
+
+@pytest.mark.parametrize(("answer", "bug"), WRONG)
+def test_a_wrong_answer_is_rejected_by_the_name_of_its_bug(answer, bug):
+    verdict = judge(EXERCISE, answer)
+    assert verdict.bug == bug, verdict.message
+    assert verdict.message
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (loop(lambda batch, window, n: 1 / len(window)), "count [4.0, 0.5, 2.0, 0.8] times"),
+        (loop(lambda batch, window, n: len(batch[0]) / sum(len(i) for i, _ in window)), "by their sequences"),
+        (loop(lambda batch, window, n: batch[1].numel() / sum(t.numel() for _, t in window)), "padding and masked"),
+        (loop(lambda batch, window, n: by_tokens(batch, window, n) * len(window) / n), "not by N"),
+        (loop(by_tokens, valid=lambda batch: True), "0 times nan is nan"),
+    ],
+)
+def test_the_message_shows_the_evidence(answer, words):
+    message = judge(EXERCISE, answer).message
+    assert words in message
+    assert message.startswith("micro-batches of [")
+
+
+class Unprintable:
+    def __call__(self, *_):
+        return self
+
+    def __repr__(self):
+        raise RuntimeError("not even this")
+
+
+JUNK = [
+    None, 3, "def f(): ...", [Unprintable()], lambda: 0, lambda *_: None, lambda *_: ..., lambda *_: "text",
+    lambda *_: math.nan, lambda *_: 1j, lambda *_: torch.ones(2), Unprintable(), lambda *_: [None, "x"], dict, print,
+    lambda *_: torch.set_grad_enabled(False), lambda *a: a[1].clear(), lambda *_: iter(lambda: 0.0, 1.0),
+    lambda *a: a[0].double().requires_grad_(False), lambda model, *_: model.weight.data.fill_(math.nan),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("junk", range(len(JUNK)))
+def test_junk_is_rejected_and_never_raises(junk):
+    dtype, random_state = torch.get_default_dtype(), torch.get_rng_state()
+    verdict = judge(EXERCISE, JUNK[junk])
+    assert verdict.bug
+    assert verdict.message
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == dtype
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_an_untouched_stub_is_not_attempted():
+    def stub(model, batches, optimizer, n):
+        for _window in windows(batches, n):
+            ...
+
+    assert judge(EXERCISE, stub).bug == "not-attempted"
+
+
+# Mutations. Whether one changes a result is found out without the judge: on random data, against the reference.
+
+
+def trained(answer, n, seed, is_dirty):
+    """The losses of two epochs, and all parameters after them."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Embedding(4, 2), nn.Tanh(), nn.Linear(2, 4)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.5)
+    if is_dirty:
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+    batches = []
+    for words in (2, 1, 3, 1, 2, 2, 1):
+        inputs, targets = torch.randint(4, (words, 5)), torch.randint(4, (words, 5))
+        targets[torch.arange(5) >= torch.randint(1, 6, (words, 1))] = -100
+        batches.append((inputs, targets))
+    batches[6][1][:, 1:] = -100  # a window with one token
+    for masked in (1, 4, 5) if n == 2 else (3,):
+        batches[masked][1].fill_(-100)
+    losses = [float(loss) for _ in range(2) for loss in answer(model, batches, optimizer, n)]
+    return losses + torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
+
+
+def outcome(*case):
+    try:
+        return trained(*case)
+    except Exception as error:
+        return type(error).__name__
+
+
+CASES = [(1, 0, False), (2, 1, True), (3, 2, False), (9, 3, False)]
+
+
+@cache
+def right_outcomes():
+    return [outcome(accumulate_tokens, *case) for case in CASES]
+
+
+def changes_a_result(answer):
+    for case, want in zip(CASES, right_outcomes(), strict=True):
+        got = outcome(answer, *case)
+        if isinstance(got, str) or len(got) != len(want):
+            return True
+        if not all(math.isclose(g, w, rel_tol=1e-9, abs_tol=1e-10) for g, w in zip(got, want, strict=True)):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("right", RIGHT)
+def test_right_answers_agree_with_each_other(right):
+    assert not changes_a_result(right)
+
+
+@pytest.mark.mutations
+def test_a_mutation_is_rejected_if_and_only_if_it_changes_a_result():
+    assert_mutations_are_judged_by_their_results(EXERCISE, accumulate_tokens, changes_a_result, at_least=30)

@@ -1,0 +1,172 @@
+"""The editions for Colab: all that they need is in them, no link is dead, nothing is given away."""
+
+import base64
+import copy
+import io
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from course_utils import data
+from course_utils.publish import colab
+from course_utils.publish.colab import build, edition, hosted
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "notebooks").glob("*.ipynb")}
+
+each_notebook = pytest.mark.parametrize("name", sorted(NOTEBOOKS))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def packed_once():
+    """The package is compressed once for each set of files."""
+    original = colab._archive
+    packed = cache(lambda files: original(files))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(colab, "_archive", lambda files: packed(tuple(files)))
+        yield
+
+
+def prose(notebook) -> str:
+    return "\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+
+
+@each_notebook
+def test_an_edition_is_small_has_no_outputs_and_installs_nothing(name):
+    made = edition(NOTEBOOKS[name], name)
+    assert len(json.dumps(made)) < 1_500_000
+    for cell in made["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+            assert not re.search(r"^\s*[!%]|\bpip\b", "".join(cell["source"]), flags=re.M)
+        assert "instructor" not in cell["metadata"].get("tags", [])
+
+
+@each_notebook
+def test_what_is_folded_in_jupyterlab_is_folded_in_colab(name):
+    for cell in edition(NOTEBOOKS[name], name)["cells"]:
+        if cell["metadata"].get("jupyter", {}).get("source_hidden"):
+            assert cell["metadata"]["cellView"] == "form"
+            assert "".join(cell["source"]).startswith("# @title ")
+
+
+@each_notebook
+def test_without_a_repository_there_is_no_badge_and_no_link_to_a_file(name):
+    text = prose(edition(NOTEBOOKS[name], name))
+    assert "colab.research.google.com" not in text
+    assert not re.findall(r"\]\((?!https?://|#)[^)]*\)", text)
+    assert "badge" not in text
+
+
+@each_notebook
+def test_with_a_repository_the_badge_and_the_links_lead_to_editions_in_it(name):
+    made = edition(NOTEBOOKS[name], name, "somebody/course")
+    text = prose(made)
+    at = "https://colab.research.google.com/github/somebody/course/blob/colab/"
+    title = "".join(made["cells"][0]["source"])
+    assert re.match(
+        rf"# .+\n\n\[!\[Open in Colab\]\(\S+\.svg\)\]\({re.escape(at)}{name}\.ipynb\)\n\n\*\*\d\d minutes", title
+    )
+    assert not re.findall(r"\]\((?!https?://|#)[^)]*\)", text)
+    linked = set(re.findall(rf"{re.escape(at)}(\w+)\.ipynb", text))
+    assert linked <= NOTEBOOKS.keys()
+    assert len(linked) > 1
+
+
+def test_the_notebook_itself_is_left_as_it_is():
+    before = copy.deepcopy(NOTEBOOKS["02_zeroing"])
+    edition(NOTEBOOKS["02_zeroing"], "02_zeroing", "somebody/course")
+    assert NOTEBOOKS["02_zeroing"] == before
+
+
+def test_the_repository_is_one_setting_of_pyproject(tmp_path):
+    pyproject = tmp_path / "pyproject.toml"
+    for written, read in (("", ""), ("[tool.course]\n", ""), ('[tool.course]\nrepository = ""', "")):
+        pyproject.write_text(written)
+        assert hosted(pyproject) == read
+    pyproject.write_text('[tool.course]\nrepository = "somebody/course"')
+    assert hosted(pyproject) == "somebody/course"
+    pyproject.write_text('[tool.course]\nrepository = "https://example.org/course"')
+    with pytest.raises(ValueError, match='must be "owner/name" or ""'):
+        hosted(pyproject)
+    hosted(ROOT / "pyproject.toml")
+
+
+@pytest.mark.parametrize(("name", "digits", "words"), [("02_zeroing", 360, 0), ("03d_tokens", 0, 63875)])
+def test_in_an_empty_folder_the_first_cells_bring_the_package_and_its_data(name, digits, words, tmp_path):
+    cells = [cell["source"] for cell in edition(NOTEBOOKS[name], name)["cells"] if cell["cell_type"] == "code"]
+    first, set_up = ("".join(source) for source in cells[:2])
+    (tmp_path / "first.py").write_text(first, encoding="utf-8")
+    (tmp_path / "set_up.py").write_text(set_up, encoding="utf-8")
+    code = f"""
+import sys, tempfile
+tempfile.tempdir = {str(tmp_path)!r}
+before = len(sys.path)
+for cell in ("first.py", "first.py", "set_up.py", "first.py", "set_up.py"):  # running them again changes nothing
+    exec(open(cell, encoding="utf-8").read(), globals())
+assert len(sys.path) == before + 1
+import course_utils
+assert course_utils.__file__.startswith({str(tmp_path)!r}), course_utils.__file__
+for load, expected in ((lambda: course_utils.digits("test")[0], {digits}), (course_utils.words, {words})):
+    try:
+        found = len(load())
+    except course_utils.data.DataError:
+        found = 0
+    assert found == expected
+"""
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+@each_notebook
+def test_every_file_that_a_notebook_reads_is_packed(name):
+    made = edition(NOTEBOOKS[name], name)["cells"]
+    code = ["".join(cell["source"]) for cell in made if cell["cell_type"] == "code"]
+    packed = zipfile.ZipFile(io.BytesIO(base64.b64decode(code[0].split('"""')[1])))
+    described = json.loads(packed.read("course_utils/_data/manifest.json"))
+    assert {f"course_utils/_data/{file}" for file in described} <= set(packed.namelist())
+    read = set(re.findall(r'\bread\("(.*?)"\)', "\n".join(code[1:])))
+    assert read <= described.keys()
+    if "measurements/" in "".join(code[1:]):  # of each device that was measured
+        assert {file for file in data.manifest() if file.startswith("measurements/")} <= described.keys()
+
+
+def test_the_final_test_takes_its_cards_along(tmp_path):
+    notebook = copy.deepcopy(NOTEBOOKS["02_zeroing"])
+    calls = "from course_utils.practice.final import final_test\n\nfinal_test(1)"
+    notebook["cells"].append({"cell_type": "code", "metadata": {}, "source": calls})
+    first = next(cell for cell in edition(notebook, "x")["cells"] if cell["cell_type"] == "code")
+    (tmp_path / "first.py").write_text(first["source"], encoding="utf-8")
+    code = f"""
+import tempfile
+tempfile.tempdir = {str(tmp_path)!r}
+exec(open("first.py", encoding="utf-8").read())
+from course_utils.practice import final
+assert final.__file__.startswith({str(tmp_path)!r})
+print(final.as_text(final.draw(1), 1))
+"""
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    from course_utils.practice import final
+
+    assert run.stdout == final.as_text(final.draw(1), 1) + "\n", run.stderr
+
+
+def test_the_command_writes_the_editions_it_is_asked_for(tmp_path, capsys):
+    assert colab.main(["--out", str(tmp_path / "new" / "folder"), "--notebooks", "02_zeroing", "00_start"]) == 0
+    assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == {"02_zeroing.ipynb", "00_start.ipynb"}
+    assert "02_zeroing.ipynb  " in capsys.readouterr().out
+    assert colab.main(["--out", str(tmp_path), "--notebooks", "02_zeroing", "nothing"]) == 2
+    assert "no such notebook" in capsys.readouterr().err
+    assert not (tmp_path / "02_zeroing.ipynb").exists()
+
+
+def test_the_same_notebooks_make_the_same_editions(tmp_path):
+    one, other = (build(tmp_path / folder, ["01_gradients"])[0].read_bytes() for folder in "ab")
+    assert one == other

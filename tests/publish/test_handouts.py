@@ -1,0 +1,614 @@
+"""The handouts: what each edition shows and keeps back, a cheat sheet of one page, plans that add up, whole files."""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from course_utils import mlp, train_epoch, windows
+from course_utils.audit.rules import RULES
+from course_utils.publish.handouts import HandoutError, breaks, build, cells, cheatsheet, editions, plans, press
+from course_utils.publish.handouts.__main__ import NOTHING_WRITTEN, WRITTEN, main
+from course_utils.zoo import ZOO
+
+pytestmark = pytest.mark.skipif(
+    not (find_spec("pypandoc") and find_spec("typst")), reason='needs the extra: pip install -e ".[handouts]"'
+)
+
+ROOT = Path(__file__).parents[2]
+PATHS = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+RAW = {name: json.loads(path.read_text(encoding="utf-8"))["cells"] for name, path in PATHS.items()}
+BOOKS = {name: cells.read(path) for name, path in PATHS.items()}
+
+each_notebook = pytest.mark.parametrize("name", PATHS)
+
+
+def learner(name):
+    return editions.markdown(BOOKS[name], "learner")
+
+
+def instructor(name):
+    return editions.markdown(BOOKS[name], "instructor")
+
+
+def tags(cell):
+    return cell["metadata"].get("tags", [])
+
+
+def hidden(cell):
+    return cell["metadata"].get("jupyter", {}).get("outputs_hidden", False)
+
+
+def outputs(cell, kind):
+    """What a cell has printed, or the images that it shows."""
+    if kind == "text":
+        return ["".join(output["text"]).rstrip("\n") for output in cell["outputs"] if "text" in output]
+    return [base64.b64decode("".join(o["data"][kind])) for o in cell["outputs"] if kind in o.get("data", {})]
+
+
+def code_cells(name):
+    return [cell for cell in RAW[name] if cell["cell_type"] == "code"]
+
+
+def pages(pdf):
+    return len(re.findall(rb"/Type\s*/Page\b", pdf))
+
+
+def text_of(pdf):
+    """The text of a PDF, where poppler is installed."""
+    if not shutil.which("pdftotext"):
+        pytest.skip("pdftotext is not installed")
+    return subprocess.run(["pdftotext", "-layout", pdf, "-"], capture_output=True, check=True).stdout.decode()
+
+
+# What each edition shows
+
+
+@each_notebook
+def test_the_learner_gets_no_solution_and_the_instructor_every_one(name):
+    elsewhere = {
+        line.strip() for c in RAW[name] if "solution" not in tags(c) for line in "".join(c["source"]).splitlines()
+    }
+    shown, (full, _) = {line.strip() for line in learner(name)[0].splitlines()}, instructor(name)
+    for cell in code_cells(name):
+        if "solution" in tags(cell):
+            source = "".join(cell["source"])
+            own = {line.strip() for line in source.splitlines()} - elsewhere
+            assert own, "a solution that says nothing of its own cannot be told from its stub"
+            assert not own & shown
+            assert source in full
+
+
+@each_notebook
+def test_a_loop_with_a_bug_to_find_is_printed_without_the_verdict_that_names_it(name):
+    text, _ = learner(name)
+    for cell in code_cells(name):
+        if "find-the-bug" in tags(cell):
+            (verdict,) = ["".join(o["data"]["text/plain"]) for o in cell["outputs"] if "data" in o]
+            assert verdict.startswith("Not yet right (")
+            assert "".join(cell["source"]).replace("  # fmt: skip", "") in text
+            for said in (verdict, editions.verbatim(verdict), verdict.split(". ", 1)[1]):
+                assert said not in text
+
+
+@each_notebook
+def test_the_learner_gets_no_answers_and_the_instructor_all(name):
+    (text, _), (full, _) = learner(name), instructor(name)
+    said = "\n".join("".join(cell["source"]) for cell in RAW[name] if cell["cell_type"] == "markdown")
+    for part in BOOKS[name].parts:
+        for question, answer in part.pairs if part.kind == "cards" else []:
+            assert editions.verbatim(question) in text
+            assert editions.verbatim(question) in full
+            assert editions.verbatim(answer) in full
+            assert editions.verbatim(answer) not in text or answer in said or len(answer) < 12
+    assert "{.ticked}" not in text
+
+
+@each_notebook
+def test_every_prediction_is_a_box_per_option_and_the_measured_one_is_ticked_for_the_instructor(name):
+    (text, _), (full, _) = learner(name), instructor(name)
+    stored = ["".join(o["data"]["text/plain"]) for c in code_cells(name) for o in c["outputs"] if "data" in o]
+    asked = [plain.split("\n  [ ] ") for plain in stored if plain.startswith("Predict: ")]
+    measured = [re.match(r"Measured: (.*)\. \(You", plain)[1] for plain in stored if plain.startswith("Measured: ")]
+    assert text.count("[]{.open}") == sum(len(options) for _, *options in asked)
+    ticked = re.findall(r"^- \[\]\{\.ticked\} (.*)$", full, flags=re.M)
+    assert sorted(ticked) == sorted(map(editions.verbatim, measured))
+    assert text.count("[]{.blank}") == len(asked)  # room for what was measured
+
+
+@each_notebook
+def test_what_answers_a_prediction_is_not_printed_for_learners(name):
+    (text, _), (full, _) = learner(name), instructor(name)
+    for cell in code_cells(name):
+        for printed in outputs(cell, "text"):
+            assert printed in full
+            if "solution" not in tags(cell):
+                assert (f"```output\n{printed}\n" in text) != hidden(cell)
+        if hidden(cell) and "solution" not in tags(cell):
+            for assertion in re.findall(r"^assert .*", "".join(cell["source"]), flags=re.M):
+                assert assertion not in text
+                assert assertion in full
+
+
+def drawn_on_paper(name):
+    """The code cells, without those whose sliders draw again what their section has drawn before."""
+    cells, drawn = [], False
+    for cell in RAW[name]:
+        source = "".join(cell["source"])
+        drawn &= not (cell["cell_type"] == "markdown" and re.search(r"^## ", source, flags=re.M))
+        if cell["cell_type"] == "code" and not ("explore(" in source and drawn):
+            cells.append(cell)
+            drawn |= bool(outputs(cell, "image/png"))
+    return cells
+
+
+@each_notebook
+def test_every_figure_is_there_sharp_enough_to_print(name):
+    (_, shown), (_, all_of_them) = learner(name), instructor(name)
+    cells = drawn_on_paper(name)
+    assert list(all_of_them.values()) == [png for cell in cells for png in outputs(cell, "image/png")]
+    assert list(shown.values()) == [png for cell in cells if not hidden(cell) for png in outputs(cell, "image/png")]
+    for part in BOOKS[name].parts:
+        if part.kind == "figure":
+            pixels = int.from_bytes(part.png[16:20], "big")
+            assert pixels / part.inches >= 200  # and the page makes it smaller, never larger
+
+
+@each_notebook
+def test_every_claim_and_every_number_that_its_cell_prints_are_in_the_instructors_handout(name):
+    text, _ = instructor(name)
+    for cell in code_cells(name):
+        for tag in tags(cell):
+            if tag.startswith("claim:"):
+                claim = tag.removeprefix("claim:")
+                assert f"**Evidence** `{claim}`" in text
+                assert editions.verbatim(editions.facts()[claim]["statement"]) in text
+                for printed in outputs(cell, "text"):
+                    assert set(re.findall(r"\d[\d,.]*", printed)) <= set(re.findall(r"\d[\d,.]*", text))
+
+
+@each_notebook
+def test_no_text_of_a_widget_and_no_raw_html_is_printed(name):
+    for text, _ in (learner(name), instructor(name)):
+        outside = re.sub(r"^(`{3,}).*?^\1$", "", text, flags=re.M | re.S)  # code may say what it likes
+        assert not re.findall(r"\b(VBox|HTML|RadioButtons|Figure)\(|</?(details|summary|div|table)\b", outside)
+
+
+@each_notebook
+def test_the_instructor_gets_notes_and_minutes_and_the_learner_does_not(name):
+    (text, _), (full, _) = learner(name), instructor(name)
+    assert "**Listen for**" in full
+    assert "**Listen for**" not in text
+    assert full.count("{.minutes}") == len(BOOKS[name].sections)
+    assert "{.minutes}" not in text
+
+
+@each_notebook
+def test_what_explains_an_answer_is_a_note_at_the_end_of_the_learners_handout(name):
+    (text, _), (full, _) = learner(name), instructor(name)
+    body, _, notes = text.partition("## Read after measuring")
+    assert "Read after measuring" not in full
+    assert "What it means" not in full
+    pointers = re.findall(r"What it means: note (\d+) at the end", body)
+    assert pointers == re.findall(r"^\*\*Note (\d+)\*\*", notes, flags=re.M) != []
+    parts = BOOKS[name].parts
+    for part, following in pairwise(part for part in parts if part.kind in ("measured", "prose")):
+        if part.kind == "measured" and following.kind == "prose":
+            first = following.text.split("\n\n")[0]
+            assert first not in body
+            assert first in notes
+            assert first in full
+
+
+@each_notebook
+def test_no_code_of_the_learners_handout_says_what_is_revealed(name):
+    (text, _), (full, _) = learner(name), instructor(name)
+    assert set(re.findall(r"\.reveal\(.*", text)) <= {".reveal(...)"}
+    assert ".reveal(...)" not in full
+    parts = BOOKS[name].parts
+    for place, part in enumerate(parts):
+        if part.kind == "measured":
+            cell = next(other for other in reversed(parts[:place]) if other.kind == "code")
+            for line in cell.text.splitlines():
+                if line.startswith("print(") and editions._says(line, part.answer):
+                    assert line not in text
+        if part.kind == "figure" and part.spoiler:
+            assert part.text not in text
+            assert part.text in full.replace("\\", "")
+
+
+@each_notebook
+def test_the_introduction_names_what_is_at_the_end(name):
+    text, _ = learner(name)
+    start, _, end = text.partition("## ")
+    assert ("hints" in start) == ("\n## Hints\n" in end)
+    assert ("what the answers mean" in start) == ("\n## Read after measuring\n" in end)
+
+
+@each_notebook
+def test_what_is_for_a_formatter_or_a_screen_is_not_printed(name):
+    for text, _ in (learner(name), instructor(name)):
+        assert "# fmt: skip" not in text
+        for call in ("\nprogress()\n```\n", "\nfinal_test(seed=1)\n```\n"):
+            assert call not in text or f"{call}\n::::: screen\n\nOn screen" in text
+        assert ("The folded cell" in text) == ("Folded in the notebook" in text)
+
+
+# Where a page may end
+
+
+def listings(name, kinds=("python", "output")):
+    found = re.findall(r"^```(\w+)\n(.*?)\n```$", instructor(name)[0], flags=re.M | re.S)
+    return [(kind, source) for kind, source in found if kind in kinds]
+
+
+@each_notebook
+def test_no_page_break_leaves_a_stub_of_a_listing(name):
+    for kind, source in listings(name):
+        groups, lines = breaks.groups(source, kind), source.split("\n")
+        printed = [number for first, last in groups for number in range(first, last + 1)]
+        assert printed == sorted(set(printed))
+        assert all(not lines[number - 1].strip() for number in set(range(1, len(lines) + 1)) - set(printed))
+        assert len(lines) > breaks.WHOLE or len(groups) == 1
+        for first, last in (groups[0], groups[-1]) if len(groups) > 1 else ():
+            assert last - first + 1 >= breaks.FLOOR
+        for first, last in groups:
+            assert lines[first - 1].strip()
+            assert lines[last - 1].strip()
+            if kind == "python":
+                assert not lines[last - 1].endswith((":", "(", "[", "{")) or last == len(lines)
+
+
+def test_a_long_block_breaks_between_statements_where_it_is_least_indented():
+    loop = ["def f():", *["    a = 1"] * 7, "    for b in c:", *["        d(", "            1)"] * 4, "    return a"]
+    assert breaks.groups("\n".join(loop), "python") == [(1, 8), (9, 18)]
+    with_comment = ["a = 1"] * 7 + ["# why", "b = 2"] + ["b = 3"] * 6
+    assert breaks.groups("\n".join(with_comment), "python") == [(1, 7), (8, 15)]
+    assert breaks.groups("\n".join(["x = ["] + ["    1,"] * 20 + ["]"]), "python") == [(1, 22)]
+
+
+@each_notebook
+@pytest.mark.parametrize("paper", press.PAPERS)
+def test_code_has_one_size_that_can_be_read_and_no_line_of_it_is_wrapped(name, paper):
+    sources = [source for _, source in listings(name, ["python"])]
+    size, columns = press.size_of_code(sources, press.ROOM["handout"][paper])
+    assert size >= 6.5
+    assert max(len(line) for source in sources for line in source.split("\n")) <= columns
+
+
+# What is kept together on a line, and printed as it is written
+
+
+def typst(text):
+    return press._pandoc(text, "--to=typst-smart", f"--lua-filter={press.TEMPLATES / 'print.lua'}", "--wrap=none")
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("off by 16 % and 20 percent", "off by 16~% and 20~percent"),
+        ("with N = 2 in Step 3", "with N~=~2 in Step~3"),
+        ('float16\'s range, "so"', "float16’s range, “so”"),
+        ("endings such as *-s*", "endings such as #emph[\\-\u2060s]"),
+        (editions.verbatim("of reduction='none' it's"), "of reduction='none' it’s"),
+        ("`--nproc-per-node 2`", "`--nproc-per-node 2`"),
+        ("$|G|^2$", "$lr(|G|)^2$"),
+        ("$a \\;=\\; b$", "$a = b$"),
+    ],
+)
+def test_numbers_keep_their_units_and_code_its_quotes(text, printed):
+    assert typst(text).strip().replace("\u00a0", "~") == printed
+
+
+def test_long_lines_of_output_go_on_below_themselves_and_no_word_is_torn(tmp_path):
+    words = [f"--flag-number-{n}=a/path/to/{n}" for n in range(12)]
+    text = f"# T\n\n```output\nrow: {' '.join(words)}\nshort\n```\n\nUse `torchrun {' '.join(words)}` here."
+    (tmp_path / "x.pdf").write_bytes(press.pdf(text, {}, "T", "", "a4"))
+    lines = text_of(tmp_path / "x.pdf").splitlines()
+    assert [word for line in lines for word in line.split() if word.startswith("--")] == words * 2
+    (row,) = [place for place, line in enumerate(lines) if line.strip().startswith("row:")]
+    assert lines[row + 1].index("--") > lines[row].index("row:")
+
+
+def test_sources_are_numbered_row_by_row_and_a_commit_is_printed_short(tmp_path):
+    links = [f"https://example.org/{n}" for n in range(1, 30)]
+    commit = "https://example.org/blob/" + "0123456789" * 4 + "/gradient-accumulation.py"
+    text = "# T\n\n" + ", ".join(f"[l{n}]({link})" for n, link in enumerate([*links, commit]))
+    (tmp_path / "x.pdf").write_bytes(press.pdf(text, {}, "T", "", "a4"))
+    printed = text_of(tmp_path / "x.pdf").partition("Sources")[2]
+    numbers = [int(number) for number in re.findall(r"(?:^|\s)(\d+)\s+example", printed)]
+    assert numbers == list(range(1, 31))
+    assert "blob/01234567/gradient-accumulation.py" in printed.replace("\u200b", "")
+
+
+def test_the_same_option_in_two_open_predictions_is_told_apart_by_the_name_in_the_code(tmp_path):
+    def show(plain):
+        return {"output_type": "display_data", "metadata": {}, "data": {"text/plain": plain, "text/html": "<b></b>"}}
+
+    ask = [show("Predict: one?\n  [ ] a\n  [ ] b"), show("Predict: two?\n  [ ] a\n  [ ] c")]
+    book = notebook(
+        code('one = predict("one?", ["a", "b"])\ntwo = predict("two?", ["a", "c"])', *ask),
+        code("two.reveal('a')", show("Measured: a. (You made no prediction: choose one.)")),
+        code("one.reveal('b')", show("Measured: b. (You made no prediction: choose one.)")),
+    )
+    (tmp_path / "x.ipynb").write_text(json.dumps(book))
+    parts = [part for part in cells.read(tmp_path / "x.ipynb").parts if part.kind == "prediction"]
+    assert [part.answer for part in parts] == ["b", "a"]
+
+
+# The files
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    out = tmp_path_factory.mktemp("handouts") / "new" / "build"
+    return out, build(out, names=("02_zeroing",))
+
+
+def test_one_command_writes_every_edition_in_every_format_and_leaves_nothing_else(built):
+    out, written = built
+    assert sorted(path.relative_to(out).as_posix() for path in written) == [
+        "cheatsheet.html", "cheatsheet.pdf", "instructor/02_zeroing.html", "instructor/02_zeroing.pdf",
+        "learner/02_zeroing.html", "learner/02_zeroing.pdf", "plans.html", "plans.pdf",
+    ]  # fmt: skip
+    assert sorted(path for path in out.rglob("*") if path.is_file()) == sorted(written)
+
+
+def test_the_pdf_says_what_its_edition_should(built):
+    out, _ = built
+    text, full = (" ".join(text_of(out / edition / "02_zeroing.pdf").split()) for edition in ("learner", "instructor"))
+    solution = "optimizer.zero_grad() loss_fn(model, batch).backward() optimizer.step()"
+    assert solution in full
+    assert solution not in text
+    for both in (
+        "Of the 24 orders of zero, forward, backward and step",
+        "RAE#67",
+        "github.com/bytetriper/RAE/issues/67",
+    ):
+        assert both in text.replace("\u200b", "")
+        assert both in full.replace("\u200b", "")
+    assert "It says: discarded-gradients" in text
+    assert "trains 8 zfbs zbsf" in full
+    assert "trains 8 zfbs zbsf" not in text
+
+
+def test_no_word_of_a_pdf_leaves_its_column(built):
+    if not shutil.which("pdftotext"):
+        pytest.skip("pdftotext is not installed")
+    out, _ = built
+    for path, side in (("learner/02_zeroing.pdf", 19), ("instructor/02_zeroing.pdf", 19), ("cheatsheet.pdf", 10)):
+        command = ["pdftotext", "-bbox", out / path, "-"]
+        boxes = subprocess.run(command, capture_output=True, check=True).stdout.decode()
+        width = float(re.search(r'<page width="([\d.]+)"', boxes)[1])
+        words = re.findall(r'<word xMin="([\d.]+)" yMin="[\d.]+" xMax="([\d.]+)"', boxes)
+        margin = side / 25.4 * 72 - 2.5  # a hyphen or a comma may hang out by its own width
+        assert min(float(left) for left, _ in words) >= margin
+        assert max(float(right) for _, right in words) <= width - margin
+
+
+def test_no_line_of_code_or_of_output_is_broken(built):
+    out, _ = built
+    for edition, text in (("learner", learner("02_zeroing")[0]), ("instructor", instructor("02_zeroing")[0])):
+        printed = {" ".join(line.split()) for line in text_of(out / edition / "02_zeroing.pdf").splitlines()}
+        blocks = re.findall(r"^```(?:python|output)\n(.*?)^```", text, flags=re.M | re.S)
+        lines = [" ".join(line.split()) for block in blocks for line in block.splitlines() if line.strip()]
+        assert len(lines) > 150
+        assert [line for line in lines if line not in printed] == []
+
+
+def test_html_is_one_file_with_its_figures_inside(built):
+    out, _ = built
+    text = (out / "learner/02_zeroing.html").read_text(encoding="utf-8")
+    assert text.count('src="data:image/png;base64,') == len(learner("02_zeroing")[1]) == 2
+    assert not re.findall(r'(?:src|href)="(?!data:|https://|#|\w+\.html)[^"]*"', text)
+    options = sum(len(part.options) for part in BOOKS["02_zeroing"].parts)
+    assert text.count('<input type="checkbox"') == options
+    assert 'checkbox" checked' not in text
+    assert (out / "instructor/02_zeroing.html").read_text(encoding="utf-8").count('checkbox" checked') == 1
+
+
+@pytest.mark.parametrize("paper", press.PAPERS)
+def test_the_cheat_sheet_is_exactly_one_page(paper):
+    sheet = press.pdf(cheatsheet.markdown(BOOKS), {}, cheatsheet.TITLE, cheatsheet.EDITION, paper, cheatsheet.TEMPLATE)
+    assert pages(sheet) == 1
+    source = re.search(r"^```python\n(.*?)^```", cheatsheet.markdown(BOOKS), flags=re.M | re.S)[1]
+    _, columns = press.size_of_code([source], press.ROOM["cheatsheet"][paper])
+    assert max(map(len, source.splitlines())) <= columns
+
+
+def test_two_builds_give_the_same_bytes(built, tmp_path):
+    out, _ = built
+    again = build(tmp_path, ("learner", "cheatsheet"), names=("02_zeroing",))
+    for path in again:
+        assert path.read_bytes() == (out / path.relative_to(tmp_path)).read_bytes(), path.name
+
+
+# The cheat sheet and the plans
+
+
+def test_the_cheat_sheet_has_every_rule_and_every_row_of_the_table_of_what_is_exact():
+    text = cheatsheet.markdown(BOOKS)
+    for rule in {rule.__name__.replace("_", "-") for rule in RULES} - {"strange-first-window"}:
+        assert f"| `{rule}` |" in text
+    assert {specimen.rule for specimen in ZOO.values()} <= set(re.findall(r"^\| `([\w-]+)` \|", text, flags=re.M))
+    (table,) = [part for part in BOOKS["04_exactness"].parts if part.kind == "table"]
+    assert len(table.rows) == 21
+    for case, *_ in table.rows[1:]:
+        assert f"| {editions.verbatim(case)} |" in text
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_norm": 0.01}, {"scaler": 1024.0}, {"scaler": 1024.0, "max_norm": 0.01}])
+def test_the_loop_of_the_cheat_sheet_is_that_of_the_helper(settings):
+    source = re.search(r"^```python\n(.*?)^```", cheatsheet.markdown(BOOKS), flags=re.M | re.S)[1]
+    data = [(torch.randn(size, 8), torch.randint(3, (size,))) for size in (4, 1, 3, 4, 2, 4)]
+
+    def loss_fn(model, batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def scaler(*_, **__):
+        scale = settings.get("scaler")
+        return torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+
+    ours, theirs = mlp(8, 4, 3), None
+    theirs = deepcopy(ours)
+    ours.no_sync = nullcontext
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (ours, theirs)]
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) for optimizer in optimizers]
+    names = {
+        "GradScaler": scaler, "is_float16": True, "optimizer": optimizers[0], "windows": windows, "batches": data,
+        "n": 4, "weight": lambda batch: len(batch[1]), "nullcontext": nullcontext, "model": ours,
+        "autocast": nullcontext(), "loss_fn": loss_fn, "scheduler": schedules[0],
+        "clip_grad_norm_": nn.utils.clip_grad_norm_, "max_norm": settings.get("max_norm", float("inf")),
+    }  # fmt: skip
+    exec(source, names)
+    arguments = settings | ({"scaler": scaler()} if "scaler" in settings else {})
+    train_epoch(theirs, data, loss_fn, optimizers[1], n=4, scheduler=schedules[1], **arguments)
+    for mine, helper in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, helper)
+    assert schedules[0].get_last_lr() == schedules[1].get_last_lr() == [0.025]
+
+
+@pytest.mark.parametrize("plan", plans.PLANS, ids=lambda plan: plan.title)
+def test_a_plan_goes_minute_by_minute_from_its_start_and_adds_up(plan):
+    assert sum(plans.minutes_of(item, BOOKS) for item in plan.items) == plan.minutes
+    text = plans.markdown(BOOKS).partition(f"## {plan.title}")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\d+):(\d\d) \| (\d+):(\d\d) \| (?:\*\*)?(\d+)", text, flags=re.M)
+    times = [(60 * int(h) + int(m), 60 * int(to_h) + int(to_m), int(n)) for h, m, to_h, to_m, n in rows]
+    assert all(end - start == minutes for start, end, minutes in times)
+    assert all(before[1] == after[0] for before, after in pairwise(times))
+    assert times[-1][1] - times[0][0] == plan.minutes
+    longest = 0  # nobody sits longer than this without a break
+    for item in plan.items:
+        longest = 0 if getattr(item, "what", "") in ("Break", "Lunch") else longest + plans.minutes_of(item, BOOKS)
+        assert longest <= 95
+    visited = {item.notebook for item in plan.items if isinstance(item, plans.Visit)}
+    for name in BOOKS.keys() - visited:
+        assert f"{editions.verbatim(name)} ({BOOKS[name].minutes} min)" in text
+
+
+def test_a_plan_that_does_not_add_up_is_an_error():
+    books = BOOKS | {"02_zeroing": deepcopy(BOOKS["02_zeroing"])}
+    books["02_zeroing"].sections["Your turn"] += 1
+    with pytest.raises(HandoutError, match="takes 211 minutes, not the 210"):
+        plans.markdown(books)
+    del books["02_zeroing"].sections["Your turn"]
+    with pytest.raises(HandoutError, match="'Your turn' of 02_zeroing"):
+        plans.markdown(books)
+
+
+# What goes wrong
+
+
+def notebook(*more):
+    title = {"cell_type": "markdown", "metadata": {}, "source": ["# A title\n", "\n", "**10 minutes**"]}
+    return {"cells": [title, *more], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def code(source, *outputs, count=1):
+    return {
+        "cell_type": "code", "metadata": {}, "source": [source], "outputs": list(outputs), "execution_count": count
+    }  # fmt: skip
+
+
+@contextmanager
+def only(book, tmp_path, monkeypatch):
+    """A folder to run in whose only notebook is `book`."""
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "broken.ipynb").write_text(book if isinstance(book, str) else json.dumps(book))
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notebooks"]
+
+
+@pytest.mark.parametrize(
+    ("book", "message"),
+    [
+        (notebook(code("1 / 0", {"output_type": "error", "ename": "ZeroDivisionError", "evalue": "division by zero"})),
+         "broken.ipynb: cell 2 ends in an error (ZeroDivisionError: division by zero)"),
+        (notebook(code("1", count=None)), "broken.ipynb: cell 2 has not been run"),
+        ("{", "broken.ipynb cannot be read as a notebook"),
+        (notebook() | {"cells": []}, "the first cell must hold a title"),
+    ],
+)  # fmt: skip
+def test_a_broken_notebook_is_a_clear_error_and_nothing_is_written(book, message, tmp_path, monkeypatch, capsys):
+    with only(book, tmp_path, monkeypatch):
+        assert main([]) == NOTHING_WRITTEN
+    assert message in capsys.readouterr().err
+
+
+def test_an_unknown_notebook_is_an_error_that_lists_the_known(tmp_path, capsys):
+    assert main(["--notebooks", "zeroing", "--out", str(tmp_path / "build")]) == NOTHING_WRITTEN
+    error = capsys.readouterr().err
+    assert "there is no notebook 'zeroing', only 00_start, 01_gradients" in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["--edition", "plans", "--out", str(tmp_path / "file" / "build")]) == NOTHING_WRITTEN
+    assert f"handouts: cannot write in {tmp_path / 'file' / 'build'}: " in capsys.readouterr().err
+
+
+def test_without_the_extra_the_error_says_what_to_install(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(press, "find_spec", lambda name: None)
+    assert main(["--out", str(tmp_path / "build")]) == NOTHING_WRITTEN
+    assert 'pypandoc and typst not found; install the extra: pip install -e ".[handouts]"' in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt(), HandoutError("Typst says no"), OSError(28, "No space left")])
+def test_after_an_error_or_an_interrupt_nothing_is_half_written(problem, tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def pdf(*_):
+        calls.append(1)
+        if len(calls) == 3:
+            raise problem
+        return b"a page"
+
+    monkeypatch.setattr(press, "pdf", pdf)
+    (tmp_path / "learner").mkdir()
+    (tmp_path / "learner" / "00_start.pdf").write_bytes(b"of yesterday")
+    assert main(["--edition", "learner", "--format", "pdf", "--out", str(tmp_path)]) == NOTHING_WRITTEN
+    assert len(calls) >= 3
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.pdf")] == ["learner/00_start.pdf"]
+    assert (tmp_path / "learner" / "00_start.pdf").read_bytes() == b"of yesterday"
+    assert [path.name for path in tmp_path.iterdir()] == ["learner"]
+    assert re.search("interrupted|Typst says no|No space left", capsys.readouterr().err)
+
+
+def test_options_choose_what_is_built(tmp_path, monkeypatch):
+    monkeypatch.setattr(press, "pdf", lambda *arguments: arguments[4].encode())
+    options = ["--edition", "learner", "--format", "pdf", "--notebooks", "02_zeroing", "00_start", "--paper", "letter"]
+    assert main([*options, "--out", str(tmp_path)]) == WRITTEN
+    assert {path.name: path.read_bytes() for path in (tmp_path / "learner").iterdir()} == {
+        "02_zeroing.pdf": b"letter", "00_start.pdf": b"letter",
+    }  # fmt: skip
+    assert [path.name for path in tmp_path.iterdir()] == ["learner"]
+
+
+def test_errors_of_pandoc_and_typst_are_passed_on(monkeypatch):
+    with pytest.raises(HandoutError, match="A title: Typst says: unknown variable: no"):
+        press.pdf("```{=typst}\n#no\n```", {}, "A title", "", "a4")
+    failed = SimpleNamespace(returncode=1, stderr=b"no such filter", stdout=b"")
+    monkeypatch.setattr(press.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(HandoutError, match="pandoc says: no such filter"):
+        press.html("text", {}, "A title")
+
+    def gone(*_, **__):
+        raise FileNotFoundError("no pandoc")
+
+    monkeypatch.setattr(press.subprocess, "run", gone)
+    with pytest.raises(HandoutError, match=r"pandoc cannot be run \(no pandoc\); install the extra"):
+        press.html("text", {}, "A title")
