@@ -211,7 +211,7 @@ def _():
         yield
 
 
-@breakage("package: train_epoch does not weigh")
+@breakage("package: train_epoch ignores the weights")
 def _():
     with edited(epoch._rounds, "ranks.world * count / total", "ranks.world / len(held)"):
         yield
@@ -306,13 +306,13 @@ for name, function, old, new in (
         "loss_fn(reached, batch) * share * len(window) / n",
     ),
     (
-        "package: train_epoch weighs by sequences in place of tokens",
+        "package: train_epoch weights by sequences instead of tokens",
         epoch._rounds,
         "counts(window, weight)",
         "counts(window, items)",
     ),
     (
-        "package: train_epoch does not weigh under a scaler",
+        "package: train_epoch ignores the weights under a scaler",
         epoch.train_epoch,
         "loss_fn(reached, batch) * share",
         "loss_fn(reached, batch) * (1 if scaler.is_enabled() else share)",
@@ -338,13 +338,13 @@ for name, function, old, new in (
         "    scaler.unscale_(optimizer)\n",
     ),
     (
-        "package: train_epoch ticks the schedule on a skipped step",
+        "package: train_epoch steps the scheduler on a skipped update",
         epoch.train_epoch,
         "if _update(optimizer, scaler, max_norm) and scheduler:",
         "if [_update(optimizer, scaler, max_norm)] and scheduler:",
     ),
     (
-        "package: train_epoch ticks the schedule per micro-batch",
+        "package: train_epoch steps the scheduler per micro-batch",
         epoch.train_epoch,
         BACKWARD,
         BACKWARD + " " * 16 + "scheduler and scheduler.step()\n",

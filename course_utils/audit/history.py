@@ -123,8 +123,8 @@ class Window:
     clips: tuple[Clip, ...] = ()
     unscaled_after: tuple[int, ...] = ()  # how many backward calls it held at each unscale_
     updated_after: tuple[tuple[int, str], ...] = ()  # scaler.update() inside the window
-    ticks: tuple[tuple[int, str], ...] = ()  # scheduler.step() inside the window, and where
-    ticks_after: tuple[str, ...] = ()  # scheduler.step() after the step, before the next backward
+    scheduler_steps: tuple[tuple[int, str], ...] = ()  # scheduler.step() inside the window, and where
+    scheduler_steps_after: tuple[str, ...] = ()  # scheduler.step() after the step, before the next backward
     scaler: int = 0  # which GradScaler made this step; 0 for none
     batchnorm: int = 0  # how often the running statistics of a BatchNorm layer moved
     dtype: torch.dtype | None = None  # of its gradients

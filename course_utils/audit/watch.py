@@ -129,7 +129,7 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.scaled = 1.0  # the scaler's factor in what the next backward is called on
         self.synced: bool | None = None  # does the next backward average over the ranks? None without ranks
-        self.ticking = False  # a scheduler is being stepped
+        self.in_scheduler_step = False  # a scheduler is being stepped
 
 
 class Watcher:
@@ -181,7 +181,7 @@ class Watcher:
         self._patch(lr_scheduler.LRScheduler, "__init__", self._before(self.know_scheduler))
         for scheduler in _subclasses(lr_scheduler.LRScheduler):
             if "step" in vars(scheduler):
-                self._patch(scheduler, "step", self._around_tick)
+                self._patch(scheduler, "step", self._around_scheduler_step)
         for thing in _living(Optimizer, nn.Parameter):
             if isinstance(thing, Optimizer):
                 self.know(thing)
@@ -260,7 +260,7 @@ class Watcher:
         """Its class may be the script's own and younger than the audit."""
         for cls in type(scheduler).__mro__:
             if "step" in vars(cls) and getattr(vars(cls)["step"], "watcher", None) is not self and cls is not object:
-                self._patch(cls, "step", self._around_tick)
+                self._patch(cls, "step", self._around_scheduler_step)
 
     def bury(self) -> None:
         """Ends the lanes whose optimizers have died."""
@@ -527,21 +527,21 @@ class Watcher:
 
         return clip
 
-    def _around_tick(self, original):
+    def _around_scheduler_step(self, original):
         def step(scheduler, *args, **kwargs):
             lane = self.lanes.get(id(getattr(scheduler, "optimizer", None)))
-            state, inside = self.thread, self.thread.ticking
+            state, inside = self.thread, self.thread.in_scheduler_step
             if lane is not None and not inside and getattr(scheduler, "_step_count", 1):
                 self.look()
                 if lane.fresh:
-                    lane.open.ticks += ((len(lane.fresh), where()),)
+                    lane.open.scheduler_steps += ((len(lane.fresh), where()),)
                 elif lane.last is not None:
-                    lane.last.ticks_after += (where(),)
-            state.ticking = True  # a scheduler may step others, or the one that it inherits from
+                    lane.last.scheduler_steps_after += (where(),)
+            state.in_scheduler_step = True  # a scheduler may step others, or the one that it inherits from
             try:
                 return original(scheduler, *args, **kwargs)
             finally:
-                state.ticking = inside
+                state.in_scheduler_step = inside
 
         return step
 

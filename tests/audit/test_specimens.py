@@ -66,7 +66,7 @@ EVIDENCE = {
     ("clipped-before-unscale", "clip-timing"): {"scale": 1024.0},
     ("unscaled-in-every-micro-batch", "scaler-timing"): {"window": 4, "unscaled_after": [1, 2, 3], "scale": 1024.0},
     ("scaler-made-in-every-epoch", "scaler-timing"): {"scalers": 3},
-    ("warmup-in-micro-batches", "scheduler-cadence"): {"ticks": 24, "updates": 6, "in_first_window": 3},
+    ("warmup-in-micro-batches", "scheduler-cadence"): {"scheduler_steps": 24, "updates": 6, "in_first_window": 3},
     ("one-backward-per-window", "held-graphs"): {"graphs": 4, "calls": 4},
     ("running-loss-with-its-graphs", "held-graphs"): {"graphs_alive": 7},
     ("batchnorm-in-windows", "batchnorm"): {"window": 4, "moves_per_update": 4},

@@ -213,7 +213,7 @@ def test_an_infinite_micro_batch_costs_its_window_and_nothing_else(model, batche
 
 def test_a_schedule_that_ticks_on_a_skipped_step_is_seen(model, batches):
     with (
-        BREAKAGES["package: train_epoch ticks the schedule on a skipped step"](),
+        BREAKAGES["package: train_epoch steps the scheduler on a skipped update"](),
         pytest.raises(AssertionError, match="the schedule ticks twice"),
     ):
         test_an_infinite_micro_batch_costs_its_window_and_nothing_else(model, batches, fused=False)

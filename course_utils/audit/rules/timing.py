@@ -103,34 +103,34 @@ def scheduler_cadence(history: History) -> Iterator[Finding]:
     """
     for lane in history.lanes:
         windows = [w for w in history.of(lane) if w.fresh]
-        inside = [w for w in windows if w.ticks]
-        ticks = sum(len(w.ticks) + len(w.ticks_after) for w in windows)
-        if inside and (len(inside) > 1 or len(inside[0].ticks) > 1):
+        inside = [w for w in windows if w.scheduler_steps]
+        scheduler_steps = sum(len(w.scheduler_steps) + len(w.scheduler_steps_after) for w in windows)
+        if inside and (len(inside) > 1 or len(inside[0].scheduler_steps) > 1):
             yield Finding(
                 "scheduler-cadence",
                 ERROR,
-                f"the schedule was stepped inside windows: {count_noun(ticks, 'time')} in {count_noun(len(windows), 'update')}",
+                f"the schedule was stepped inside windows: {count_noun(scheduler_steps, 'time')} in {count_noun(len(windows), 'update')}",
                 "step it once after each optimizer.step(), and count its lengths in updates",
-                inside[0].ticks[0][1],
+                inside[0].scheduler_steps[0][1],
                 {
                     "update": inside[0].number,
-                    "ticks": ticks,
+                    "scheduler_steps": scheduler_steps,
                     "updates": len(windows),
-                    "in_first_window": len(inside[0].ticks),
+                    "in_first_window": len(inside[0].scheduler_steps),
                 },
                 lane=lane,
             )
             continue
-        skipped = [w for w in windows if w.skipped and w.ticks_after]
-        stepped = [w for w in windows if not w.skipped and w.ticks_after]
+        skipped = [w for w in windows if w.skipped and w.scheduler_steps_after]
+        stepped = [w for w in windows if not w.skipped and w.scheduler_steps_after]
         if skipped and len(stepped) > len(windows) / 2:
             yield Finding(
                 "scheduler-cadence",
                 ERROR,
                 f"the schedule was stepped after {count_noun(len(skipped), 'update')} that the scaler had skipped",
                 "step it only if the scale has not fallen: scale <= scaler.get_scale() after update()",
-                skipped[0].ticks_after[0],
-                {"update": skipped[0].number, "skipped_and_ticked": len(skipped), "updates": len(windows)},
+                skipped[0].scheduler_steps_after[0],
+                {"update": skipped[0].number, "skipped_and_stepped": len(skipped), "updates": len(windows)},
                 lane=lane,
             )
 
