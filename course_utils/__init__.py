@@ -1,7 +1,20 @@
 """Gradient accumulation and zeroing in PyTorch: the course's helpers.
 
-Loops: `windows`, `train_epoch`, `evaluate`. Looking: `record`, `ledger`, `show`, `saved_bytes`, `plan_memory`.
-Practice: `predict`, `check`, `recall`, `progress`, `explore`. Data and models: `digits`, `words`, `mlp`, `Tally`.
+The rooms, from the lowest to the highest. A room imports only rooms above it in this list, never below:
+
+    data      digits, words: real data, shipped with the course
+    models    mlp, Tally, Transformer: the small models that the notebooks train
+    loops     windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
+    memory    saved_bytes, plan_memory: what a step holds, measured or planned
+    observe   record: what any loop does, seen from outside
+    ranks     Ranks, torchrun: a function or a script on several ranks
+    plots     ledger and the other figures; they draw and compute nothing
+    zoo       buggy loops from public bugs, each beside its fixed twin
+    audit     audit: names a script's zeroing and accumulation bugs; `python -m course_utils.audit`
+    practice  predict, check, recall, explore, and the exercises by notebook
+    publish   what is made from notebooks and facts: handouts, Colab editions, the final test
+
+`colab`, `final` and `handouts` are commands: `python -m course_utils.handouts`.
 """
 
 from importlib import import_module
@@ -32,3 +45,7 @@ def __getattr__(name: str):
     if name in _LATER:
         return getattr(import_module(f"course_utils.{_LATER[name]}"), name)
     raise AttributeError(f"module 'course_utils' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})  # so that Tab offers what is imported later, too
