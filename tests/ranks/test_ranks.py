@@ -164,7 +164,7 @@ def test_other_ways_for_a_function_to_end_are_errors_of_each_rank(two, function,
     assert all(words in error for error in caught.value.errors.values())
 
 
-def test_what_cannot_be_sent_is_said_before_anything_runs(two):
+def test_what_cannot_be_sent_is_refused_before_anything_runs(two):
     before = two.run(os.getpid)
     for call in [(add, (number for number in range(3))), (before_reading(sys.stdout),)]:
         with pytest.raises(TypeError, match="the function or one of its arguments cannot be sent to another process"):

@@ -116,7 +116,7 @@ def test_a_rank_that_fails_is_an_error_with_its_lines_and_ends_the_other(tmp_pat
     assert all(map(ended, noted(tmp_path)))
 
 
-def test_when_the_time_is_over_no_process_is_left(tmp_path):
+def test_at_the_time_limit_no_process_is_left(tmp_path):
     waits = "print('waits', flush=True); time.sleep(600)"
     seconds = 3.0
     while len(noted(tmp_path)) != 2:  # on a busy machine the ranks may start late
