@@ -11,8 +11,8 @@ the allocator, `plan_memory` predicts that peak for a model of any size without 
 (2368, 2688)
 """
 
-from course_utils.memory.allocator import allocated
+from course_utils.memory.allocator import Allocated, allocated
 from course_utils.memory.planning import MemoryPlan, plan_memory
-from course_utils.memory.saved import saved_bytes
+from course_utils.memory.saved import SavedBytes, saved_bytes
 
-__all__ = ["MemoryPlan", "allocated", "plan_memory", "saved_bytes"]
+__all__ = ["Allocated", "MemoryPlan", "SavedBytes", "allocated", "plan_memory", "saved_bytes"]
