@@ -1,4 +1,4 @@
-"""The course's real data: shipped with it, checked against their checksums, no network."""
+"""The course's real data, shipped with it and checked against their checksums. Nothing is downloaded."""
 
 import gzip
 import hashlib
@@ -8,28 +8,32 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-_MEND = "restore it with `git checkout -- data`, or install the package again"
+_FIX = "restore it with `git checkout -- data`, or install the package again"
 
 
 class DataError(RuntimeError):
-    """A data file is missing or is not the file that the manifest describes."""
+    """A data file is missing, or is not the file that the manifest describes."""
 
 
 def digits(split: str = "train") -> tuple[Tensor, Tensor]:
-    """Handwritten digits, 8 x 8 pixels: 1,437 to train on and 360 to test on.
+    """Handwritten digits, 8 x 8 pixels: 1,437 for training and 360 for testing.
 
-    **Arguments:** `split`: `"train"` or `"test"` (the last fifth).
+    Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998 (CC BY 4.0).
 
-    **Returns:** images of shape (items, 64), with pixels from 0 to 1 in the default dtype, and labels 0 to 9 of
-    shape (items,).
+    Args:
+        split: `"train"` or `"test"` (the last fifth).
 
-    **Raises:** `ValueError` for another split, `DataError` if the file is missing, truncated or altered.
+    Returns:
+        Images of shape (samples, 64), pixels from 0 to 1 in the default dtype, and labels 0 to 9 of shape (samples,).
 
-    **Source:** E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998 (CC BY 4.0).
+    Raises:
+        ValueError: For any other split.
+        DataError: If the file is missing, truncated or altered.
 
-    >>> images, labels = digits("test")
-    >>> images.shape, labels[:5].tolist()
-    (torch.Size([360, 64]), [2, 3, 4, 5, 6])
+    Example:
+        >>> images, labels = digits("test")
+        >>> images.shape, labels[:5].tolist()
+        (torch.Size([360, 64]), [2, 3, 4, 5, 6])
     """
     if split not in ("train", "test"):
         raise ValueError(f'split must be "train" or "test", got {split!r}')
@@ -42,47 +46,53 @@ def digits(split: str = "train") -> tuple[Tensor, Tensor]:
 def words() -> list[str]:
     """English words of lower-case letters, in alphabetical order: real sequences of unequal length.
 
-    **Raises:** `DataError` if the file is missing, truncated or altered.
+    Source: Debian's wamerican 2020.12.07, from SCOWL by Kevin Atkinson (licence in `data/words.LICENSE.txt`).
 
-    **Source:** Debian's wamerican 2020.12.07, from SCOWL by Kevin Atkinson (licence in `data/words.LICENSE.txt`).
+    Raises:
+        DataError: If the file is missing, truncated or altered.
 
-    >>> words()[:3]
-    ['a', 'aardvark', 'aardvarks']
+    Example:
+        >>> words()[:3]
+        ['a', 'aardvark', 'aardvarks']
     """
     lines = gzip.decompress(read("words.txt.gz")).decode().splitlines()
     return [word for word in lines if word.isascii() and word.isalpha() and word.islower()]
 
 
 def read(name: str) -> bytes:
-    """The bytes of one file of the manifest, once its checksum has been found right."""
-    path = folder() / name
+    """The bytes of a file in the manifest, after its checksum has been verified."""
     try:
         expected = manifest()[name]["sha256"]
     except (KeyError, TypeError) as error:
-        raise DataError(f"data file {folder() / 'manifest.json'} does not describe {name}: {_MEND}") from error
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"data file {path} cannot be read ({error.strerror or error}): {_MEND}") from error
+        raise DataError(f"data file {folder() / 'manifest.json'} does not describe {name}: {_FIX}") from error
+    content = _content(name)
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
         raise DataError(
-            f"data file {path} is truncated or altered: {len(content)} bytes with sha256 {found[:12]}..., "
-            f"expected sha256 {expected[:12]}...: {_MEND}"
+            f"data file {folder() / name} is truncated or altered: {len(content)} bytes with sha256 {found[:12]}..., "
+            f"expected sha256 {expected[:12]}...: {_FIX}"
         )
     return content
 
 
 def manifest() -> dict[str, dict[str, str]]:
-    """What `data/manifest.json` says of each file: title, origin, licence and sha256."""
-    path = folder() / "manifest.json"
+    """What `data/manifest.json` says about each file: title, origin, licence and sha256."""
+    content = _content("manifest.json")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"data file {path} cannot be read ({error}): {_MEND}") from error
+        return json.loads(content.decode("utf-8"))
+    except ValueError as error:
+        raise DataError(f"data file {folder() / 'manifest.json'} cannot be read ({error}): {_FIX}") from error
+
+
+def _content(name: str) -> bytes:
+    path = folder() / name
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"data file {path} cannot be read ({error.strerror or error}): {_FIX}") from error
 
 
 def folder() -> Path:
-    """Where the data lie: inside the package if it came as a wheel, else `data/` beside it."""
+    """Where the data are: inside the package if it was installed from a wheel, otherwise in `data/` beside it."""
     packaged = Path(__file__).parent / "_data"
     return packaged if packaged.is_dir() else Path(__file__).parent.parent / "data"

@@ -1,4 +1,4 @@
-"""The few small models that the notebooks train. Needs torch alone."""
+"""The small models that the notebooks train."""
 
 from itertools import pairwise
 
@@ -11,12 +11,14 @@ from torch.utils import checkpoint
 def mlp(*sizes: int) -> nn.Sequential:
     """A multi-layer perceptron with tanh between its linear layers, in the default dtype.
 
-    Tanh rather than ReLU: it has no kink, so that finite differences and the gradient agree everywhere.
+    Tanh rather than ReLU: it has no kink, so finite differences agree with the gradient everywhere.
 
-    **Arguments:** `sizes`: the width of the input, of each hidden layer and of the output, two or more.
+    Args:
+        *sizes: The width of the input, of each hidden layer and of the output; two or more.
 
-    >>> mlp(64, 32, 10)(torch.zeros(5, 64)).shape
-    torch.Size([5, 10])
+    Example:
+        >>> mlp(64, 32, 10)(torch.zeros(5, 64)).shape
+        torch.Size([5, 10])
     """
     if len(sizes) < 2:
         raise ValueError(f"mlp needs at least the input's and the output's width, got {sizes}")
@@ -25,16 +27,20 @@ def mlp(*sizes: int) -> nn.Sequential:
 
 
 class Tally(nn.Module):
-    """A model whose gradient can be read: after a backward, `tally.weight.grad[i]` says how much item `i` counts.
+    """A model whose gradient can be read: after a backward pass, `tally.weight.grad[i]` is the weight of sample `i`.
 
-    Item `i` is the integer `i`, and its loss is `weight[i]`, so the derivative of any weighted mean of losses with
-    respect to `weight[i]` is just the weight of item `i` in it. Run a training loop on it and read from `.grad`,
-    before each step, what that loop makes of its data. The weights start at zero.
+    Sample `i` is the integer `i`, and its loss is `weight[i]`, so the derivative of any weighted mean of losses with
+    respect to `weight[i]` is the weight of sample `i` in that mean. Run a training loop on a tally, and before each
+    step `.grad` shows what the loop makes of its data. The parameters start at zero.
 
-    >>> tally = Tally(4)
-    >>> tally(torch.tensor([0, 1])).mean().backward()
-    >>> tally.weight.grad.tolist()
-    [0.5, 0.5, 0.0, 0.0]
+    Args:
+        items: The number of samples.
+
+    Example:
+        >>> tally = Tally(4)
+        >>> tally(torch.tensor([0, 1])).mean().backward()
+        >>> tally.weight.grad.tolist()
+        [0.5, 0.5, 0.0, 0.0]
     """
 
     def __init__(self, items: int):
@@ -42,22 +48,28 @@ class Tally(nn.Module):
         self.weight = nn.Parameter(torch.zeros(items))
 
     def forward(self, batch: Tensor) -> Tensor:
-        """The loss of each item of `batch`, a vector of integers: one number per item."""
+        """The loss of each sample in `batch`, a vector of integers: one number per sample."""
         return self.weight[batch]
 
 
 class Transformer(nn.Module):
-    """A small causal transformer: for every place of every sequence, scores for the symbol that comes next.
+    """A small causal transformer: for every position of every sequence, scores for the symbol that comes next.
 
-    It looks back only, so padding at the end of a sequence changes no score before it. Learned positions, normalised
-    before attention and before the two-layer perceptron of each block, no dropout.
+    It looks back only, so padding at the end of a sequence changes no score before it. Positions are learned; layer
+    normalisation comes before the attention and before the two-layer perceptron of each block; there is no dropout.
 
-    **Arguments:** `symbols`: how many there are, padding and marks included; `width`, a multiple of `heads`; `blocks`;
-    `longest`: the longest sequence; `checkpointed`: keep only what goes into each block, and run the block's forward
-    again during backward. It can be set later, too: `model.checkpointed = True`.
+    Args:
+        symbols: How many there are, including padding and special symbols.
+        width: Of the embeddings; a multiple of `heads`.
+        heads: Attention heads per block.
+        blocks: How many blocks.
+        longest: The length of the longest sequence.
+        checkpointed: Save only the input of each block, and run the block's forward pass again during backward. It
+            can also be set later: `model.checkpointed = True`.
 
-    >>> Transformer(27, width=8)(torch.zeros(5, 4, dtype=torch.long)).shape
-    torch.Size([5, 4, 27])
+    Example:
+        >>> Transformer(27, width=8)(torch.zeros(5, 4, dtype=torch.long)).shape
+        torch.Size([5, 4, 27])
     """
 
     def __init__(
@@ -69,21 +81,21 @@ class Transformer(nn.Module):
         super().__init__()
         self.checkpointed = checkpointed
         self.symbols = nn.Embedding(symbols, width)
-        self.places = nn.Embedding(longest, width)
+        self.positions = nn.Embedding(longest, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.scores = nn.Linear(width, symbols)
 
     def forward(self, batch: Tensor) -> Tensor:
-        """Scores of shape (sequences, places, symbols) for integers of shape (sequences, places)."""
-        x = self.symbols(batch) + self.places.weight[: batch.shape[1]]
+        """Scores of shape (sequences, positions, symbols) for integers of shape (sequences, positions)."""
+        x = self.symbols(batch) + self.positions.weight[: batch.shape[1]]
         for block in self.blocks:
             x = checkpoint.checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
         return self.scores(self.norm(x))
 
 
 class Block(nn.Module):
-    """One block of a `Transformer`: each place attends to itself and to what came before it, then thinks by itself."""
+    """One block of a `Transformer`: causal self-attention, then a perceptron at each position, both residual."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -93,9 +105,9 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        sequences, places, width = x.shape
-        split = self.queries_keys_values(self.before_attention(x)).view(sequences, places, 3, self.heads, -1)
+        sequences, positions, width = x.shape
+        split = self.queries_keys_values(self.before_attention(x)).view(sequences, positions, 3, self.heads, -1)
         queries, keys, values = split.permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        x = x + self.attended(seen.transpose(1, 2).reshape(sequences, places, width))
+        attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        x = x + self.attended(attended.transpose(1, 2).reshape(sequences, positions, width))
         return x + self.mlp(self.before_mlp(x))

@@ -1,7 +1,7 @@
 """The course's figures. They draw what they are given and compute nothing; `show()` puts one into a notebook.
 
-Colours are those of Okabe and Ito, told apart by colour-blind readers; every line has its own dashes and markers too,
-so that a black-and-white print says the same.
+The colours are those of Okabe and Ito, which colour-blind readers can tell apart. Every line also has its own dashes
+and markers, so that a black-and-white print shows the same.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -9,17 +9,19 @@ from io import BytesIO
 from itertools import cycle
 from math import frexp, hypot, isfinite
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course_utils.observe.trace import Trace
+from course_utils.observe.trace import Event, Trace
 
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 _LOOKS = ((BLUE, "-", "o"), (RED, "--", "s"), (GREEN, "-.", "^"), (ORANGE, ":", "D"), (PINK, (0, (5, 1)), "v"))
 _FONT = 11
+_SMALL = {"fontsize": _FONT - 1}
 
 
 def show(figure: Figure, alt: str) -> None:
-    """Displays a figure in a notebook, with a sentence that says what it shows to those who cannot see it."""
+    """Displays a figure in a notebook, with a sentence for readers who cannot see it."""
     from IPython.display import display
 
     display({"image/png": png(figure), "text/plain": f"Figure: {alt}"}, raw=True, metadata=size(figure, alt))
@@ -33,31 +35,56 @@ def png(figure: Figure) -> bytes:
 
 
 def size(figure: Figure, alt: str) -> dict:
-    """What a picture's output says beside the picture: how wide it is, and in words what it shows."""
+    """The metadata of a figure's output: its width, and the sentence that describes it."""
     width, _ = figure.get_size_inches()
     return {"image/png": {"width": int(width * 100), "alt": alt}}
 
 
-def _figure(width: float = 7.5, height: float = 3.4, rows: int = 1, columns: int = 1):
+def _figure(width: float = 7.5, height: float = 3.4, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for axis in axes.flat:
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=_FONT - 1)
     return figure, axes
 
 
-def _dress(axis, xlabel: str, ylabel: str, title: str, log: str, ylim: tuple[float, float] | None) -> None:
-    """What the figures with a common `x` share: which axes are logarithmic, their limits and their labels."""
+def _label(axis: Axes, xlabel: str = "", ylabel: str = "", title: str = "", title_size: int = _FONT) -> None:
+    axis.set_xlabel(xlabel, fontsize=_FONT)
+    axis.set_ylabel(ylabel, fontsize=_FONT)
+    axis.set_title(title, fontsize=title_size, loc="left")
+
+
+def _scale(axis: Axes, log: str, ylim: tuple[float, float] | None) -> None:
     if "x" in log:
         axis.set_xscale("log", base=2)
     if "y" in log:
         axis.set_yscale("log")
     if ylim:
         axis.set_ylim(ylim)
-    axis.set_xlabel(xlabel, fontsize=_FONT)
-    axis.set_ylabel(ylabel, fontsize=_FONT)
-    axis.set_title(title, fontsize=_FONT + 1, loc="left")
+
+
+def _legend_above(figure: Figure, columns: int, *handles_and_labels: object) -> None:
+    figure.legend(*handles_and_labels, loc="outside upper center", ncols=columns, frameon=False, **_SMALL)
+
+
+def _write(axis: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **look: object) -> None:
+    """Writes beside the point `at`, shifted by so many points."""
+    axis.annotate(text, at, xytext=shift, textcoords="offset points", **{"ha": "center", **_SMALL, **look})
+
+
+def _arrow(axis: Axes, start: Sequence[float], end: Sequence[float], color: str, width: float, dashes="-") -> None:
+    look = {"arrowstyle": "->", "color": color, "linestyle": dashes, "lw": width}
+    axis.annotate("", end, start, arrowprops=look)
+
+
+_MARKS = (  # of the ledger: kind of event, marker, colour, label
+    ("forward", "|", BLACK, "forward"),
+    ("backward", "^", BLUE, "backward: adds"),
+    ("change", "X", GREEN, "changed in place"),
+    ("step", "D", RED, "step: reads"),
+    ("zero", "o", ORANGE, "zeroed"),
+)
 
 
 def ledger(
@@ -67,62 +94,59 @@ def ledger(
     ylabel: str = "norm of .grad",
     notes: Mapping[int, str] | None = None,
 ) -> Figure:
-    """The gradient ledger: what happened to `.grad`, event by event, one lane per optimizer.
+    """The gradient ledger: what happened to `.grad`, event by event, with one lane per optimizer.
 
-    The line is the norm of all the lane's gradients. It rises with a backward, falls to 0 with a zeroing, and a step
-    leaves it alone.
+    The line is the norm of all gradients in the lane. It rises with a backward pass and falls to 0 when the gradients
+    are zeroed; a step leaves it alone.
 
-    **Arguments:** `trace`: from `record()`; `lanes`: which ones, in which order and under which names; all of them
-    under their own by default; `notes`: words to write at events, by their place in the trace.
+    Args:
+        trace: From `record()`.
+        lanes: Which lanes to draw, in this order, each with the name to show; by default all, under their own names.
+        title: Above the first lane.
+        ylabel: What the line shows.
+        notes: Words to write at events, by the position of the event in the trace.
+
+    Raises:
+        ValueError: If the trace has no events, or has no lane of that name.
     """
     lanes = lanes if lanes is not None else {lane: lane for lane in trace.lanes}
     if not lanes:
         raise ValueError("the trace has no events to draw: did a loop run inside `with record() as trace:`?")
     figure, axes = _figure(height=1.1 + 1.9 * len(lanes), rows=len(lanes))
     places = {id(event): place for place, event in enumerate(trace.events)}
-    for axis, lane in zip(axes[:, 0], lanes, strict=True):
-        events = trace.on(lane)
-        top = max((event.norm for event in events if isfinite(event.norm)), default=0.0) or 1.0
-        x = [places[id(event)] for event in events]
-        axis.step(x, [event.norm for event in events], where="post", color=BLACK, linewidth=1.4, zorder=1)
-        for kind, marker, color, label in (
-            ("forward", "|", BLACK, "forward"),
-            ("backward", "^", BLUE, "backward: adds"),
-            ("change", "X", GREEN, "changed in place"),
-            ("step", "D", RED, "step: reads"),
-            ("zero", "o", ORANGE, "zeroed"),
-        ):
-            marks = [(place, event.norm) for place, event in zip(x, events, strict=True) if event.kind == kind]
-            if not marks:
-                continue
-            if kind == "forward":
-                marks = [(place, 0.0) for place, _ in marks]
-            if kind == "step":
-                axis.vlines([place for place, _ in marks], 0, 1.08 * top, color=RED, linewidth=0.9, linestyle=":")
-            axis.scatter(*zip(*marks, strict=True), marker=marker, s=46, color=color, label=label, zorder=2,
-                         linewidths=1.2, edgecolors=None if marker == "|" else BLACK)  # fmt: skip
-        marked = sorted((notes or {}).keys() & set(x))
-        axis.set_ylim(-0.08 * top, (1.3 if marked else 1.12) * top)
-        axis.set_xlim(-1, len(trace.events))
-        if all(float(event.norm).is_integer() for event in events):  # counts
-            axis.yaxis.get_major_locator().set_params(integer=True)
-        axis.set_ylabel(f"{lanes[lane]}\n{ylabel}", fontsize=_FONT)
-        for place in marked:  # above the lane, where nothing else is drawn
-            side = "left" if place < 0.7 * len(trace.events) else "right"
-            axis.plot([place, place], [trace.events[place].norm, 1.13 * top], color=RED, linewidth=1.6, zorder=1)
-            axis.text(place, 1.15 * top, notes[place], ha=side, va="bottom", fontsize=_FONT - 1, weight="bold",
-                      bbox={"facecolor": "white", "edgecolor": RED, "pad": 2})  # fmt: skip
-        axis.set_xticks([])
-    axes[-1, 0].set_xlabel("events of the training loop, in order", fontsize=_FONT)
     entries = {}
-    for axis in axes[:, 0]:
+    for axis, (lane, name) in zip(axes, lanes.items(), strict=True):
+        _lane(axis, {places[id(event)]: event for event in trace.on(lane)}, len(trace.events), notes or {})
+        axis.set_ylabel(f"{name}\n{ylabel}", fontsize=_FONT)
         entries |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-    figure.legend(
-        entries.values(), entries.keys(), loc="outside upper center", ncols=5, frameon=False, fontsize=_FONT - 1
-    )
-    if title:
-        axes[0, 0].set_title(title, fontsize=_FONT + 1, loc="left")
+    axes[0].set_title(title, fontsize=_FONT + 1, loc="left")
+    axes[-1].set_xlabel("events of the training loop, in order", fontsize=_FONT)
+    _legend_above(figure, 5, entries.values(), entries.keys())
     return figure
+
+
+def _lane(axis: Axes, events: Mapping[int, Event], end: int, notes: Mapping[int, str]) -> None:
+    norms = [event.norm for event in events.values()]
+    top = max(filter(isfinite, norms), default=0.0) or 1.0
+    axis.step(list(events), norms, where="post", color=BLACK, linewidth=1.4, zorder=1)
+    for kind, marker, color, label in _MARKS:
+        x = [place for place, event in events.items() if event.kind == kind]
+        y = [0.0 if kind == "forward" else events[place].norm for place in x]
+        if kind == "step" and x:
+            axis.vlines(x, 0, 1.08 * top, color=color, linewidth=0.9, linestyle=":")
+        if x:
+            axis.scatter(x, y, marker=marker, s=46, color=color, label=label, zorder=2, linewidths=1.2,
+                         edgecolors=None if marker == "|" else BLACK)  # fmt: skip
+    marked = sorted(notes.keys() & events.keys())
+    for place in marked:  # above everything else in the lane
+        axis.plot([place, place], [events[place].norm, 1.13 * top], color=RED, linewidth=1.6, zorder=1)
+        axis.text(place, 1.15 * top, notes[place], ha="left" if place < 0.7 * end else "right", va="bottom",
+                  weight="bold", bbox={"facecolor": "white", "edgecolor": RED, "pad": 2}, **_SMALL)  # fmt: skip
+    axis.set_ylim(-0.08 * top, (1.3 if marked else 1.12) * top)
+    axis.set_xlim(-1, end)
+    axis.set_xticks([])
+    if all(float(norm).is_integer() for norm in norms):  # counts
+        axis.yaxis.get_major_locator().set_params(integer=True)
 
 
 def curves(
@@ -136,108 +160,107 @@ def curves(
     legend_outside: bool = False,
     plain: Collection[str] = (),
 ) -> Figure:
-    """One labelled line per entry of `lines` over the common `x`; `log` may name the axes "x", "y" or "xy".
+    """One labelled line per entry of `lines` over a common `x`.
 
-    The lines named in `plain` have no markers: what is no measurement over `x`, such as a value to compare with.
+    Args:
+        lines: Label and values of each line.
+        x: Where the values are.
+        xlabel: Below the x axis.
+        ylabel: Beside the y axis.
+        log: The axes that are logarithmic: `"x"`, `"y"` or `"xy"`.
+        ylim: Limits of the y axis.
+        title: Above the figure.
+        legend_outside: Whether the legend is above the axes instead of inside.
+        plain: Labels of lines without markers, for what is not measured over `x`, such as a value to compare with.
     """
-    figure, axes = _figure()
-    axis = axes[0, 0]
+    figure, (axis,) = _figure()
     for (label, y), (color, dashes, marker) in zip(lines.items(), cycle(_LOOKS)):
-        every = max(1, len(y) // 12)
-        marker = "" if label in plain else marker
-        axis.plot(x, y, color=color, linestyle=dashes, marker=marker, markevery=every, markersize=5, label=label)
+        axis.plot(x, y, color=color, linestyle=dashes, marker="" if label in plain else marker,
+                  markevery=max(1, len(y) // 12), markersize=5, label=label)  # fmt: skip
     if all(isinstance(value, int) for value in x):
         axis.xaxis.get_major_locator().set_params(integer=True)
-    _dress(axis, xlabel, ylabel, title, log, ylim)
+    _scale(axis, log, ylim)
+    _label(axis, xlabel, ylabel, title, _FONT + 1)
     if legend_outside:
-        figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=_FONT - 1)
+        _legend_above(figure, 3)
     elif len(lines) > 1:
-        axis.legend(frameon=False, fontsize=_FONT - 1)
+        axis.legend(frameon=False, **_SMALL)
     return figure
 
 
 def steps_downhill(
     w: Sequence[float], loss: Sequence[float], start: tuple[float, float], ends: Mapping[str, tuple[float, float]]
 ) -> Figure:
-    """A loss curve over one weight, and where steps of several lengths land: arrows from `start` to each of `ends`."""
-    figure, axes = _figure()
-    axis = axes[0, 0]
+    """A loss curve over one weight, with an arrow from `start` to where each step ends, by label in `ends`."""
+    figure, (axis,) = _figure()
     axis.plot(w, loss, color=BLACK, linewidth=1.4)
     axis.plot(*start, "o", color=BLACK, markersize=8)
-    axis.annotate("start", start, xytext=(8, -12), textcoords="offset points", fontsize=_FONT)
+    _write(axis, "start", start, (8, -12), ha="left", fontsize=_FONT)
     for (label, end), (color, dashes, marker) in zip(ends.items(), _LOOKS, strict=False):
-        axis.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": color, "linestyle": dashes, "lw": 1.6})
+        _arrow(axis, start, end, color, 1.6, dashes)
         axis.plot(*end, marker, color=color, markersize=8, label=label)
-    axis.set_xlabel("weight w", fontsize=_FONT)
-    axis.set_ylabel("loss L(w)", fontsize=_FONT)
-    axis.legend(frameon=False, fontsize=_FONT - 1)
+    _label(axis, "weight w", "loss L(w)")
+    axis.legend(frameon=False, **_SMALL)
     return figure
 
 
-def arrows(cups: Sequence[tuple[float, float]], total: tuple[float, float], mean: tuple[float, float]) -> Figure:
+def arrows(gradients: Sequence[tuple[float, float]], total: tuple[float, float], mean: tuple[float, float]) -> Figure:
     """Gradients of two weights as arrows laid head to tail, with their sum and their mean from the origin."""
-    figure, axes = _figure(width=6.5, height=4.2)
-    axis = axes[0, 0]
-    x, y = 0.0, 0.0
-    for number, (dx, dy) in enumerate(cups, start=1):
-        axis.annotate("", (x + dx, y + dy), (x, y), arrowprops={"arrowstyle": "->", "color": BLUE, "lw": 1.6})
+    figure, (axis,) = _figure(width=6.5, height=4.2)
+    corners = [(0.0, 0.0)]
+    for number, (dx, dy) in enumerate(gradients, start=1):
+        x, y = corners[-1]
+        corners.append((x + dx, y + dy))
+        _arrow(axis, (x, y), corners[-1], BLUE, 1.6)
         away = 11 / (hypot(dx, dy) or 1.0)  # points, to the right of the arrow
-        axis.annotate(f"$g_{number}$", (x + dx / 2, y + dy / 2), xytext=(dy * away, -dx * away),
-                      textcoords="offset points", ha="center", va="center", fontsize=_FONT, color=BLUE)  # fmt: skip
-        x, y = x + dx, y + dy
-    for (dx, dy), color, dashes, label in ((total, RED, "--", "sum"), (mean, GREEN, "-", "mean")):
-        axis.annotate("", (dx, dy), (0, 0), arrowprops={"arrowstyle": "->", "color": color, "lw": 2.4, "ls": dashes})
-        axis.annotate(label, (dx, dy), xytext=(-6, 6), textcoords="offset points", ha="right", fontsize=_FONT,
-                      color=color)  # fmt: skip
-    corners = [(0.0, 0.0), total, mean]
-    for dx, dy in cups:
-        corners.append((corners[-1][0] + dx, corners[-1][1] + dy) if len(corners) > 3 else (dx, dy))
-    axis.update_datalim(corners)
+        _write(axis, f"$g_{number}$", (x + dx / 2, y + dy / 2), (dy * away, -dx * away), va="center", fontsize=_FONT,
+               color=BLUE)  # fmt: skip
+    for end, color, dashes, label in ((total, RED, "--", "sum"), (mean, GREEN, "-", "mean")):
+        _arrow(axis, (0, 0), end, color, 2.4, dashes)
+        _write(axis, label, end, (-6, 6), ha="right", fontsize=_FONT, color=color)
+    axis.update_datalim([*corners, total, mean])
     axis.autoscale_view()
     axis.margins(0.15)
     axis.axhline(0, color=BLACK, linewidth=0.5)
     axis.axvline(0, color=BLACK, linewidth=0.5)
-    axis.set_xlabel("gradient of the first weight", fontsize=_FONT)
-    axis.set_ylabel("gradient of the second weight", fontsize=_FONT)
+    _label(axis, "gradient of the first weight", "gradient of the second weight")
     return figure
-
-
-def _share(weight: float) -> str:
-    mantissa, exponent = frexp(weight)
-    return f"$2^{{{exponent - 1}}}$" if mantissa == 0.5 and weight < 0.005 else f"{weight:.3g}"
 
 
 def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float) -> Figure:
     """What each update is made of: for each loop a table with a row per update and a column per micro-batch.
 
-    A cell is the weight of a micro-batch in that update, written in it; its shade goes from white (not used) to full
-    (the weight `right`, or more).
+    Args:
+        tables: By the name of the loop, the weight of each micro-batch in each update. It is written into its cell.
+        right: The weight that a micro-batch should have. A cell with this weight or more has the full shade.
     """
     tallest = max(len(table) for table in tables.values())
-    figure, axes = _figure(width=7.5, height=1.0 + len(tables) * (0.55 + 0.3 * tallest), rows=len(tables))
-    for axis, (label, table) in zip(axes[:, 0], tables.items(), strict=True):
+    figure, axes = _figure(height=1.0 + len(tables) * (0.55 + 0.3 * tallest), rows=len(tables))
+    for axis, (name, table) in zip(axes, tables.items(), strict=True):
+        rows, columns = len(table), len(table[0])
         axis.imshow(table, cmap="Blues", vmin=0, vmax=2.2 * right, aspect="auto")
         for row, weights in enumerate(table):
             for column, weight in enumerate(weights):
                 if weight:
-                    dark = weight > 1.4 * right
-                    axis.text(column, row, _share(weight), ha="center", va="center", fontsize=_FONT - 2,
-                              color="white" if dark else BLACK)  # fmt: skip
-        axis.hlines([row + 0.5 for row in range(len(table) - 1)], -0.5, len(table[0]) - 0.5, color=BLACK, linewidth=0.4)
-        axis.vlines([column + 0.5 for column in range(len(table[0]) - 1)], -0.5, len(table) - 0.5, color=BLACK,
-                    linewidth=0.4)  # fmt: skip
-        axis.set_title(label, fontsize=_FONT, loc="left")
-        axis.set_ylabel("update", fontsize=_FONT)
-        axis.set_xticks(range(len(table[0])), range(1, len(table[0]) + 1))
-        axis.set_yticks(range(len(table)), range(1, len(table) + 1))
-    axes[-1, 0].set_xlabel("micro-batch", fontsize=_FONT)
+                    color = "white" if weight > 1.4 * right else BLACK
+                    axis.text(column, row, _rounded(weight), ha="center", va="center", fontsize=_FONT - 2, color=color)
+        axis.hlines([row + 0.5 for row in range(rows - 1)], -0.5, columns - 0.5, color=BLACK, linewidth=0.4)
+        axis.vlines([column + 0.5 for column in range(columns - 1)], -0.5, rows - 0.5, color=BLACK, linewidth=0.4)
+        axis.set_xticks(range(columns), range(1, columns + 1))
+        axis.set_yticks(range(rows), range(1, rows + 1))
+        _label(axis, "micro-batch" if axis is axes[-1] else "", "update", name)
     return figure
 
 
+def _rounded(weight: float) -> str:
+    mantissa, exponent = frexp(weight)
+    return f"$2^{{{exponent - 1}}}$" if mantissa == 0.5 and weight < 0.005 else f"{weight:.3g}"
+
+
 def pictures(images: Sequence[Sequence[float]], titles: Sequence[object]) -> Figure:
-    """A row of square grey-scale images, each given as one list of pixels from 0 (white) to 1 (black)."""
+    """A row of square grey-scale images, each given as a flat list of pixels from 0 (white) to 1 (black)."""
     figure, axes = _figure(height=1.3, columns=len(images))
-    for axis, image, title in zip(axes[0], images, titles, strict=True):
+    for axis, image, title in zip(axes, images, titles, strict=True):
         side = round(len(image) ** 0.5)
         axis.imshow([image[row * side : (row + 1) * side] for row in range(side)], cmap="Greys", vmin=0, vmax=1)
         axis.set_title(str(title), fontsize=_FONT)
@@ -246,24 +269,21 @@ def pictures(images: Sequence[Sequence[float]], titles: Sequence[object]) -> Fig
 
 
 def bars(values: Mapping[str, float], xlabel: str, written: str = "{:,.0f}") -> Figure:
-    """One labelled horizontal bar per entry, its value written at its end."""
-    figure, axes = _figure(height=0.9 + 0.45 * len(values))
-    axis = axes[0, 0]
-    labels = list(values)
-    drawn = axis.barh(range(len(labels)), values.values(), color=SKY, edgecolor=BLACK, height=0.6)
-    axis.bar_label(drawn, [written.format(value) for value in values.values()], padding=4, fontsize=_FONT - 1)
-    axis.set_yticks(range(len(labels)), labels, fontsize=_FONT)
+    """One labelled horizontal bar per entry, with its value, formatted by `written`, at its end."""
+    figure, (axis,) = _figure(height=0.9 + 0.45 * len(values))
+    drawn = axis.barh(range(len(values)), values.values(), color=SKY, edgecolor=BLACK, height=0.6)
+    axis.bar_label(drawn, [written.format(value) for value in values.values()], padding=4, **_SMALL)
+    axis.set_yticks(range(len(values)), list(values), fontsize=_FONT)
     axis.invert_yaxis()
     axis.margins(x=0.15)
     axis.set_xticks([])
-    axis.set_xlabel(xlabel, fontsize=_FONT)
+    _label(axis, xlabel)
     return figure
 
 
 def errors(values: Mapping[str, float], limit: float, xlabel: str) -> Figure:
     """One point per entry on a logarithmic axis: a circle below `limit`, a square above it. 0 is drawn at 1e-17."""
-    figure, axes = _figure(height=0.9 + 0.32 * len(values))
-    axis = axes[0, 0]
+    figure, (axis,) = _figure(height=0.9 + 0.32 * len(values))
     rows = range(len(values))
     for row, value in zip(rows, values.values(), strict=True):
         look = {"marker": "o", "color": BLUE, "mfc": "white"} if value < limit else {"marker": "s", "color": RED}
@@ -271,56 +291,49 @@ def errors(values: Mapping[str, float], limit: float, xlabel: str) -> Figure:
     axis.hlines(rows, 1e-17, 10, color=BLACK, linewidth=0.3, linestyle=":", zorder=0)
     axis.axvline(limit, color=BLACK, linewidth=1, linestyle="--")
     for text, side, shift in (("exact", "right", -6), ("not exact", "left", 6)):
-        axis.annotate(text, (limit, 1), xycoords=("data", "axes fraction"), xytext=(shift, 2),
-                      textcoords="offset points", ha=side, fontsize=_FONT - 1)  # fmt: skip
+        _write(axis, text, (limit, 1), (shift, 2), xycoords=("data", "axes fraction"), ha=side)
     axis.set_xscale("log")
     axis.set_xlim(3e-18, 10)
-    axis.set_yticks(rows, list(values), fontsize=_FONT - 1)
+    axis.set_yticks(rows, list(values), **_SMALL)
     axis.invert_yaxis()
-    axis.set_xlabel(xlabel, fontsize=_FONT)
+    _label(axis, xlabel)
     return figure
 
 
 def stacks(parts: Mapping[str, Sequence[float]], labels: Sequence, xlabel: str, ylabel: str) -> Figure:
-    """One bar per label, with one layer per entry of `parts`, the first at the bottom and the sum written on top."""
-    figure, axes = _figure(height=3.8)
-    axis = axes[0, 0]
+    """One bar per label, with one layer per entry of `parts`, the first at the bottom, and the sum written on top."""
+    figure, (axis,) = _figure(height=3.8)
     places, bottom = range(len(labels)), [0.0] * len(labels)
     looks = cycle(((SKY, ""), (ORANGE, "//"), (GREEN, ".."), (RED, "xx"), (PINK, "--")))
     for (name, heights), (color, hatch) in zip(parts.items(), looks):  # noqa: B905
         axis.bar(places, heights, bottom=bottom, color=color, hatch=hatch, edgecolor=BLACK, width=0.65, label=name)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     for place, total in zip(places, bottom, strict=True):
-        axis.annotate(f"{total:,.0f}", (place, total), xytext=(0, 3), textcoords="offset points", ha="center",
-                      fontsize=_FONT - 1)  # fmt: skip
+        _write(axis, f"{total:,.0f}", (place, total), (0, 3))
     axis.set_xticks(places, labels)
     axis.margins(y=0.1)
-    axis.set_xlabel(xlabel, fontsize=_FONT)
-    axis.set_ylabel(ylabel, fontsize=_FONT)
-    figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=_FONT - 1)
+    _label(axis, xlabel, ylabel)
+    _legend_above(figure, 4)
     return figure
 
 
 def layers(panels: Mapping[str, Mapping[str, Sequence[float]]], xlabel: str, ylabel: str) -> Figure:
-    """What is held, event by event: one panel per loop, in it one layer per entry, and the peak of their sum."""
+    """What is held, event by event: one panel per loop, with one layer per entry and the peak of their sum."""
     figure, axes = _figure(height=0.9 + 1.6 * len(panels), rows=len(panels))
-    sums = {title: [sum(column) for column in zip(*parts.values(), strict=True)] for title, parts in panels.items()}
+    sums = {name: [sum(column) for column in zip(*parts.values(), strict=True)] for name, parts in panels.items()}
     top = max(map(max, sums.values()))
-    for axis, (title, parts) in zip(axes[:, 0], panels.items(), strict=True):
-        x = range(len(sums[title]))
+    for axis, (name, parts) in zip(axes, panels.items(), strict=True):
+        x, peak = range(len(sums[name])), max(sums[name])
         drawn = axis.stackplot(x, *parts.values(), colors=(ORANGE, SKY, GREEN), labels=list(parts), edgecolor=BLACK,
                                linewidth=0.6)  # fmt: skip
         for area, hatch in zip(drawn, ("//", "", ".."), strict=False):
             area.set_hatch(hatch)
-        axis.axhline(max(sums[title]), color=BLACK, linewidth=1, linestyle="--")
-        axis.set_title(f"{title}: peak {max(sums[title]):,.0f}", fontsize=_FONT, loc="left")
+        axis.axhline(peak, color=BLACK, linewidth=1, linestyle="--")
         axis.set_ylim(0, 1.05 * top)
         axis.set_xlim(0, len(x) - 1)
         axis.set_xticks([])
-        axis.set_ylabel(ylabel, fontsize=_FONT)
-    axes[-1, 0].set_xlabel(xlabel, fontsize=_FONT)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False,
-                  fontsize=_FONT - 1)  # fmt: skip
+        _label(axis, xlabel if axis is axes[-1] else "", ylabel, f"{name}: peak {peak:,.0f}")
+    _legend_above(figure, 3, *axes[0].get_legend_handles_labels())
     return figure
 
 
@@ -332,9 +345,17 @@ def efficiency(
     title: str = "",
     truth: float | None = None,
 ) -> Figure:
-    """Shares from 0 to 1 over the effective batch; a measured noise scale is a line, its interval a band."""
-    figure, axes = _figure(height=3.6)
-    axis = axes[0, 0]
+    """Shares from 0 to 1 of the best possible, over the effective batch, with a measured noise scale.
+
+    Args:
+        sizes: Effective batches, in samples.
+        lines: Label and shares of each line.
+        estimate: The measured noise scale, a vertical line.
+        interval: Its 90 percent interval, a band.
+        title: Above the figure.
+        truth: The true noise scale, a dotted line.
+    """
+    figure, (axis,) = _figure(height=3.6)
     for (label, share), (color, dashes, marker) in zip(lines.items(), _LOOKS, strict=False):
         axis.plot(sizes, share, color=color, linestyle=dashes, marker=marker, markersize=5, label=label)
     axis.axvline(estimate, color=BLACK, linewidth=1.4, label="measured noise scale")
@@ -344,31 +365,26 @@ def efficiency(
     if truth is not None:
         axis.axvline(truth, color=BLACK, linewidth=1.2, linestyle=":", label="true noise scale")
     axis.axhline(0.5, color=BLACK, linewidth=0.7, linestyle=":")
-    axis.set_xscale("log", base=2)
+    _scale(axis, "x", (0, 1))
     axis.set_xlim(sizes[0], sizes[-1])
     axis.set_xticks(sizes[::2], [f"{size:g}" for size in sizes[::2]])
-    axis.set_ylim(0, 1)
-    axis.set_xlabel("effective batch, in items", fontsize=_FONT)
-    axis.set_ylabel("share of the best possible", fontsize=_FONT)
-    axis.set_title(title, fontsize=_FONT + 1, loc="left")
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=_FONT - 1)
+    _label(axis, "effective batch, in items", "share of the best possible", title, _FONT + 1)
+    _legend_above(figure, 3)
     return figure
 
 
 def stems(panels: Mapping[str, Mapping[int, float]], xlabel: str, ylabel: str) -> Figure:
-    """What happened when, one panel per entry on common axes: a stem at each place, as high as its value."""
+    """What happened when: one panel per entry on common axes, with a stem as high as the value at each place."""
     figure, axes = _figure(height=0.8 + 1.4 * len(panels), rows=len(panels))
-    places = [place for values in panels.values() for place in values]
+    places = sorted({place for values in panels.values() for place in values})
     top = max(value for values in panels.values() for value in values.values()) or 1.0
-    for axis, (title, values), (color, _, marker) in zip(axes[:, 0], panels.items(), cycle(_LOOKS)):
+    for axis, (name, values), (color, _, marker) in zip(axes, panels.items(), cycle(_LOOKS)):
         axis.vlines(list(values), 0, list(values.values()), color=color, linewidth=2)
         axis.plot(list(values), list(values.values()), linestyle="", marker=marker, color=color, markersize=7)
-        axis.set_title(title, fontsize=_FONT, loc="left")
-        axis.set_xlim(min(places) - 0.5, max(places) + 0.5)
+        axis.set_xlim(places[0] - 0.5, places[-1] + 0.5)
         axis.set_ylim(0, 1.15 * top)
-        axis.set_ylabel(ylabel, fontsize=_FONT)
-        axis.set_xticks(sorted(set(places)), [] if axis is not axes[-1, 0] else sorted(set(places)))
-    axes[-1, 0].set_xlabel(xlabel, fontsize=_FONT)
+        axis.set_xticks(places, places if axis is axes[-1] else [])
+        _label(axis, xlabel if axis is axes[-1] else "", ylabel, name)
     return figure
 
 
@@ -377,20 +393,17 @@ def blocks(
 ) -> Figure:
     """One bar per entry, side by side, each as wide and as high as given, with a dashed line at height 1.
 
-    A label stands above its bar and above the line, so that the line crosses no words.
+    A label is above its bar and above the line, so that the line crosses no words.
     """
-    figure, axes = _figure()
-    axis = axes[0, 0]
+    figure, (axis,) = _figure()
     edges = [sum(widths[:place]) for place in range(len(widths))]
     axis.bar(edges, heights, widths, align="edge", color=SKY, edgecolor=BLACK)
     axis.axhline(1, color=BLACK, linewidth=1.2, linestyle="--")
     for edge, width, height, label in zip(edges, widths, heights, labels, strict=True):
-        axis.annotate(str(label), (edge + width / 2, max(height, 1)), xytext=(0, 5), textcoords="offset points",
-                      ha="center", fontsize=_FONT - 1)  # fmt: skip
-    axis.set_xlim(0, 1.003 * sum(widths))  # the last edge is drawn, too
+        _write(axis, str(label), (edge + width / 2, max(height, 1)), (0, 5))
+    axis.set_xlim(0, 1.003 * sum(widths))  # so that the last edge is drawn too
     axis.margins(y=0.12)
-    axis.set_xlabel(xlabel, fontsize=_FONT)
-    axis.set_ylabel(ylabel, fontsize=_FONT)
+    _label(axis, xlabel, ylabel)
     return figure
 
 
@@ -403,21 +416,23 @@ def intervals(
     ylim: tuple[float, float] | None = None,
     title: str = "",
 ) -> Figure:
-    """One labelled line per entry of `lines` over the common `x`: at each place low, middle and high, or nan for none.
+    """One labelled line per entry of `lines` over a common `x`, with an interval at each point.
 
-    `log` may name the axes "x", "y" or "xy".
+    Args:
+        lines: Label of each line, and (low, middle, high) at each `x`, NaN for none. The other arguments are those of
+            `curves`.
     """
-    figure, axes = _figure(height=3.8)
-    axis = axes[0, 0]
+    figure, (axis,) = _figure(height=3.8)
     for (label, points), (color, dashes, marker) in zip(lines.items(), cycle(_LOOKS)):
         low, middle, high = zip(*points, strict=True)
         down = [m - l for l, m in zip(low, middle, strict=True)]  # noqa: E741
         up = [h - m for m, h in zip(middle, high, strict=True)]
         axis.errorbar(x, middle, yerr=(down, up), color=color, linestyle=dashes, marker=marker, markersize=6,
                       capsize=4, elinewidth=1.4, label=label)  # fmt: skip
-    _dress(axis, xlabel, ylabel, title, log, ylim)
+    _scale(axis, log, ylim)
+    _label(axis, xlabel, ylabel, title, _FONT + 1)
     if "x" in log:
         axis.set_xticks(x, [f"{value:g}" for value in x])
     if len(lines) > 1:
-        axis.legend(frameon=False, fontsize=_FONT - 1)
+        axis.legend(frameon=False, **_SMALL)
     return figure

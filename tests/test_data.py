@@ -1,4 +1,4 @@
-"""The data: what they are, that nothing is missing from the manifest, and that a broken file says so."""
+"""The data: what they are, that the manifest lists them all, and that a damaged file is reported."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ def test_another_split_is_an_error():
         digits("validation")
 
 
-def test_words_are_in_alphabetical_order_and_of_lower_case_letters_alone():
+def test_words_are_in_alphabetical_order_and_of_lower_case_letters_only():
     found = words()
     assert len(found) == 63875
     assert found == sorted(set(found))
@@ -84,7 +84,7 @@ def alter(path):
     ],
     ids=["missing", "truncated", "altered"],
 )
-def test_a_damaged_file_gives_one_error_that_names_it_and_the_mend(copied, name, load, damage, saying):
+def test_a_damaged_file_gives_one_error_that_names_it_and_the_fix(copied, name, load, damage, saying):
     load()
     damage(copied / name)
     with pytest.raises(DataError) as caught:
@@ -98,7 +98,7 @@ def test_a_damaged_file_gives_one_error_that_names_it_and_the_mend(copied, name,
     [None, b"", b"{", b"\xff", b"[]", b"{}", json.dumps({"digits.csv.gz": {"title": "digits"}}).encode()],
     ids=["missing", "empty", "not JSON", "not text", "a list", "no entry", "no checksum"],
 )
-def test_a_damaged_manifest_gives_one_error_that_names_it_and_the_mend(copied, content):
+def test_a_damaged_manifest_gives_one_error_that_names_it_and_the_fix(copied, content):
     manifest = copied / "manifest.json"
     manifest.unlink() if content is None else manifest.write_bytes(content)
     with pytest.raises(DataError) as caught:

@@ -1,4 +1,4 @@
-"""The models: a tally whose gradient can be read, and a small perceptron."""
+"""The models: a tally whose gradient can be read, a small perceptron and a small transformer."""
 
 import pytest
 import torch
@@ -8,14 +8,14 @@ from course_utils import Tally, mlp, saved_bytes
 from course_utils.models import Transformer
 
 
-def test_the_gradient_of_a_tally_says_how_much_each_item_counts():
+def test_the_gradient_of_a_tally_is_the_weight_of_each_sample():
     tally = Tally(5)
     tally(torch.tensor([0, 1])).mean().backward()
     (tally(torch.tensor([3, 1, 1, 3])).mean() * 2).backward()
     assert tally.weight.grad.tolist() == [0.5, 1.5, 0, 1, 0]
 
 
-def test_a_tally_gives_one_loss_per_item_and_starts_at_zero():
+def test_a_tally_gives_one_loss_per_sample_and_starts_at_zero():
     assert Tally(4)(torch.tensor([2, 3, 3])).tolist() == [0, 0, 0]
 
 
@@ -27,7 +27,7 @@ def test_an_mlp_has_tanh_between_its_linear_layers_and_none_at_its_ends():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_models_come_in_the_default_dtype(dtype):
+def test_models_have_the_default_dtype(dtype):
     torch.set_default_dtype(dtype)
     assert {p.dtype for model in (mlp(3, 2), Tally(3), Transformer(5, width=4)) for p in model.parameters()} == {dtype}
 
@@ -57,7 +57,7 @@ def test_a_transformer_looks_back_only():
     assert not torch.isclose(scores[:, 4:], changed[:, 4:]).any()
 
 
-def test_a_transformer_sees_every_letter_before_and_where_it_stands():
+def test_a_transformer_sees_every_earlier_letter_and_its_position():
     model, letters = Transformer(27, width=8), some_letters()
     for place in range(6):
         other = letters.clone()
@@ -67,7 +67,7 @@ def test_a_transformer_sees_every_letter_before_and_where_it_stands():
     assert not torch.isclose(model(same)[0, 1:], model(same)[0, :-1]).any()
 
 
-def test_a_checkpointed_transformer_has_the_same_gradients_and_keeps_less():
+def test_a_checkpointed_transformer_has_the_same_gradients_and_saves_less():
     torch.set_default_dtype(torch.float64)
     model, letters = Transformer(27, width=8, blocks=3), some_letters()
     with saved_bytes(model) as plain:

@@ -1,4 +1,4 @@
-"""The figures: labelled, the same every time, and shown with a sentence for those who cannot see them."""
+"""The figures: labelled, the same every time, and shown with a sentence for readers who cannot see them."""
 
 from itertools import accumulate, combinations, pairwise
 
@@ -77,7 +77,7 @@ def test_the_ledger_draws_chosen_lanes_in_their_order_and_under_their_names():
     assert [len(axis.lines[0].get_xdata()) for axis in figure.axes] == [2, 5]
 
 
-def test_a_note_stands_above_its_event_and_above_everything_else_of_the_lane():
+def test_a_note_is_above_its_event_and_above_everything_else_in_the_lane():
     sgd, adam = plots.ledger(TRACE, notes={5: "stale-gradients"}).axes
     (note,) = sgd.texts
     x, y = note.get_position()
@@ -88,7 +88,7 @@ def test_a_note_stands_above_its_event_and_above_everything_else_of_the_lane():
     assert not adam.texts
 
 
-def test_counts_have_whole_numbers_beside_them():
+def test_counts_have_whole_numbers_on_the_axis():
     axis = plots.ledger(Trace([Event("backward", "SGD", float(k)) for k in range(1, 13)])).axes[0]
     assert all(float(tick).is_integer() for tick in axis.get_yticks())
 
@@ -106,7 +106,7 @@ def test_the_ledger_of_a_trace_without_events_is_an_error():
         plots.ledger(trace)
 
 
-def test_the_ledger_of_a_lane_that_is_not_there_is_an_error():
+def test_the_ledger_of_an_unknown_lane_is_an_error():
     with pytest.raises(ValueError, match="no lane 'AdamW'"):
         plots.ledger(TRACE, lanes={"AdamW": "AdamW"})
 

@@ -1,4 +1,4 @@
-"""The benchmark `side_by_side.py`, as far as it goes without the libraries that it compares."""
+"""The benchmark `side_by_side.py`, as far as it runs without the libraries that it compares."""
 
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_the_workload_is_ragged_masked_and_ends_in_a_short_window(bench, batches
         assert bool((batch["labels"][~mask] > 0).all())
 
 
-def test_one_large_batch_holds_the_rows_of_its_window_and_no_token_more(bench, batches, asked):
+def test_a_large_batch_holds_exactly_the_rows_and_tokens_of_its_window(bench, batches, asked):
     for window in asked:
         parts = [batches[i] for i in window]
         large = bench.together(parts)
@@ -47,13 +47,13 @@ def test_one_large_batch_holds_the_rows_of_its_window_and_no_token_more(bench, b
         assert len(large["letters"]) == sum(len(part["letters"]) for part in parts)
 
 
-def test_each_update_of_the_course_s_loop_is_that_of_the_large_batch(bench, batches, asked):
+def test_each_update_of_the_courses_loop_is_that_of_the_large_batch(bench, batches, asked):
     made = bench.updates(bench.this_course, batches)
     assert [window for window, _ in made] == asked
     assert max(bench.errors(made, asked, batches)) <= bench.BAR
 
 
-def test_a_loop_that_counts_each_micro_batch_alike_is_far_from_it(bench, batches, asked):
+def test_a_loop_that_weights_every_micro_batch_alike_is_far_from_it(bench, batches, asked):
     def mean_of_means(model, optimizer, loader):
         train_epoch(model, loader, bench.loss_fn, optimizer, n=bench.N, weight=lambda batch: 1)
 

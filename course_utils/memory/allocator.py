@@ -1,4 +1,4 @@
-"""How much memory the allocator gave to a loop. Needs torch alone."""
+"""How much memory the allocator gave to a loop."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,43 +8,48 @@ from torch.autograd import ProfilerConfig, ProfilerState, _disable_profiler_lega
 
 
 class Allocated:
-    """The `peak` of what an allocator gave out at once, in bytes; there once the block has ended."""
+    """The `peak` of what was allocated at once, in bytes; set when the block ends."""
 
     peak: int
 
 
 @contextmanager
 def allocated(device: str = "cpu") -> Iterator[Allocated]:
-    """Asks the allocator how much memory the block took at its worst moment, beyond what was there before.
+    """Asks the allocator how much memory the block used at its peak, beyond what was in use before.
 
-    On a GPU that is `torch.cuda.max_memory_allocated`. On the CPU torch's profiler is told of each piece of memory
-    that is given out or comes back; here its older form is read, which writes nothing to stderr.
+    On a GPU that is `torch.cuda.max_memory_allocated`. On the CPU torch's profiler sees each allocation and each
+    release; the legacy profiler is used because it prints nothing.
 
-    **Yields:** an `Allocated`, whose `peak` can be read after the block.
+    Args:
+        device: `"cpu"`, or a CUDA device such as `"cuda"`.
 
-    >>> with allocated() as memory:
-    ...     x = torch.zeros(1000)
-    ...     x = x.exp()                             # 4,000 bytes more, while the first are still there
-    >>> memory.peak
-    8000
+    Yields:
+        An `Allocated`, whose `peak` can be read after the block.
+
+    Example:
+        >>> with allocated() as memory:
+        ...     x = torch.zeros(1000)
+        ...     x = x.exp()                     # 4,000 bytes more, while the first 4,000 still exist
+        >>> memory.peak
+        8000
     """
-    found = Allocated()
+    result = Allocated()
     if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        yield found
-        found.peak = torch.cuda.max_memory_allocated(device) - before
+        yield result
+        result.peak = torch.cuda.max_memory_allocated(device) - before
         return
     options = torch._C._profiler._ExperimentalConfig()
     _enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, options))
     try:
-        yield found
+        yield result
     finally:
         threads = _disable_profiler_legacy()
     events = [event for thread in threads for event in thread]
     start = next(event for event in events if event.name() == "__start_profile")
-    now = found.peak = 0
+    in_use = result.peak = 0
     for event in sorted(events, key=start.cpu_elapsed_us):
         if event.kind() == "memory_alloc":
-            now += event.cpu_memory_usage()
-            found.peak = max(found.peak, now)
+            in_use += event.cpu_memory_usage()
+            result.peak = max(result.peak, in_use)

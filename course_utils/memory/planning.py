@@ -1,4 +1,4 @@
-"""The memory that training will need, found without needing it, for models of any size. Needs torch alone."""
+"""The memory that training will need, found without using it, for models of any size."""
 
 import math
 import weakref
@@ -14,43 +14,42 @@ from torch.optim import AdamW, Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-_SMALL, _CHECKED, _LARGE = 2, 4, 8  # items that are tried; not 1, which can take a shorter way
+_SMALL, _CHECKED, _LARGE = 2, 4, 8  # sizes that are tried; not 1, for which operations may take a shortcut
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """The memory of training, by the items of a micro-batch. All sizes are in bytes; printed, it is a table.
+class MemoryPlan:
+    """The memory of training, in bytes, as a function of the size of a micro-batch. Printed, it is a table.
 
-    At each moment of an update a part of the memory is there whatever the micro-batch, and a part grows with its
-    items: a straight line. The peak is the highest of these lines, so it can lie in the step for small micro-batches
-    and in the backward for large ones.
+    At each moment of an update, the memory in use is a straight line: a constant plus so many bytes per item. The peak
+    is the highest of these lines, so it may be in the step for small micro-batches and in the backward for large ones.
     """
 
     weights: int  # and buffers
     gradients: int
     state: int  # of the optimizer
     inputs: float  # per item
-    activations: float  # per item: what a forward leaves for its backward
-    constant: int  # what a forward leaves whatever its items, such as the copies of the weights that autocast makes
-    moments: dict[str, Tensor] = field(repr=False)  # of each phase: bytes at no items, and bytes per item
+    activations: float  # per item: what a forward pass saves for backward
+    constant: int  # what a forward pass leaves however many items it gets, such as autocast's copies of the weights
+    moments: dict[str, Tensor] = field(repr=False)  # by phase: bytes at no items and bytes per item
 
     @property
     def fixed(self) -> int:
-        """What no N makes smaller: weights, gradients and the optimizer's state."""
+        """What no N makes smaller: weights, gradients and optimizer state."""
         return self.weights + self.gradients + self.state
 
     def peak(self, micro_batch: int) -> int:
-        """The most bytes that are in use at once, where micro-batches have so many items."""
+        """The most bytes in use at once, with micro-batches of this many items."""
         return max(self._peaks(micro_batch).values())
 
     def phase(self, micro_batch: int) -> str:
-        """Where this peak lies: in the `"forward"`, the `"backward"` or the `"step"`."""
+        """Where this peak is: in the `"forward"`, the `"backward"` or the `"step"`."""
         peaks = self._peaks(micro_batch)
         return max(peaks, key=peaks.get)
 
     def largest(self, card: float) -> int:
-        """The most items that a micro-batch can have with `card` bytes; 0 if not even one item fits."""
+        """The most items that fit into a micro-batch with `card` bytes; 0 if not even one does."""
         if self.peak(1) > card:
             return 0
         at_no_items, per_item = torch.cat(list(self.moments.values())).unbind(1)
@@ -60,9 +59,10 @@ class Plan:
         return int(((card - at_no_items) / per_item)[grows].min())
 
     def n_for(self, effective_batch: int, card: float) -> int:
-        """The smallest N, micro-batches per update, that gives so many items to an update with `card` bytes.
+        """The smallest N, micro-batches per update, for this many items per update with `card` bytes.
 
-        **Raises:** `ValueError` if not even one item fits: then no N helps.
+        Raises:
+            ValueError: If not even one item fits: then no N helps.
         """
         largest = self.largest(card)
         if not largest:
@@ -77,18 +77,16 @@ class Plan:
 
     def __str__(self) -> str:
         unit, name = next((size, name) for size, name in _UNITS if self.peak(1) >= size)
-        rows = {
-            "weights": self.weights,
-            "gradients": self.gradients,
-            "optimizer's state": self.state,
-            "inputs, per item": self.inputs,
-            "activations, per item": self.activations,
-            "activations, constant": self.constant,
-        }
-        lines = [f"{label:<24}{size / unit:10,.2f} {name}" for label, size in rows.items()]
-        for items in (1, 4, 16, 64):
-            lines.append(f"peak at {items:2} items{self.peak(items) / unit:18,.2f} {name}, in the {self.phase(items)}")
-        return "\n".join(lines)
+        rows = [
+            ("weights", self.weights, ""),
+            ("gradients", self.gradients, ""),
+            ("optimizer state", self.state, ""),
+            ("inputs, per item", self.inputs, ""),
+            ("activations, per item", self.activations, ""),
+            ("activations, constant", self.constant, ""),
+            *((f"peak at {n:2} items", self.peak(n), f", in the {self.phase(n)}") for n in (1, 4, 16, 64)),
+        ]
+        return "\n".join(f"{label:<24}{size / unit:10,.2f} {name}{where}" for label, size, where in rows)
 
 
 def plan_memory(
@@ -100,35 +98,43 @@ def plan_memory(
     dtype: torch.dtype | None = None,
     autocast: AbstractContextManager | None = None,
     accumulating: bool = True,
-) -> Plan:
-    """Finds out how much memory training will need, for a model of any size, and uses next to none.
+) -> MemoryPlan:
+    """Finds out how much memory training will need, for a model of any size, and uses almost none.
 
-    It trains on fake tensors, which have a shape and a type and hold no numbers, and notes how many bytes are in use
-    before and after each operation of a forward, a backward and a step, once the optimizer has its state. It does so
-    for micro-batches of two sizes, which make a line for each moment; the forward of a third size checks the lines.
-    All weights that require a gradient are taken to get one.
+    It trains on fake tensors, which have a shape and a dtype but hold no numbers, and notes the bytes in use before
+    and after each operation of a forward pass, a backward pass and a step. Micro-batches of two sizes give a straight
+    line for each moment; a forward pass of a third size checks the lines. Every weight that requires a gradient is
+    assumed to get one.
 
-    The operations are those of the CPU, so build everything there. An optimizer that treats all weights at once, the
-    usual way on a GPU, takes more in its step: plan for it with `optimizer=lambda weights: AdamW(weights,
-    foreach=True)`. Not seen is what a kernel takes and gives back within one operation, nor what a driver or an
-    allocator keeps for itself: leave them a part of the card. A number that the code asks for, as with `item()`, is
-    taken to be 1.
+    The operations are those of the CPU, so create everything there. The default optimizers on a GPU treat all weights
+    at once and need more in their step: plan for it with `optimizer=lambda weights: AdamW(weights, foreach=True)`. The
+    plan does not see what a kernel allocates and frees within one operation, nor what a driver or a caching allocator
+    keeps: leave them some room. A number that the code reads from a tensor, as with `item()`, is taken to be 1.
 
-    **Arguments:** `build()`: the model; `make_batch(items)`: a micro-batch of any kind; `loss_fn(model, batch)`: its
-    mean loss, as for `train_epoch`; `optimizer(weights)`: the optimizer; `dtype`: of the weights and of floating
-    inputs, in place of `model.to(dtype)`, which fake tensors refuse; `autocast`: the context of the forward, on the
-    CPU; `accumulating`: whether a forward finds gradients there, as all but the first of a window do.
+    Args:
+        build: Called without arguments, returns the model.
+        make_batch: Called with a number of items, returns a micro-batch of any kind.
+        loss_fn: Called with the model and a micro-batch, returns the mean loss, as for `train_epoch`.
+        optimizer: Called with the weights, returns the optimizer.
+        dtype: Of the weights and of floating-point inputs; use it instead of `model.to(dtype)`, which fake tensors
+            refuse.
+        autocast: The context of the forward pass, for the CPU.
+        accumulating: Whether a forward pass already finds gradients, as all but the first of a window do.
 
-    **Returns:** a `Plan`.
+    Returns:
+        A `MemoryPlan`.
 
-    **Raises:** `ValueError` if memory is not a straight line in the items, as where a loss compares each item with
-    each; `NotImplementedError` for an `nn.LSTM`, whose kernel keeps a large space that is not seen.
+    Raises:
+        ValueError: If memory is not a straight line in the number of items, for example because a loss compares each
+            item with every other.
+        NotImplementedError: For an `nn.LSTM`, whose kernel allocates a large buffer that cannot be seen.
 
-    >>> def mse(model, batch):
-    ...     return nn.functional.mse_loss(model(batch), batch)
-    >>> found = plan_memory(lambda: nn.Linear(1000, 1000), lambda items: torch.ones(items, 1000), mse)
-    >>> found.weights, found.inputs, found.phase(1), found.phase(10_000)
-    (4004000, 4000.0, 'step', 'backward')
+    Example:
+        >>> def mse(model, batch):
+        ...     return nn.functional.mse_loss(model(batch), batch)
+        >>> plan = plan_memory(lambda: nn.Linear(1000, 1000), lambda items: torch.ones(items, 1000), mse)
+        >>> plan.weights, plan.inputs, plan.phase(1), plan.phase(10_000)
+        (4004000, 4000.0, 'step', 'backward')
     """
     autocast = autocast or nullcontext()
 
@@ -164,18 +170,18 @@ def plan_memory(
     _check(moments["forward"], checked["forward"])
     inputs = moments.pop("inputs")[0, 1]
     step = torch.tensor(in_step, dtype=torch.float64)
-    moments["step"] = torch.stack([step, torch.full_like(step, inputs)], dim=1)  # a loop still has its last batch
+    moments["step"] = torch.stack([step, torch.full_like(step, inputs)], dim=1)  # the loop still holds its last batch
     constant, per_item = (moments["forward"][-1] - moments["forward"][0]).tolist()
-    return Plan(weights, gradients, state, float(inputs), per_item, round(constant), moments)
+    return MemoryPlan(weights, gradients, state, float(inputs), per_item, round(constant), moments)
 
 
 class _Fake(FakeTensorMode):
     def __deepcopy__(self, memo: dict) -> "_Fake":
-        return self  # copies of a layer, as nn.TransformerEncoder makes them, belong to the same mode
+        return self  # copies of a layer, such as nn.TransformerEncoder makes, must belong to the same mode
 
 
 class _InUse(TorchDispatchMode):
-    """The bytes of all storages that were made while it is on and are still there."""
+    """Counts the bytes of all storages that were created while it is on and still exist."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,11 +198,11 @@ class _InUse(TorchDispatchMode):
         self._noted = []
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if operation is torch.ops.prim.device.default:  # two of three calls, and quicker to answer here
+        if operation is torch.ops.prim.device.default:  # two calls in three; answering here is faster
             return args[0].fake_device
         if operation is torch.ops.aten.mkldnn_rnn_layer.default:
-            raise NotImplementedError("the kernel of nn.LSTM keeps a space of unknown size: no plan is safe")
-        self._noted.append(self.bytes)  # what has been let go since the last operation no longer counts
+            raise NotImplementedError("nn.LSTM's kernel keeps a buffer of unknown size: no plan is safe")
+        self._noted.append(self.bytes)  # without what has been freed since the last operation
         try:
             results = operation(*args, **(kwargs or {}))
         except DataDependentOutputException:  # item()
@@ -209,14 +215,14 @@ class _InUse(TorchDispatchMode):
 
     def _hold(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()
-        if key in self._storages:  # a view, or the result of an operation in place
+        if key in self._storages:  # a view, or the result of an in-place operation
             return
 
-        def let_go(_: weakref.ref) -> None:
+        def freed(_: weakref.ref) -> None:
             del self._storages[key]
             self.bytes -= size
 
-        self._storages[key] = weakref.ref(storage, let_go)
+        self._storages[key] = weakref.ref(storage, freed)
         self.bytes += size
 
 
@@ -236,9 +242,9 @@ def _bytes(tensors: Any) -> int:
 
 
 def _lines(small: list[int], large: list[int]) -> Tensor:
-    """For each moment a line: the bytes at no items and the bytes per item."""
+    """A line for each moment: the bytes at no items and the bytes per item."""
     if len(small) != len(large):
-        raise ValueError(f"micro-batches of {_SMALL} and of {_LARGE} items take different operations: no plan is safe")
+        raise ValueError(f"micro-batches of {_SMALL} and {_LARGE} items run different operations: no plan is safe")
     low, high = torch.tensor([small, large], dtype=torch.float64)
     per_item = (high - low) / (_LARGE - _SMALL)
     return torch.stack([low - _SMALL * per_item, per_item], dim=1)
@@ -251,6 +257,6 @@ def _check(lines: Tensor, found: list[int]) -> None:
         if error <= 0.01 * (max(found) - found[0]):
             return
     raise ValueError(
-        "the memory of a forward is not a straight line in the items of its micro-batch: does it compare each item "
-        "with each?"
+        "the memory of a forward pass is not a straight line in the number of items: does it compare each item with "
+        "every other?"
     )

@@ -1,4 +1,4 @@
-"""Runs a script on several ranks of this machine as on a cluster: by `torchrun`."""
+"""Runs a script on several ranks of this machine with `torchrun`, as a cluster would."""
 
 import os
 import re
@@ -7,12 +7,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-SHOWN = 25  # lines of output in an error's text
-PATIENCE = 40.0  # seconds that torchrun gets to end its ranks: it asks them, and kills them after 30
+_SHOWN = 25  # lines of output in an error message
+_GRACE = 40.0  # seconds that torchrun gets to end its ranks: it asks them to end, and kills them after 30
 
 
 class ScriptError(RuntimeError):
-    """A script failed on several ranks, or took too long: `output` is all that its ranks and `torchrun` printed."""
+    """A script failed on its ranks or took too long: `output` is all that the ranks and `torchrun` printed."""
 
     def __init__(self, message: str, output: str):
         super().__init__(f"{message}; the end of its output:\n{_tail(output)}")
@@ -20,21 +20,29 @@ class ScriptError(RuntimeError):
 
 
 def torchrun(script: str | Path, *arguments: object, n: int = 2, timeout: float = 30.0, cwd: str | Path = ".") -> str:
-    """Runs `torchrun --standalone --nproc-per-node n script arguments` and waits for its end.
+    """Runs `torchrun --standalone --nproc-per-node n script arguments` and waits until it ends.
 
-    The ranks find this package also where it is not installed. No process is left, after an error, the end of the time
-    or an interrupt neither. Each rank computes with one thread, unless `OMP_NUM_THREADS` says otherwise.
+    The ranks find this package even if it is not installed. No process is left behind, not even after an error, at the
+    time limit, or after an interrupt. Each rank computes with one thread unless `OMP_NUM_THREADS` is set.
 
-    **Arguments:** `script`: a file, or `"-m"` with the name of a module as the first argument; `n`: the number of
-    ranks; `timeout`: seconds that the whole may take; `cwd`: the folder in which it runs.
+    Args:
+        script: A file, or `"-m"` with the name of a module as the first argument.
+        *arguments: What the script finds in `sys.argv`.
+        n: The number of ranks.
+        timeout: Seconds that the whole run may take.
+        cwd: The folder in which it runs.
 
-    **Returns:** what the ranks have printed.
+    Returns:
+        What the ranks printed.
 
-    **Raises:** `FileNotFoundError` if there is no such script; `ScriptError` if a rank fails or the time is over.
+    Raises:
+        FileNotFoundError: If there is no such script.
+        ScriptError: If a rank fails or the time limit is exceeded.
 
-    >>> torchrun("no_such_script.py")
-    Traceback (most recent call last):
-    FileNotFoundError: there is no script no_such_script.py
+    Example:
+        >>> torchrun("no_such_script.py")
+        Traceback (most recent call last):
+        FileNotFoundError: there is no script no_such_script.py
     """
     if script != "-m" and not Path(cwd, script).is_file():
         raise FileNotFoundError(f"there is no script {script}")
@@ -47,7 +55,7 @@ def torchrun(script: str | Path, *arguments: object, n: int = 2, timeout: float 
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # an interrupt at the keyboard is for this process, which then ends the others
+        start_new_session=True,  # so that an interrupt at the keyboard reaches only this process, which ends the others
     )
     name = " ".join(map(str, [script, *arguments]))
     try:
@@ -65,24 +73,25 @@ def torchrun(script: str | Path, *arguments: object, n: int = 2, timeout: float 
 def _environment() -> dict[str, str]:
     folder = Path(__file__).resolve().parents[2]  # the one that holds the package
     given = os.environ.get("PYTHONPATH", "")
-    installed = folder.name.endswith("-packages")  # found anyway, and must not come before the standard library
+    installed = folder.name.endswith("-packages")  # on the path anyway, and must not precede the standard library
     path = os.pathsep.join(filter(None, [given, "" if installed else str(folder)]))
     return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}
 
 
 def _end(process: subprocess.Popen) -> str:
-    """Ends the launcher, which ends its ranks first; they have sessions of their own. Returns what they printed."""
+    """Ends the launcher, which ends its ranks first (they have sessions of their own). Returns what they printed."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
-        return process.communicate(timeout=PATIENCE)[0]
+        return process.communicate(timeout=_GRACE)[0]
     process.kill()
-    process.stdout.close()  # not read to its end, for which a rank that holds it would have to end
+    process.stdout.close()  # without reading to its end, which a rank that is still alive would hold open
     process.wait()
     return ""
 
 
 def _tail(output: str) -> str:
-    """The last lines of what the ranks printed, without what `torchrun` adds: log, traceback, report."""
+    """The last lines that the ranks printed, without what `torchrun` adds: its traceback and report, and its log."""
     output = re.sub(r"^Traceback .*\n(?: .*\n)+torch\.distributed\.elastic[\s\S]*", "", output, flags=re.M)
-    log = re.compile(r"[EIW]\d{4} .* torch/distributed/")
-    return "\n".join([line for line in output.splitlines() if not log.match(line)][-SHOWN:])
+    # The path in a log line is relative to the first entry of sys.path that holds torch, which may be above a venv.
+    output = re.sub(r"[EIW]\d{4} [\d:.]+ \d+ .*?torch[/\\]distributed[/\\].*\n?", "", output)
+    return "\n".join(output.splitlines()[-_SHOWN:])

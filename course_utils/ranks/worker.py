@@ -1,4 +1,4 @@
-"""One rank: a process that does what it is sent, one job after the other, as long as its group's process lives."""
+"""One rank: a process that runs the functions it is sent, one after the other, as long as its parent process lives."""
 
 import os
 import pickle
@@ -7,59 +7,52 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import timedelta
 from io import StringIO
 from multiprocessing.connection import Connection
-from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from course_utils.ranks.ship import loads
+from course_utils.ranks.pickling import pack_result, unpack_call
 
 
 def serve(connection: Connection, rank: int, world: int, backend: str, meeting: str, log: str) -> None:
-    """Joins the group, then works. What libraries print goes to `log`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the keyboard is for the group's process
-    words = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(words, 1)
-    os.dup2(words, 2)
-    sys.modules["__main__"] = ModuleType("__main__")  # what the notebook sends is defined here
+    """Joins the group, then runs what it is sent. What libraries print goes to the file `log`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the keyboard is for the parent process
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
     torch.set_num_threads(1)
-    jobs, channel = queue.SimpleQueue(), _Channel(connection)
-    threading.Thread(target=_listen, args=(channel, jobs, threading.get_ident()), daemon=True).start()
+    jobs, lock = queue.SimpleQueue(), threading.Lock()
+
+    def answer(kind: str, value: Any, printed: str = "") -> None:
+        with lock:  # two threads answer: this one, which works, and the one that listens
+            connection.send((kind, value, printed))
+
+    listener = threading.Thread(target=_listen, args=(connection, answer, jobs, threading.get_ident()), daemon=True)
+    listener.start()
     if backend == "nccl":
         torch.cuda.set_device(rank)
-    patience = timedelta(days=1)  # it is `run` that says how long a call may take
-    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=patience)
-    channel.send("result", pickle.dumps(None))
+    never = timedelta(days=1)  # `Ranks.run` has a time limit of its own
+    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=never)
+    answer("result", pickle.dumps(None))
     while True:
-        channel.send(*_work(jobs.get()))
+        answer(*_work(jobs.get()))
 
 
-class _Channel:
-    """Two threads may answer: the one that works, and the one that says where that one is."""
-
-    def __init__(self, connection: Connection):
-        self.receive = connection.recv_bytes
-        self._connection, self._lock = connection, threading.Lock()
-
-    def send(self, kind: str, value: Any, printed: str = "") -> None:
-        with self._lock:
-            self._connection.send((kind, value, printed))
-
-
-def _listen(channel: _Channel, jobs: queue.SimpleQueue, worker: int) -> None:
-    """Hears the group's process also while the rank works, or hangs; ends this one when that one is gone."""
+def _listen(connection: Connection, answer: Callable, jobs: queue.SimpleQueue, worker: int) -> None:
+    """Answers the parent process even while the rank works or hangs, and ends the rank when the parent is gone."""
     try:
         while True:
-            job = channel.receive()
+            job = connection.recv_bytes()
             if job == b"where":
                 stack = traceback.extract_stack(sys._current_frames()[worker])
-                channel.send("where", "".join(traceback.format_list(_own(stack))))
+                answer("where", "".join(traceback.format_list(_own(stack))))
             else:
                 jobs.put(job)
     finally:
@@ -67,15 +60,15 @@ def _listen(channel: _Channel, jobs: queue.SimpleQueue, worker: int) -> None:
 
 
 def _work(job: bytes) -> tuple[str, Any, str]:
-    """Runs one job. What it prints goes back with its result, so that ranks do not print into each other's lines."""
+    """Runs one job. What it prints goes back with its result, so that the ranks' lines do not mix."""
     printed = StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
         try:
             dtype, seed, call = pickle.loads(job)
             torch.set_default_dtype(dtype)
             torch.manual_seed(seed)
-            function, args = loads(call)
-            result = pickle.dumps(function(*args))
+            function, args, classes = unpack_call(call)
+            result = pack_result(function(*args), classes)
         except BaseException as error:
             lines = traceback.TracebackException.from_exception(error)
             lines.stack = traceback.StackSummary.from_list(_own(lines.stack))
@@ -84,6 +77,6 @@ def _work(job: bytes) -> tuple[str, Any, str]:
 
 
 def _own(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """The lines of the function that was sent, and of what it called."""
-    mine = [k for k, frame in enumerate(stack) if frame.filename == __file__]
-    return stack[mine[-1] + 1 :] if mine else stack
+    """The lines of the function that was sent and of what it called, without those of this file."""
+    ours = [k for k, frame in enumerate(stack) if frame.filename == __file__]
+    return stack[ours[-1] + 1 :] if ours else stack

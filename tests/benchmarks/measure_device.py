@@ -1,9 +1,10 @@
 """What micro-batches of each size cost on this device: `python tests/benchmarks/measure_device.py [--rounds 5]`.
 
-One effective batch of a `Transformer` is trained in micro-batches of 1, 2, 4, ... items, in several number types, with
-and without checkpointing. Noted are the allocator's peak, what `plan_memory` foresaw, and the seconds of an update, by
-`train_epoch` and by the same loop written by hand. With a CUDA device the model is larger and runs there, else on one
-thread of the CPU. The raw numbers go to `data/measurements/<device>.json`, and their checksum to the manifest.
+A `Transformer` is trained on one effective batch, in micro-batches of 1, 2, 4, ... samples, in several dtypes, with and
+without checkpointing. Recorded are the allocator's peak, the peak that `plan_memory` predicts, and the seconds per
+update, for `train_epoch` and for the same loop written by hand. With a CUDA device the model is larger and runs there;
+otherwise it runs on one thread of the CPU. The raw numbers go to `data/measurements/<device>.json`, and the checksum of
+that file goes to the manifest.
 """
 
 import argparse
@@ -29,7 +30,7 @@ MODEL = {"symbols": 8000, "width": 1024, "heads": 16, "blocks": 12, "longest": 5
 if not CUDA:
     MODEL = {"symbols": 500, "width": 128, "heads": 4, "blocks": 4, "longest": 64}
 EFFECTIVE_BATCH = 64 if CUDA else 16
-TYPES = {  # of the weights, and of autocast
+TYPES = {  # dtype of the weights, and of autocast
     "float32": (torch.float32, None),
     "bfloat16 autocast": (torch.float32, torch.bfloat16),
     "float16 autocast, scaled": (torch.float32, torch.float16),
@@ -60,7 +61,8 @@ class Training:
         self.n = EFFECTIVE_BATCH // items
         self.model = Transformer(**MODEL, checkpointed=checkpointed).to(DEVICE, weights)
         self.optimizer = make_optimizer(self.model.parameters())
-        self.batches = [tuple(part.to(DEVICE) for part in make_batch(items))] * self.n  # one on the device, N times
+        batch = tuple(part.to(DEVICE) for part in make_batch(items))
+        self.batches = [batch] * self.n  # the same one N times, so that only one is on the device
         self.scaler = GradScaler(DEVICE, enabled=self.half is torch.float16)
 
     def autocast(self):
@@ -84,13 +86,13 @@ class Training:
 def peak(*setting):
     with allocated(DEVICE) as memory:
         training = Training(*setting)
-        for _ in range(2):  # the second update finds the optimizer's state there
+        for _ in range(2):  # the second update finds the optimizer's state
             training.update()
     return memory.peak
 
 
 def planned(kind, checkpointed):
-    """Two plans: for windows of one micro-batch and for longer ones."""
+    """Two plans: for windows of one micro-batch, and for longer ones."""
     weights, half = TYPES[kind]
     return {
         accumulating: plan_memory(
@@ -121,7 +123,7 @@ def seconds(update):
 def measure(rounds):
     sizes = [2**power for power in range(EFFECTIVE_BATCH.bit_length())]
     settings = [(kind, checkpointed) for kind in TYPES for checkpointed in (False, True)]
-    Training("float32", False, 1).update()  # libraries take their working space once, and it stays
+    Training("float32", False, 1).update()  # libraries allocate their workspace once and keep it
     for kind, checkpointed in (progress := tqdm(settings)):
         progress.set_description(f"{kind}{', checkpointed' * checkpointed}")
         plans = planned(kind, checkpointed)
@@ -141,7 +143,7 @@ def measure(rounds):
         trainings = {items: Training(kind, checkpointed, items) for items in sizes}
         for training in trainings.values():
             training.update()
-        for _ in range(rounds):  # all sizes in turn: a slow moment of the machine meets them alike
+        for _ in range(rounds):  # all sizes in turn, so that a slow moment of the machine affects them alike
             for items, training in trainings.items():
                 runs[items]["seconds"].append(round(seconds(training.update), 6))
                 runs[items]["seconds_by_hand"].append(round(seconds(training.update_by_hand), 6))
@@ -165,7 +167,7 @@ def table(runs):
 
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--rounds", type=int, default=5, help="how often each update is timed")
+    options.add_argument("--rounds", type=int, default=5, help="how many times each update is timed")
     rounds = options.parse_args().rounds
     torch.set_num_threads(1)
     device = torch.cuda.get_device_name() if CUDA else "CPU"

@@ -1,9 +1,10 @@
-"""What a window of 8 micro-batches costs and computes on two ranks, in `train_epoch`, Accelerate and Fabric.
+"""What a window of 8 micro-batches costs and computes on two ranks, with `train_epoch`, Accelerate and Fabric.
 
 `torchrun --nproc-per-node 2 tests/benchmarks/ranks_side_by_side.py`, with the extra `bench`. Each trains the same
-model on the same shards: two windows of 8 micro-batches and one of 3, whose sequences have unequal lengths. Counted on
-rank 0: all-reduces of gradients (by a communication hook) and others, per window; and how far, relative to its norm,
-the gradient of the first and of the last update lies from that of the mean over all tokens of both ranks.
+model on the same shards: two windows of 8 micro-batches and one of 3, whose sequences have unequal lengths. Rank 0
+counts the all-reduces per window, those of gradients (by a communication hook) and others. It also compares the
+gradients of the first and the last update with the gradient of the mean over all tokens of both ranks, as an error
+relative to the norm of that gradient.
 """
 
 import torch
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader
 from course_utils import mlp, train_epoch, windows
 
 N, LAST, UPDATES = 8, 3, 3
-LR = 1e-12  # so that every update meets the same parameters
+LR = 1e-12  # so small that every update finds the same parameters
 
 
 def loss_fn(model, batch):
@@ -51,7 +52,7 @@ def gradient(model):
 
 
 def reference():
-    """The gradients of one process with the batches of both ranks."""
+    """The gradients of one process that has the batches of both ranks."""
     model, seen = new_model(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     optimizer.register_step_pre_hook(lambda *_: seen.append(gradient(model)))
@@ -61,7 +62,7 @@ def reference():
 
 
 class Counts:
-    """What one way sends and computes. `watch` is called with its DDP model and its optimizer."""
+    """Counts the all-reduces of one library and keeps its gradients. `watch` needs its DDP model and its optimizer."""
 
     def __init__(self):
         self.buckets, self.others, self.gradients = [0], [0], []
@@ -70,8 +71,8 @@ class Counts:
     def watch(self, model: DistributedDataParallel, optimizer):
         def hook(state, bucket):
             self.buckets[-1] += 1
-            sent = self._all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
-            return sent.get_future().then(lambda future: future.value()[0])
+            work = self._all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
+            return work.get_future().then(lambda future: future.value()[0])
 
         def step(*_):
             self.gradients.append(gradient(model))
@@ -105,8 +106,8 @@ def by_accelerate(counts):
 
     accelerator = Accelerator(gradient_accumulation_steps=N, cpu=True)
     model = new_model()
-    dealt = [batch for pair in zip(shard(0), shard(1), strict=True) for batch in pair]  # it deals them out in turn
-    loader = DataLoader(dealt, batch_size=1, collate_fn=lambda batches: batches[0])
+    both = [batch for pair in zip(shard(0), shard(1), strict=True) for batch in pair]  # the ranks take turns
+    loader = DataLoader(both, batch_size=1, collate_fn=lambda batches: batches[0])
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     counts.watch(model, optimizer.optimizer)
@@ -137,9 +138,9 @@ def main():
     torch.set_default_dtype(torch.float64)
     dist.init_process_group("gloo")
     expected = reference()
-    for name, way in {"train_epoch": ours, "Accelerate": by_accelerate, "Fabric": by_fabric}.items():
+    for name, train in {"train_epoch": ours, "Accelerate": by_accelerate, "Fabric": by_fabric}.items():
         with Counts() as counts:
-            way(counts)
+            train(counts)
         errors = [
             ((mine - true).norm() / true.norm()).item() for mine, true in zip(counts.gradients, expected, strict=True)
         ]

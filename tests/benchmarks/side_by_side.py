@@ -1,21 +1,21 @@
-"""How far the updates of some libraries are from the large batch: `python tests/benchmarks/side_by_side.py [--write]`.
+"""How far some libraries' updates are from the large batch: `python tests/benchmarks/side_by_side.py [--write]`.
 
-Needs `pip install -e ".[bench]"`. A library that is not installed has a row that says so.
+Needs `pip install -e ".[bench]"`. If a library is not installed, its row says so.
 
 **Workload.** One epoch of next-letter prediction, float64, CPU: 14 micro-batches of 1 to 12 words, padded (label -100
-where there is nothing to predict), so of 8 to 99 valid tokens; N = 4, so the last window holds 2. Every library is
-handed these very micro-batches in this order. The learning rate is 0: every update is measured at the same weights.
+where there is nothing to predict), with 8 to 99 valid tokens each; N = 4, so the last window holds 2. Every library
+gets exactly these micro-batches in this order. The learning rate is 0, so every update is measured at the same weights.
 There is no clipping (the Trainer of transformers would clip by default).
 
 **What is measured.** At each step of the torch optimizer: the gradient, and the window, which is the micro-batches that
-went through the model since the step before. Both are read as the step ends, because Lightning runs the window's last
-backward inside of it.
+went through the model since the previous step. Both are read when the step ends, because Lightning runs the window's
+last backward pass inside it.
 
 **The rule.** The k-th update is compared with the large batch of the k-th window that was asked for: micro-batches 0-3,
 4-7, 8-11 and 12-13, each window padded to one batch, the mean over its valid tokens. The error is the norm of the
 difference over the norm of the large batch's gradient: the worst of the full windows (4 micro-batches), then of the
-short ones. Where a library made other windows, a second row compares each update with the large batch of its own.
-Below each row stands what the auditor (`course_utils.audit`) finds in one more epoch.
+short ones. If a library made other windows, a second row compares each update with the large batch of its own window.
+Below each row is what the auditor (`course_utils.audit`) finds in one more epoch.
 """
 
 import argparse
@@ -125,7 +125,7 @@ def lightning_trainer(model, optimizer, batches):
 
 
 def lightning_fabric(model, optimizer, batches):
-    """Fabric's guide to efficient gradient accumulation, with 4 in place of its 8."""
+    """Fabric's guide to efficient gradient accumulation, with 4 instead of its 8."""
     from lightning import Fabric
 
     fabric = Fabric(accelerator="cpu", devices=1, precision="64-true")
@@ -192,7 +192,7 @@ def gradient(model):
 
 
 def updates(train, batches):
-    """One epoch by `train`: the window and the gradient of each step of the optimizer."""
+    """One epoch of `train`: the window and the gradient of each step of the optimizer."""
     model = new_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     made, seen = [], []
@@ -211,7 +211,7 @@ def updates(train, batches):
 
 
 def audited(train, batches):
-    """What the auditor finds in one epoch by `train`, told that windows of N are meant: (level, rule), errors first."""
+    """What the auditor finds in one epoch of `train`, told that the window is N: (level, rule), errors first."""
     model = new_model()
     with audit(window=N) as report:
         train(model, torch.optim.SGD(model.parameters(), lr=0.0), DataLoader(batches, batch_size=None))
@@ -233,7 +233,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"keep the figures in data/measurements/{OUT.name}")
     write, rows = parser.parse_args().write, []
-    logging.disable(logging.WARNING)  # the libraries' tips; what is worse is shown
+    logging.disable(logging.WARNING)  # hides the libraries' tips, but not their errors
     warnings.simplefilter("ignore")
     torch.set_default_dtype(torch.float64)  # Fabric casts what its model returns to this
     batches = workload()

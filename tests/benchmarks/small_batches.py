@@ -4,23 +4,24 @@ A miniature of Marek et al. 2025 (arXiv 2507.07101). Writes data/measurements/sm
 one core.
 
 **Workload.** `course_utils.models.Transformer` of width 32 with one block (15,547 weights, float32) learns the next
-letter of 16,384 words, each seen once. A seed draws the weights, the words and their order. The rate rises over the
-first 5% of the updates and falls in a straight line to 0. The result of a run is its mean loss per token, in nats, on
-2,000 words that no run trains on.
+letter of 16,384 words, each seen once. A seed draws the weights, the words and their order. The learning rate rises
+over the first 5% of the updates and then falls in a straight line to 0. The result of a run is its mean loss per token,
+in nats, on 2,000 words that no run trains on.
 
 **Part 1, batches.** Effective batches of 4 to 1,024 words, hence 4,096 to 16 updates, under three rules: Adam with
 beta2 = 0.95 throughout; Adam with the half-life of its second moment fixed in tokens, beta2 = 0.95 ** (words / 64);
-plain SGD without momentum. For each rule and batch the rate is chosen from a grid, a factor 2 apart, by two seeds
-("tuning"); a best rate at an edge of the grid extends the grid. Eight other seeds then run at the chosen one ("final").
+plain SGD without momentum. For each rule and batch the learning rate is chosen from a grid of powers of two by two
+seeds ("tuning"); a best value at an edge extends the grid. Eight other seeds then run at the chosen value ("final").
 
-**Part 2, the noise scale** of McCandlish et al. 2018 (arXiv 1812.06162), in words, on the way through runs of Adam at
-64 words: 128 windows of 8 micro-batches of 8 words, at fixed weights. Words are drawn with replacement. The mean over
-tokens makes it an approximation, since words differ in length.
+**Part 2, the noise scale** of McCandlish et al. 2018 (arXiv 1812.06162), in words, at several points of runs of Adam
+at 64 words: 128 windows of 8 micro-batches of 8 words, at fixed weights. Words are drawn with replacement. It is an
+approximation because the loss is a mean over tokens and words differ in length.
 
 **Part 3, equal memory.** Three blocks, 8,192 words, and 2,000,000 bytes for everything: weights, gradients, state,
 activations, by the allocator's peak over two updates (`course_utils.memory.allocated`) on the same words. Each way to
-train gets the largest micro-batch that fits, and accumulates to 64 words, or updates after each micro-batch. Rates are
-chosen as in part 1; six other seeds. Time is processor time per word, interleaved, as a multiple of accumulation's.
+train gets the largest micro-batch that fits, and accumulates to 64 words or updates after each micro-batch. Learning
+rates are chosen as in part 1; six other seeds run at the chosen value. Time is processor time per word, relative to
+accumulation's; the ways are timed in turn.
 """
 
 import argparse
@@ -48,7 +49,7 @@ OUT = Path(__file__).parents[2] / "data" / "measurements" / "small_batches.json"
 
 
 def encode(some_words):
-    """Letters a to z are 1 to 26; 0 stands before each word and after it. Targets of -100 are padding."""
+    """Letters a to z are 1 to 26; 0 comes before each word and after it. Targets of -100 are padding."""
     length = max(map(len, some_words)) + 1
     inputs = torch.zeros(len(some_words), length, dtype=torch.long)
     targets = torch.full((len(some_words), length), -100)
@@ -110,7 +111,7 @@ def run(rule, batch, rate, seed):
 
 
 def tune(rule, batch, runs):
-    """The best rate by the tuning seeds; all its runs are appended."""
+    """The best learning rate by the tuning seeds; all tuning runs are appended to `runs`."""
     losses = {}
 
     def try_rate(rate):
@@ -118,7 +119,7 @@ def tune(rule, batch, runs):
         for seed, loss in zip(TUNING, results, strict=True):
             runs.append({"part": "tuning", "rule": rule, "batch": batch, "rate": rate, "seed": seed, "loss": loss})
         losses[rate] = sum(results) / len(results)
-        losses[rate] = losses[rate] if losses[rate] == losses[rate] else float("inf")  # nan: it blew up
+        losses[rate] = losses[rate] if losses[rate] == losses[rate] else float("inf")  # NaN: it diverged
 
     guess = FIRST_RATES[rule] * (batch / 64) ** 0.5
     first = 2.0 ** round(torch.tensor(guess).log2().item())
@@ -126,7 +127,7 @@ def tune(rule, batch, runs):
         try_rate(rate)
     while (best := min(losses, key=losses.get)) in (min(losses), max(losses)):
         try_rate(best / 2 if best == min(losses) else best * 2)
-    FIRST_RATES[rule] = best / (batch / 64) ** 0.5  # begin near it at the next batch
+    FIRST_RATES[rule] = best / (batch / 64) ** 0.5  # the next batch size starts near it
     return best
 
 
@@ -145,7 +146,7 @@ def part_one(runs):
 
 
 def noise_scale(model, train, generator, count=128, b=8, n=8):
-    """The means over windows of the readings of |G|**2 and of the trace, their ratio, and its 90 percent interval."""
+    """Estimates of |G|**2 and of the trace, averaged over windows; their ratio, and its 90 percent interval."""
     readings = []
     for _ in range(count):
         own = []
@@ -187,7 +188,7 @@ BUDGET, SHORT = 2_000_000, 8_192
 
 
 class AdamA:
-    """Zhang et al. 2023 (arXiv 2305.19982): the gradient of each micro-batch goes into the moments and is let go."""
+    """Zhang et al. 2023 (arXiv 2305.19982): the gradient of each micro-batch goes into the moments and is freed."""
 
     def __init__(self, parameters, lr, betas=(0.9, 0.95), eps=1e-8):
         self.param_groups, self.betas, self.eps, self.updates = [{"lr": lr}], betas, eps, 0
@@ -196,7 +197,7 @@ class AdamA:
 
     @torch.no_grad()
     def zero_grad(self):
-        """At the begin of a window the moments decay."""
+        """The moments decay at the start of a window."""
         for first, second in self.moments.values():
             first.mul_(self.betas[0])
             second.mul_(self.betas[1])
@@ -234,7 +235,7 @@ def adam_a(parameters, rate, batch):
     return AdamA(list(parameters), rate)
 
 
-WAYS = {  # optimizer, first rate, whether it accumulates to 64 words, and what else is special
+WAYS = {  # optimizer, first learning rate, whether it accumulates to 64 words, and what else is special
     "Adam, accumulation": (adam, 2**-6, True, ""),
     "Adam, checkpointing": (adam, 2**-6, True, "checkpointed"),
     "Adam, autocast to bfloat16": (adam, 2**-6, True, "autocast"),
@@ -260,7 +261,7 @@ class Way:
         self.optimizer = make(self.model.parameters(), rate, self.words)
 
     def update(self, some_words):
-        """Micro-batches of up to `micro` words, weighed by their tokens (letters, and an end each)."""
+        """Micro-batches of up to `micro` words, weighted by their tokens (its letters and an end, for each word)."""
         self.optimizer.zero_grad()
         total = sum(map(len, some_words)) + len(some_words)
         for part in windows(some_words, self.micro):
@@ -272,7 +273,7 @@ class Way:
 
 
 def peak(name, micro):
-    """Of two updates on words of nine letters, everything made inside."""
+    """The allocator's peak in two updates on words of nine letters, model and optimizer included."""
     nine = [word for word in words() if len(word) == 9][:64]
     with allocated() as memory:
         way = Way(name, 0, 1e-3, micro)
@@ -302,7 +303,7 @@ def train_in(name, seed, rate, micro):
 
 
 def seconds_per_word(micros, rounds=9):
-    """Processor time per word of a few updates, the ways in turn."""
+    """Processor time per word of a few updates, all ways in turn."""
     nine = [word for word in words() if len(word) == 9]
     spent = {name: [] for name in WAYS}
     for k in range(rounds):
@@ -375,7 +376,7 @@ def write(found):
     }
     for runs in (found.get("batches", []), found.get("equal_memory_runs", [])):
         for one in runs:
-            one["loss"] = one["loss"] if one["loss"] == one["loss"] else None  # nan: it blew up
+            one["loss"] = one["loss"] if one["loss"] == one["loss"] else None  # NaN: it diverged
     text = json.dumps(
         {**found, "date": str(date.today()), **machine}, indent=None, separators=(", ", ": "), allow_nan=False
     )

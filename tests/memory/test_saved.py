@@ -1,4 +1,4 @@
-"""saved_bytes: what forward passes keep for backward, counted to the byte."""
+"""saved_bytes counts what forward passes save for backward, to the byte."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def test_a_graph_that_is_dropped_without_a_backward_frees_what_was_kept(layer):
     assert saved.peak == 3 * (6 + 5) * BYTES
 
 
-def test_what_two_operations_keep_is_counted_once():
+def test_what_two_operations_save_is_counted_once():
     x = torch.ones(10, requires_grad=True)
     with saved_bytes(nn.Identity()) as saved:
         kept = [x.pow(2), x.pow(3), x * x]
@@ -72,7 +72,7 @@ def test_one_backward_per_micro_batch_keeps_one_micro_batch_and_a_sum_of_losses_
     assert together.peak == 4 * one_by_one.peak
 
 
-def test_nothing_is_kept_without_a_graph():
+def test_nothing_is_saved_without_a_graph():
     model = mlp(6, 5, 4)
     with saved_bytes(model) as saved, torch.no_grad():
         model(torch.ones(3, 6))

@@ -1,9 +1,10 @@
-"""The launcher: results and errors of every rank, and no process left, whatever happens."""
+"""Groups of ranks: results and errors of every rank, what can travel, and no process left, whatever happens."""
 
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 from course_utils.ranks import RankError, Ranks
-from course_utils.ranks.ship import dumps, loads
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,17 @@ def add(number):
     total = torch.tensor([float(dist.get_rank() + 1)])
     dist.all_reduce(total)
     return number + total.item(), dist.get_rank(), os.environ["WORLD_SIZE"]
+
+
+def test_what_a_failed_run_has_printed_is_shown(two, capsys):
+    with pytest.raises(RankError):
+        two.run(say_and_raise)
+    assert capsys.readouterr().out == "rank 0 | before the error\nrank 1 | before the error\n"
+
+
+def say_and_raise():
+    print("before the error")
+    raise ValueError
 
 
 def say():
@@ -70,6 +81,19 @@ def exit_on_all():
     sys.exit("enough")
 
 
+def before_reading(stream):
+    return lambda: stream
+
+
+class Fragile:
+    def __reduce__(self):
+        raise LookupError("no state to send")
+
+
+def fragile_result():
+    return Fragile()
+
+
 def result_that_cannot_travel():
     return (number for number in range(3))
 
@@ -83,7 +107,7 @@ def test_results_come_in_the_order_of_ranks_and_prints_too(two, capsys):
 
 def test_processes_are_kept(two):
     first = two.run(os.getpid)
-    assert two.run(os.getpid) == first == two.pids
+    assert two.run(os.getpid) == first
 
 
 def test_each_rank_has_the_dtype_seed_and_folder_of_this_process_and_one_thread(two):
@@ -96,14 +120,13 @@ def test_each_rank_has_the_dtype_seed_and_folder_of_this_process_and_one_thread(
         torch.set_default_dtype(torch.float32)
 
 
-def test_an_error_on_one_rank_ends_the_run_and_the_next_one_starts_anew(two):
+def test_an_error_on_one_rank_ends_the_run_and_the_next_run_starts_new_processes(two):
     before = two.run(os.getpid)
-    start = time.monotonic()
     with pytest.raises(RankError) as caught:
         two.run(raise_on_one)
-    assert time.monotonic() - start < 30
     assert "rank 1 failed" in str(caught.value)
     assert 'raise ValueError("the shard is empty")' in caught.value.errors[1]  # the line of the function
+    assert caught.value.errors[0].startswith("had not ended when the group was ended")  # not after the time limit
     assert "dist.barrier()" in caught.value.errors[0]  # where the other one waited
     assert not alive(before)
     assert [rank for _, rank, _ in two.run(add, 0)] == [0, 1]
@@ -111,20 +134,17 @@ def test_an_error_on_one_rank_ends_the_run_and_the_next_one_starts_anew(two):
 
 def test_a_rank_that_dies_is_named_first_with_its_status_and_last_words(two):
     before = two.run(os.getpid)
-    start = time.monotonic()
     with pytest.raises(RankError, match=r"(?s)running 2 ranks failed\nrank 1 failed:.*status 7.*last words") as caught:
         two.run(die_on_one)
-    assert time.monotonic() - start < 30
     assert set(caught.value.errors) == {0, 1}
+    assert "after 60 s" not in str(caught.value)
     assert not alive(before)
 
 
 def test_a_hang_ends_at_the_time_limit_and_says_where(two):
     before = two.run(os.getpid)
-    start = time.monotonic()
     with pytest.raises(RankError, match=r"rank 0 had not ended after 1\.5 s, and was here") as caught:
         two.run(hang_on_one, timeout=1.5)
-    assert time.monotonic() - start < 30
     assert "dist.barrier()" in caught.value.errors[0]
     assert caught.value.results == {1: "through"}
     assert not alive(before)
@@ -132,20 +152,29 @@ def test_a_hang_ends_at_the_time_limit_and_says_where(two):
 
 @pytest.mark.parametrize(
     ("function", "words"),
-    [(exit_on_all, "SystemExit: enough"), (result_that_cannot_travel, "cannot pickle 'generator'")],
+    [
+        (exit_on_all, "SystemExit: enough"),
+        (result_that_cannot_travel, "the result cannot be sent to another process: cannot pickle 'generator'"),
+        (fragile_result, "the result cannot be sent to another process: no state to send"),
+    ],
 )
-def test_other_ends_of_a_function_are_errors_of_each_rank(two, function, words):
+def test_other_ways_for_a_function_to_end_are_errors_of_each_rank(two, function, words):
     with pytest.raises(RankError) as caught:
         two.run(function)
     assert all(words in error for error in caught.value.errors.values())
 
 
-def test_what_cannot_be_sent_is_said_before_anything_runs(two):
+def test_what_cannot_be_sent_is_refused_before_anything_runs(two):
     before = two.run(os.getpid)
-    with pytest.raises(TypeError, match="cannot be sent to another process"):
-        two.run(lambda: 1)
-    with pytest.raises(TypeError, match="cannot be sent to another process"):
-        two.run(add, (number for number in range(3)))
+    for call in [(add, (number for number in range(3))), (before_reading(sys.stdout),)]:
+        with pytest.raises(TypeError, match="the function or one of its arguments cannot be sent to another process"):
+            two.run(*call)
+    with pytest.raises(TypeError, match="function must be callable, got 'add'"):
+        two.run("add")
+    with pytest.raises(TypeError, match=r"timeout must be a number of seconds, got '5' \(str\)"):
+        two.run(add, 0, timeout="5")
+    with pytest.raises(ValueError, match="timeout must be a positive number of seconds, got nan"):
+        two.run(add, 0, timeout=float("nan"))
     assert two.run(os.getpid) == before
 
 
@@ -165,11 +194,12 @@ def test_bad_arguments_are_refused_and_nothing_starts(arguments, error, words):
 
 
 NOTEBOOK = """
-import os, signal, sys, threading, time
+import collections, dataclasses, functools, linecache, os, signal, sys, threading, time
 import torch, torch.distributed as dist
-from course_utils.ranks import Ranks
+from course_utils.ranks import RankError, Ranks
 
 SCALE = 10
+Point = collections.namedtuple("P", "x y")  # a class whose name is not that of the variable
 
 class Net(torch.nn.Module):
     def __init__(self):
@@ -179,14 +209,38 @@ class Net(torch.nn.Module):
     def forward(self, x):
         return even(self.layer(x).numel()) * SCALE
 
+@dataclasses.dataclass
+class Result:
+    point: Point
+    net: Net
+
 def even(n):
     return n == 0 or odd(n - 1)
 
 def odd(n):
     return n != 0 and even(n - 1)
 
+def twice(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return 2 * function(*args)
+    return wrapper
+
+@twice
+@torch.no_grad()
+def decorated(n):
+    assert not torch.is_grad_enabled()
+    return fibonacci(n) * dist.get_world_size()
+
+@functools.lru_cache(maxsize=7)
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
 def work():
     return Net()(torch.ones(4, 2))
+
+def objects():
+    return Result(Point(1, dist.get_rank()), Net())
 
 def hang():
     time.sleep(600)
@@ -200,9 +254,49 @@ def script(tmp_path, text):
     return [sys.executable, str(path)]
 
 
+def test_functions_and_classes_of_a_main_module_travel_and_their_errors_show_the_source(tmp_path):
+    """One script, since each start of ranks takes seconds. It has no main guard, as a notebook has none."""
+    command = script(
+        tmp_path,
+        """
+def nested(k):
+    return lambda n: n + k
+
+with Ranks(2, timeout=60) as two:
+    print(two.run(work), two.run(decorated, 10), two.run(nested(5), 1), two.run(lambda: SCALE))
+    print(two.run(lambda: fibonacci.cache_parameters()["maxsize"]))
+
+    forward = Net.forward
+    zero, one = two.run(objects)
+    print(type(one) is Result, type(one.net) is Net, type(one.point) is Point, one.point == Point(1, 1))
+    SCALE = 100
+    print(Net.forward is forward, zero.net(torch.ones(4, 2)), two.run(work))
+
+    cell = "def fails():\\n    raise ValueError('in a cell')  # this line\\n"
+    linecache.cache["/no/such/cell"] = (len(cell), None, cell.splitlines(keepends=True), "/no/such/cell")
+    exec(compile(cell, "/no/such/cell", "exec"))
+    try:
+        two.run(fails)
+    except RankError as error:
+        print(error.errors[1])
+""",
+    )
+    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120).stdout
+    printed = [line for line in printed.splitlines() if line.strip(" ^")]
+    assert printed == [
+        "[10, 10] [220, 220] [6, 6] [10, 10]",
+        "[7, 7]",
+        "True True True True",
+        "True 100 [100, 100]",
+        "Traceback (most recent call last):",
+        '  File "/no/such/cell", line 2, in fails',
+        "    raise ValueError('in a cell')  # this line",
+        "ValueError: in a cell",
+    ]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
-def test_functions_of_a_main_module_an_occupied_port_an_interrupt_and_a_killed_parent(tmp_path, interruptible):
-    """One script, since each start of ranks costs seconds. It has no main guard, as a notebook has none."""
+def test_an_occupied_port_an_interrupt_and_a_killed_parent(tmp_path, interruptible):
     command = script(
         tmp_path,
         """
@@ -211,33 +305,31 @@ occupied = socket.create_server(("127.0.0.1", 29500))  # the port that torch.dis
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
 two = Ranks(2, timeout=60)
 print(two.run(work), flush=True)
-first = two.pids
+first = two.run(os.getpid)
 threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
-start = time.monotonic()
 try:
-    two.run(hang)
+    two.run(hang, timeout=600)
 except KeyboardInterrupt:
-    print("interrupted", time.monotonic() - start < 30, two.pids, *first, flush=True)
-two.run(work)
-print(*two.pids, flush=True)
-two.run(hang)
+    print("interrupted", *first, flush=True)
+print(*two.run(os.getpid), flush=True)
+two.run(hang, timeout=600)
 """,
     )
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    guard = threading.Timer(120, parent.kill)  # what hangs fails
+    guard.start()
     assert parent.stdout.readline() == "[10, 10]\n"
     said = parent.stdout.readline().split()
-    assert said[:3] == ["interrupted", "True", "[]"]
-    assert not alive(map(int, said[3:]))
+    assert said[0] == "interrupted"
+    assert len(said) == 3
+    assert not alive(map(int, said[1:]))
     ranks = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(alive(ranks)) == 2
     parent.send_signal(signal.SIGKILL)  # nothing in the parent can clean up after this
     parent.wait()
     parent.stdout.close()
+    guard.cancel()
     end = time.monotonic() + 30
     while alive(ranks) and time.monotonic() < end:
         time.sleep(0.1)
     assert not alive(ranks)
-
-
-def test_a_pickle_holds_what_a_plain_one_does():
-    assert loads(dumps({"a": torch.ones(2), "f": add, "m": os}))["m"] is os
