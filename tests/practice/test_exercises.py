@@ -15,7 +15,7 @@ from torch import nn
 
 from course_utils import mlp, windows
 from course_utils.loops import items
-from course_utils.practice.exercises import JUDGES, judge
+from course_utils.practice.exercises import EXERCISES, judge
 
 # Right answers: for each exercise the reference, then others.
 
@@ -233,7 +233,7 @@ EVERY_RIGHT = [pytest.param(name, answer, id=f"{name}-{answer.__name__}") for na
 
 def test_every_exercise_is_tested_here_or_in_a_file_of_its_own():
     sources = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_exercises_*.py")]
-    for name in JUDGES:
+    for name in EXERCISES:
         assert name in RIGHT or any(f'"{name}"' in source for source in sources), name
 
 
@@ -770,7 +770,7 @@ JUNK = {
 }
 
 
-@pytest.mark.parametrize("exercise", JUDGES)
+@pytest.mark.parametrize("exercise", EXERCISES)
 def test_junk_is_rejected_never_raises_and_leaves_torch_as_it_was(exercise):
     before = torch.get_rng_state()
     for what, answer in JUNK.items():
@@ -783,7 +783,7 @@ def test_junk_is_rejected_never_raises_and_leaves_torch_as_it_was(exercise):
 
 
 def test_an_untouched_stub_is_not_attempted():
-    for exercise in JUDGES:
+    for exercise in EXERCISES:
         assert judge(exercise, lambda *_: None).bug == "not-attempted", exercise
 
 
@@ -798,7 +798,7 @@ def test_the_first_loop_is_judged_in_the_words_of_notebook_00():
 
 
 def test_an_exercise_that_nobody_knows_is_an_error():
-    with pytest.raises(ValueError, match="no exercise is called 'slop', only slope"):
+    with pytest.raises(ValueError, match="no exercise is called 'slop', only first_loop, slope"):
         judge("slop", slope)
 
 

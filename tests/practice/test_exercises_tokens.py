@@ -323,7 +323,7 @@ def test_a_wrong_answer_is_rejected_by_the_name_of_its_bug(answer, bug):
         (loop(lambda batch, window, n: len(batch[0]) / sum(len(i) for i, _ in window)), "by their sequences"),
         (loop(lambda batch, window, n: batch[1].numel() / sum(t.numel() for _, t in window)), "padding and masked"),
         (loop(lambda batch, window, n: by_tokens(batch, window, n) * len(window) / n), "not by N"),
-        (loop(by_tokens, valid=lambda batch: True), "0 times nan is nan"),
+        (loop(by_tokens, valid=lambda batch: True), "0 times NaN is NaN"),
     ],
 )
 def test_the_message_shows_the_evidence(answer, words):
