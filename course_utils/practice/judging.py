@@ -1,8 +1,8 @@
 """What a judge says, and what every judge needs to find out: whether two results agree, and which bug explains one.
 
 A judge compares what an answer gives with what is correct (`compare`), every parameter of a trained model
-(`compare_weights`) and what is held for backward (`compare_memory`). What is wrong is named by finding a known bug
-that gives the same result: known bugs are data, triples of a name, a hint and the result that the bug gives.
+(`compare_weights`) and what is held for the backward pass (`compare_memory`). What is wrong is named by finding a
+known bug that gives the same result: known bugs are data, triples of a name, a hint and that result.
 """
 
 import math
@@ -105,10 +105,10 @@ def compare_weights(ours: nn.Module, theirs: nn.Module, case: str, rtol: float =
 
 
 def compare_memory(saved: SavedBytes, one: SavedBytes, case: str, factor: float = 1.5) -> None:
-    """Compares what a loop held for backward with what its largest micro-batch alone holds, `one`."""
+    """Compares what a loop held for the backward pass with what its largest micro-batch alone holds, `one`."""
     if saved.peak > factor * one.peak:
         raise Mistake(
             "held-graphs",
-            f"{case}: the updates are right, but {saved.peak} bytes are kept for backward at once, where one "
-            f"micro-batch needs {one.peak}: call backward on each before the next forward pass.",
+            f"{case}: the updates are right, but {saved.peak} bytes are kept for the backward pass at once, where one "
+            f"micro-batch needs {one.peak}: call backward() on each before the next forward pass.",
         )

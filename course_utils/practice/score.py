@@ -2,7 +2,7 @@
 
 
 class Score:
-    """Counts predictions, exercises and cards. A prediction asked for again, in a cell run again, starts anew.
+    """Counts predictions, exercises and cards. A prediction asked for again, in a cell that is run again, starts over.
 
     >>> score = Score()
     >>> score.ask("Which?")
@@ -42,7 +42,7 @@ class Score:
             self._exercises[exercise] = bool(self._exercises.get(exercise)) or passed
 
     def deal(self, questions: list[str]) -> None:
-        """Cards have been laid out, in place of those that lay there."""
+        """Cards have been laid out, instead of those that lay there before."""
         self._cards = dict.fromkeys(questions, False)
 
     def know(self, question: str, known: bool) -> None:

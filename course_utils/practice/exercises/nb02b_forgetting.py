@@ -22,7 +22,7 @@ def _forgotten(answer: Callable) -> str:
             ("zeroed", "each update uses only its own gradient, as if zeroed", zeroed),
             ("uphill", "an update goes against the gradient, so the sum is subtracted", [-w for w in right]),
             ("off-by-one", "the start is no update; the first position is the one after update 1", [0.0, *right]),
-            ("off-by-one", "backward comes before step, so the fresh gradient is in the sum", [0.0, *right[:-1]]),
+            ("off-by-one", "backward() comes before step(), so the fresh gradient is in the sum", [0.0, *right[:-1]]),
             ("off-by-one", "the last update is missing", right[:-1]),
             ("off-by-one", "the first update is missing", right[1:]),
             ("last-only", "every entry is the last position, as of one tensor that moves on", right[-1:] * len(right)),

@@ -19,19 +19,19 @@ def _logged_loss(answer: Callable) -> str:
         _judge_log(answer, sizes, n)
     judge_loop(lambda *loop: list(answer(*loop)), n_values=(2, 4, 1, 100), dirty=False)
     return (
-        "equal, short and ragged windows: the loss that is logged is the mean over the items of its window, and the "
+        "equal, short and ragged windows: the loss that is logged is the mean over the samples of its window, and the "
         "model is trained as by large batches."
     )
 
 
 def _judge_log(answer: Callable, sizes: Sequence[int], n: int) -> None:
-    """Without learning, so that the loss of every micro-batch is known: all its items have the same."""
+    """Without learning, so that the loss of every micro-batch is known: all its samples have the same."""
     losses = [1.3 * 5.0**place for place in range(len(sizes))]
     batches = [torch.full((size,), loss, dtype=torch.float64) for size, loss in zip(sizes, losses, strict=True)]
     groups = list(windows(list(zip(losses, sizes, strict=True)), n))
     right = [sum(loss * size for loss, size in group) / sum(size for _, size in group) for group in groups]
     got = _logged(answer, batches, n)
-    case = f"micro-batches of {list(sizes)} items, N = {n}: expected {rounded(right)}, got {rounded(got)}"
+    case = f"micro-batches of {list(sizes)} samples, N = {n}: expected {rounded(right)}, got {rounded(got)}"
     if len(got) == len(batches) != len(right):
         raise Mistake("per-micro-batch", f"{case}. Return one number per update, not one per micro-batch.")
     if len(got) != len(right):

@@ -93,13 +93,12 @@ def _judge_counts(answer: Callable, shapes: Sequence, n: int, dirty: bool = Fals
     batches = _micro_batches(shapes)
     counts = [int(_valid(batch).sum()) for batch in batches]
     case = f"micro-batches of {counts} valid targets, N = {n}"
-    case += ", and a gradient left by an earlier backward" if dirty else ""
-    expected = Expected(
-        counts, n, other_sizes=(
-            ("micro-batches are weighted by their sequences, not by their tokens", [len(x) for x, _ in batches]),
-            ("padding and masked targets are counted as tokens", [y.numel() for _, y in batches]),
-        ),
-    )  # fmt: skip
+    case += ", and a gradient left by an earlier backward pass" if dirty else ""
+    other_sizes = (
+        ("micro-batches are weighted by their sequences, not by their tokens", [len(x) for x, _ in batches]),
+        ("padding and masked targets are counted as tokens", [y.numel() for _, y in batches]),
+    )
+    expected = Expected(counts, n, other_sizes=other_sizes, unit="tokens")
 
     # What each token's weight changes in its own loss, and that loss: with these the rows of .grad can be read.
     model = _Reader(sum(counts))
