@@ -7,7 +7,7 @@ compared (`judge_model`).
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -23,6 +23,7 @@ from course_utils.practice.judging import Mistake, close, compare_memory, compar
 OLD = 7.0  # every entry of the gradient that an earlier backward pass has left, in a case that starts dirty
 
 Loop = Callable[[nn.Module, Sequence, Callable, Optimizer, int], object]
+Diagnoses = Iterator[tuple[bool, str, str]]  # whether a bug shows, its name, and how; asked only if none before shows
 
 
 @dataclass
@@ -118,73 +119,59 @@ class Expected:
 
     def diagnose(self, observed: Observed) -> tuple[str, str]:
         """The first bug that the updates show, and how it shows. Updates and micro-batches are counted from 1."""
-        used = [self._used(row) for row in observed.rows]
-        wanted = [self._used(row) for row in self.rows]
+        used, wanted = ([self.owner[row != 0].unique().tolist() for row in rows] for rows in (observed.rows, self.rows))
         held = f"micro-batches per update: {[len(u) for u in used]}, expected {[len(w) for w in wanted]}"
-        return (
-            self._missing_steps(observed, used, held)
-            or self._wrong_windows(used, wanted, observed.in_first_epoch, held)
-            or self._wrong_items(observed.rows, used, wanted, held)
-        )
+        for shows, bug, hint in self._missing_steps(observed, used):
+            if shows:
+                return bug, f"{hint}; {held}" if any(used) else f"{hint}; {len(wanted)} updates are expected"
+        for shows, bug, hint in self._wrong_windows(used, wanted, observed.in_first_epoch):
+            if shows:
+                return bug, f"{hint}; {held}"
+        for shows, bug, hint in self._wrong_items(observed.rows, used, wanted):
+            if shows:
+                return bug, hint
+        return "wrong-value", "the updates are not those of the large batch"
 
-    def _used(self, row: Tensor) -> list[int]:
-        """The micro-batches that are in an update."""
-        return self.owner[row != 0].unique().tolist()
+    def _missing_steps(self, observed: Observed, used: list[list[int]]) -> Diagnoses:
+        steps, backwards = observed.steps, observed.backwards
+        zeroed = "found no gradient. Something zeroes between backward() and step()"
+        empty = "a step ran for a window in which nothing counts: zeros still move the weights under momentum or Adam"
+        yield not backwards and not steps, "not-attempted", "no backward pass and no step has run yet"
+        yield any(row.isnan().any() for row in observed.rows), "nan", "a gradient is NaN. A mean over nothing is 0/0"
+        yield not steps, "leftover-gradients", "no optimizer.step() has run"
+        yield not backwards, "empty-step", "every step found no gradient: no backward pass has run"
+        yield not any(used), "discarded-gradients", f"every step {zeroed}"
+        yield [] in used and 0 in self.sizes, "empty-step", empty
+        yield [] in used, "empty-step", "a step found no gradient"
+        yield len(used) < len(self.rows) <= steps, "discarded-gradients", f"a step {zeroed}"
 
-    def _missing_steps(self, observed: Observed, used: list[list[int]], held: str) -> tuple[str, str] | None:
-        expected = len(self.rows)
-        if not observed.backwards and not observed.steps:
-            return "not-attempted", f"no backward pass and no step has run yet, {expected} updates are expected"
-        if any(row.isnan().any() for row in observed.rows):
-            return "nan", "a gradient is NaN. A mean over no target at all is 0/0"
-        if not observed.steps:
-            return "leftover-gradients", f"no optimizer.step() has run, {expected} were expected"
-        if not any(used):
-            found = f"every one of {observed.steps} steps found no gradient"
-            if not observed.backwards:
-                return "empty-step", f"{found}, because no backward pass has run"
-            return "discarded-gradients", f"{found}. Something zeroes between backward() and step()"
-        if [] in used:
-            found = f"update {used.index([]) + 1} found no gradient"
-            if 0 in self.sizes:
-                found += ", since nothing counts in its window: zeros still move the weights under momentum or Adam"
-            return "empty-step", f"{found}; {held}"
-        if len(used) < expected <= observed.steps:
-            hint = "a step found no gradient. Something zeroes between backward() and step()"
-            return "discarded-gradients", f"{hint}; {held}"
-        return None
+    def _wrong_windows(self, used: list[list[int]], wanted: list[list[int]], in_first_epoch: int) -> Diagnoses:
+        many, first = len(self.windows), used[:in_first_epoch]
+        yield len(first) == len(self.sizes) > many, "irregular-window", "a step after every micro-batch"
+        early = used[0] != wanted[0] and used[0] == list(chain(*wanted))[: len(used[0])]
+        hint = f"the first step comes after {len(used[0])} instead of {len(wanted[0])}"
+        yield early, "irregular-window", hint
+        last = wanted[many - 1]
+        hint = f"the last window of an epoch, micro-batches {_numbers(last)}, never gets its step"
+        yield not set(last) & set(chain(*first)), "leftover-gradients", hint
+        yield len(first) != many, "irregular-window", f"{len(first)} updates in an epoch instead of {many}"
 
-    def _wrong_windows(self, used: list, wanted: list, in_first_epoch: int, held: str) -> tuple[str, str] | None:
-        first, many = used[:in_first_epoch], len(self.windows)
-        if len(first) == len(self.sizes) > many:
-            return "irregular-window", f"a step after every micro-batch; {held}"
-        if used[0] != wanted[0] and used[0] == list(chain(*wanted))[: len(used[0])]:
-            hint = f"the first step comes after {len(used[0])} instead of {len(wanted[0])}"
-            return "irregular-window", f"{hint}; {held}"
-        if not set(wanted[many - 1]) & set(chain(*first)):
-            lost = f"micro-batches {_numbers(wanted[many - 1])}, never gets its step"
-            return "leftover-gradients", f"{held}. The last window of an epoch, {lost}"
-        if len(first) != many:
-            return "irregular-window", f"{len(first)} updates in an epoch instead of {many}; {held}"
-        return None
-
-    def _wrong_items(self, rows: list[Tensor], used: list, wanted: list, held: str) -> tuple[str, str]:
+    def _wrong_items(self, rows: list[Tensor], used: list[list[int]], wanted: list[list[int]]) -> Diagnoses:
         many = len(self.windows)
         for k, (row, want) in enumerate(zip(rows, self.rows, strict=False)):
             strangers = self.owner[(row != 0) & (want == 0)].unique().tolist()
-            if strangers or (k >= many and close(row, want + rows[k - many])):
-                which = f"micro-batches {_numbers(strangers)}" if strangers else "the same ones in the epoch before"
-                return "stale-gradients", f"update {k + 1} still holds gradients of earlier updates ({which})"
-        if len(rows) != len(self.rows):
-            hint = f"{len(rows)} updates in {self.epochs} epochs instead of {len(self.rows)}"
-            return "irregular-window", f"{hint}; {held}"
+            twice = k >= many and close(row, want + rows[k - many])
+            which = f"micro-batches {_numbers(strangers)}" if strangers else "the same ones in the epoch before"
+            hint = f"update {k + 1} still holds gradients of earlier updates ({which})"
+            yield strangers or twice, "stale-gradients", hint
+        hint = f"{len(rows)} updates in {self.epochs} epochs instead of {len(self.rows)}"
+        yield len(rows) != len(self.rows), "irregular-window", hint
         for k, (row, want) in enumerate(zip(rows, self.rows, strict=True)):
-            if (row == 0)[want != 0].any():
-                which = f"micro-batches {_numbers(used[k])} of {_numbers(wanted[k])}"
-                return "discarded-gradients", f"update {k + 1} holds {which}: the rest was zeroed inside the window"
-            if not close(row, want):
-                return self._wrong_weights(k, (row / want)[want != 0], self.owner[want != 0])
-        return "wrong-value", "the updates are not those of the large batch"
+            which = f"micro-batches {_numbers(used[k])} of {_numbers(wanted[k])}"
+            hint = f"update {k + 1} holds {which}: the rest was zeroed inside the window"
+            yield used[k] != wanted[k], "discarded-gradients", hint
+            factors, owner = (row / want)[want != 0], self.owner[want != 0]
+            yield not close(row, want), *self._wrong_weights(k, factors, owner)
 
     def _wrong_weights(self, k: int, factors: Tensor, owner: Tensor) -> tuple[str, str]:
         """The bug of an update with the correct items, each of which counts `factors` times what it should."""
@@ -307,7 +294,7 @@ def judge_loop_on_model(loop: Loop, make_optimizer: Callable, n: int, sizes: Seq
 
 
 def judge_loop(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:
-    """Judges a loop that makes one update per window: on a tally, if `dirty` also from a dirty start, and on a model."""
+    """Judges a loop that makes one update per window, on a tally (if `dirty`, also from a dirty start) and a model."""
     # Equal sizes and the first N come first: a lost tail, or one that is divided by N, then shows as itself.
     equal = [(sizes, n) for n in n_values for sizes in ((2, 2, 2, 2), (2, 2, 2, 2, 2, 2))]
     for sizes, n in equal + [((4, 2, 1, 3, 2), n) for n in n_values]:
