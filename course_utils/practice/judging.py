@@ -8,6 +8,7 @@ known bug that gives the same result: known bugs are data, triples of a name, a 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from reprlib import repr
 from typing import Any
 
@@ -81,6 +82,15 @@ def compare(got: Any, want: Any, case: str, known: Known = (), rtol: float = RTO
     raise Mistake("wrong-value", f"{case}.")
 
 
+def read_all(result: object, at_most: int) -> object:
+    """What an answer returned; of a generator, which runs only when it is read, at most so many entries."""
+    try:
+        entries = iter(result)
+    except TypeError:
+        return result
+    return result if isinstance(result, (str, bytes)) else list(islice(entries, at_most))
+
+
 def number(value: object) -> float:
     """The number that an answer returned, as a float."""
     if value is None or value is Ellipsis:
@@ -89,6 +99,15 @@ def number(value: object) -> float:
         return float(value)
     except Exception:
         raise Mistake("wrong-type", f"expected a number, got {repr(value)} ({type(value).__name__}).") from None
+
+
+def numbers(got: object, expected: int, what: str) -> list[float]:
+    """The list of numbers that an answer returned; `what` says what it should return, `expected` how many of them."""
+    if got is None or got is Ellipsis or (isinstance(got, list) and not got and expected):
+        raise Mistake("not-attempted", f"your function returned {got}; it should return {what}.")
+    if not isinstance(got, list):
+        raise Mistake("wrong-type", f"expected {what}, got {repr(got)}.")
+    return [number(value) for value in got]
 
 
 def rounded(values: Sequence[float]) -> list[float]:

@@ -9,7 +9,7 @@ compared (`judge_model`).
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -304,12 +304,3 @@ def judge_loop(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:
     for make_optimizer in (sgd, adam):
         for n in n_values:
             judge_loop_on_model(loop, make_optimizer, n)
-
-
-def read_all(result: object, at_most: int) -> object:
-    """What an answer returned; of a generator, which runs only when it is read, at most so many entries."""
-    try:
-        entries = iter(result)
-    except TypeError:
-        return result
-    return result if isinstance(result, (str, bytes)) else list(islice(entries, at_most))

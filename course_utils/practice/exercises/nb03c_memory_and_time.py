@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from reprlib import repr
 
 import torch
 from torch import nn
 
 from course_utils.loops import windows
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, compare, number, rounded
-from course_utils.practice.updates import judge_loop, read_all
+from course_utils.practice.judging import Mistake, compare, numbers, read_all, rounded
+from course_utils.practice.updates import judge_loop
 
 
 @exercise("logged_loss")
@@ -58,9 +57,4 @@ def _logged(answer: Callable, batches: list, n: int) -> list[float]:
     model = nn.Linear(1, 1, bias=False).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     result = answer(model, list(batches), lambda model, batch: batch.mean() + 0 * model.weight.sum(), optimizer, n)
-    got = read_all(result, at_most=len(batches) + 2)
-    if got is None or got == []:
-        raise Mistake("not-attempted", f"your function returned {got}; it should return one loss per update.")
-    if not isinstance(got, list):
-        raise Mistake("wrong-type", f"expected a list of losses, one per update, got {repr(got)}.")
-    return [number(loss) for loss in got]
+    return numbers(read_all(result, at_most=len(batches) + 2), 1, "a list of losses, one per update")
