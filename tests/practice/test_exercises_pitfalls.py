@@ -257,7 +257,7 @@ def test_the_messages_give_the_case_and_the_evidence():
     assert "10 micro-batches, N = 4" in message
     assert "of a short window, is 0.5 times what it should be" in message
     message = judge("two_bugs", sends_the_running_total_backward).message
-    assert "in update 1 the items of its micro-batches count [4.0, 3.0, 2.0, 1.0] times what they should" in message
+    assert "in update 1 the samples of its micro-batches count [4.0, 3.0, 2.0, 1.0] times what they should" in message
     message = judge("two_bugs", only_the_tail_is_mended).message
     assert "max_norm = 0.1: the items of update 1 count" in message
     message = judge("two_bugs", never_clips).message

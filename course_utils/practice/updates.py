@@ -1,0 +1,306 @@
+"""Judges what a training loop puts into each update: which micro-batches are in it, and how much each item counts.
+
+An item is a sample or a token. The loop runs on a model whose gradient can be read, such as a `Tally`; a `Recorder`
+keeps `.grad` at every step. These `Observed` updates are compared with the `Expected` ones, those of one large batch
+per window, and the first bug that they show is named. Then the loop trains a real model, of which every parameter is
+compared (`judge_model`).
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from course_utils.loops import windows
+from course_utils.memory import saved_bytes
+from course_utils.models import Tally, mlp
+from course_utils.practice.judging import Mistake, close, compare_memory, compare_weights, rounded
+
+OLD = 7.0  # every entry of the gradient that an earlier backward pass has left, in a case that starts dirty
+
+Loop = Callable[[nn.Module, Sequence, Callable, Optimizer, int], object]
+Diagnoses = Iterator[tuple[bool, str, str]]  # whether a bug shows, its name, and how; asked only if none before shows
+
+
+@dataclass
+class Observed:
+    """What a loop did.
+
+    Args:
+        rows: For each step, how much every item counts in it.
+        in_first_epoch: How many of these steps belong to the first epoch.
+        backwards: How often a gradient arrived.
+        steps: How many steps ran, also those that are not in `rows` because they found no gradient.
+    """
+
+    rows: list[Tensor]
+    in_first_epoch: int
+    backwards: int
+    steps: int
+
+
+class Recorder:
+    """Keeps a parameter's `.grad` as each step of an optimizer uses it, by epoch.
+
+    It reads `.grad` after the step, so that it also sees what the closure of `step(closure)` has computed. If `dirty`,
+    the parameter begins with a gradient that an earlier backward pass seems to have left.
+    """
+
+    def __init__(self, weight: nn.Parameter, optimizer: Optimizer, dirty: bool = False):
+        self.epochs: list[list[Tensor | None]] = []  # None: the step found no gradient
+        self.backwards = 0
+        self._weight = weight
+        if dirty:
+            weight.grad = torch.full_like(weight, OLD)
+        optimizer.register_step_post_hook(self._read)
+        weight.register_post_accumulate_grad_hook(self._count)
+
+    def start_epoch(self) -> None:
+        self.epochs.append([])
+
+    def observed(self, skip_idle: bool = False) -> Observed:
+        """All that has been seen; a step without a gradient is a row of zeros, or with `skip_idle` no row."""
+        kept = [[row for row in epoch if row is not None or not skip_idle] for epoch in self.epochs]
+        rows = [torch.zeros_like(self._weight) if row is None else row for row in chain(*kept)]
+        return Observed(rows, len(kept[0]), self.backwards, sum(map(len, self.epochs)))
+
+    def _read(self, *_) -> None:
+        grad = self._weight.grad
+        self.epochs[-1].append(None if grad is None else grad.detach().clone())
+
+    def _count(self, _: Tensor) -> None:
+        self.backwards += 1
+
+
+class Expected:
+    """The updates of one large batch per window, and the names of the bugs of a loop that makes others.
+
+    Args:
+        sizes: How many items count in each micro-batch.
+        n: Micro-batches per window. A window in which nothing counts makes no update.
+        epochs: How often the loop goes over the micro-batches.
+        other_sizes: What else a loop may weight micro-batches by: for each, a sentence that says so, and these sizes.
+        unit: What the items are called.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        n: int,
+        epochs: int = 2,
+        other_sizes: Sequence[tuple[str, Sequence[int]]] = (),
+        unit: str = "samples",
+    ):
+        self.sizes, self.n, self.epochs, self.other_sizes, self.unit = sizes, n, epochs, other_sizes, unit
+        self.windows = [group for group in windows(range(len(sizes)), n) if any(sizes[place] for place in group)]
+        self.owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))  # micro-batch of each item
+        rows = [torch.isin(self.owner, torch.tensor(group)).double() for group in self.windows]
+        self.rows = [row / row.sum() for row in rows] * epochs
+
+    def compare(self, observed: Observed, case: str, old: float | Tensor | None = None) -> None:
+        """Raises a `Mistake` that names the first bug, unless all updates are as expected.
+
+        Args:
+            observed: What the loop did.
+            case: What is tried; the message begins with it.
+            old: How an old gradient would show in the first row, in a case that starts with one.
+        """
+        if close(observed.rows, self.rows):
+            return
+        if old is not None and observed.rows and close(observed.rows[0], self.rows[0] + old):
+            hint = "the old gradient entered the first update. Zero once before the first backward pass, too"
+            raise Mistake("stale-gradients", f"{case}: {hint}.")
+        bug, hint = self.diagnose(observed)
+        raise Mistake(bug, f"{case}: {hint}.")
+
+    def diagnose(self, observed: Observed) -> tuple[str, str]:
+        """The first bug that the updates show, and how it shows. Updates and micro-batches are counted from 1."""
+        used, wanted = ([self.owner[row != 0].unique().tolist() for row in rows] for rows in (observed.rows, self.rows))
+        held = f"micro-batches per update: {[len(u) for u in used]}, expected {[len(w) for w in wanted]}"
+        for shows, bug, hint in self._missing_steps(observed, used):
+            if shows:
+                return bug, f"{hint}; {held}" if any(used) else f"{hint}; {len(wanted)} updates are expected"
+        for shows, bug, hint in self._wrong_windows(used, wanted, observed.in_first_epoch):
+            if shows:
+                return bug, f"{hint}; {held}"
+        for shows, bug, hint in self._wrong_items(observed.rows, used, wanted):
+            if shows:
+                return bug, hint
+        return "wrong-value", "the updates are not those of the large batch"
+
+    def _missing_steps(self, observed: Observed, used: list[list[int]]) -> Diagnoses:
+        steps, backwards = observed.steps, observed.backwards
+        zeroed = "found no gradient. Something zeroes between backward() and step()"
+        empty = "a step ran for a window in which nothing counts: zeros still move the weights under momentum or Adam"
+        yield not backwards and not steps, "not-attempted", "no backward pass and no step has run yet"
+        yield any(row.isnan().any() for row in observed.rows), "nan", "a gradient is NaN. A mean over nothing is 0/0"
+        yield not steps, "leftover-gradients", "no optimizer.step() has run"
+        yield not backwards, "empty-step", "every step found no gradient: no backward pass has run"
+        yield not any(used), "discarded-gradients", f"every step {zeroed}"
+        yield [] in used and 0 in self.sizes, "empty-step", empty
+        yield [] in used, "empty-step", "a step found no gradient"
+        yield len(used) < len(self.rows) <= steps, "discarded-gradients", f"a step {zeroed}"
+
+    def _wrong_windows(self, used: list[list[int]], wanted: list[list[int]], in_first_epoch: int) -> Diagnoses:
+        many, first = len(self.windows), used[:in_first_epoch]
+        yield len(first) == len(self.sizes) > many, "irregular-window", "a step after every micro-batch"
+        early = used[0] != wanted[0] and used[0] == list(chain(*wanted))[: len(used[0])]
+        hint = f"the first step comes after {len(used[0])} instead of {len(wanted[0])}"
+        yield early, "irregular-window", hint
+        last = wanted[many - 1]
+        hint = f"the last window of an epoch, micro-batches {_numbers(last)}, never gets its step"
+        yield not set(last) & set(chain(*first)), "leftover-gradients", hint
+        yield len(first) != many, "irregular-window", f"{len(first)} updates in an epoch instead of {many}"
+
+    def _wrong_items(self, rows: list[Tensor], used: list[list[int]], wanted: list[list[int]]) -> Diagnoses:
+        many = len(self.windows)
+        for k, (row, want) in enumerate(zip(rows, self.rows, strict=False)):
+            strangers = self.owner[(row != 0) & (want == 0)].unique().tolist()
+            twice = k >= many and close(row, want + rows[k - many])
+            which = f"micro-batches {_numbers(strangers)}" if strangers else "the same ones in the epoch before"
+            hint = f"update {k + 1} still holds gradients of earlier updates ({which})"
+            yield strangers or twice, "stale-gradients", hint
+        hint = f"{len(rows)} updates in {self.epochs} epochs instead of {len(self.rows)}"
+        yield len(rows) != len(self.rows), "irregular-window", hint
+        for k, (row, want) in enumerate(zip(rows, self.rows, strict=True)):
+            which = f"micro-batches {_numbers(used[k])} of {_numbers(wanted[k])}"
+            hint = f"update {k + 1} holds {which}: the rest was zeroed inside the window"
+            yield used[k] != wanted[k], "discarded-gradients", hint
+            factors, owner = (row / want)[want != 0], self.owner[want != 0]
+            yield not close(row, want), *self._wrong_weights(k, factors, owner)
+
+    def _wrong_weights(self, k: int, factors: Tensor, owner: Tensor) -> tuple[str, str]:
+        """The bug of an update with the correct items, each of which counts `factors` times what it should."""
+        window = self.windows[k % len(self.windows)]
+        sizes, first = [self.sizes[place] for place in window], float(factors[0])
+        if close(factors, torch.full_like(factors, first)):
+            fix, which = "", f"update {k + 1}"
+            if len(window) < len(self.windows[0]):
+                which, fix = f"{which}, of a short window,", ": divide by what it holds, not by N"
+            if first < 1 and 0 in sizes:
+                fix = ": micro-batches in which nothing counts are counted as if something did"
+            return "loss-scale", f"{which} is {first:.3g} times what it should be{fix}"
+        each = [float(factors[owner == place].mean()) for place in window if self.sizes[place]]
+        found = f"in update {k + 1} the {self.unit} of its micro-batches count {rounded(each)} times what they should"
+        for what, other in (*self.other_sizes, ("each micro-batch counts the same, however much it holds", None)):
+            weights = [other[place] if other else 1 for place in window]
+            if close(each, [w / sum(weights) * sum(sizes) / s for w, s in zip(weights, sizes, strict=True) if s]):
+                return "token-weights", f"{found}: {what}"
+        if len(set(sizes)) == 1 and not self.other_sizes:
+            return "loss-scale", f"{found}: all of them must count the same"
+        return "token-weights", f"{found}: weight each micro-batch by the {self.unit} that it holds"
+
+
+def _numbers(places: Sequence[int]) -> list[int]:
+    """Micro-batches as messages count them, from 1."""
+    return [place + 1 for place in places]
+
+
+def run_on_tally(loop: Loop, sizes: Sequence[int], n: int, dirty: bool = False) -> Observed:
+    """Runs two epochs of a loop on a `Tally`, with micro-batches of these sizes."""
+    tally = Tally(sum(sizes)).double()
+    optimizer = torch.optim.SGD(tally.parameters(), lr=0.5)
+    recorder = Recorder(tally.weight, optimizer, dirty)
+    for _ in range(2):
+        recorder.start_epoch()
+        batches = list(torch.arange(sum(sizes)).split(list(sizes)))
+        loop(tally, batches, lambda model, batch: model(batch).mean(), optimizer, n)
+    return recorder.observed()
+
+
+def judge_updates(loop: Loop, sizes: Sequence[int], n: int, dirty: bool = False) -> None:
+    """Compares each update of a loop with the large batch, for micro-batches of these sizes."""
+    case = f"micro-batches of {list(sizes)} samples, N = {n}" if n > 1 else f"batches of {list(sizes)} samples"
+    case += ", and a gradient left by an earlier backward pass" if dirty else ""
+    Expected(sizes, n).compare(run_on_tally(loop, sizes, n, dirty), case, OLD if dirty else None)
+
+
+def judge_model(
+    answer: Callable[[nn.Module, Optimizer], object],
+    correct: Callable[[nn.Module, Optimizer], object],
+    model: nn.Module,
+    make_optimizer: Callable[[Iterable], Optimizer],
+    case: str,
+    one: Callable[[nn.Module], Tensor] | None = None,
+    factor: float = 1.5,
+) -> None:
+    """Trains a model twice and compares every parameter, and what was held for the backward pass.
+
+    Args:
+        answer: Trains a model with an optimizer, by the learner's function.
+        correct: The same, as it should be.
+        model: The model to begin with.
+        make_optimizer: Makes an optimizer of parameters.
+        case: What is tried, for the message; the optimizer's name is added.
+        one: The forward pass of the largest micro-batch, of which at most `factor` times the memory may be held.
+        factor: See `one`.
+    """
+    ours, theirs = model, copy.deepcopy(model)
+    optimizer = make_optimizer(ours.parameters())
+    case = f"{case}, {type(optimizer).__name__}"
+    with saved_bytes(theirs) as alone:
+        if one is not None:
+            one(theirs)
+    correct(ours, optimizer)
+    optimizer = make_optimizer(theirs.parameters())
+    with saved_bytes(theirs) as saved:
+        answer(theirs, optimizer)
+    compare_weights(ours, theirs, case)
+    if one is not None:
+        compare_memory(saved, alone, case, factor)
+
+
+def large_batches(model: nn.Module, batches: Sequence, loss_fn: Callable, optimizer: Optimizer, n: int) -> None:
+    """One large batch per window: no accumulation at all, hence nothing that could be wrong with it."""
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        loss_fn(model, torch.cat(window)).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+
+
+def squared_error(model: nn.Module, batch: Tensor) -> Tensor:
+    """The mean loss of a micro-batch whose rows hold three inputs and two targets."""
+    return nn.functional.mse_loss(model(batch[:, :3]), batch[:, 3:])
+
+
+def sgd(parameters: Iterable) -> Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def adam(parameters: Iterable) -> Optimizer:
+    return torch.optim.Adam(parameters, lr=0.01)
+
+
+def judge_loop_on_model(loop: Loop, make_optimizer: Callable, n: int, sizes: Sequence[int] = (4, 4, 4, 2, 3)) -> None:
+    """Compares two epochs of a loop with large batches: every parameter of a small perceptron, and memory."""
+    batches = [torch.randn(size, 3 + 2, dtype=torch.float64) for size in sizes]
+
+    def twice(loop: Loop) -> Callable[[nn.Module, Optimizer], None]:
+        def train(model: nn.Module, optimizer: Optimizer) -> None:
+            for _ in range(2):
+                loop(model, list(batches), squared_error, optimizer, n)
+
+        return train
+
+    judge_model(
+        twice(loop), twice(large_batches), mlp(3, 5, 2).double(), make_optimizer, f"on a real model, N = {n}",
+        lambda model: squared_error(model, batches[0]),
+    )  # fmt: skip
+
+
+def judge_loop(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:
+    """Judges a loop that makes one update per window, on a tally (if `dirty`, also from a dirty start) and a model."""
+    # Equal sizes and the first N come first: a lost tail, or one that is divided by N, then shows as itself.
+    equal = [(sizes, n) for n in n_values for sizes in ((2, 2, 2, 2), (2, 2, 2, 2, 2, 2))]
+    for sizes, n in equal + [((4, 2, 1, 3, 2), n) for n in n_values]:
+        judge_updates(loop, sizes, n)
+    if dirty:
+        judge_updates(loop, (2, 2, 2, 2), n_values[0], dirty=True)
+    for make_optimizer in (sgd, adam):
+        for n in n_values:
+            judge_loop_on_model(loop, make_optimizer, n)
