@@ -5,7 +5,6 @@ and markers, so that a black-and-white print shows the same.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from io import BytesIO
 from itertools import cycle
 from math import frexp, hypot, isfinite
 
@@ -18,26 +17,6 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#
 _LOOKS = ((BLUE, "-", "o"), (RED, "--", "s"), (GREEN, "-.", "^"), (ORANGE, ":", "D"), (PINK, (0, (5, 1)), "v"))
 _FONT = 11
 _SMALL = {"fontsize": _FONT - 1}
-
-
-def show(figure: Figure, alt: str) -> None:
-    """Displays a figure in a notebook, with a sentence for readers who cannot see it."""
-    from IPython.display import display
-
-    display({"image/png": png(figure), "text/plain": f"Figure: {alt}"}, raw=True, metadata=size(figure, alt))
-
-
-def png(figure: Figure) -> bytes:
-    """The figure as a PNG image, at 200 dots per inch."""
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def size(figure: Figure, alt: str) -> dict:
-    """The metadata of a figure's output: its width, and the sentence that describes it."""
-    width, _ = figure.get_size_inches()
-    return {"image/png": {"width": int(width * 100), "alt": alt}}
 
 
 def _figure(width: float = 7.5, height: float = 3.4, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:

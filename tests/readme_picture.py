@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from course_utils import digits, ledger, mlp, plots, record
+from course_utils import digits, ledger, mlp, record
+from course_utils.practice.display import png
 
 torch.set_default_dtype(torch.float64)
 images, labels = digits()
@@ -22,4 +23,4 @@ with record() as trace:
                 optimizer.zero_grad()
 
 figure = ledger(trace, {"SGD": "with zero_grad()", "SGD 2": "without"})
-(Path(__file__).parent.parent / ".github" / "ledger.png").write_bytes(plots.png(figure))
+(Path(__file__).parent.parent / ".github" / "ledger.png").write_bytes(png(figure))

@@ -9,6 +9,7 @@ from matplotlib.path import Path
 from torch import nn
 
 from course_utils import plots, record, show
+from course_utils.practice import display
 from course_utils.observe.trace import Event, Trace
 
 TRACE = Trace(
@@ -53,7 +54,7 @@ def test_every_axis_is_labelled(name):
 
 
 def test_the_same_figure_gives_the_same_bytes():
-    first, second = plots.png(FIGURES["ledger"]()), plots.png(FIGURES["ledger"]())
+    first, second = display.png(FIGURES["ledger"]()), display.png(FIGURES["ledger"]())
     assert first.startswith(b"\x89PNG")
     assert first == second
 
@@ -174,7 +175,7 @@ def test_show_gives_an_image_a_text_and_an_alternative(monkeypatch):
     figure = FIGURES["curves"]()
     show(figure, "Two lines cross.")
     ((bundle, options),) = shown
-    assert bundle == {"image/png": plots.png(figure), "text/plain": "Figure: Two lines cross."}
+    assert bundle == {"image/png": display.png(figure), "text/plain": "Figure: Two lines cross."}
     assert options == {"raw": True, "metadata": {"image/png": {"width": 750, "alt": "Two lines cross."}}}
 
 
