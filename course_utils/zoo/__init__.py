@@ -11,7 +11,7 @@ twin with `@NAME.fix`: that registers both. A new file is found by itself.
 from importlib import import_module
 from pkgutil import iter_modules
 
-from course_utils.zoo.specimen import ZOO, Specimen, specimen
+from course_utils.zoo.registry import ZOO, Specimen, specimen
 
 __all__ = ["ZOO", "Specimen", "specimen"]
 

@@ -5,7 +5,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
 from course_utils.zoo.props import classifier, digit_batches
-from course_utils.zoo.specimen import Losses, specimen
+from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(

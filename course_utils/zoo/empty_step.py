@@ -5,7 +5,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
 from course_utils.zoo.props import classifier, digit_batches, perceptron
-from course_utils.zoo.specimen import Losses, specimen
+from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(

@@ -1,7 +1,7 @@
 """Gradients from another loss's backward reach an optimizer's step."""
 
 from course_utils.zoo.props import as_fake, as_real, gan, point_batches
-from course_utils.zoo.specimen import Losses, specimen
+from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(

@@ -3,7 +3,7 @@
 from torch.nn.functional import cross_entropy
 
 from course_utils.zoo.props import classifier, digit_batches
-from course_utils.zoo.specimen import Losses, specimen
+from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
 from course_utils.zoo.props import classifier, digit_batches, perceptron
-from course_utils.zoo.specimen import Losses, specimen
+from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(

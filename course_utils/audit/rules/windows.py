@@ -146,8 +146,8 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
     window, calls = mixed[0]
     finding = Finding(
         ERROR,
-        f"update {window.number} holds {count_noun(len(calls), 'backward call')} of the loss of {other} besides its "
-        f"own; {len(mixed)} of {count_noun(len(windows), 'update')} do",
+        f"update {window.number} holds {count_noun(len(calls), 'backward call')} of the loss of {other} in addition "
+        f"to its own; {len(mixed)} of {count_noun(len(windows), 'update')} do",
         evidence={
             "update": window.number,
             "foreign": len(calls),

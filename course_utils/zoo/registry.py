@@ -52,7 +52,7 @@ class Specimen:
     def listing(self) -> str:
         """The source of the buggy loop, without the names and the sentence that tell what is wrong."""
         source = inspect.getsource(self.buggy)
-        return source[source.index("def ") :].replace(self.buggy.__name__, "loop", 1)
+        return source[source.index("def ") :].replace(f"{self.buggy.__name__}() -> Losses", "loop()", 1)
 
 
 def _listing_losses(loop: Callable[[], Losses], what: str) -> Callable[[], list[float]]:
