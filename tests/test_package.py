@@ -37,7 +37,7 @@ ROOMS = {  # what each may import: lower rooms never import higher ones
     "colab": {"publish"},
     "handouts": {"publish"},
 }
-WITHOUT_EXAMPLES = ("plots", "practice", "ranks.worker", "audit", "publish", "colab", "final", "handouts")
+WITHOUT_EXAMPLES = ("plots", "practice", "ranks.worker", "audit", "publish", "colab", "final", "handouts", "zoo.")
 
 
 def python(code, cwd=None, **environment):

@@ -4,8 +4,12 @@
 `ZOO[name].fixed()` does the same with the bug taken out and nothing else changed. Sizes and data are this course's
 own; what comes in which order is the source's. Needs torch alone.
 
-A file per rule of the auditor. To add a loop, decorate it with `@specimen(...)` in the file of its rule, and its fixed
-twin with `@NAME.fix`: that registers both. A new file is found by itself.
+>>> specimen = ZOO["tail-divided-by-n"]
+>>> specimen.rule, specimen.url
+('loss-scale', 'https://github.com/Lightning-AI/pytorch-lightning/issues/19987')
+
+There is a file for each rule of the auditor. To add a loop, decorate it with `@specimen(...)` in the file of its rule,
+and its fixed twin with `@NAME.fix`: that registers both. A new file needs no entry anywhere.
 """
 
 from importlib import import_module

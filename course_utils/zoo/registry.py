@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 
 Losses = Iterator[float]  # what a loop yields: the losses that its author would have logged
@@ -20,16 +20,12 @@ class Specimen:
         source: Where the bug was reported, such as "wenet-e2e/wekws#72".
         url: The address of that report.
         what: What the loop does wrong, in a sentence.
-        buggy: Trains a small model as the source did, and returns the losses that its author would have logged.
-        fixed: Does the same with the bug taken out and nothing else changed.
         level: The level at which the auditor finds the bug.
         evidence: What the finding's evidence must hold, among other things.
         holds: For each optimizer, how many micro-batches each of its updates uses; None if that is not the point.
         leftover: How many micro-batches no update uses.
-
-    Example:
-        >>> ZOO["never-zeroed"].rule, ZOO["never-zeroed"].url
-        ('stale-gradients', 'https://github.com/wenet-e2e/wekws/issues/72')
+        buggy: Trains a small model as the source did, and returns the losses that its author would have logged.
+        fixed: Does the same with the bug taken out and nothing else changed.
     """
 
     name: str
@@ -37,12 +33,12 @@ class Specimen:
     source: str
     url: str
     what: str
+    level: str
+    evidence: dict
+    holds: dict[str, list[int]] | None
+    leftover: int
     buggy: Callable[[], list[float]]
     fixed: Callable[[], list[float]] | None = None
-    level: str = "error"
-    evidence: dict = field(default_factory=dict)
-    holds: dict[str, list[int]] | None = None
-    leftover: int = 0
 
     def fix(self, loop: Callable[[], Losses]) -> Callable[[], list[float]]:
         """Registers the fixed twin; used as a decorator."""
@@ -64,14 +60,26 @@ def _listing_losses(loop: Callable[[], Losses], what: str) -> Callable[[], list[
     return run
 
 
-def specimen(*, rule: str, source: str, what: str, **expected) -> Callable[[Callable[[], Losses]], Specimen]:
+def specimen(
+    *,
+    rule: str,
+    source: str,
+    what: str,
+    level: str = "error",
+    evidence: dict | None = None,
+    holds: dict[str, list[int]] | None = None,
+    leftover: int = 0,
+) -> Callable[[Callable[[], Losses]], Specimen]:
     """Registers a buggy loop as a specimen under its own name.
 
     Args:
-        rule: The auditor's rule that must find the bug.
+        rule: The auditor's rule that must find the bug; the file has its name.
         source: The report: "owner/repository#number" for an issue, with "!" instead of "#" for a pull request.
         what: What the loop does wrong, in a sentence.
-        **expected: `level`, `evidence`, `holds` and `leftover`, as in `Specimen`.
+        level: "error", "advice" or "undecided": the level at which the auditor finds the bug.
+        evidence: What the finding's evidence must hold, among other things.
+        holds: For each optimizer, how many micro-batches each of its updates uses.
+        leftover: How many micro-batches no update uses.
 
     Returns:
         The specimen, whose `fix` decorates the fixed twin.
@@ -85,7 +93,10 @@ def specimen(*, rule: str, source: str, what: str, **expected) -> Callable[[Call
         if name in ZOO:
             raise ValueError(f"there is already a specimen {name!r}")
         url = "https://github.com/" + source.replace("!", "/pull/").replace("#", "/issues/")
-        ZOO[name] = Specimen(name, rule, source.replace("!", "#"), url, what, _listing_losses(loop, what), **expected)
+        buggy = _listing_losses(loop, what)
+        ZOO[name] = Specimen(
+            name, rule, source.replace("!", "#"), url, what, level, evidence or {}, holds, leftover, buggy
+        )
         return ZOO[name]
 
     return register

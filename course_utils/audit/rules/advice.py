@@ -11,7 +11,7 @@ from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding,
 @rule(
     "held-graphs",
     symptom="Memory grows with N, or from batch to batch.",
-    fix="Call backward on each micro-batch; use .item() or .detach() for the log.",
+    fix="Call backward on each micro-batch; log .item() or .detach().",
 )
 def held_graphs(history: History) -> Iterator[Finding]:
     again = [call for call in history.backwards if call.again]
@@ -48,7 +48,7 @@ def held_graphs(history: History) -> Iterator[Finding]:
 
 @rule(
     "batchnorm",
-    symptom="A sample's gradient depends on which others share its micro-batch.",
+    symptom="The gradient depends on what else is in the micro-batch.",
     fix="Use GroupNorm or LayerNorm, or freeze the layer with eval().",
 )
 def batchnorm(history: History) -> Iterator[Finding]:
@@ -69,7 +69,7 @@ def batchnorm(history: History) -> Iterator[Finding]:
 
 @rule(
     "low-precision-accumulation",
-    symptom="The gradient of a long window loses its small addends.",
+    symptom="A long window loses small gradients.",
     fix="Use float32 weights under autocast, or a sum in float32.",
 )
 def low_precision_accumulation(history: History) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from course_utils.audit.rules.terms import items_count_alike, losses_of, nearly_
 @rule(
     "loss-scale",
     symptom="The gradient's norm grows with N; another N needs another learning rate.",
-    fix="Divide each mean once, by the micro-batches of its window, or weight it by its samples or tokens.",
+    fix="Divide each mean once, by the micro-batches of its window, or weight it by its tokens.",
 )
 def loss_scale(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -108,7 +108,7 @@ def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]
 @rule(
     "token-weights",
     symptom="Losses agree, gradients do not; short sequences count more.",
-    fix="Multiply each mean by its samples or tokens over those of the window.",
+    fix="Multiply each mean by its tokens over those of the window.",
 )
 def token_weights(history: History) -> Iterator[Finding]:
     for lane in history.lanes:

@@ -52,7 +52,7 @@ def _mistimed(window: Window, clip: Clip) -> tuple[str, str]:
 @rule(
     "scaler-timing",
     symptom="Micro-batches count unequally, or the scaler refuses a call.",
-    fix="Call unscale_() and update() once per window, with one scaler for the whole run.",
+    fix="Call unscale_() and update() once per window; one scaler for the run.",
 )
 def scaler_timing(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -111,7 +111,7 @@ def _updated_early(lane: str, windows: list[Window]) -> Iterator[Finding]:
 @rule(
     "scheduler-cadence",
     symptom="The warm-up ends N times too early.",
-    fix="Step the scheduler once per update that was made; count lengths in updates.",
+    fix="Step the scheduler once per update made; count lengths in updates.",
 )
 def scheduler_cadence(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -158,7 +158,7 @@ def _stepped_after_a_skip(lane: str, windows: list[Window]) -> Iterator[Finding]
 @rule(
     "sync-cadence",
     symptom="The ranks drift apart, or run N all-reduces per update.",
-    fix="Use no_sync() around the forward and backward of all micro-batches but the last.",
+    fix="Use no_sync() around forward and backward of all micro-batches but the last.",
 )
 def sync_cadence(history: History) -> Iterator[Finding]:
     fix = "use no_sync() around the forward and backward of all micro-batches of a window but the last"

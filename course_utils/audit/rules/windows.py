@@ -11,7 +11,7 @@ from course_utils.audit.rules.terms import losses_of
 
 @rule(
     "stale-gradients",
-    symptom="Learns faster at a small learning rate, oscillates or diverges at a usual one.",
+    symptom="Learns faster at a small learning rate, diverges at a usual one.",
     fix="Call zero_grad() between each step and the next backward, also after a skipped step.",
 )
 def stale_gradients(history: History) -> Iterator[Finding]:
@@ -99,8 +99,8 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
 
 @rule(
     "empty-step",
-    symptom="The weights stand still; there is no gradient before the step.",
-    fix="Call backward, step and zero_grad in this order.",
+    symptom="Weights stand still; before the step there is no gradient.",
+    fix="Backward, step, zero, in this order.",
 )
 def empty_step(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -126,8 +126,8 @@ def empty_step(history: History) -> Iterator[Finding]:
 
 @rule(
     "foreign-gradients",
-    symptom="One of two networks, as in a GAN, doesn't learn: a step also uses the loss of the other's optimizer.",
-    fix="Zero its parameters right before its own backward, or freeze them during the other's.",
+    symptom="One of two networks, as in a GAN, doesn't learn: its steps also use the other's loss.",
+    fix="Zero its parameters right before its own backward, or freeze them in the other's.",
 )
 def foreign_gradients(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -163,8 +163,8 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
 
 @rule(
     "orphan-parameters",
-    symptom="A part of the model never changes; its .grad stays None.",
-    fix="Create the optimizer from the model that is trained, after it was moved or wrapped.",
+    symptom="A part never changes; its .grad stays None.",
+    fix="Create the optimizer from the model that is trained, after moving or wrapping it.",
 )
 def orphan_parameters(history: History) -> Iterator[Finding]:
     bugs = [*_all_frozen(history), *_another_model(history)][:1]
@@ -319,7 +319,7 @@ def _divided_for_nothing(lane: str, windows: list[Window]) -> Iterator[Finding]:
 @rule(
     "leftover-gradients",
     symptom="Fewer updates than batches / N, rounded up.",
-    fix="Make an update from the short window at the end of every epoch.",
+    fix="Make an update from the short window at every epoch's end.",
 )
 def leftover_gradients(history: History) -> Iterator[Finding]:
     for lane in history.leftover:
