@@ -11,8 +11,8 @@ from course_utils.audit.rules.terms import items_count_alike, losses_of, nearly_
 
 @rule(
     "loss-scale",
-    symptom="The gradient's norm grows with N; another N needs another learning rate.",
-    fix="Divide each mean once, by the micro-batches of its window, or weight it by its tokens.",
+    symptom="The gradient's norm, and the best learning rate, depend on N.",
+    fix="Divide each mean by its window's micro-batches, or weight it by its tokens.",
 )
 def loss_scale(history: History) -> Iterator[Finding]:
     for lane in history.lanes:

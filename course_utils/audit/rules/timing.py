@@ -52,7 +52,7 @@ def _mistimed(window: Window, clip: Clip) -> tuple[str, str]:
 @rule(
     "scaler-timing",
     symptom="Micro-batches count unequally, or the scaler refuses a call.",
-    fix="Call unscale_() and update() once per window; one scaler for the run.",
+    fix="One unscale_() and update() per window, one scaler per run.",
 )
 def scaler_timing(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -158,7 +158,7 @@ def _stepped_after_a_skip(lane: str, windows: list[Window]) -> Iterator[Finding]
 @rule(
     "sync-cadence",
     symptom="The ranks drift apart, or run N all-reduces per update.",
-    fix="Use no_sync() around forward and backward of all micro-batches but the last.",
+    fix="Use no_sync() on all micro-batches of a window but the last.",
 )
 def sync_cadence(history: History) -> Iterator[Finding]:
     fix = "use no_sync() around the forward and backward of all micro-batches of a window but the last"

@@ -12,7 +12,7 @@ from course_utils.audit.rules.terms import losses_of
 @rule(
     "stale-gradients",
     symptom="Learns faster at a small learning rate, diverges at a usual one.",
-    fix="Call zero_grad() between each step and the next backward, also after a skipped step.",
+    fix="Zero between each step and the next backward, also after a skipped step.",
 )
 def stale_gradients(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -164,7 +164,7 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
 @rule(
     "orphan-parameters",
     symptom="A part never changes; its .grad stays None.",
-    fix="Create the optimizer from the model that is trained, after moving or wrapping it.",
+    fix="Create the optimizer from the model after moving or wrapping it.",
 )
 def orphan_parameters(history: History) -> Iterator[Finding]:
     bugs = [*_all_frozen(history), *_another_model(history)][:1]
