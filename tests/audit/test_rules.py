@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 from runs import data, found, net, train, train_windows
+from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD
+from torch.optim.lr_scheduler import LinearLR
 
 from course_utils.audit import Finding, audit, rules
 from course_utils.audit.history import History
@@ -214,3 +217,76 @@ def test_orphans_are_told_apart_by_what_the_optimizer_holds_and_what_is_trained(
                 part.zero_grad()
     orphans = [f for f in report.findings if f.rule == "orphan-parameters"]
     assert [(f.level, f.evidence) for f in orphans] == verdicts
+
+
+# What the zoo does not have
+
+
+def test_windows_without_a_frequent_size_are_a_question():
+    with audit() as report:
+        train_windows([3, 1, 4, 2, 6, 5])
+    (finding,) = [f for f in report.findings if f.rule == "irregular-window"]
+    assert (finding.level, finding.evidence) == ("undecided", {"sizes": [3, 1, 4, 2, 6, 5]})
+
+
+def test_a_window_that_inherits_the_tail_of_an_epoch_is_named():
+    with audit() as report:
+        train_windows([4, 4, 7, 4, 4, 7])
+    (finding,) = report.errors
+    assert finding.rule == "leftover-gradients"
+    assert finding.evidence == {"update": 3, "size": 7, "usual": 4}
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "loss_fn", "why"),
+    [
+        (True, F.cross_entropy, "the script changes the gradients itself"),
+        (False, lambda out, y: torch.linalg.norm(out), "no loss was found that PyTorch's own functions reduce"),
+    ],
+)
+def test_a_scale_that_cannot_be_known_is_undecided(by_hand, loss_fn, why):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for i, (x, y) in enumerate(data()):
+            loss_fn(model(x), y).backward()
+            if (i + 1) % 4 == 0:
+                for p in model.parameters() if by_hand else ():
+                    p.grad /= 4
+                optimizer.step()
+                optimizer.zero_grad()
+    (finding,) = report.findings
+    assert (finding.rule, finding.level, finding.evidence) == ("loss-scale", "undecided", {"window": 4})
+    assert finding.message.startswith(why)
+
+
+def test_a_scheduler_stepped_after_a_skipped_update_is_named():
+    model = net()
+    optimizer, scaler = SGD(model.parameters(), lr=0.1), GradScaler("cpu", init_scale=4.0)
+    scheduler = LinearLR(optimizer)
+    with audit() as report:
+        for i, (x, y) in enumerate(data()):
+            loss = F.cross_entropy(model(x), y) * (float("inf") if i == 2 else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            scheduler.step()
+            optimizer.zero_grad()
+    (finding,) = report.errors
+    assert finding.rule == "scheduler-cadence"
+    assert finding.evidence == {"update": 3, "skipped_and_stepped": 1, "updates": 8}
+
+
+def test_a_loss_that_several_backward_calls_go_through_is_named():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for _ in range(3):
+            total = 0
+            for x, y in data(2):
+                total = total + F.cross_entropy(model(x), y) / 2
+                total.backward(retain_graph=True)
+            optimizer.step()
+            optimizer.zero_grad()
+    (finding,) = [f for f in report.errors if f.rule == "held-graphs"]
+    assert finding.evidence == {"calls": 3}
