@@ -16,16 +16,11 @@ class Specimen:
 
     Attributes:
         name: The name of the buggy loop, with hyphens.
-        rule: The auditor's rule that must find the bug.
-        source: Where the bug was reported, such as "wenet-e2e/wekws#72".
-        url: The address of that report.
-        what: What the loop does wrong, in a sentence.
-        level: The level at which the auditor finds the bug.
-        evidence: What the finding's evidence must hold, among other things.
-        holds: For each optimizer, how many micro-batches each of its updates uses; None if that is not the point.
-        leftover: How many micro-batches no update uses.
+        url: The address of the report that `source` names.
         buggy: Trains a small model as the source did, and returns the losses that its author would have logged.
         fixed: Does the same with the bug taken out and nothing else changed.
+
+    The others are the arguments of `specimen`.
     """
 
     name: str
@@ -48,7 +43,7 @@ class Specimen:
     def listing(self) -> str:
         """The source of the buggy loop, without the names and the sentence that tell what is wrong."""
         source = inspect.getsource(self.buggy)
-        return source[source.index("def ") :].replace(f"{self.buggy.__name__}() -> Losses", "loop()", 1)
+        return source[source.index("\ndef ") + 1 :].replace(f"{self.buggy.__name__}() -> Losses", "loop()", 1)
 
 
 def _listing_losses(loop: Callable[[], Losses], what: str) -> Callable[[], list[float]]:
