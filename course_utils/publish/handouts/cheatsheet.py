@@ -14,7 +14,7 @@ def markdown(notebooks: dict[str, Notebook]) -> str:
     """The page, with the table of notebook 04 and the auditor's rules filled in."""
     page = (TEMPLATES / "cheatsheet.md").read_text(encoding="utf-8")
     decisions = _table(("you have", "loss / N", "do this"), _decisions(notebooks))
-    rules = _table(("rule", "symptom", "fix"), rows_of_rules())
+    rules = _table(("rule", "symptom", "fix"), _rules())
     return page.replace("<!-- decisions -->", div("decisions", decisions)).replace(
         "<!-- rules -->", div("rules", rules)
     )
@@ -34,7 +34,6 @@ def _decisions(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str, str]]
         yield verbatim(case), verbatim(divided.split(",")[0]), verbatim(advice)
 
 
-def rows_of_rules() -> Iterator[tuple[str, str, str]]:
-    """Each of the auditor's rules with its symptom and its fix."""
+def _rules() -> Iterator[tuple[str, str, str]]:
     for rule in RULES.values():
         yield f"`{rule.name}`", verbatim(rule.symptom.rstrip(".")), verbatim(rule.fix.rstrip("."))
