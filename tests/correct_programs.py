@@ -1,6 +1,7 @@
-"""Right training programs of many kinds: whatever finds an error in one of them is wrong itself.
+"""Correct training programs of many kinds: an error that the auditor finds in one of them is a bug of the auditor.
 
-Each is a function that trains a small model. `PROGRAMS` holds them by name, with the window to declare, if one is.
+Each is a function that trains a small model. `PROGRAMS` holds them by name. One that changes its window on purpose says
+so with its `declare`, which the test sets to `report.declare_window`.
 """
 
 import copy
@@ -147,7 +148,7 @@ def sums_over_a_token_count():
 
 
 @program
-def means_weighed_by_tokens_and_one_without_any():
+def means_weighted_by_tokens_and_one_without_any():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     for _ in range(4):
@@ -177,7 +178,7 @@ def sums_divided_just_before_the_step():
 
 
 @program
-def windows_of_a_number_of_items():
+def windows_of_a_number_of_samples():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     seen = 0
@@ -719,7 +720,7 @@ def clipping_by_value():
 
 @program
 def a_micro_batch_that_is_masked_in_full():
-    """Its gradients are zeros when the next micro-batch comes, and nothing has zeroed them."""
+    """Its gradients are zeros, and the next micro-batch finds them although nothing has zeroed."""
     model = net()
     optimizer = AdamW(model.parameters(), lr=0.01)
     for k in range(4):
@@ -785,7 +786,7 @@ def a_window_that_a_resumed_run_goes_on_with():
 
 
 @program
-def gradients_divided_by_hand_by_the_items_that_a_window_gathered():
+def gradients_divided_by_hand_by_the_samples_that_a_window_gathered():
     model = net()
     optimizer = Adam(model.parameters(), lr=0.01)
     gathered = 0

@@ -36,7 +36,7 @@ ROOMS = {  # from the lowest to the highest: the rooms that each imports, and th
     "ranks": (set(), {"torch", "tqdm", "cloudpickle"}),
     "plots": ({"observe"}, {"matplotlib"}),
     "zoo": ({"data"}, {"torch"}),
-    "audit": ({"", "observe", "plots", "zoo"}, {"torch", "matplotlib"}),
+    "audit": ({"", "observe", "plots"}, {"torch", "matplotlib"}),
     "practice": ({"data", "loops", "memory", "models"}, {"torch", "IPython", "ipywidgets"}),
     "publish": ({"audit", "data", "practice"}, {"tqdm", "pypandoc", "typst"}),
     "colab": ({"publish"}, set()),
@@ -44,7 +44,7 @@ ROOMS = {  # from the lowest to the highest: the rooms that each imports, and th
     "handouts": ({"publish"}, set()),
 }
 COMMANDS = {"colab", "final", "handouts"}
-WITHOUT_EXAMPLES = ("plots", "practice", "ranks.worker", "audit", "publish", "colab", "final", "handouts")
+WITHOUT_EXAMPLES = ("zoo.", "plots", "practice", "ranks.worker", "audit", "publish", "colab", "final", "handouts")
 
 
 def python(code, cwd=None, **environment):

@@ -1,10 +1,10 @@
 """The auditor's command line: `python -m course_utils.audit [--json FILE] [--window N] script.py [args]`.
 
-Exit status 0: no error was found; 1: at least one was; 2: the audit could not run; 3: the script itself failed (what
-was found until then is reported, and the JSON holds the script's own exit status).
+Exit status 0: no error was found; 1: at least one was found; 2: the audit could not run; 3: the script itself failed
+(what was found before that is reported, and the JSON holds the script's own exit status).
 
-On several ranks, `torchrun --nproc-per-node N -m course_utils.audit script.py`: each rank has its own report, and its
-own JSON, with the rank in the name.
+On several ranks, use `torchrun --nproc-per-node N -m course_utils.audit script.py`: each rank prints a report of its
+own and writes a JSON file of its own, with the rank in the name.
 """
 
 import argparse
@@ -26,6 +26,14 @@ CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED = 0, 1, 2, 3
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Runs a script under the audit and prints the report.
+
+    Args:
+        arguments: The words after `python -m course_utils.audit`; `sys.argv` if None.
+
+    Returns:
+        The exit status.
+    """
     options = _parse(arguments)
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if options.json and world > 1:
@@ -40,14 +48,14 @@ def main(arguments: list[str] | None = None) -> int:
         with audit(window=options.window) as report:
             script = ModuleType("__main__")  # its objects live until the audit has ended
             script_exit = _run(script, options.script, options.args)
-    except Exception:  # not the script's
+    except Exception:  # not one of the script's, which _run handles
         traceback.print_exc()
         print("audit: the auditor itself has failed; the script is not to blame", file=sys.stderr)
         return CANNOT_RUN
     text = f"Rank {rank} of {world}. {report}\n" if world > 1 else f"{report}\n"
     if script_exit:
-        text += f"\nThe script ended with status {script_exit}; the report covers what it did until then.\n"
-    print(text, end="", flush=True)  # in one piece: the ranks print at the same time
+        text += f"\nThe script ended with status {script_exit}; the report covers what it did before that.\n"
+    print(text, end="", flush=True)  # in one write: the ranks print at the same time
     if options.json:
         options.json.write_text(
             json.dumps({**report.as_dict(), "script_exit": script_exit}, indent=2), encoding="utf-8"
@@ -77,7 +85,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _run(module: ModuleType, script: Path, arguments: list[str]) -> int:
-    """Runs the script as `python script.py arguments` would. Returns its exit status."""
+    """Runs the script as `python script.py arguments` would, and returns its exit status."""
     argv, path, main = sys.argv, sys.path[:], sys.modules["__main__"]
     terminate = _on_terminate()
     sys.argv, sys.path[0] = [str(script), *arguments], str(script.resolve().parent)
@@ -97,14 +105,14 @@ def _run(module: ModuleType, script: Path, arguments: list[str]) -> int:
 
 
 def _on_terminate() -> Any:
-    """A script that is asked to end, as by a cluster or by torchrun, is reported too. What was set before."""
+    """Turns a request to end, by a cluster or by torchrun, into an exit that is reported. Returns the old handler."""
     if threading.current_thread() is not threading.main_thread():
         return None
     return signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _wait_for_ranks(world: int, limit: float = 30.0) -> None:
-    """Until every rank has written its report: torchrun ends all ranks when one ends with a status that is not 0."""
+    """Waits until every rank has written its report: torchrun ends all ranks when one exits with a nonzero status."""
     from torch.distributed import TCPStore  # not in every build of torch
 
     try:
@@ -118,7 +126,7 @@ def _wait_for_ranks(world: int, limit: float = 30.0) -> None:
 
 
 def _status(error: BaseException) -> int:
-    """The exit status that Python would end with, after what it would print."""
+    """Prints what Python would print, and returns the exit status that it would end with."""
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
             return int(error.code or 0)
@@ -129,7 +137,7 @@ def _status(error: BaseException) -> int:
 
 
 def _wait_for_threads() -> None:
-    """As Python does at the end of a script."""
+    """Waits for the script's threads, as Python does at the end of a script."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

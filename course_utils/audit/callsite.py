@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 import course_utils
-from course_utils import zoo
 
 _WATCHED = tuple(str(Path(module.__file__).parent) for module in (torch, course_utils))
 _STANDARD = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
+_ZOO = str(Path(course_utils.__file__).parent / "zoo")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
@@ -41,7 +41,7 @@ def where() -> str:
 @cache
 def _kind(file: str) -> str:
     """Whose code it is: "watched" (PyTorch's and this package's own), "library", or "user"."""
-    if file == zoo.__file__:  # loops to find bugs in, although they stand in this package
+    if file.startswith(_ZOO):  # loops to find bugs in, although they are in this package
         return "user"
     if file.startswith((*_WATCHED, "<frozen", "<eval_with_key>")) or file == contextlib.__file__:
         return "watched"

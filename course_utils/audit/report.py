@@ -6,17 +6,22 @@ from typing import TYPE_CHECKING
 
 from course_utils.audit.history import History
 from course_utils.audit.rules import ERROR, Finding
-from course_utils.audit.rules.finding import count_noun
+from course_utils.audit.rules.registry import count_noun
 from course_utils.observe.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_DRAWN = 60  # events of a ledger
+_EVENTS_DRAWN = 60
 
 
 class Report:
-    """What an audit found. `findings`: all of them, errors first; `errors`: those that are bugs for certain."""
+    """What an audit found, complete when the audit has ended.
+
+    Attributes:
+        findings: All findings, errors first.
+        history: What was observed.
+    """
 
     def __init__(self, history: History):
         self.history = history
@@ -24,6 +29,7 @@ class Report:
 
     @property
     def errors(self) -> list[Finding]:
+        """The findings that are bugs for certain."""
         return [finding for finding in self.findings if finding.level == ERROR]
 
     @property
@@ -32,17 +38,24 @@ class Report:
         return list(dict.fromkeys(finding.rule for finding in self.errors))
 
     def declare_window(self, n: int) -> None:
-        """Says that from the next update on a window is meant to hold `n` micro-batches."""
+        """Says how many micro-batches a window is meant to hold from the next update on.
+
+        Args:
+            n: Micro-batches per update.
+
+        Raises:
+            ValueError: If `n` is not a whole number of 1 or more.
+        """
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise ValueError(f"a window holds a whole number of micro-batches, 1 or more, got {n!r}")
         self.history.declared.append((self.history.windows.total, n))
 
     def summary(self) -> str:
-        """What was seen, what was inferred from it, and what cannot be said."""
+        """What was seen, which windows were inferred from it, and whether the verdicts are certain."""
         history = self.history
         calls = count_noun(history.backwards.total, "backward call")
         if not history.updates:
-            return f"{calls} and no step of an optimizer were seen."
+            return f"{calls} and no optimizer steps were seen."
         how = "declared" if history.declared else "inferred"
         parts = [
             f"{lane}: {count_noun(updates, 'update')} of {count_noun(history.size(lane), 'micro-batch')} ({how})"
@@ -53,15 +66,15 @@ class Report:
         if history.dropped:
             text += f" Judged by the first and the last {history.windows.half:,} updates."
         if history.overlapping:
-            text += " Backward calls of several threads overlapped, so that nothing is certain."
+            text += " Backward calls of several threads overlapped, so nothing is certain."
         return text
 
     def as_dict(self) -> dict:
-        """What the command line writes as JSON, without the script's exit status."""
+        """What the command line writes as JSON, except for the script's exit status."""
         keys = ("rule", "level", "message", "evidence", "fix", "where")
         return {
             "findings": [
-                {key: getattr(finding, key) for key in keys} | {"message": self._message(finding)}
+                {key: getattr(finding, key) for key in keys} | {"message": self._sentence(finding)}
                 for finding in self.findings
             ],
             "window": {lane: self.history.size(lane) for lane in self.history.lanes},
@@ -72,9 +85,9 @@ class Report:
         for finding in self.findings:
             lines += [
                 "",
-                f"{finding.level.upper()} {finding.rule}" + (f"  {_near(finding.where)}" if finding.where else ""),
-                f"  {self._message(finding)}",
-                f"  mend: {finding.fix}",
+                f"{finding.level.upper()} {finding.rule}" + (f"  {_relative(finding.where)}" if finding.where else ""),
+                f"  {self._sentence(finding)}",
+                f"  fix: {finding.fix}",
             ]
         if not self.findings:
             lines += ["", "Nothing was found."]
@@ -86,57 +99,63 @@ class Report:
     def _repr_html_(self) -> str:
         rows = "".join(
             f'<tr><td style="text-align:left;vertical-align:top"><b>{escape(finding.rule)}</b><br>{finding.level}</td>'
-            f'<td style="text-align:left">{escape(self._message(finding))}<br><i>mend:</i> {escape(finding.fix)}<br>'
-            f"<code>{escape(_near(finding.where))}</code></td></tr>"
+            f'<td style="text-align:left">{escape(self._sentence(finding))}<br><i>fix:</i> {escape(finding.fix)}<br>'
+            f"<code>{escape(_relative(finding.where))}</code></td></tr>"
             for finding in self.findings
         )
         found = f"<table>{rows}</table>" if rows else "<p>Nothing was found.</p>"
         return f"<p>{escape(self.summary())}</p>{found}"
 
-    def _message(self, finding: Finding) -> str:
-        """With the optimizer's name where there are several."""
+    def _sentence(self, finding: Finding) -> str:
+        """The message as a sentence; it begins with the optimizer's name if there are several."""
         several = len(self.history.lanes) > 1 and finding.lane
         return f"{finding.lane}: {finding.message}" if several else finding.message[:1].upper() + finding.message[1:]
 
     def ledger(self) -> "Figure":
-        """The run as a gradient ledger around the first finding, with findings marked where they show first.
+        """Draws the run as a gradient ledger around the first finding; each finding is marked where it first shows.
 
-        The height is the number of backward calls whose gradients are held, not a norm: nothing was computed for it.
+        The height is the number of backward calls whose gradients are held, not a norm: it costs no computation.
         """
         from course_utils.plots import ledger
 
         events = self.history.trace.events
         marks: dict[int, list[str]] = {}
         for finding in self.findings:
-            place = self._place(finding)
-            if place is not None and finding.rule not in marks.setdefault(place, []):
-                marks[place].append(finding.rule)
-        first = max(0, min([place for place in marks if place >= _DRAWN], default=0) - _DRAWN // 2)
-        first = 0 if any(place < _DRAWN for place in marks) else first
-        shown = Trace(list(events[first : first + _DRAWN]))
-        notes = {place - first: ", ".join(rules) for place, rules in marks.items() if 0 <= place - first < _DRAWN}
+            index = self._event_of(finding)
+            if index is not None and finding.rule not in marks.setdefault(index, []):
+                marks[index].append(finding.rule)
+        start = min(marks, default=0)
+        first = 0 if start < _EVENTS_DRAWN else start - _EVENTS_DRAWN // 2
+        shown = Trace(list(events[first : first + _EVENTS_DRAWN]))
+        notes = {
+            index - first: ", ".join(rules) for index, rules in marks.items() if 0 <= index - first < _EVENTS_DRAWN
+        }
         return ledger(shown, ylabel="backward calls held", notes=notes)
 
-    def _place(self, finding: Finding) -> int | None:
-        """Of a finding among the events: its update, or the end of its lane."""
+    def _event_of(self, finding: Finding) -> int | None:
+        """The index of the event at which a finding is marked: its update, or the last event of its lane."""
         events = self.history.trace.events
         update = finding.evidence.get("update")
         if update is not None:
             event = next((w.event for w in self.history.of(finding.lane) if w.number == update), None)
         else:
             event = next((event for event in reversed(events) if event.lane == finding.lane), None)
-        return next((place for place, other in enumerate(events) if other is event), None)
+        return next((index for index, other in enumerate(events) if other is event), None)
 
 
-def _near(where: str) -> str:
-    """The path of a file as it looks from here, if it lies below."""
+def _relative(where: str) -> str:
+    """A location with its path relative to the working directory, if the file is below it."""
     path, _, line = where.rpartition(":")
     path = Path(path)
     return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{line}" if where else ""
 
 
 class AuditError(AssertionError):
-    """Raised by a strict audit that found errors; `report` holds them."""
+    """Raised by a strict audit that found errors.
+
+    Attributes:
+        report: The report with all findings.
+    """
 
     def __init__(self, report: Report):
         super().__init__(str(report))

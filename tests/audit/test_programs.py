@@ -1,4 +1,4 @@
-"""The auditor finds no error in any right program, whatever it is like."""
+"""The auditor finds no error in any correct program."""
 
 import pytest
 from correct_programs import PROGRAMS
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("quick_scans")
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_there_is_no_error_in_a_right_program(name):
+def test_there_is_no_error_in_a_correct_program(name):
     with audit() as report:
         PROGRAMS[name].declare = report.declare_window
         PROGRAMS[name]()

@@ -2,63 +2,72 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from math import isclose
 
 from course_utils.audit.history import History, Window
-from course_utils.audit.rules.finding import ADVICE, ERROR, UNDECIDED, Finding, count_noun
+from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
+from course_utils.audit.rules.terms import losses_of
 
 
+@rule(
+    "stale-gradients",
+    symptom="Learns faster at a small learning rate, diverges at a usual one.",
+    fix="Zero between each step and the next backward, also after a skipped step.",
+)
 def stale_gradients(history: History) -> Iterator[Finding]:
-    """Learns faster at a small rate, swings or diverges at a usual one.
-
-    Mend: zero_grad() between each step and the next backward, also after a skipped step.
-    """
     for lane in history.lanes:
         windows = history.of(lane)
-        wrong = [window for window in windows if window.stale]
-        if not wrong:
-            continue
-        window = wrong[0]
-        held = [w.held for w in windows]
-        repeated = " (no backward came between two steps)" if not window.fresh else ""
-        after_skip = any(w.skipped and w.number < window.number for w in windows) and len(wrong) < len(windows) / 2
+        stale = [window for window in windows if window.stale]
+        if stale:
+            yield _used_again(lane, windows, stale)
+        yield from _from_before_the_loop(history, lane)
+
+
+def _used_again(lane: str, windows: list[Window], stale: list[Window]) -> Finding:
+    first = stale[0]
+    repeated = " (no backward came between two steps)" if not first.fresh else ""
+    after_skip = any(w.skipped and w.number < first.number for w in windows) and len(stale) < len(windows) / 2
+    return Finding(
+        ERROR,
+        f"update {first.number} used the gradients of {count_noun(first.stale, 'backward call')} that an earlier step "
+        f"had already used{repeated}; {len(stale)} of {count_noun(len(windows), 'update')} do so",
+        evidence={
+            "update": first.number,
+            "backward_calls_held_at_each_step": [w.held for w in windows][:20],
+            "updates_affected": len(stale),
+        },
+        fix="call zero_grad() after every step, also after one that the scaler skipped"
+        if after_skip
+        else "call zero_grad() between each step and the next backward",
+        where=first.where,
+        lane=lane,
+    )
+
+
+def _from_before_the_loop(history: History, lane: str) -> Iterator[Finding]:
+    """A backward before the loop, whose gradients the first window inherits: its line is never seen again."""
+    windows = [w for w in history.of(lane) if w.fresh]
+    if len(windows) <= 2 or not set.intersection(*({call.line for call in w.fresh} for w in windows)):
+        return
+    calls_on = Counter(call.line for call in history.backwards if lane in call.lanes)
+    first = windows[0].fresh[0]
+    if calls_on[first.line] == 1:
         yield Finding(
-            "stale-gradients",
             ERROR,
-            f"update {window.number} used the gradients of {count_noun(window.stale, 'backward call')} that an earlier step "
-            f"had already used{repeated}; {len(wrong)} of {count_noun(len(windows), 'update')} do so",
-            "call zero_grad() after every step, also after one that the scaler skipped"
-            if after_skip
-            else "call zero_grad() between each step and the next backward",
-            window.where,
-            {"update": window.number, "backward_calls_held_at_each_step": held[:20], "updates_affected": len(wrong)},
+            "update 1 also holds the gradients of a backward call from before the loop",
+            evidence={"update": 1, "held": len(windows[0].fresh), "usual": windows[1].size},
+            fix="zero once before the first window, too",
+            where=first.where,
             lane=lane,
         )
 
 
-def strange_first_window(history: History) -> Iterator[Finding]:
-    """A backward before the loop, whose gradients the first window inherits."""
-    for lane in history.lanes:
-        windows = [w for w in history.of(lane) if w.fresh]
-        times = Counter(call.line for call in history.backwards if lane in call.lanes)
-        usual = set.intersection(*({call.line for call in w.fresh} for w in windows)) if len(windows) > 2 else set()
-        strangers = [call for call in windows[0].fresh if times[call.line] == 1] if usual else []
-        if strangers and strangers[0] is windows[0].fresh[0]:
-            yield Finding(
-                "stale-gradients",
-                ERROR,
-                "update 1 also holds the gradients of a backward call from before the loop",
-                "zero once before the first window, too",
-                strangers[0].where,
-                {"update": 1, "held": len(windows[0].fresh), "usual": windows[1].size},
-                lane=lane,
-            )
-
-
+@rule(
+    "discarded-gradients",
+    symptom="Learns slowly or not at all, and N makes no difference.",
+    fix="Zero after the step, and nowhere inside a window.",
+)
 def discarded_gradients(history: History) -> Iterator[Finding]:
-    """Learns slowly or not at all, and N makes no difference.
-
-    Mend: zero after the step, and nowhere inside a window.
-    """
     useful = {call.line for call in history.backwards if call.used}
     for lane in dict.fromkeys(zeroing.lane for zeroing in history.zeroings):
         lost = [(z, call) for z in history.zeroings if z.lane == lane for call in z.lost if not call.used]
@@ -71,24 +80,29 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
         total = sum(lane in call.lanes for call in history.backwards)
         zeros = all(z.came_as_zeros for z, _ in lost) and 2 * len(lost) < total  # code that clears does so each time
         yield Finding(
-            "discarded-gradients",
             UNDECIDED if elsewhere or given_up or zeros else ERROR,
-            f"the gradients of {len(lost)} of {count_noun(total, 'backward call')} were zeroed before any step used them"
-            + ("; no call on that line ever reaches a step, which may be meant" if elsewhere else "")
-            + ("; whole windows were given up without a step, which may be meant" if given_up else "")
-            + ("; they may have come as zeros, as from a batch that is masked in full" if zeros else ""),
-            "zero after the step, or before the first backward of a window, and nowhere inside it",
-            zeroing.where,
-            {"backward_calls": total, "discarded": len(lost), "first": call.number, "backward": call.where},
+            f"the gradients of {len(lost)} of {count_noun(total, 'backward call')} were zeroed before "
+            "any step used them"
+            + ("; no call on that line ever reaches a step, which may be intended" if elsewhere else "")
+            + ("; whole windows were dropped without a step, which may be intended" if given_up else "")
+            + (
+                "; they may have been zeros from the start, as from a batch whose targets are all masked"
+                if zeros
+                else ""
+            ),
+            evidence={"backward_calls": total, "discarded": len(lost), "first": call.number, "backward": call.where},
+            fix="zero after the step, or before the first backward of a window, and nowhere inside it",
+            where=zeroing.where,
             lane=lane,
         )
 
 
+@rule(
+    "empty-step",
+    symptom="Weights stand still; before the step there is no gradient.",
+    fix="Backward, step, zero, in this order.",
+)
 def empty_step(history: History) -> Iterator[Finding]:
-    """Weights stand still; before the step there is no gradient.
-
-    Mend: backward, step, zero, in this order.
-    """
     for lane in history.lanes:
         windows = history.of(lane)
         empty = [w for w in windows if not (w.held or w.assigned or w.skipped)]
@@ -98,107 +112,148 @@ def empty_step(history: History) -> Iterator[Finding]:
         only_first = [w.number for w in empty] == [1] and len(windows) > 1
         zeros = all(w.came_as_zeros for w in empty)
         yield Finding(
-            "empty-step",
             ADVICE if only_first else ERROR,
             f"{len(empty)} of {count_noun(len(windows), 'step')} found no gradient"
-            + (" but zeros, as of a batch that is masked in full" if zeros else " at all"),
-            "leave out what holds nothing: momentum and decay move the weights all the same"
+            + (" other than zeros, as from a batch whose targets are all masked" if zeros else " at all"),
+            evidence={"update": empty[0].number, "steps": len(windows), "empty": [w.number for w in empty[:20]]},
+            fix="skip the step of a window that holds nothing: momentum and weight decay move the weights all the same"
             if zeros
             else "step after backward, and zero after the step",
-            empty[0].where,
-            {"update": empty[0].number, "steps": len(windows), "empty": [w.number for w in empty[:20]]},
+            where=empty[0].where,
             lane=lane,
         )
 
 
+@rule(
+    "foreign-gradients",
+    symptom="One of two networks, as in a GAN, doesn't learn: its steps also use the other's loss.",
+    fix="Zero its parameters right before its own backward, or freeze them in the other's.",
+)
 def foreign_gradients(history: History) -> Iterator[Finding]:
-    """One of two networks, as in a GAN, does not get on: a step also uses the loss of the other's optimizer.
-
-    Mend: zero its parameters right before its own backward, or freeze them in the other's.
-    """
     for lane in history.lanes:
-        for other in history.lanes:
-            if other == lane:
-                continue
-            wrong = [(w, [call for call in w.fresh if other in call.lanes]) for w in history.of(lane)]
-            wrong = [
-                (window, foreign)
-                for window, foreign in wrong
-                if foreign and len(foreign) < len(window.fresh) and all(call.used for call in foreign)
-            ]
-            alone = any(call.lanes == (lane,) for call in history.backwards)
-            if wrong and alone:
-                window, foreign = wrong[0]
-                yield Finding(
-                    "foreign-gradients",
-                    ERROR,
-                    f"update {window.number} holds {count_noun(len(foreign), 'backward call')} of the loss of {other} beside "
-                    f"its own; {len(wrong)} of {count_noun(len(history.of(lane)), 'update')} do",
-                    f"zero the parameters of {lane} before its own backward, or freeze them during that of {other}",
-                    foreign[0].where,
-                    {
-                        "update": window.number,
-                        "foreign": len(foreign),
-                        "own": len(window.fresh) - len(foreign),
-                        "updates": len(wrong),
-                    },
-                    lane=lane,
-                )
-                break
+        if any(call.lanes == (lane,) for call in history.backwards):  # it has a loss of its own
+            others = [other for other in history.lanes if other != lane]
+            yield from next(filter(None, (_gradients_of(history, lane, other) for other in others)), [])
 
 
+def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
+    """What the loss of `other` left in the windows of `lane`."""
+    windows = history.of(lane)
+    foreign = [(w, [call for call in w.fresh if other in call.lanes]) for w in windows]
+    mixed = [(w, calls) for w, calls in foreign if 0 < len(calls) < len(w.fresh) and all(call.used for call in calls)]
+    if not mixed:
+        return []
+    window, calls = mixed[0]
+    finding = Finding(
+        ERROR,
+        f"update {window.number} holds {count_noun(len(calls), 'backward call')} of the loss of {other} in addition "
+        f"to its own; {len(mixed)} of {count_noun(len(windows), 'update')} do",
+        evidence={
+            "update": window.number,
+            "foreign": len(calls),
+            "own": len(window.fresh) - len(calls),
+            "updates": len(mixed),
+        },
+        fix=f"zero the parameters of {lane} before its own backward, or freeze them during that of {other}",
+        where=calls[0].where,
+        lane=lane,
+    )
+    return [finding]
+
+
+@rule(
+    "orphan-parameters",
+    symptom="A part never changes; its .grad stays None.",
+    fix="Create the optimizer from the model after moving or wrapping it.",
+)
 def orphan_parameters(history: History) -> Iterator[Finding]:
-    """A part never changes; its .grad stays None.
+    bugs = [*_all_frozen(history), *_another_model(history)][:1]
+    yield from bugs or [*_without_gradients(history), *_without_optimizer(history)]
 
-    Mend: make the optimizer from the model that is trained, after it was moved or wrapped.
-    """
+
+def _unowned(history: History) -> str:
+    count, _ = history.unowned
+    return f", while {count_noun(count, 'parameter')} that no optimizer holds did" if count else ""
+
+
+def _all_frozen(history: History) -> Iterator[Finding]:
     unowned, where = history.unowned
-    for lane, (_, total) in history.never.items():
-        if total == 0:
+    for lane, (_, trainable) in history.never.items():
+        if trainable == 0:
             yield Finding(
-                "orphan-parameters",
                 ERROR if unowned else ADVICE,
-                "all of its parameters are frozen and none ever received a gradient"
-                + (f", while {count_noun(unowned, 'parameter')} that no optimizer holds did" if unowned else ""),
-                "make the optimizer from the parameters that are trained, after the model was moved or wrapped",
-                where,
-                {"unowned_with_gradient": unowned},
+                f"all of its parameters are frozen and none ever received a gradient{_unowned(history)}",
+                evidence={"unowned_with_gradient": unowned},
+                fix="create the optimizer from the parameters that are trained, after the model was moved or wrapped",
+                where=where,
                 lane=lane,
             )
-            return
+
+
+def _another_model(history: History) -> Iterator[Finding]:
+    """The optimizer holds parameters that no longer are, or never were, those of the model."""
+    unowned, where = history.unowned
     for lane, (never, total) in history.never.items():
         if never and (never == total or unowned):
             yield Finding(
-                "orphan-parameters",
                 ERROR,
-                f"{never} of its {count_noun(total, 'parameter')} never received a gradient"
-                + (f", while {count_noun(unowned, 'parameter')} that no optimizer holds did" if unowned else ""),
-                "make the optimizer from the parameters of the model that is trained, after it was moved or wrapped",
-                where,
-                {"parameters": total, "without_gradient": never, "unowned_with_gradient": unowned},
+                f"{never} of its {count_noun(total, 'parameter')} never received a gradient{_unowned(history)}",
+                evidence={"parameters": total, "without_gradient": never, "unowned_with_gradient": unowned},
+                fix="create the optimizer from the model that is trained, after it was moved or wrapped",
+                where=where,
                 lane=lane,
             )
-            return
+
+
+def _without_gradients(history: History) -> Iterator[Finding]:
     for lane, (never, total) in history.never.items():
         if never:
             yield Finding(
-                "orphan-parameters",
                 ADVICE,
                 f"{never} of its {count_noun(total, 'parameter')} never received a gradient",
-                "leave them out of the optimizer, or freeze them, if that is meant",
-                "",
-                {"parameters": total, "without_gradient": never},
+                evidence={"parameters": total, "without_gradient": never},
+                fix="leave them out of the optimizer, or freeze them, if that is intended",
                 lane=lane,
             )
+
+
+def _without_optimizer(history: History) -> Iterator[Finding]:
+    unowned, where = history.unowned
     if unowned:
         yield Finding(
-            "orphan-parameters",
             ADVICE,
-            f"{count_noun(unowned, 'parameter')} with gradients {'belongs' if unowned == 1 else 'belong'} to no optimizer",
-            "give them to an optimizer, or freeze them with requires_grad_(False), which saves their gradients' memory",
-            where,
-            {"unowned_with_gradient": unowned},
+            f"no optimizer holds {count_noun(unowned, 'parameter')} that received gradients",
+            evidence={"unowned_with_gradient": unowned},
+            fix="give them to an optimizer, or freeze them with requires_grad_(False), which saves memory",
+            where=where,
         )
+
+
+@rule(
+    "irregular-window",
+    symptom="The first update comes early: windows of 1, N, N.",
+    fix="Test (i + 1) % N == 0, or loop over windows.",
+)
+def irregular_window(history: History) -> Iterator[Finding]:
+    for lane in history.lanes:
+        windows = [w for w in history.of(lane) if w.fresh]
+        if history.declared:
+            yield from _not_as_declared(history, lane, windows)
+        elif len(windows) >= 2:
+            yield from _uneven(history, lane, windows)
+        if history.size(lane) == 1:
+            yield from _divided_for_nothing(lane, [w for w in windows if w.size == 1 and not w.skipped])
+
+
+def _not_as_declared(history: History, lane: str, windows: list[Window]) -> Iterator[Finding]:
+    """Too large anywhere, or too small where it can't be the tail of an epoch."""
+    sizes, declared = [w.size for w in windows], _declared_sizes(history, windows)
+    different = [k for k, (size, meant) in enumerate(zip(sizes, declared, strict=True)) if size > meant]
+    short = [k for k, (size, meant) in enumerate(zip(sizes, declared, strict=True)) if size < meant]
+    if short and ((short[0] == 0 and len(sizes) > 1) or len(short) > len(sizes) / 2):
+        different = sorted(different + short)
+    if different:
+        yield _irregular(lane, windows[different[0]], sizes, f"declared: {declared[different[0]]}")
 
 
 def _declared_sizes(history: History, windows: list[Window]) -> list[int]:
@@ -207,98 +262,103 @@ def _declared_sizes(history: History, windows: list[Window]) -> list[int]:
     return [([first] + [n for start, n in history.declared if start <= w.place])[-1] for w in windows]
 
 
-def irregular_window(history: History) -> Iterator[Finding]:
-    """The first update comes early: windows of 1, N, N.
-
-    Mend: (i + 1) % N == 0, or loop over windows.
-    """
-    for lane in history.lanes:
-        windows = [w for w in history.of(lane) if w.fresh]
-        sizes = [w.size for w in windows]
-        n = history.size(lane)
-        if len(sizes) < 2 and not history.declared:
-            continue
-        if history.declared:
-            wanted = _declared_sizes(history, windows)
-            wrong = [k for k, (size, want) in enumerate(zip(sizes, wanted, strict=True)) if size > want]
-            short = [k for k, (size, want) in enumerate(zip(sizes, wanted, strict=True)) if size < want]
-            if short and ((short[0] == 0 and len(sizes) > 1) or len(short) > len(sizes) / 2):
-                wrong = sorted(wrong + short)
-            if wrong:
-                yield _irregular(lane, windows[wrong[0]], sizes, f"declared: {wanted[wrong[0]]}")
-            continue
-        if n >= 2 and sizes[0] < n == sizes[1] and sizes.count(n) >= max(2, len(sizes) / 2):
-            yield _irregular(lane, windows[0], sizes, f"most hold {n}")
-        elif (period := _period(sizes)) and min(sizes[: period - 1]) < n:
-            yield _irregular(lane, windows[0], sizes, "which comes again and again, and not as a tail alone")
-        elif n == 1 and max(sizes) > 1 and not any(w.stale for w in windows):
-            yield _irregular(lane, max(windows, key=lambda w: w.size), sizes, "most hold 1")
-        elif Counter(sizes).most_common(1)[0][1] <= len(sizes) / 3 and len(sizes) >= 6:
-            yield Finding(
-                "irregular-window",
-                UNDECIDED,
-                f"windows of {min(sizes)} to {count_noun(max(sizes), 'micro-batch')}, and no number is frequent",
-                "declare the number with --window or report.declare_window(n) if it changes on purpose",
-                windows[0].where,
-                {"sizes": sizes[:20]},
-                lane=lane,
-            )
+def _uneven(history: History, lane: str, windows: list[Window]) -> Iterator[Finding]:
+    sizes, n = [w.size for w in windows], history.size(lane)
+    if n >= 2 and sizes[0] < n == sizes[1] and sizes.count(n) >= max(2, len(sizes) / 2):
+        yield _irregular(lane, windows[0], sizes, f"most hold {n}")
+    elif (period := _period(sizes)) and min(sizes[: period - 1]) < n:
+        yield _irregular(lane, windows[0], sizes, "in a pattern that repeats, and not only as a tail")
+    elif n == 1 and max(sizes) > 1 and not any(w.stale for w in windows):
+        yield _irregular(lane, max(windows, key=lambda w: w.size), sizes, "most hold 1")
+    elif Counter(sizes).most_common(1)[0][1] <= len(sizes) / 3 and len(sizes) >= 6:
+        yield Finding(
+            UNDECIDED,
+            f"windows hold {min(sizes)} to {count_noun(max(sizes), 'micro-batch')}, and no number is frequent",
+            evidence={"sizes": sizes[:20]},
+            fix="declare the number with --window or report.declare_window(n) if it changes on purpose",
+            where=windows[0].where,
+            lane=lane,
+        )
 
 
 def _period(sizes: list[int]) -> int:
-    """After how many windows the sizes come again, as they do when epochs are alike; 0 if they do not."""
+    """After how many windows the sizes repeat, as they do if epochs are alike; 0 if they do not."""
     periods = range(2, len(sizes) // 2 + 1)
     return next((p for p in periods if sizes[p:] == sizes[:-p] and len(set(sizes)) > 1), 0)
 
 
 def _irregular(lane: str, window: Window, sizes: list[int], why: str) -> Finding:
+    listed = ", ".join(map(str, sizes[:8])) + (", ..." if len(sizes) > 8 else "")
     return Finding(
-        "irregular-window",
         ERROR,
-        f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {why}: {', '.join(map(str, sizes[:8]))}"
-        + (", ..." if len(sizes) > 8 else ""),
-        "step after every n-th micro-batch, counted from 1: (i + 1) % n == 0, or loop over windows",
-        window.where,
-        {"update": window.number, "sizes": sizes[:20]},
+        f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {why}: {listed}",
+        evidence={"update": window.number, "sizes": sizes[:20]},
+        fix="step after every n-th micro-batch, counted from 1: (i + 1) % n == 0, or loop over windows",
+        where=window.where,
         lane=lane,
     )
 
 
-def leftover_gradients(history: History) -> Iterator[Finding]:
-    """Fewer updates than batches / N, rounded up.
-
-    Mend: an update from the short window at the end of every epoch.
-    """
-    useful = {call.line for call in history.backwards if call.used}
-    for lane, calls in history.leftover.items():
-        elsewhere = useful and not any(call.line in useful for call in calls)
-        resumed = any(w.assigned for other in history.lanes if other != lane for w in history.of(other)[:1])
+def _divided_for_nothing(lane: str, windows: list[Window]) -> Iterator[Finding]:
+    """Losses divided by a whole number, and a step after each of them: is the step in the wrong place?"""
+    losses = [losses_of(w) for w in windows]
+    factors = {terms[0].coefficient for columns in losses if columns and len(columns) == 1 for terms in columns}
+    (factor,) = factors if len(factors) == 1 else (1.0,)
+    if len(windows) > 2 and 0 < factor < 0.6 and isclose(1 / factor, round(1 / factor), rel_tol=1e-6):
+        n = round(1 / factor)
         yield Finding(
-            "leftover-gradients",
-            UNDECIDED if elsewhere or resumed else ERROR,
-            f"the gradients of the last {count_noun(len(calls), 'backward call')} of the run were never used by a step"
-            + ("; no call on that line ever reaches a step, which may be meant" if elsewhere else "")
-            + ("; another optimizer began with gradients from elsewhere, perhaps with these" if resumed else ""),
-            "make one more update after the loop, from the micro-batches that are left",
-            calls[-1].where,
-            {"backward_calls": len(calls)},
+            UNDECIDED,
+            f"every loss is multiplied by 1/{n}, and every micro-batch has its own step; was a window of {n} intended?",
+            evidence={"coefficient": factor, "window": 1},
+            fix=f"step after every {n}-th micro-batch, or do not divide; --window {n} decides it",
+            where=windows[0].where,
             lane=lane,
         )
-    if history.declared:
-        return
-    for lane in history.lanes:
-        windows = [w for w in history.of(lane) if w.fresh and not w.stale]
-        n = history.size(lane)
-        long = [w for w in windows if w.size > n]
-        if n >= 2 and long and len(long) < len(windows) / 2:
-            window = long[0]
-            yield Finding(
-                "leftover-gradients",
-                UNDECIDED if window.rewritten else ERROR,  # a script that scales by hand may count items
-                f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, most hold {n}: {window.size - n} "
-                "were left over from before, it seems from the end of an epoch",
-                "make an update from the short window at the end of every epoch",
-                window.where,
-                {"update": window.number, "size": window.size, "usual": n},
-                lane=lane,
-            )
+
+
+@rule(
+    "leftover-gradients",
+    symptom="Fewer updates than batches / N, rounded up.",
+    fix="Make an update from the short window at every epoch's end.",
+)
+def leftover_gradients(history: History) -> Iterator[Finding]:
+    for lane in history.leftover:
+        yield _never_used(history, lane)
+    if not history.declared:
+        for lane in history.lanes:
+            yield from _inherited_tail(history, lane)
+
+
+def _never_used(history: History, lane: str) -> Finding:
+    calls = history.leftover[lane]
+    useful = {call.line for call in history.backwards if call.used}
+    elsewhere = useful and not any(call.line in useful for call in calls)
+    resumed = any(w.assigned for other in history.lanes if other != lane for w in history.of(other)[:1])
+    return Finding(
+        UNDECIDED if elsewhere or resumed else ERROR,
+        f"the gradients of the last {count_noun(len(calls), 'backward call')} of the run were never used by a step"
+        + ("; no call on that line ever reaches a step, which may be intended" if elsewhere else "")
+        + ("; another optimizer began with gradients from elsewhere, perhaps with these" if resumed else ""),
+        evidence={"backward_calls": len(calls)},
+        fix="make one more update after the loop, from the micro-batches that are left",
+        where=calls[-1].where,
+        lane=lane,
+    )
+
+
+def _inherited_tail(history: History, lane: str) -> Iterator[Finding]:
+    """A window that also holds what was left over at the end of the epoch before."""
+    windows = [w for w in history.of(lane) if w.fresh and not w.stale]
+    n = history.size(lane)
+    long = [w for w in windows if w.size > n]
+    if n >= 2 and long and len(long) < len(windows) / 2:
+        window = long[0]
+        yield Finding(
+            UNDECIDED if window.rewritten else ERROR,  # a script that scales by hand may count samples
+            f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, most hold {n}: {window.size - n} "
+            "were left over from before, apparently from the end of an epoch",
+            evidence={"update": window.number, "size": window.size, "usual": n},
+            fix="make an update from the short window at the end of every epoch",
+            where=window.where,
+            lane=lane,
+        )

@@ -14,7 +14,7 @@ def markdown(notebooks: dict[str, Notebook]) -> str:
     """The page, with the table of notebook 04 and the auditor's rules filled in."""
     page = (TEMPLATES / "cheatsheet.md").read_text(encoding="utf-8")
     decisions = _table(("you have", "loss / N", "do this"), _decisions(notebooks))
-    rules = _table(("rule", "how it shows", "mend"), _rules())
+    rules = _table(("rule", "symptom", "fix"), _rules())
     return page.replace("<!-- decisions -->", div("decisions", decisions)).replace(
         "<!-- rules -->", div("rules", rules)
     )
@@ -35,12 +35,5 @@ def _decisions(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str, str]]
 
 
 def _rules() -> Iterator[tuple[str, str, str]]:
-    """Each rule with its symptom and mend, from its docstring."""
-    for rule in RULES:
-        shows, _, mend = (rule.__doc__ or "").partition("Mend:")
-        if mend:  # the others are cases of a rule that has its own
-            yield f"`{rule.__name__.replace('_', '-')}`", verbatim(_line(shows)), verbatim(_line(mend))
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split()).rstrip(".")
+    for rule in RULES.values():
+        yield f"`{rule.name}`", verbatim(rule.symptom.rstrip(".")), verbatim(rule.fix.rstrip("."))

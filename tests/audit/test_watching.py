@@ -1,7 +1,6 @@
-"""The auditor: its probe, its inference, its report, and loops that are hard to see through."""
+"""The auditor: its probe, and loops that are hard to see through."""
 
 import gc
-import json
 import sys
 import threading
 import weakref
@@ -9,38 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from runs import data, found, net, train
 from torch import nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD, SparseAdam
 
-from course_utils.audit import AuditError, Finding, audit, rules, watch
+from course_utils.audit import audit, watch
 from course_utils.audit.history import Kept
 from course_utils.audit.probe import watch_terms
 from course_utils.audit.watch import _any
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
 CODE = Path(__file__).read_text(encoding="utf-8").splitlines()
-
-
-def net():
-    return nn.Linear(3, 2)
-
-
-def data(count=8, size=4):
-    return [(torch.randn(size, 3), torch.randint(2, (size,))) for _ in range(count)]
-
-
-def train(n=4, divide=True, count=8, zero=True):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for i, (x, y) in enumerate(data(count)):
-        loss = F.cross_entropy(model(x), y)
-        (loss / n if divide else loss).backward()
-        if (i + 1) % n == 0:
-            optimizer.step()
-            if zero:
-                optimizer.zero_grad()
 
 
 def python_calls(steps):
@@ -67,10 +47,6 @@ def python_calls(steps):
     finally:
         sys.setprofile(before)
     return calls / steps
-
-
-def found(report):
-    return [(finding.rule, finding.level) for finding in report.findings]
 
 
 # The probe
@@ -142,169 +118,6 @@ def test_ignored_targets_do_not_count():
     target = torch.tensor([1, -100, 0, -100])
     (term,) = terms(F.cross_entropy(net()(torch.randn(4, 3)), target))
     assert term.count == 2
-
-
-def test_micro_batches_of_2_30_6_and_10_have_weights_of_6_04_2_and_12():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    with audit() as report:
-        for _ in range(3):
-            for size in (2, 30, 6, 10):
-                (F.cross_entropy(model(torch.randn(size, 3)), torch.randint(2, (size,))) / 4).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    (finding,) = report.findings
-    assert (finding.rule, finding.level) == ("token-weights", "error")
-    assert finding.evidence["counts"] == [2, 30, 6, 10]
-    assert finding.evidence["weights"] == pytest.approx([6.0, 0.4, 2.0, 1.2])
-    assert "6, 0.4, 2, 1.2 times" in finding.message
-
-
-def test_a_data_sets_short_last_batch_is_only_worth_advice():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    with audit() as report:
-        for _ in range(3):
-            for size in (4, 4, 4, 2):
-                (F.cross_entropy(model(torch.randn(size, 3)), torch.randint(2, (size,))) / 4).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    assert found(report) == [("token-weights", "advice")]
-
-
-# Windows, inferred and declared
-
-
-@pytest.mark.parametrize(("sizes", "n"), [((4, 4, 1), 4), ((1, 4), 4), ((4, 1), 4), ((1, 1, 2), 1), ((3, 5, 5), 5)])
-def test_the_window_is_the_most_frequent_and_of_two_the_larger(sizes, n):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    with audit() as report:
-        for size in sizes:
-            for x, y in data(size):
-                (F.cross_entropy(model(x), y) / size).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    assert report.history.size("SGD") == n
-    assert f"SGD: {len(sizes)} updates of {n} micro-batch{'es' if n > 1 else ''} (inferred)" in str(report)
-
-
-@pytest.mark.parametrize("keyword", [True, False])
-def test_a_declared_window_decides(keyword):
-    with audit(window=4 if keyword else None) as report:
-        if not keyword:
-            report.declare_window(4)
-        train(n=2)
-    assert [f.rule for f in report.errors] == ["irregular-window"]
-    assert "declared: 4" in report.findings[0].message
-    assert "(declared)" in report.summary()
-    with audit(window=2) as report:
-        train(n=2)
-    assert report.findings == []
-
-
-@pytest.mark.parametrize("n", [0, -1, 1.5, True, "4"])
-def test_a_window_is_a_whole_number(n):
-    with pytest.raises(ValueError, match="whole number of micro-batches"), audit(window=n):
-        raise AssertionError
-    with audit() as report, pytest.raises(ValueError, match="whole number of micro-batches"):
-        report.declare_window(n)
-
-
-def test_two_lines_that_take_turns_are_one_window():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    with audit() as report:
-        for i, (x, y) in enumerate(data(12)):
-            loss = F.cross_entropy(model(x), y)
-            if (i + 1) % 4:
-                loss.backward()
-            else:
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-    (finding,) = report.errors
-    assert (finding.rule, finding.evidence["window"], finding.evidence["factor"]) == ("loss-scale", 4, 4.0)
-
-
-# The report
-
-
-def test_the_report_as_text_names_rule_level_place_and_mend():
-    with audit() as report:
-        train(divide=False)
-    text = str(report)
-    assert text.startswith("8 backward calls; SGD: 2 updates of 4 micro-batches (inferred).")
-    line = next(k for k, text in enumerate(CODE, 1) if "if divide else loss" in text)
-    assert "\nERROR loss-scale  " in text
-    assert f"test_audit.py:{line}\n" in text
-    assert "4.0 times too large" in text
-    assert "\n  mend: divide each loss" in text
-    assert repr(report) == "<Report of 1 error among 1 finding>"
-    assert report.rules == ["loss-scale"]
-
-
-def test_a_report_with_nothing_in_it():
-    with audit() as report:
-        pass
-    assert str(report) == "0 backward calls and no step of an optimizer were seen.\n\nNothing was found."
-    with audit() as report:
-        train()
-    assert "Nothing was found." in str(report)
-    assert "Nothing was found." in report._repr_html_()
-
-
-def test_the_report_as_html_is_escaped():
-    with audit() as report:
-        train(divide=False)
-    report.findings.append(Finding("rule", "advice", "a < b", "<script>", "x.py:1"))
-    html = report._repr_html_()
-    assert "<b>loss-scale</b>" in html
-    assert "a &lt; b" in html.lower()
-    assert "<script>" not in html
-
-
-def test_the_report_as_json_has_the_keys_that_are_promised():
-    with audit() as report:
-        train(divide=False)
-    result = json.loads(json.dumps(report.as_dict(), allow_nan=False))
-    assert result["window"] == {"SGD": 4}
-    (finding,) = result["findings"]
-    assert finding.keys() == {"rule", "level", "message", "evidence", "fix", "where"}
-
-
-def test_the_ledger_marks_the_finding_at_its_update():
-    with audit() as report:
-        train(n=1, zero=False)
-    figure = report.ledger()
-    texts = [text.get_text() for axis in figure.axes for text in axis.texts]
-    assert "stale-gradients" in texts
-    events = report.history.trace.events
-    second_step = [place for place, event in enumerate(events) if event.kind == "step"][1]
-    assert report._place(report.findings[0]) == second_step
-
-
-def test_strict_raises_with_the_report():
-    with pytest.raises(AuditError, match="loss-scale") as caught, audit(strict=True) as report:
-        train(divide=False)
-    assert caught.value.report is report
-    with audit(strict=True):
-        train()
-    with pytest.raises(ZeroDivisionError), audit(strict=True):  # noqa: PT012
-        train(divide=False)
-        1 / 0  # noqa: B018
-
-
-def test_a_rule_is_added_in_a_few_lines(monkeypatch):
-    def many_updates(history):
-        for lane in history.lanes:
-            if len(history.of(lane)) > 1:
-                yield Finding("many-updates", rules.ADVICE, "more than one", "make one", lane=lane)
-
-    monkeypatch.setattr(rules, "RULES", [*rules.RULES, many_updates])
-    with audit() as report:
-        train()
-    assert found(report) == [("many-updates", "advice")]
 
 
 # Loops that are hard to see through
@@ -581,30 +394,3 @@ def test_compiled_steps_are_left_alone():
             optimizer.step()
             optimizer.zero_grad()
     assert report.findings == []
-
-
-@pytest.mark.parametrize(("sizes", "error"), [((3, 4, 1), True), ((4, 4, 1), False), ((2, 4), True)])
-def test_windows_that_come_again_in_every_epoch_may_be_short_only_at_its_end(sizes, error):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    with audit() as report:
-        for size in sizes * 3:
-            for x, y in data(size):
-                (F.cross_entropy(model(x), y) / size).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    assert ("irregular-window" in report.rules) == error
-
-
-def test_windows_are_not_judged_beside_the_foreign_gradients_that_fill_them():
-    judge, other = net(), net()
-    steps = [SGD(model.parameters(), lr=0.1) for model in (judge, other)]
-    with audit() as report:
-        for x, y in data():
-            F.cross_entropy(judge(x), y).backward()
-            steps[0].step()
-            steps[0].zero_grad()
-            F.cross_entropy(judge(other(x).repeat(1, 2)[:, :3]), y).backward()  # leaves gradients in judge
-            steps[1].step()
-            steps[1].zero_grad()
-    assert report.rules == ["foreign-gradients"]

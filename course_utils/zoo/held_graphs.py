@@ -1,0 +1,79 @@
+"""The graphs of several micro-batches are alive at once."""
+
+from torch.nn.functional import cross_entropy
+
+from course_utils.zoo.props import classifier, digit_batches
+from course_utils.zoo.registry import Losses, specimen
+
+
+@specimen(
+    rule="held-graphs",
+    level="advice",
+    source="meta-pytorch/torchtune!1917",
+    what="One backward for 4 micro-batches: the gradient is correct, but all 4 sets of activations are alive at once.",
+    holds={"SGD": [1] * 4},
+    evidence={"graphs": 4, "calls": 4},
+)
+def one_backward_per_window() -> Losses:
+    model, optimizer = classifier()
+    running_loss = 0
+    for _ in range(2):
+        for idx, (images, labels) in enumerate(digit_batches(8)):
+            loss = cross_entropy(model(images), labels) / 4
+            running_loss += loss
+            if (idx + 1) % 4 == 0:
+                running_loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                yield running_loss.item()
+                running_loss = 0
+
+
+@one_backward_per_window.fix
+def one_backward_per_window_fixed() -> Losses:
+    model, optimizer = classifier()
+    running_loss = 0
+    for _ in range(2):
+        for idx, (images, labels) in enumerate(digit_batches(8)):
+            loss = cross_entropy(model(images), labels) / 4
+            loss.backward()
+            running_loss += loss.detach()
+            if (idx + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                yield running_loss.item()
+                running_loss = 0
+
+
+@specimen(
+    rule="held-graphs",
+    level="advice",
+    source="BatsResearch/labelmodels#4",
+    what="The sum for the log keeps the graph of every batch of the epoch: 8 graphs are alive at its end.",
+    evidence={"graphs_alive": 7},
+)
+def running_loss_with_its_graphs() -> Losses:
+    model, optimizer = classifier()
+    for _ in range(2):
+        running_loss = 0.0
+        for images, labels in digit_batches(8):
+            optimizer.zero_grad()
+            loss = cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            running_loss += loss
+        yield running_loss.item() / 8
+
+
+@running_loss_with_its_graphs.fix
+def running_loss_with_its_graphs_fixed() -> Losses:
+    model, optimizer = classifier()
+    for _ in range(2):
+        running_loss = 0.0
+        for images, labels in digit_batches(8):
+            optimizer.zero_grad()
+            loss = cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            running_loss += loss.item()
+        yield running_loss / 8

@@ -1,0 +1,136 @@
+"""Gradients of an earlier update are still there when the next window begins."""
+
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grad_norm_
+
+from course_utils.zoo.props import as_fake, as_real, classifier, digit_batches, gan, point_batches
+from course_utils.zoo.registry import Losses, specimen
+
+
+@specimen(
+    rule="stale-gradients",
+    source="wenet-e2e/wekws#72",
+    what="No line zeroes: update k uses the sum of the gradients of all k batches so far.",
+    holds={"SGD": [*range(1, 13)]},
+    evidence={"update": 2, "updates_affected": 11},
+)
+def never_zeroed() -> Losses:
+    model, optimizer = classifier()
+    for _ in range(2):
+        for images, labels in digit_batches(6):
+            loss = cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+
+@never_zeroed.fix
+def never_zeroed_fixed() -> Losses:
+    model, optimizer = classifier()
+    for _ in range(2):
+        for images, labels in digit_batches(6):
+            loss = cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+
+@specimen(
+    rule="stale-gradients",
+    source="pytorch/pytorch#47175",
+    what="Zeroes at the start of an epoch instead of a batch: its six updates use 1, 2, 3, 4, 5 and 6 batches.",
+    holds={"SGD": [*range(1, 7)] * 2},
+)
+def zeroed_once_an_epoch() -> Losses:
+    model, optimizer = classifier()
+    for _ in range(2):
+        optimizer.zero_grad()
+        for images, labels in digit_batches(6):
+            loss = cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+
+@zeroed_once_an_epoch.fix
+def zeroed_once_an_epoch_fixed() -> Losses:
+    model, optimizer = classifier()
+    for _ in range(2):
+        for images, labels in digit_batches(6):
+            optimizer.zero_grad()
+            loss = cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+
+@specimen(
+    rule="stale-gradients",
+    source="IDEA-Research/DN-DETR#19",
+    what="No line zeroes, and clipping hides it: each step clips the last clipped sum plus a new gradient to 0.1.",
+    holds={"SGD": [*range(1, 13)]},
+)
+def clipped_running_sum() -> Losses:
+    model, optimizer = classifier(lr=0.5)
+    for _ in range(2):
+        for images, labels in digit_batches(6):
+            loss = cross_entropy(model(images), labels)
+            loss.backward()
+            clip_grad_norm_(model.parameters(), max_norm=0.1)
+            optimizer.step()
+            yield loss.item()
+
+
+@clipped_running_sum.fix
+def clipped_running_sum_fixed() -> Losses:
+    model, optimizer = classifier(lr=0.5)
+    for _ in range(2):
+        for images, labels in digit_batches(6):
+            loss = cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            clip_grad_norm_(model.parameters(), max_norm=0.1)
+            optimizer.step()
+            yield loss.item()
+
+
+@specimen(
+    rule="stale-gradients",
+    source="ajbrock/BigGAN-PyTorch#25",
+    what="Zeroes before the critic's two steps but not between them: the second step uses the first gradient again.",
+    holds={"SGD": [1, 2] * 6, "SGD 2": [1] * 6},
+)
+def critic_zeroed_once() -> Losses:
+    generator, critic, optimizer_g, optimizer_d = gan()
+    points = point_batches(12)
+    for k in range(6):
+        optimizer_d.zero_grad()
+        critic.requires_grad_(True)
+        for real, noise in points[2 * k : 2 * k + 2]:  # two steps of the critic for one of the generator
+            loss_d = as_real(critic(real)) + as_fake(critic(generator(noise).detach()))
+            loss_d.backward()
+            optimizer_d.step()
+            yield loss_d.item()
+        critic.requires_grad_(False)
+        optimizer_g.zero_grad()
+        as_real(critic(generator(noise))).backward()
+        optimizer_g.step()
+
+
+@critic_zeroed_once.fix
+def critic_zeroed_once_fixed() -> Losses:
+    generator, critic, optimizer_g, optimizer_d = gan()
+    points = point_batches(12)
+    for k in range(6):
+        critic.requires_grad_(True)
+        for real, noise in points[2 * k : 2 * k + 2]:  # two steps of the critic for one of the generator
+            optimizer_d.zero_grad()
+            loss_d = as_real(critic(real)) + as_fake(critic(generator(noise).detach()))
+            loss_d.backward()
+            optimizer_d.step()
+            yield loss_d.item()
+        critic.requires_grad_(False)
+        optimizer_g.zero_grad()
+        as_real(critic(generator(noise))).backward()
+        optimizer_g.step()

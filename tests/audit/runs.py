@@ -1,0 +1,42 @@
+"""A small training run to audit, and what to read off its report."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import SGD
+
+
+def net():
+    return nn.Linear(3, 2)
+
+
+def data(count=8, size=4):
+    return [(torch.randn(size, 3), torch.randint(2, (size,))) for _ in range(count)]
+
+
+def train(n=4, divide=True, count=8, zero=True):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(data(count)):
+        loss = F.cross_entropy(model(x), y)
+        (loss / n if divide else loss).backward()
+        if (i + 1) % n == 0:
+            optimizer.step()
+            if zero:
+                optimizer.zero_grad()
+
+
+def train_windows(sizes, size_of=lambda k: 4):
+    """One update for each of `sizes`, which holds so many micro-batches; the k-th of them has `size_of(k)` samples."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for window in sizes:
+        for k in range(window):
+            ((x, y),) = data(1, size_of(k))
+            (F.cross_entropy(model(x), y) / window).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def found(report):
+    return [(finding.rule, finding.level) for finding in report.findings]

@@ -1,0 +1,290 @@
+"""The rules: how they are registered, and cases that the zoo does not have."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from runs import data, found, net, train, train_windows
+from torch.amp import GradScaler
+from torch.nn import functional as F
+from torch.optim import SGD
+from torch.optim.lr_scheduler import LinearLR
+
+from course_utils.audit import Finding, audit, rules
+from course_utils.audit.history import History
+from course_utils.audit.rules import ADVICE, RULES, rule
+
+pytestmark = pytest.mark.usefixtures("quick_scans")
+
+
+# The registry
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_has_a_name_a_symptom_and_a_fix_and_finds_nothing_in_nothing(name):
+    assert RULES[name].name == name == RULES[name].detect.__name__.replace("_", "-")
+    for text in (RULES[name].symptom, RULES[name].fix):
+        assert text[0].isupper()
+        assert text.endswith(".")
+        assert len(text) <= 120
+    assert list(RULES[name](History())) == []
+
+
+def test_the_order_of_the_rules_is_that_of_reports():
+    assert list(RULES)[:3] == ["stale-gradients", "discarded-gradients", "empty-step"]
+    assert list(RULES)[-2:] == ["batchnorm", "low-precision-accumulation"]
+
+
+def test_every_module_of_rules_is_imported():
+    folder = Path(rules.__file__).parent
+    marked = {path.stem for path in folder.glob("*.py") if "\n@rule(" in path.read_text(encoding="utf-8")}
+    assert marked == {found.detect.__module__.rpartition(".")[2] for found in RULES.values()}
+
+
+def test_a_rule_is_added_in_a_few_lines():
+    try:
+
+        @rule("many-updates", symptom="More than one.", fix="Make one.")
+        def many_updates(history):
+            for lane in history.lanes:
+                if len(history.of(lane)) > 1:
+                    yield Finding(ADVICE, "more than one", fix="make one", lane=lane)
+
+        with audit() as report:
+            train()
+        assert found(report) == [("many-updates", "advice")]
+    finally:
+        RULES.pop("many-updates", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "symptom", "fix", "complaint"),
+    [
+        ("loss-scale", "a", "b", "already a rule 'loss-scale'"),
+        ("new", "", "b", "needs a symptom and a fix"),
+        ("new", "a", "", "needs a symptom and a fix"),
+    ],
+)
+def test_a_rule_that_exists_or_says_too_little_is_refused(name, symptom, fix, complaint):
+    before = dict(RULES)
+    with pytest.raises(ValueError, match=complaint):
+        rule(name, symptom=symptom, fix=fix)
+    assert before == RULES
+
+
+# Scale and weights
+
+
+def test_micro_batches_of_2_30_6_and_10_have_weights_of_6_04_2_and_12():
+    with audit() as report:
+        train_windows([4] * 3, (2, 30, 6, 10).__getitem__)
+    (finding,) = report.findings
+    assert (finding.rule, finding.level) == ("token-weights", "error")
+    assert finding.evidence["counts"] == [2, 30, 6, 10]
+    assert finding.evidence["weights"] == pytest.approx([6.0, 0.4, 2.0, 1.2])
+    assert "6, 0.4, 2, 1.2 times" in finding.message
+
+
+def test_a_data_sets_short_last_batch_is_only_worth_advice():
+    with audit() as report:
+        train_windows([4] * 3, (4, 4, 4, 2).__getitem__)
+    assert found(report) == [("token-weights", "advice")]
+
+
+def test_a_loss_that_is_divided_and_stepped_every_time_is_a_question_about_the_window():
+    with audit() as report:
+        model = net()
+        optimizer = SGD(model.parameters(), lr=0.1)
+        for x, y in data(6):
+            (F.cross_entropy(model(x), y) / 4).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (finding,) = report.findings
+    assert (finding.rule, finding.level) == ("irregular-window", "undecided")
+    assert finding.evidence == {"coefficient": 0.25, "window": 1}
+
+
+# Windows, inferred and declared
+
+
+@pytest.mark.parametrize(("sizes", "n"), [((4, 4, 1), 4), ((1, 4), 4), ((4, 1), 4), ((1, 1, 2), 1), ((3, 5, 5), 5)])
+def test_the_window_is_the_most_frequent_and_of_two_the_larger(sizes, n):
+    with audit() as report:
+        train_windows(sizes)
+    assert report.history.size("SGD") == n
+    assert f"SGD: {len(sizes)} updates of {n} micro-batch{'es' if n > 1 else ''} (inferred)" in str(report)
+
+
+@pytest.mark.parametrize("keyword", [True, False])
+def test_a_declared_window_decides(keyword):
+    with audit(window=4 if keyword else None) as report:
+        if not keyword:
+            report.declare_window(4)
+        train(n=2)
+    assert [f.rule for f in report.errors] == ["irregular-window"]
+    assert "declared: 4" in report.findings[0].message
+    assert "(declared)" in report.summary()
+    with audit(window=2) as report:
+        train(n=2)
+    assert report.findings == []
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, True, "4"])
+def test_a_window_is_a_whole_number(n):
+    with pytest.raises(ValueError, match="whole number of micro-batches"), audit(window=n):
+        raise AssertionError
+    with audit() as report, pytest.raises(ValueError, match="whole number of micro-batches"):
+        report.declare_window(n)
+
+
+def test_two_lines_that_take_turns_are_one_window():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for i, (x, y) in enumerate(data(12)):
+            loss = F.cross_entropy(model(x), y)
+            if (i + 1) % 4:
+                loss.backward()
+            else:
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    (finding,) = report.errors
+    assert (finding.rule, finding.evidence["window"], finding.evidence["factor"]) == ("loss-scale", 4, 4.0)
+
+
+@pytest.mark.parametrize(("sizes", "error"), [((3, 4, 1), True), ((4, 4, 1), False), ((2, 4), True)])
+def test_windows_that_repeat_in_every_epoch_may_be_short_only_at_its_end(sizes, error):
+    with audit() as report:
+        train_windows(sizes * 3)
+    assert ("irregular-window" in report.rules) == error
+
+
+def test_windows_are_not_judged_if_foreign_gradients_fill_them():
+    critic, other = net(), net()
+    steps = [SGD(model.parameters(), lr=0.1) for model in (critic, other)]
+    with audit() as report:
+        for x, y in data():
+            F.cross_entropy(critic(x), y).backward()
+            steps[0].step()
+            steps[0].zero_grad()
+            F.cross_entropy(critic(other(x).repeat(1, 2)[:, :3]), y).backward()  # leaves gradients in the critic
+            steps[1].step()
+            steps[1].zero_grad()
+    assert report.rules == ["foreign-gradients"]
+
+
+# Gradients from before, and parameters that nobody updates
+
+
+def test_a_backward_before_the_loop_is_stale_in_the_first_update():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        F.cross_entropy(model(data(1)[0][0]), data(1)[0][1]).backward()
+        for x, y in data():
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (finding,) = [f for f in report.errors if f.rule == "stale-gradients"]
+    assert finding.evidence == {"update": 1, "held": 2, "usual": 1}
+
+
+@pytest.mark.parametrize(
+    ("owned", "trained", "verdicts"),
+    [
+        ("frozen", "body", [("error", {"unowned_with_gradient": 2})]),
+        (
+            "head",
+            "body",
+            [("error", {"parameters": 2, "without_gradient": 2, "unowned_with_gradient": 2})],
+        ),
+        ("both", "body", [("advice", {"parameters": 4, "without_gradient": 2})]),
+        ("body", "both", [("advice", {"unowned_with_gradient": 2})]),
+    ],
+)
+def test_orphans_are_told_apart_by_what_the_optimizer_holds_and_what_is_trained(owned, trained, verdicts):
+    body, head, frozen = net(), net(), net().requires_grad_(False)
+    parts = {"body": [body], "head": [head], "both": [body, head], "frozen": [frozen]}
+    optimizer = SGD([p for part in parts[owned] for p in part.parameters()], lr=0.1)
+    with audit() as report:
+        for x, y in data():
+            sum(F.cross_entropy(part(x), y) for part in parts[trained]).backward()
+            optimizer.step()
+            for part in (body, head):
+                part.zero_grad()
+    orphans = [f for f in report.findings if f.rule == "orphan-parameters"]
+    assert [(f.level, f.evidence) for f in orphans] == verdicts
+
+
+# What the zoo does not have
+
+
+def test_windows_without_a_frequent_size_are_a_question():
+    with audit() as report:
+        train_windows([3, 1, 4, 2, 6, 5])
+    (finding,) = [f for f in report.findings if f.rule == "irregular-window"]
+    assert (finding.level, finding.evidence) == ("undecided", {"sizes": [3, 1, 4, 2, 6, 5]})
+
+
+def test_a_window_that_inherits_the_tail_of_an_epoch_is_named():
+    with audit() as report:
+        train_windows([4, 4, 7, 4, 4, 7])
+    (finding,) = report.errors
+    assert finding.rule == "leftover-gradients"
+    assert finding.evidence == {"update": 3, "size": 7, "usual": 4}
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "loss_fn", "why"),
+    [
+        (True, F.cross_entropy, "the script changes the gradients itself"),
+        (False, lambda out, y: torch.linalg.norm(out), "no loss was found that PyTorch's own functions reduce"),
+    ],
+)
+def test_a_scale_that_cannot_be_known_is_undecided(by_hand, loss_fn, why):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for i, (x, y) in enumerate(data()):
+            loss_fn(model(x), y).backward()
+            if (i + 1) % 4 == 0:
+                for p in model.parameters() if by_hand else ():
+                    p.grad /= 4
+                optimizer.step()
+                optimizer.zero_grad()
+    (finding,) = report.findings
+    assert (finding.rule, finding.level, finding.evidence) == ("loss-scale", "undecided", {"window": 4})
+    assert finding.message.startswith(why)
+
+
+def test_a_scheduler_stepped_after_a_skipped_update_is_named():
+    model = net()
+    optimizer, scaler = SGD(model.parameters(), lr=0.1), GradScaler("cpu", init_scale=4.0)
+    scheduler = LinearLR(optimizer)
+    with audit() as report:
+        for i, (x, y) in enumerate(data()):
+            loss = F.cross_entropy(model(x), y) * (float("inf") if i == 2 else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            scheduler.step()
+            optimizer.zero_grad()
+    (finding,) = report.errors
+    assert finding.rule == "scheduler-cadence"
+    assert finding.evidence == {"update": 3, "skipped_and_stepped": 1, "updates": 8}
+
+
+def test_a_loss_that_several_backward_calls_go_through_is_named():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for _ in range(3):
+            total = 0
+            for x, y in data(2):
+                total = total + F.cross_entropy(model(x), y) / 2
+                total.backward(retain_graph=True)
+            optimizer.step()
+            optimizer.zero_grad()
+    (finding,) = [f for f in report.errors if f.rule == "held-graphs"]
+    assert finding.evidence == {"calls": 3}
