@@ -13,7 +13,7 @@ from mutations import mutants
 from torch import nn
 
 from course_utils.practice.exercises import judge
-from course_utils.practice.exercises.precision import DECAY
+from course_utils.practice.exercises.nb05_mixed_precision import DECAY
 
 # Right answers: the reference, then others.
 

@@ -1,73 +1,90 @@
-"""The exercises' judges: each runs a learner's function, compares it with the right one and names the bug it shows.
+"""The exercises and their judges, in one module per notebook: nb02_zeroing.py judges the exercises of 02_zeroing.
 
-Every judge takes one function and gives a `Verdict`. A wrong answer never raises here: what it does wrong is the
-answer. Training loops are judged on a `Tally`, whose `.grad` says how much every item counts in each update, and then
-on a real model, every parameter.
+A judge takes the learner's function. It returns a sentence that says what was tried, or raises a `Mistake` that names
+the bug. To add an exercise, decorate its judge with `@exercise("name")`; to add a notebook, add a module. Both are
+found here.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from reprlib import repr
 
 import torch
 
 from course_utils.practice.deadline import Deadline, Endless, place
-from course_utils.practice.exercises import (
-    accumulation,
-    capstone,
-    distributed,
-    exactness,
-    gradients,
-    hooks,
-    noise,
-    pitfalls,
-    precision,
-    tokens,
-    training,
-    zeroing,
-)
-from course_utils.practice.exercises.verdict import Mistake, Verdict
+from course_utils.practice.judging import Mistake, Verdict
 
-JUDGES: dict[str, Callable[[Callable], str]] = {
-    **gradients.JUDGES,
-    **zeroing.JUDGES,
-    **accumulation.JUDGES,
-    **exactness.JUDGES,
-    **tokens.JUDGES,
-    **hooks.JUDGES,
-    **precision.JUDGES,
-    **training.JUDGES,
-    **noise.JUDGES,
-    **distributed.JUDGES,
-    **pitfalls.JUDGES,
-    **capstone.JUDGES,
-}
+Judge = Callable[[Callable], str]
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """What is known about an exercise: its name, the notebook that sets it, and its judge."""
+
+    name: str
+    notebook: str
+    judge: Judge
+
+
+EXERCISES: dict[str, Exercise] = {}  # in the order of the notebooks
+
+
+def exercise(name: str) -> Callable[[Judge], Judge]:
+    """Registers the judge that follows for the exercise `name` of the notebook after which its module is called.
+
+    Raises:
+        ValueError: If another judge already has this name.
+    """
+
+    def register(judge: Judge) -> Judge:
+        if name in EXERCISES:
+            raise ValueError(f"two exercises are called {name!r}: in {EXERCISES[name].judge.__module__} and {judge}")
+        EXERCISES[name] = Exercise(name, judge.__module__.rpartition(".nb")[2], judge)
+        return judge
+
+    return register
 
 
 def judge(name: str, answer: Callable, limit: float = 20.0) -> Verdict:
-    """Judges `answer` as the solution of the exercise `name`; after `limit` seconds it is stopped, and the bug is
-    called `endless`.
+    """Judges a learner's solution of an exercise.
 
-    **Raises:** `ValueError` for a name that no exercise has. Never because of the answer.
+    Args:
+        name: The name of the exercise.
+        answer: The learner's function. Whatever it raises becomes part of the verdict.
+        limit: Seconds after which the function is stopped; the bug is then called `endless`.
 
-    >>> judge("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h)).passed
-    True
+    Returns:
+        The verdict: whether the answer passed, or which bug it has and how that shows.
+
+    Raises:
+        ValueError: If no exercise has this name.
+
+    Example:
+        >>> judge("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h)).passed
+        True
     """
-    if name not in JUDGES:
-        raise ValueError(f"no exercise is called {name!r}, only {', '.join(JUDGES)}")
+    if name not in EXERCISES:
+        raise ValueError(f"no exercise is called {name!r}, only {', '.join(EXERCISES)}")
     if not callable(answer):
         return Verdict("not-a-function", f"expected a function, got {repr(answer)} ({type(answer).__name__}).")
     with torch.random.fork_rng(devices=()), torch.enable_grad():
         torch.default_generator.manual_seed(1)
         try:
             with Deadline(limit):
-                return Verdict("", JUDGES[name](answer))
+                return Verdict("", EXERCISES[name].judge(answer))
         except Endless as stopped:
             where = place(stopped.__traceback__)
             return Verdict(
                 "endless",
                 f"stopped: it was still running after {limit:g} seconds" + (f", in {where}." if where else "."),
             )
-        except Mistake as found:
-            return found.verdict
+        except Mistake as mistake:
+            return mistake.verdict
         except (Exception, SystemExit) as error:
             return Verdict("raises", f"your function raised {type(error).__name__}: {error}")
+
+
+for _path in sorted(Path(__file__).parent.glob("nb*.py")):
+    import_module(f"{__name__}.{_path.stem}")

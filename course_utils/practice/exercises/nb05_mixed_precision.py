@@ -15,7 +15,8 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 from course_utils.memory import saved_bytes
 from course_utils.models import Tally, mlp
-from course_utils.practice.exercises.verdict import Mistake, compare_memory, compare_weights, rounded
+from course_utils.practice.exercises import exercise
+from course_utils.practice.judging import Mistake, compare_memory, compare_weights, rounded
 
 DECAY = 0.7  # of the learning rate at each tick; like no 1/N and no power of 2, so that an early tick shows as itself
 
@@ -60,6 +61,7 @@ _CASES = (
 )
 
 
+@exercise("amp_window")
 def _amp_window(answer: Callable) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a schedule that ticks before any step is named below
@@ -306,6 +308,3 @@ def _judge_model(answer: Callable, make: Callable) -> None:
 
 def _mse(model: nn.Module, batch: Tensor) -> Tensor:
     return nn.functional.mse_loss(model(batch[:, :3]), batch[:, 3:])
-
-
-JUDGES: dict[str, Callable[[Callable], str]] = {"amp_window": _amp_window}

@@ -8,13 +8,15 @@ from torch import Tensor, nn
 
 from course_utils.loops import windows
 from course_utils.models import mlp
-from course_utils.practice.exercises.accumulation import diagnose, rows_of_steps
-from course_utils.practice.exercises.verdict import Mistake, compare_weights
+from course_utils.practice.exercises import exercise
+from course_utils.practice.judging import Mistake, compare_weights
+from course_utils.practice.updates import Expected, Observed, run_on_tally
 
 EQUAL, TAIL = (2,) * 8, (2,) * 10
 LOOSE, TIGHT, BETWEEN = 100.0, 0.1, 0.4  # a window of 8 items has norm 0.35 on a tally, a short one of 4 items 0.5
 
 
+@exercise("two_bugs")
 def _two_bugs(answer: Callable) -> str:
     for sizes, n in ((EQUAL, 4), (TAIL, 4), (EQUAL, 1), (TAIL, 100)):
         _judge_windows(answer, sizes, n)
@@ -30,10 +32,8 @@ def _two_bugs(answer: Callable) -> str:
     )
 
 
-def _rows(
-    answer: Callable, sizes: Sequence[int], n: int, max_norm: float, dirty: bool = False
-) -> tuple[list[list[Tensor]], int]:
-    return rows_of_steps(lambda *loop: answer(*loop, max_norm), sizes, n, dirty)
+def _rows(answer: Callable, sizes: Sequence[int], n: int, max_norm: float, dirty: bool = False) -> Observed:
+    return run_on_tally(lambda *loop: answer(*loop, max_norm), sizes, n, dirty)
 
 
 def _wanted(sizes: Sequence[int], n: int) -> list[Tensor]:
@@ -46,20 +46,19 @@ def _wanted(sizes: Sequence[int], n: int) -> list[Tensor]:
 
 def _judge_windows(answer: Callable, sizes: Sequence[int], n: int, dirty: bool = False) -> None:
     """With a limit that is never reached."""
-    epochs, arrived = _rows(answer, sizes, n, LOOSE, dirty)
-    rows, wanted = [row for epoch in epochs for row in epoch], _wanted(sizes, n)
+    observed = _rows(answer, sizes, n, LOOSE, dirty)
+    rows, wanted = observed.rows, _wanted(sizes, n)
     if len(rows) == len(wanted) and all(map(_near, rows, wanted)):
         return
     case = f"{len(sizes)} micro-batches, N = {n}, max_norm = {LOOSE:g}, which no gradient reaches"
     if dirty and rows and _near(rows[0], wanted[0] + 7):
         raise Mistake("stale-gradients", f"{case}: a gradient left by an earlier backward entered the first update.")
-    bug, hint = diagnose(rows, wanted, len(epochs[0]), arrived, sizes, n)
+    bug, hint = Expected(sizes, n).diagnose(observed)
     raise Mistake(bug, f"{case}: {hint}.")
 
 
 def _judge_clipping(answer: Callable, sizes: Sequence[int], n: int, max_norm: float) -> None:
-    epochs, _ = _rows(answer, sizes, n, max_norm)
-    rows, whole = [row for epoch in epochs for row in epoch], _wanted(sizes, n)
+    rows, whole = _rows(answer, sizes, n, max_norm).rows, _wanted(sizes, n)
     case = f"{len(sizes)} micro-batches, N = {n}, max_norm = {max_norm:g}"
     if len(rows) != len(whole):
         raise Mistake("irregular-window", f"{case}: {len(rows)} updates in place of {len(whole)}.")
@@ -103,6 +102,3 @@ def _judge_parameters(answer: Callable, n: int, max_norm: float) -> None:
 def _near(row: Tensor, want: Tensor) -> bool:
     """Clipping adds a millionth to the norm that it divides by; an own clipping need not."""
     return torch.allclose(row, want, rtol=1e-4, atol=1e-9)
-
-
-JUDGES = {"two_bugs": _two_bugs}

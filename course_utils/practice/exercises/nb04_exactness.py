@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from course_utils.memory import saved_bytes
 from course_utils.models import mlp
-from course_utils.practice.exercises.verdict import Mistake, compare_memory
+from course_utils.practice.exercises import exercise
+from course_utils.practice.judging import Mistake, compare_memory
 
 Window = Sequence[tuple[Tensor, Tensor]]
 
@@ -19,6 +20,7 @@ _OLD = 0.5  # the entries of gradients that an earlier backward has left
 _CLASSES = [0, 0, 2, 0, 1, 3, 1, 1, 3, 3, 2, 3, 2, 2, 0, 2]  # rare and frequent ones lie together
 
 
+@exercise("weighted_window")
 def _weighted_window(answer: Callable) -> str:
     # Without a clip first: with one, a wrong scale would not show. Then old gradients, then clips that are at work.
     for sizes in ((4,), (4, 4, 4, 4), (6, 1, 3, 2)):
@@ -203,6 +205,3 @@ def _same(held: Tensor, want: Tensor) -> bool:
 def _same_line(held: Tensor, want: Tensor) -> bool:
     """The same direction, whatever the length."""
     return float(F.cosine_similarity(held, want, dim=0)) > 1 - 1e-9
-
-
-JUDGES = {"weighted_window": _weighted_window}

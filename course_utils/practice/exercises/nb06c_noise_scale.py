@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from course_utils.practice.exercises.verdict import Mistake, number
+from course_utils.practice.exercises import exercise
+from course_utils.practice.judging import Mistake, number
 
 # Windows, micro-batches per window (n), items per micro-batch (b). All estimates are positive.
 CASES = ((6, 4, 8), (5, 2, 3), (4, 3, 1), (7, 5, 2), (1, 4, 8))
 
 
+@exercise("noise_scale")
 def _noise_scale(answer: Callable) -> str:
     generator = torch.Generator().manual_seed(11)
     for windows, n, b in CASES:
@@ -103,6 +105,3 @@ def _mistakes(pieces: Tensor, b: int) -> Iterator[tuple[str, Tensor, str]]:
     for which in (0, -1):
         one = pieces[:, which].square().sum(1)
         yield "last-only", ratio(one, large), "only one micro-batch of each window is used; average over all N"
-
-
-JUDGES = {"noise_scale": _noise_scale}

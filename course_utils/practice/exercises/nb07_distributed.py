@@ -5,7 +5,8 @@ from collections.abc import Callable
 from itertools import islice
 from reprlib import repr
 
-from course_utils.practice.exercises.verdict import Mistake, number, rounded
+from course_utils.practice.exercises import exercise
+from course_utils.practice.judging import Mistake, number, rounded
 
 # For each case, the valid tokens of each micro-batch of each rank, and n.
 CASES = (
@@ -28,6 +29,7 @@ CASES = (
 Plan = list[list[tuple[float, bool]]]
 
 
+@exercise("plan_epoch")
 def _plan_epoch(answer: Callable) -> str:
     for counts, n in CASES:
         case = f"valid tokens {', '.join(f'{list(own)} on rank {r}' for r, own in enumerate(counts))}, n = {n}"
@@ -112,6 +114,3 @@ def _compare_factors(window: tuple, want: tuple, where: str) -> None:
         raise Mistake("loss-scale", f"{shown}. Every token counts {times[0]:.3g} times what it should{hint}.")
     low, high = min(times), max(times)
     raise Mistake("token-weights", f"{shown}. Tokens count from {low:.3g} to {high:.3g} times what they should.")
-
-
-JUDGES = {"plan_epoch": _plan_epoch}

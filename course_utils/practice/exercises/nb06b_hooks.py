@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_utils.models import mlp
-from course_utils.practice.exercises.verdict import Mistake
+from course_utils.practice.exercises import exercise
+from course_utils.practice.judging import Mistake
 
 MAKERS: dict[str, Callable[[list], Optimizer]] = {
     "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
@@ -17,6 +18,7 @@ MAKERS: dict[str, Callable[[list], Optimizer]] = {
 WINDOWS = 3
 
 
+@exercise("step_in_backward")
 def _step_in_backward(answer: Callable) -> str:
     for n in (3, 1, 2, 4):
         for name in MAKERS:
@@ -152,6 +154,3 @@ class _Case:
 
 def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return all(torch.allclose(one[key], other[key], rtol=1e-9, atol=1e-12) for key in one)
-
-
-JUDGES = {"step_in_backward": _step_in_backward}

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from course_utils.loops import windows
 from course_utils.models import Tally, mlp
-from course_utils.practice.exercises.accumulation import diagnose, same_rows
-from course_utils.practice.exercises.verdict import Mistake, compare_weights, number
+from course_utils.practice.exercises import exercise
+from course_utils.practice.judging import Mistake, close, compare_weights, number
+from course_utils.practice.updates import Expected, Observed
 
 EQUAL, RAGGED = (2,) * 8, (4, 2, 1, 3, 2)
 TAIL = (2,) * 10
@@ -25,6 +26,7 @@ CASES = (
 # First exercise: a training loop with a schedule that counts updates.
 
 
+@exercise("scheduled")
 def _scheduled(answer: Callable) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch's own, of a schedule that ticks before the first step
@@ -91,16 +93,17 @@ class _ScheduleCase:
             wanted.append(torch.zeros_like(self.tally.weight))
             wanted[-1][torch.cat(window)] = 1 / len(torch.cat(window))
         wanted *= self.epochs
-        if len(self.rows) == len(wanted) and all(map(same_rows, self.rows, wanted)):
+        if len(self.rows) == len(wanted) and close(self.rows, wanted):
             return
-        if self.dirty and self.rows and same_rows(self.rows[0], wanted[0] + 7):
+        if self.dirty and self.rows and close(self.rows[0], wanted[0] + 7):
             raise Mistake("stale-gradients", f"{case}: the old gradient entered the first update. Zero once before it.")
         if self.epochs > 1 and self.forwards == len(self.sizes) and len(self.rows) == self.windows:
             raise Mistake("wrong-length", f"{case}: {len(self.rows)} updates have run, as many as in one epoch.")
         if self.epochs != 2:
             raise Mistake("wrong-value", f"{case}: right for two epochs, but not for {self.epochs}.")
         in_first_epoch = len(self.rows) if self.in_first_epoch is None else self.in_first_epoch
-        bug, hint = diagnose(self.rows, wanted, in_first_epoch, self.arrived, self.sizes, self.n)
+        observed = Observed(self.rows, in_first_epoch, self.arrived, len(self.rows))
+        bug, hint = Expected(self.sizes, self.n).diagnose(observed)
         raise Mistake(bug, f"{case}: {hint}.")
 
     def judge_length(self, case: str) -> None:
@@ -181,6 +184,7 @@ def _compare(ours: nn.Module, theirs: nn.Module, case: str) -> None:
 # Second exercise: the two updates of a GAN, with accumulation.
 
 
+@exercise("gan_updates")
 def _gan_updates(answer: Callable) -> str:
     for sizes in (EQUAL[:4], RAGGED):
         for n in (2, 4, 1, 100):
@@ -273,13 +277,14 @@ class _GanCase:
         return rows * 2
 
     def judge_own(self, name: str, rows: list[Tensor], wanted: list[Tensor]) -> None:
-        if len(rows) == len(wanted) and all(map(same_rows, rows, wanted)):
+        if len(rows) == len(wanted) and close(rows, wanted):
             return
-        if self.dirty and rows and same_rows(rows[0], wanted[0] + 7):
+        if self.dirty and rows and close(rows[0], wanted[0] + 7):
             hint = "an old gradient entered its first update. Zero before the first backward, too"
             raise Mistake("stale-gradients", f"{self.case}: the {name}: {hint}.")
         in_first_epoch = len(self.epochs[name][0])
-        bug, hint = diagnose(rows, wanted, in_first_epoch, self.arrived[name], self.sizes, self.n)
+        observed = Observed(rows, in_first_epoch, self.arrived[name], len(rows))
+        bug, hint = Expected(self.sizes, self.n).diagnose(observed)
         raise Mistake(bug, f"{self.case}: the {name}: {hint}.")
 
 
@@ -339,6 +344,3 @@ def _large_batch_gan(generator, discriminator, batches, g_loss, d_loss, g_optimi
 def _gradients(net: nn.Module, loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     parameters = list(net.parameters())
     return zip(parameters, torch.autograd.grad(loss, parameters), strict=True)
-
-
-JUDGES = {"scheduled": _scheduled, "gan_updates": _gan_updates}

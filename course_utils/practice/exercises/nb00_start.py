@@ -1,0 +1,18 @@
+"""The exercise of notebook 00: a training loop, in the words of that notebook, which knows batches only."""
+
+from collections.abc import Callable
+
+from course_utils.practice.exercises import exercise
+from course_utils.practice.judging import Mistake
+from course_utils.practice.updates import judge_loop
+
+
+@exercise("first_loop")
+def _first_loop(answer: Callable) -> str:
+    try:
+        # What .grad held before the call is asked in notebook 02.
+        judge_loop(lambda *loop: answer(*loop[:4]), n_values=(1,), dirty=False)
+    except Mistake as mistake:
+        bug, message = mistake.verdict.bug, mistake.verdict.message.replace("micro-batch", "batch")
+        raise Mistake(bug, "no backward and no step has run yet." if bug == "not-attempted" else message) from None
+    return "equal batches and unequal ones, two optimizers: every update holds its own batch and nothing else."

@@ -1,0 +1,54 @@
+"""The exercise of notebook 02b: the positions of a loop that never zeroes."""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+
+from course_utils.practice.exercises import exercise
+from course_utils.practice.judging import Mistake, close, compare, number, rounded
+from course_utils.practice.updates import read_all
+
+
+@exercise("forgotten")
+def _forgotten(answer: Callable) -> str:
+    for gradients, lr in (([2.0, -1.0, 0.5, -3.0, 4.0], 0.25), ([1.0, 1.0, 1.0], 0.5), ([3.0], 2.0), ([], 0.1)):
+        right = [-lr * total for total in accumulate(accumulate(gradients))]
+        got = _positions(answer, gradients, lr)
+        case = f"fresh gradients {gradients}, lr = {lr}: expected {rounded(right)}, got {rounded(got)}"
+        if not got and right:
+            hint = "your function returned no position; it should return one after each update."
+            raise Mistake("not-attempted", hint)
+        zeroed = [-lr * total for total in accumulate(gradients)]
+        known = (
+            ("zeroed", "each update uses only its own gradient, as if zeroed", zeroed),
+            ("uphill", "an update goes against the gradient, so the sum is subtracted", [-w for w in right]),
+            ("off-by-one", "the start is no update; the first position is the one after update 1", [0.0, *right]),
+            ("off-by-one", "backward comes before step, so the fresh gradient is in the sum", [0.0, *right[:-1]]),
+            ("off-by-one", "the last update is missing", right[:-1]),
+            ("off-by-one", "the first update is missing", right[1:]),
+            ("last-only", "every entry is the last position, as of one tensor that moves on", right[-1:] * len(right)),
+        )
+        try:
+            compare(got, right, case, known)
+        except Mistake as mistake:
+            raise _decays(answer, case) if mistake.verdict.bug == "wrong-value" else mistake from None
+    return "5, 3, 1 and 0 updates: each one uses the sum of all gradients so far, in full."
+
+
+def _decays(answer: Callable, case: str) -> Mistake:
+    """Whether old gradients fade in some way, seen from how the answer moves after a single gradient."""
+    path = [0.0, *_positions(answer, [1.0, 0.0, 0.0, 0.0, 0.0], 1.0)]
+    moves = [before - after for before, after in pairwise(path)]
+    if len(moves) != 5 or not close(moves[0], 1.0) or not all(0 <= move < 1 for move in moves[2:]):
+        return Mistake("wrong-value", f"{case}.")
+    hint = "nothing takes an old gradient out of .grad, so it counts in full in every later update"
+    return Mistake("decays", f"{case}. After the gradients 1, 0, 0, 0, 0 it moves by {rounded(moves)}: {hint}.")
+
+
+def _positions(answer: Callable, gradients: Sequence[float], lr: float) -> list[float]:
+    got = read_all(answer(list(gradients), lr), at_most=len(gradients) + 2)
+    if got is None or got is Ellipsis:
+        raise Mistake("not-attempted", f"your function returned {got}; it should return a list of positions.")
+    if not isinstance(got, list):
+        kind = type(got).__name__
+        raise Mistake("wrong-type", f"expected a list with one position per update, got a {kind}.")
+    return [number(w) for w in got]

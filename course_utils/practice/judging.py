@@ -1,0 +1,114 @@
+"""What a judge says, and what every judge needs to find out: whether two results agree, and which bug explains one.
+
+A judge compares what an answer gives with what is correct (`compare`), every parameter of a trained model
+(`compare_weights`) and what is held for backward (`compare_memory`). What is wrong is named by finding a known bug
+that gives the same result: known bugs are data, triples of a name, a hint and the result that the bug gives.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from reprlib import repr
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_utils.memory import SavedBytes
+
+RTOL, ATOL = 1e-6, 1e-9  # a quotient of two counts that are tensors is a float32, whatever it is multiplied with
+
+Known = Iterable[tuple[str, str, Any]]  # a bug, a hint, and the result that the bug gives, or a function that finds it
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a judge found: `bug` names the class of the mistake, and is empty when the answer is right."""
+
+    bug: str
+    message: str
+
+    @property
+    def passed(self) -> bool:
+        return not self.bug
+
+
+class Mistake(Exception):
+    """The answer has a bug; raised by a judge, with the bug's name and how it shows."""
+
+    def __init__(self, bug: str, message: str):
+        self.verdict = Verdict(bug, message)
+
+
+def close(got: Any, want: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:
+    """Whether two numbers, tensors, or sequences of them agree; where NaN is expected, only NaN agrees.
+
+    Sequences of different lengths never agree, and neither do tensors of different shapes.
+
+    Example:
+        >>> close([0.1 + 0.2, float("inf")], [0.3, float("inf")]), close([1.0], [1.0, 2.0])
+        (True, False)
+    """
+    if isinstance(want, Tensor):
+        same_shape = isinstance(got, Tensor) and got.shape == want.shape
+        return same_shape and torch.allclose(got.to(want), want, rtol=rtol, atol=atol, equal_nan=True)
+    if isinstance(want, Sequence):
+        return len(got) == len(want) and all(close(g, w, rtol, atol) for g, w in zip(got, want, strict=True))
+    if math.isfinite(got - want):
+        return abs(got - want) <= atol + rtol * abs(want)
+    return got == want or (math.isnan(got) and math.isnan(want))
+
+
+def compare(got: Any, want: Any, case: str, known: Known = (), rtol: float = RTOL, atol: float = ATOL) -> None:
+    """Compares what an answer gave with what is correct.
+
+    Args:
+        got: What the answer gave: a number, a tensor, or a sequence of them.
+        want: What is correct.
+        case: What the answer was given, and what it gave; the message begins with it.
+        known: The bugs to look for, the most likely first.
+        rtol: The relative tolerance.
+        atol: The absolute tolerance.
+
+    Raises:
+        Mistake: If they differ: under the name of the first known bug that gives the same, else `wrong-value`.
+    """
+    if close(got, want, rtol, atol):
+        return
+    for bug, hint, wrong in known:
+        if close(got, wrong() if callable(wrong) else wrong, rtol, atol):
+            raise Mistake(bug, f"{case}: {hint}.")
+    raise Mistake("wrong-value", f"{case}.")
+
+
+def number(value: object) -> float:
+    """The number that an answer returned, as a float."""
+    if value is None or value is Ellipsis:
+        raise Mistake("not-attempted", f"your function returned {value}; it should return a number.")
+    try:
+        return float(value)
+    except Exception:
+        raise Mistake("wrong-type", f"expected a number, got {repr(value)} ({type(value).__name__}).") from None
+
+
+def rounded(values: Sequence[float]) -> list[float]:
+    """Numbers as messages show them."""
+    return [round(value, 3) for value in values]
+
+
+def compare_weights(ours: nn.Module, theirs: nn.Module, case: str, rtol: float = RTOL, atol: float = 1e-7) -> None:
+    """Compares every parameter of a model that the answer trained, `theirs`, with the correct one, `ours`."""
+    for (name, want), got in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        if not close(got, want, rtol, atol):
+            gap = float((got - want).detach().abs().max())
+            raise Mistake("wrong-value", f"{case}: parameter {name} ends up {gap:.2g} off.")
+
+
+def compare_memory(saved: SavedBytes, one: SavedBytes, case: str, factor: float = 1.5) -> None:
+    """Compares what a loop held for backward with what its largest micro-batch alone holds, `one`."""
+    if saved.peak > factor * one.peak:
+        raise Mistake(
+            "held-graphs",
+            f"{case}: the updates are right, but {saved.peak} bytes are kept for backward at once, where one "
+            f"micro-batch needs {one.peak}: call backward on each before the next forward pass.",
+        )

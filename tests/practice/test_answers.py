@@ -1,0 +1,196 @@
+"""Every judge accepts right answers in whatever style, and rejects wrong ones by the name of their bug."""
+
+import math
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from answers import OUTCOMES, RIGHT, WRONG
+from mutations import assert_mutations_are_judged_by_their_results
+from solutions import solution, solutions
+
+from course_utils.practice.exercises import EXERCISES, judge
+
+
+def named(answers):
+    return [pytest.param(exercise, a, id=f"{exercise}-{a.__name__}") for exercise in answers for a in answers[exercise]]
+
+
+ANSWERS = [
+    pytest.param(exercise, wrong, id="-".join((exercise, getattr(wrong.answer, "__name__", "junk"), *wrong.sources)))
+    for exercise in WRONG
+    for wrong in WRONG[exercise]
+]
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_every_exercise_has_right_and_wrong_answers_and_a_solution_in_its_notebook(exercise):
+    # Until all answers have moved to tests/answers, some are in files of their own.
+    sources = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_exercises*.py")]
+    assert (exercise in RIGHT and exercise in WRONG) or any(f'"{exercise}"' in source for source in sources)
+    assert solution(exercise)
+    assert next(found.notebook for found in solutions() if found.exercise == exercise) == EXERCISES[exercise].notebook
+
+
+@pytest.mark.parametrize(("exercise", "notebook", "answer"), solutions())
+def test_a_notebooks_solution_passes(exercise, notebook, answer):
+    verdict = judge(exercise, answer)
+    assert verdict.passed, verdict
+    assert verdict.message
+
+
+@pytest.mark.parametrize(("exercise", "answer"), named(RIGHT))
+def test_a_right_answer_passes(exercise, answer):
+    verdict = judge(exercise, answer)
+    assert verdict.passed, verdict
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_the_solution_passes_where_float64_is_the_default(exercise):
+    torch.set_default_dtype(torch.float64)
+    assert judge(exercise, solution(exercise)).passed
+
+
+@pytest.mark.parametrize(("exercise", "wrong"), ANSWERS)
+def test_a_wrong_answer_is_rejected_by_the_name_of_its_bug(exercise, wrong):
+    verdict = judge(exercise, wrong.answer)
+    assert (verdict.passed, verdict.bug) == (False, wrong.bug), verdict.message
+    assert verdict.message
+    assert wrong.says in verdict.message
+
+
+# Junk.
+
+
+def raises(*_):
+    raise KeyError("no such thing")
+
+
+def leaves_python(*_):
+    raise SystemExit(1)
+
+
+def calls_itself(*arguments):
+    return calls_itself(*arguments)
+
+
+class Unprintable:
+    def __call__(self, *_):
+        return self
+
+    def __repr__(self):
+        raise RuntimeError("not even this")
+
+
+JUNK = {
+    "None": None,
+    "a number": 3,
+    "a text": "def train(): ...",
+    "something that cannot be printed": [Unprintable()],
+    "no arguments": lambda: 0,
+    "returns None": lambda *_: None,
+    "returns ...": lambda *_: ...,
+    "returns a text": lambda *_: "text",
+    "returns NaN": lambda *_: math.nan,
+    "returns a complex number": lambda *_: 1j,
+    "returns two numbers": lambda *_: torch.ones(2),
+    "returns what cannot be printed": Unprintable(),
+    "returns a list of junk": lambda *_: [None, "x"],
+    "returns what never ends": lambda *_: iter(lambda: 0.0, 1.0),
+    "a class": dict,
+    "a builtin": print,
+    "raises": raises,
+    "leaves Python": leaves_python,
+    "calls itself for ever": calls_itself,
+    "turns gradients off": lambda *_: torch.set_grad_enabled(False),
+    "empties the batches": lambda *a: a[1].clear(),
+    "freezes the model": lambda *a: a[0].requires_grad_(False),
+    "ruins the weights": lambda model, *_: model.weight.data.fill_(math.nan),
+}
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_junk_is_rejected_never_raises_and_leaves_torch_as_it_was(exercise):
+    before = torch.get_rng_state()
+    for what, answer in JUNK.items():
+        verdict = judge(exercise, answer, limit=2.0 if "never ends" in what else 20.0)
+        assert not verdict.passed, what
+        assert verdict.bug, what
+        assert verdict.message, what
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_an_untouched_stub_is_not_attempted(exercise):
+    assert judge(exercise, lambda *_: None).bug == "not-attempted"
+
+
+# The judges' frame.
+
+
+def test_an_exercise_that_nobody_knows_is_an_error():
+    with pytest.raises(ValueError, match="no exercise is called 'slop', only first_loop, slope"):
+        judge("slop", lambda: 0)
+
+
+def test_judging_leaves_the_random_state_alone():
+    before = torch.get_rng_state()
+    judge("accumulate", lambda *_: torch.rand(3))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_judging_gives_the_same_verdict_every_time():
+    for exercise in WRONG:
+        answer = WRONG[exercise][0].answer
+        assert judge(exercise, answer) == judge(exercise, answer)
+
+
+# Mutations. Whether one changes a result is found out here without the judge: on random data, against a reference.
+
+
+def outcome(call):
+    try:
+        return call()
+    except Exception as error:
+        return type(error).__name__
+
+
+@cache
+def outcomes_of(exercise, answer):
+    return [outcome(call) for call in OUTCOMES[exercise].calls(answer)]
+
+
+def same(got, want):
+    if got == want or not (isinstance(got, list) and isinstance(want, list) and len(got) == len(want)):
+        return got == want
+    try:
+        return all(math.isclose(g, w, rel_tol=1e-6, abs_tol=1e-7) for g, w in zip(got, want, strict=True))
+    except TypeError:
+        return False
+
+
+def changes_a_result(exercise, answer, reference):
+    calls = zip(OUTCOMES[exercise].calls(answer), outcomes_of(exercise, reference), strict=True)
+    return any(not same(outcome(call), want) for call, want in calls)
+
+
+WITH_A_REFERENCE = {e: [solution(e), *RIGHT[e]] for e in OUTCOMES if OUTCOMES[e].reference}
+
+
+@pytest.mark.parametrize(("exercise", "answer"), named(WITH_A_REFERENCE))
+def test_a_right_answer_agrees_with_the_reference(exercise, answer):
+    assert not changes_a_result(exercise, answer, OUTCOMES[exercise].reference)
+
+
+@pytest.mark.mutations
+@pytest.mark.parametrize(("exercise", "reference"), named({e: [solution(e), *OUTCOMES[e].mutate] for e in OUTCOMES}))
+def test_a_mutation_is_rejected_if_and_only_if_it_changes_a_result(exercise, reference):
+    assert_mutations_are_judged_by_their_results(
+        exercise,
+        reference,
+        lambda mutant: changes_a_result(exercise, mutant, reference),
+        at_least=OUTCOMES[exercise].mutants,
+    )

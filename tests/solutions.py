@@ -1,0 +1,62 @@
+"""The solutions of the exercises, as learners read them: functions from the cells that are tagged `solution`."""
+
+import ast
+import linecache
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+
+NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+
+
+class Solution(NamedTuple):
+    exercise: str
+    notebook: str
+    function: Callable
+
+
+@cache
+def solutions() -> list[Solution]:
+    """Every function that a solution's cell passes to `check`, in the order of the notebooks."""
+    return [solution for path in NOTEBOOKS for solution in _of(path)]
+
+
+def solution(exercise: str) -> Callable:
+    """The function that solves an exercise: the first one, not the fix of a loop in which to find the bug."""
+    return next(found.function for found in solutions() if found.exercise == exercise)
+
+
+def _of(path: Path) -> Iterator[Solution]:
+    """A solution may use what the notebook imports or defines before it; nothing else of the notebook runs."""
+    namespace: dict = {}
+    for k, cell in enumerate(nbformat.read(path, as_version=4).cells):
+        if cell.cell_type != "code":
+            continue
+        file = f"<{path.stem}, cell {k}>"
+        linecache.cache[file] = (len(cell.source), None, cell.source.splitlines(keepends=True), file)
+        body = ast.parse(cell.source).body
+        for node in filter(_defines, body):
+            with suppress(NameError):  # a definition that needs a result of the notebook
+                exec(compile(ast.Module([node], []), file, "exec"), namespace)
+        if "solution" in cell.metadata.get("tags", []):
+            for exercise, function in _checked(body):
+                yield Solution(exercise, path.stem, namespace[function])
+
+
+def _defines(node: ast.stmt) -> bool:
+    constant = ast.Constant | ast.UnaryOp | ast.USub | ast.Tuple | ast.Load
+    return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef) or (
+        isinstance(node, ast.Assign) and all(isinstance(part, constant) for part in ast.walk(node.value))
+    )
+
+
+def _checked(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    """What calls of `check("exercise", function, ...)` check."""
+    for node in ast.walk(ast.Module(body, [])):
+        match node:
+            case ast.Call(ast.Name("check"), [ast.Constant(str(exercise)), ast.Name(function), *_]):
+                yield exercise, function
