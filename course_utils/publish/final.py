@@ -17,7 +17,7 @@ from course_utils import data
 from course_utils.practice.display import ASK, RIGHT, WRONG, as_static, box, folded, show_widget
 from course_utils.publish import PublishError
 from course_utils.publish.facts import read_facts
-from course_utils.publish.notebook import COURSE_JSON, read_notebooks
+from course_utils.publish.notebook import read_notebooks
 
 NUMBER = 20  # questions; more where the course has more notebooks
 SHORT = 160  # characters; a long statement gives away that it is true
@@ -69,9 +69,9 @@ def final_test(seed: int = 1) -> None:
         total.value = box(ASK, f"{sum(right)} of {len(right)} right.")
 
     button.on_click(score)
-    static = "".join(folded(f"{number}. {q.text}", q.answer) for number, q in enumerate(questions, 1))
-    bundle = as_static(static, as_text(questions, seed)) | {COURSE_JSON: {"kind": "final-test"}}
-    show_widget(VBox([*rows, button, total]), bundle)
+    html = "".join(folded(f"{number}. {q.text}", q.answer) for number, q in enumerate(questions, 1))
+    static = as_static(html, as_text(questions, seed), {"kind": "final-test"})
+    show_widget(VBox([*rows, button, total]), static)
 
 
 def is_right(question: Question, value: str | bool | None) -> bool:

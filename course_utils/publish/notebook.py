@@ -1,7 +1,6 @@
 """A notebook as it is written and executed: what its title says, asks, shows and claims. Only this module reads them.
 
-What a cell asks and answers is not read from its text: beside each display, `course_utils.practice` stores what it is
-as a small JSON object.
+What a cell asks and answers is not read from its text: beside each display, `practice` stores as JSON what it is.
 """
 
 import re
@@ -12,9 +11,9 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError
 
-COURSE_JSON = "application/vnd.course+json"  # what `course_utils.practice` stores beside a display
 _TITLE = re.compile(r"# (?P<title>.+)\n\n\*\*(?P<minutes>\d+) minutes.*\*\*\n\n\*(?P<question>[^*\n]+)\*(?:\n|$)")
 
 
@@ -150,7 +149,7 @@ def is_folded(cell: NotebookNode, part: str) -> bool:
 
 def as_course(output: NotebookNode) -> dict:
     """What an output is to the course, with its `kind`; empty for all that is not displayed by `practice`."""
-    return output.get("data", {}).get(COURSE_JSON, {})
+    return output.get("data", {}).get(COURSE, {})
 
 
 def text_of(output: NotebookNode) -> str:

@@ -8,6 +8,7 @@ import IPython.display
 import pytest
 from ipywidgets import Button, Checkbox, RadioButtons
 
+from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError, final, notebook
 from course_utils.publish.facts import read_facts
 from course_utils.publish.final import (
@@ -22,7 +23,6 @@ from course_utils.publish.final import (
     is_right,
     read_cards,
 )
-from course_utils.publish.notebook import COURSE_JSON
 
 CARDS = read_cards()
 NOTEBOOKS = CARDS.keys()
@@ -99,7 +99,7 @@ def test_on_the_screen_the_score_counts_and_corrects(monkeypatch):
     (box,), (bundle,) = boxes, bundles
     assert bundle["text/html"].count("<details") == NUMBER
     assert bundle["text/plain"] == as_text(draw(3), 3)
-    assert bundle[COURSE_JSON] == {"kind": "final-test"}
+    assert bundle[COURSE] == {"kind": "final-test"}
     *rows, button, total = box.children
     assert isinstance(button, Button)
     choices = [row for row in rows if isinstance(row, RadioButtons | Checkbox)]

@@ -19,12 +19,13 @@ from torch import nn
 
 from course_utils import mlp, train_epoch, windows
 from course_utils.audit.rules import RULES
+from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError, notebook
 from course_utils.publish.facts import read_facts
 from course_utils.publish.handouts import breaks, build, cheatsheet, editions, parts, plans, press
 from course_utils.publish.handouts.__main__ import NOTHING_WRITTEN, WRITTEN, main
 from course_utils.publish.handouts.parts import take_apart
-from course_utils.publish.notebook import COURSE_JSON, Notebook, as_course, claims, is_folded, read_notebooks, tags
+from course_utils.publish.notebook import Notebook, as_course, claims, is_folded, read_notebooks, tags
 from course_utils.zoo import ZOO
 
 pytestmark = pytest.mark.skipif(
@@ -318,7 +319,7 @@ def test_sources_are_numbered_row_by_row_and_a_commit_is_printed_short(tmp_path)
 
 def test_the_same_option_in_two_open_predictions_is_told_apart_by_its_question(tmp_path):
     def show(**content):
-        return v4.new_output("display_data", data={"text/plain": "for people", COURSE_JSON: content})
+        return v4.new_output("display_data", data={"text/plain": "for people", COURSE: content})
 
     ask = [show(kind="prediction", question=q, options=["a", other]) for q, other in (("one?", "b"), ("two?", "c"))]
     answers = [show(kind="reveal", question="two?", measured="a"), show(kind="reveal", question="one?", measured="a")]

@@ -6,15 +6,16 @@ import nbformat
 import pytest
 from nbformat import v4
 
+from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError, notebook
-from course_utils.publish.notebook import COURSE_JSON, Notebook, chosen, claims, folder, is_folded, read_notebooks, tags
+from course_utils.publish.notebook import Notebook, chosen, claims, folder, is_folded, read_notebooks, tags
 
 TITLE = "# Zeroing: when\n\n**35 minutes · after [01](01_gradients.ipynb)**\n\n*Where does it belong?*\n\nMore."
 NOTES = "<details><summary>For the instructor</summary>\n\n| section | minutes |\n| --- | --- |\n| Why, Predict | 3 |\n"
 
 
 def display(**content):
-    return v4.new_output("display_data", data={"text/plain": "for people", COURSE_JSON: content})
+    return v4.new_output("display_data", data={"text/plain": "for people", COURSE: content})
 
 
 def written(path, *cells, title=TITLE):
