@@ -22,8 +22,8 @@ from course_utils.audit.rules import RULES
 from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError, notebook
 from course_utils.publish.facts import read_facts
-from course_utils.publish.handouts import breaks, build, cheatsheet, editions, parts, plans, press
-from course_utils.publish.handouts.__main__ import NOTHING_WRITTEN, WRITTEN, main
+from course_utils.publish.handouts import answers, breaks, build, cheatsheet, editions, parts, plans, press
+from course_utils.publish.handouts.command import NOTHING_WRITTEN, WRITTEN, main
 from course_utils.publish.handouts.parts import take_apart
 from course_utils.publish.notebook import Notebook, as_course, claims, is_folded, read_notebooks, tags
 from course_utils.zoo import ZOO
@@ -210,7 +210,7 @@ def test_no_code_of_the_learners_handout_says_what_is_revealed(name):
         if isinstance(part, parts.Measured):
             cell = next(other for other in reversed(found[:place]) if isinstance(other, parts.Code))
             for line in cell.source.splitlines():
-                if line.startswith("print(") and editions._says(line, part.prediction.answer):
+                if line.startswith("print(") and answers.says(line, part.prediction.answer):
                     assert line not in text
         if isinstance(part, parts.Figure) and part.spoiler:
             assert part.caption not in text

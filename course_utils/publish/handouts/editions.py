@@ -3,13 +3,13 @@
 The Markdown says what a thing is (`::: prediction`); how it looks on paper is decided in `press` and its templates.
 """
 
-import ast
 import re
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 
 from course_utils.publish.facts import Breakage, Edit, read_facts
 from course_utils.publish.handouts import parts
+from course_utils.publish.handouts.answers import split_explanation, without_assertions, without_what_answers
 from course_utils.publish.handouts.breaks import WHOLE
 from course_utils.publish.handouts.parts import Handout, Part
 from course_utils.publish.notebook import relinked, section_of
@@ -150,7 +150,7 @@ class _Learner(_Page):
         if not self.answered:
             yield part.text
             return
-        explanation, rest = _split_explanation(part.text, self.place + 1 < len(self.handout.parts))
+        explanation, rest = split_explanation(part.text, self.place + 1 < len(self.handout.parts))
         numbers = [str(prediction.number) for prediction in self.answered]
         which = f"Prediction{'s' * (len(numbers) > 1)} {_listed(numbers)}"
         self.notes.append([div("lead", f"**Note {len(self.notes) + 1}**, on {which}"), *self.kept, explanation])
@@ -163,14 +163,14 @@ class _Learner(_Page):
         source, following = part.source, self.handout.parts[self.place + 1 :]
         if part.spoiler:
             later = (parts.Code, parts.Exercise, parts.Solution)
-            source = _without_assertions(source, " ".join(p.source for p in following if isinstance(p, later)))
+            source = without_assertions(source, " ".join(p.source for p in following if isinstance(p, later)))
         ends = (parts.Code, parts.Prose, parts.Exercise)
         own = list(takewhile(lambda other: not isinstance(other, ends), following))
         answers = [other.prediction.answer for other in own if isinstance(other, parts.Measured)]
         if answers or self.answered:
             captions = [other.caption for other in own if isinstance(other, parts.Figure)]
             answers += [prediction.answer for prediction in self.answered]
-            source = _without_what_answers(source, answers, captions)
+            source = without_what_answers(source, answers, captions)
         yield code(source)
 
     def show_prediction(self, part: parts.Prediction) -> Iterable[str]:
@@ -282,120 +282,12 @@ def _definitions(hints: list[tuple[str, str]]) -> list[str]:
     return [div("hint", f"**{symptom}** {hint}") for symptom, hint in hints]
 
 
-def _without_assertions(source: str, used_later: str) -> str:
-    """A cell's code without its assertions and what they alone use, which say what was measured.
-
-    >>> print(_without_assertions("right = [1, 4]\\nfound = look()\\nassert found == right", "show(found)"))
-    found = look()
-    """
-    gone = _statements(source, lambda statement: isinstance(statement, ast.Assert))
-    kept = _without(source, gone)
-
-    def is_expected_value(statement: ast.stmt) -> bool:
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-            return False
-        name = statement.targets[0].id
-        return len(re.findall(rf"\b{name}\b", kept)) == 1 and not re.search(rf"\b{name}\b", used_later)
-
-    return _without(source, [*gone, *_statements(source, is_expected_value)])
-
-
-def _without_what_answers(source: str, answers: list[str], captions: list[str]) -> str:
-    """A cell's code with `...` instead of what is revealed, of captions, and of what it prints beside the answer.
-
-    >>> print(_without_what_answers("print('all 8 of them', n)\\nguess.reveal('8' if n else '4')", ["8"], []))
-    print(...)
-    guess.reveal(...)
-    >>> print(_without_what_answers("show(draw(a), 'Only one line falls.')", [], ["Only one line falls."]))
-    show(draw(a), "...")
-    """
-    places = []
-    left = [ast.parse(source)]
-    while left:
-        node = left.pop()
-        name = ""
-        if isinstance(node, ast.Call) and node.args:
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        said = _strings(node)
-        if name == "reveal" or (name == "print" and any(_says(" ".join(said), answer) for answer in answers)):
-            places.append((node.args[0], (node.keywords or node.args)[-1], "..."))
-        elif isinstance(node, ast.Constant) and any(len(text) > 9 and _is_in(text, captions) for text in said):
-            places.append((node, node, '"..."'))
-        else:
-            left += ast.iter_child_nodes(node)
-    return _replaced(source, places)
-
-
-def _strings(node: ast.AST) -> list[str]:
-    return [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-
-
-def _is_in(text: str, captions: list[str]) -> bool:
-    return any(text.strip() in caption for caption in captions)
-
-
-def _says(text: str, answer: str) -> bool:
-    """
-    >>> _says("momentum 1.0, and", "1.0"), _says("in 1.05", "1.0")
-    (True, False)
-    """
-    return bool(re.search(rf"(?<![\w.,]){re.escape(answer)}(?![\w]|[.,]\d)", text))
-
-
-def _replaced(source: str, places: list[tuple[ast.expr, ast.expr | ast.keyword, str]]) -> str:
-    """The code with some of its expressions, each from the start of one node to the end of another, replaced."""
-    lines = [line.encode() for line in source.splitlines()]  # as ast counts
-    for first, last, text in sorted(places, key=lambda place: (place[0].lineno, place[0].col_offset), reverse=True):
-        head, tail = lines[first.lineno - 1][: first.col_offset], lines[last.end_lineno - 1][last.end_col_offset :]
-        if text == "..." and not head.strip() and tail.strip() in (b"", b","):  # brackets on lines of their own
-            before, after = lines[first.lineno - 2].rstrip(), lines[last.end_lineno].lstrip()
-            if before.endswith(b"(") and after.startswith(b")"):
-                lines[first.lineno - 2 : last.end_lineno + 1] = [before + text.encode() + after]
-                continue
-        lines[first.lineno - 1 : last.end_lineno] = [head + text.encode() + tail]
-    return b"\n".join(lines).decode()
-
-
-def _split_explanation(prose: str, code_follows: bool) -> tuple[str, str]:
-    """What explains an answer, up to the next heading, and the rest. Where none comes, the last paragraph leads on.
-
-    >>> _split_explanation("It is 8.\\n\\n## Step 2", True)
-    ('It is 8.', '## Step 2')
-    >>> _split_explanation("It is 8.\\n\\nNow we count.", True)
-    ('It is 8.', 'Now we count.')
-    """
-    outside_code = re.split(r"(^```.*?^```)", prose, flags=re.M | re.S)
-    length = 0
-    for piece in outside_code:
-        heading = None if piece.startswith("```") else re.search(r"^#{2,3} ", piece, flags=re.M)
-        if heading:
-            place = length + heading.start()
-            return prose[:place].strip(), prose[place:].strip()
-        length += len(piece)
-    head, gap, last = prose.rpartition("\n\n")
-    return (head.strip(), last.strip()) if gap and code_follows and "```" not in prose else (prose.strip(), "")
-
-
 def _listed(words: list[str]) -> str:
     """
     >>> _listed(["1"]), _listed(["1", "2", "3"])
     ('1', '1, 2 and 3')
     """
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
-
-
-def _statements(source: str, wanted: Callable[[ast.stmt], bool]) -> list[ast.stmt]:
-    """The wanted statements of every block, unless a block holds nothing else."""
-    blocks = [getattr(node, name, None) for node in ast.walk(ast.parse(source)) for name in ("body", "orelse")]
-    found = [[statement for statement in block if wanted(statement)] for block in blocks if isinstance(block, list)]
-    blocks = [block for block in blocks if isinstance(block, list)]
-    return [s for block, some in zip(blocks, found, strict=True) if len(some) < len(block) for s in some]
-
-
-def _without(source: str, statements: list[ast.stmt]) -> str:
-    gone = {line for statement in statements for line in range(statement.lineno, statement.end_lineno + 1)}
-    lines = [line for number, line in enumerate(source.splitlines(), start=1) if number not in gone]
-    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).rstrip()
 
 
 def link_siblings(text: str, names: Iterable[str]) -> str:

@@ -176,9 +176,7 @@ class _Reader:
             case {"kind": "cards", "cards": cards}:
                 yield Cards([(question, answer) for question, answer in cards])
             case {"kind": "explore", "controls": controls}:
-                if (
-                    not self.drawn and "image/png" in output.data
-                ):
+                if not self.drawn and "image/png" in output.data:
                     yield self.figure(output, "The sliders at their first values.", spoiler)
                 yield OnScreen(f"On screen. Sliders: {'; '.join(map(_range, controls))}.")
             case {"kind": "score"}:

@@ -34,7 +34,3 @@ def main(arguments: list[str] | None = None) -> int:
         return NOTHING_WRITTEN
     print(f"{len(written)} files in {options.out}")
     return WRITTEN
-
-
-if __name__ == "__main__":
-    sys.exit(main())
