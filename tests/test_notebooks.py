@@ -250,7 +250,7 @@ def test_every_fact_has_a_cell_and_one_that_is_executed_has_an_assertion_in_it(n
 
 
 def test_the_facts_cover_every_common_claim_once():
-    assert {fact.notebook for fact in FACTS.values()} == NOTEBOOKS.keys()
+    assert {fact.notebook for fact in FACTS.values()} <= NOTEBOOKS.keys()
     covered = sorted(claim for fact in FACTS.values() for claim in fact.covers)
     assert covered == sorted(
         f"{source}-{number:02}" for source, many in LEDGER.items() for number in range(1, many + 1)
