@@ -198,6 +198,9 @@ def main(arguments: list[str] | None = None) -> int:
     except PublishError as problem:
         print(f"colab: {problem}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("colab: interrupted, nothing was written", file=sys.stderr)
+        return 2
     for path in written:
         print(f"{path}  {path.stat().st_size / 1000:.0f} kB")
     return 0

@@ -176,6 +176,21 @@ def test_where_one_edition_cannot_be_written_none_is_and_the_old_ones_stay(tmp_p
     assert (tmp_path / "00_start.ipynb").read_text() == "of yesterday"
 
 
+def test_an_interrupt_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def interrupted(notebook, repository):
+        calls.append(notebook.name)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return notebook.node
+
+    monkeypatch.setattr(colab, "edition", interrupted)
+    assert colab.main(["--out", str(tmp_path / "new"), "--notebooks", "00_start", "01_gradients"]) == 2
+    assert capsys.readouterr().err == "colab: interrupted, nothing was written\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_same_notebooks_make_the_same_editions(tmp_path):
     one, other = (build(tmp_path / folder, ["01_gradients"])[0].read_bytes() for folder in "ab")
     assert one == other
