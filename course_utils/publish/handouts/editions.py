@@ -93,11 +93,6 @@ class _Page:
     def show_code(self, part: parts.Code) -> Iterable[str]:
         yield code(part.source)
 
-    def show_setup(self, part: parts.SetUp) -> Iterable[str]:
-        """Once is enough: the cell is the same in every notebook."""
-        if self.notebook.name.startswith("00"):
-            yield code(part.source)
-
     def show_output(self, part: parts.Output) -> Iterable[str]:
         yield code(part.text, "output")
 

@@ -25,11 +25,6 @@ class Code:
 
 
 @dataclass
-class SetUp:
-    source: str
-
-
-@dataclass
 class Output:
     text: str
     spoiler: bool
@@ -98,7 +93,7 @@ class Claim:
 
 
 Part = (
-    Prose | Code | SetUp | Output | Table | Figure | OnScreen | Prediction | Measured | Exercise | Hints | Solution
+    Prose | Code | Output | Table | Figure | OnScreen | Prediction | Measured | Exercise | Hints | Solution
     | Cards | Claim
 )  # fmt: skip
 
@@ -156,8 +151,8 @@ class _Reader:
         if cell.cell_type == "markdown":
             self.drawn &= not re.search(r"^## ", cell.source, flags=re.M)
             return list(_prose(cell.source))
-        if cell.source.startswith("# Set-up"):
-            return [SetUp(cell.source)]
+        if cell.source.startswith("# Set-up"):  # it is the same in every notebook, so that once is enough
+            return [Code(cell.source, spoiler=False)] if self.notebook.name.startswith("00") else []
         verdicts = [text_of(output) for output in cell.outputs if as_course(output).get("kind") == "verdict"]
         if "solution" in tags(cell):
             return [Solution(cell.source, "\n".join(verdicts))]
