@@ -2,7 +2,7 @@
 
 import sys
 
-from course_utils.publish.handouts.__main__ import main
+from course_utils.publish.handouts.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,6 +1,6 @@
 """Ways to break PyTorch or the package, for the tests that see a claim's cell fail when the claim is false.
 
-Each is a context manager under the name by which the column `falsifier` of data/claims.csv calls it.
+Each is a context manager under the name by which a fact of data/facts calls it (`falsifier.breakage`).
 """
 
 import functools

@@ -38,9 +38,9 @@ ROOMS = {  # from the lowest to the highest: the rooms that each imports, and th
     "zoo": ({"data"}, {"torch"}),
     "audit": ({"", "observe", "plots"}, {"torch", "matplotlib"}),
     "practice": ({"data", "loops", "memory", "models"}, {"torch", "IPython", "ipywidgets"}),
-    "publish": ({"audit", "data", "practice"}, {"tqdm", "pypandoc", "typst"}),
+    "publish": ({"audit", "data", "practice"}, {"tqdm", "nbformat", "ipywidgets", "pypandoc", "typst"}),
     "colab": ({"publish"}, set()),
-    "final": ({"practice"}, set()),
+    "final": ({"publish"}, set()),
     "handouts": ({"publish"}, set()),
 }
 COMMANDS = {"colab", "final", "handouts"}

@@ -1,1 +1,5 @@
-"""What is made from the notebooks: editions for Colab, handouts."""
+"""What is made from the notebooks and the facts: contents, editions for Colab, handouts, the final test."""
+
+
+class PublishError(Exception):
+    """Something cannot be published; the message says what is wrong and what to do."""

@@ -3,11 +3,12 @@
 Each edition is one notebook with this package and the data that it uses packed into its first code cell, so that
 uploading the one file is enough: nothing is installed, nothing is downloaded. Outputs are left out, and what is folded
 in JupyterLab is folded in Colab. If pyproject.toml names the repository that hosts the editions, they link to each
-other there and carry a badge; else they do neither.
+other there and carry a badge; otherwise they do neither.
 """
 
 import argparse
 import base64
+import copy
 import hashlib
 import io
 import json
@@ -19,18 +20,24 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import nbformat
+from nbformat import NotebookNode
+
 from course_utils import data
+from course_utils.publish import PublishError
+from course_utils.publish.final import read_cards
+from course_utils.publish.notebook import Notebook, chosen, folder, is_folded, read_notebooks, relinked, tags
+from course_utils.publish.output import all_or_nothing
 
 PACKAGE = Path(__file__).parents[1]
-ROOT = PACKAGE.parent
 BRANCH = "colab"  # of the hosting repository: there the editions lie, at the top
-NEEDED = {  # a data file is packed if the notebook's code, or a module that it uses, loads it
+NEEDED = {  # a file or a folder of data is packed if the notebook's code, or a module that it uses, loads it
     "digits.csv.gz": r"\bdigits\(|\bzoo\b",
     "words.txt.gz": r"\bwords\(|\bzoo\b",
     "words.LICENSE.txt": r"\bwords\(|\bzoo\b",
-    "claims.csv": r"\bfinal_test\b",
+    "facts/": r"\bfinal_test\b",
     "cards.json": r"\bfinal_test\b",
-    "measurements/": r"\bmeasurements/",  # all files of the folder
+    "measurements/": r"\bmeasurements/",
 }
 UNPACK = '''\
 # @title The course's helpers and data, packed {{ display-mode: "form" }}
@@ -51,31 +58,39 @@ if not any(_folder in _place for _place in sys.path):
 '''
 
 
-def edition(notebook: dict, name: str, repository: str = "") -> dict:
+def edition(notebook: Notebook, repository: str = "") -> NotebookNode:
     """The edition of a notebook.
 
-    **Arguments:** `notebook`: as read from its JSON; `name`: of its file, without the ending; `repository`:
-    `owner/name` on GitHub, or empty if none hosts the editions.
+    Args:
+        notebook: One of the course; it stays as it is.
+        repository: `owner/name` on GitHub, or empty if none hosts the editions.
+
+    Returns:
+        A notebook that needs no other file.
     """
-    cells = [_cell(cell) for cell in notebook["cells"] if "instructor" not in cell["metadata"].get("tags", [])]
-    for cell in cells:
-        if cell["cell_type"] == "markdown":
-            cell["source"] = _links("".join(cell["source"]), repository)
+    made = copy.deepcopy(notebook.node)
+    made.cells = [cell for cell in made.cells if "instructor" not in tags(cell)]
+    for cell in made.cells:
+        if cell.cell_type == "markdown":
+            cell.source = _with_links(cell.source, repository)
+        else:
+            _without_outputs(cell)
     if repository:
-        title, rest = cells[0]["source"].split("\n", 1)
-        cells[0]["source"] = f"{title}\n\n{badge(name, repository)}\n{rest}"
-    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    first = next(place for place, cell in enumerate(cells) if cell["cell_type"] == "code")
-    cells.insert(first, _packed(_archive([file for file, used in NEEDED.items() if re.search(used, code)])))
-    metadata = {"colab": {"provenance": []}, **notebook["metadata"]}
-    return {**notebook, "cells": cells, "metadata": metadata}
+        title, rest = made.cells[0].source.split("\n", 1)
+        made.cells[0].source = f"{title}\n\n{badge(notebook.name, repository)}\n{rest}"
+    code = "\n".join(cell.source for cell in made.cells if cell.cell_type == "code")
+    first = next(place for place, cell in enumerate(made.cells) if cell.cell_type == "code")
+    made.cells.insert(first, _packed(_archive([name for name, used in NEEDED.items() if re.search(used, code)])))
+    made.metadata["colab"] = {"provenance": []}
+    return made
 
 
 def badge(name: str, repository: str) -> str:
-    """A picture that opens an edition in Colab, in Markdown.
+    """An image that opens an edition in Colab, in Markdown.
 
-    >>> badge("02_zeroing", "somebody/course").split("](")[-1]
-    'https://colab.research.google.com/github/somebody/course/blob/colab/02_zeroing.ipynb)'
+    Example:
+        >>> badge("02_zeroing", "somebody/course").split("](")[-1]
+        'https://colab.research.google.com/github/somebody/course/blob/colab/02_zeroing.ipynb)'
     """
     picture = "https://colab.research.google.com/assets/colab-badge.svg"
     return f"[![Open in Colab]({picture})]({_address(name, repository)})"
@@ -84,69 +99,75 @@ def badge(name: str, repository: str) -> str:
 def hosted(pyproject: Path) -> str:
     """The repository that hosts the editions, from `[tool.course]` in pyproject.toml; empty if none is named.
 
-    **Raises:** `ValueError` if what stands there is not `owner/name`.
+    Args:
+        pyproject: The file.
+
+    Raises:
+        PublishError: If it cannot be read, or does not say `owner/name`.
     """
-    settings = tomllib.loads(pyproject.read_text(encoding="utf-8"))
+    try:
+        settings = tomllib.loads(pyproject.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise PublishError(f"{pyproject} cannot be read: {problem}") from problem
     repository = settings.get("tool", {}).get("course", {}).get("repository", "")
     if repository and not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
-        raise ValueError(f'[tool.course] repository must be "owner/name" or "", got {repository!r}')
+        raise PublishError(f'[tool.course] repository must be "owner/name" or "", got {repository!r}')
     return repository
 
 
 def build(out: Path, names: Sequence[str] = (), repository: str = "") -> list[Path]:
-    """Writes the editions of the named notebooks, or of all, into a folder, and returns their paths.
+    """Writes editions into a folder; either all of them are written or none.
 
-    **Raises:** `FileNotFoundError` for a notebook that is not there, before anything is written.
+    Args:
+        out: The folder.
+        names: Of notebooks, such as "02_zeroing"; all by default.
+        repository: `owner/name` on GitHub, or empty if none hosts the editions.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        PublishError: If there is no notebook of a name, or a file cannot be written.
     """
-    found = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
-    missing = [name for name in names if name not in found]
-    if missing or not found:
-        raise FileNotFoundError(f"no such notebook in {ROOT / 'notebooks'}: {', '.join(missing) or '*.ipynb'}")
-    out.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name in names or found:
-        notebook = edition(json.loads(found[name].read_text(encoding="utf-8")), name, repository)
-        written.append(out / f"{name}.ipynb")
-        written[-1].write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return written
+    notebooks = read_notebooks()
+    names = chosen(notebooks, names)
+    with all_or_nothing(out) as unfinished:
+        for name in names:
+            text = nbformat.writes(edition(notebooks[name], repository)) + "\n"
+            (unfinished / f"{name}.ipynb").write_text(text, encoding="utf-8")
+    return [out / f"{name}.ipynb" for name in names]
 
 
-def _cell(cell: dict) -> dict:
-    """A cell without its outputs; what JupyterLab folds becomes a folded form of Colab."""
-    cell = {**cell, "metadata": {**cell["metadata"]}}
-    if cell["cell_type"] == "code":
-        cell |= {"outputs": [], "execution_count": None}
-        if cell["metadata"].get("jupyter", {}).get("source_hidden"):
-            cell["metadata"]["cellView"] = "form"
-            kind = "The solution" if "solution" in cell["metadata"].get("tags", []) else "Run this cell"
-            cell["source"] = f"# @title {kind}\n" + "".join(cell["source"])
-    return cell
+def _without_outputs(cell: NotebookNode) -> None:
+    """A cell as it is before it runs; what JupyterLab folds becomes a folded form of Colab."""
+    cell.outputs, cell.execution_count = [], None
+    if is_folded(cell, "source"):
+        cell.metadata["cellView"] = "form"
+        kind = "The solution" if "solution" in tags(cell) else "Run this cell"
+        cell.source = f"# @title {kind}\n{cell.source}"
 
 
-def _links(text: str, repository: str) -> str:
+def _with_links(text: str, repository: str) -> str:
     """Links to other notebooks lead to their editions, or are plain text where no repository hosts them."""
-
-    def link(found: re.Match) -> str:
-        return f"[{found[1]}]({_address(found[2], repository)})" if repository else found[1]
-
-    return re.sub(r"\[([^\]]+)\]\((\w+)\.ipynb(?:#[^)]*)?\)", link, text)
+    return relinked(text, lambda said, name: f"[{said}]({_address(name, repository)})" if repository else said)
 
 
 def _address(name: str, repository: str) -> str:
     return f"https://colab.research.google.com/github/{repository}/blob/{BRANCH}/{name}.ipynb"
 
 
-def _archive(files: Sequence[str]) -> bytes:
-    """This package and some files or folders of its data; the same bytes for the same content."""
+def _archive(needed: Sequence[str]) -> bytes:
+    """This package and what is needed of the data; the same bytes for the same content."""
     content = {
         f"course_utils/{path.relative_to(PACKAGE).as_posix()}": path.read_bytes() for path in PACKAGE.rglob("*.py")
     }
-    manifest = {name: entry for name, entry in data.manifest().items() if name.startswith(tuple(files))}
+    manifest = {name: entry for name, entry in data.manifest().items() if name.startswith(tuple(needed))}
     content["course_utils/_data/manifest.json"] = json.dumps(manifest).encode()
     content |= {f"course_utils/_data/{name}": data.read(name) for name in manifest}
-    if "cards.json" in files:
-        from course_utils.practice.final import read_cards
-
+    if "facts/" in needed:
+        facts = (data.folder() / "facts").glob("*.toml")
+        content |= {f"course_utils/_data/facts/{path.name}": path.read_bytes() for path in facts}
+    if "cards.json" in needed:
         content["course_utils/_data/cards.json"] = json.dumps(read_cards()).encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -155,32 +176,30 @@ def _archive(files: Sequence[str]) -> bytes:
     return buffer.getvalue()
 
 
-def _packed(archive: bytes) -> dict:
+def _packed(archive: bytes) -> NotebookNode:
     """The folded cell that unpacks an archive into a folder that is named by its checksum."""
-    folder = f"course-{hashlib.sha256(archive).hexdigest()[:12]}-"
+    name = f"course-{hashlib.sha256(archive).hexdigest()[:12]}-"
     packed = "\n".join(textwrap.wrap(base64.b64encode(archive).decode(), 120))
-    return {
-        "cell_type": "code",
-        "execution_count": None,
-        "id": "packed",
-        "metadata": {"cellView": "form", "jupyter": {"source_hidden": True}},
-        "outputs": [],
-        "source": UNPACK.format(folder=folder, packed=packed),
-    }
+    metadata = {"cellView": "form", "jupyter": {"source_hidden": True}}
+    source = UNPACK.format(folder=name, packed=packed)
+    return nbformat.v4.new_code_cell(source, id="packed", metadata=metadata)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m course_utils.colab",
-        description="Writes editions of the notebooks for Colab: one file each, with all that it needs inside.",
+        description="Writes editions of the notebooks for Colab: one file each, with everything that it needs.",
     )
     parser.add_argument("--out", type=Path, default=Path("build/colab"), help="folder (default build/colab)")
     parser.add_argument("--notebooks", nargs="*", default=(), metavar="NAME", help="such as 02_zeroing (default all)")
     options = parser.parse_args(arguments)
     try:
-        written = build(options.out, options.notebooks, hosted(ROOT / "pyproject.toml"))
-    except (FileNotFoundError, ValueError) as error:
-        print(f"colab: {error}", file=sys.stderr)
+        written = build(options.out, options.notebooks, hosted(folder().parent / "pyproject.toml"))
+    except PublishError as problem:
+        print(f"colab: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("colab: interrupted, nothing was written", file=sys.stderr)
         return 2
     for path in written:
         print(f"{path}  {path.stat().st_size / 1000:.0f} kB")

@@ -22,7 +22,7 @@ COMMITTED = Path(__file__).parent.parent.parent / "notebooks"
 
 
 def run(edition: Path) -> str:
-    """What is wrong with an edition; empty if it runs and prints what the committed notebook does."""
+    """What is wrong with an edition; empty if it runs and prints what the committed notebook prints."""
     notebook = nbformat.read(edition, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "an edition has no outputs"
     with tempfile.TemporaryDirectory() as empty:
@@ -40,7 +40,7 @@ def run(edition: Path) -> str:
     for cell in notebook.cells:
         compared = "nbval-ignore-output" not in cell.metadata.get("tags", []) and cell.id in expected
         if cell.cell_type == "code" and compared and said(cell) != expected[cell.id]:
-            return f"{cell.source[:200]}\nprints\n{said(cell)}\nin place of\n{expected[cell.id]}"
+            return f"{cell.source[:200]}\nprints\n{said(cell)}\ninstead of\n{expected[cell.id]}"
     return ""
 
 

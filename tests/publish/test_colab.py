@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from course_utils import data
-from course_utils.publish import colab
+from course_utils.publish import PublishError, colab, final
 from course_utils.publish.colab import build, edition, hosted
+from course_utils.publish.notebook import is_folded, read_notebooks, tags
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOKS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "notebooks").glob("*.ipynb")}
+NOTEBOOKS = read_notebooks()
 
-each_notebook = pytest.mark.parametrize("name", sorted(NOTEBOOKS))
+each_notebook = pytest.mark.parametrize("name", NOTEBOOKS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,32 +35,32 @@ def packed_once():
 
 
 def prose(notebook) -> str:
-    return "\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+    return "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
 
 
 @each_notebook
 def test_an_edition_is_small_has_no_outputs_and_installs_nothing(name):
-    made = edition(NOTEBOOKS[name], name)
+    made = edition(NOTEBOOKS[name])
     assert len(json.dumps(made)) < 1_500_000
-    for cell in made["cells"]:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == []
-            assert cell["execution_count"] is None
-            assert not re.search(r"^\s*[!%]|\bpip\b", "".join(cell["source"]), flags=re.M)
-        assert "instructor" not in cell["metadata"].get("tags", [])
+    for cell in made.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+            assert not re.search(r"^\s*[!%]|\bpip\b", cell.source, flags=re.M)
+        assert "instructor" not in tags(cell)
 
 
 @each_notebook
 def test_what_is_folded_in_jupyterlab_is_folded_in_colab(name):
-    for cell in edition(NOTEBOOKS[name], name)["cells"]:
-        if cell["metadata"].get("jupyter", {}).get("source_hidden"):
-            assert cell["metadata"]["cellView"] == "form"
-            assert "".join(cell["source"]).startswith("# @title ")
+    for cell in edition(NOTEBOOKS[name]).cells:
+        if is_folded(cell, "source"):
+            assert cell.metadata["cellView"] == "form"
+            assert cell.source.startswith("# @title ")
 
 
 @each_notebook
 def test_without_a_repository_there_is_no_badge_and_no_link_to_a_file(name):
-    text = prose(edition(NOTEBOOKS[name], name))
+    text = prose(edition(NOTEBOOKS[name]))
     assert "colab.research.google.com" not in text
     assert not re.findall(r"\]\((?!https?://|#)[^)]*\)", text)
     assert "badge" not in text
@@ -67,10 +68,10 @@ def test_without_a_repository_there_is_no_badge_and_no_link_to_a_file(name):
 
 @each_notebook
 def test_with_a_repository_the_badge_and_the_links_lead_to_editions_in_it(name):
-    made = edition(NOTEBOOKS[name], name, "somebody/course")
+    made = edition(NOTEBOOKS[name], "somebody/course")
     text = prose(made)
     at = "https://colab.research.google.com/github/somebody/course/blob/colab/"
-    title = "".join(made["cells"][0]["source"])
+    title = made.cells[0].source
     assert re.match(
         rf"# .+\n\n\[!\[Open in Colab\]\(\S+\.svg\)\]\({re.escape(at)}{name}\.ipynb\)\n\n\*\*\d\d minutes", title
     )
@@ -81,9 +82,9 @@ def test_with_a_repository_the_badge_and_the_links_lead_to_editions_in_it(name):
 
 
 def test_the_notebook_itself_is_left_as_it_is():
-    before = copy.deepcopy(NOTEBOOKS["02_zeroing"])
-    edition(NOTEBOOKS["02_zeroing"], "02_zeroing", "somebody/course")
-    assert NOTEBOOKS["02_zeroing"] == before
+    before = copy.deepcopy(NOTEBOOKS["02_zeroing"].node)
+    edition(NOTEBOOKS["02_zeroing"], "somebody/course")
+    assert NOTEBOOKS["02_zeroing"].node == before
 
 
 def test_the_repository_is_one_setting_of_pyproject(tmp_path):
@@ -94,15 +95,16 @@ def test_the_repository_is_one_setting_of_pyproject(tmp_path):
     pyproject.write_text('[tool.course]\nrepository = "somebody/course"')
     assert hosted(pyproject) == "somebody/course"
     pyproject.write_text('[tool.course]\nrepository = "https://example.org/course"')
-    with pytest.raises(ValueError, match='must be "owner/name" or ""'):
+    with pytest.raises(PublishError, match='must be "owner/name" or ""'):
         hosted(pyproject)
+    with pytest.raises(PublishError, match=r"nothing\.toml cannot be read"):
+        hosted(tmp_path / "nothing.toml")
     hosted(ROOT / "pyproject.toml")
 
 
 @pytest.mark.parametrize(("name", "digits", "words"), [("02_zeroing", 360, 0), ("03d_tokens", 0, 63875)])
 def test_in_an_empty_folder_the_first_cells_bring_the_package_and_its_data(name, digits, words, tmp_path):
-    cells = [cell["source"] for cell in edition(NOTEBOOKS[name], name)["cells"] if cell["cell_type"] == "code"]
-    first, set_up = ("".join(source) for source in cells[:2])
+    first, set_up = [cell.source for cell in edition(NOTEBOOKS[name]).cells if cell.cell_type == "code"][:2]
     (tmp_path / "first.py").write_text(first, encoding="utf-8")
     (tmp_path / "set_up.py").write_text(set_up, encoding="utf-8")
     code = f"""
@@ -127,34 +129,31 @@ for load, expected in ((lambda: course_utils.digits("test")[0], {digits}), (cour
 
 @each_notebook
 def test_every_file_that_a_notebook_reads_is_packed(name):
-    made = edition(NOTEBOOKS[name], name)["cells"]
-    code = ["".join(cell["source"]) for cell in made if cell["cell_type"] == "code"]
+    code = [cell.source for cell in edition(NOTEBOOKS[name]).cells if cell.cell_type == "code"]
     packed = zipfile.ZipFile(io.BytesIO(base64.b64decode(code[0].split('"""')[1])))
     described = json.loads(packed.read("course_utils/_data/manifest.json"))
     assert {f"course_utils/_data/{file}" for file in described} <= set(packed.namelist())
+    facts = {file for file in packed.namelist() if "/facts/" in file}
+    assert len(facts) == (len(NOTEBOOKS) if "final_test" in "\n".join(code[1:]) else 0)
     read = set(re.findall(r'\bread\("(.*?)"\)', "\n".join(code[1:])))
     assert read <= described.keys()
     if "measurements/" in "".join(code[1:]):  # of each device that was measured
         assert {file for file in data.manifest() if file.startswith("measurements/")} <= described.keys()
 
 
-def test_the_final_test_takes_its_cards_along(tmp_path):
-    notebook = copy.deepcopy(NOTEBOOKS["02_zeroing"])
-    calls = "from course_utils.practice.final import final_test\n\nfinal_test(1)"
-    notebook["cells"].append({"cell_type": "code", "metadata": {}, "source": calls})
-    first = next(cell for cell in edition(notebook, "x")["cells"] if cell["cell_type"] == "code")
-    (tmp_path / "first.py").write_text(first["source"], encoding="utf-8")
+def test_the_final_test_takes_facts_and_cards_along(tmp_path):
+    with_test = next(book for book in NOTEBOOKS.values() if any("final_test(" in cell.source for cell in book.code))
+    first = next(cell for cell in edition(with_test).cells if cell.cell_type == "code")
+    (tmp_path / "first.py").write_text(first.source, encoding="utf-8")
     code = f"""
 import tempfile
 tempfile.tempdir = {str(tmp_path)!r}
 exec(open("first.py", encoding="utf-8").read())
-from course_utils.practice import final
+from course_utils.publish import final
 assert final.__file__.startswith({str(tmp_path)!r})
 print(final.as_text(final.draw(1), 1))
 """
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    from course_utils.practice import final
-
     assert run.stdout == final.as_text(final.draw(1), 1) + "\n", run.stderr
 
 
@@ -163,8 +162,33 @@ def test_the_command_writes_the_editions_it_is_asked_for(tmp_path, capsys):
     assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == {"02_zeroing.ipynb", "00_start.ipynb"}
     assert "02_zeroing.ipynb  " in capsys.readouterr().out
     assert colab.main(["--out", str(tmp_path), "--notebooks", "02_zeroing", "nothing"]) == 2
-    assert "no such notebook" in capsys.readouterr().err
+    assert "colab: there is no notebook 'nothing', only 00_start" in capsys.readouterr().err
     assert not (tmp_path / "02_zeroing.ipynb").exists()
+
+
+def test_where_one_edition_cannot_be_written_none_is_and_the_old_ones_stay(tmp_path, capsys):
+    (tmp_path / "00_start.ipynb").write_text("of yesterday")
+    (tmp_path / "02_zeroing.ipynb").mkdir()  # in the way
+    assert colab.main(["--out", str(tmp_path), "--notebooks", "00_start", "01_gradients", "02_zeroing"]) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(rf"colab: cannot write in {tmp_path}: .+; nothing was written\n", error)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00_start.ipynb", "02_zeroing.ipynb"]
+    assert (tmp_path / "00_start.ipynb").read_text() == "of yesterday"
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def interrupted(notebook, repository):
+        calls.append(notebook.name)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return notebook.node
+
+    monkeypatch.setattr(colab, "edition", interrupted)
+    assert colab.main(["--out", str(tmp_path / "new"), "--notebooks", "00_start", "01_gradients"]) == 2
+    assert capsys.readouterr().err == "colab: interrupted, nothing was written\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_same_notebooks_make_the_same_editions(tmp_path):

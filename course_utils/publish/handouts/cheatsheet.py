@@ -1,17 +1,23 @@
 """The cheat sheet: one page with the window, the order inside it, what is exact, and the auditor's rules."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from course_utils.audit.rules import RULES
-from course_utils.publish.handouts.cells import HandoutError, Notebook
+from course_utils.publish import PublishError
 from course_utils.publish.handouts.editions import div, verbatim
+from course_utils.publish.handouts.parts import Table, take_apart
 from course_utils.publish.handouts.press import TEMPLATES
+from course_utils.publish.notebook import Notebook
 
 TITLE, EDITION, TEMPLATE = "Gradient accumulation and zeroing, on one page", "Cheat sheet", "cheatsheet"
 
 
 def markdown(notebooks: dict[str, Notebook]) -> str:
-    """The page, with the table of notebook 04 and the auditor's rules filled in."""
+    """The page, with the table of notebook 04 and the auditor's rules filled in.
+
+    Raises:
+        PublishError: If notebook 04 displays no table.
+    """
     page = (TEMPLATES / "cheatsheet.md").read_text(encoding="utf-8")
     decisions = _table(("you have", "loss / N", "do this"), _decisions(notebooks))
     rules = _table(("rule", "symptom", "fix"), _rules())
@@ -20,16 +26,16 @@ def markdown(notebooks: dict[str, Notebook]) -> str:
     )
 
 
-def _table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [header, ("---",) * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _decisions(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str, str]]:
     """The rows of notebook 04's table: its case, whether the plain division is exact, and what to do."""
-    tables = [part for part in getattr(notebooks.get("04_exactness"), "parts", []) if part.kind == "table"]
+    tables = take_apart(notebooks["04_exactness"]).of(Table) if "04_exactness" in notebooks else []
     if not tables:
-        raise HandoutError("the cheat sheet needs the table of what is exact, which 04_exactness displays")
+        raise PublishError("the cheat sheet needs the table of what is exact, which 04_exactness displays")
     for case, divided, advice, *_ in tables[0].rows[1:]:
         yield verbatim(case), verbatim(divided.split(",")[0]), verbatim(advice)
 

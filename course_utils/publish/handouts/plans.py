@@ -1,11 +1,15 @@
-"""Workshop plans: half a day and a full day, minute by minute, from the minutes that the notebooks' sections take."""
+"""Workshop plans: half a day and a full day, minute by minute, from the minutes that the notebooks' sections take.
+
+A plan says what is visited; how long it takes is computed.
+"""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from course_utils.publish.handouts.cells import HandoutError, Notebook
-from course_utils.publish.handouts.editions import div, section, verbatim
+from course_utils.publish import PublishError
+from course_utils.publish.handouts.editions import div, verbatim
+from course_utils.publish.notebook import Notebook, section_of
 
 TITLE, EDITION, TEMPLATE = "Workshop plans", "For the instructor", "handout"
 
@@ -30,7 +34,6 @@ class Plan:
     title: str
     aim: str
     start: str
-    minutes: int
     items: tuple[Visit | Pause, ...]
 
 
@@ -48,12 +51,11 @@ PLANS = (
         "For people who train with PyTorch and have never looked at `.grad`. At the end everybody has written a loop "
         "that accumulates any data exactly.",
         "9:00",
-        210,
         (
             Pause("Arrival, set-up, who is here", 10),
-            Visit("00_start", _START, "does the machine of everybody work?"),
+            Visit("00_start", _START, "does everybody's machine work?"),
             Visit("01_gradients", (_BEGIN, *_steps(1, 4, 5, 8), _SEE), "why PyTorch adds"),
-            Visit("02_zeroing", (_BEGIN, *_steps(1, 3, 5, 7), _SEE, _TURN, _END), "the one right gap"),
+            Visit("02_zeroing", (_BEGIN, *_steps(1, 3, 5, 7), _SEE, _TURN, _END), "where zeroing belongs"),
             Pause("Break", 15),
             Visit("02b_forgetting", (_BEGIN, *_steps(3, 4), _SEE), "the bug has an exact name"),
             Visit(
@@ -71,12 +73,11 @@ PLANS = (
         "As above, and from there to tokens, mixed precision and the clinic. At the end everybody has audited a "
         "script, if possible one of their own.",
         "9:00",
-        450,
         (
             Pause("Arrival, set-up, who is here", 10),
-            Visit("00_start", _START, "does the machine of everybody work?"),
+            Visit("00_start", _START, "does everybody's machine work?"),
             Visit("01_gradients", (_BEGIN, *_steps(1, 4, 5, 6, 7, 8), _SEE), "why PyTorch adds"),
-            Visit("02_zeroing", (_BEGIN, *_steps(1, 2, 3, 4, 5, 6, 7), _SEE, _TURN, _END), "the one right gap"),
+            Visit("02_zeroing", (_BEGIN, *_steps(1, 2, 3, 4, 5, 6, 7), _SEE, _TURN, _END), "where zeroing belongs"),
             Pause("Break", 15),
             Visit("02b_forgetting", (_BEGIN, *_steps(3, 4, 7, 8), _SEE), "the bug has an exact name"),
             Visit("03_accumulation", (_BEGIN, *_steps(1, 2, 3, 4, 5, 7, 8), _SEE, _TURN, _END), "the large batch"),
@@ -97,7 +98,11 @@ PLANS = (
 
 
 def markdown(notebooks: dict[str, Notebook]) -> str:
-    """Both plans. **Raises:** `HandoutError` if a plan names what no notebook has, or does not add up."""
+    """Both plans.
+
+    Raises:
+        PublishError: If a plan visits a section that its notebook does not have.
+    """
     first, *others = [list(_plan(plan, notebooks)) for plan in PLANS]
     return "\n\n".join([f"# {TITLE}", *first, *(div("plan", *plan) for plan in others)])
 
@@ -114,20 +119,17 @@ def _sections(visit: Visit, notebooks: dict[str, Notebook]) -> dict[str, int]:
     sections = notebooks[visit.notebook].sections if visit.notebook in notebooks else {}
     for name in visit.sections:
         if name not in sections:
-            raise HandoutError(f"a plan visits the section {name!r} of {visit.notebook}, which has {list(sections)}")
+            raise PublishError(f"a plan visits the section {name!r} of {visit.notebook}, which has {list(sections)}")
     return sections
 
 
 def _headings(notebook: Notebook) -> dict[str, str]:
     """The question that each step asks."""
-    prose = "\n".join(part.text for part in notebook.parts if part.kind == "prose")
-    return {section(heading): heading for heading in re.findall(r"^## (Step .+)$", prose, flags=re.M)}
+    return {section_of(heading): heading for heading in re.findall(r"^## (Step .+)$", notebook.prose, flags=re.M)}
 
 
 def _plan(plan: Plan, notebooks: dict[str, Notebook]) -> Iterator[str]:
     total = sum(minutes_of(item, notebooks) for item in plan.items)
-    if total != plan.minutes:
-        raise HandoutError(f"the plan {plan.title!r} takes {total} minutes, not the {plan.minutes} that it promises")
     hour, minute = map(int, plan.start.split(":"))
     clock = 60 * hour + minute
     rows = ["| from | to | min | what |", "| ---: | ---: | ---: | --- |"]
@@ -142,7 +144,7 @@ def _plan(plan: Plan, notebooks: dict[str, Notebook]) -> Iterator[str]:
             what = headings.get(name, name)
             rows.append(f"| {_time(clock)} | {_time(clock + sections[name])} | {sections[name]} | {what} |")
             clock += sections[name]
-    yield f"## {plan.title}: {_duration(plan.minutes)}"
+    yield f"## {plan.title}: {_duration(total)}"
     yield plan.aim
     yield div("timetable", "\n".join(rows))
     skip = "**What to skip.** " + _skipped(plan, notebooks)

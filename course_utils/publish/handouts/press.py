@@ -1,4 +1,4 @@
-"""Markdown into PDF (pandoc, Typst) and HTML (pandoc). Same input, same bytes."""
+"""Markdown into PDF, with pandoc and Typst. Same input, same bytes."""
 
 import json
 import re
@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from course_utils.publish import PublishError
 from course_utils.publish.handouts.breaks import groups
-from course_utils.publish.handouts.cells import HandoutError
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAPERS = ("a4", "letter")
@@ -23,17 +23,33 @@ _DIALECT = "commonmark+attributes+bracketed_spans+fenced_divs+pipe_tables+raw_at
 
 
 def require_tools() -> None:
-    """**Raises:** `HandoutError` if pandoc or Typst is not installed."""
+    """Checks that the tools are there.
+
+    Raises:
+        PublishError: If pandoc or Typst is not installed.
+    """
     missing = [name for name in ("pypandoc", "typst") if find_spec(name) is None]
     if missing:
-        raise HandoutError(f"{' and '.join(missing)} not found; {_INSTALL}")
+        raise PublishError(f"{' and '.join(missing)} not found; {_INSTALL}")
 
 
 def pdf(text: str, figures: dict[str, bytes], title: str, edition: str, paper: str, template: str = "handout") -> bytes:
-    """The text as a PDF. **Raises:** `HandoutError` if pandoc or Typst refuses it."""
+    """The text as a PDF.
+
+    Args:
+        text: Markdown.
+        figures: PNG files by the names that the text calls them by.
+        title: For the head of each page.
+        edition: For the head of each page.
+        paper: "a4" or "letter".
+        template: "handout" or "cheatsheet".
+
+    Raises:
+        PublishError: If pandoc or Typst refuses it.
+    """
     import typst
 
-    body = _pandoc(text, "--to=typst-smart", f"--lua-filter={TEMPLATES / 'print.lua'}", "--wrap=none")
+    body = typst_of(text)
     body = _with_groups(body, ROOM[template][paper])
     head = (
         f'#import "{template}.typ": *\n'
@@ -48,30 +64,21 @@ def pdf(text: str, figures: dict[str, bytes], title: str, edition: str, paper: s
         try:
             return typst.compile(Path(folder, "main.typ"), root=folder, ignore_system_fonts=True, timestamp=0)
         except typst.TypstError as problem:
-            raise HandoutError(f"{title}: Typst says: {problem}") from problem
+            raise PublishError(f"{title}: Typst says: {problem}") from problem
 
 
-def html(text: str, figures: dict[str, bytes], title: str) -> bytes:
-    """The text as one HTML file that needs no other. **Raises:** `HandoutError` if pandoc refuses it."""
-    with TemporaryDirectory() as folder:
-        for name, png in figures.items():
-            Path(folder, name).write_bytes(png)
-        options = ["--to=html5", "--standalone", "--embed-resources", "--mathml", "--wrap=none"]
-        options += [f"--metadata=pagetitle:{title}", "--metadata=lang:en", f"--css={TEMPLATES / 'screen.css'}"]
-        options += ["--syntax-highlighting=monochrome", f"--resource-path={folder}"]
-        return _pandoc(text, *options, f"--lua-filter={TEMPLATES / 'screen.lua'}").encode("utf-8")
-
-
-def _pandoc(text: str, *options: str) -> str:
+def typst_of(text: str) -> str:
+    """Markdown as Typst's markup."""
     import pypandoc
 
+    options = ["--to=typst-smart", f"--lua-filter={TEMPLATES / 'print.lua'}", "--wrap=none"]
     try:
         command = [pypandoc.get_pandoc_path(), f"--from={_DIALECT}", *options]
         run = subprocess.run(command, input=text.encode("utf-8"), capture_output=True, check=False)
     except OSError as problem:  # pypandoc without its pandoc
-        raise HandoutError(f"pandoc cannot be run ({problem}); {_INSTALL}") from problem
+        raise PublishError(f"pandoc cannot be run ({problem}); {_INSTALL}") from problem
     if run.returncode:
-        raise HandoutError(f"pandoc says: {run.stderr.decode('utf-8', 'replace').strip()}")
+        raise PublishError(f"pandoc says: {run.stderr.decode('utf-8', 'replace').strip()}")
     return run.stdout.decode("utf-8").replace("\r\n", "\n")
 
 

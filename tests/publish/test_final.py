@@ -1,19 +1,17 @@
 """The final test: every notebook in each, every belief and every card over the seeds, on the screen and on paper."""
 
-import csv
-import io
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import IPython.display
 import pytest
 from ipywidgets import Button, Checkbox, RadioButtons
 
-from course_utils import data
-from course_utils.practice import final
-from course_utils.practice.final import (
+from course_utils.practice.display import COURSE
+from course_utils.publish import PublishError, final, notebook
+from course_utils.publish.facts import read_facts
+from course_utils.publish.final import (
     NOT,
     NUMBER,
     TRUE,
@@ -26,7 +24,8 @@ from course_utils.practice.final import (
     read_cards,
 )
 
-NOTEBOOKS = {path.stem for path in (Path(final.__file__).parents[2] / "notebooks").glob("*.ipynb")}
+CARDS = read_cards()
+NOTEBOOKS = CARDS.keys()
 ROUND = 80  # seeds within which every question has had its turn
 
 
@@ -36,17 +35,22 @@ def drawn():
 
 
 def test_every_test_has_20_different_questions_and_every_notebook(drawn):
-    assert len(NOTEBOOKS) <= NUMBER
     for seed, questions in drawn.items():
         assert len(set(questions)) == len(questions) == NUMBER, seed
         assert {question.notebook for question in questions} == NOTEBOOKS
 
 
+def test_a_course_of_more_notebooks_than_questions_has_a_question_from_each(monkeypatch):
+    many = {f"{number:02}_notebook": [("Why?", f"Because of {number}.")] for number in range(NUMBER + 5)}
+    monkeypatch.setattr(final, "read_cards", lambda: many)
+    monkeypatch.setattr(final, "read_facts", dict)
+    assert sorted(question.notebook for question in draw(1)) == list(many)
+
+
 def test_over_the_seeds_every_belief_and_every_card_has_its_turn(drawn):
     asked = {(question.notebook, question.text) for questions in drawn.values() for question in questions}
-    rows = csv.DictReader(io.StringIO(data.read("claims.csv").decode("utf-8")))
-    beliefs = {(row["notebook"], row["belief"]) for row in rows if row["notebook"] in NOTEBOOKS}
-    cards = {(name, card[0]) for name, cards in read_cards().items() for card in cards}
+    beliefs = {(fact.notebook, fact.belief) for fact in read_facts().values() if fact.notebook in NOTEBOOKS}
+    cards = {(name, card[0]) for name, cards in CARDS.items() for card in cards}
     assert len(beliefs) > 100
     assert len(cards) > 100
     assert not (beliefs | cards) - asked
@@ -68,13 +72,13 @@ def test_a_seed_always_draws_the_same_test_and_another_seed_another():
 
 
 def test_a_statement_is_called_true_only_if_its_verdict_is_or_it_is_the_corrected_one(drawn):
-    rows = {row["belief"]: row for row in csv.DictReader(io.StringIO(data.read("claims.csv").decode("utf-8")))}
+    facts = {fact.belief: fact for fact in read_facts().values()}
     for question in (question for questions in drawn.values() for question in questions):
         if question.true is not None:
-            row = rows.get(question.text)
-            assert question.true == (row is None or row["verdict"] == "true")
+            fact = facts.get(question.text)
+            assert question.true == (fact is None or fact.verdict == "true")
             assert question.answer.startswith("True as it stands. " if question.true else "Not as it stands. ")
-            assert row is None or question.answer.endswith(row["statement"])
+            assert fact is None or question.answer.endswith(fact.statement)
 
 
 def test_a_choice_is_right_if_it_is_what_the_statement_is():
@@ -95,6 +99,7 @@ def test_on_the_screen_the_score_counts_and_corrects(monkeypatch):
     (box,), (bundle,) = boxes, bundles
     assert bundle["text/html"].count("<details") == NUMBER
     assert bundle["text/plain"] == as_text(draw(3), 3)
+    assert bundle[COURSE] == {"kind": "final-test"}
     *rows, button, total = box.children
     assert isinstance(button, Button)
     choices = [row for row in rows if isinstance(row, RadioButtons | Checkbox)]
@@ -129,17 +134,18 @@ def test_the_command_prints_the_test_of_its_seed():
     assert run.stdout.count("\n") == 2 * NUMBER + 7
 
 
-def test_without_notebooks_the_error_says_what_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr(final, "__file__", str(tmp_path / "course_utils" / "final.py"))
-    with pytest.raises(data.DataError, match="drawn from the cards of the notebooks"):
+def test_without_notebooks_the_error_says_what_is_missing(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(notebook, "folder", lambda: tmp_path)
+    with pytest.raises(PublishError, match=f"there are no notebooks in {tmp_path}"):
         read_cards()
+    assert final.main([]) == 2
+    assert "final: there are no notebooks in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(NOTEBOOKS))
-def test_every_card_can_be_asked_by_itself(name):
-    cards = read_cards()[name]
-    assert cards or name == "00_start"
-    for question, answer in cards:
+def test_every_card_makes_sense_on_its_own(name):
+    assert CARDS[name] or name == "00_start"
+    for question, answer in CARDS[name]:
         assert answer
         leans_on_another = re.search(r"^(And|But) |^[^,]*\b(that|it)\?$|^\w+( else)? (does|is|can) it\b", question)
         assert not leans_on_another, question

@@ -1,27 +1,28 @@
-"""The final test: 20 questions from the whole course, drawn by a seed; `python -m course_utils.final --seed 1`.
+"""The final test: questions from the whole course, drawn by a seed; `python -m course_utils.final --seed 1`.
 
-Half of them are statements to be called true or not, from the beliefs and facts of `data/claims.csv`; half are cards
+Half of them are statements to be called true or not, from the facts and from what is believed instead; half are cards
 from the ends of the notebooks. Every notebook is in every test. Consecutive seeds go round all beliefs and all cards.
 """
 
 import argparse
-import ast
-import csv
-import io
 import json
 import random
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 
 from course_utils import data
 from course_utils.practice.display import ASK, RIGHT, WRONG, as_static, box, folded, show_widget
+from course_utils.publish import PublishError
+from course_utils.publish.facts import read_facts
+from course_utils.publish.notebook import read_notebooks
 
-NUMBER = 20
+NUMBER = 20  # questions; more where the course has more notebooks
 SHORT = 160  # characters; a long statement gives away that it is true
 TRUE, NOT = "true as it stands", "not true as it stands"
+_TASK = f"Is each statement {TRUE}? If not, correct it."
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,14 @@ class Question:
 
 
 def final_test(seed: int = 1) -> None:
-    """Shows the test of a seed: with widgets and a score where a kernel is live, else with answers that unfold."""
+    """Shows the test of a seed: with widgets and a score where a kernel is live, otherwise with answers that unfold.
+
+    Args:
+        seed: Any whole number.
+
+    Raises:
+        PublishError: If the notebooks, whose cards it asks, are not there.
+    """
     from ipywidgets import HTML, Button, Checkbox, Layout, RadioButtons, VBox
 
     questions = draw(seed)
@@ -61,8 +69,9 @@ def final_test(seed: int = 1) -> None:
         total.value = box(ASK, f"{sum(right)} of {len(right)} right.")
 
     button.on_click(score)
-    static = "".join(folded(f"{number}. {q.text}", q.answer) for number, q in enumerate(questions, 1))
-    show_widget(VBox([*rows, button, total]), as_static(static, as_text(questions, seed)))
+    html = "".join(folded(f"{number}. {q.text}", q.answer) for number, q in enumerate(questions, 1))
+    static = as_static(html, as_text(questions, seed), {"kind": "final-test"})
+    show_widget(VBox([*rows, button, total]), static)
 
 
 def is_right(question: Question, value: str | bool | None) -> bool:
@@ -77,7 +86,14 @@ def is_right(question: Question, value: str | bool | None) -> bool:
 
 
 def draw(seed: int) -> list[Question]:
-    """The questions of one test, in a random order."""
+    """The questions of one test, in a random order.
+
+    Args:
+        seed: Any whole number.
+
+    Returns:
+        One question from each notebook and, up to `NUMBER`, a second one from some, of the other kind.
+    """
     statements, cards = _statements(), _cards()
     notebooks = sorted(cards)
     extra = max(0, NUMBER - len(notebooks))
@@ -89,12 +105,12 @@ def draw(seed: int) -> list[Question]:
             kinds.reverse()
         kinds = [kind for kind in kinds if kind]
         questions += [_turn(kind, seed // 2, name) for kind in kinds[: 2 if name in second else 1]]
-    for name in notebooks:  # where a notebook has but one kind
+    for name in notebooks:  # instead of those of `second` that have one kind only
         if len(questions) < NUMBER and name not in second and statements.get(name) and cards[name]:
             kind = cards[name] if (seed + notebooks.index(name)) % 2 == 0 else statements[name]
             questions.append(_turn(kind, seed // 2, name))
     random.Random(seed).shuffle(questions)
-    return questions[:NUMBER]
+    return questions
 
 
 def _turn(kind: Sequence[Question], turn: int, name: str) -> Question:
@@ -103,49 +119,38 @@ def _turn(kind: Sequence[Question], turn: int, name: str) -> Question:
 
 
 def _statements() -> dict[str, list[Question]]:
-    """For each notebook its facts: as each is believed and, where that is wrong and the fact is short, as it is."""
+    """By notebook: each fact as it is believed and, where that is wrong and the fact is short, as it is."""
     found: dict[str, list[Question]] = {}
-    for row in csv.DictReader(io.StringIO(data.read("claims.csv").decode("utf-8"))):
-        first = re.split(r"(?<=[.])\s+(?=[A-Z])", row["statement"])[0]
-        holds = row["verdict"] == "true"
-        for text, true in ((row["belief"], holds), (first, True)):
+    for fact in read_facts().values():
+        first = re.split(r"(?<=[.])\s+(?=[A-Z])", fact.statement)[0]
+        holds = fact.verdict == "true"
+        for text, true in ((fact.belief, holds), (first, True)):
             if text == first and (holds or len(first) > SHORT):
                 continue
-            answer = f"{'True' if true else 'Not'} as it stands. {row['statement']}"
-            found.setdefault(row["notebook"], []).append(Question(row["notebook"], text, answer, true))
+            answer = f"{'True' if true else 'Not'} as it stands. {fact.statement}"
+            found.setdefault(fact.notebook, []).append(Question(fact.notebook, text, answer, true))
     return found
 
 
 def _cards() -> dict[str, list[Question]]:
-    """For each notebook its cards, from the notebooks beside the package or from the package itself."""
+    """By notebook: its cards, which an edition for Colab carries with it."""
     packed = data.folder() / "cards.json"
     cards = json.loads(packed.read_text(encoding="utf-8")) if packed.is_file() else read_cards()
     return {name: [Question(name, *card) for card in pairs] for name, pairs in cards.items()}
 
 
-def read_cards() -> dict[str, list[list[str]]]:
-    """The cards of every notebook, read from its cell that calls `recall`.
+def read_cards() -> dict[str, list[tuple[str, str]]]:
+    """The cards of every notebook.
 
-    **Raises:** `DataError` if the folder of notebooks is not there.
+    Raises:
+        PublishError: If there are no notebooks.
     """
-    folder = Path(__file__).parents[2] / "notebooks"
-    paths = sorted(folder.glob("*.ipynb"))
-    if not paths:
-        raise data.DataError(f"the final test is drawn from the cards of the notebooks, and there are none in {folder}")
-    return {path.stem: list(_in_notebook(path)) for path in paths}
-
-
-def _in_notebook(path: Path):
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "code" and source.startswith("recall("):
-            call = ast.parse(source).body[0].value
-            yield from (list(ast.literal_eval(card)) for card in call.args)
+    return {name: notebook.cards for name, notebook in read_notebooks().items()}
 
 
 def as_text(questions: Sequence[Question], seed: int) -> str:
     """The test for paper, in Markdown: the questions, then, apart from them, the answers."""
-    lines = [f"# Final test {seed}", "", f"Of a statement: is it {TRUE}? If not, correct it.", ""]
+    lines = [f"# Final test {seed}", "", _TASK, ""]
     lines += [f"{number}. {_asked(q)}" for number, q in enumerate(questions, 1)]
     lines += ["", f"# Answers to final test {seed}", ""]
     lines += [f"{number}. {q.answer} ({q.notebook})" for number, q in enumerate(questions, 1)]
@@ -159,7 +164,7 @@ def as_html(questions: Sequence[Question], seed: int) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>Final test {seed}</title><style>li {{margin-bottom: 1em}}</style></head><body>"
-        f"<h1>Final test {seed}</h1><p>Of a statement: is it {TRUE}? If not, correct it.</p><ol>{asked}</ol>"
+        f"<h1>Final test {seed}</h1><p>{_TASK}</p><ol>{asked}</ol>"
         f'<h1 style="break-before: page">Answers to final test {seed}</h1><ol>{answers}</ol></body></html>\n'
     )
 
@@ -168,13 +173,19 @@ def _asked(question: Question) -> str:
     return question.text if question.true is None else f"Statement: {question.text}"
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m course_utils.final", description="Prints a final test.")
     parser.add_argument("--seed", type=int, default=1, help="which test (default 1)")
-    parser.add_argument("--html", action="store_true", help="as HTML, for printing, in place of Markdown")
+    parser.add_argument("--html", action="store_true", help="as HTML, for printing, instead of Markdown")
     options = parser.parse_args(arguments)
-    print((as_html if options.html else as_text)(draw(options.seed), options.seed))
+    try:
+        questions = draw(options.seed)
+    except PublishError as problem:
+        print(f"final: {problem}", file=sys.stderr)
+        return 2
+    print((as_html if options.html else as_text)(questions, options.seed))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""The facts that the course teaches, a TOML file per notebook in `data/facts`. Only this module reads them.
+
+A table's name is the fact's id, which tags the cell that shows it (`claim:ID`). `falsifier` says how to make the fact
+false: `breakage` names an entry of tests/breakages.py, or `new` replaces `old` in the cell; the cell must then fail.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_utils import data
+from course_utils.publish import PublishError
+
+BASES = ("executed", "recorded", "cited", "derived")
+VERDICTS = ("true", "true-if", "imprecise", "wrong", "outdated", "missing")
+
+
+@dataclass(frozen=True)
+class Breakage:
+    """Something to break in PyTorch or in the package, by its name in tests/breakages.py."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change to the source of the fact's cell."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A statement of the course, what is commonly believed instead, and how far to trust either.
+
+    Args:
+        id: Its name, as in the tag of its cell.
+        notebook: The notebook that shows it, such as "02_zeroing".
+        statement: What holds, with its scope.
+        belief: What people say.
+        verdict: What the belief is; one of `VERDICTS`.
+        basis: What the statement rests on; one of `BASES`. It may say "measured" only if that is "executed".
+        covers: Which claims of the common sources it settles.
+        falsifier: What makes its cell fail. None only if the cell does not measure the fact.
+    """
+
+    id: str
+    notebook: str
+    statement: str
+    belief: str
+    verdict: str
+    basis: str
+    covers: tuple[str, ...]
+    falsifier: Breakage | Edit | None
+
+    def __post_init__(self):
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
+        if self.basis not in BASES:
+            raise ValueError(f"basis must be one of {', '.join(BASES)}, got {self.basis!r}")
+        if self.basis != "executed" and "measured" in self.statement.lower():
+            raise ValueError(f'only an executed fact may say "measured", and this one is {self.basis}')
+        if self.basis == "executed" and self.falsifier is None:
+            raise ValueError("an executed fact needs a falsifier")
+
+
+def read_facts() -> dict[str, Fact]:
+    """All facts by id, notebook by notebook.
+
+    Raises:
+        PublishError: If there are none, a file is no TOML, or a fact is incomplete or has the id of another.
+    """
+    found: dict[str, Fact] = {}
+    paths = sorted((data.folder() / "facts").glob("*.toml"))
+    if not paths:
+        raise PublishError(f"there are no facts in {data.folder() / 'facts'}")
+    for path in paths:
+        for name, table in _tables(path).items():
+            if name in found:
+                raise PublishError(f"{path}: {name}: the id is taken by a fact of {found[name].notebook}")
+            try:
+                found[name] = _fact(name, path.stem, table)
+            except (AttributeError, TypeError, ValueError) as problem:
+                raise PublishError(f"{path}: {name}: {problem}") from problem
+    return found
+
+
+def _tables(path: Path) -> dict[str, dict]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise PublishError(f"{path} cannot be read as TOML: {problem}") from problem
+
+
+def _fact(name: str, notebook: str, table: dict) -> Fact:
+    required = {"statement", "belief", "verdict", "basis", "covers"}
+    if not required <= table.keys() <= required | {"falsifier"}:
+        raise ValueError(f"expected {', '.join(sorted(required))} and falsifier, got {', '.join(sorted(table))}")
+    falsifier = _falsifier(table["falsifier"]) if "falsifier" in table else None
+    return Fact(name, notebook, **table | {"covers": tuple(table["covers"]), "falsifier": falsifier})
+
+
+def _falsifier(table: dict[str, str]) -> Breakage | Edit:
+    match table:
+        case {"breakage": str(name), **rest} if not rest:
+            return Breakage(name)
+        case {"old": str(old), "new": str(new), **rest} if not rest:
+            return Edit(old, new)
+    raise ValueError(f"falsifier must hold `breakage`, or `old` and `new`, got {table}")

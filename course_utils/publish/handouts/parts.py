@@ -1,0 +1,264 @@
+"""A notebook as a list of parts: prose, code, predictions, exercises. The editions decide what to print of them."""
+
+import ast
+import base64
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import unescape
+
+from nbformat import NotebookNode
+
+from course_utils.publish import PublishError
+from course_utils.publish.notebook import Notebook, as_course, claims, is_folded, tags, text_of
+
+
+@dataclass
+class Prose:
+    text: str
+
+
+@dataclass
+class Code:
+    source: str
+    spoiler: bool  # its outputs are folded in the notebook: they answer a prediction
+
+
+@dataclass
+class Output:
+    text: str
+    spoiler: bool
+
+
+@dataclass
+class Table:
+    html: str
+    rows: list[list[str]]  # the header first
+    spoiler: bool
+
+
+@dataclass
+class Figure:
+    caption: str
+    png: bytes
+    inches: float
+    spoiler: bool
+
+
+@dataclass
+class OnScreen:
+    """What only the screen shows, in a sentence."""
+
+    text: str
+
+
+@dataclass
+class Prediction:
+    number: int
+    question: str
+    options: list[str]
+    answer: str = ""
+
+
+@dataclass
+class Measured:
+    prediction: Prediction
+
+
+@dataclass
+class Exercise:
+    source: str
+    lines: int = 0  # to leave on paper
+
+
+@dataclass
+class Hints:
+    pairs: list[tuple[str, str]]  # symptom, hint
+
+
+@dataclass
+class Solution:
+    source: str
+    verdict: str
+
+
+@dataclass
+class Cards:
+    pairs: list[tuple[str, str]]  # question, answer
+
+
+@dataclass
+class Claim:
+    id: str
+
+
+Part = (
+    Prose | Code | Output | Table | Figure | OnScreen | Prediction | Measured | Exercise | Hints | Solution
+    | Cards | Claim
+)  # fmt: skip
+
+
+@dataclass
+class Handout:
+    notebook: Notebook
+    parts: list[Part]
+
+    def of(self, kind: type) -> list:
+        """The parts of one kind."""
+        return [part for part in self.parts if isinstance(part, kind)]
+
+
+def take_apart(notebook: Notebook) -> Handout:
+    """The parts of an executed notebook, in order.
+
+    Args:
+        notebook: One of the course.
+
+    Raises:
+        PublishError: If it was not executed, holds an error, or asks for a prediction that it never reveals.
+    """
+    _refuse_errors(notebook)
+    reader = _Reader(notebook)
+    handout = Handout(notebook, [part for cell in notebook.for_learners for part in reader.parts(cell)])
+    for prediction in handout.of(Prediction):
+        if not prediction.answer:
+            raise PublishError(f"{notebook.path}: the prediction {prediction.question!r} is never revealed")
+    for exercise, solution in zip(handout.of(Exercise), handout.of(Solution), strict=False):
+        exercise.lines = len(solution.source.splitlines()) + 3
+    return handout
+
+
+def _refuse_errors(notebook: Notebook) -> None:
+    for place, cell in enumerate(notebook.cells, start=1):
+        where = f"{notebook.path}: cell {place}"
+        if cell.cell_type == "code" and cell.execution_count is None:
+            raise PublishError(f"{where} has not been run; run the notebook first: tests/execute.py {notebook.path}")
+        for output in cell.get("outputs", []):
+            if output.output_type == "error":
+                what = f"{output.get('ename')}: {output.get('evalue')}"
+                raise PublishError(f"{where} ends in an error ({what}); fix it and run the notebook again")
+
+
+class _Reader:
+    """Reads a notebook from the top. It remembers the predictions, and whether this section has a figure yet."""
+
+    def __init__(self, notebook: Notebook):
+        self.notebook = notebook
+        self.asked: list[Prediction] = []
+        self.drawn = False
+
+    def parts(self, cell: NotebookNode) -> list[Part]:
+        if cell.cell_type == "markdown":
+            self.drawn &= not re.search(r"^## ", cell.source, flags=re.M)
+            return list(_prose(cell.source))
+        if cell.source.startswith("# Set-up"):  # it is the same in every notebook, so that once is enough
+            return [Code(cell.source, spoiler=False)] if self.notebook.name.startswith("00") else []
+        verdicts = [text_of(output) for output in cell.outputs if as_course(output).get("kind") == "verdict"]
+        if "solution" in tags(cell):
+            return [Solution(cell.source, "\n".join(verdicts))]
+        outputs = [part for output in cell.outputs for part in self.output(output, is_folded(cell, "outputs"))]
+        if any(isinstance(part, Cards) for part in outputs):  # without the line of progress below them
+            outputs = [part for part in outputs if not isinstance(part, OnScreen)]
+        return [*_source(cell, verdicts, outputs), *outputs, *map(Claim, claims(cell))]
+
+    def output(self, output: NotebookNode, spoiler: bool) -> Iterator[Part]:
+        match as_course(output):
+            case {"kind": "prediction", "question": question, "options": options}:
+                self.asked.append(Prediction(len(self.asked) + 1, question, options))
+                yield self.asked[-1]
+            case {"kind": "reveal", "question": question, "measured": measured}:
+                yield Measured(self.answered(question, measured))
+            case {"kind": "cards", "cards": cards}:
+                yield Cards([(question, answer) for question, answer in cards])
+            case {"kind": "explore", "controls": controls}:
+                if not self.drawn and "image/png" in output.data:
+                    yield self.figure(output, "The sliders at their first values.", spoiler)
+                yield OnScreen(f"On screen. Sliders: {'; '.join(map(_range, controls))}.")
+            case {"kind": "score"}:
+                yield OnScreen("On screen. A line that counts what you have answered.")
+            case {"kind": "final-test"}:
+                yield OnScreen("On screen. The questions of the test; run the cell again with another seed for others.")
+            case {"kind": "verdict"}:
+                return  # it belongs to the exercise
+            case _:
+                yield from self.plain(output, spoiler)
+
+    def answered(self, question: str, measured: str) -> Prediction:
+        for prediction in self.asked:
+            if prediction.question == question and not prediction.answer:
+                prediction.answer = measured
+                return prediction
+        raise PublishError(f"{self.notebook.path}: {measured!r} is revealed, but {question!r} is no open prediction")
+
+    def plain(self, output: NotebookNode, spoiler: bool) -> Iterator[Part]:
+        """What the code itself shows: a figure, a table or text."""
+        text, html = text_of(output), output.get("data", {}).get("text/html", "")
+        if "image/png" in output.get("data", {}):
+            yield self.figure(output, output.metadata["image/png"]["alt"], spoiler)
+        elif "<table" in html:
+            rows = [line.split(" | ") for line in text.splitlines() if " | " in line]
+            yield Table(html, rows, spoiler)
+        elif text:
+            yield Output(text, spoiler)
+
+    def figure(self, output: NotebookNode, caption: str, spoiler: bool) -> Figure:
+        self.drawn = True
+        inches = output.metadata["image/png"]["width"] / 100
+        return Figure(caption, base64.b64decode(output.data["image/png"]), inches, spoiler)
+
+
+def _source(cell: NotebookNode, verdicts: list[str], outputs: list[Part]) -> Iterator[Part]:
+    """What paper shows of a cell's code."""
+    if verdicts:
+        yield Exercise(cell.source)
+    elif is_folded(cell, "source") and not outputs:
+        what = re.match(r"# (.+)", cell.source)
+        yield OnScreen(f"Folded in the notebook: {what[1] if what else 'a cell of code.'}")
+    elif not is_folded(cell, "source") and not _only_predicts(cell.source):
+        yield Code(cell.source, is_folded(cell, "outputs"))
+
+
+def _only_predicts(source: str) -> bool:
+    """Whether a cell does nothing but ask: its code says no more than its boxes."""
+    statements = ast.parse(source).body
+    calls = [node for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    names = [call.func.id for call in calls if isinstance(call.func, ast.Name)]
+    return all(isinstance(statement, ast.Assign) for statement in statements) and set(names) == {"predict"}
+
+
+def _prose(source: str) -> Iterator[Part]:
+    """Prose, with the hints that it holds taken out of their folds."""
+    hints: list[tuple[str, str]] = []
+    for piece in re.split(r"(<details>.*?</details>)", source, flags=re.S):
+        if hint := re.match(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", piece, flags=re.S):
+            hints.append((_markdown(hint[1]), _markdown(hint[2])))
+        elif piece.strip():
+            if hints:
+                yield Hints(hints)
+                hints = []
+            yield Prose(piece.strip())
+    if hints:
+        yield Hints(hints)
+
+
+def _markdown(html: str) -> str:
+    """The few HTML tags that stand in hints, as Markdown.
+
+    >>> _markdown('Is <code>weight</code> in it? See <a href="03b_windows.ipynb">03b</a>.')
+    'Is `weight` in it? See [03b](03b_windows.ipynb).'
+    """
+    html = re.sub(r"<code>(.*?)</code>", r"`\1`", html, flags=re.S)
+    html = re.sub(r'<a href="(.*?)">(.*?)</a>', r"[\2](\1)", html, flags=re.S)
+    return unescape(html).strip()
+
+
+def _range(control: dict) -> str:
+    """What a slider, or a list to choose from, offers.
+
+    >>> _range({"name": "n", "values": [4, 1, 2]}), _range({"name": "loss", "values": ["mean", "sum"]})
+    ('n from 1 to 4', 'loss mean / sum')
+    """
+    name, values = control["name"], control["values"]
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return f"{name} from {min(values)} to {max(values)}"
+    return f"{name} {' / '.join(map(str, values))}"
