@@ -14,7 +14,7 @@ from course_utils.observe import record
 
 _LATER = {  # these need matplotlib or ipywidgets: imported when they are first used
     "ledger": "plots",
-    "show": "plots",
+    "show": "practice.display",
     "predict": "practice",
     "check": "practice",
     "recall": "practice",

@@ -45,7 +45,11 @@ def mutants(function: Callable) -> Iterator[tuple[str, Callable]]:
             if source not in seen:
                 seen.add(source)
                 namespace = dict(function.__globals__)
-                exec(compile(mutant, f"<{change}>", "exec"), namespace)
+                try:
+                    code = compile(mutant, f"<{change}>", "exec")
+                except SyntaxError:  # a `continue` that has left its loop
+                    continue
+                exec(code, namespace)
                 yield f"{change}:\n{source}", namespace[function.__name__]
 
 
@@ -55,7 +59,7 @@ def _edits(node: ast.AST) -> Iterator[tuple[str, Callable]]:
             yield "a statement deleted", lambda n, i=i: _put(n.body, i, [])
             if isinstance(child, ast.AugAssign):
                 plain = ast.Assign([child.target], child.value)
-                yield "assigned in place of added", lambda n, i=i, plain=plain: _put(n.body, i, [plain])
+                yield "assigned instead of added", lambda n, i=i, plain=plain: _put(n.body, i, [plain])
             if i:
                 yield "two neighbours swapped", lambda n, i=i: n.body.insert(i, n.body.pop(i - 1))
             if isinstance(child, ast.For | ast.If):
@@ -68,7 +72,7 @@ def _edits(node: ast.AST) -> Iterator[tuple[str, Callable]]:
                         yield "a statement moved in, to the end", lambda n, i=i, k=k: _move(n.body, k, i, top=False)
     if isinstance(node, ast.Constant):
         if isinstance(node.value, bool):
-            yield "a constant turned", lambda n: setattr(n, "value", not n.value)
+            yield "a constant inverted", lambda n: setattr(n, "value", not n.value)
         elif isinstance(node.value, int | float):
             for step in (1, -1):
                 yield "a constant changed", lambda n, step=step: setattr(n, "value", n.value + step)
@@ -83,7 +87,7 @@ def _edits(node: ast.AST) -> Iterator[tuple[str, Callable]]:
             yield "a comparison changed", lambda n, operator=operator: n.ops.__setitem__(0, operator())
     if isinstance(node, ast.UnaryOp):
         other = {ast.Not: ast.Not, ast.USub: ast.UAdd}[type(node.op)]
-        yield "a sign turned", lambda n: setattr(n, "operand", ast.UnaryOp(other(), n.operand))
+        yield "a sign inverted", lambda n: setattr(n, "operand", ast.UnaryOp(other(), n.operand))
 
 
 def _put(body: list, i: int, statements: list) -> None:

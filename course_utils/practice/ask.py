@@ -1,15 +1,27 @@
 """The interactive parts of a notebook: predictions, exercises, recall cards, the progress line, sliders.
 
-Thin shells. Each shows a widget where a kernel is live and the same in plain HTML where none is (on GitHub, in print),
-never the text of a widget. Widgets are imported when the first one is made.
+Each shows a widget where a kernel is live and the same in plain HTML where none is (on GitHub, in print), never the
+text of a widget; and says in JSON what it is. Widgets are imported when the first one is made.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from course_utils.practice.display import ASK, RIGHT, WRONG, as_static, box, folded, show_box, show_widget
+from course_utils.practice.display import (
+    ASK,
+    RIGHT,
+    WRONG,
+    as_static,
+    box,
+    folded,
+    png,
+    show_box,
+    show_widget,
+    size,
+)  # fmt: skip
 from course_utils.practice.exercises import Verdict, judge
 from course_utils.practice.score import Score
 
@@ -37,9 +49,13 @@ class Guess:
         self._widget.value = option
 
     def reveal(self, measured: Any) -> None:
-        """Shows the guess beside what was measured: an option, or a list that holds the one that was found.
+        """Shows the guess beside what was measured.
 
-        **Raises:** `ValueError` if what was measured is none of the options.
+        Args:
+            measured: One of the options, or a list that holds one of them.
+
+        Raises:
+            ValueError: If what was measured is none of the options.
         """
         (answer,) = measured if isinstance(measured, (list, tuple)) and len(measured) == 1 else (measured,)
         answer = str(answer)
@@ -48,21 +64,27 @@ class Guess:
         if self.choice is not None:
             _count(_score.compare, self._question, self.choice == answer)
         if self.choice is None:
-            show_box(ASK, f"Measured: {answer}. (You made no prediction: choose one above first, and it is compared.)")
+            hint = "You made no prediction: choose one above first, and it is compared."
+            color, text = ASK, f"Measured: {answer}. ({hint})"
         elif self.choice == answer:
-            show_box(RIGHT, f"You predicted {self.choice}, and that is what was measured.")
+            color, text = RIGHT, f"You predicted {self.choice}, and that is what was measured."
         else:
-            show_box(WRONG, f"You predicted {self.choice}; measured: {answer}.")
+            color, text = WRONG, f"You predicted {self.choice}; measured: {answer}."
+        show_box(color, text, {"kind": "reveal", "question": self._question, "measured": answer})
 
 
 def predict(question: str, options: Sequence[Any]) -> Guess:
     """Asks for a prediction before an experiment.
 
-    **Arguments:** `question`: one sentence; `options`: two or more different answers.
+    Args:
+        question: One sentence.
+        options: Two or more different answers.
 
-    **Returns:** a `Guess`; call its `reveal(measured)` when the experiment has run.
+    Returns:
+        A `Guess`; call its `reveal(measured)` when the experiment has run.
 
-    **Raises:** `ValueError` if there are fewer than two options or two are the same.
+    Raises:
+        ValueError: If there are fewer than two options, or two are the same.
     """
     options = [str(option) for option in options]
     if len(options) < 2 or len(set(options)) < len(options):
@@ -77,6 +99,7 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
         as_static(
             box(ASK, f"<b>Predict:</b> {escape(question)}{boxes}"),
             f"Predict: {question}" + "".join(f"\n  [ ] {option}" for option in options),
+            {"kind": "prediction", "question": question, "options": options},
         ),
     )
     return Guess(question, options, choice)
@@ -87,13 +110,19 @@ def check(
 ) -> Verdict:
     """Runs a learner's answer to an exercise and says whether it is right, or which bug it has and how that shows.
 
-    **Arguments:** `exercise`: its name; `answer`: the learner's function; `scored`: whether it counts for the line of
-    progress, as the notebook's own does not; `find_the_bug`: it was given with a bug in it, to be found and mended: an
-    exercise of its own, which is tried once it is mended; `limit`: seconds after which the answer is stopped.
+    Args:
+        exercise: The name of the exercise.
+        answer: The learner's function.
+        scored: Whether it counts for the progress line, as the notebook's own solution does not.
+        find_the_bug: The function was given with a bug in it. This is an exercise of its own, which counts as tried
+            once the bug is fixed.
+        limit: Seconds after which the answer is stopped.
 
-    **Returns:** the `Verdict`, with `passed`, `bug` and `message`.
+    Returns:
+        The `Verdict`, with `passed`, `bug` and `message`.
 
-    **Raises:** `ValueError` for a name that no exercise has; never because of the answer.
+    Raises:
+        ValueError: If no exercise has this name; never because of the answer.
     """
     verdict = judge(exercise, answer, limit)
     if scored and find_the_bug:
@@ -102,18 +131,21 @@ def check(
         _count(_score.judge, exercise, verdict.bug != "not-attempted", verdict.passed)
     message = verdict.message[:1].upper() + verdict.message[1:]
     if verdict.passed:
-        show_box(RIGHT, f"Right. {message}")
+        color, text = RIGHT, f"Right. {message}"
     elif verdict.bug == "not-attempted":
-        show_box(ASK, f"Not done yet. {message}")
+        color, text = ASK, f"Not done yet. {message}"
     else:
-        show_box(WRONG, f"Not yet right ({verdict.bug}). {message}")
+        color, text = WRONG, f"Not yet right ({verdict.bug}). {message}"
+    kind = {"kind": "verdict", "exercise": exercise, "passed": verdict.passed, "bug": verdict.bug, "message": message}
+    show_box(color, text, kind)
     return verdict
 
 
 def recall(*cards: tuple[str, str]) -> None:
     """Shows question cards whose answers unfold, with a box to tick for each that was known, and the progress line.
 
-    **Arguments:** `cards`: pairs of question and answer.
+    Args:
+        cards: Pairs of question and answer.
     """
     from ipywidgets import HTML, Checkbox, HBox, Layout, VBox
 
@@ -126,7 +158,8 @@ def recall(*cards: tuple[str, str]) -> None:
         known.observe(lambda change, question=question: _count(_score.know, question, change.new), names="value")
         rows.append(HBox([HTML(card, layout=Layout(flex="1 1 0%", min_width="0")), known]))
     text = "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards)
-    show_widget(VBox(rows), as_static("".join(html), text))
+    kind = {"kind": "cards", "cards": [list(card) for card in cards]}
+    show_widget(VBox(rows), as_static("".join(html), text, kind))
     progress()
 
 
@@ -139,20 +172,23 @@ def progress() -> None:
     from ipywidgets import HTML
 
     _line = HTML(_score_html())
-    show_widget(_line, as_static(_score_html(), _score.text()))
+    show_widget(_line, as_static(_score_html(), _score.text(), {"kind": "score"}))
 
 
 def explore(draw: Callable, **options: Sequence) -> None:
-    """A figure with one slider per option: `draw(**values)` gives the figure, and is called again at every move.
+    """Shows a figure with one slider per option, which is drawn again whenever a slider moves.
 
-    **Arguments:** `draw`: a function of keyword arguments that returns a matplotlib figure; `options`: for each
-    argument the values that its slider (for words, its list) offers, the first one to begin with.
+    An error in `draw` is shown instead of the figure. Where no kernel is live, the first figure is shown.
 
-    An error in `draw` is shown in place of the figure. Where no kernel is live, the first figure is shown.
+    Args:
+        draw: A function of keyword arguments that returns a matplotlib figure.
+        **options: For each argument the values that its slider (for words, its list) offers, the first one to begin
+            with.
+
+    Raises:
+        ValueError: If `draw` does not take these arguments, or there are none.
     """
     from ipywidgets import HTML, Dropdown, Image, Layout, SelectionSlider, VBox
-
-    from course_utils.plots import png, size
 
     wrong = set(options) - set(inspect.signature(draw).parameters)
     if wrong or not options:
@@ -185,10 +221,20 @@ def explore(draw: Callable, **options: Sequence) -> None:
         slider.observe(redraw, names="value")
     first = redraw()
     note = f"Sliders: {'; '.join(map(_range, sliders.values()))}. They move when this cell has been run."
+    controls = [{"name": name, "values": list(map(_json, slider.options))} for name, slider in sliders.items()]
+    static = as_static(message.value, note, {"kind": "explore", "controls": controls})
     if first is None:
-        show_widget(shown, as_static(message.value, note))
+        show_widget(shown, static)
     else:
-        show_widget(shown, {"image/png": bytes(image.value), "text/plain": note}, size(first, note))
+        del static["text/html"]
+        show_widget(shown, static | {"image/png": bytes(image.value)}, size(first, note))
+
+
+def _json(value: Any) -> Any:
+    """A value that a slider offers, as JSON can hold it."""
+    if isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
 
 
 def _range(control: Any) -> str:
@@ -200,7 +246,7 @@ def _range(control: Any) -> str:
 
 
 def _count(event: Callable, *what: Any) -> None:
-    """Tells the score, and shows it anew where it is shown."""
+    """Tells the score, and updates the progress line if there is one."""
     event(*what)
     if _line is not None:
         _line.value = _score_html()

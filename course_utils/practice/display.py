@@ -1,33 +1,75 @@
-"""What a cell shows: a widget where a kernel is live, the same in HTML and text where none is (on GitHub, in print)."""
+"""What a cell shows: a widget where a kernel is live, the same in HTML and text where none is (on GitHub, in print).
+
+Beside these, an output of the course says in JSON what it is, so that the handouts need not read English sentences.
+Programs that show notebooks ignore a type of content that they do not know.
+"""
 
 from html import escape
+from io import BytesIO
 from typing import Any
 
+COURSE = "application/vnd.course+json"
 BOX = "border-left:4px solid {color};padding:0.4em 0.9em;margin:0.3em 0"
 ASK, RIGHT, WRONG = "#0072B2", "#009E73", "#D55E00"
 
 
+def show(figure: Any, alt: str) -> None:
+    """Displays a figure in a notebook.
+
+    Args:
+        figure: A matplotlib figure.
+        alt: A sentence that says what the figure shows to those who cannot see it.
+    """
+    _display({"image/png": png(figure), "text/plain": f"Figure: {alt}"}, size(figure, alt))
+
+
+def png(figure: Any) -> bytes:
+    """The figure as a PNG image, at 200 dots per inch."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def size(figure: Any, alt: str) -> dict:
+    """What a picture's output says beside the picture: how wide it is, and in words what it shows."""
+    width, _ = figure.get_size_inches()
+    return {"image/png": {"width": int(width * 100), "alt": alt}}
+
+
 def show_widget(widget: Any, static: dict[str, Any], metadata: dict | None = None) -> None:
-    """The widget where a kernel is live; where none is, what stands for it: its equivalent by type of content."""
+    """Displays a widget.
+
+    Args:
+        widget: What is shown where a kernel is live.
+        static: What is shown where none is, by type of content.
+        metadata: What the output says about these, such as a picture's size.
+    """
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    _show({"application/vnd.jupyter.widget-view+json": view, **static}, metadata)
+    _display({"application/vnd.jupyter.widget-view+json": view, **static}, metadata)
 
 
-def show_box(color: str, text: str) -> None:
-    """A text in a box of one of the colours of this module."""
-    _show(as_static(box(color, escape(text)), text))
+def show_box(color: str, text: str, course: dict | None = None) -> None:
+    """Displays a text in a box of one of the colours of this module; `course` says in JSON what it is."""
+    _display(as_static(box(color, escape(text)), text, course))
 
 
-def as_static(html: str, text: str) -> dict[str, str]:
-    """What `show_widget` shows where no kernel is live: HTML, and text where there is no HTML either."""
-    return {"text/html": html, "text/plain": text}
+def as_static(html: str, text: str, course: dict | None = None) -> dict[str, Any]:
+    """What is shown where no kernel is live, by type of content.
+
+    Args:
+        html: As HTML.
+        text: The same, where there is no HTML either.
+        course: What this is, for programs: a `kind`, and what belongs to that kind.
+    """
+    return {"text/html": html, "text/plain": text} | ({COURSE: course} if course else {})
 
 
 def box(color: str, html: str) -> str:
     """HTML with a line of a colour at its left.
 
-    >>> box(RIGHT, "Right.")
-    '<div style="border-left:4px solid #009E73;padding:0.4em 0.9em;margin:0.3em 0">Right.</div>'
+    Example:
+        >>> box(RIGHT, "Right.")
+        '<div style="border-left:4px solid #009E73;padding:0.4em 0.9em;margin:0.3em 0">Right.</div>'
     """
     return f'<div style="{BOX.format(color=color)}">{html}</div>'
 
@@ -40,7 +82,7 @@ def folded(question: str, answer: str) -> str:
     )
 
 
-def _show(bundle: dict[str, Any], metadata: dict | None = None) -> None:
+def _display(bundle: dict[str, Any], metadata: dict | None = None) -> None:
     from IPython.display import display
 
     display(bundle, raw=True, metadata=metadata)

@@ -4,7 +4,7 @@ Every function that is decorated in these modules is judged by tests/practice/te
 solutions need not be repeated: they are read from their cells.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,7 @@ class Outcomes(NamedTuple):
     calls: Callable[[Callable], Iterator[Callable]]
     reference: Callable | None
     mutants: int
+    mutate: tuple[Callable, ...]
 
 
 RIGHT: dict[str, list[Callable]] = {}
@@ -60,7 +61,9 @@ def wrong(exercise: str, bug: str, *sources: str, says: str = "") -> Callable:
     return keep
 
 
-def outcomes(exercise: str, reference: Callable | None = None, mutants: int = 3) -> Callable:
+def outcomes(
+    exercise: str, reference: Callable | None = None, mutants: int = 3, mutate: Sequence[Callable] = ()
+) -> Callable:
     """The decorated generator takes an answer and yields calls, each of which gives a list of numbers.
 
     These decide, without the judge, whether a small change to the notebook's solution changes a result.
@@ -69,10 +72,11 @@ def outcomes(exercise: str, reference: Callable | None = None, mutants: int = 3)
         exercise: The exercise that is answered.
         reference: A function with which all right answers, and the solution, must agree in all outcomes.
         mutants: How many mutants of the solution there must be at least.
+        mutate: Right answers that are changed as well as the solution.
     """
 
     def keep(calls: Callable) -> Callable:
-        OUTCOMES[exercise] = Outcomes(calls, reference, mutants)
+        OUTCOMES[exercise] = Outcomes(calls, reference, mutants, tuple(mutate))
         return calls
 
     return keep

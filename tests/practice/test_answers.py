@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from answers import OUTCOMES, RIGHT, WRONG
-from mutations import mutants
+from mutations import assert_mutations_are_judged_by_their_results
 from solutions import solution, solutions
 
 from course_utils.practice.exercises import EXERCISES, judge
@@ -18,7 +18,7 @@ def named(answers):
 
 
 ANSWERS = [
-    pytest.param(exercise, wrong, id="-".join((exercise, wrong.answer.__name__, *wrong.sources)))
+    pytest.param(exercise, wrong, id="-".join((exercise, getattr(wrong.answer, "__name__", "junk"), *wrong.sources)))
     for exercise in WRONG
     for wrong in WRONG[exercise]
 ]
@@ -167,7 +167,7 @@ def same(got, want):
     if got == want or not (isinstance(got, list) and isinstance(want, list) and len(got) == len(want)):
         return got == want
     try:
-        return all(math.isclose(g, w, rel_tol=1e-9, abs_tol=1e-10) for g, w in zip(got, want, strict=True))
+        return all(math.isclose(g, w, rel_tol=1e-6, abs_tol=1e-7) for g, w in zip(got, want, strict=True))
     except TypeError:
         return False
 
@@ -186,17 +186,11 @@ def test_a_right_answer_agrees_with_the_reference(exercise, answer):
 
 
 @pytest.mark.mutations
-@pytest.mark.parametrize("exercise", OUTCOMES)
-def test_a_mutation_of_the_solution_is_rejected_if_and_only_if_it_changes_a_result(exercise):
-    """One that holds graphs longer than it must has the right results and is rejected all the same."""
-    reference, tried, slipped, refused = solution(exercise), 0, [], []
-    for what, mutant in mutants(reference):
-        tried += 1
-        verdict, wrong = judge(exercise, mutant), changes_a_result(exercise, mutant, reference)
-        if verdict.passed and wrong:
-            slipped.append(what)
-        if not verdict.passed and not wrong and verdict.bug != "held-graphs":
-            refused.append(f"{verdict}\n{what}")
-    assert tried >= OUTCOMES[exercise].mutants
-    assert not slipped, "wrong, but accepted:\n\n" + "\n\n".join(slipped)
-    assert not refused, "right, but rejected:\n\n" + "\n\n".join(refused)
+@pytest.mark.parametrize(("exercise", "reference"), named({e: [solution(e), *OUTCOMES[e].mutate] for e in OUTCOMES}))
+def test_a_mutation_is_rejected_if_and_only_if_it_changes_a_result(exercise, reference):
+    assert_mutations_are_judged_by_their_results(
+        exercise,
+        reference,
+        lambda mutant: changes_a_result(exercise, mutant, reference),
+        at_least=OUTCOMES[exercise].mutants,
+    )

@@ -1,5 +1,6 @@
 """The interactive parts: each output has HTML and plain text, and no widget's text is ever shown."""
 
+import json
 import re
 
 import IPython.display
@@ -7,7 +8,8 @@ import pytest
 from ipywidgets import HTML, Dropdown, Image, SelectionSlider
 
 from course_utils import check, explore, plots, predict, progress, recall
-from course_utils.practice import ask
+from course_utils.practice import ask, display
+from course_utils.practice.display import COURSE
 from course_utils.practice.score import Score
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -18,14 +20,15 @@ def shown(monkeypatch):
     """The bundles that have been displayed."""
     bundles = []
 
-    def display(bundle, raw, metadata=None):
+    def show(bundle, raw, metadata=None):
         assert raw
-        assert bundle.keys() - {WIDGET} in ({"text/html", "text/plain"}, {"image/png", "text/plain"})
+        assert bundle.keys() - {WIDGET} in ({"text/html", "text/plain", COURSE}, {"image/png", "text/plain", COURSE})
+        assert json.loads(json.dumps(bundle[COURSE], allow_nan=False)) == bundle[COURSE]
         for kind in bundle.keys() & {"text/html", "text/plain"}:
             assert not re.search(r"\w+\(|object at 0x", bundle[kind]), f"a repr in {kind}: {bundle[kind]}"
         bundles.append(bundle)
 
-    monkeypatch.setattr(IPython.display, "display", display)
+    monkeypatch.setattr(IPython.display, "display", show)
     return bundles
 
 
@@ -78,7 +81,7 @@ def test_the_reveal_compares_the_prediction_with_what_was_measured(shown, choice
     guess = predict("How many times?", [1, 4])
     guess.choice = choice
     guess.reveal(measured)
-    assert shown[-1].keys() == {"text/html", "text/plain"}
+    assert shown[-1].keys() == {"text/html", "text/plain", COURSE}
     assert shown[-1]["text/plain"] == text
     assert text in shown[-1]["text/html"]
 
@@ -117,6 +120,36 @@ def test_a_check_of_an_unknown_exercise_is_an_error(shown):
     with pytest.raises(ValueError, match="no exercise is called 'nothing'"):
         check("nothing", print)
     assert shown == []
+
+
+def test_every_output_says_in_json_what_it_is(shown, score):
+    def right(f, w, h):
+        return (f(w + h) - f(w - h)) / (2 * h)
+
+    guess = predict("Which?", [1, "two"])
+    guess.reveal("two")
+    passed, failed = check("slope", right), check("slope", lambda f, w, h: -right(f, w, h), find_the_bug=True)
+    recall(("When?", "Now."), ("Why?", "Because."))
+    explore(lambda n, name, zero: draw(n, 1.0), n=[4, 1], name=["a", None], zero=[float("inf"), 0.5])
+    explore(draw, steps=[13])
+    verdict = {"kind": "verdict", "exercise": "slope", "passed": True, "bug": "", "message": passed.message}
+    assert [bundle[COURSE] for bundle in shown] == [
+        {"kind": "prediction", "question": "Which?", "options": ["1", "two"]},
+        {"kind": "reveal", "question": "Which?", "measured": "two"},
+        verdict,
+        {**verdict, "passed": False, "bug": "wrong-sign", "message": "A" + failed.message[1:]},
+        {"kind": "cards", "cards": [["When?", "Now."], ["Why?", "Because."]]},
+        {"kind": "score"},
+        {
+            "kind": "explore",
+            "controls": [
+                {"name": "n", "values": [1, 4]},
+                {"name": "name", "values": ["a", "None"]},
+                {"name": "zero", "values": [0.5, "inf"]},
+            ],
+        },
+        {"kind": "explore", "controls": [{"name": "steps", "values": [13]}]},
+    ]
 
 
 # recall and progress
@@ -181,7 +214,7 @@ def test_the_progress_line_counts_along(box, score, monkeypatch):
     assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "1 known of 2")
 
 
-def test_a_bug_to_find_is_an_exercise_of_its_own_tried_once_it_is_mended(box, score):
+def test_a_bug_to_find_is_an_exercise_of_its_own_tried_once_it_is_fixed(box, score):
     def right(f, w, h):
         return (f(w + h) - f(w - h)) / (2 * h)
 
@@ -226,7 +259,7 @@ def test_a_figure_with_sliders_stands_as_a_picture_and_a_text_where_no_kernel_is
     text = "Sliders: steps from 1 to 4; rate from 0.1 to 1.0. They move when this cell has been run."
     assert bundle["text/plain"] == text
     assert isinstance(bundle["image/png"], bytes)
-    assert bundle["image/png"] == plots.png(draw(1, 0.1))
+    assert bundle["image/png"] == display.png(draw(1, 0.1))
     assert WIDGET in bundle
 
 
@@ -246,9 +279,9 @@ def test_a_slider_that_moves_draws_the_figure_again(box):
     explore(draw, steps=[1, 2, 4], rate=[0.1, 1.0])
     sliders, picture = shown_in(box())
     assert isinstance(picture, Image)
-    assert picture.value == plots.png(draw(1, 0.1))
+    assert picture.value == display.png(draw(1, 0.1))
     sliders["steps"].value = 4
-    assert picture.value == plots.png(draw(4, 0.1))
+    assert picture.value == display.png(draw(4, 0.1))
 
 
 def test_numbers_are_in_order_on_a_slider_and_begin_with_the_first_given(box):
@@ -259,7 +292,7 @@ def test_numbers_are_in_order_on_a_slider_and_begin_with_the_first_given(box):
     assert [type(slider) for slider in sliders.values()] == [SelectionSlider, Dropdown, Dropdown]
 
 
-def test_an_error_of_draw_is_shown_in_place_of_the_figure_until_the_slider_moves_on(box):
+def test_an_error_of_draw_is_shown_instead_of_the_figure_until_the_slider_moves_on(box):
     explore(draw, steps=[13, 1])
     sliders, picture = shown_in(box())
     assert isinstance(picture, HTML)

@@ -1,22 +1,18 @@
-"""The judge "accumulate_tokens": right answers pass in whatever style, wrong ones are rejected by their bug's name.
-
-The wrong loops are those of public projects; `owner/repo#n` is an issue, `owner/repo!n` a pull request.
-"""
+"""Answers to "accumulate_tokens", over padded sequences in which every valid target counts the same."""
 
 import math
 from collections import deque
-from functools import cache
+from functools import partial
 
-import pytest
 import torch
-from mutations import assert_mutations_are_judged_by_their_results
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from answers import outcomes, right
+from answers import wrong as _wrong
 from course_utils import windows
-from course_utils.practice.exercises import judge
 
-EXERCISE = "accumulate_tokens"
+wrong = partial(_wrong, "accumulate_tokens")
 
 
 def tokens(batch):
@@ -28,6 +24,7 @@ def token_loss(model, batch, reduction="mean"):
     return cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction=reduction)
 
 
+@right("accumulate_tokens")
 def accumulate_tokens(model, batches, optimizer, n):
     losses = []
     optimizer.zero_grad()
@@ -46,6 +43,7 @@ def accumulate_tokens(model, batches, optimizer, n):
     return losses
 
 
+@right("accumulate_tokens")
 def sums_over_the_total(model, batches, optimizer, n):
     losses = []
     for start in range(0, len(batches), n):
@@ -64,6 +62,7 @@ def sums_over_the_total(model, batches, optimizer, n):
     return torch.stack(losses)
 
 
+@right("accumulate_tokens")
 def divides_the_gradient_at_the_end(model, batches, optimizer, n):
     waiting = deque(batches)
     while waiting:
@@ -84,6 +83,7 @@ def divides_the_gradient_at_the_end(model, batches, optimizer, n):
             yield logged / seen
 
 
+@right("accumulate_tokens")
 def steps_with_none_in_an_empty_window(model, batches, optimizer, n):
     losses = []
     optimizer.zero_grad()
@@ -101,38 +101,6 @@ def steps_with_none_in_an_empty_window(model, batches, optimizer, n):
         optimizer.zero_grad()
         losses += [logged] if logged else []
     return losses
-
-
-RIGHT = [
-    accumulate_tokens,
-    sums_over_the_total,
-    divides_the_gradient_at_the_end,
-    steps_with_none_in_an_empty_window,
-]
-
-
-@pytest.mark.parametrize("right", RIGHT)
-def test_right_answers_pass(right):
-    verdict = judge(EXERCISE, right)
-    assert verdict.passed, verdict.message
-
-
-def test_a_right_answer_passes_where_float64_is_the_default():
-    torch.set_default_dtype(torch.float64)
-    assert judge(EXERCISE, accumulate_tokens).passed
-
-
-# Wrong answers.
-
-WRONG = []
-
-
-def wrong(bug, *public):
-    def keep(answer):
-        WRONG.append(pytest.param(answer, bug, id=f"{bug}: {answer.__name__} {' '.join(public)}"))
-        return answer
-
-    return keep
 
 
 def loop(weigh, valid=tokens, zero_first=True, step_when_empty=False, log=None):
@@ -165,23 +133,33 @@ def by_tokens(batch, window, n):
 
 
 wrong(
-    "token-weights", "huggingface/trl#2175", "huggingface/transformers#24725", "meta-pytorch/torchtune!1875",
+    "token-weights",
+    "huggingface/trl#2175",
+    "huggingface/transformers#24725",
+    "meta-pytorch/torchtune!1875",
     "pytorch/torchtitan!2206",
-)(loop(lambda batch, window, n: 1 / len(window)))  # fmt: skip
-wrong("token-weights", "verl-project/verl#5625")(
+    says="count [4.0, 0.5, 2.0, 0.8] times",
+)(loop(lambda batch, window, n: 1 / len(window)))
+wrong("token-weights", "verl-project/verl#5625", says="by their sequences")(
     loop(lambda batch, window, n: len(batch[0]) / sum(len(inputs) for inputs, _ in window))
 )
-wrong("token-weights")(loop(lambda batch, window, n: batch[1].numel() / sum(t.numel() for _, t in window)))
+wrong("token-weights", says="padding and masked")(
+    loop(lambda batch, window, n: batch[1].numel() / sum(t.numel() for _, t in window))
+)
 wrong("token-weights")(loop(lambda b, window, n: b[0].count_nonzero() / sum(i.count_nonzero() for i, _ in window)))
 wrong("loss-scale")(loop(lambda batch, window, n: 1))
 wrong("loss-scale", "huggingface/transformers#35438")(loop(lambda *a: by_tokens(*a) * len(a[1])))
-wrong("loss-scale", "Lightning-AI/pytorch-lightning#19987", "jingyaogong/minimind#749", "modelscope/ms-swift!10084")(
-    loop(lambda batch, window, n: by_tokens(batch, window, n) * len(window) / n)
-)
+wrong(
+    "loss-scale",
+    "Lightning-AI/pytorch-lightning#19987",
+    "jingyaogong/minimind#749",
+    "modelscope/ms-swift!10084",
+    says="not by N",
+)(loop(lambda batch, window, n: by_tokens(batch, window, n) * len(window) / n))
 wrong("loss-scale", "radixark/miles!2796")(
     loop(lambda batch, window, n: tokens(batch) / sum(max(tokens(b), 1) for b in window))
 )
-wrong("nan", "pytorch/pytorch#70348")(loop(by_tokens, valid=lambda batch: True))
+wrong("nan", "pytorch/pytorch#70348", says="0 times NaN is NaN")(loop(by_tokens, valid=lambda batch: True))
 wrong("nan")(loop(lambda b, w, n: tokens(b) / max(sum(map(tokens, w)), 1), valid=lambda b: True, step_when_empty=True))
 wrong("stale-gradients", "karpathy/llm.c!548")(loop(by_tokens, zero_first=False))
 wrong("token-weights", "pytorch/torchtitan!4167")(
@@ -309,67 +287,6 @@ def adds_the_losses_for_one_backward(model, batches, optimizer, n):
     return losses
 
 
-@pytest.mark.parametrize(("answer", "bug"), WRONG)
-def test_a_wrong_answer_is_rejected_by_the_name_of_its_bug(answer, bug):
-    verdict = judge(EXERCISE, answer)
-    assert verdict.bug == bug, verdict.message
-    assert verdict.message
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (loop(lambda batch, window, n: 1 / len(window)), "count [4.0, 0.5, 2.0, 0.8] times"),
-        (loop(lambda batch, window, n: len(batch[0]) / sum(len(i) for i, _ in window)), "by their sequences"),
-        (loop(lambda batch, window, n: batch[1].numel() / sum(t.numel() for _, t in window)), "padding and masked"),
-        (loop(lambda batch, window, n: by_tokens(batch, window, n) * len(window) / n), "not by N"),
-        (loop(by_tokens, valid=lambda batch: True), "0 times NaN is NaN"),
-    ],
-)
-def test_the_message_shows_the_evidence(answer, words):
-    message = judge(EXERCISE, answer).message
-    assert words in message
-    assert message.startswith("micro-batches of [")
-
-
-class Unprintable:
-    def __call__(self, *_):
-        return self
-
-    def __repr__(self):
-        raise RuntimeError("not even this")
-
-
-JUNK = [
-    None, 3, "def f(): ...", [Unprintable()], lambda: 0, lambda *_: None, lambda *_: ..., lambda *_: "text",
-    lambda *_: math.nan, lambda *_: 1j, lambda *_: torch.ones(2), Unprintable(), lambda *_: [None, "x"], dict, print,
-    lambda *_: torch.set_grad_enabled(False), lambda *a: a[1].clear(), lambda *_: iter(lambda: 0.0, 1.0),
-    lambda *a: a[0].double().requires_grad_(False), lambda model, *_: model.weight.data.fill_(math.nan),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("junk", range(len(JUNK)))
-def test_junk_is_rejected_and_never_raises(junk):
-    dtype, random_state = torch.get_default_dtype(), torch.get_rng_state()
-    verdict = judge(EXERCISE, JUNK[junk])
-    assert verdict.bug
-    assert verdict.message
-    assert torch.is_grad_enabled()
-    assert torch.get_default_dtype() == dtype
-    assert torch.equal(torch.get_rng_state(), random_state)
-
-
-def test_an_untouched_stub_is_not_attempted():
-    def stub(model, batches, optimizer, n):
-        for _window in windows(batches, n):
-            ...
-
-    assert judge(EXERCISE, stub).bug == "not-attempted"
-
-
-# Mutations. Whether one changes a result is found out without the judge: on random data, against the reference.
-
-
 def trained(answer, n, seed, is_dirty):
     """The losses of two epochs, and all parameters after them."""
     torch.manual_seed(seed)
@@ -390,36 +307,7 @@ def trained(answer, n, seed, is_dirty):
     return losses + torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
 
 
-def outcome(*case):
-    try:
-        return trained(*case)
-    except Exception as error:
-        return type(error).__name__
-
-
-CASES = [(1, 0, False), (2, 1, True), (3, 2, False), (9, 3, False)]
-
-
-@cache
-def right_outcomes():
-    return [outcome(accumulate_tokens, *case) for case in CASES]
-
-
-def changes_a_result(answer):
-    for case, want in zip(CASES, right_outcomes(), strict=True):
-        got = outcome(answer, *case)
-        if isinstance(got, str) or len(got) != len(want):
-            return True
-        if not all(math.isclose(g, w, rel_tol=1e-9, abs_tol=1e-10) for g, w in zip(got, want, strict=True)):
-            return True
-    return False
-
-
-@pytest.mark.parametrize("right", RIGHT)
-def test_right_answers_agree_with_each_other(right):
-    assert not changes_a_result(right)
-
-
-@pytest.mark.mutations
-def test_a_mutation_is_rejected_if_and_only_if_it_changes_a_result():
-    assert_mutations_are_judged_by_their_results(EXERCISE, accumulate_tokens, changes_a_result, at_least=30)
+@outcomes("accumulate_tokens", reference=accumulate_tokens, mutants=30)
+def outcomes_of_accumulate_tokens(answer):
+    for case in ((1, 0, False), (2, 1, True), (3, 2, False), (9, 3, False)):
+        yield lambda case=case: trained(answer, *case)
