@@ -7,7 +7,7 @@ from torch import nn
 
 from answers import outcomes, right, wrong
 from answers.loops import squares
-from course_utils import mlp
+from course_utils import Tally, mlp
 
 
 @right("amp_window")
@@ -300,6 +300,7 @@ def outcomes_of_amp_window(answer):
     ):
         factors = (1.0, 40.0, 1.0) if not enabled else (1.0, 1.0, math.inf, 40.0, 1.0, math.nan, 1.0)
         yield lambda case=(factors, n, growth_interval, max_norm, skip_norm, enabled): trained(answer, *case)
+    yield lambda: at_the_limit(answer)
 
 
 def trained(answer, factors, n, growth_interval, max_norm, skip_norm, enabled):
@@ -317,3 +318,14 @@ def trained(answer, factors, n, growth_interval, max_norm, skip_norm, enabled):
         found += [float(made), optimizer.param_groups[0]["lr"], scaler.get_scale()]
         found += torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
     return found
+
+
+def at_the_limit(answer):
+    """A window whose gradient has the norm `skip_norm`, which is not above it."""
+    tally = Tally(1).double()
+    optimizer = torch.optim.SGD(tally.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    window = [torch.tensor([0])]
+    made = answer(tally, window, lambda model, batch: 4 * model(batch).mean(), optimizer, scaler, scheduler, 8.0, 4.0)
+    return [float(made), float(tally.weight)]

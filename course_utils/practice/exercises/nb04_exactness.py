@@ -1,19 +1,17 @@
 """The exercise of notebook 04: one update of a window, with class weights and one clip, judged on a real model."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
+from torch.nn.utils import clip_grad_norm_, vector_to_parameters
 from torch.optim import Optimizer
 
-from course_utils.memory import SavedBytes, saved_bytes
 from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, close, compare, compare_memory, rounded
-from course_utils.practice.updates import CLIP_RTOL, adam, sgd
+from course_utils.practice.judging import Mistake, compare, rounded
+from course_utils.practice.updates import CLIP_RTOL, adam, judge_model, sgd
 
 Window = Sequence[tuple[Tensor, Tensor]]
 
@@ -39,93 +37,63 @@ def _weighted_window(answer: Callable) -> str:
     )
 
 
-@dataclass
-class Run:
-    """What a loop did: the weights before each window and at the end, and each step's gradient, as vectors."""
-
-    weights: list[Tensor] = field(default_factory=list)
-    gradients: list[Tensor] = field(default_factory=list)
-    backwards: list[Tensor] = field(default_factory=list)
-    saved: SavedBytes | None = None
-
-
 def _judge(
     answer: Callable, sizes: Sequence[int], clip: float = 0.0, dirty: bool = False, make_optimizer: Callable = sgd
 ) -> None:
     """Judges two windows; `clip` is the limit, as a multiple of the first gradient's norm, or 0 for none."""
-    start = parameters_to_vector(mlp(3, 5, 4).double().parameters()).detach()
-    windows = [_window(sizes, turn) for turn in range(2)]
-    max_norm = clip * float(_gradient(start, windows[0]).norm()) or LOOSE
+    start, windows = mlp(3, 5, 4).double(), [_window(sizes, turn) for turn in range(2)]
+    max_norm = clip * float(_gradient(_flat(start.parameters()), windows[0]).norm()) or LOOSE
     case = f"micro-batches of {list(sizes)} samples, "
     case += f"max_norm {clip} times the window's norm" if clip else "no clip that acts"
     case += ", old gradients in the model" if dirty else ""
-    correct = _run(_large_batch, start, windows, max_norm, make_optimizer)
-    run = _run(answer, start, windows, max_norm, make_optimizer, dirty)
-    if close(run.weights[-1], correct.weights[-1], rtol=0.0, atol=2e-6):
-        largest = max(windows[0], key=lambda batch: len(batch[1]))
-        return compare_memory(run.saved, _run(_forward, start, [[largest]], max_norm, make_optimizer).saved, case)
-    _judge_steps(run, len(windows), case)
-    for k, window in enumerate(windows):
-        bugs = _known_bugs(run, k, correct.weights[k], window, max_norm, dirty)
-        compare(run.gradients[k], correct.gradients[k], case, bugs, CLIP_RTOL)
-    hint = "each step found the correct gradient, but the weights are not those of the large batch"
-    raise Mistake("wrong-value", f"{case}: {hint}.")
+    weights, want, got, backwards = [], [], [], []  # the weights before each window; each step's gradient
 
-
-def _run(
-    loop: Callable, start: Tensor, windows: Sequence[Window], max_norm: float, make_optimizer: Callable,
-    dirty: bool = False,
-) -> Run:  # fmt: skip
-    model, run = _model(start), Run()
-    for p in model.parameters():
-        p.grad = torch.full_like(p, OLD) if dirty else None
-    optimizer = make_optimizer(model.parameters())
-    optimizer.register_step_post_hook(lambda *_: run.gradients.append(_gradients(model)))
-    model[0].weight.register_post_accumulate_grad_hook(run.backwards.append)
-    with saved_bytes(model) as run.saved:
+    def correct(model: nn.Module, optimizer: Optimizer) -> None:
         for window in windows:
-            run.weights.append(_flat(model.parameters()))
-            loop(model, list(window), CLASS_WEIGHTS.clone(), optimizer, max_norm)
-    run.weights.append(_flat(model.parameters()))
-    return run
+            weights.append(_flat(model.parameters()))
+            optimizer.zero_grad()
+            _loss(model, _joined(window)).backward()
+            clip_grad_norm_(model.parameters(), max_norm)
+            want.append(_gradients(model))
+            optimizer.step()
+
+    def train(model: nn.Module, optimizer: Optimizer) -> None:
+        for p in model.parameters():
+            p.grad = torch.full_like(p, OLD) if dirty else None
+        optimizer.register_step_post_hook(lambda *_: got.append(_gradients(model)))
+        model[0].weight.register_post_accumulate_grad_hook(backwards.append)
+        for window in windows:
+            answer(model, list(window), CLASS_WEIGHTS.clone(), optimizer, max_norm)
+
+    largest = max(windows[0], key=lambda batch: len(batch[1]))
+    try:
+        judge_model(train, correct, start, make_optimizer, case, lambda model: _loss(model, largest))
+    except Mistake as mistake:
+        if mistake.verdict.bug == "wrong-value":
+            _judge_steps(got, len(backwards), len(windows), case)
+            for k, window in enumerate(windows):
+                bugs = _known_bugs(got, k, weights[k], window, max_norm, dirty)
+                compare(got[k], want[k], case, bugs, CLIP_RTOL)
+        raise
 
 
-def _gradients(model: nn.Module) -> Tensor:
-    return _flat(torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters())
-
-
-def _large_batch(
-    model: nn.Module, window: Window, class_weights: Tensor, optimizer: Optimizer, max_norm: float
-) -> None:
-    optimizer.zero_grad()
-    x, y = _joined(window)
-    F.cross_entropy(model(x), y, weight=class_weights).backward()
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-def _forward(model: nn.Module, window: Window, class_weights: Tensor, *_) -> None:
-    F.cross_entropy(model(window[0][0]), window[0][1], weight=class_weights)
-
-
-def _judge_steps(run: Run, want: int, case: str) -> None:
-    steps, backwards = len(run.gradients), len(run.backwards)
-    if not steps and not backwards:
+def _judge_steps(got: list[Tensor], backwards: int, want: int, case: str) -> None:
+    if not got and not backwards:
         hint = "no backward and no step has run yet, one update is expected for each window"
         raise Mistake("not-attempted", f"{case}: {hint}.")
-    if not steps:
+    if not got:
         raise Mistake("leftover-gradients", f"{case}: backward has run and optimizer.step() has not.")
-    if steps != want:
-        raise Mistake("irregular-window", f"{case}: {steps} steps for {want} windows, one each was expected.")
-    if not backwards and not any(gradient.any() for gradient in run.gradients):
+    if len(got) != want:
+        raise Mistake("irregular-window", f"{case}: {len(got)} steps for {want} windows, one each was expected.")
+    if not backwards and not any(gradient.any() for gradient in got):
         raise Mistake("empty-step", f"{case}: a step ran and no backward.")
 
 
 def _known_bugs(
-    run: Run, k: int, weights: Tensor, window: Window, max_norm: float, dirty: bool
+    got: list[Tensor], k: int, weights: Tensor, window: Window, max_norm: float, dirty: bool
 ) -> Iterator[tuple[str, str, Tensor]]:
     """The gradients that known bugs would give at step `k`; the last entries fit any gradient."""
-    held, whole = run.gradients[k], _gradient(weights, window)
+    held, whole = got[k], _gradient(weights, window)
     norm, limit = float(held.norm()), min(float(whole.norm()), max_norm)
     if not held.isfinite().all():
         yield "wrong-value", "the step's gradient is not finite", held
@@ -134,8 +102,7 @@ def _known_bugs(
     if dirty:
         yield "stale-gradients", f"gradients that were there before are still in update {k + 1}", whole + OLD
     if k:
-        previous = run.gradients[k - 1]
-        yield "stale-gradients", f"update {k + 1} also holds the gradient of the update before", whole + previous
+        yield "stale-gradients", f"update {k + 1} also holds the gradient of the update before", whole + got[k - 1]
     if limit == max_norm and norm > limit:
         hint = f"the step's gradient has the norm {norm:.3g}, which is above max_norm {max_norm:.3g}"
         yield "clip-timing", hint, _of_norm(norm, whole)
@@ -202,16 +169,20 @@ def _shares(counts: Sequence[float]) -> list[float]:
     return [count / sum(counts) for count in counts]
 
 
+def _loss(model: nn.Module, batch: tuple[Tensor, ...], class_weights: Tensor = CLASS_WEIGHTS) -> Tensor:
+    x, y = batch
+    return F.cross_entropy(model(x), y, weight=class_weights)
+
+
 def _gradient(weights: Tensor, window: Window, class_weights: Tensor = CLASS_WEIGHTS) -> Tensor:
-    """The gradient of one batch of all the window's samples."""
-    model, (x, y) = _model(weights), _joined(window)
-    return _flat(torch.autograd.grad(F.cross_entropy(model(x), y, weight=class_weights), list(model.parameters())))
-
-
-def _model(weights: Tensor) -> nn.Sequential:
+    """The gradient of one batch of all the window's samples, at these weights."""
     model = mlp(3, 5, 4).double()
     vector_to_parameters(weights.clone(), model.parameters())
-    return model
+    return _flat(torch.autograd.grad(_loss(model, _joined(window), class_weights), list(model.parameters())))
+
+
+def _gradients(model: nn.Module) -> Tensor:
+    return _flat(torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters())
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:

@@ -108,13 +108,14 @@ def _judge_case(answer: Callable, case: Case) -> None:
 
         rows = [torch.zeros_like(gradient) if row is None else row for row in recorder.epochs[-1]]
         if made and recorder.backwards == backwards:
-            raise Mistake("not-attempted", f"{said}: no backward has run, one update is expected.")
-        bug, hint = (
-            (_diagnose_steps(rows, after_a_skip, case) or _diagnose_update(rows[0], gradient, window, case, scale))
-            if made
-            else _diagnose_skip(rows, norm)
-        )
-        if bug:
+            found = "not-attempted", "no backward has run, one update is expected"
+        elif made:
+            found = _diagnose_steps(rows, after_a_skip, case)
+            found = found or _diagnose_update(rows[0], gradient, window, case, scale)
+        else:
+            found = _diagnose_skipped(rows, norm)
+        if found:
+            bug, hint = found
             raise Mistake(bug, f"{said}: {hint}.")
         if made and scheduled[-1] != before:
             raise Mistake("scheduler-cadence", f"{said}: the scheduler has stepped before the optimizer.")
@@ -152,10 +153,10 @@ def _call(answer: Callable, said: str, *arguments) -> object:
         raise Mistake("scaler-timing", f"{said}: the scaler refuses, {type(error).__name__}: {error}") from error
 
 
-def _diagnose_skip(rows: list[Tensor], norm: float) -> tuple[str, str]:
+def _diagnose_skipped(rows: list[Tensor], norm: float) -> tuple[str, str] | None:
     """The bug of a window that must make no update."""
     if not rows:
-        return "", ""
+        return None
     if not any(row.any() for row in rows):
         return "empty-step", "a step has run on gradients that are zero. Momentum would move the weights"
     if norm < inf:
@@ -181,11 +182,11 @@ def _diagnose_steps(rows: list[Tensor], after_a_skip: bool, case: Case) -> tuple
     return None
 
 
-def _diagnose_update(row: Tensor, whole: Tensor, window: Window, case: Case, scale: float) -> tuple[str, str]:
+def _diagnose_update(row: Tensor, whole: Tensor, window: Window, case: Case, scale: float) -> tuple[str, str] | None:
     """The bug of an update that used `row`, and must use `whole`, clipped."""
     hint = diagnose_clipping(row, whole, case.max_norm)
     if not hint:
-        return "", ""
+        return None
     norm, inside = float(row.norm()), whole != 0
     want = whole * min(1.0, case.max_norm / float(whole.norm()))
     if row[~inside].any():
