@@ -75,57 +75,71 @@ def _amp_window(answer: Callable) -> str:
     )
 
 
-def _judge_case(answer: Callable, case: Case) -> None:
-    """Judges the windows of a case, one after the other, on one tally."""
-    gradients = [window.gradient() for window in case.windows]
-    owner = torch.arange(len(gradients)).repeat_interleave(torch.tensor([len(gradient) for gradient in gradients]))
-    tally = Tally(len(owner)).double()
-    optimizer = SGD(tally.parameters(), lr=1.0)
-    scheduler = ExponentialLR(optimizer, DECAY)
-    scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=case.growth_interval, enabled=case.enabled)
-    recorder, scheduled = Recorder(tally.weight, optimizer), []
-    optimizer.register_step_post_hook(lambda *_: scheduled.append(scheduler.last_epoch))
-    factors = torch.cat([gradient * len(gradient) for gradient in gradients])
+class Run:
+    """What the learner's function works with, window after window: a tally, whose `.grad` is read at each step."""
 
-    def loss_fn(model: nn.Module, batch: Tensor) -> Tensor:
+    def __init__(self, case: Case):
+        self.case = case
+        gradients = [window.gradient() for window in case.windows]
+        self.items = torch.arange(sum(map(len, gradients))).split([len(gradient) for gradient in gradients])
+        self.factors = torch.cat([gradient * len(gradient) for gradient in gradients])
+        self.tally = Tally(len(self.factors)).double()
+        self.optimizer = SGD(self.tally.parameters(), lr=1.0)
+        self.scheduler = ExponentialLR(self.optimizer, DECAY)
+        self.scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=case.growth_interval, enabled=case.enabled)
+        self.recorder = Recorder(self.tally.weight, self.optimizer)
+        self.scheduled: list[int] = []  # how often the scheduler had stepped, at each step of the optimizer
+        self.optimizer.register_step_post_hook(lambda *_: self.scheduled.append(self.scheduler.last_epoch))
+
+    def loss_fn(self, model: nn.Module, batch: Tensor) -> Tensor:
         values = model(batch)
         if values.requires_grad:  # the factor acts on the gradient alone: where it is infinite, the loss is finite
-            values.register_hook(lambda gradient: gradient * factors[batch])
+            values.register_hook(lambda gradient: gradient * self.factors[batch])
         return values.mean()
 
-    made = True
-    for k, window in enumerate(case.windows):
-        gradient = torch.zeros(len(owner), dtype=torch.float64).masked_scatter(owner == k, gradients[k])
-        norm, after_a_skip = float(gradient.norm()), not made
-        made = norm < inf and norm <= case.skip_norm
-        said = _describe(case, k, norm)
-        scale, lr, before, backwards = scaler.get_scale(), _lr(optimizer), scheduler.last_epoch, recorder.backwards
-        recorder.start_epoch()
-        got = _call(
-            answer, said, tally, list(torch.where(owner == k)[0].split(list(window.sizes))), loss_fn, optimizer,
-            scaler, scheduler, case.max_norm, case.skip_norm,
-        )  # fmt: skip
+    def gradient(self, k: int) -> Tensor:
+        """The gradient of window `k`, before clipping."""
+        gradient = torch.zeros_like(self.factors)
+        gradient[self.items[k]] = self.factors[self.items[k]] / len(self.items[k])
+        return gradient
 
-        rows = [torch.zeros_like(gradient) if row is None else row for row in recorder.epochs[-1]]
-        if made and recorder.backwards == backwards:
-            found = "not-attempted", "no backward has run, one update is expected"
-        elif made:
-            found = _diagnose_steps(rows, after_a_skip, case)
-            found = found or _diagnose_update(rows[0], gradient, window, case, scale)
-        else:
+    def call(self, answer: Callable, k: int, said: str) -> tuple[object, list[Tensor], int]:
+        """Runs window `k`: what is returned, `.grad` at each step, and how many gradients arrived."""
+        batches, before = list(self.items[k].split(list(self.case.windows[k].sizes))), self.recorder.backwards
+        self.recorder.start_epoch()
+        got = _call(
+            answer, said, self.tally, batches, self.loss_fn, self.optimizer, self.scaler, self.scheduler,
+            self.case.max_norm, self.case.skip_norm,
+        )  # fmt: skip
+        rows = [torch.zeros_like(self.factors) if row is None else row for row in self.recorder.epochs[-1]]
+        return got, rows, self.recorder.backwards - before
+
+    @property
+    def lr(self) -> float:
+        return self.optimizer.param_groups[0]["lr"]
+
+
+def _judge_case(answer: Callable, case: Case) -> None:
+    run, skipped = Run(case), False
+    for k in range(len(case.windows)):
+        norm, after_a_skip = float(run.gradient(k).norm()), skipped
+        skipped = not norm < inf or norm > case.skip_norm
+        said = _describe(case, k, norm)
+        scale, lr, scheduler_steps = run.scaler.get_scale(), run.lr, run.scheduler.last_epoch
+        got, rows, backwards = run.call(answer, k, said)
+        if skipped:
             found = _diagnose_skipped(rows, norm)
+        else:
+            found = _diagnose_steps(rows, backwards, after_a_skip, case)
+            found = found or _diagnose_update(rows[0], run.gradient(k), case.windows[k], case, scale)
         if found:
             bug, hint = found
             raise Mistake(bug, f"{said}: {hint}.")
-        if made and scheduled[-1] != before:
+        if rows and run.scheduled[-1] != scheduler_steps:
             raise Mistake("scheduler-cadence", f"{said}: the scheduler has stepped before the optimizer.")
-        _judge_scheduler(_lr(optimizer), lr * DECAY if made else lr, made, scaler.get_scale() > scale, said)
-        _judge_scale(scaler.get_scale(), scale, norm, bool(rows), case, said)
-        _judge_returned(got, made, said)
-
-
-def _lr(optimizer: Optimizer) -> float:
-    return optimizer.param_groups[0]["lr"]
+        _judge_scheduler(run, lr if skipped else lr * DECAY, skipped, scale, said)
+        _judge_scale(run.scaler.get_scale(), scale, norm, bool(rows), case, said)
+        _judge_returned(got, not skipped, said)
 
 
 def _describe(case: Case, k: int, norm: float) -> str:
@@ -164,8 +178,10 @@ def _diagnose_skipped(rows: list[Tensor], norm: float) -> tuple[str, str] | None
     return "scaler-timing", "the step has been made all the same. scaler.step() would have left it out"
 
 
-def _diagnose_steps(rows: list[Tensor], after_a_skip: bool, case: Case) -> tuple[str, str] | None:
-    """The bug of a window that must make one update, where it shows in the number of its steps."""
+def _diagnose_steps(rows: list[Tensor], backwards: int, after_a_skip: bool, case: Case) -> tuple[str, str] | None:
+    """The bug of a window that must make one update, where it shows in whether backward and step have run."""
+    if not backwards:
+        return "not-attempted", "no backward has run, one update is expected"
     if len(rows) > 1:
         return "irregular-window", f"{len(rows)} steps in one window"
     if not rows and after_a_skip:
@@ -213,11 +229,11 @@ def _diagnose_update(row: Tensor, whole: Tensor, window: Window, case: Case, sca
     return "token-weights" if len(set(window.sizes)) > 1 else "wrong-value", found
 
 
-def _judge_scheduler(lr: float, want: float, made: bool, has_grown: bool, said: str) -> None:
-    if not close(lr, want):
-        what = "the update was made" if made else "no update was made"
-        found = f"{what}, so the learning rate should be {want:.3g} and is {lr:.3g}"
-        if made and has_grown:
+def _judge_scheduler(run: Run, lr: float, skipped: bool, scale: float, said: str) -> None:
+    if not close(run.lr, lr):
+        what = "no update was made" if skipped else "the update was made"
+        found = f"{what}, so the learning rate should be {lr:.3g} and is {run.lr:.3g}"
+        if not skipped and run.scaler.get_scale() > scale:
             found += ". The scale has grown here; it falls, and only then, where the scaler leaves a step out"
         raise Mistake("scheduler-cadence", f"{said}: {found}.")
 
@@ -265,6 +281,5 @@ def _judge_model(answer: Callable, make_optimizer: Callable) -> None:
                 optimizer.step()
                 scheduler.step()
 
-    case = "on a real model"
-    one = windows[0][0]
+    case, one = "on a real model", windows[0][0]
     judge_model(train, correct, mlp(3, 5, 2).double(), make_optimizer, case, lambda model: squared_error(model, one))
