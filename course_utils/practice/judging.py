@@ -1,13 +1,14 @@
 """What a judge says, and what every judge needs to find out: whether two results agree, and which bug explains one.
 
 A judge compares what an answer gives with what is correct (`compare`), every parameter of a trained model
-(`compare_weights`) and what is held for backward (`compare_memory`). What is wrong is named by finding a known bug
-that gives the same result: known bugs are data, triples of a name, a hint and the result that the bug gives.
+(`compare_weights`) and what is held for the backward pass (`compare_memory`). What is wrong is named by finding a
+known bug that gives the same result: known bugs are data, triples of a name, a hint and that result.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from reprlib import repr
 from typing import Any
 
@@ -81,6 +82,15 @@ def compare(got: Any, want: Any, case: str, known: Known = (), rtol: float = RTO
     raise Mistake("wrong-value", f"{case}.")
 
 
+def read_all(result: object, at_most: int) -> object:
+    """What an answer returned; of a generator, which runs only when it is read, at most so many entries."""
+    try:
+        entries = iter(result)
+    except TypeError:
+        return result
+    return result if isinstance(result, (str, bytes)) else list(islice(entries, at_most))
+
+
 def number(value: object) -> float:
     """The number that an answer returned, as a float."""
     if value is None or value is Ellipsis:
@@ -89,6 +99,15 @@ def number(value: object) -> float:
         return float(value)
     except Exception:
         raise Mistake("wrong-type", f"expected a number, got {repr(value)} ({type(value).__name__}).") from None
+
+
+def numbers(got: object, expected: int, what: str) -> list[float]:
+    """The list of numbers that an answer returned; `what` says what it should return, `expected` how many of them."""
+    if got is None or got is Ellipsis or (isinstance(got, list) and not got and expected):
+        raise Mistake("not-attempted", f"your function returned {got}; it should return {what}.")
+    if not isinstance(got, list):
+        raise Mistake("wrong-type", f"expected {what}, got {repr(got)}.")
+    return [number(value) for value in got]
 
 
 def rounded(values: Sequence[float]) -> list[float]:
@@ -105,10 +124,10 @@ def compare_weights(ours: nn.Module, theirs: nn.Module, case: str, rtol: float =
 
 
 def compare_memory(saved: SavedBytes, one: SavedBytes, case: str, factor: float = 1.5) -> None:
-    """Compares what a loop held for backward with what its largest micro-batch alone holds, `one`."""
+    """Compares what a loop held for the backward pass with what its largest micro-batch alone holds, `one`."""
     if saved.peak > factor * one.peak:
         raise Mistake(
             "held-graphs",
-            f"{case}: the updates are right, but {saved.peak} bytes are kept for backward at once, where one "
-            f"micro-batch needs {one.peak}: call backward on each before the next forward pass.",
+            f"{case}: the updates are right, but {saved.peak} bytes are kept for the backward pass at once, where one "
+            f"micro-batch needs {one.peak}: call backward() on each before the next forward pass.",
         )

@@ -1,14 +1,15 @@
 """Judges what a training loop puts into each update: which micro-batches are in it, and how much each item counts.
 
-The loop runs on a model whose gradient can be read, such as a `Tally`; a `Recorder` keeps `.grad` at every step. These
-`Observed` updates are compared with the `Expected` ones, those of one large batch per window, and the first bug that
-they show is named. Then the loop trains a real model, of which every parameter is compared (`judge_model`).
+An item is a sample or a token. The loop runs on a model whose gradient can be read, such as a `Tally`; a `Recorder`
+keeps `.grad` at every step. These `Observed` updates are compared with the `Expected` ones, those of one large batch
+per window, and the first bug that they show is named. Then the loop trains a real model, of which every parameter is
+compared (`judge_model`).
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +21,10 @@ from course_utils.models import Tally, mlp
 from course_utils.practice.judging import Mistake, close, compare_memory, compare_weights, rounded
 
 CLIP_RTOL = 1e-4  # PyTorch adds a millionth to the norm that it divides by; clipping by hand need not
-OLD = 7.0  # every entry of the gradient that an earlier backward has left, in a case that starts dirty
+OLD = 7.0  # every entry of the gradient that an earlier backward pass has left, in a case that starts dirty
 
 Loop = Callable[[nn.Module, Sequence, Callable, Optimizer, int], object]
+Diagnoses = Iterator[tuple[bool, str, str]]  # whether a bug shows, its name, and how; asked only if none before shows
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Observed:
         rows: For each step, how much every item counts in it.
         in_first_epoch: How many of these steps belong to the first epoch.
         backwards: How often a gradient arrived.
-        steps: How many steps ran, also those that were left out of `rows` because there was no gradient.
+        steps: How many steps ran, also those that are not in `rows` because they found no gradient.
     """
 
     rows: list[Tensor]
@@ -45,18 +47,14 @@ class Observed:
 class Recorder:
     """Keeps a parameter's `.grad` as each step of an optimizer uses it, by epoch.
 
-    It reads `.grad` after the step, so that it also sees what the closure of `step(closure)` has computed.
-
-    Args:
-        weight: The parameter.
-        optimizer: The optimizer that updates it.
-        dirty: Whether to begin with a gradient that an earlier backward seems to have left.
+    It reads `.grad` after the step, so that it also sees what the closure of `step(closure)` has computed. If `dirty`,
+    the parameter begins with a gradient that an earlier backward pass seems to have left.
     """
 
     def __init__(self, weight: nn.Parameter, optimizer: Optimizer, dirty: bool = False):
-        self.weight = weight
         self.epochs: list[list[Tensor | None]] = []  # None: the step found no gradient
         self.backwards = 0
+        self._weight = weight
         if dirty:
             weight.grad = torch.full_like(weight, OLD)
         optimizer.register_step_post_hook(self._read)
@@ -68,11 +66,11 @@ class Recorder:
     def observed(self, skip_idle: bool = False) -> Observed:
         """All that has been seen; a step without a gradient is a row of zeros, or with `skip_idle` no row."""
         kept = [[row for row in epoch if row is not None or not skip_idle] for epoch in self.epochs]
-        rows = [torch.zeros_like(self.weight) if row is None else row for row in chain(*kept)]
+        rows = [torch.zeros_like(self._weight) if row is None else row for row in chain(*kept)]
         return Observed(rows, len(kept[0]), self.backwards, sum(map(len, self.epochs)))
 
     def _read(self, *_) -> None:
-        grad = self.weight.grad
+        grad = self._weight.grad
         self.epochs[-1].append(None if grad is None else grad.detach().clone())
 
     def _count(self, _: Tensor) -> None:
@@ -80,25 +78,29 @@ class Recorder:
 
 
 class Expected:
-    """The updates of one large batch per window, and the names of the bugs of a loop whose updates are others.
+    """The updates of one large batch per window, and the names of the bugs of a loop that makes others.
 
     Args:
-        sizes: How many items count in each micro-batch; items are numbered through.
+        sizes: How many items count in each micro-batch.
         n: Micro-batches per window. A window in which nothing counts makes no update.
         epochs: How often the loop goes over the micro-batches.
-        other_sizes: What else a loop may mistake for the sizes: for each, a sentence and what it counts.
+        other_sizes: What else a loop may weight micro-batches by: for each, a sentence that says so, and these sizes.
+        unit: What the items are called.
     """
 
     def __init__(
-        self, sizes: Sequence[int], n: int, epochs: int = 2, other_sizes: Sequence[tuple[str, Sequence[int]]] = ()
+        self,
+        sizes: Sequence[int],
+        n: int,
+        epochs: int = 2,
+        other_sizes: Sequence[tuple[str, Sequence[int]]] = (),
+        unit: str = "samples",
     ):
-        self.sizes, self.n, self.epochs = sizes, n, epochs
+        self.sizes, self.n, self.epochs, self.other_sizes, self.unit = sizes, n, epochs, other_sizes, unit
         self.windows = [group for group in windows(range(len(sizes)), n) if any(sizes[place] for place in group)]
         self.owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))  # micro-batch of each item
         rows = [torch.isin(self.owner, torch.tensor(group)).double() for group in self.windows]
         self.rows = [row / row.sum() for row in rows] * epochs
-        one_each = "each micro-batch counts the same, however much it holds"
-        self.other_sizes = ((one_each, [1] * len(sizes)), *other_sizes)
 
     def compare(self, observed: Observed, case: str, old: float | Tensor | None = None) -> None:
         """Raises a `Mistake` that names the first bug, unless all updates are as expected.
@@ -111,7 +113,7 @@ class Expected:
         if close(observed.rows, self.rows):
             return
         if old is not None and observed.rows and close(observed.rows[0], self.rows[0] + old):
-            hint = "the old gradient entered the first update. Zero once before the first backward, too"
+            hint = "the old gradient entered the first update. Zero once before the first backward pass, too"
             raise Mistake("stale-gradients", f"{case}: {hint}.")
         bug, hint = self.diagnose(observed)
         raise Mistake(bug, f"{case}: {hint}.")
@@ -128,98 +130,85 @@ class Expected:
 
     def diagnose(self, observed: Observed) -> tuple[str, str]:
         """The first bug that the updates show, and how it shows. Updates and micro-batches are counted from 1."""
-        used = [sorted(set(self.owner[row != 0].tolist())) for row in observed.rows]
-        return self._steps(observed, used) or self._windows(observed, used) or self._items(observed, used)
-
-    def _held(self, used: list[list[int]]) -> str:
-        right = [sum(self.sizes[place] > 0 for place in group) for group in self.windows]
-        return f"micro-batches per update: {[len(u) for u in used]}, expected {right * self.epochs}"
-
-    def _steps(self, observed: Observed, used: list[list[int]]) -> tuple[str, str] | None:
-        """Bugs that show in whether backward, step and gradients are there at all."""
-        if not observed.backwards and not observed.steps:
-            return "not-attempted", f"no backward and no step has run yet, {len(self.rows)} updates are expected"
-        if any(row.isnan().any() for row in observed.rows):
-            return "nan", "a gradient is NaN. A mean over no target at all is 0/0"
-        if not observed.steps:
-            return "leftover-gradients", f"no optimizer.step() has run, {len(self.rows)} were expected"
-        if not any(used):
-            found = f"every one of {observed.steps} steps found no gradient"
-            if not observed.backwards:
-                return "empty-step", f"{found}, because no backward has run"
-            return "discarded-gradients", f"{found}. Something zeroes between backward and step"
-        if [] in used:
-            found = f"update {used.index([]) + 1} found no gradient"
-            if 0 in self.sizes:
-                found += ", since nothing counts in its window: zeros still move the weights under momentum or Adam"
-            return "empty-step", f"{found}; {self._held(used)}"
-        if len(used) < len(self.rows) <= observed.steps:
-            hint = "a step found no gradient. Something zeroes between backward and step"
-            return "discarded-gradients", f"{hint}; {self._held(used)}"
-        return None
-
-    def _windows(self, observed: Observed, used: list[list[int]]) -> tuple[str, str] | None:
-        """Bugs that show in how many micro-batches an update holds."""
-        held, groups = self._held(used), [[p for p in group if self.sizes[p]] for group in self.windows]
-        first = used[: observed.in_first_epoch]
-        if len(first) == len(self.sizes) > len(groups):
-            return "irregular-window", f"a step after every micro-batch; {held}"
-        if used[0] != groups[0] and used[0] == list(chain(*groups))[: len(used[0])]:
-            return (
-                "irregular-window",
-                f"the first step comes after {len(used[0])} instead of {len(groups[0])}; {held}",
-            )
-        if not set(groups[-1]) & set(chain(*first)):
-            lost = [place + 1 for place in groups[-1]]
-            return (
-                "leftover-gradients",
-                f"{held}. The last window of an epoch, micro-batches {lost}, never gets its step",
-            )
-        if len(first) != len(groups):
-            return "irregular-window", f"{len(first)} updates in an epoch instead of {len(groups)}; {held}"
-        return None
-
-    def _items(self, observed: Observed, used: list[list[int]]) -> tuple[str, str]:
-        """Bugs that show in which items an update holds, and how much they count."""
-        rows, many = observed.rows, len(self.windows)
-        for k, (row, want) in enumerate(zip(rows, self.rows, strict=False)):
-            strangers = sorted({int(place) + 1 for place in self.owner[(row != 0) & (want == 0)]})
-            if strangers or (k >= many and close(row, want + rows[k - many])):
-                which = f"micro-batches {strangers}" if strangers else "the same micro-batches in the epoch before"
-                return "stale-gradients", f"update {k + 1} still holds gradients of earlier updates ({which})"
-        if len(rows) != len(self.rows):
-            hint = f"{len(rows)} updates in {self.epochs} epochs instead of {len(self.rows)}"
-            return "irregular-window", f"{hint}; {self._held(used)}"
-        for k, (row, want) in enumerate(zip(rows, self.rows, strict=True)):
-            if close(row, want):
-                continue
-            group = [place for place in self.windows[k % many] if self.sizes[place]]
-            if (row == 0)[want != 0].any():
-                which = f"micro-batches {[place + 1 for place in used[k]]} of {[place + 1 for place in group]}"
-                return "discarded-gradients", f"update {k + 1} holds {which}: the rest was zeroed inside the window"
-            return self._scale(k, (row / want)[want != 0], self.owner[want != 0], self.windows[k % many])
+        used, wanted = ([self.owner[row != 0].unique().tolist() for row in rows] for rows in (observed.rows, self.rows))
+        held = f"micro-batches per update: {[len(u) for u in used]}, expected {[len(w) for w in wanted]}"
+        for shows, bug, hint in self._missing_steps(observed, used):
+            if shows:
+                return bug, f"{hint}; {held}" if any(used) else f"{hint}; {len(wanted)} updates are expected"
+        for shows, bug, hint in self._wrong_windows(used, wanted, observed.in_first_epoch):
+            if shows:
+                return bug, f"{hint}; {held}"
+        for shows, bug, hint in self._wrong_items(observed.rows, used, wanted):
+            if shows:
+                return bug, hint
         return "wrong-value", "the updates are not those of the large batch"
 
-    def _scale(self, k: int, factors: Tensor, owner: Tensor, group: list[int]) -> tuple[str, str]:
-        """The bug of an update that holds the right items, each `factors` times as much as it should."""
-        low, high = float(factors.min()), float(factors.max())
-        sizes = [self.sizes[place] for place in group]
-        if close(low, high):
-            short, empty = len(group) < self.n and len(self.windows) > 1, low < 1 and 0 in sizes
-            fix = ": divide by what it holds, not by N" if short else ""
-            fix = ": micro-batches in which nothing counts are counted as if something did" if empty else fix
-            which = f"update {k + 1}" + (", of a short window," if short else "")
-            return "loss-scale", f"{which} is {low:.3g} times what it should be{fix}"
-        each = [float(factors[owner == place].mean()) for place in group if self.sizes[place]]
-        found = f"in update {k + 1} the items of its micro-batches count {rounded(each)} times what they should"
-        if len(set(self.sizes)) == 1 and len(self.other_sizes) == 1:
-            return "loss-scale", f"{found}: all of them must count the same"
-        for what, others in self.other_sizes:
-            other = [others[place] for place in group]
-            shares = [o / sum(other) * sum(sizes) / s for o, s in zip(other, sizes, strict=True) if s]
-            if close(each, shares):
+    def _missing_steps(self, observed: Observed, used: list[list[int]]) -> Diagnoses:
+        steps, backwards = observed.steps, observed.backwards
+        zeroed = "found no gradient. Something zeroes between backward() and step()"
+        empty = "a step ran for a window in which nothing counts: zeros still move the weights under momentum or Adam"
+        yield not backwards and not steps, "not-attempted", "no backward pass and no step has run yet"
+        yield any(row.isnan().any() for row in observed.rows), "nan", "a gradient is NaN. A mean over nothing is 0/0"
+        yield not steps, "leftover-gradients", "no optimizer.step() has run"
+        yield not backwards, "empty-step", "every step found no gradient: no backward pass has run"
+        yield not any(used), "discarded-gradients", f"every step {zeroed}"
+        yield [] in used and 0 in self.sizes, "empty-step", empty
+        yield [] in used, "empty-step", "a step found no gradient"
+        yield len(used) < len(self.rows) <= steps, "discarded-gradients", f"a step {zeroed}"
+
+    def _wrong_windows(self, used: list[list[int]], wanted: list[list[int]], in_first_epoch: int) -> Diagnoses:
+        many, first = len(self.windows), used[:in_first_epoch]
+        yield len(first) == len(self.sizes) > many, "irregular-window", "a step after every micro-batch"
+        early = used[0] != wanted[0] and used[0] == list(chain(*wanted))[: len(used[0])]
+        hint = f"the first step comes after {len(used[0])} instead of {len(wanted[0])}"
+        yield early, "irregular-window", hint
+        last = wanted[many - 1]
+        hint = f"the last window of an epoch, micro-batches {_numbers(last)}, never gets its step"
+        yield not set(last) & set(chain(*first)), "leftover-gradients", hint
+        yield len(first) != many, "irregular-window", f"{len(first)} updates in an epoch instead of {many}"
+
+    def _wrong_items(self, rows: list[Tensor], used: list[list[int]], wanted: list[list[int]]) -> Diagnoses:
+        many = len(self.windows)
+        for k, (row, want) in enumerate(zip(rows, self.rows, strict=False)):
+            strangers = self.owner[(row != 0) & (want == 0)].unique().tolist()
+            twice = k >= many and close(row, want + rows[k - many])
+            which = f"micro-batches {_numbers(strangers)}" if strangers else "the same ones in the epoch before"
+            hint = f"update {k + 1} still holds gradients of earlier updates ({which})"
+            yield strangers or twice, "stale-gradients", hint
+        hint = f"{len(rows)} updates in {self.epochs} epochs instead of {len(self.rows)}"
+        yield len(rows) != len(self.rows), "irregular-window", hint
+        for k, (row, want) in enumerate(zip(rows, self.rows, strict=True)):
+            which = f"micro-batches {_numbers(used[k])} of {_numbers(wanted[k])}"
+            hint = f"update {k + 1} holds {which}: the rest was zeroed inside the window"
+            yield used[k] != wanted[k], "discarded-gradients", hint
+            factors, owner = (row / want)[want != 0], self.owner[want != 0]
+            yield not close(row, want), *self._wrong_weights(k, factors, owner)
+
+    def _wrong_weights(self, k: int, factors: Tensor, owner: Tensor) -> tuple[str, str]:
+        """The bug of an update with the correct items, each of which counts `factors` times what it should."""
+        window = self.windows[k % len(self.windows)]
+        sizes, first = [self.sizes[place] for place in window], float(factors[0])
+        if close(factors, torch.full_like(factors, first)):
+            fix, which = "", f"update {k + 1}"
+            if len(window) < len(self.windows[0]):
+                which, fix = f"{which}, of a short window,", ": divide by what it holds, not by N"
+            if first < 1 and 0 in sizes:
+                fix = ": micro-batches in which nothing counts are counted as if something did"
+            return "loss-scale", f"{which} is {first:.3g} times what it should be{fix}"
+        each = [float(factors[owner == place].mean()) for place in window if self.sizes[place]]
+        found = f"in update {k + 1} the {self.unit} of its micro-batches count {rounded(each)} times what they should"
+        for what, other in (*self.other_sizes, ("each micro-batch counts the same, however much it holds", None)):
+            weights = [other[place] if other else 1 for place in window]
+            if close(each, [w / sum(weights) * sum(sizes) / s for w, s in zip(weights, sizes, strict=True) if s]):
                 return "token-weights", f"{found}: {what}"
-        return "token-weights", f"{found}: weight each micro-batch by the items that it holds"
+        if len(set(sizes)) == 1 and not self.other_sizes:
+            return "loss-scale", f"{found}: all of them must count the same"
+        return "token-weights", f"{found}: weight each micro-batch by the {self.unit} that it holds"
+
+
+def _numbers(places: Sequence[int]) -> list[int]:
+    """Micro-batches as messages count them, from 1."""
+    return [place + 1 for place in places]
 
 
 def diagnose_clipping(row: Tensor, whole: Tensor, max_norm: float) -> str:
@@ -233,7 +222,7 @@ def diagnose_clipping(row: Tensor, whole: Tensor, max_norm: float) -> str:
     if got and close(row / got, whole / norm, CLIP_RTOL):
         return f"the norm at the step is {got:.3g} instead of {float(want.norm()):.3g}"
     factors = rounded((row / want)[whole != 0].tolist()[:8])
-    return f"the items count {factors} times what they should: clipping came between their backwards"
+    return f"what the window holds counts {factors} times what it should: clipping came between backward passes"
 
 
 def run_on_tally(loop: Loop, sizes: Sequence[int], n: int, dirty: bool = False) -> Observed:
@@ -250,8 +239,8 @@ def run_on_tally(loop: Loop, sizes: Sequence[int], n: int, dirty: bool = False) 
 
 def judge_updates(loop: Loop, sizes: Sequence[int], n: int, dirty: bool = False) -> None:
     """Compares each update of a loop with the large batch, for micro-batches of these sizes."""
-    case = f"micro-batches of {list(sizes)} items, N = {n}" if n > 1 else f"batches of {list(sizes)} items"
-    case += ", and a gradient left by an earlier backward" if dirty else ""
+    case = f"micro-batches of {list(sizes)} samples, N = {n}" if n > 1 else f"batches of {list(sizes)} samples"
+    case += ", and a gradient left by an earlier backward pass" if dirty else ""
     Expected(sizes, n).compare(run_on_tally(loop, sizes, n, dirty), case, OLD if dirty else None)
 
 
@@ -264,19 +253,16 @@ def judge_model(
     one: Callable[[nn.Module], Tensor] | None = None,
     factor: float = 1.5,
 ) -> None:
-    """Trains a model twice and compares every parameter, and what was held for backward.
+    """Trains a model twice and compares every parameter, and what was held for the backward pass.
 
     Args:
         answer: Trains a model with an optimizer, by the learner's function.
-        correct: Trains a model with an optimizer, as it should be.
+        correct: The same, as it should be.
         model: The model to begin with.
         make_optimizer: Makes an optimizer of parameters.
         case: What is tried, for the message; the optimizer's name is added.
-        one: The forward pass of the largest micro-batch alone, with which memory is compared; None: it is not.
-        factor: By how much more may be held than by one micro-batch.
-
-    Raises:
-        Mistake: `wrong-value` or `held-graphs`.
+        one: The forward pass of the largest micro-batch, of which at most `factor` times the memory may be held.
+        factor: See `one`.
     """
     ours, theirs = model, copy.deepcopy(model)
     optimizer = make_optimizer(ours.parameters())
@@ -333,14 +319,8 @@ def judge_loop_on_model(loop: Loop, make_optimizer: Callable, n: int, sizes: Seq
 
 
 def judge_loop(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:
-    """Judges a loop that makes one update per window: on a tally, from a dirty start, and on a real model.
-
-    Args:
-        loop: The learner's: takes the model, the micro-batches of an epoch, the loss, the optimizer and N.
-        n_values: The values of N. The first comes first: a bug that shows there is the one that is named.
-        dirty: Whether the loop must also cope with a gradient that an earlier backward left.
-    """
-    # Equal sizes first: a lost tail or a tail divided by N then shows as itself.
+    """Judges a loop that makes one update per window, on a tally (if `dirty`, also from a dirty start) and a model."""
+    # Equal sizes and the first N come first: a lost tail, or one that is divided by N, then shows as itself.
     equal = [(sizes, n) for n in n_values for sizes in ((2, 2, 2, 2), (2, 2, 2, 2, 2, 2))]
     for sizes, n in equal + [((4, 2, 1, 3, 2), n) for n in n_values]:
         judge_updates(loop, sizes, n)
@@ -349,12 +329,3 @@ def judge_loop(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:
     for make_optimizer in (sgd, adam):
         for n in n_values:
             judge_loop_on_model(loop, make_optimizer, n)
-
-
-def read_all(result: object, at_most: int) -> object:
-    """What an answer returned; of a generator, which runs only when it is read, at most so many entries."""
-    try:
-        entries = iter(result)
-    except TypeError:
-        return result
-    return result if isinstance(result, (str, bytes)) else list(islice(entries, at_most))

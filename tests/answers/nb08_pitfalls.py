@@ -246,9 +246,9 @@ for answer, bug, says in (
     (
         sends_the_running_total_backward,
         "loss-scale",
-        "in update 1 the items of its micro-batches count [4.0, 3.0, 2.0, 1.0] times what they should",
+        "in update 1 the samples of its micro-batches count [4.0, 3.0, 2.0, 1.0] times what they should",
     ),
-    (only_the_tail_is_fixed, "clip-timing", "max_norm = 0.1: the items count"),
+    (only_the_tail_is_fixed, "clip-timing", "max_norm = 0.1: what the window holds counts"),
     (never_clips, "clip-timing", "a gradient of norm 0.354 reached the step"),
     (lambda *a: a[3].step(), "empty-step", ""),
 ):

@@ -94,7 +94,7 @@ def test_the_first_loop_is_judged_in_the_words_of_notebook_00():
         assert "micro-batch" not in message
     message = judge("first_loop", nb02_zeroing.never_zeroes).message
     assert message.endswith("gradients of earlier updates (batches [1]).")
-    assert judge("first_loop", lambda *_: None).message == "no backward and no step has run yet."
+    assert judge("first_loop", lambda *_: None).message == "no backward pass and no step has run yet."
 
 
 def test_two_exercises_of_one_name_are_an_error():

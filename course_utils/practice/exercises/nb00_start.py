@@ -14,5 +14,5 @@ def _first_loop(answer: Callable) -> str:
         judge_loop(lambda *loop: answer(*loop[:4]), n_values=(1,), dirty=False)
     except Mistake as mistake:
         bug, message = mistake.verdict.bug, mistake.verdict.message.replace("micro-batch", "batch")
-        raise Mistake(bug, "no backward and no step has run yet." if bug == "not-attempted" else message) from None
+        raise Mistake(bug, "no backward pass and no step has run yet." if bug == "not-attempted" else message) from None
     return "equal batches and unequal ones, two optimizers: every update holds its own batch and nothing else."

@@ -1,4 +1,4 @@
-"""The exercises of notebook 01: a slope by finite differences, and the backward of a product."""
+"""The exercises of notebook 01: a slope by finite differences, and the backward pass of a product."""
 
 from collections.abc import Callable
 

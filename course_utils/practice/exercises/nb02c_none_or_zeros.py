@@ -14,8 +14,8 @@ _INF, _NAN = float("inf"), float("nan")
 # What .grad holds, whether that is dirty, and the name and hint of the bug of a guard that says otherwise.
 _CASES = (
     (None, False, "none-is-clean", "where .grad is None there is nothing to look at"),
-    ((0.0, 0.0), False, "zeros-are-clean", "zeros add nothing to the next backward"),
-    ((3.0, 4.0), True, "misses-gradients", "it holds a gradient of an earlier backward"),
+    ((0.0, 0.0), False, "zeros-are-clean", "zeros add nothing to the next backward pass"),
+    ((3.0, 4.0), True, "misses-gradients", "it holds a gradient of an earlier backward pass"),
     ((2.0, -2.0), True, "signs-cancel", "its entries add up to 0 but are not 0"),
     ((0.0, _NAN), True, "misses-nan", "a NaN stays in every later sum"),
     ((-_INF, 0.0), True, "misses-inf", "an infinity stays in every later sum"),

@@ -11,5 +11,5 @@ def _accumulate(answer: Callable) -> str:
     judge_loop(answer, n_values=(2, 4, 1, 100))
     return (
         "N = 1, 2, 4 and longer than the epoch, short windows, ragged micro-batches, a dirty start, SGD and Adam: "
-        "every item counts as in the large batch."
+        "every sample counts as in the large batch."
     )

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from reprlib import repr
 
 import torch
 from torch import nn
 
 from course_utils.loops import windows
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, compare, number, rounded
-from course_utils.practice.updates import judge_loop, read_all
+from course_utils.practice.judging import Mistake, compare, numbers, read_all, rounded
+from course_utils.practice.updates import judge_loop
 
 
 @exercise("logged_loss")
@@ -19,19 +18,19 @@ def _logged_loss(answer: Callable) -> str:
         _judge_log(answer, sizes, n)
     judge_loop(lambda *loop: list(answer(*loop)), n_values=(2, 4, 1, 100), dirty=False)
     return (
-        "equal, short and ragged windows: the loss that is logged is the mean over the items of its window, and the "
+        "equal, short and ragged windows: the loss that is logged is the mean over the samples of its window, and the "
         "model is trained as by large batches."
     )
 
 
 def _judge_log(answer: Callable, sizes: Sequence[int], n: int) -> None:
-    """Without learning, so that the loss of every micro-batch is known: all its items have the same."""
+    """Without learning, so that the loss of every micro-batch is known: all its samples have the same."""
     losses = [1.3 * 5.0**place for place in range(len(sizes))]
     batches = [torch.full((size,), loss, dtype=torch.float64) for size, loss in zip(sizes, losses, strict=True)]
     groups = list(windows(list(zip(losses, sizes, strict=True)), n))
     right = [sum(loss * size for loss, size in group) / sum(size for _, size in group) for group in groups]
     got = _logged(answer, batches, n)
-    case = f"micro-batches of {list(sizes)} items, N = {n}: expected {rounded(right)}, got {rounded(got)}"
+    case = f"micro-batches of {list(sizes)} samples, N = {n}: expected {rounded(right)}, got {rounded(got)}"
     if len(got) == len(batches) != len(right):
         raise Mistake("per-micro-batch", f"{case}. Return one number per update, not one per micro-batch.")
     if len(got) != len(right):
@@ -58,9 +57,4 @@ def _logged(answer: Callable, batches: list, n: int) -> list[float]:
     model = nn.Linear(1, 1, bias=False).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     result = answer(model, list(batches), lambda model, batch: batch.mean() + 0 * model.weight.sum(), optimizer, n)
-    got = read_all(result, at_most=len(batches) + 2)
-    if got is None or got == []:
-        raise Mistake("not-attempted", f"your function returned {got}; it should return one loss per update.")
-    if not isinstance(got, list):
-        raise Mistake("wrong-type", f"expected a list of losses, one per update, got {repr(got)}.")
-    return [number(loss) for loss in got]
+    return numbers(read_all(result, at_most=len(batches) + 2), 1, "a list of losses, one per update")

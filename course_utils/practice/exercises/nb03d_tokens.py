@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from itertools import count
 from math import isnan
-from reprlib import repr
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +11,8 @@ from torch.optim import Optimizer
 
 from course_utils.loops import windows
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, close, number, rounded
-from course_utils.practice.updates import OLD, Expected, Recorder, adam, judge_model, read_all, sgd
+from course_utils.practice.judging import Mistake, close, numbers, read_all, rounded
+from course_utils.practice.updates import OLD, Expected, Recorder, adam, judge_model, sgd
 
 IGNORED = -100
 
@@ -93,13 +92,12 @@ def _judge_counts(answer: Callable, shapes: Sequence, n: int, dirty: bool = Fals
     batches = _micro_batches(shapes)
     counts = [int(_valid(batch).sum()) for batch in batches]
     case = f"micro-batches of {counts} valid targets, N = {n}"
-    case += ", and a gradient left by an earlier backward" if dirty else ""
-    expected = Expected(
-        counts, n, other_sizes=(
-            ("micro-batches are weighted by their sequences, not by their tokens", [len(x) for x, _ in batches]),
-            ("padding and masked targets are counted as tokens", [y.numel() for _, y in batches]),
-        ),
-    )  # fmt: skip
+    case += ", and a gradient left by an earlier backward pass" if dirty else ""
+    other_sizes = (
+        ("micro-batches are weighted by their sequences, not by their tokens", [len(x) for x, _ in batches]),
+        ("padding and masked targets are counted as tokens", [y.numel() for _, y in batches]),
+    )
+    expected = Expected(counts, n, other_sizes=other_sizes, unit="tokens")
 
     # What each token's weight changes in its own loss, and that loss: with these the rows of .grad can be read.
     model = _Reader(sum(counts))
@@ -126,12 +124,7 @@ def _judge_counts(answer: Callable, shapes: Sequence, n: int, dirty: bool = Fals
 
 
 def _judge_losses(got: object, right: list[float], means_of_means: list[float], case: str) -> None:
-    if got is None or got is Ellipsis or got == []:
-        hint = f"the updates are right. Now return one loss for each of them, not {got}"
-        raise Mistake("not-attempted", f"{case}: {hint}.")
-    if not isinstance(got, list):
-        raise Mistake("wrong-type", f"{case}: expected a list of losses, one per update, got {repr(got)}.")
-    got = [number(loss) for loss in got]
+    got = numbers(got, len(right), "a list of losses, one per update (the updates are right)")
     case = f"{case}: the updates are right, but of the losses {rounded(right)} were expected, got {rounded(got)}"
     if any(map(isnan, got)):
         raise Mistake("nan", f"{case}. The mean over no valid target is 0/0, and 0 times NaN is NaN.")

@@ -23,14 +23,14 @@ DECAY = 0.7  # of the learning rate at each scheduler step
 
 @dataclass(frozen=True)
 class Window:
-    """The items of each micro-batch of a window, and by what the gradient of its micro-batch `at` is multiplied."""
+    """The samples of each micro-batch of a window, and by what the gradient of its micro-batch `at` is multiplied."""
 
     sizes: tuple[int, ...] = (2, 2, 2, 2)
     factor: float = 1.0
     at: int = 0
 
     def gradient(self) -> Tensor:
-        """What each item contributes to the mean of the window."""
+        """What each sample contributes to the mean of the window."""
         factors = [self.factor if place == self.at else 1.0 for place in range(len(self.sizes))]
         return torch.tensor(factors, dtype=torch.float64).repeat_interleave(torch.tensor(self.sizes)) / sum(self.sizes)
 
@@ -81,7 +81,7 @@ class Run:
     def __init__(self, case: Case):
         self.case = case
         gradients = [window.gradient() for window in case.windows]
-        self.items = torch.arange(sum(map(len, gradients))).split([len(gradient) for gradient in gradients])
+        self.samples = torch.arange(sum(map(len, gradients))).split([len(gradient) for gradient in gradients])
         self.factors = torch.cat([gradient * len(gradient) for gradient in gradients])
         self.tally = Tally(len(self.factors)).double()
         self.optimizer = SGD(self.tally.parameters(), lr=1.0)
@@ -100,12 +100,12 @@ class Run:
     def gradient(self, k: int) -> Tensor:
         """The gradient of window `k`, before clipping."""
         gradient = torch.zeros_like(self.factors)
-        gradient[self.items[k]] = self.factors[self.items[k]] / len(self.items[k])
+        gradient[self.samples[k]] = self.factors[self.samples[k]] / len(self.samples[k])
         return gradient
 
     def call(self, answer: Callable, k: int, said: str) -> tuple[object, list[Tensor], int]:
         """Runs window `k`: what is returned, `.grad` at each step, and how many gradients arrived."""
-        batches, before = list(self.items[k].split(list(self.case.windows[k].sizes))), self.recorder.backwards
+        batches, before = list(self.samples[k].split(list(self.case.windows[k].sizes))), self.recorder.backwards
         self.recorder.start_epoch()
         got = _call(
             answer, said, self.tally, batches, self.loss_fn, self.optimizer, self.scaler, self.scheduler,
@@ -147,7 +147,7 @@ def _describe(case: Case, k: int, norm: float) -> str:
     holds = f"norm {norm:.3g}" if norm < inf else "an infinity or NaN"
     limits = f"max_norm = {case.max_norm:g}, skip_norm = {case.skip_norm:g}"
     return (
-        f"window {k + 1} of {len(case.windows)}, micro-batches of {list(case.windows[k].sizes)} items, "
+        f"window {k + 1} of {len(case.windows)}, micro-batches of {list(case.windows[k].sizes)} samples, "
         f"its gradient has {holds}, {limits}" + ("" if case.enabled else ", a scaler that is switched off")
     )
 
@@ -207,7 +207,7 @@ def _diagnose_update(row: Tensor, whole: Tensor, window: Window, case: Case, sca
     want = whole * min(1.0, case.max_norm / float(whole.norm()))
     if row[~inside].any():
         part = float(row[~inside].abs().max() / want.max())
-        return "stale-gradients", f"items of earlier windows are in its update, up to {part:.2g} of its own"
+        return "stale-gradients", f"samples of earlier windows are in its update, up to {part:.2g} of its own"
     if scale > 1 and close(norm * scale, case.max_norm, 1e-3):
         found = f"the update has norm {norm:.3g}, that is max_norm / {scale:g}"
         return "clip-timing", f"{found}. It was clipped while it was still scaled"
@@ -220,7 +220,7 @@ def _diagnose_update(row: Tensor, whole: Tensor, window: Window, case: Case, sca
             return "scaler-timing", f"{found}: that is the scale, it was never unscaled"
         if scale > 1 and each[0] < 2 / scale:
             return "scaler-timing", f"{found}: it was unscaled without having been scaled, or twice"
-        return "loss-scale", f"{found}: weight each micro-batch by its share of the items, the scaler does not divide"
+        return "loss-scale", f"{found}: weight each micro-batch by its share of the samples, the scaler does not divide"
     found = f"its micro-batches count {[float(f'{factor:.3g}') for factor in each]} times what they should"
     if 0.0 in each:
         return "discarded-gradients", f"{found}: something zeroes inside the window"

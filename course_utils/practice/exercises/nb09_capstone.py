@@ -101,7 +101,7 @@ def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
     batches = epoch.batches(list(torch.arange(sum(epoch.tokens)).split(list(epoch.tokens))))
     losses = _call(answer, epoch, tally, batches, loss_fn, optimizer, scaler, scheduler)
 
-    expected, observed = Expected(epoch.tokens, epoch.n, epochs=1), recorder.observed()
+    expected, observed = Expected(epoch.tokens, epoch.n, epochs=1, unit="tokens"), recorder.observed()
     log = [float(row @ values) for row in expected.rows]
     made = [epoch.overflow not in window for window in expected.windows]
     expected.rows = [row for row, is_made in zip(expected.rows, made, strict=True) if is_made]
