@@ -54,7 +54,7 @@ def variant(
     step="once",
     at_once=False,
 ):
-    """The right loop with one thing done another way."""
+    """The correct loop with one thing done another way."""
 
     def answer(model, window, class_weights, optimizer, max_norm):
         if zero_before:

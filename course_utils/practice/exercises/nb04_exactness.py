@@ -18,7 +18,7 @@ Window = Sequence[tuple[Tensor, Tensor]]
 CLASS_WEIGHTS = torch.tensor([1.0, 20.0, 0.5, 3.0], dtype=torch.float64)
 CLASSES = torch.tensor([0, 0, 2, 0, 1, 3, 1, 1, 3, 3, 2, 3, 2, 2, 0, 2])  # rare and frequent ones lie together
 LOOSE = 1e6  # no gradient has such a norm: a clip that does nothing
-OLD = 0.5  # the entries of gradients that an earlier backward has left
+OLD = 0.5  # the entries of gradients that an earlier backward pass has left
 
 
 @exercise("weighted_window")
@@ -79,14 +79,14 @@ def _judge(
 
 def _judge_steps(got: list[Tensor], backwards: int, want: int, case: str) -> None:
     if not got and not backwards:
-        hint = "no backward and no step has run yet, one update is expected for each window"
+        hint = "no backward pass and no step has run yet, one update is expected for each window"
         raise Mistake("not-attempted", f"{case}: {hint}.")
     if not got:
-        raise Mistake("leftover-gradients", f"{case}: backward has run and optimizer.step() has not.")
+        raise Mistake("leftover-gradients", f"{case}: a backward pass has run and optimizer.step() has not.")
     if len(got) != want:
         raise Mistake("irregular-window", f"{case}: {len(got)} steps for {want} windows, one each was expected.")
     if not backwards and not any(gradient.any() for gradient in got):
-        raise Mistake("empty-step", f"{case}: a step ran and no backward.")
+        raise Mistake("empty-step", f"{case}: a step has run, and no backward pass.")
 
 
 def _known_bugs(
@@ -98,7 +98,7 @@ def _known_bugs(
     if not held.isfinite().all():
         yield "wrong-value", "the step's gradient is not finite", held
     if not held.any():
-        yield "discarded-gradients", "the step found no gradient: something zeroes between backward and step", held
+        yield "discarded-gradients", "the step found no gradient: something zeroes between backward() and step()", held
     if dirty:
         yield "stale-gradients", f"gradients that were there before are still in update {k + 1}", whole + OLD
     if k:
@@ -141,9 +141,9 @@ def _wrong_clips(means: list[Tensor], parts: list[Tensor], max_norm: float) -> I
         after, before = _clipped(after + part, max_norm), _clipped(before, max_norm) + part
     ratios = [_clipped(mean, max_norm).norm() / mean.norm() for mean in means]
     for what, wrong in (
-        ("the sum is clipped after each backward", after),
-        ("the clip comes before the backward, so the last gradient is not clipped", before),
-        ("the sum is clipped before each backward as well", _clipped(before, max_norm)),
+        ("the sum is clipped after each backward pass", after),
+        ("the clip comes before the backward pass, so the last gradient is not clipped", before),
+        ("the sum is clipped before each backward pass as well", _clipped(before, max_norm)),
         ("each micro-batch's gradient is clipped on its own", sum(_clipped(part, max_norm) for part in parts)),
         ("each mean's gradient is clipped", sum(part * ratio for part, ratio in zip(parts, ratios, strict=True))),
     ):

@@ -181,7 +181,7 @@ def _diagnose_skipped(rows: list[Tensor], norm: float) -> tuple[str, str] | None
 def _diagnose_steps(rows: list[Tensor], backwards: int, after_a_skip: bool, case: Case) -> tuple[str, str] | None:
     """The bug of a window that must make one update, where it shows in whether backward and step have run."""
     if not backwards:
-        return "not-attempted", "no backward has run, one update is expected"
+        return "not-attempted", "no backward pass has run, one update is expected"
     if len(rows) > 1:
         return "irregular-window", f"{len(rows)} steps in one window"
     if not rows and after_a_skip:

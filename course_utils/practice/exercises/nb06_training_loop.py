@@ -70,7 +70,7 @@ def _judge_schedule(answer: Callable, sizes: Sequence[int], n: int, epochs: int,
     answer(tally, batches, loss_fn, optimizer, n, epochs, make_scheduler)
 
     case = f"micro-batches of {list(sizes)} samples, N = {n}, {epochs} epochs"
-    case += ", and a gradient left by an earlier backward" if dirty else ""
+    case += ", and a gradient left by an earlier backward pass" if dirty else ""
     expected, observed = Expected(sizes, n, epochs), recorder.observed()
     if epochs > 1 and len(forwards) == len(sizes) and observed.steps == len(expected.windows):
         raise Mistake("wrong-length", f"{case}: {observed.steps} updates have run, as many as in one epoch.")
@@ -186,7 +186,7 @@ def _judge_gan(answer: Callable, sizes: Sequence[int], n: int, dirty: bool = Fal
 
     observed = {name: recorders[name].observed() for name in NAMES}
     if not any(each.steps for each in observed.values()) and not any(each.backwards for each in observed.values()):
-        raise Mistake("not-attempted", f"{case}: no backward and no step has run yet.")
+        raise Mistake("not-attempted", f"{case}: no backward pass and no step has run yet.")
     for name, each in observed.items():
         own = replace(each, rows=[row[:samples] for row in each.rows])
         Expected(sizes, n).compare(own, f"{case}: the {NAMES[name]}", OLD if dirty else None)

@@ -23,7 +23,7 @@ def _step_in_backward(answer: Callable) -> str:
             _Case(answer, n, optimizer).judge()
     _Case(answer, 2, "SGD with momentum", frozen=True).judge()
     return (
-        "N = 1, 2, 3 and 4, SGD with momentum and Adam, a frozen parameter: after every backward the weights are "
+        "N = 1, 2, 3 and 4, SGD with momentum and Adam, a frozen parameter: after every backward pass the weights are "
         "those of the plain loop, and no hook is left behind."
     )
 
@@ -81,7 +81,7 @@ class _Case:
     def plain_loop(
         self, zero: str = "per window", divided: bool = False, new_optimizers: bool = False
     ) -> list[list[Tensor]]:
-        """The weights after every backward of a loop that steps after it: correct as it is, else with one bug."""
+        """The weights after every backward pass of a loop that steps after it: correct as it is, else with one bug."""
         model, path = copy.deepcopy(self.start), []
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer = self.make(trained)
@@ -96,7 +96,7 @@ class _Case:
         return path
 
     def judge_moves(self, k: int, before: list[Tensor], now: list[Tensor], where: str) -> None:
-        """Judges which weights have moved in backward number `k`, counted from 0: all at a window's end, else none."""
+        """Judges which weights have moved in backward pass `k`, counted from 0: all at the end of a window, else none."""
         changed = [not torch.equal(*pair) for pair in zip(before, now, strict=True)]
         names = [name for name, _ in self.model.named_parameters()]
         moved = [name for name, moves in zip(names, changed, strict=True) if moves]

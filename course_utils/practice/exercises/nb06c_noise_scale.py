@@ -49,7 +49,7 @@ def _pieces(windows: int, n: int, b: int, generator: torch.Generator) -> Tensor:
 
 
 def _snapshots(pieces: Tensor) -> list[list[Tensor]]:
-    """What `.grad` holds after each backward of a loop that divides the loss by n and zeroes after each window."""
+    """What `.grad` holds after each backward pass of a loop that divides the loss by n and zeroes after each window."""
     return [[grad.clone() for grad in (window / len(window)).cumsum(0)] for window in pieces]
 
 

@@ -12,7 +12,7 @@ from course_utils.practice.exercises import exercise
 from course_utils.practice.updates import OLD, Expected, judge_model, run_on_tally, sgd, squared_error
 
 EQUAL, TAIL = (2,) * 8, (2,) * 10
-LOOSE, TIGHT, BETWEEN = 100.0, 0.1, 0.4  # a window of 8 items has norm 0.35 on a tally, a short one of 4 items 0.5
+LOOSE, TIGHT, BETWEEN = 100.0, 0.1, 0.4  # on a tally, a window of 8 samples has norm 0.35, one of 4 has 0.5
 
 
 @exercise("two_bugs")

@@ -45,7 +45,7 @@ class Epoch:
         parts = [f"micro-batches of {', '.join(map(str, self.tokens))} tokens, N = {self.n}"]
         parts += [f"max_norm = {self.max_norm:g}"] if self.max_norm == TIGHT else []
         parts += [f"the gradient of micro-batch {self.overflow + 1} overflows"] if self.overflow >= 0 else []
-        parts += ["a gradient left by an earlier backward"] if self.dirty else []
+        parts += ["a gradient left by an earlier backward pass"] if self.dirty else []
         return ", ".join(parts if self.scaled else [*parts, "scaler switched off"])
 
     def batches(self, rows: list[Tensor]) -> list[Batch]:
