@@ -339,6 +339,16 @@ def never_thaws(window, players, n):
 
 
 @gan
+def freezes_its_own_network(window, players, n):
+    for net, loss, optimizer in players:
+        net.requires_grad_(False)
+        optimizer.zero_grad()
+        backward(loss, window)
+        optimizer.step()
+        net.requires_grad_(True)
+
+
+@gan
 def thaws_too_late(window, players, n):
     discriminator = players[0][0]
     discriminator.requires_grad_(True)
@@ -406,7 +416,7 @@ WRONG = {
     ("gan_updates", "irregular-window"): [steps_on_every_micro_batch],
     ("gan_updates", "leftover-gradients"): [leaves_the_tail, trains_the_generator_alone],
     ("gan_updates", "wrong-order"): [steps_both_at_the_end, generator_first],
-    ("gan_updates", "orphan-parameters"): [never_thaws, thaws_too_late],
+    ("gan_updates", "orphan-parameters"): [never_thaws, thaws_too_late, freezes_its_own_network],
     ("gan_updates", "not-attempted"): [lambda *_: None],
 }
 

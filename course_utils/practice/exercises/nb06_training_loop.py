@@ -161,10 +161,8 @@ def _gan_updates(answer: Callable) -> str:
 def _judge_gan(answer: Callable, sizes: Sequence[int], n: int, dirty: bool = False) -> None:
     """Judges two epochs on two tallies. In each, weight `i` belongs to sample `i` of its own loss, and weight
     `samples + i` to sample `i` of the other network's loss: a gradient that arrives there is foreign."""
-    case = f"micro-batches of {list(sizes)} samples, N = {n}" + (
-        ", and networks that were used before" if dirty else ""
-    )
-    samples = sum(sizes)
+    case, samples = f"micro-batches of {list(sizes)} samples, N = {n}", sum(sizes)
+    case += ", and networks that were used before" if dirty else ""
     nets = {name: Tally(2 * samples).double() for name in "GD"}
     optimizers = {name: SGD(net.parameters(), lr=0.5) for name, net in nets.items()}
     recorders = {name: Recorder(net.weight, optimizers[name], dirty) for name, net in nets.items()}
@@ -172,11 +170,18 @@ def _judge_gan(answer: Callable, sizes: Sequence[int], n: int, dirty: bool = Fal
     def loss_of(own: Tally, other: Tally) -> Callable[[Tensor], Tensor]:
         return lambda batch: (own(batch) + other(batch + samples)).mean()
 
+    def check_frozen(name: str, weight: nn.Parameter) -> None:
+        if not weight.requires_grad and (weight.grad is None or not weight.grad[:samples].any()):
+            hint = "it is frozen when its optimizer steps: let it learn again after the other's backward pass"
+            raise Mistake("orphan-parameters", f"{case}: the {NAMES[name]}: {hint}.")
+
+    for name, net in nets.items():
+        optimizers[name].register_step_post_hook(lambda *_, name=name, net=net: check_frozen(name, net.weight))
     for _ in range(2):
         for recorder in recorders.values():
             recorder.start_epoch()
-        batches, losses = list(torch.arange(samples).split(list(sizes))), [loss_of(*nets.values())]
-        losses.append(loss_of(*reversed(nets.values())))
+        batches = list(torch.arange(samples).split(list(sizes)))
+        losses = loss_of(nets["G"], nets["D"]), loss_of(nets["D"], nets["G"])
         try:
             answer(*nets.values(), batches, *losses, *optimizers.values(), n)
         except RuntimeError as error:

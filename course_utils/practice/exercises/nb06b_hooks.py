@@ -96,7 +96,7 @@ class _Case:
         return path
 
     def judge_moves(self, k: int, before: list[Tensor], now: list[Tensor], where: str) -> None:
-        """Judges which weights have moved in backward pass `k`, counted from 0: all at the end of a window, else none."""
+        """Judges which weights moved in backward pass `k`, counted from 0: all at the end of a window, else none."""
         changed = [not torch.equal(*pair) for pair in zip(before, now, strict=True)]
         names = [name for name, _ in self.model.named_parameters()]
         moved = [name for name, moves in zip(names, changed, strict=True) if moves]
