@@ -86,7 +86,7 @@ def _estimates(pieces: Tensor, b: int) -> Iterator[tuple[str, str, Tensor]]:
     for wrong in (ratio(small, large, 1, n), ratio(small, large, 1 / n, 1)):
         yield "wrong-unit", "the sizes of the batches are missing; b and B count samples, not micro-batches", wrong
     for wrong in (trace.mean() / large.mean(), trace.mean() / small.mean()):
-        yield "inflated-norm", "the norm of a batch is not that of the true gradient: noise makes it larger", wrong
+        yield "inflated-norm", "noise makes the norm of a batch's gradient larger than that of the true one", wrong
     for place in (0, -1):
         yield "one-window", "only one of the windows is used", each[place]
     for place in (0, -1):
