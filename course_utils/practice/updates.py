@@ -20,6 +20,7 @@ from course_utils.memory import saved_bytes
 from course_utils.models import Tally, mlp
 from course_utils.practice.judging import Mistake, close, compare_memory, compare_weights, rounded
 
+CLIP_RTOL = 1e-4  # PyTorch adds a millionth to the norm that it divides by; clipping by hand need not
 OLD = 7.0  # every entry of the gradient that an earlier backward pass has left, in a case that starts dirty
 
 Loop = Callable[[nn.Module, Sequence, Callable, Optimizer, int], object]
@@ -117,6 +118,16 @@ class Expected:
         bug, hint = self.diagnose(observed)
         raise Mistake(bug, f"{case}: {hint}.")
 
+    def compare_clipped(self, observed: Observed, case: str, max_norm: float) -> None:
+        """Raises a `Mistake` unless every update is as expected, once its norm has been clipped to `max_norm`."""
+        if len(observed.rows) != len(self.rows):
+            bug, hint = self.diagnose(observed)
+            raise Mistake(bug, f"{case}: {hint}.")
+        for k, (row, whole) in enumerate(zip(observed.rows, self.rows, strict=True), start=1):
+            hint = diagnose_clipping(row, whole, max_norm)
+            if hint:
+                raise Mistake("clip-timing", f"{case}: {hint} (update {k}).")
+
     def diagnose(self, observed: Observed) -> tuple[str, str]:
         """The first bug that the updates show, and how it shows. Updates and micro-batches are counted from 1."""
         used, wanted = ([self.owner[row != 0].unique().tolist() for row in rows] for rows in (observed.rows, self.rows))
@@ -198,6 +209,20 @@ class Expected:
 def _numbers(places: Sequence[int]) -> list[int]:
     """Micro-batches as messages count them, from 1."""
     return [place + 1 for place in places]
+
+
+def diagnose_clipping(row: Tensor, whole: Tensor, max_norm: float) -> str:
+    """How it shows that `row` is not the gradient `whole`, clipped once to `max_norm`; empty if it is."""
+    got, norm = float(row.norm()), float(whole.norm())
+    want = whole * min(1.0, max_norm / norm)
+    if close(row, want, CLIP_RTOL):
+        return ""
+    if close(row, whole, CLIP_RTOL):
+        return f"a gradient of norm {got:.3g} reached the step: it was not clipped, or not at that moment"
+    if got and close(row / got, whole / norm, CLIP_RTOL):
+        return f"the norm at the step is {got:.3g} instead of {float(want.norm()):.3g}"
+    factors = rounded((row / want)[whole != 0].tolist()[:8])
+    return f"what the window holds counts {factors} times what it should: clipping came between backward passes"
 
 
 def run_on_tally(loop: Loop, sizes: Sequence[int], n: int, dirty: bool = False) -> Observed:

@@ -2,7 +2,6 @@
 
 import math
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,9 +25,8 @@ ANSWERS = [
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_every_exercise_has_right_and_wrong_answers_and_a_solution_in_its_notebook(exercise):
-    # Until all answers have moved to tests/answers, some are in files of their own.
-    sources = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_exercises*.py")]
-    assert (exercise in RIGHT and exercise in WRONG) or any(f'"{exercise}"' in source for source in sources)
+    assert RIGHT[exercise]
+    assert WRONG[exercise]
     assert solution(exercise)
     assert next(found.notebook for found in solutions() if found.exercise == exercise) == EXERCISES[exercise].notebook
 
@@ -50,6 +48,13 @@ def test_a_right_answer_passes(exercise, answer):
 def test_the_solution_passes_where_float64_is_the_default(exercise):
     torch.set_default_dtype(torch.float64)
     assert judge(exercise, solution(exercise)).passed
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_the_solution_passes_where_gradients_are_off_and_leaves_them_off(exercise):
+    with torch.no_grad():
+        assert judge(exercise, solution(exercise)).passed
+        assert not torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize(("exercise", "wrong"), ANSWERS)

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable
-from itertools import islice
+from itertools import chain, islice
 from reprlib import repr
 
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, number, rounded
+from course_utils.practice.judging import Mistake, close, number, rounded
 
 # For each case, the valid tokens of each micro-batch of each rank, and n.
 CASES = (
@@ -26,7 +26,7 @@ CASES = (
     (((0, 0, 3), (1,)), 2),
 )
 
-Plan = list[list[tuple[float, bool]]]
+Window = list[tuple[float, bool]]  # for each micro-batch of one rank its factor, and whether the ranks synchronise
 
 
 @exercise("plan_epoch")
@@ -36,29 +36,29 @@ def _plan_epoch(answer: Callable) -> str:
         plans = [_read(answer([list(own) for own in counts], rank, n), case) for rank in range(len(counts))]
         if not any(plans):
             raise Mistake("not-attempted", "your function plans no window yet.")
-        right = [_right(counts, rank, n) for rank in range(len(counts))]
-        _compare_windows(plans, right, case)
-        for k, (window, want) in enumerate(zip(zip(*plans, strict=True), zip(*right, strict=True), strict=True)):
-            where = f"{case}: window {k + 1}"
-            _compare_pairs(window, want, where)
-            _compare_factors(window, want, where)
+        wanted = [_window(counts, range(start, start + n)) for start in range(0, max(map(len, counts)), n)]
+        _compare_lengths([len(plan) for plan in plans], len(wanted), case)
+        for k, (got, want) in enumerate(zip(zip(*plans, strict=True), wanted, strict=True), start=1):
+            _compare_pairs(got, want, f"{case}: window {k}")
+            _compare_factors(got, want, f"{case}: window {k}")
     return (
         "one to four ranks, short windows, ranks that run out or hold nothing, micro-batches and windows without a "
-        "token: every token counts the same, and nobody waits."
+        "token: every token counts the same, and no rank waits."
     )
 
 
-def _right(counts: tuple, rank: int, n: int) -> Plan:
-    plan = []
-    for start in range(0, max(map(len, counts)), n):
-        total = sum(sum(own[start : start + n]) for own in counts)
-        mine = counts[rank][start : start + n] or (0,)
-        pairs = [(len(counts) * count / total, k == len(mine) - 1) for k, count in enumerate(mine)] if total else []
-        plan.append(pairs)
-    return plan
+def _window(counts: tuple[tuple[int, ...], ...], places: range) -> list[Window]:
+    """The correct window at these places of the epoch, for each rank."""
+    held = [own[places.start : places.stop] for own in counts]
+    total = sum(map(sum, held))
+    if not total:
+        return [[] for _ in held]
+    return [
+        [(len(held) * c / total, k == len(own)) for k, c in enumerate(own, start=1)] or [(0.0, True)] for own in held
+    ]
 
 
-def _read(given: object, case: str) -> Plan:
+def _read(given: object, case: str) -> list[Window]:
     if given is None or given is Ellipsis:
         raise Mistake("not-attempted", f"your function returned {given}; it should return a list of windows.")
     try:
@@ -69,48 +69,44 @@ def _read(given: object, case: str) -> Plan:
     return [[(number(factor), sync) for factor, sync in window] for window in pairs]
 
 
-def _compare_windows(plans: list[Plan], right: list[Plan], case: str) -> None:
-    numbers, expected = [len(plan) for plan in plans], len(right[0])
-    if len(set(numbers)) > 1:
-        found = f"{case}: the ranks plan {numbers} windows. Who has more waits for the others"
-        raise Mistake("sync-cadence", f"{found}: {expected} were expected of each.")
-    if numbers[0] != expected:
-        bug = "leftover-gradients" if numbers[0] < expected else "irregular-window"
-        raise Mistake(bug, f"{case}: each rank plans {numbers[0]} windows, {expected} were expected.")
+def _compare_lengths(lengths: list[int], want: int, case: str) -> None:
+    if len(set(lengths)) > 1:
+        hint = f"A rank with more windows waits for the others: {want} were expected of each"
+        raise Mistake("sync-cadence", f"{case}: the ranks plan {lengths} windows. {hint}.")
+    if lengths[0] != want:
+        bug = "leftover-gradients" if lengths[0] < want else "irregular-window"
+        raise Mistake(bug, f"{case}: each rank plans {lengths[0]} windows, {want} were expected.")
 
 
-def _compare_pairs(window: tuple, want: tuple, where: str) -> None:
-    for rank, (ours, theirs) in enumerate(zip(window, want, strict=True)):
+def _compare_pairs(got: tuple[Window, ...], want: list[Window], where: str) -> None:
+    for rank, (ours, theirs) in enumerate(zip(got, want, strict=True)):
         if ours and not theirs:
             raise Mistake("empty-step", f"{where}: no rank has a valid token, but rank {rank} plans {ours}, not [].")
         if theirs and not ours:
-            raise Mistake("sync-cadence", f"{where}: rank {rank} plans nothing, and the others wait for its message.")
+            hint = f"rank {rank} plans nothing, and the others wait for it in the all-reduce"
+            raise Mistake("sync-cadence", f"{where}: {hint}.")
         if len(ours) != len(theirs):
-            found = f"rank {rank} plans {len(ours)} pairs, {len(theirs)} were expected"
-            raise Mistake("irregular-window", f"{where}: {found}.")
+            hint = f"rank {rank} plans {len(ours)} pairs, {len(theirs)} were expected"
+            raise Mistake("irregular-window", f"{where}: {hint}.")
         syncs = [sync for _, sync in ours]
         if syncs != [sync for _, sync in theirs]:
-            hint = "one sync, at the last pair, on every rank"
+            hint = "each rank should synchronise once, at its last pair"
             raise Mistake("sync-cadence", f"{where}: the syncs of rank {rank} are {syncs}; {hint}.")
 
 
-def _compare_factors(window: tuple, want: tuple, where: str) -> None:
-    ours = [[factor for factor, _ in pairs] for pairs in window]
-    theirs = [[factor for factor, _ in pairs] for pairs in want]
-    shown = f"{where}: the factors are {[rounded(own) for own in ours]}, expected {[rounded(own) for own in theirs]}"
-    flat = [pair for a, b in zip(ours, theirs, strict=True) for pair in zip(a, b, strict=True)]
-    if not all(math.isfinite(got) for got, _ in flat):
+def _compare_factors(got: tuple[Window, ...], want: list[Window], where: str) -> None:
+    ours, theirs = ([[factor for factor, _ in own] for own in window] for window in (got, want))
+    shown = f"{where}: the factors are {[*map(rounded, ours)]}, expected {[*map(rounded, theirs)]}"
+    pairs = list(zip(chain(*ours), chain(*theirs), strict=True))
+    if not all(math.isfinite(factor) for factor, _ in pairs):
         raise Mistake("nan", f"{shown}.")
-    if any(got for got, right in flat if not right):
-        raise Mistake("token-weights", f"{shown}: what has no valid token must have the factor 0.")
-    times = [got / right for got, right in flat if right]
-    if all(math.isclose(time, 1.0, rel_tol=1e-6) for time in times):
+    if any(factor and not correct for factor, correct in pairs):
+        raise Mistake("token-weights", f"{shown}: a micro-batch without a valid token must have the factor 0.")
+    times = [factor / correct for factor, correct in pairs if correct]
+    if close(times, [1.0] * len(times)):
         return
-    if all(math.isclose(time, times[0], rel_tol=1e-6, abs_tol=1e-12) for time in times):
-        ranks = len(window)
-        hint = (
-            f": DDP divides by the {ranks} ranks once more" if math.isclose(times[0] * ranks, 1, rel_tol=1e-6) else ""
-        )
-        raise Mistake("loss-scale", f"{shown}. Every token counts {times[0]:.3g} times what it should{hint}.")
-    low, high = min(times), max(times)
-    raise Mistake("token-weights", f"{shown}. Tokens count from {low:.3g} to {high:.3g} times what they should.")
+    low, high, ranks = min(times, default=1.0), max(times, default=1.0), len(got)
+    if not close(low, high):
+        raise Mistake("token-weights", f"{shown}. Tokens count from {low:.3g} to {high:.3g} times what they should.")
+    hint = f": DDP divides by the {ranks} ranks once more" if close(low * ranks, 1.0) else ""
+    raise Mistake("loss-scale", f"{shown}. Every token counts {low:.3g} times what it should{hint}.")

@@ -1,35 +1,14 @@
-"""The judge "step_in_backward": right answers pass in whatever style, wrong ones are rejected by their bug's name."""
+"""Answers to "step_in_backward": optimizers that step inside backward, once per window."""
 
 from collections import Counter
 
-import pytest
 import torch
-from mutations import mutants
 
-from course_utils.practice.exercises import judge
-
-
-def step_in_backward(model, make_optimizer, n):
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizers = {p: make_optimizer([p]) for p in trained}
-    arrived = dict.fromkeys(trained, 0)
-
-    def hook(p):
-        arrived[p] += 1
-        if arrived[p] == n:
-            optimizers[p].step()
-            optimizers[p].zero_grad()
-            arrived[p] = 0
-
-    handles = [p.register_post_accumulate_grad_hook(hook) for p in trained]
-
-    def remove():
-        for handle in handles:
-            handle.remove()
-
-    return remove
+from answers import outcomes, right, wrong
+from course_utils import mlp
 
 
+@right("step_in_backward")
 def with_a_closure_each(model, make_optimizer, n):
     def attach(p):
         optimizer = make_optimizer([p])
@@ -54,6 +33,7 @@ def with_a_closure_each(model, make_optimizer, n):
     return remove
 
 
+@right("step_in_backward")
 def with_one_hook_for_all(model, make_optimizer, n):
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizers = {p: make_optimizer([p]) for p in trained}
@@ -82,6 +62,7 @@ class Stepper:
             self.left = self.n
 
 
+@right("step_in_backward")
 def with_a_class(model, make_optimizer, n):
     steppers = [Stepper(p, make_optimizer, n) for p in model.parameters() if p.requires_grad]
 
@@ -92,6 +73,7 @@ def with_a_class(model, make_optimizer, n):
     return remove
 
 
+@right("step_in_backward")
 def with_one_optimizer_at_the_last_arrival(model, make_optimizer, n):
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer, arrived = make_optimizer(trained), []
@@ -107,6 +89,7 @@ def with_one_optimizer_at_the_last_arrival(model, make_optimizer, n):
     return lambda: [handle.remove() for handle in handles]
 
 
+@right("step_in_backward")
 def with_names(model, make_optimizer, n):
     calls, handles = {}, []
     for name, p in model.named_parameters():
@@ -127,22 +110,6 @@ def with_names(model, make_optimizer, n):
             handle.remove()
 
     return remove
-
-
-RIGHT = [
-    step_in_backward,
-    with_a_closure_each,
-    with_one_hook_for_all,
-    with_a_class,
-    with_one_optimizer_at_the_last_arrival,
-    with_names,
-]
-
-
-@pytest.mark.parametrize("right", RIGHT)
-def test_right_answers_pass(right):
-    verdict = judge("step_in_backward", right)
-    assert verdict.passed, verdict.message
 
 
 def built_from(step, choose=lambda model: model.parameters(), state=dict):
@@ -263,14 +230,14 @@ def removes_one_hook(model, make_optimizer, n):
 
 def returning(what):
     def answer(model, make_optimizer, n):
-        step_in_backward(model, make_optimizer, n)
+        with_names(model, make_optimizer, n)
         return what
 
     return answer
 
 
 def removes_all_hooks_there_are(model, make_optimizer, n):
-    step_in_backward(model, make_optimizer, n)
+    with_names(model, make_optimizer, n)
 
     def remove():
         for p in model.parameters():
@@ -338,38 +305,37 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("bug", WRONG)
-def test_wrong_answers_are_rejected_by_the_name_of_their_bug(bug):
-    for wrong in WRONG[bug]:
-        verdict = judge("step_in_backward", wrong)
-        assert verdict.bug == bug, verdict.message
-        assert verdict.message
+for bug, answers in WRONG.items():
+    for answer in answers:
+        wrong("step_in_backward", bug)(answer)
+
+wrong(
+    "step_in_backward",
+    "shared-counter",
+    says="N = 3, SGD with momentum: after micro-batch 1 of window 1: these parameters have moved",
+)(counts_for_all)
+wrong("step_in_backward", "shared-counter", says="a count of its own")(counts_for_all)
 
 
-def test_the_message_names_the_parameters_that_moved_too_early():
-    message = judge("step_in_backward", counts_for_all).message
-    assert message.startswith("N = 3, SGD with momentum: after micro-batch 1 of window 1 these parameters have moved")
-    assert "a count of its own" in message
+@outcomes("step_in_backward")
+def outcomes_of_step_in_backward(answer):
+    """The weights after each backward, with the hooks and when they are removed, and what is left in `.grad`."""
+    for n, adam in ((1, False), (2, True), (3, False)):
+        yield lambda n=n, adam=adam: trained(answer, n, adam)
 
 
-def test_the_judge_leaves_dtype_and_grad_mode_as_they_were():
-    with torch.no_grad():
-        assert judge("step_in_backward", step_in_backward).passed
-        assert not torch.is_grad_enabled()
-    assert torch.get_default_dtype() == torch.float32
-
-
-SAME = {  # what a mutant says in another order, or of a count that is never above n, and still means
-    "arrived = dict.fromkeys(trained, 0)\n    optimizers =": "two tables that do not know of each other",
-    "    arrived = dict.fromkeys(trained, 0)\n    handles": "the hook looks the table up when it runs",
-    "    handles = [p.register_post_accumulate_grad_hook(hook) for p in trained]\n    return": "and so does remove",
-    "arrived[p] = 0\n            optimizers[p].zero_grad()": "the count and .grad do not know of each other",
-    "if arrived[p] >= n:": "the count is set back at n",
-}
-
-
-@pytest.mark.mutations
-def test_mutations_of_the_reference_are_rejected():
-    passed = [change for change, mutant in mutants(step_in_backward) if judge("step_in_backward", mutant).passed]
-    assert [change for change in passed if not any(same in change for same in SAME)] == []
-    assert len(passed) == len(SAME)
+def trained(answer, n, adam):
+    generator = torch.Generator().manual_seed(n)
+    torch.manual_seed(n)
+    model = mlp(3, 4, 2).double()
+    model[2].weight.requires_grad_(False)
+    make = torch.optim.Adam if adam else torch.optim.SGD
+    options = {"lr": 0.01} if adam else {"lr": 0.1, "momentum": 0.9}
+    remove, found = answer(model, lambda parameters: make(parameters, **options), n), []
+    for k in range(3 * n + 1):
+        if k == 3 * n:
+            remove()
+        (model(torch.randn(4, 3, generator=generator, dtype=torch.float64)).square().mean() / n).backward()
+        for p in model.parameters():
+            found += [*p.flatten().tolist(), -1.0 if p.grad is None else float(p.grad.norm())]
+    return found

@@ -1,22 +1,15 @@
-"""The judge "plan_epoch": right answers pass in whatever style, wrong ones are rejected by their bug's name.
-
-`owner/repo#n` is an issue, `owner/repo!n` a pull request in which the mistake was public.
-"""
+"""Answers to "plan_epoch": the plan of one epoch on several ranks."""
 
 import inspect
 import math
 import random
 from fractions import Fraction
-from itertools import chain, zip_longest
+from itertools import zip_longest
 
-import pytest
 import torch
-from mutations import assert_mutations_are_judged_by_their_results
 
+from answers import outcomes, right, wrong
 from course_utils import windows
-from course_utils.practice.exercises import judge
-
-EXERCISE = "plan_epoch"
 
 
 def plan_epoch(counts, rank, n):
@@ -33,6 +26,10 @@ def plan_epoch(counts, rank, n):
     return plan
 
 
+right("plan_epoch")(plan_epoch)
+
+
+@right("plan_epoch")
 def with_windows_and_tensors(counts, rank, n):
     rounds = list(zip_longest(*(windows(own, n) for own in counts), fillvalue=[]))
     totals = [torch.tensor([sum(own) for own in held]).sum() for held in rounds]
@@ -42,6 +39,7 @@ def with_windows_and_tensors(counts, rank, n):
         yield [(factor, i + 1 == len(factors)) for i, factor in enumerate(factors)]
 
 
+@right("plan_epoch")
 def with_a_cursor_and_fractions(counts, rank, n):
     left = [list(own) for own in counts]
     plan = ()
@@ -53,15 +51,6 @@ def with_a_cursor_and_fractions(counts, rank, n):
             window[-1][1] = 1
         plan += (window,)
     return plan
-
-
-RIGHT = [plan_epoch, with_windows_and_tensors, with_a_cursor_and_fractions]
-
-
-@pytest.mark.parametrize("right", RIGHT)
-def test_right_answers_pass(right):
-    verdict = judge(EXERCISE, right)
-    assert verdict.passed, verdict.message
 
 
 def variant(old, new):
@@ -149,84 +138,47 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_answer_is_rejected_by_the_name_of_its_bug(name):
-    bug, answer = WRONG[name]
-    verdict = judge(EXERCISE, answer)
-    assert verdict.bug == bug, verdict.message
-    assert verdict.message
+for bug, answer in WRONG.values():
+    wrong("plan_epoch", bug)(answer)
+
+wrong("plan_epoch", "loss-scale", says="DDP divides by the 2 ranks once more")(variant(FACTOR, "count / total"))
+wrong("plan_epoch", "loss-scale", says="Every token counts 0.5 times")(variant(FACTOR, "count / total"))
+wrong("plan_epoch", "sync-cadence", says="the ranks plan [3, 1, 2] windows")(variant(LONGEST, "len(counts[rank])"))
 
 
-def test_the_message_shows_the_evidence():
-    found = judge(EXERCISE, variant(FACTOR, "count / total")).message
-    assert "DDP divides by the 2 ranks once more" in found
-    assert "Every token counts 0.5 times" in found
-    found = judge(EXERCISE, variant(LONGEST, "len(counts[rank])")).message
-    assert "the ranks plan [3, 1, 2] windows" in found
+for bug, answer in (
+    ("wrong-type", lambda *_: [None]),
+    ("wrong-type", lambda *_: [[None]]),
+    ("wrong-type", lambda *_: {"a": 1}),
+    ("wrong-type", lambda *_: [[(1.0, torch.ones(2))]]),
+    ("not-attempted", lambda *_: [[(None, None)]]),
+    ("not-attempted", lambda *a: a[0].clear()),
+    ("irregular-window", lambda *_: iter(lambda: [], 1)),
+    ("irregular-window", lambda *_: [[(math.inf, True)], [(-1.0, True)]]),
+):
+    wrong("plan_epoch", bug)(answer)
 
 
-JUNK = [
-    None, 3, "def f(): ...", lambda: 0, lambda *_: None, lambda *_: ..., lambda *_: "text", lambda *_: math.nan,
-    lambda *_: torch.ones(2), lambda *_: [None], lambda *_: [[None]], lambda *_: [[(None, None)]], dict, print,
-    lambda *_: iter(lambda: [], 1), lambda *_: {"a": 1}, lambda *a: a[0].clear(), lambda *_: 1 / 0,
-    lambda *_: [[(1.0, torch.ones(2))]], lambda *_: [[(math.inf, True)], [(-1.0, True)]],
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("junk", range(len(JUNK)))
-def test_junk_is_rejected_and_never_raises(junk):
-    verdict = judge(EXERCISE, JUNK[junk])
-    assert verdict.bug
-    assert verdict.message
-
-
-# Mutations. Whether one changes a plan is found out without the judge: on random counts, against the reference.
-
-
-def plans(answer, counts, n):
-    try:
-        given = [answer([list(own) for own in counts], rank, n) for rank in range(len(counts))]
-        return [[[(float(factor), bool(sync)) for factor, sync in window] for window in plan] for plan in given]
-    except Exception as error:
-        return type(error).__name__
-
-
-def random_cases():
+@outcomes("plan_epoch", plan_epoch, mutants=30)
+def outcomes_of_plan_epoch(answer):
+    """The plans of every rank on random counts, with the lengths of the windows."""
     draw = random.Random(5)
     for _ in range(200):
         longest = draw.choice([1, 2, 5, 8])
-        ranks = [
+        counts = [
             [draw.choice([0, 0, 1, 2, 7]) for _ in range(draw.randint(0, longest))] for _ in range(draw.randint(1, 4))
         ]
-        if any(ranks):
-            yield ranks, draw.randint(1, 4)
+        n = draw.randint(1, 4)
+        if any(counts):
+            yield lambda counts=counts, n=n: flat([list(answer(copied(counts), r, n)) for r in range(len(counts))])
 
 
-RANDOM = list(random_cases())
+def copied(counts):
+    return [list(own) for own in counts]
 
 
-def same(got, want):
-    """Two windows: lists of pairs."""
-    if len(got) != len(want):
-        return False
-    return all(a[1] == b[1] and math.isclose(a[0], b[0], rel_tol=1e-9) for a, b in zip(got, want, strict=True))
-
-
-def changes_a_plan(answer):
-    for case in RANDOM:
-        got, want = plans(answer, *case), plans(plan_epoch, *case)
-        if isinstance(got, str) or [len(plan) for plan in got] != [len(plan) for plan in want]:
-            return True
-        if not all(map(same, chain(*got), chain(*want))):
-            return True
-    return False
-
-
-@pytest.mark.parametrize("right", RIGHT)
-def test_right_answers_agree_with_each_other(right):
-    assert not changes_a_plan(right)
-
-
-@pytest.mark.mutations
-def test_a_mutation_is_rejected_if_and_only_if_it_changes_a_plan():
-    assert_mutations_are_judged_by_their_results(EXERCISE, plan_epoch, changes_a_plan, at_least=30)
+def flat(plans):
+    numbers = [float(len(plan)) for plan in plans]
+    for window in (list(window) for plan in plans for window in plan):
+        numbers += [float(len(window)), *(float(number) for factor, sync in window for number in (factor, bool(sync)))]
+    return numbers

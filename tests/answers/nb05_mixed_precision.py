@@ -1,42 +1,16 @@
-"""The judge "amp_window": right answers pass in whatever style, wrong ones are rejected by the name of their bug.
+"""Answers to "amp_window": one window under a GradScaler."""
 
-The wrong windows are those of public projects; `owner/repo#n` is an issue, `owner/repo!n` a pull request.
-"""
-
-import ast
-import inspect
 import math
 
-import pytest
 import torch
-from mutations import mutants
 from torch import nn
 
-from course_utils.practice.exercises import judge
-from course_utils.practice.exercises.nb05_mixed_precision import DECAY
-
-# Right answers: the reference, then others.
-
-
-def amp_window(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
-    total = sum(len(batch) for batch in window)
-    for batch in window:
-        loss = loss_fn(model, batch) * (len(batch) / total)
-        scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    spike = bool(norm > skip_norm)
-    if not spike:
-        scaler.step(optimizer)
-    scale = scaler.get_scale()
-    scaler.update()
-    made = not spike and scaler.get_scale() >= scale
-    if made:
-        scheduler.step()
-    optimizer.zero_grad()
-    return made
+from answers import outcomes, right, wrong
+from answers.loops import squares
+from course_utils import Tally, mlp
 
 
+@right("amp_window")
 def by_the_norm(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
     """Zeroes first, looks at the norm alone, and calls update before the schedule."""
     optimizer.zero_grad()
@@ -53,6 +27,7 @@ def by_the_norm(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, 
     return made
 
 
+@right("amp_window")
 def by_hand(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
     """Clips by hand, counts the steps with a hook, returns a number."""
     steps = []
@@ -76,6 +51,7 @@ def by_hand(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip
     return len(steps)
 
 
+@right("amp_window")
 def leaves_spikes_scaled(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
     """Divides the norm and not the gradient, so that the scaler never hears of a spike."""
     for p in model.parameters():
@@ -96,36 +72,27 @@ def leaves_spikes_scaled(model, window, loss_fn, optimizer, scaler, scheduler, m
     return True
 
 
-RIGHT = [amp_window, by_the_norm, by_hand, leaves_spikes_scaled]
-
-
-@pytest.mark.parametrize("right", RIGHT)
-def test_right_answers_pass(right):
-    verdict = judge("amp_window", right)
-    assert verdict.passed, verdict.message
-
-
-# Wrong answers: the reference with one thing wrong.
+# Wrong answers: a right one with one thing wrong.
 
 
 def window(
     scale=True,
     unscale="after",  # "each", "each and update", "never", "second"
     clip="after",  # "before", "each", "never"
-    weigh="items",
+    weighted="items",
     zero="end",
-    tick="made",
+    schedule="made",
     skip="norm",
     update="always",
     step="scaler",
-    order="tick last",
+    order="scheduler last",
     says="made",
 ):
-    def wrong(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    def answer(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
         parameters = list(model.parameters())
         total = sum(len(batch) for batch in window)
         for place, batch in enumerate(window):
-            share = {"items": len(batch) / total, "equal": 1 / len(window), "N": 1 / 4, "none": 1.0}[weigh]
+            share = {"items": len(batch) / total, "equal": 1 / len(window), "N": 1 / 4, "none": 1.0}[weighted]
             loss = loss_fn(model, batch) * share
             (scaler.scale(loss) if scale else loss).backward()
             if unscale == "each" or (unscale == "second" and place == 1):
@@ -137,7 +104,7 @@ def window(
                 nn.utils.clip_grad_norm_(parameters, max_norm)
             if zero == "each":
                 optimizer.zero_grad()
-            if tick == "each":
+            if schedule == "each":
                 scheduler.step()
         if clip == "before":
             nn.utils.clip_grad_norm_(parameters, max_norm)
@@ -153,7 +120,7 @@ def window(
         spike = skip != "never" and bool(norm > skip_norm)
         if zero == "before the step":
             optimizer.zero_grad()
-        if order == "tick first":
+        if order == "scheduler first":
             scheduler.step()
         if not spike:
             scaler.step(optimizer) if step == "scaler" else optimizer.step()
@@ -161,24 +128,24 @@ def window(
         if update == "always" or (update == "with the step" and not spike):
             scaler.update()
         after = scaler.get_scale()
-        made = not spike and {"made": after >= before, "same scale": after == before}.get(tick, after >= before)
-        if (tick == "always" or (tick in ("made", "same scale") and made)) and order == "tick last":
+        made = not spike and {"made": after >= before, "same scale": after == before}.get(schedule, after >= before)
+        if (schedule == "always" or (schedule in ("made", "same scale") and made)) and order == "scheduler last":
             scheduler.step()
         if zero == "end" or (zero == "if made" and made):
             optimizer.zero_grad()
         return {"made": made, "nothing": None, "true": True}[says]
 
-    return wrong
+    return answer
 
 
 def steps_each_micro_batch(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
     for batch in window:
-        made = amp_window(model, [batch], loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm)
+        made = by_the_norm(model, [batch], loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm)
     return made
 
 
 def steps_on_zeros(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
-    """A skipped window is made harmless by zeros in place of leaving the step out."""
+    """A skipped window is made harmless by zeros instead of leaving the step out."""
     total = sum(len(batch) for batch in window)
     for batch in window:
         (scaler.scale(loss_fn(model, batch)) * (len(batch) / total)).backward()
@@ -199,7 +166,7 @@ def one_backward_for_all(model, window, loss_fn, optimizer, scaler, scheduler, m
     total = sum(len(batch) for batch in window)
     loss = sum(loss_fn(model, batch) * (len(batch) / total) for batch in window)
     whole = [torch.zeros(total)]
-    return amp_window(model, whole, lambda *_: loss, optimizer, scaler, scheduler, max_norm, skip_norm)
+    return by_the_norm(model, whole, lambda *_: loss, optimizer, scaler, scheduler, max_norm, skip_norm)
 
 
 def clips_each_parameter(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
@@ -260,16 +227,16 @@ WRONG = {
         window(step="optimizer"),
         halves_by_hand,
     ],
-    "loss-scale": [window(weigh="none"), window(weigh="N")],
-    "token-weights": [window(weigh="equal")],
+    "loss-scale": [window(weighted="none"), window(weighted="N")],
+    "token-weights": [window(weighted="equal")],
     "stale-gradients": [window(zero="never"), window(zero="if made")],
     "discarded-gradients": [window(zero="before the step"), window(zero="each")],
     "scheduler-cadence": [
-        window(tick="always"),  # frgfm/holocron#504
-        window(tick="never"),
-        window(tick="each"),
-        window(tick="same scale"),
-        window(tick="always", order="tick first"),
+        window(schedule="always"),  # frgfm/holocron#504
+        window(schedule="never"),
+        window(schedule="each"),
+        window(schedule="same scale"),
+        window(schedule="always", order="scheduler first"),
     ],
     "skip-rule": [window(skip="never"), window(skip="clipped"), window(skip="scaled")],
     "irregular-window": [steps_each_micro_batch],
@@ -281,90 +248,84 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("bug", WRONG)
-def test_wrong_answers_are_rejected_by_the_name_of_their_bug(bug):
-    for wrong in WRONG[bug]:
-        verdict = judge("amp_window", wrong)
-        assert verdict.bug == bug, f"{verdict.bug}: {verdict.message}"
-        assert verdict.message
+for bug, answers in WRONG.items():
+    for answer in answers:
+        wrong("amp_window", bug)(answer)
+
+for answer, bug, says in (
+    (window(clip="before"), "clip-timing", "the update has norm 0.00977, that is max_norm / 1024"),
+    (window(weighted="none"), "loss-scale", "the update is 4 times what it should be"),
+    (window(unscale="second", clip="never"), "scaler-timing", "count [1.0, 1.0, 1020.0, 1020.0] times"),
+    (window(unscale="each"), "scaler-timing", "RuntimeError: unscale_() has already been called"),
+    (
+        window(schedule="same scale"),
+        "scheduler-cadence",
+        "the learning rate should be 0.7 and is 1. The scale has grown here",
+    ),
+    (
+        window(schedule="always"),
+        "scheduler-cadence",
+        "no update was made, so the learning rate should be 0.7 and is 0.49",
+    ),
+    (window(zero="if made"), "stale-gradients", "Zero after a skipped window too"),
+):
+    wrong("amp_window", bug, says=says)(answer)
+
+for bug, answer in (
+    ("not-attempted", lambda *_: "made"),
+    ("not-attempted", lambda *_: torch.tensor([1.0, 2.0])),
+    ("not-attempted", lambda *_: float("nan")),
+    ("not-attempted", lambda model, *_: model.weight),
+    ("not-attempted", lambda model, window, *_: window.clear()),
+    ("not-attempted", lambda model, window, loss_fn, *_: loss_fn(model, window[0])),
+    ("leftover-gradients", lambda model, window, loss_fn, *_: loss_fn(model, window[0]).backward()),
+    ("not-attempted", lambda model, window, loss_fn, optimizer, *_: optimizer.step()),
+    ("scaler-timing", lambda model, window, loss_fn, optimizer, scaler, *_: scaler.update()),
+    ("scaler-timing", lambda model, window, loss_fn, optimizer, scaler, *_: scaler.scale(None)),
+    ("not-attempted", lambda model, *_: [p.data.fill_(float("nan")) for p in model.parameters()]),
+    ("not-attempted", lambda model, window, loss_fn, optimizer, *_: optimizer.param_groups.clear()),
+    ("not-attempted", lambda *_: torch.set_grad_enabled(False)),
+):
+    wrong("amp_window", bug)(answer)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (window(clip="before"), "the update has norm 0.00977, that is max_norm / 1024"),
-        (window(weigh="none"), "the update is 4 times what it should be"),
-        (window(unscale="second", clip="never"), "count [1.0, 1.0, 1020.0, 1020.0] times"),
-        (window(unscale="each"), "RuntimeError: unscale_() has already been called"),
-        (window(tick="same scale"), "the learning rate should be 0.7 and is 1. The scale has grown here"),
-        (window(tick="always"), "no update was made, so the learning rate should be 0.7 and is 0.49"),
-        (window(zero="if made"), "Zero after a skipped window too"),
-    ],
-)
-def test_the_message_gives_the_evidence(wrong, says):
-    verdict = judge("amp_window", wrong)
-    assert says in verdict.message, verdict.message
+@outcomes("amp_window")
+def outcomes_of_amp_window(answer):
+    """For each window of a real model: what is returned, the weights, the learning rate and the scale."""
+    for n, growth_interval, max_norm, skip_norm, enabled in (
+        (3, 2, 0.5, 9.0, True),
+        (2, 1, 100.0, math.inf, True),
+        (4, 2000, 0.2, 9.0, True),
+        (3, 1, 0.5, 9.0, False),
+    ):
+        factors = (1.0, 40.0, 1.0) if not enabled else (1.0, 1.0, math.inf, 40.0, 1.0, math.nan, 1.0)
+        yield lambda case=(factors, n, growth_interval, max_norm, skip_norm, enabled): trained(answer, *case)
+    yield lambda: at_the_limit(answer)
 
 
-JUNK = [
-    lambda *_: "made",
-    lambda *_: torch.tensor([1.0, 2.0]),
-    lambda *_: float("nan"),
-    lambda model, *_: model.weight,
-    lambda model, window, *_: window.clear(),
-    lambda model, window, loss_fn, *_: loss_fn(model, window[0]),
-    lambda model, window, loss_fn, *_: loss_fn(model, window[0]).backward(),
-    lambda model, window, loss_fn, optimizer, *_: optimizer.step(),
-    lambda model, window, loss_fn, optimizer, scaler, *_: scaler.update(),
-    lambda model, window, loss_fn, optimizer, scaler, *_: scaler.scale(None),
-    lambda model, *_: [p.data.fill_(float("nan")) for p in model.parameters()],
-    lambda model, window, loss_fn, optimizer, *_: optimizer.param_groups.clear(),
-    lambda *_: torch.set_grad_enabled(False),
-]
+def trained(answer, factors, n, growth_interval, max_norm, skip_norm, enabled):
+    generator = torch.Generator().manual_seed(n)
+    torch.manual_seed(n)
+    model = mlp(3, 4, 2).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=growth_interval, enabled=enabled)
+    found = []
+    for factor in factors:
+        batches = [torch.randn(1 + k, 5, generator=generator, dtype=torch.float64) for k in range(n)]
+        batches[-1] *= factor
+        made = answer(model, batches, squares, optimizer, scaler, scheduler, max_norm, skip_norm)
+        found += [float(made), optimizer.param_groups[0]["lr"], scaler.get_scale()]
+        found += torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
+    return found
 
 
-@pytest.mark.parametrize("junk", range(len(JUNK)))
-def test_junk_is_rejected_and_never_raises(junk):
-    verdict = judge("amp_window", JUNK[junk])
-    assert not verdict.passed
-    assert verdict.message
-
-
-def test_the_judge_leaves_the_global_state_as_it_was():
-    torch.set_default_dtype(torch.float32)
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    judge("amp_window", amp_window)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert torch.get_default_dtype() == torch.float32
-    assert torch.is_grad_enabled()
-
-
-# Where these stand is free, within limits: the items do not change, the scale changes at update() alone, and
-# neither the schedule nor zeroing reads what the other writes.
-FREE = {"total = sum((len(batch) for batch in window))", "scale = scaler.get_scale()", "optimizer.zero_grad()"}
-
-
-def moved_statement(source):
-    """The one statement that stands elsewhere in `source` than in the reference; None if more has changed."""
-    ours = [line.strip() for line in ast.unparse(ast.parse(inspect.getsource(amp_window))).splitlines()]
-    theirs = [line.strip() for line in source.splitlines()]
-    if sorted(ours) != sorted(theirs):
-        return None
-    without = [line for line in FREE if [x for x in ours if x != line] == [x for x in theirs if x != line]]
-    return without[0] if without else None
-
-
-@pytest.mark.mutations
-def test_mutations_of_the_reference_are_rejected():
-    passed, free = [], []
-    for change, mutant in mutants(amp_window):
-        if judge("amp_window", mutant).passed:
-            moved = moved_statement(change.split("\n", 1)[1])
-            (free if moved else passed).append(moved or change)
-    assert not passed, "\n\n".join(passed)
-    assert set(free) == FREE
-
-
-def test_the_decay_is_no_factor_that_another_bug_makes():
-    assert all(not math.isclose(DECAY, 1 / n) and not math.isclose(DECAY, 2.0**-n) for n in range(1, 20))
+def at_the_limit(answer):
+    """A window whose gradient has the norm `skip_norm`, which is not above it."""
+    tally = Tally(1).double()
+    optimizer = torch.optim.SGD(tally.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    window = [torch.tensor([0])]
+    made = answer(tally, window, lambda model, batch: 4 * model(batch).mean(), optimizer, scaler, scheduler, 8.0, 4.0)
+    return [float(made), float(tally.weight)]

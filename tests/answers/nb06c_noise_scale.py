@@ -1,15 +1,14 @@
-"""The judge "noise_scale": right answers pass in whatever style, wrong ones are rejected by the name of their bug."""
+"""Answers to "noise_scale": the gradient noise scale, from copies of `.grad`."""
 
 import math
 from statistics import fmean
 
-import pytest
 import torch
-from mutations import mutants
 
-from course_utils.practice.exercises import judge
+from answers import outcomes, right, wrong
 
 
+@right("noise_scale")
 def reference(snapshots, b):
     n = len(snapshots[0])
     if n == 1:
@@ -27,6 +26,7 @@ def reference(snapshots, b):
     return trace / square
 
 
+@right("noise_scale")
 def by_sample_variance(snapshots, b):
     """The trace is the sample variance of the micro-batches' gradients, with n - 1, times b."""
     stacked = torch.stack([torch.stack(window) for window in snapshots])
@@ -39,6 +39,7 @@ def by_sample_variance(snapshots, b):
     return trace.mean() / square.mean()
 
 
+@right("noise_scale")
 def in_plain_python(snapshots, b):
     squares, traces = [], []
     for window in snapshots:
@@ -57,6 +58,7 @@ def in_plain_python(snapshots, b):
     return fmean(traces) / fmean(squares)
 
 
+@right("noise_scale")
 def in_place(snapshots, b):
     n = len(snapshots[0])
     large = sum(window[-1].square().sum() for window in snapshots)
@@ -70,15 +72,6 @@ def in_place(snapshots, b):
         return ((small - large) / (1 / b - 1 / (n * b)) / ((n * large - small) / (n - 1))).item()
     except ZeroDivisionError:
         return math.nan
-
-
-RIGHT = [reference, by_sample_variance, in_plain_python, in_place]
-
-
-@pytest.mark.parametrize("right", RIGHT)
-def test_right_answers_pass(right):
-    verdict = judge("noise_scale", right)
-    assert verdict.passed, verdict.message
 
 
 def pieces_of(window):
@@ -167,55 +160,24 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("bug", WRONG)
-def test_wrong_answers_are_rejected_by_the_name_of_their_bug(bug):
-    for wrong in WRONG[bug]:
-        verdict = judge("noise_scale", wrong)
-        assert verdict.bug == bug, verdict.message
-        assert verdict.message
+for bug, answers in WRONG.items():
+    for answer in answers:
+        wrong("noise_scale", bug)(answer)
+
+wrong("noise_scale", "ratio-first", says="6 windows of 4 micro-batches of 8 samples: expected ")(
+    WRONG["ratio-first"][0]
+)
 
 
-def test_the_message_shows_the_case_and_both_numbers():
-    message = judge("noise_scale", WRONG["ratio-first"][0]).message
-    assert message.startswith("6 windows of 4 micro-batches of 8 items: expected ")
-    assert ", got " in message
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_verdict_does_not_depend_on_the_default_dtype_and_leaves_it_alone(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        assert judge("noise_scale", by_sample_variance).passed
-        assert torch.get_default_dtype() == dtype
-    finally:
-        torch.set_default_dtype(before)
-
-
-def results(answer):
-    """What an answer gives on inputs that the judge does not use."""
-    generator = torch.Generator().manual_seed(0)
-    found = []
+@outcomes("noise_scale", reference, mutants=50)
+def outcomes_of_noise_scale(answer):
+    """On gradients that the judge does not use; NaN is written as 0."""
     for windows, n, b in ((3, 2, 1), (5, 3, 4), (2, 6, 3), (1, 2, 2), (4, 1, 5)):
+        generator = torch.Generator().manual_seed(windows)
         pieces = 1 + torch.randn((windows, n, 20), generator=generator, dtype=torch.float64)
-        try:
-            found.append(float(answer([list((window / n).cumsum(0)) for window in pieces], b)))
-        except Exception as error:
-            found.append(type(error))
-    return found
 
+        def call(pieces=pieces, n=n, b=b):
+            found = float(answer([list((window / n).cumsum(0)) for window in pieces], b))
+            return [0.0 if math.isnan(found) else found]
 
-def alike(got, want):
-    if isinstance(got, type):  # it raised
-        return False
-    return math.isclose(got, want, rel_tol=1e-9) or (math.isnan(got) and math.isnan(want))
-
-
-@pytest.mark.mutations
-def test_mutations_of_the_reference_are_rejected_if_and_only_if_they_change_a_result():
-    right, rejected = results(reference), 0
-    for change, mutant in mutants(reference):
-        same = all(map(alike, results(mutant), right))
-        assert judge("noise_scale", mutant).passed == same, change
-        rejected += not same
-    assert rejected > 50
+        yield call

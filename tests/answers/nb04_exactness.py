@@ -1,29 +1,16 @@
-"""The judge "weighted_window": right answers pass in whatever style, wrong ones are rejected by their bug's name."""
+"""Answers to "weighted_window": one update of a window, with class weights and one clip."""
 
-import copy
 import math
 
-import pytest
 import torch
-from mutations import assert_mutations_are_judged_by_their_results
 from torch import nn
 from torch.nn import functional as F
 
+from answers import outcomes, right, wrong
 from course_utils import mlp, train_epoch
-from course_utils.practice.exercises import judge
 
 
-def weighted_window(model, window, class_weights, optimizer, max_norm):
-    optimizer.zero_grad()
-    total = sum(class_weights[y].sum() for _, y in window)
-    for x, y in window:
-        loss = F.cross_entropy(model(x), y, weight=class_weights)
-        (loss * class_weights[y].sum() / total).backward()
-    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-    optimizer.zero_grad()
-
-
+@right("weighted_window")
 def with_sums_and_one_division(model, window, class_weights, optimizer, max_norm):
     model.zero_grad()
     for x, y in window:
@@ -35,6 +22,7 @@ def with_sums_and_one_division(model, window, class_weights, optimizer, max_norm
     optimizer.step()
 
 
+@right("weighted_window")
 def with_the_helper(model, window, class_weights, optimizer, max_norm):
     def loss_fn(model, batch):
         return F.cross_entropy(model(batch[0]), batch[1], weight=class_weights)
@@ -42,6 +30,7 @@ def with_the_helper(model, window, class_weights, optimizer, max_norm):
     train_epoch(model, window, loss_fn, optimizer, len(window), lambda b: class_weights[b[1]].sum(), max_norm=max_norm)
 
 
+@right("weighted_window")
 def by_hand_without_backward(model, window, class_weights, optimizer, max_norm):
     parameters, sums, total = list(model.parameters()), None, 0.0
     for x, y in window:
@@ -55,14 +44,6 @@ def by_hand_without_backward(model, window, class_weights, optimizer, max_norm):
     optimizer.step()
 
 
-@pytest.mark.parametrize(
-    "right", [weighted_window, with_sums_and_one_division, with_the_helper, by_hand_without_backward]
-)
-def test_right_answers_pass(right):
-    verdict = judge("weighted_window", right)
-    assert verdict.passed, verdict.message
-
-
 def variant(
     share=None,
     clip="once",
@@ -73,7 +54,7 @@ def variant(
     step="once",
     at_once=False,
 ):
-    """The right loop with one thing done another way."""
+    """The correct loop with one thing done another way."""
 
     def answer(model, window, class_weights, optimizer, max_norm):
         if zero_before:
@@ -186,62 +167,54 @@ def fit(model, window, optimizer):
     optimizer.step()
 
 
-@pytest.mark.parametrize("bug", WRONG)
-def test_wrong_answers_are_rejected_by_the_name_of_their_bug(bug):
-    for wrong in WRONG[bug]:
-        verdict = judge("weighted_window", wrong)
-        assert verdict.bug == bug, verdict.message
-        assert verdict.message
+for bug, answers in WRONG.items():
+    for answer in answers:
+        wrong("weighted_window", bug)(answer)
+
+wrong(
+    "weighted_window",
+    "token-weights",
+    says="micro-batches of [4, 4, 4, 4] samples, no clip that acts: the micro-batches count by their samples, "
+    "[0.25, 0.25, 0.25, 0.25], and should count by what",
+)(variant(share=lambda window, weights, y: len(y) / items(window)))
 
 
-def test_the_message_shows_the_case_and_the_shares():
-    message = judge("weighted_window", WRONG["token-weights"][0]).message
-    assert message.startswith(
-        "micro-batches of [4, 4, 4, 4] samples, no clip at work: the micro-batches count by their"
-    )
-    assert "[0.25, 0.25, 0.25, 0.25], and should count by what" in message
+@right("weighted_window")
+def steps_with_a_closure(model, window, class_weights, optimizer, max_norm):
+    total = sum(class_weights[y].sum() for _, y in window)
+
+    def closure():
+        optimizer.zero_grad()
+        losses = []
+        for x, y in window:
+            losses.append(F.cross_entropy(model(x), y, weight=class_weights, reduction="sum") / total)
+            losses[-1].backward()
+            losses[-1] = losses[-1].detach()
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        return sum(losses)
+
+    optimizer.step(closure)
 
 
-def test_the_judge_leaves_the_global_state_as_it_was():
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    judge("weighted_window", weighted_window)
-    assert torch.equal(torch.rand(3), expected)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert judge("weighted_window", weighted_window).passed
-    finally:
-        torch.set_default_dtype(before)
+@outcomes("weighted_window", mutants=20)
+def outcomes_of_weighted_window(answer):
+    """The weights after windows that the judge does not know, without a clip that acts and with one."""
+    for max_norm in (1e9, 0.1):
+        yield lambda max_norm=max_norm: trained(answer, max_norm)
 
 
-def changes_a_result(mutant) -> bool:
-    """Does it train other weights than the reference, over windows that the judge does not know?"""
+def trained(answer, max_norm):
+    generator = torch.Generator().manual_seed(3)
     torch.manual_seed(3)
     weights = torch.tensor([2.0, 7.0, 0.3], dtype=torch.float64)
-    start = mlp(4, 3, 3).double()
-    windows = []
+    model = mlp(4, 3, 3).double()
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 0.7)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.5)
     for sizes in ((3,), (2, 5, 1), (3, 3), (1, 1, 6, 2)):
-        windows.append([(torch.randn(n, 4, dtype=torch.float64), torch.randint(3, (n,))) for n in sizes])
-    for max_norm in (1e9, 0.1):
-        ends = []
-        for loop in (weighted_window, mutant):
-            model = copy.deepcopy(start)
-            for p in model.parameters():
-                p.grad = torch.full_like(p, 0.7)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.5)
-            try:
-                for window in windows:
-                    loop(model, window, weights, optimizer, max_norm)
-            except Exception:
-                return True
-            ends.append(nn.utils.parameters_to_vector(model.parameters()).detach())
-        if not torch.allclose(*ends, rtol=0, atol=1e-5):
-            return True
-    return False
-
-
-@pytest.mark.mutations
-def test_a_mutation_is_rejected_if_and_only_if_it_changes_a_result():
-    assert_mutations_are_judged_by_their_results("weighted_window", weighted_window, changes_a_result, at_least=20)
+        window = [
+            (torch.randn(n, 4, generator=generator, dtype=torch.float64), torch.randint(3, (n,), generator=generator))
+            for n in sizes
+        ]
+        answer(model, window, weights, optimizer, max_norm)
+    return nn.utils.parameters_to_vector(model.parameters()).tolist()

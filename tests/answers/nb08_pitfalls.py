@@ -1,18 +1,15 @@
-"""The judge of notebook 08: right answers pass in whatever style, wrong ones are rejected by the name of their bug."""
+"""Answers to "two_bugs": a loop with a short window and a clip."""
 
-import math
-from functools import cache
-
-import pytest
 import torch
-from mutations import assert_mutations_are_judged_by_their_results
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
+from answers import outcomes, right, wrong
+from answers.loops import squares
 from course_utils import mlp, train_epoch, windows
-from course_utils.practice.exercises import judge
 
 
+@right("two_bugs")
 def by_windows(model, batches, loss_fn, optimizer, n, max_norm):
     for window in windows(batches, n):
         optimizer.zero_grad()
@@ -22,6 +19,7 @@ def by_windows(model, batches, loss_fn, optimizer, n, max_norm):
         optimizer.step()
 
 
+@right("two_bugs")
 def by_modulo(model, batches, loss_fn, optimizer, n, max_norm):
     tail = len(batches) % n
     optimizer.zero_grad()
@@ -35,10 +33,12 @@ def by_modulo(model, batches, loss_fn, optimizer, n, max_norm):
             optimizer.zero_grad()
 
 
+@right("two_bugs")
 def by_the_helper(model, batches, loss_fn, optimizer, n, max_norm):
     train_epoch(model, batches, loss_fn, optimizer, n, len, max_norm=max_norm)
 
 
+@right("two_bugs")
 def by_hand(model, batches, loss_fn, optimizer, n, max_norm):
     parameters = list(model.parameters())
     for start in range(0, len(batches), n):
@@ -55,6 +55,7 @@ def by_hand(model, batches, loss_fn, optimizer, n, max_norm):
         optimizer.step()
 
 
+@right("two_bugs")
 def collects_the_losses(model, batches, loss_fn, optimizer, n, max_norm):
     for window in windows(batches, n):
         optimizer.zero_grad()
@@ -63,16 +64,7 @@ def collects_the_losses(model, batches, loss_fn, optimizer, n, max_norm):
         optimizer.step()
 
 
-RIGHT = [by_windows, by_modulo, by_the_helper, by_hand, collects_the_losses]
-
-
-@pytest.mark.parametrize("right", RIGHT)
-def test_right_answers_pass(right):
-    verdict = judge("two_bugs", right)
-    assert verdict.passed, verdict.message
-
-
-def patient(model, batches, loss_fn, optimizer, n, max_norm):
+def has_both_bugs(model, batches, loss_fn, optimizer, n, max_norm):
     optimizer.zero_grad()
     for i, batch in enumerate(batches):
         (loss_fn(model, batch) / n).backward()
@@ -82,7 +74,7 @@ def patient(model, batches, loss_fn, optimizer, n, max_norm):
             optimizer.zero_grad()
 
 
-def only_the_clip_is_mended(model, batches, loss_fn, optimizer, n, max_norm):
+def only_the_clip_is_fixed(model, batches, loss_fn, optimizer, n, max_norm):
     optimizer.zero_grad()
     for i, batch in enumerate(batches):
         (loss_fn(model, batch) / n).backward()
@@ -92,7 +84,7 @@ def only_the_clip_is_mended(model, batches, loss_fn, optimizer, n, max_norm):
             optimizer.zero_grad()
 
 
-def only_the_tail_is_mended(model, batches, loss_fn, optimizer, n, max_norm):
+def only_the_tail_is_fixed(model, batches, loss_fn, optimizer, n, max_norm):
     for window in windows(batches, n):
         optimizer.zero_grad()
         for batch in window:
@@ -226,9 +218,9 @@ def sends_the_running_total_backward(model, held, loss_fn, optimizer, max_norm):
 
 
 WRONG = {
-    "loss-scale": [patient, only_the_clip_is_mended, does_not_divide, sends_the_running_total_backward],
+    "loss-scale": [has_both_bugs, only_the_clip_is_fixed, does_not_divide, sends_the_running_total_backward],
     "clip-timing": [
-        only_the_tail_is_mended,
+        only_the_tail_is_fixed,
         clips_before_backward,
         clips_after_the_step,
         never_clips,
@@ -244,79 +236,54 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("bug", WRONG)
-def test_wrong_answers_are_rejected_by_the_name_of_their_bug(bug):
-    for wrong in WRONG[bug]:
-        verdict = judge("two_bugs", wrong)
-        assert verdict.bug == bug, f"{wrong.__name__}: {verdict}"
-        assert verdict.message
+for bug, answers in WRONG.items():
+    for answer in answers:
+        wrong("two_bugs", bug)(answer)
+
+for answer, bug, says in (
+    (only_the_clip_is_fixed, "loss-scale", "10 micro-batches, N = 4"),
+    (only_the_clip_is_fixed, "loss-scale", "of a short window, is 0.5 times what it should be"),
+    (
+        sends_the_running_total_backward,
+        "loss-scale",
+        "in update 1 the samples of its micro-batches count [4.0, 3.0, 2.0, 1.0] times what they should",
+    ),
+    (only_the_tail_is_fixed, "clip-timing", "max_norm = 0.1: what the window holds counts"),
+    (never_clips, "clip-timing", "a gradient of norm 0.354 reached the step"),
+    (lambda *a: a[3].step(), "empty-step", ""),
+):
+    wrong("two_bugs", bug, says=says)(answer)
 
 
-def test_the_messages_give_the_case_and_the_evidence():
-    message = judge("two_bugs", only_the_clip_is_mended).message
-    assert "10 micro-batches, N = 4" in message
-    assert "of a short window, is 0.5 times what it should be" in message
-    message = judge("two_bugs", sends_the_running_total_backward).message
-    assert "in update 1 the samples of its micro-batches count [4.0, 3.0, 2.0, 1.0] times what they should" in message
-    message = judge("two_bugs", only_the_tail_is_mended).message
-    assert "max_norm = 0.1: the items of update 1 count" in message
-    message = judge("two_bugs", never_clips).message
-    assert "a gradient of norm 0.354 reached the step" in message
+@right("two_bugs")
+def steps_with_a_closure(model, batches, loss_fn, optimizer, n, max_norm):
+    for held in windows(batches, n):
+
+        def closure(held=held):
+            optimizer.zero_grad()
+            loss = sum(loss_fn(model, batch) for batch in held) / len(held)
+            loss.backward()
+            clip_grad_norm_(model.parameters(), max_norm)
+            return loss
+
+        optimizer.step(closure)
 
 
-JUNK = [  # beside what test_exercises.py tries on every exercise
-    lambda *a: a[0].requires_grad_(False),
-    lambda *a: a[3].step(),
-]
-
-
-def test_junk_is_rejected_never_raises_and_leaves_torch_as_it_was():
-    before = torch.get_rng_state()
-    for answer in JUNK:
-        assert judge("two_bugs", answer).bug, answer
-    assert torch.is_grad_enabled()
-    assert torch.get_default_dtype() == torch.float32
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-# Mutations. Whether one changes a result is found out here without the judge: on random data, against the reference.
-
-
-def outcome(answer):
-    values = []
+@outcomes("two_bugs", mutate=[by_modulo])
+def outcomes_of_two_bugs(answer):
+    """The weights after two epochs."""
     for n, count, max_norm, dirty in ((2, 6, 0.2, 1), (4, 7, 50.0, 0), (4, 6, 0.3, 0), (1, 3, 0.2, 1), (9, 2, 50.0, 0)):
-        torch.manual_seed(n)
-        model = mlp(3, 4, 2).double()
-        batches = [torch.randn(3, 5, dtype=torch.float64) for _ in range(count)]
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.5)
-        for p in model.parameters():
-            p.grad = torch.ones_like(p) if dirty else None
-
-        def mse(model, batch):
-            return nn.functional.mse_loss(model(batch[:, :3]), batch[:, 3:])
-
-        try:
-            for _ in range(2):
-                answer(model, batches, mse, optimizer, n, max_norm)
-        except Exception as error:
-            return type(error).__name__
-        values += torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
-    return values
+        yield lambda case=(n, count, max_norm, dirty): trained(answer, *case)
 
 
-right_outcome = cache(outcome)
-
-
-def changes_a_result(mutant, reference):
-    got, want = outcome(mutant), right_outcome(reference)
-    if isinstance(got, str):
-        return True
-    return not all(math.isclose(g, w, rel_tol=1e-5, abs_tol=1e-6) for g, w in zip(got, want, strict=True))
-
-
-@pytest.mark.mutations
-@pytest.mark.parametrize("reference", [by_windows, by_modulo])
-def test_a_mutation_is_rejected_if_and_only_if_it_changes_a_result(reference):
-    assert_mutations_are_judged_by_their_results(
-        "two_bugs", reference, lambda mutant: changes_a_result(mutant, reference)
-    )
+def trained(answer, n, count, max_norm, dirty):
+    generator = torch.Generator().manual_seed(n)
+    torch.manual_seed(n)
+    model = mlp(3, 4, 2).double()
+    batches = [torch.randn(3, 5, generator=generator, dtype=torch.float64) for _ in range(count)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.5)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p) if dirty else None
+    for _ in range(2):
+        answer(model, batches, squares, optimizer, n, max_norm)
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()

@@ -1,40 +1,26 @@
-"""The judges "scheduled" and "gan_updates": right answers pass in any style, wrong ones are named by their bug."""
+"""Answers to "scheduled" and "gan_updates": a schedule that counts updates, and the two updates of a GAN."""
 
 import math
-from functools import cache
 from itertools import islice
 
-import pytest
 import torch
-from mutations import assert_mutations_are_judged_by_their_results
 from torch import nn
 
+from answers import outcomes, right, wrong
+from answers.loops import squares
 from course_utils import mlp, train_epoch, windows
-from course_utils.practice.exercises import judge
 
 # A training loop with a schedule that counts updates.
 
 
-def scheduled(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
-    per_epoch = math.ceil(len(batches) / n)
-    scheduler = make_scheduler(optimizer, per_epoch * epochs)
-    optimizer.zero_grad()
-    for _ in range(epochs):
-        for window in windows(batches, n):
-            total = sum(len(batch) for batch in window)
-            for batch in window:
-                (loss_fn(model, batch) * len(batch) / total).backward()
-            optimizer.step()
-            scheduler.step()
-            optimizer.zero_grad()
-
-
+@right("scheduled")
 def scheduled_by_the_helper(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
     scheduler = make_scheduler(optimizer, epochs * len(list(windows(batches, n))))
     for _ in range(epochs):
         train_epoch(model, batches, loss_fn, optimizer, n, len, scheduler=scheduler)
 
 
+@right("scheduled")
 def scheduled_by_modulo(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
     ends = {k for k in range(len(batches)) if (k + 1) % n == 0 or k + 1 == len(batches)}
     scheduler = make_scheduler(optimizer, epochs * len(ends))
@@ -50,7 +36,8 @@ def scheduled_by_modulo(model, batches, loss_fn, optimizer, n, epochs, make_sche
                 scheduler.step()
 
 
-def scheduled_without_the_last_tick(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+@right("scheduled")
+def scheduled_without_the_last_scheduler_step(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
     updates = epochs * -(-len(batches) // n)
     scheduler, done = make_scheduler(optimizer, updates), 0
     for _ in range(epochs):
@@ -80,17 +67,17 @@ def schedule(length=None, per_micro_batch=0, before=0, after=1, per_epoch=0, mad
             for window in windows(batches, n):
                 for batch in window:
                     (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
-                    tick(scheduler, per_micro_batch)
-                tick(scheduler, before)
+                    step_scheduler(scheduler, per_micro_batch)
+                step_scheduler(scheduler, before)
                 optimizer.step()
-                tick(scheduler, after)
+                step_scheduler(scheduler, after)
                 optimizer.zero_grad()
-            tick(scheduler, per_epoch)
+            step_scheduler(scheduler, per_epoch)
 
     return answer
 
 
-def tick(scheduler, times):
+def step_scheduler(scheduler, times):
     for _ in range(times):
         scheduler.step()
 
@@ -171,7 +158,7 @@ def zeroes_before_the_step(model, batches, loss_fn, optimizer, n, epochs, schedu
 
 
 def one_epoch(*arguments):
-    return scheduled(*arguments[:5], 1, arguments[6])
+    return scheduled_by_the_helper(*arguments[:5], 1, arguments[6])
 
 
 def without_a_schedule(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
@@ -182,16 +169,7 @@ def without_a_schedule(model, batches, loss_fn, optimizer, n, epochs, make_sched
 # The two updates of a GAN.
 
 
-def gan_updates(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
-    for window in windows(batches, n):
-        total = sum(len(batch) for batch in window)
-        for loss, optimizer in ((d_loss, d_optimizer), (g_loss, g_optimizer)):
-            optimizer.zero_grad()
-            for batch in window:
-                (loss(batch) * len(batch) / total).backward()
-            optimizer.step()
-
-
+@right("gan_updates")
 def gan_by_freezing(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
     generator.zero_grad(), discriminator.zero_grad()
     for window in windows(batches, n):
@@ -208,6 +186,7 @@ def gan_by_freezing(generator, discriminator, batches, g_loss, d_loss, g_optimiz
         g_optimizer.step(), g_optimizer.zero_grad()
 
 
+@right("gan_updates")
 def gan_by_inputs(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
     for start in range(0, len(batches), n):
         window = batches[start : start + n]
@@ -219,6 +198,7 @@ def gan_by_inputs(generator, discriminator, batches, g_loss, d_loss, g_optimizer
             optimizer.step()
 
 
+@right("gan_updates")
 def gan_by_zeroing_everything(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
     parameters = [*generator.parameters(), *discriminator.parameters()]
     iterator = iter(batches)
@@ -231,6 +211,7 @@ def gan_by_zeroing_everything(generator, discriminator, batches, g_loss, d_loss,
             optimizer.step()
 
 
+@right("gan_updates")
 def gan_by_autograd_grad(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
     for window in windows(batches, n):
         for net, loss, optimizer in ((discriminator, d_loss, d_optimizer), (generator, g_loss, g_optimizer)):
@@ -358,6 +339,16 @@ def never_thaws(window, players, n):
 
 
 @gan
+def freezes_its_own_network(window, players, n):
+    for net, loss, optimizer in players:
+        net.requires_grad_(False)
+        optimizer.zero_grad()
+        backward(loss, window)
+        optimizer.step()
+        net.requires_grad_(True)
+
+
+@gan
 def thaws_too_late(window, players, n):
     discriminator = players[0][0]
     discriminator.requires_grad_(True)
@@ -384,18 +375,6 @@ def gan_by_freezing_unzeroed(generator, discriminator, batches, g_loss, d_loss, 
             backward(loss, window)
             other.requires_grad_(True)
             optimizer.step(), optimizer.zero_grad()
-
-
-RIGHT = {
-    "scheduled": [scheduled, scheduled_by_the_helper, scheduled_by_modulo, scheduled_without_the_last_tick],
-    "gan_updates": [gan_updates, gan_by_freezing, gan_by_inputs, gan_by_zeroing_everything, gan_by_autograd_grad],
-}
-
-
-@pytest.mark.parametrize(("exercise", "right"), [(e, right) for e, answers in RIGHT.items() for right in answers])
-def test_right_answers_pass(exercise, right):
-    verdict = judge(exercise, right)
-    assert verdict.passed, verdict.message
 
 
 WRONG = {
@@ -426,7 +405,9 @@ WRONG = {
     ("scheduled", "irregular-window"): [updates_per_micro_batch],
     ("scheduled", "discarded-gradients"): [zeroes_before_the_step],
     ("scheduled", "not-attempted"): [lambda *_: None, lambda *a: a[6](a[3], 4) and None],
-    ("scheduled", "wrong-type"): [lambda *a: scheduled(*a[:6], lambda optimizer, updates: a[6](optimizer, "x"))],
+    ("scheduled", "wrong-type"): [
+        lambda *a: scheduled_by_the_helper(*a[:6], lambda optimizer, updates: a[6](optimizer, "x"))
+    ],
     ("gan_updates", "foreign-gradients"): [each_zeroes_its_own_after_its_step, cures_only_the_discriminator],
     ("gan_updates", "stale-gradients"): [forgets_the_discriminator, gan_by_freezing_unzeroed],
     ("gan_updates", "discarded-gradients"): [zeroes_inside_the_window],
@@ -435,129 +416,136 @@ WRONG = {
     ("gan_updates", "irregular-window"): [steps_on_every_micro_batch],
     ("gan_updates", "leftover-gradients"): [leaves_the_tail, trains_the_generator_alone],
     ("gan_updates", "wrong-order"): [steps_both_at_the_end, generator_first],
-    ("gan_updates", "orphan-parameters"): [never_thaws, thaws_too_late],
+    ("gan_updates", "orphan-parameters"): [never_thaws, thaws_too_late, freezes_its_own_network],
     ("gan_updates", "not-attempted"): [lambda *_: None],
 }
 
 
-@pytest.mark.parametrize(("exercise", "bug"), WRONG)
-def test_wrong_answers_are_rejected_by_the_name_of_their_bug(exercise, bug):
-    for place, wrong in enumerate(WRONG[exercise, bug]):
-        verdict = judge(exercise, wrong)
-        assert verdict.bug == bug, f"{place}: {verdict}"
-        assert verdict.message
+for (exercise, bug), answers in WRONG.items():
+    for answer in answers:
+        wrong(exercise, bug)(answer)
+
+for exercise, bug, says, answer in (
+    (
+        "scheduled",
+        "scheduler-cadence",
+        "N = 4, 2 epochs: scheduler steps before each update [4, 8, 12, 16], expected [0, 1, 2, 3]",
+        schedule(per_micro_batch=1, after=0),
+    ),
+    (
+        "scheduled",
+        "scheduler-cadence",
+        "before each update [0, 0, 1, 1], expected",  # 0, not -0
+        schedule(after=0, per_epoch=1),
+    ),
+    (
+        "scheduled",
+        "wrong-length",
+        "a schedule for 4 updates, 6 will run",
+        schedule(length=lambda micro_batches, n, epochs: micro_batches // n * epochs),
+    ),
+    (
+        "gan_updates",
+        "foreign-gradients",
+        "N = 2: update 2 of the discriminator holds gradients of the generator's loss",
+        each_zeroes_its_own_after_its_step,
+    ),
+):
+    wrong(exercise, bug, says=says)(answer)
+
+wrong("scheduled", "empty-step")(lambda *a: a[3].step())
+wrong("gan_updates", "empty-step")(lambda *a: a[5].step() or a[6].step())
 
 
-def test_the_messages_give_the_case_and_the_evidence():
-    message = judge("scheduled", schedule(per_micro_batch=1, after=0)).message
-    assert "N = 4, 2 epochs: ticks of the schedule before each update [4, 8, 12, 16], expected [0, 1, 2, 3]" in message
-    message = judge("scheduled", schedule(after=0, per_epoch=1)).message
-    assert "before each update [0, 0, 1, 1], expected" in message  # 0, not -0
-    message = judge("scheduled", schedule(length=lambda micro_batches, n, epochs: micro_batches // n * epochs)).message
-    assert "a schedule for 4 updates, 6 will run" in message
-    message = judge("gan_updates", each_zeroes_its_own_after_its_step).message
-    assert "N = 2: update 2 of the discriminator holds gradients of the generator's loss" in message
+@right("scheduled")
+def scheduled_with_closures(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    scheduler = make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs)
+    for window in [*windows(batches, n)] * epochs:
+
+        def closure(window=window):
+            optimizer.zero_grad()
+            loss = sum(loss_fn(model, batch) * len(batch) for batch in window) / sum(map(len, window))
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        scheduler.step()
 
 
-JUNK = [  # beside what test_exercises.py tries on every exercise
-    lambda *a: a[0].requires_grad_(False),
-    lambda *a: [optimizer.step() for optimizer in a if isinstance(optimizer, torch.optim.Optimizer)],
-]
+@right("gan_updates")
+def gan_with_closures(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
+    for window in windows(batches, n):
+        for loss, optimizer in ((d_loss, d_optimizer), (g_loss, g_optimizer)):
 
+            def closure(window=window, loss=loss, optimizer=optimizer):
+                optimizer.zero_grad()
+                total = sum(loss(batch) * len(batch) for batch in window) / sum(map(len, window))
+                total.backward()
+                return total
 
-@pytest.mark.parametrize("exercise", RIGHT)
-def test_junk_is_rejected_never_raises_and_leaves_torch_as_it_was(exercise):
-    before = torch.get_rng_state()
-    for answer in JUNK:
-        verdict = judge(exercise, answer)
-        assert verdict.bug, answer
-    assert torch.is_grad_enabled()
-    assert torch.get_default_dtype() == torch.float32
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-# Mutations. Whether one changes a result is found out here without the judge: on random data, against the reference.
-
-
-def mse(model, batch):
-    return nn.functional.mse_loss(model(batch[:, :3]), batch[:, 3:])
+            optimizer.step(closure)
 
 
 def flat(module):
     return torch.cat([p.detach().flatten() for p in module.parameters()]).tolist()
 
 
+def torch_seeded(seed):
+    torch.manual_seed(seed)
+    return torch.Generator().manual_seed(seed)
+
+
+@outcomes("scheduled")
 def outcomes_of_scheduled(answer):
-    for n, epochs, sizes, dirty in (
+    """The lengths of the schedules, the learning rate of each update, and the weights."""
+    for case in (
         (2, 2, (2,) * 6, 1),
         (4, 3, (3, 1, 2, 4, 1, 2), 0),
         (1, 1, (2, 1), 1),
         (9, 2, (1, 2), 0),
     ):
-        torch.manual_seed(n)
-        model = mlp(3, 4, 2).double()
-        batches = [torch.randn(size, 5, dtype=torch.float64) for size in sizes]
-        optimizer, made, rates = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.5), [], []
-        optimizer.register_step_pre_hook(lambda o, *_, rates=rates: rates.append(o.param_groups[0]["lr"]))
-
-        def make(optimizer, updates, made=made):
-            made.append(updates)
-            return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda tick: 1 / (1 + tick))
-
-        for p in model.parameters():
-            p.grad = torch.ones_like(p) if dirty else None
-        answer(model, batches, mse, optimizer, n, epochs, make)
-        yield [*made, *rates, *flat(model)]
+        yield lambda case=case: trained(answer, *case)
 
 
+def trained(answer, n, epochs, sizes, dirty):
+    generator, made, rates = torch_seeded(n), [], []
+    model = mlp(3, 4, 2).double()
+    batches = [torch.randn(size, 5, generator=generator, dtype=torch.float64) for size in sizes]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.5)
+    optimizer.register_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
+
+    def make(optimizer, updates):
+        made.append(updates)
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+
+    for p in model.parameters():
+        p.grad = torch.ones_like(p) if dirty else None
+    answer(model, batches, squares, optimizer, n, epochs, make)
+    return [*made, *rates, *flat(model)]
+
+
+@outcomes("gan_updates", mutate=[gan_by_freezing])
 def outcomes_of_gan_updates(answer):
-    for n, sizes, dirty in ((2, (2,) * 6, 1), (4, (3, 1, 2, 4, 1, 2), 0), (1, (2, 1), 1), (9, (1, 2), 0)):
-        torch.manual_seed(n)
-        nets = nn.ModuleList([mlp(2, 4, 3), mlp(3, 4, 1)]).double()
-        generator, discriminator = nets
-        batches = [torch.randn(size, 5, dtype=torch.float64) for size in sizes]
-        optimizers = [torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.5) for net in nets]
-
-        def g_loss(batch, generator=generator, discriminator=discriminator):
-            return (discriminator(generator(batch[:, 3:])) - 1).square().mean()
-
-        def d_loss(batch, generator=generator, discriminator=discriminator):
-            fake, real = discriminator(generator(batch[:, 3:])), discriminator(batch[:, :3])
-            return (fake.square() + (real - 1).square()).mean()
-
-        for p in nets.parameters():
-            p.grad = torch.ones_like(p) if dirty else None
-        for _ in range(2):
-            answer(generator, discriminator, batches, g_loss, d_loss, *optimizers, n)
-        yield [*flat(nets), *(float(p.requires_grad) for p in nets.parameters())]
+    """The weights of both networks after two epochs, and which are trained."""
+    for case in ((2, (2,) * 6, 1), (4, (3, 1, 2, 4, 1, 2), 0), (1, (2, 1), 1), (9, (1, 2), 0)):
+        yield lambda case=case: trained_gan(answer, *case)
 
 
-OUTCOMES = {"scheduled": outcomes_of_scheduled, "gan_updates": outcomes_of_gan_updates}
+def trained_gan(answer, n, sizes, dirty):
+    generator = torch_seeded(n)
+    nets = nn.ModuleList([mlp(2, 4, 3), mlp(3, 4, 1)]).double()
+    batches = [torch.randn(size, 5, generator=generator, dtype=torch.float64) for size in sizes]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.5) for net in nets]
+    generates, discriminates = nets
 
+    def g_loss(batch):
+        return (discriminates(generates(batch[:, 3:])) - 1).square().mean()
 
-def outcome(exercise, answer):
-    try:
-        return [value for values in OUTCOMES[exercise](answer) for value in values]
-    except Exception as error:
-        return type(error).__name__
+    def d_loss(batch):
+        return (discriminates(generates(batch[:, 3:])).square() + (discriminates(batch[:, :3]) - 1).square()).mean()
 
-
-right_outcome = cache(outcome)
-
-
-def changes_a_result(exercise, mutant, reference):
-    got, want = outcome(exercise, mutant), right_outcome(exercise, reference)
-    if isinstance(got, str) or len(got) != len(want):
-        return True
-    return not all(math.isclose(g, w, rel_tol=1e-9, abs_tol=1e-10) for g, w in zip(got, want, strict=True))
-
-
-@pytest.mark.mutations
-@pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")
-@pytest.mark.parametrize(
-    ("exercise", "reference"), [*((e, answers[0]) for e, answers in RIGHT.items()), ("gan_updates", gan_by_freezing)]
-)
-def test_a_mutation_is_rejected_if_and_only_if_it_changes_a_result(exercise, reference):
-    assert_mutations_are_judged_by_their_results(
-        exercise, reference, lambda mutant: changes_a_result(exercise, mutant, reference)
-    )
+    for p in nets.parameters():
+        p.grad = torch.ones_like(p) if dirty else None
+    for _ in range(2):
+        answer(generates, discriminates, batches, g_loss, d_loss, *optimizers, n)
+    return [*flat(nets), *(float(p.requires_grad) for p in nets.parameters())]
