@@ -82,9 +82,10 @@ def ledger(
     places = {id(event): place for place, event in enumerate(trace.events)}
     for axis, lane in zip(axes[:, 0], lanes, strict=True):
         events = trace.on(lane)
-        top = max((event.norm for event in events if isfinite(event.norm)), default=0.0) or 1.0
+        heights = [event.held if event.norm is None else event.norm for event in events]
+        top = max(filter(isfinite, heights), default=0.0) or 1.0
         x = [places[id(event)] for event in events]
-        axis.step(x, [event.norm for event in events], where="post", color=BLACK, linewidth=1.4, zorder=1)
+        axis.step(x, heights, where="post", color=BLACK, linewidth=1.4, zorder=1)
         for kind, marker, color, label in (
             ("forward", "|", BLACK, "forward"),
             ("backward", "^", BLUE, "backward: adds"),
@@ -92,7 +93,7 @@ def ledger(
             ("step", "D", RED, "step: reads"),
             ("zero", "o", ORANGE, "zeroed"),
         ):
-            marks = [(place, event.norm) for place, event in zip(x, events, strict=True) if event.kind == kind]
+            marks = [(place, y) for place, y, event in zip(x, heights, events, strict=True) if event.kind == kind]
             if not marks:
                 continue
             if kind == "forward":
@@ -104,12 +105,12 @@ def ledger(
         marked = sorted((notes or {}).keys() & set(x))
         axis.set_ylim(-0.08 * top, (1.3 if marked else 1.12) * top)
         axis.set_xlim(-1, len(trace.events))
-        if all(float(event.norm).is_integer() for event in events):  # counts
+        if all(event.norm is None for event in events):  # counts
             axis.yaxis.get_major_locator().set_params(integer=True)
         axis.set_ylabel(f"{lanes[lane]}\n{ylabel}", fontsize=_FONT)
         for place in marked:  # above the lane, where nothing else is drawn
             side = "left" if place < 0.7 * len(trace.events) else "right"
-            axis.plot([place, place], [trace.events[place].norm, 1.13 * top], color=RED, linewidth=1.6, zorder=1)
+            axis.plot([place, place], [heights[x.index(place)], 1.13 * top], color=RED, linewidth=1.6, zorder=1)
             axis.text(place, 1.15 * top, notes[place], ha=side, va="bottom", fontsize=_FONT - 1, weight="bold",
                       bbox={"facecolor": "white", "edgecolor": RED, "pad": 2})  # fmt: skip
         axis.set_xticks([])

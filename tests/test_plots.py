@@ -89,7 +89,7 @@ def test_a_note_stands_above_its_event_and_above_everything_else_of_the_lane():
 
 
 def test_counts_have_whole_numbers_beside_them():
-    axis = plots.ledger(Trace([Event("backward", "SGD", float(k)) for k in range(1, 13)])).axes[0]
+    axis = plots.ledger(Trace([Event("backward", "SGD", held=k) for k in range(1, 13)])).axes[0]
     assert all(float(tick).is_integer() for tick in axis.get_yticks())
 
 

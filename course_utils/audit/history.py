@@ -72,13 +72,14 @@ class Backward:
     where: str
     line: str  # names the place in the code more finely than `where`, if a library lies between
     lanes: tuple[str, ...] = ()
-    terms: tuple[Term, ...] = ()
+    terms: list[Term] = field(default_factory=list)
     graphs: int = 1  # how many forward passes with nothing in common it went through
     alive: int = 0  # graphs of earlier calls that something still keeps
     again: bool = False  # it went through a graph that an earlier call had gone through
     used: bool = False  # by a step of any optimizer
     scaled: float = 1.0
     synced: bool | None = None  # averaged over the ranks; None without DistributedDataParallel
+    probes: tuple = ()  # hooks on its losses, while it runs
 
     @property
     def kinds(self) -> tuple:
@@ -181,7 +182,7 @@ class History:
     never: dict[str, tuple[int, int]] = field(default_factory=dict)  # parameters without any gradient, and all
     unowned: tuple[int, str] = (0, "")  # parameters with gradients and no optimizer, and where it was seen
     overlapping: bool = False  # backward calls of several threads: who received what cannot be told apart
-    trace: Trace = field(default_factory=lambda: Trace(Kept()))  # for the ledger; its norms count backward calls
+    trace: Trace = field(default_factory=lambda: Trace(Kept()))  # for the ledger; nothing is measured for it
 
     def trim(self) -> None:
         """Lets go of what lies in the middle of a long run."""

@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer, lr_scheduler
 from torch.optim import optimizer as optimizers
 
 from course_utils.audit import audit
-from course_utils.audit.watch import Watcher, _subclasses
+from course_utils.observe.observer import Observer, subclasses
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
 
@@ -21,7 +21,7 @@ def state():
     """All that an audit might have changed."""
     owners = (
         Optimizer, nn.Module, torch.autograd, GradScaler, clip_grad, nn.utils, DistributedDataParallel, torch.Tensor,
-        *_subclasses(lr_scheduler.LRScheduler),
+        *subclasses(lr_scheduler.LRScheduler),
     )  # fmt: skip
     attributes = {(owner, name): id(thing) for owner in owners for name, thing in vars(owner).items()}
     hooks = {
@@ -89,7 +89,7 @@ def test_after_an_error_inside_backward_all_is_as_before(before):
 
 @pytest.mark.parametrize("broken", range(1, 12, 5))
 def test_where_attaching_fails_all_is_as_before(before, monkeypatch, broken):
-    original, calls = Watcher._patch, []
+    original, calls = Observer.patch, []
 
     def patch(self, *args):
         calls.append(args)
@@ -97,7 +97,7 @@ def test_where_attaching_fails_all_is_as_before(before, monkeypatch, broken):
             raise RuntimeError("no patch")
         original(self, *args)
 
-    monkeypatch.setattr(Watcher, "_patch", patch)
+    monkeypatch.setattr(Observer, "patch", patch)
     with pytest.raises(RuntimeError, match="no patch"), audit():
         raise AssertionError
     assert state() == before
