@@ -152,7 +152,18 @@ def observing(listener: Listener) -> Iterator[None]:
     """Tells the listener what the training loops inside the block do. Blocks may be nested, and may overlap.
 
     Args:
-        listener: What to tell.
+        listener: Its methods are called as things happen.
+
+    Example:
+        >>> class Steps(Listener):
+        ...     def stepped(self, lane, skipped):
+        ...         print(lane.name, "uses", lane.held, "backward calls")
+        >>> w = torch.ones(2, requires_grad=True)
+        >>> optimizer = torch.optim.SGD([w], lr=0.1)
+        >>> with observing(Steps()):
+        ...     w.sum().backward()
+        ...     optimizer.step()
+        SGD uses 1 backward calls
     """
     observer = Observer(listener)
     with observer.undo:
