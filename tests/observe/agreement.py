@@ -48,10 +48,9 @@ class Wrapper(torch.optim.Optimizer):
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, updates: int = 3, n: int = 2) -> None:
-    for x, y in batches(updates * n):
+    for i, (x, y) in enumerate(batches(updates * n)):
         (nn.functional.cross_entropy(model(x), y) / n).backward()
-        train.calls = getattr(train, "calls", 0) + 1
-        if train.calls % n == 0:
+        if (i + 1) % n == 0:
             optimizer.step()
             optimizer.zero_grad()
 
@@ -109,7 +108,7 @@ LOOPS: dict[str, Callable] = {
 def windows(loop: Callable) -> tuple[dict, dict, dict]:
     """The windows of each optimizer according to record(), to the audit's history, and to the audit's trace."""
     with record() as trace, audit() as report:
-        loop.__dict__["declare"] = report.declare_window  # one of the programs wants it
+        loop.declare = report.declare_window  # one of the programs uses it
         loop()
     history = report.history
     return (

@@ -61,8 +61,9 @@ def test_without_a_name_the_lane_is_the_first_that_steps(model):
 
 
 def test_a_wrapper_around_an_optimizer_has_no_lane(model):
+    optimizer = Wrapper(Adam(model.parameters()))
     with record() as trace:
-        train(model, Wrapper(Adam(model.parameters())))
+        train(model, optimizer)
     assert trace.lanes == ["Adam"]
     assert trace.windows() == [1, 1, 1]
 
