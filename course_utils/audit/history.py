@@ -13,7 +13,7 @@ from course_utils.observe.trace import Event, Trace
 class Kept(list):
     """A list of which `trim()` keeps the first `half` and the last `half` items; `total` counts all that were there.
 
-    It appends as every list does, which is quick, so that whoever fills it must trim it now and then.
+    Appending is that of any list, which is fast, so the code that fills it must trim it now and then.
     """
 
     half = 5_000
@@ -34,7 +34,7 @@ class Kept(list):
 class Term:
     """A loss inside a backward call, where PyTorch's own loss function or reduction made it.
 
-    On a GPU `value` and `items` stay there until they are read, so that nobody waits for them during the training.
+    On a GPU `value` and `items` stay there until they are read, so that training never waits for them.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Term:
     def coefficient(self) -> float:
         """d(what backward was called on) / d(this loss), without the scaler's factor.
 
-        It is exactly what the user's code made of the loss by dividing, weighing and adding.
+        It is exactly what the user's code made of the loss by dividing, weighting and adding.
         """
         return float(self.value) / self.scale
 

@@ -111,7 +111,7 @@ class Lane:
 
 
 class Listener:
-    """What an observer tells. A listener overrides what it wants to hear; the other methods do nothing."""
+    """What an observer can tell. A listener overrides what it needs to hear; the other methods do nothing."""
 
     lane_type = Lane  # may have more to note for each optimizer
 
@@ -262,7 +262,7 @@ class Observer:
         """What has happened to the gradients since the last event? Inside a backward call this cannot be told.
 
         Args:
-            values: Do not rely on versions alone: old code zeroes through `.data`, which raises none.
+            values: Also read values: old code zeroes through `.data`, which raises no version.
         """
         if self.running:
             if self.inside() is None:
@@ -428,7 +428,7 @@ class _Patch:
     """A function that stands in for an attribute and calls what its wrappers make of the original.
 
     Wrappers may be removed in any order. The attribute is restored with the last of them, unless the script has put
-    something of its own there; whoever has kept the function calls the original from then on.
+    something of its own there; code that has kept the function calls the original from then on.
     """
 
     def __init__(self, owner: object, name: str) -> None:

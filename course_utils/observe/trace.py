@@ -103,8 +103,8 @@ def record() -> Iterator[Trace]:
     """Records what any training loop inside the block does. The loop's code stays as it is.
 
     Optimizers that exist already and optimizers that the block creates are both seen. Everything is detached when the
-    block ends, also by an exception or an interrupt. Gradients that are scaled through `.data` raise no version; that
-    shows at the next step.
+    block ends, also by an exception or an interrupt. A write through `.data` leaves no mark on a tensor: unless it
+    zeroes the gradients, it shows only at the next step.
 
     Yields:
         A `Trace`, complete when the block has ended.
