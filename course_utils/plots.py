@@ -105,12 +105,12 @@ def ledger(
 
 
 def _lane(axis: Axes, events: Mapping[int, Event], end: int, notes: Mapping[int, str]) -> None:
-    norms = [event.norm for event in events.values()]
-    top = max(filter(isfinite, norms), default=0.0) or 1.0
-    axis.step(list(events), norms, where="post", color=BLACK, linewidth=1.4, zorder=1)
+    heights = {place: event.held if event.norm is None else event.norm for place, event in events.items()}
+    top = max(filter(isfinite, heights.values()), default=0.0) or 1.0
+    axis.step(list(heights), list(heights.values()), where="post", color=BLACK, linewidth=1.4, zorder=1)
     for kind, marker, color, label in _MARKS:
         x = [place for place, event in events.items() if event.kind == kind]
-        y = [0.0 if kind == "forward" else events[place].norm for place in x]
+        y = [0.0 if kind == "forward" else heights[place] for place in x]
         if kind == "step" and x:
             axis.vlines(x, 0, 1.08 * top, color=color, linewidth=0.9, linestyle=":")
         if x:
@@ -118,13 +118,13 @@ def _lane(axis: Axes, events: Mapping[int, Event], end: int, notes: Mapping[int,
                          edgecolors=None if marker == "|" else BLACK)  # fmt: skip
     marked = sorted(notes.keys() & events.keys())
     for place in marked:  # above everything else in the lane
-        axis.plot([place, place], [events[place].norm, 1.13 * top], color=RED, linewidth=1.6, zorder=1)
+        axis.plot([place, place], [heights[place], 1.13 * top], color=RED, linewidth=1.6, zorder=1)
         axis.text(place, 1.15 * top, notes[place], ha="left" if place < 0.7 * end else "right", va="bottom",
                   weight="bold", bbox={"facecolor": "white", "edgecolor": RED, "pad": 2}, **_SMALL)  # fmt: skip
     axis.set_ylim(-0.08 * top, (1.3 if marked else 1.12) * top)
     axis.set_xlim(-1, end)
     axis.set_xticks([])
-    if all(float(norm).is_integer() for norm in norms):  # counts
+    if all(event.norm is None for event in events.values()):  # counts
         axis.yaxis.get_major_locator().set_params(integer=True)
 
 

@@ -9,8 +9,8 @@ from matplotlib.path import Path
 from torch import nn
 
 from course_utils import plots, record, show
-from course_utils.practice import display
 from course_utils.observe.trace import Event, Trace
+from course_utils.practice import display
 
 TRACE = Trace(
     [
@@ -90,7 +90,7 @@ def test_a_note_is_above_its_event_and_above_everything_else_in_the_lane():
 
 
 def test_counts_have_whole_numbers_on_the_axis():
-    axis = plots.ledger(Trace([Event("backward", "SGD", float(k)) for k in range(1, 13)])).axes[0]
+    axis = plots.ledger(Trace([Event("backward", "SGD", held=k) for k in range(1, 13)])).axes[0]
     assert all(float(tick).is_integer() for tick in axis.get_yticks())
 
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from course_utils.audit.report import AuditError, Report
 from course_utils.audit.rules import Finding, judge
-from course_utils.audit.watch import Watcher
+from course_utils.audit.writer import HistoryWriter
+from course_utils.observe.observer import observing
 
 __all__ = ["AuditError", "Finding", "Report", "audit"]
 
@@ -17,22 +18,26 @@ __all__ = ["AuditError", "Finding", "Report", "audit"]
 def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
     """Watches the training loops that run inside the block.
 
-    **Arguments:** `window`: the intended number of micro-batches per update, inferred if it is not given; `strict`:
-    raise `AuditError` at the end of the block if an error was found, for use in a test.
+    Args:
+        window: The intended number of micro-batches per update. It is inferred if it is not given.
+        strict: Raise `AuditError` at the end of the block if an error was found, for use in a test.
 
-    **Yields:** a `Report`, complete when the block has ended, also by an exception.
+    Yields:
+        A `Report`, complete when the block has ended, also by an exception.
+
+    Raises:
+        ValueError: If `window` is not a whole number of 1 or more.
+        AuditError: If `strict` and an error was found, and the block itself raised nothing.
     """
     if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 1):
         raise ValueError(f"window must be a whole number of micro-batches per update, 1 or more, got {window!r}")
-    watcher = Watcher(window)
-    report = Report(watcher.history)
-    failed = True
+    writer = HistoryWriter(window)
+    report = Report(writer.history)
     try:
-        watcher.attach()
-        yield report
-        failed = False
+        with observing(writer):
+            yield report
     finally:
-        watcher.detach()
-        report.findings = judge(watcher.history)
-    if strict and not failed and report.errors:
+        writer.history.trim()
+        report.findings = judge(writer.history)
+    if strict and report.errors:
         raise AuditError(report)

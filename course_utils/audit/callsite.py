@@ -1,6 +1,7 @@
 """Where in the user's code something happened."""
 
 import contextlib
+import os
 import sys
 import sysconfig
 from functools import cache
@@ -10,9 +11,10 @@ import torch
 
 import course_utils
 
-_WATCHED = tuple(str(Path(module.__file__).parent) for module in (torch, course_utils))
+_PACKAGE = Path(course_utils.__file__).parent
+_WATCHED = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, _PACKAGE))
+_ZOO = f"{_PACKAGE / 'zoo'}{os.sep}"  # buggy loops to watch, although they stand in this package
 _STANDARD = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
-_ZOO = str(Path(course_utils.__file__).parent / "zoo")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
@@ -41,7 +43,7 @@ def where() -> str:
 @cache
 def _kind(file: str) -> str:
     """Whose code it is: "watched" (PyTorch's and this package's own), "library", or "user"."""
-    if file.startswith(_ZOO):  # loops to find bugs in, although they are in this package
+    if file.startswith(_ZOO):
         return "user"
     if file.startswith((*_WATCHED, "<frozen", "<eval_with_key>")) or file == contextlib.__file__:
         return "watched"

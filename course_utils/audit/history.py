@@ -13,7 +13,7 @@ from course_utils.observe.trace import Event, Trace
 class Kept(list):
     """A list of which `trim()` keeps the first `half` and the last `half` items; `total` counts all that were there.
 
-    It appends as every list does, which is quick, so that whoever fills it must trim it now and then.
+    Appending is that of any list, which is fast, so the code that fills it must trim it now and then.
     """
 
     half = 5_000
@@ -34,7 +34,7 @@ class Kept(list):
 class Term:
     """A loss inside a backward call, where PyTorch's own loss function or reduction made it.
 
-    On a GPU `value` and `items` stay there until they are read, so that nobody waits for them during the training.
+    On a GPU `value` and `items` stay there until they are read, so that training never waits for them.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Term:
     def coefficient(self) -> float:
         """d(what backward was called on) / d(this loss), without the scaler's factor.
 
-        It is exactly what the user's code made of the loss by dividing, weighing and adding.
+        It is exactly what the user's code made of the loss by dividing, weighting and adding.
         """
         return float(self.value) / self.scale
 
@@ -72,13 +72,14 @@ class Backward:
     where: str
     line: str  # names the place in the code more finely than `where`, if a library lies between
     lanes: tuple[str, ...] = ()
-    terms: tuple[Term, ...] = ()
+    terms: list[Term] = field(default_factory=list)
     graphs: int = 1  # how many forward passes with nothing in common it went through
     alive: int = 0  # graphs of earlier calls that something still keeps
     again: bool = False  # it went through a graph that an earlier call had gone through
     used: bool = False  # by a step of any optimizer
     scaled: float = 1.0
     synced: bool | None = None  # averaged over the ranks; None without DistributedDataParallel
+    probes: tuple = ()  # hooks on its losses, while it runs
 
     @property
     def kinds(self) -> tuple:
@@ -181,7 +182,7 @@ class History:
     never: dict[str, tuple[int, int]] = field(default_factory=dict)  # parameters without any gradient, and all
     unowned: tuple[int, str] = (0, "")  # parameters with gradients and no optimizer, and where it was seen
     overlapping: bool = False  # backward calls of several threads: who received what cannot be told apart
-    trace: Trace = field(default_factory=lambda: Trace(Kept()))  # for the ledger; its norms count backward calls
+    trace: Trace = field(default_factory=lambda: Trace(Kept()))  # for the ledger; nothing is measured for it
 
     def trim(self) -> None:
         """Lets go of what lies in the middle of a long run."""

@@ -4,13 +4,12 @@ Between the root of a backward and a loss lie only the user's own divisions, wei
 arrives at the loss's node is therefore exactly d(root)/d(loss), whatever that code looks like.
 """
 
-from collections.abc import Callable
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from course_utils.audit.history import Term
+from course_utils.audit.history import Backward, Term
 
 # Nodes between a root and its losses: linear in the loss, so that the coefficient does not depend on its value.
 _BETWEEN = ("Div", "Mul", "Add", "Sub", "Neg", "ToCopy", "Stack", "Cat", "Clone", "Alias", "View", "Reshape", "Squeeze",
@@ -25,39 +24,37 @@ class Mark:
     """Left on the graph node of a loss, and alive for as long as that graph is."""
 
 
-def watch_terms(root: Tensor, key: str, known: bool = False) -> tuple[list[Mark], bool, Callable[[float], tuple]]:
-    """Finds the losses below `root`, hooks them, and marks their nodes under `key`.
+def watch_terms(root: Tensor, key: str, call: Backward, known: bool = False) -> tuple[list[Mark], bool]:
+    """Finds the losses below `root`, so that `call.terms` holds their terms when the backward call has ended.
 
-    **Arguments:** `known`: backward starts at `root` alone, with a gradient of 1. A root that is itself a loss needs no
-    hook then, and most are; a hook costs the smallest backward a tenth of its time.
+    Args:
+        root: What backward is called on.
+        key: The losses' nodes are marked under this name.
+        call: Receives the terms, and in `probes` the hooks, which must be removed after the call.
+        known: Backward starts at `root` alone, with a gradient of 1. A root that is itself a loss needs no hook then,
+            and most are; a hook costs the smallest backward a tenth of its time.
 
-    **Returns:** the marks on the losses' nodes; whether one of them was there before, from an earlier backward call; a
-    function that ends the watch, given the scaler's factor, and returns the losses' terms.
+    Returns:
+        The marks on the losses' nodes, and whether one of them was there before, from an earlier backward call.
     """
-    seen, marks, handles, again = [], [], [], False
+    marks, again = [], False
     start = root.grad_fn
-    known = known and root.numel() == 1 and not root._backward_hooks  # the user's own may change it
+    known = known and root.numel() == 1 and not root._backward_hooks  # the user's own may change the gradient
     for node, name, reduction, items in _losses(start):
         metadata = node.metadata
         again |= key in metadata
         marks.append(metadata.setdefault(key, Mark()))
         if known and node is start:
-            seen.append((name, reduction, 1.0, items))
+            call.terms.append(Term(name, reduction, 1.0, call.scaled, items))
             continue
 
         def note(gradients, name=name, reduction=reduction, items=items) -> None:
             (gradient, *_) = gradients
             if gradient is not None and gradient.numel() == 1:
-                seen.append((name, reduction, _number(gradient), items))
+                call.terms.append(Term(name, reduction, _number(gradient), call.scaled, items))
 
-        handles.append(node.register_prehook(note))
-
-    def end(scale: float) -> tuple[Term, ...]:
-        for handle in handles:
-            handle.remove()
-        return tuple([Term(name, reduction, value, scale, items) for name, reduction, value, items in seen])
-
-    return marks, again, end
+        call.probes += (node.register_prehook(note),)
+    return marks, again
 
 
 def _number(tensor: Tensor) -> float | Tensor:

@@ -1,38 +1,35 @@
-"""What a training loop did, in order: seen by hooks and by state, without a change to its code. Needs torch alone.
+"""What a training loop did, in order. `record()` keeps it with the norms of the gradients; the audit, without."""
 
-PyTorch has hooks for forward passes, for gradients that arrive and for steps, but none for zeroing. It needs none: a
-gradient that was there and is `None` or zero at the next event has been zeroed in between, by whatever means.
-"""
-
-import gc
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
-from math import hypot
-from typing import NamedTuple
+from math import hypot, isnan
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch import Tensor
 
-NO_OPTIMIZER = "no optimizer"
+from course_utils.observe.observer import NO_OPTIMIZER, Lane, Listener, Observer, local, observing
+
 _LETTERS = {"forward": "f", "backward": "b", "step": "S", "zero": "z", "change": "c"}
 
 
 class Event(NamedTuple):
     """One thing that happened on one lane.
 
-    `kind` is "forward" (a module that is not inside another one was called), "backward" (one backward call brought
-    gradients), "step", "zero" (gradients became `None` or zero) or "change" (someone wrote to them: clipping, say).
-    `norm` is the Euclidean norm of all `.grad` of the lane after the event; for a step, the norm that it used.
+    Args:
+        kind: "forward" (a module that is not inside another one was called), "backward" (one backward call brought
+            gradients), "step", "zero" (gradients became `None` or zero) or "change" (someone wrote to them: clipping).
+        lane: The name of the lane.
+        norm: The Euclidean norm of all `.grad` of the lane after the event; for a step, the norm that it used. None
+            where nobody measured it.
+        held: Backward calls whose gradients are in `.grad` after the event; for a step, how many it used.
     """
 
     kind: str
     lane: str
-    norm: float
+    norm: float | None = None
+    held: int = 0
 
 
 @dataclass
@@ -41,6 +38,9 @@ class Trace:
 
     Parameters that receive gradients and belong to no optimizer have a lane of their own, "no optimizer".
     `print(trace)` gives one line per lane: f forward, b backward, c change, S step, z zero.
+
+    Args:
+        events: The events, if there are some already.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -51,30 +51,41 @@ class Trace:
         return list(dict.fromkeys(event.lane for event in self.events))
 
     def on(self, lane: str | None = None) -> list[Event]:
-        """The events of one lane; without a name, of the first."""
-        lane = lane if lane is not None else next(iter(self.lanes), None)
-        if lane is not None and lane not in self.lanes:
+        """The events of one lane.
+
+        Args:
+            lane: Its name. Without one: the first lane that has a step, or else the first.
+        """
+        if lane is None:
+            steps = (event.lane for event in self.events if event.kind == "step")
+            lane = next(steps, next(iter(self.lanes), None))
+        elif lane not in self.lanes:
             raise ValueError(f"no lane {lane!r} in this trace, only {self.lanes}")
         return [event for event in self.events if event.lane == lane]
 
     def windows(self, lane: str | None = None) -> list[int]:
         """For each step, how many micro-batches' gradients it used: the backward calls since the last zeroing.
 
-        A right loop with four micro-batches per update gives `[4, 4, 4]`; one that never zeroes `[4, 8, 12]`; one
+        A correct loop with four micro-batches per update gives `[4, 4, 4]`; one that never zeroes `[4, 8, 12]`; one
         that zeroes before it steps `[0, 0, 0]`.
+
+        Args:
+            lane: As for `on()`.
         """
-        held, windows = 0, []
-        for event in self.on(lane):
-            held = _held_after(event, held)
-            if event.kind == "step":
-                windows.append(held)
-        return windows
+        return [event.held for event in self.on(lane) if event.kind == "step"]
 
     def leftover(self, lane: str | None = None) -> int:
-        """How many micro-batches' gradients are still in `.grad` at the end and were never used by a step."""
+        """How many micro-batches' gradients are still in `.grad` at the end and were never used by a step.
+
+        Args:
+            lane: As for `on()`.
+        """
         unused = 0
         for event in self.on(lane):
-            unused = 0 if event.kind == "step" else _held_after(event, unused)
+            if event.kind == "backward":
+                unused += 1
+            elif event.kind == "step" or event.held == 0:
+                unused = 0
         return unused
 
     def __str__(self) -> str:
@@ -87,223 +98,129 @@ class Trace:
         return f"<Trace of {len(self.events)} events on {len(self.lanes)} lanes>"
 
 
-def _held_after(event: Event, held: int) -> int:
-    if event.kind == "backward":
-        return held + 1
-    return 0 if event.kind == "zero" and event.norm == 0 else held
-
-
 @contextmanager
 def record() -> Iterator[Trace]:
     """Records what any training loop inside the block does. The loop's code stays as it is.
 
-    Optimizers that exist already and optimizers that the block makes are both seen. Everything is detached when the
-    block ends, also by an exception or an interrupt.
+    Optimizers that exist already and optimizers that the block creates are both seen. Everything is detached when the
+    block ends, also by an exception or an interrupt. A write through `.data` leaves no mark on a tensor: unless it
+    zeroes the gradients, it shows only at the next step.
 
-    **Yields:** a `Trace`, complete when the block has ended.
+    Yields:
+        A `Trace`, complete when the block has ended.
 
-    >>> model = nn.Linear(2, 1)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> with record() as trace:
-    ...     for x in torch.ones(4, 3, 2):
-    ...         model(x).mean().backward()
-    ...     optimizer.step()
-    ...     optimizer.zero_grad()
-    >>> print(trace)
-    SGD  f b f b f b f b S z
-    >>> trace.windows()
-    [4]
+    Example:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with record() as trace:
+        ...     for x in torch.ones(4, 3, 2):
+        ...         model(x).mean().backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        >>> print(trace)
+        SGD  f b f b f b f b S z
+        >>> trace.windows()
+        [4]
     """
-    recorder = _Recorder()
-    with recorder.attached:
-        recorder.attach()
-        try:
-            yield recorder.trace
-        finally:
-            recorder.look()
+    writer = _TraceWriter()
+    with observing(writer):
+        yield writer.trace
 
 
-class _Lane:
-    def __init__(self, kind: str):
-        self.kind = kind
-        self.name = ""  # given with the first event, so that optimizers that do nothing take no name
-        self.parameters: dict[int, Tensor] = {}
-        self.received = False  # a gradient, in the backward call that is running
+class _MeasuredLane(Lane):
+    per_parameter = (*Lane.per_parameter, "norms", "holds")
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.norms: list[float] = []
+        self.holds: list[bool] = []  # has anything come into .grad since it was last zeroed?
+        self.unnamed: list[int] = []  # the places of its events from before it had a name
+
+    def add(self, p: Tensor) -> None:
+        super().add(p)
+        self.norms += _norms([p.grad])
+        self.holds.append(self.norms[-1] != 0)
+
+    def measure(self, places: Iterable[int]) -> list[tuple[int, float]]:
+        """Reads the norms at these places again. Returns them as they were before."""
+        places = list(places)
+        before = [(place, self.norms[place]) for place in places]
+        for place, norm in zip(places, _norms([self.parameters[place].grad for place in places]), strict=True):
+            self.norms[place] = norm
+        return before
 
 
-class _Seen(NamedTuple):
-    """A parameter's `.grad` as last seen; `holds`: something has come into it since it was last zeroed."""
+class _TraceWriter(Listener):
+    """Measures norms, where something has changed and where a step uses them, and writes a trace."""
 
-    grad: Tensor | None = None
-    version: int = 0
-    norm: float = 0.0
-    holds: bool = False
-
-
-class _Recorder:
-    """Keeps the trace: attaches the hooks, and at every event looks at what has become of each `.grad`."""
+    lane_type = _MeasuredLane
 
     def __init__(self) -> None:
         self.trace = Trace()
-        self.attached = ExitStack()
-        self.lanes: dict[int, _Lane] = {}  # by the id of the optimizer, which `kept` holds alive
-        self.orphans = _Lane(NO_OPTIMIZER)
-        self.kept: list[Optimizer] = []
-        self.hooked: set[int] = set()
-        self.seen: dict[int, _Seen] = {}  # by the id of the parameter, which a lane holds alive
-        self.backward_depth = 0
-        self.forward_depth = 0
 
-    # What is attached, and detached by `attached`.
+    def attach(self, observer: Observer) -> None:
+        self.name = observer.name
 
-    def attach(self) -> None:
-        for handle in (
-            register_module_forward_pre_hook(self.before_forward),
-            register_module_forward_hook(self.after_forward, always_call=True),
-            register_optimizer_step_pre_hook(self.before_step),
-            register_optimizer_step_post_hook(self.after_step),
-        ):
-            self.attached.callback(handle.remove)
-        self._patch(Optimizer, "add_param_group", self._see_groups)
-        self._patch(torch.autograd, "backward", self._see_backward)
-        for thing in gc.get_objects():
-            if issubclass(type(thing), Optimizer) and hasattr(thing, "param_groups"):
-                self.know(thing)
+    def forward(self, lanes: list[Lane]) -> None:
+        for lane in lanes:
+            if not lane.name:
+                lane.unnamed.append(len(self.trace.events))
+            self.trace.events.append(Event("forward", lane.name or lane.kind, hypot(*lane.norms), lane.held))
 
-    def _patch(self, owner: object, name: str, around) -> None:
-        original = getattr(owner, name)
-        setattr(owner, name, wraps(original)(around(original)))
-        self.attached.callback(setattr, owner, name, original)
+    def received(self, lane: Lane, call: Any) -> None:
+        lane.measure(lane.touched)
+        for place in lane.touched:
+            lane.holds[place] = True
+        self._add("backward", lane, lane.held)
 
-    def _see_groups(self, add_param_group):
-        def with_lane(optimizer, *args, **kwargs):
-            add_param_group(optimizer, *args, **kwargs)
-            self.know(optimizer)
+    def zeroed(self, lane: Lane) -> None:
+        self._add_changes(lane, held=0)
 
-        return with_lane
+    def changed(self, lane: Lane, assigned: bool) -> None:
+        self._add_changes(lane, lane.held)
 
-    def _see_backward(self, backward):
-        def between(*args, **kwargs):
-            if self.backward_depth == 0:
-                self.look()
-            self.backward_depth += 1
-            try:
-                return backward(*args, **kwargs)
-            finally:
-                self.backward_depth -= 1
-                if self.backward_depth == 0:  # a checkpoint runs a backward inside the backward: the same call
-                    self.close_backward()
+    def stepped(self, lane: Lane, skipped: bool) -> None:
+        lane.touched = []
+        self._add_changes(lane, lane.held)  # GradScaler.unscale_ and writes through .data raise no version
+        if not skipped:
+            self._add("step", lane, lane.held)
 
-        return between
+    def _add_changes(self, lane: Lane, held: int) -> None:
+        kinds, touched = set(), set(lane.touched)
+        for place, before in lane.measure(touched or range(len(lane.parameters))):
+            norm = lane.norms[place]
+            if place not in touched and (norm == before or (isnan(norm) and isnan(before))):
+                continue
+            if norm:
+                kinds.add("change")
+            elif lane.holds[place]:
+                kinds.add("zero")
+            lane.holds[place] = bool(norm)
+        for kind in sorted(kinds, reverse=True):
+            self._add(kind, lane, held)
 
-    # Who is watched.
+    def ended(self, lane: Lane) -> None:
+        if lane.unnamed:
+            self._name_events(lane, self.name(lane) if lane.optimizer() is not None else NO_OPTIMIZER)
 
-    def know(self, optimizer: Optimizer) -> _Lane:
-        if id(optimizer) not in self.lanes:
-            self.kept.append(optimizer)
-            self.lanes[id(optimizer)] = _Lane(type(optimizer).__name__)
-        lane = self.lanes[id(optimizer)]
-        self.watch(lane, [p for group in optimizer.param_groups for p in group["params"]])
-        for key in lane.parameters.keys() & self.orphans.parameters.keys():
-            del self.orphans.parameters[key]
-        return lane
+    def _add(self, kind: str, lane: Lane, held: int) -> None:
+        name = self.name(lane)
+        if lane.unnamed:
+            self._name_events(lane, name)
+        self.trace.events.append(Event(kind, name, hypot(*lane.norms), held))
 
-    def watch(self, lane: _Lane, parameters) -> None:
-        for p in parameters:
-            if id(p) not in lane.parameters:
-                lane.parameters[id(p)] = p
-                if id(p) not in self.seen:
-                    self._fate(p)
-            if p.requires_grad and id(p) not in self.hooked:  # one that was frozen is hooked once it is not
-                self.hooked.add(id(p))
-                self.attached.callback(p.register_post_accumulate_grad_hook(self.received).remove)
-
-    @property
-    def all_lanes(self) -> list[_Lane]:
-        return [*self.lanes.values(), self.orphans]
-
-    # What is seen.
-
-    def before_forward(self, module: nn.Module, _inputs) -> None:
-        self.forward_depth += 1
-        if self.forward_depth > 1 or self.backward_depth:
-            return
-        self.look()
-        for optimizer in self.kept:
-            self.know(optimizer)
-        parameters = {id(p): p for p in module.parameters()}
-        owned = {key for lane in self.lanes.values() for key in lane.parameters}
-        self.watch(self.orphans, [p for key, p in parameters.items() if key not in owned and p.requires_grad])
-        for lane in self.all_lanes:
-            if lane.parameters.keys() & parameters.keys():
-                self.add("forward", lane)
-
-    def after_forward(self, *_) -> None:
-        self.forward_depth = max(0, self.forward_depth - 1)
-
-    def received(self, p: Tensor) -> None:
-        """A gradient has been added to `p.grad`."""
-        for lane in self.all_lanes:
-            lane.received |= id(p) in lane.parameters
-
-    def close_backward(self) -> None:
-        for lane in self.all_lanes:
-            if lane.received:
-                lane.received = False
-                for p in lane.parameters.values():
-                    self._fate(p, received=True)
-                self.add("backward", lane)
-
-    def before_step(self, optimizer: Optimizer, args, kwargs) -> None:
-        lane = self.know(optimizer)
-        self.look()
-        if not _has_closure(args, kwargs):
-            self.add("step", lane)
-
-    def after_step(self, optimizer: Optimizer, args, kwargs) -> None:
-        self.look()
-        if _has_closure(args, kwargs):  # its backward calls came during the step
-            self.add("step", self.lanes[id(optimizer)])
-
-    def look(self) -> None:
-        """What has happened to the gradients since the last event: nothing, zeroed, or changed."""
-        if not self.backward_depth:
-            self.close_backward()  # of a backward that did not come through torch.autograd.backward
-        parameters = {key: p for lane in self.all_lanes for key, p in lane.parameters.items()}
-        fates = {key: self._fate(p) for key, p in parameters.items()}
-        for lane in self.all_lanes:
-            kinds = {fates[key] for key in lane.parameters}
-            for kind in ("zero", "change"):
-                if kind in kinds:
-                    self.add(kind, lane)
-
-    def _fate(self, p: Tensor, received: bool = False) -> str:
-        """Looks at `p.grad`: has it been zeroed, changed, or is it the same as when last seen?"""
-        grad, before = p.grad, self.seen.get(id(p), _Seen())
-        version, norm = (0, 0.0) if grad is None else (grad._version, _norm(grad))
-        # A write through .data raises no version, but the norm shows it; the norm alone does not show a new nan.
-        same = grad is before.grad and version == before.version and (norm == before.norm or norm != norm)
-        holds = grad is not None and (received or norm != 0 or (same and before.holds))
-        self.seen[id(p)] = _Seen(grad, version, norm, holds)
-        if same:
-            return "same"
-        if norm == 0:
-            return "zero" if before.holds else "same"
-        return "change"
-
-    def add(self, kind: str, lane: _Lane) -> None:
-        if not lane.name:
-            same = sum(other.kind == lane.kind and bool(other.name) for other in self.all_lanes)
-            lane.name = f"{lane.kind} {same + 1}" if same else lane.kind
-        norm = hypot(*(self.seen[key].norm for key in lane.parameters))
-        self.trace.events.append(Event(kind, lane.name, norm))
+    def _name_events(self, lane: Lane, name: str) -> None:
+        for place in lane.unnamed:
+            self.trace.events[place] = self.trace.events[place]._replace(lane=name)
+        lane.unnamed.clear()
 
 
-def _has_closure(args: tuple, kwargs: dict) -> bool:
-    return kwargs.get("closure", args[1] if len(args) > 1 else None) is not None
+def _norms(gradients: list[Tensor | None]) -> list[float]:
+    """The Euclidean norm of each; 0 where there is no gradient."""
+    norms = [None if grad is None else torch.linalg.vector_norm(_values(grad)) for grad in gradients]
+    return [0.0 if norm is None else norm.item() for norm in norms]  # all are on their way before the first is read
 
 
-def _norm(gradient: Tensor) -> float:
-    values = gradient.detach()
-    values = values.coalesce().values() if values.is_sparse else values
-    return float(torch.linalg.vector_norm(values))
+def _values(grad: Tensor) -> Tensor:
+    values = local(grad).detach()
+    return values.coalesce().values() if values.is_sparse else values

@@ -1,4 +1,4 @@
-"""The auditor leaves nothing behind: every patched attribute and every hook is as before, however a block ends."""
+"""Audits and records leave nothing behind: all patched attributes and hooks are as before, however a block ends."""
 
 import pytest
 import torch
@@ -11,8 +11,10 @@ from torch.nn.utils import clip_grad
 from torch.optim import SGD, Optimizer, lr_scheduler
 from torch.optim import optimizer as optimizers
 
+from course_utils import record
 from course_utils.audit import audit
-from course_utils.audit.watch import Watcher, _subclasses
+from course_utils.observe.observer import Observer, subclasses
+from course_utils.observe.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
 
@@ -21,7 +23,7 @@ def state():
     """All that an audit might have changed."""
     owners = (
         Optimizer, nn.Module, torch.autograd, GradScaler, clip_grad, nn.utils, DistributedDataParallel, torch.Tensor,
-        *_subclasses(lr_scheduler.LRScheduler),
+        *subclasses(lr_scheduler.LRScheduler),
     )  # fmt: skip
     attributes = {(owner, name): id(thing) for owner in owners for name, thing in vars(owner).items()}
     hooks = {
@@ -89,7 +91,7 @@ def test_after_an_error_inside_backward_all_is_as_before(before):
 
 @pytest.mark.parametrize("broken", range(1, 12, 5))
 def test_where_attaching_fails_all_is_as_before(before, monkeypatch, broken):
-    original, calls = Watcher._patch, []
+    original, calls = Observer.patch, []
 
     def patch(self, *args):
         calls.append(args)
@@ -97,7 +99,7 @@ def test_where_attaching_fails_all_is_as_before(before, monkeypatch, broken):
             raise RuntimeError("no patch")
         original(self, *args)
 
-    monkeypatch.setattr(Watcher, "_patch", patch)
+    monkeypatch.setattr(Observer, "patch", patch)
     with pytest.raises(RuntimeError, match="no patch"), audit():
         raise AssertionError
     assert state() == before
@@ -116,17 +118,6 @@ def test_a_patch_that_somebody_kept_is_idle_after_the_audit(before):
     assert report.history.trace.events.total == events
 
 
-def test_audits_that_end_out_of_order_restore_all(before):
-    first, second = audit(), audit()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    second.__exit__(None, None, None)
-    assert state()[1] == before[1]
-    model = nn.Linear(3, 2)
-    step(model, SGD(model.parameters(), lr=0.1))  # whatever is left is idle
-
-
 def test_the_audit_changes_no_number_of_the_training():
     def train():
         torch.manual_seed(0)
@@ -141,3 +132,19 @@ def test_the_audit_changes_no_number_of_the_training():
         weights, after = train()
     assert torch.equal(weights, expected)
     assert torch.equal(after, state)
+
+
+@pytest.mark.parametrize("outer", [record, audit])
+@pytest.mark.parametrize("inner", [record, audit])
+@pytest.mark.parametrize("in_order", [True, False], ids=["nested", "overlapping"])
+def test_two_blocks_leave_nothing_patched_in_whatever_order_they_end(before, outer, inner, in_order):
+    first, second = outer(), inner()
+    seen = [first.__enter__(), second.__enter__()]
+    for block in (second, first) if in_order else (first, second):
+        model = nn.Linear(3, 2)
+        step(model, SGD(model.parameters(), lr=0.1))
+        block.__exit__(None, None, None)
+    assert state() == before
+    traces = [thing if isinstance(thing, Trace) else thing.history.trace for thing in seen]
+    updates = [sum(event.kind == "step" for event in trace.events) for trace in traces]
+    assert updates == ([2, 1] if in_order else [1, 2])

@@ -124,9 +124,9 @@ def test_bad_arguments_end_with_2(arguments, capsys):
 
 
 def test_where_the_auditor_fails_the_status_is_2(audited, monkeypatch, tmp_path, capsys):
-    from course_utils.audit import watch
+    from course_utils.observe.observer import Observer
 
-    monkeypatch.setattr(watch.Watcher, "attach", lambda self: 1 / 0)
+    monkeypatch.setattr(Observer, "attach", lambda self: 1 / 0)
     (tmp_path / "train.py").write_text(script())
     assert main([str(tmp_path / "train.py")]) == 2
     assert "the auditor itself has failed" in capsys.readouterr().err

@@ -14,10 +14,10 @@ from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD, SparseAdam
 
-from course_utils.audit import audit, watch
-from course_utils.audit.history import Kept
+from course_utils.audit import audit, writer
+from course_utils.audit.history import Backward, Kept
 from course_utils.audit.probe import watch_terms
-from course_utils.audit.watch import _any
+from course_utils.observe.observer import any_nonzero
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
 CODE = Path(__file__).read_text(encoding="utf-8").splitlines()
@@ -53,9 +53,10 @@ def python_calls(steps):
 
 
 def terms(root, scale=1.0):
-    _, _, end = watch_terms(root, "test")
+    call = Backward(1, "", "", scaled=scale)
+    watch_terms(root, "test", call)
     root.backward()
-    return end(scale)
+    return call.terms
 
 
 def cross_entropy(size=4, **options):
@@ -287,7 +288,7 @@ def test_a_long_run_is_kept_in_part(monkeypatch):
 @pytest.mark.parametrize("steps", [True, False])
 def test_while_it_runs_a_long_run_is_kept_in_part(monkeypatch, steps):
     monkeypatch.setattr(Kept, "half", 10)
-    monkeypatch.setattr(watch, "_TRIM_EVERY", 7)
+    monkeypatch.setattr(writer, "_TRIM_EVERY", 7)
     p = nn.Parameter(torch.ones(2))
     optimizer = SGD([p], lr=0.1)
     with audit() as report:
@@ -307,14 +308,14 @@ def test_while_it_runs_a_long_run_is_kept_in_part(monkeypatch, steps):
 @pytest.mark.parametrize("shape", [(), (3,), (200, 60)])
 def test_whether_a_gradient_is_zero(shape, dtype):
     grad = torch.zeros(shape, dtype=dtype)
-    assert not _any(grad)
-    assert not _any(-grad)
-    assert not _any(grad.to_sparse())
+    assert not any_nonzero(grad)
+    assert not any_nonzero(-grad)
+    assert not any_nonzero(grad.to_sparse())
     for value in (1e-30, float("nan"), float("inf")):
         grad.view(-1)[-1] = value
-        assert _any(grad)
-        assert _any(grad.mT if grad.dim() > 1 else grad)
-    assert not _any(torch.zeros(0, 3))
+        assert any_nonzero(grad)
+        assert any_nonzero(grad.mT if grad.dim() > 1 else grad)
+    assert not any_nonzero(torch.zeros(0, 3))
 
 
 def test_an_audited_step_makes_few_calls():

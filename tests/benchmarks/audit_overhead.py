@@ -1,9 +1,11 @@
-"""What `audit()` costs beside the same training without it: `python tests/benchmarks/audit_overhead.py [cuda]`.
+"""What `audit()` and `record()` cost: `python tests/benchmarks/audit_overhead.py [cuda]`.
 
-The trainings run in turn: without an audit, twice (the second is the control: how far its ratio to the first is from 1
-is how far any ratio here can be trusted), with one, and with `torch.autograd.detect_anomaly`. The bars are 1.05 on a
-step of 20 ms or more, and 1.6 on a toy step of 0.1 ms: the smallest that there is, one layer, a loss as it is and plain
-SGD, is nearest to that. What it costs once, to attach and to judge, is reported apart.
+The same training runs in turn: without an audit, twice (the second is the control: how far its ratio to the first is
+from 1 is how far any ratio here can be trusted), with an audit, with a record, and with
+`torch.autograd.detect_anomaly`. The bars of the audit are 1.05 on a step of 20 ms or more, and 1.6 on a toy step of
+0.1 ms: the smallest that there is, one layer, a loss as it is and plain SGD, is nearest to that. A record costs more,
+since it measures the norms of all gradients after each backward call and at each step. What the audit costs once, to
+attach and to judge, is reported apart.
 """
 
 import statistics
@@ -17,6 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 from tqdm import trange
 
+from course_utils import record
 from course_utils.audit import audit
 
 DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cpu"
@@ -25,6 +28,7 @@ WAYS = {
     "no audit": nullcontext,
     "no audit, again": nullcontext,
     "audit": audit,
+    "record": record,
     "detect_anomaly": lambda: torch.autograd.detect_anomaly(check_nan=True),
 }
 
@@ -64,7 +68,7 @@ def measure(name: str, make, optimizer_class: type[torch.optim.Optimizer], n: in
         for way, context in WAYS.items():
             before = now()
             with context():
-                train(model, batches, optimizer, 1, n)  # the auditor looks around at the first backward
+                train(model, batches, optimizer, 1, n)  # the audit searches for objects at the first backward
                 wait()
                 start = now()
                 train(model, batches, optimizer, steps, n)
@@ -79,7 +83,7 @@ def measure(name: str, make, optimizer_class: type[torch.optim.Optimizer], n: in
     print(f"{name}, {len(list(model.parameters()))} parameters, {len(batches)} micro-batches per step")
     for way, median in medians.items():
         print(f"  {way:16} {1e3 * median:8.3f} ms per step, {median / plain:.3f} times no audit")
-    print(f"  once, to attach, look around and judge: {1e3 * statistics.median(once):.0f} ms")
+    print(f"  an audit once, to attach, search and judge: {1e3 * statistics.median(once):.0f} ms")
 
 
 def wait() -> None:

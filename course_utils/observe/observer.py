@@ -1,0 +1,523 @@
+"""Watches any training loop while it runs, without a change to its code, and tells a listener what happens.
+
+Every hook and every patch of the course's instruments is attached here, and detached again however the block ends:
+
+- a step is seen by the hooks that PyTorch runs around every `optimizer.step`;
+- a backward call is seen because `torch.autograd.backward` is wrapped;
+- everything else that happens to gradients is seen by comparison. PyTorch has no hook for zeroing, and none is needed:
+  each tensor has a version, which rises with every write, so comparing which tensor `.grad` is, and its version, with
+  the last time shows whether anything was zeroed, clipped or assigned in between. This computes nothing. Values are
+  read only where gradients may have been zeroed through `.data`, which raises no version.
+"""
+
+import gc
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache, reduce, wraps
+from itertools import compress
+from operator import attrgetter
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+NO_OPTIMIZER = "no optimizer"
+_SMALL = 10_000  # a gradient with fewer numbers is read whole at once
+_version = attrgetter("_version")
+
+
+class Lane:
+    """One optimizer: its parameters, and what was last seen of their gradients."""
+
+    per_parameter = ("parameters", "seen", "ever")  # lists with one entry for each parameter
+
+    def __init__(self, optimizer: Optimizer | None, died: Callable[[ref], None] | None = None):
+        self.optimizer = (lambda: None) if optimizer is None else ref(optimizer, died)  # a loop may drop its optimizers
+        self.kind = type(optimizer).__name__
+        self.name = "" if optimizer is not None else NO_OPTIMIZER  # the observer names a lane when it is first used
+        self.parameters: list[Tensor] = []
+        self.ids: set[int] = set()
+        self.sharded = False  # is any parameter a DTensor?
+        self.seen: list[tuple[int, int] | None] = []  # of each .grad: its id and version; the tensor is not kept alive
+        self.ever: list[bool] = []  # has this parameter ever had a gradient?
+        self.touched: list[int] = []  # the places of the gradients that the last comparison found written or replaced
+        self.replaced = False  # the last comparison found other tensors, not only new versions
+        self.empty = True  # no gradients, or nothing but zeros
+        self.came_as_zeros = False  # the backward calls themselves brought nothing but zeros
+        self.held = 0  # backward calls whose gradients are in .grad
+        self.unused = 0  # those of them that no step has used
+        self.depth = 0  # of the step that is running: a step may call the step that it inherits
+        self.in_closure = False
+        self.evaluation: int | None = None  # how often the step that is running has called its closure, if it has one
+
+    def update(self) -> None:
+        """Adds the parameters that the optimizer holds by now."""
+        optimizer = self.optimizer()
+        if optimizer is not None:
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    if id(p) not in self.ids:
+                        self.add(p)
+
+    def add(self, p: Tensor) -> None:
+        self.ids.add(id(p))
+        self.parameters.append(p)
+        self.sharded |= hasattr(p, "_local_tensor")
+        grad = local(p.grad)
+        self.seen.append(None if grad is None else (id(grad), grad._version))
+        self.ever.append(False)
+        self.empty &= grad is None
+
+    def discard(self, ids: set[int]) -> None:
+        stays = [id(p) not in ids for p in self.parameters]
+        for name in self.per_parameter:
+            setattr(self, name, list(compress(getattr(self, name), stays)))
+        self.ids -= ids
+
+    def compare(self) -> bool:
+        """Notes which gradients have been written or replaced since the last comparison. Were there any?"""
+        seen = []
+        for p in self.parameters:
+            grad = p.grad
+            if self.sharded:
+                grad = local(grad)
+            seen.append(None if grad is None else (id(grad), grad._version))
+        self.touched, self.replaced = [], False
+        if seen == self.seen:
+            return False
+        for place, (now, before) in enumerate(zip(seen, self.seen, strict=True)):
+            if now != before:
+                self.touched.append(place)
+                self.replaced |= now is None or before is None or now[0] != before[0]
+                self.ever[place] |= now is not None
+        self.seen = seen
+        return True
+
+    def all_zero(self) -> bool:
+        for p in self.parameters:  # noqa: SIM110
+            if p.grad is not None and any_nonzero(p.grad):
+                return False
+        return True
+
+    def weight_versions(self) -> int:
+        """A number that rises with every write to a parameter."""
+        return sum(map(_version, map(local, self.parameters) if self.sharded else self.parameters))
+
+
+class Listener:
+    """What an observer can tell. A listener overrides what it needs to hear; the other methods do nothing."""
+
+    lane_type = Lane  # may have more to note for each optimizer
+
+    def attach(self, observer: "Observer") -> None:
+        """The block begins. Further functions may be wrapped with `observer.patch`."""
+
+    def forward(self, lanes: list[Lane]) -> None:
+        """A module that is not inside another one was called, which has parameters on these lanes."""
+
+    def backward_begins(self, roots: list[Tensor], given: bool) -> object:
+        """Returns something that stands for the call. `given`: gradients of the roots were passed."""
+        return True
+
+    def received(self, lane: Lane, call: Any) -> None:
+        """A backward call has added to the lane's gradients."""
+
+    def backward_ends(self, call: Any) -> None:
+        pass
+
+    def zeroed(self, lane: Lane) -> None:
+        """All gradients of the lane are `None` or zero now. `lane.held` and `lane.unused` still say what was lost."""
+
+    def changed(self, lane: Lane, assigned: bool) -> None:
+        """Something else was written to gradients. `assigned`: they have come from elsewhere than a backward call."""
+
+    def stepped(self, lane: Lane, skipped: bool) -> None:
+        """An optimizer uses what it holds, or has used it if it called a closure. `skipped`: it found an overflow."""
+
+    def ended(self, lane: Lane) -> None:
+        """The lane's optimizer has died, or the block ends."""
+
+    def overlapped(self) -> None:
+        """Backward calls of several threads overlap, so that who received what cannot be told apart."""
+
+
+@contextmanager
+def observing(listener: Listener) -> Iterator[None]:
+    """Tells the listener what the training loops inside the block do. Blocks may be nested, and may overlap.
+
+    Args:
+        listener: Its methods are called as things happen.
+
+    Example:
+        >>> class Steps(Listener):
+        ...     def stepped(self, lane, skipped):
+        ...         print(lane.name, "uses", lane.held, "backward calls")
+        >>> w = torch.ones(2, requires_grad=True)
+        >>> optimizer = torch.optim.SGD([w], lr=0.1)
+        >>> with observing(Steps()):
+        ...     w.sum().backward()
+        ...     optimizer.step()
+        SGD uses 1 backward calls
+    """
+    observer = Observer(listener)
+    with observer.undo:
+        observer.attach()
+        try:
+            yield
+        finally:
+            observer.finish()
+
+
+class Observer:
+    """Finds the optimizers, attaches the hooks and patches, and turns what they see into calls of the listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.undo = ExitStack()
+        self.lanes: dict[int, Lane] = {}  # by the id of the optimizer
+        self.without_optimizer = listener.lane_type(None)
+        self.active: list[Lane] = []  # all lanes; replaced, never changed, since threads go through it
+        self.died = False  # has an optimizer died since the last look?
+        self.names: Counter[str] = Counter()
+        self.running: dict[int, Any] = {}  # backward calls, by thread
+        self.thread = threading.local()
+
+    def attach(self) -> None:
+        self.undo.callback(register_optimizer_step_pre_hook(self._before_step).remove)
+        self.undo.callback(register_optimizer_step_post_hook(self._after_step).remove)
+        self.patch(torch.autograd, "backward", self._around_backward)
+        self.patch(Optimizer, "add_param_group", after(self.lane_of))
+        self.patch(Optimizer, "zero_grad", after(self._after_zero_grad))
+        self.patch(nn.Module, "zero_grad", after(lambda _: self.look()))
+        if type(self.listener).forward is not Listener.forward:  # these hooks cost every call of every module
+            self.undo.callback(register_module_forward_pre_hook(self._before_forward).remove)
+            self.undo.callback(register_module_forward_hook(self._after_forward, always_call=True).remove)
+        self.listener.attach(self)
+        for optimizer in living(Optimizer):
+            self.lane_of(optimizer)
+
+    def patch(self, owner: object, name: str, wrapper: Callable) -> None:
+        """Until the block ends, `owner.name` is what `wrapper` makes of it."""
+        self.undo.callback(_patch(owner, name, wrapper))
+
+    def finish(self) -> None:
+        try:
+            self.look(values=True)
+            for lane in self.lanes.values():
+                self.listener.ended(lane)
+        finally:
+            self.lanes.clear()
+            self.active = []
+
+    # Lanes
+
+    def lane_of(self, optimizer: Optimizer) -> Lane | None:
+        """The optimizer's lane. Wrappers, as frameworks put around an optimizer, have none: what they wrap steps."""
+        lane = self.lanes.get(id(optimizer))
+        if lane is None or lane.optimizer() is not optimizer:
+            if not hasattr(type(optimizer).step, "hooked") or not hasattr(optimizer, "param_groups"):
+                return None
+            if lane is not None:  # of a dead optimizer that lay at the same address
+                self.listener.ended(lane)
+            lane = self.lanes[id(optimizer)] = self.listener.lane_type(optimizer, self._note_death)
+            self._list_lanes()
+        lane.update()
+        if self.without_optimizer.parameters:
+            self.without_optimizer.discard(lane.ids)
+        return lane
+
+    def _list_lanes(self) -> None:
+        orphans = [self.without_optimizer] if self.without_optimizer.parameters else []
+        self.active = [*self.lanes.values(), *orphans]
+
+    def _note_death(self, _) -> None:
+        self.died = True
+
+    def _end_dead_lanes(self) -> None:
+        self.died = False
+        for key, lane in list(self.lanes.items()):
+            if lane.optimizer() is None:
+                self.lanes.pop(key, None)
+                self._look_at(lane)
+                self.listener.ended(lane)
+        self._list_lanes()
+
+    def name(self, lane: Lane) -> str:
+        """Lanes are named in the order in which gradients come to them, and those that do nothing take no name."""
+        if not lane.name:
+            self.names[lane.kind] += 1
+            number = self.names[lane.kind]
+            lane.name = f"{lane.kind} {number}" if number > 1 else lane.kind
+        return lane.name
+
+    # Between the events
+
+    def look(self, values: bool = False) -> None:
+        """What has happened to the gradients since the last event? Inside a backward call this cannot be told.
+
+        Args:
+            values: Also read values: old code zeroes through `.data`, which raises no version.
+        """
+        if self.running:
+            if self.inside() is None:
+                self.listener.overlapped()
+            return
+        if self.died:
+            self._end_dead_lanes()
+        for lane in self.active:
+            self._look_at(lane, values)
+
+    def _look_at(self, lane: Lane, values: bool = False) -> None:
+        written = lane.compare()
+        if not written and not (values and lane.held and not lane.came_as_zeros):
+            return
+        was_empty, lane.empty = lane.empty, not any(lane.seen) or lane.all_zero()
+        if lane.empty and (written or not was_empty):
+            self._zeroed(lane)
+        elif written:
+            assigned = was_empty or (lane.replaced and not lane.unused)
+            lane.held = lane.unused if assigned else lane.held
+            lane.came_as_zeros = False
+            self.listener.changed(lane, assigned)
+
+    def _zeroed(self, lane: Lane) -> None:
+        self.listener.zeroed(lane)
+        lane.held = lane.unused = 0
+        lane.empty, lane.came_as_zeros = True, False
+
+    def _after_zero_grad(self, optimizer: Optimizer) -> None:
+        self.look()
+        if self.running and self.inside() is not None:  # an optimizer that steps and zeroes inside a backward call
+            lane = self.lane_of(optimizer)
+            if lane is not None:
+                self._look_at(lane)
+
+    # Forward, backward, step
+
+    def _before_forward(self, module: nn.Module, _inputs) -> None:
+        if torch.compiler.is_compiling():
+            return
+        self.thread.depth = getattr(self.thread, "depth", 0) + 1
+        if self.thread.depth > 1 or (self.running and self.inside() is not None):  # a checkpoint computes again
+            return
+        self.look(values=True)
+        for lane in self.active:
+            lane.update()
+        parameters = {id(p): p for p in module.parameters()}
+        known = set().union(*[lane.ids for lane in self.active])
+        for key, p in parameters.items():
+            if key not in known and p.requires_grad:
+                self.without_optimizer.add(p)
+        self._list_lanes()
+        self.listener.forward([lane for lane in self.active if not lane.ids.isdisjoint(parameters)])
+
+    def _after_forward(self, *_) -> None:
+        if not torch.compiler.is_compiling():
+            self.thread.depth = max(0, getattr(self.thread, "depth", 0) - 1)
+
+    def inside(self) -> Any:
+        """The backward call that this thread is in the middle of, or None."""
+        call = self.running.get(threading.get_ident())
+        if call is None and isinstance(threading.current_thread(), threading._DummyThread):
+            call = next(reversed(list(self.running.values())), None)  # a thread of autograd's own, one for each GPU
+        return call
+
+    def _around_backward(self, original: Callable) -> Callable:
+        def backward(tensors, grad_tensors=None, *args, **kwargs):
+            if self.running and self.inside() is not None:  # a checkpoint runs a backward inside the backward
+                return original(tensors, grad_tensors, *args, **kwargs)
+            self.look(values=True)
+            for lane in self.active:
+                lane.update()
+            roots = [tensors] if isinstance(tensors, Tensor) else [root for root in tensors if root is not None]
+            given = grad_tensors is not None or kwargs.get("grad_variables") is not None
+            call = self.listener.backward_begins(roots, given)
+            if self.running:
+                self.listener.overlapped()
+            me = threading.get_ident()
+            self.running[me] = call
+            try:
+                return original(tensors, grad_tensors, *args, **kwargs)
+            finally:
+                del self.running[me]
+                for lane in self.active:
+                    self._receive(lane, call)
+                self.listener.backward_ends(call)
+
+        return backward
+
+    def _receive(self, lane: Lane, call: Any) -> None:
+        """If the lane has got gradients from this backward call, it holds the call from now on."""
+        if not lane.compare():
+            return
+        lane.held += 1
+        lane.unused += 1
+        lane.empty = False
+        grad = lane.parameters[lane.touched[0]].grad
+        on_cpu = grad is not None and grad.is_cpu  # reading values on any other device would wait for it
+        lane.came_as_zeros = on_cpu and not any_nonzero(grad) and lane.all_zero()
+        if not lane.in_closure:  # whatever step was running has ended, perhaps by an exception
+            lane.depth, lane.evaluation = 0, None
+        lane.name or self.name(lane)
+        self.listener.received(lane, call)
+
+    def _before_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        lane = self.lane_of(optimizer)
+        if lane is None:
+            return None
+        call = self.inside() if self.running else None
+        if call is not None:  # an optimizer that steps inside a backward call
+            self._receive(lane, call)
+        self.look(values=True)
+        lane.depth += 1
+        if lane.depth > 1:
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            if lane.came_as_zeros:  # a step on zeros uses nothing, wherever they come from
+                lane.touched = []
+                self._zeroed(lane)
+            found_inf = getattr(optimizer, "found_inf", None)  # set by a scaler while a fused optimizer steps
+            self.step(lane, skipped=found_inf is not None and bool(found_inf))
+            return None
+        lane.evaluation = 0
+        watched = self._watched_closure(lane, closure)
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": watched}
+        return (args[0], watched, *args[2:]), kwargs
+
+    def _watched_closure(self, lane: Lane, closure: Callable) -> Callable:
+        def evaluate(*args, **kwargs):
+            lane.evaluation, lane.in_closure = (lane.evaluation or 0) + 1, True
+            try:
+                return closure(*args, **kwargs)
+            except BaseException:
+                lane.depth, lane.evaluation = 0, None  # the step ends with this, and no hook will tell
+                raise
+            finally:
+                lane.in_closure = False
+
+        return evaluate
+
+    def _after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        lane = self.lanes.get(id(optimizer))  # known before the step
+        if lane is None:
+            return
+        lane.depth = max(0, lane.depth - 1)
+        if lane.evaluation is not None and not lane.depth:
+            self.look()
+            self.step(lane)
+            lane.evaluation = None
+
+    def step(self, lane: Lane, skipped: bool = False) -> None:
+        lane.name or self.name(lane)
+        self.listener.stepped(lane, skipped)
+        lane.unused = 0
+
+
+# Patches
+
+
+class _Patch:
+    """A function that stands in for an attribute and calls what its wrappers make of the original.
+
+    Wrappers may be removed in any order. The attribute is restored with the last of them, unless the script has put
+    something of its own there; code that has kept the function calls the original from then on.
+    """
+
+    def __init__(self, owner: object, name: str) -> None:
+        self.owner, self.name, self.original = owner, name, vars(owner)[name]
+        self.wrappers: list[Callable] = []
+        self.call = self.original
+
+        @wraps(self.original)
+        def patched(*args, **kwargs):
+            return self.call(*args, **kwargs)
+
+        patched.patch, self.patched = self, patched
+        setattr(owner, name, patched)
+
+    def set(self, wrappers: list[Callable]) -> None:
+        self.wrappers = wrappers
+        self.call = reduce(lambda call, wrapper: wrapper(call), wrappers, self.original)
+        if not wrappers and vars(self.owner).get(self.name) is self.patched:
+            setattr(self.owner, self.name, self.original)
+
+
+def _patch(owner: object, name: str, wrapper: Callable) -> Callable[[], None]:
+    """Returns what undoes it."""
+    present = vars(owner)[name]
+    patch = getattr(present, "patch", None)
+    if not isinstance(patch, _Patch) or patch.patched is not present:  # functools.wraps copies attributes
+        patch = _Patch(owner, name)
+    patch.set([*patch.wrappers, wrapper])
+    return lambda: patch.set([other for other in patch.wrappers if other is not wrapper])
+
+
+def before(look: Callable) -> Callable:
+    """A wrapper that calls `look` with the first argument before each call."""
+
+    def wrapper(original):
+        def call(first, *args, **kwargs):
+            look(first)
+            return original(first, *args, **kwargs)
+
+        return call
+
+    return wrapper
+
+
+def after(look: Callable) -> Callable:
+    """A wrapper that calls `look` with the first argument after each call."""
+
+    def wrapper(original):
+        def call(first, *args, **kwargs):
+            result = original(first, *args, **kwargs)
+            look(first)
+            return result
+
+        return call
+
+    return wrapper
+
+
+# Tensors and other objects
+
+
+def local(tensor: Tensor | None) -> Tensor | None:
+    """This rank's shard of a DTensor, whose own version stands still; any other tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def any_nonzero(grad: Tensor) -> bool:
+    if type(grad) is not Tensor:
+        grad = local(grad)
+    if grad.is_sparse:
+        grad = grad._values()
+    if type(grad) is Tensor and grad.is_cpu:  # faster than any(): it makes no tensor, and stops at the first difference
+        return not torch.equal(grad, _zeros(grad.shape, grad.dtype))
+    if grad.numel() > _SMALL and grad.dim() > 1 and grad[0].any():  # the first row is usually enough
+        return True
+    return bool(grad.any())
+
+
+@lru_cache(maxsize=1_000)
+def _zeros(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    return torch.zeros((), dtype=dtype, device="cpu").expand(shape)  # one number in memory, whatever the shape
+
+
+def subclasses(cls: type) -> Iterable[type]:
+    return dict.fromkeys([cls, *(found for child in cls.__subclasses__() for found in subclasses(child))])
+
+
+def living(*classes: type) -> list:
+    """All living objects of these classes. Of others only the type is read: some answer nothing else safely."""
+    kinds = {id(kind) for cls in classes for kind in subclasses(cls)}
+    things = gc.get_objects()  # hundreds of thousands: hence no loop in Python
+    return list(compress(things, map(kinds.__contains__, map(id, map(type, things)))))

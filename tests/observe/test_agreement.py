@@ -1,0 +1,31 @@
+"""record() and the audit know the same optimizers and the same windows, whatever the loop is like."""
+
+import pytest
+from agreement import HARD, LOOPS, windows
+
+pytestmark = [pytest.mark.usefixtures("quick_scans"), pytest.mark.filterwarnings("ignore")]
+
+EXPECTED = {
+    "inherited_step": {"CallsInheritedStep": [2, 2, 2]},
+    "dropped_and_created_again": {"SGD": [2, 2, 2], "SGD 2": [3, 3, 3]},
+    "wrapper": {"Adam": [2, 2, 2]},
+    "closures": {
+        "SGD": [2, 2, 2],
+        "SGD 2": [2, 4, 6],
+        "CallsInheritedStep": [2, 2, 2],
+        "CallsInheritedStep 2": [2, 4, 6],
+        "LBFGS": [2, 2, 2],
+    },
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_record_and_the_audit_agree(name):
+    recorded, audited, traced = windows(LOOPS[name])
+    assert recorded == audited == traced != {}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_they_agree_on_what_the_loop_does(name):
+    recorded, _, _ = windows(LOOPS[name])
+    assert {lane: recorded[lane] for lane in EXPECTED[name]} == EXPECTED[name]

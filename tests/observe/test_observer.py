@@ -1,0 +1,173 @@
+"""What is hard to see: nested steps, closures, optimizers that die, wrappers, shards."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+import torch.distributed as dist
+from agreement import CallsInheritedStep, Wrapper
+from torch import nn
+from torch.optim import SGD, Adam
+
+from course_utils import record
+from course_utils.audit import audit
+
+pytestmark = pytest.mark.usefixtures("quick_scans")
+X = torch.ones(3, 2)
+
+
+@pytest.fixture
+def model():
+    return nn.Linear(2, 1)
+
+
+def train(model, optimizer, updates=3):
+    for _ in range(updates):
+        model(X).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_step_that_calls_the_inherited_step_is_one_step(model):
+    SGD([torch.zeros(1)], lr=0.1)  # PyTorch hooks the step of a class when it makes the first optimizer of it
+    with record() as trace:
+        train(model, CallsInheritedStep(model.parameters(), lr=0.1))
+    assert str(trace) == "CallsInheritedStep  f b S z f b S z f b S z"
+    assert trace.windows() == [1, 1, 1]
+
+
+def test_an_optimizer_that_was_dropped_is_not_kept_alive_and_owns_no_lane(model):
+    with record() as trace:
+        dropped = SGD(model.parameters(), lr=0.1)
+        dead = weakref.ref(dropped)
+        model(X)
+        del dropped
+        gc.collect()
+        assert dead() is None
+        train(model, SGD(model.parameters(), lr=0.1))
+    assert trace.windows() == [1, 1, 1]
+    assert trace.windows("SGD") == [1, 1, 1]
+
+
+def test_without_a_name_the_lane_is_the_first_that_steps(model):
+    unused = Adam(model.parameters())
+    with record() as trace:
+        train(model, SGD(model.parameters(), lr=0.1))
+    assert unused.state == {}
+    assert trace.lanes == ["Adam", "SGD"]
+    assert trace.windows() == [1, 1, 1]
+    assert trace.windows("Adam") == []
+
+
+def test_a_wrapper_around_an_optimizer_has_no_lane(model):
+    optimizer = Wrapper(Adam(model.parameters()))
+    with record() as trace:
+        train(model, optimizer)
+    assert trace.lanes == ["Adam"]
+    assert trace.windows() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("optimizer_class", [SGD, CallsInheritedStep])
+def test_a_step_uses_the_backward_calls_of_its_closure(model, optimizer_class):
+    optimizer = optimizer_class(model.parameters(), lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(X).mean()
+        loss.backward()
+        return loss
+
+    with record() as trace:
+        for _ in range(3):
+            optimizer.step(closure)
+    assert str(trace).split("  ")[1] == "f b S z f b S z f b S"
+    assert trace.windows() == [1, 1, 1]
+    assert all(event.norm > 0 for event in trace.events if event.kind == "step")
+
+
+@pytest.mark.parametrize("watch", [record, audit])
+def test_after_a_closure_that_raised_steps_are_seen_again(model, watch):
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def closure():
+        raise ZeroDivisionError
+
+    with watch() as seen:
+        with pytest.raises(ZeroDivisionError):
+            optimizer.step(closure)
+        train(model, optimizer)
+    trace = seen if watch is record else seen.history.trace
+    assert trace.windows() == [1, 1, 1]
+
+
+def test_an_optimizer_that_steps_and_zeroes_inside_a_backward_call_is_recorded(model):
+    optimizer = SGD([model.weight], lr=0.1)
+
+    def step_and_zero(_):
+        optimizer.step()
+        optimizer.zero_grad()
+
+    model.weight.register_post_accumulate_grad_hook(step_and_zero)
+    with record() as trace:
+        for _ in range(3):
+            model(X).mean().backward()
+    assert trace.windows("SGD") == [1, 1, 1]
+
+
+def test_a_fused_step_that_a_scaler_skips_is_no_step(model):
+    optimizer, scaler = SGD(model.parameters(), lr=0.1, fused=True), torch.amp.GradScaler("cpu")
+    with record() as trace:
+        for k in range(4):
+            scaler.scale(model(X).mean() * (float("inf") if k == 1 else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert trace.windows() == [1, 1, 1]
+
+
+def test_the_norm_of_a_step_is_without_the_scalers_factor(model):
+    optimizer, scaler = SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with record() as trace:
+        scaler.scale(model(X).sum()).backward()  # every gradient is 3
+        scaler.step(optimizer)
+    assert [event.kind for event in trace.events] == ["forward", "backward", "change", "step"]
+    assert [event.norm for event in trace.events[1:]] == pytest.approx([1024 * 27**0.5, 27**0.5, 27**0.5])
+
+
+@pytest.mark.parametrize("masked", [[0], [0, 1]])
+def test_a_micro_batch_that_brings_nothing_but_zeros_is_no_zeroing(model, masked):
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record() as trace, audit() as report:
+        for k in range(3):
+            (model(X) * (0 if k in masked else 1)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert trace.windows() == report.history.trace.windows() == [3]
+    assert "z" not in str(trace).split("S z")[0]
+    assert not report.history.zeroings
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed")
+def test_sharded_parameters_are_seen(model, process_group):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import init_device_mesh
+
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record() as trace, audit() as report:
+        for _ in range(2):
+            for _ in range(2):
+                model(X).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+    assert str(trace) == "SGD  f b f b S z f b f b S z"
+    assert trace.windows() == report.history.trace.windows() == [2, 2]
+    assert [event.norm for event in trace.events if event.kind == "backward"] == pytest.approx([27**0.5, 108**0.5] * 2)
