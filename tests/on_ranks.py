@@ -184,12 +184,14 @@ def train_poisoned(model, batches, n, scaler, fused):
     return losses, whole(model.parameters()), optimizer.param_groups[0]["lr"], messages
 
 
-def poisoned_everywhere(kind, n, scaler, fused, poison):
-    """Trains once for each position of each rank, with a poison there."""
+def poisoned_at(kind, n, scaler, fused, poison, positions=None):
+    """Trains once with a poison at each position (rank, micro-batch), by default at every one of every rank."""
     equal = kind != "DDP"
     results = {}
     for rank, batches in enumerate(shards(dist.get_world_size(), equal)):
         for position in range(len(batches)):
+            if positions and (rank, position) not in positions:
+                continue
             mine = shards(dist.get_world_size(), equal)[dist.get_rank()]
             if rank == dist.get_rank():
                 mine[position] = poisoned(mine[position], poison)

@@ -43,8 +43,14 @@ def train_epoch(
     gradients once, after an all-reduce of a few numbers. FSDP2 needs equally many micro-batches on every rank. Anything
     else is refused on several ranks.
 
-    Before the first window and after every update, the gradients of the model's parameters and of the optimizer's are
-    zeroed, also of those that this optimizer doesn't own. The model keeps the mode in which it comes.
+    Before the first window and after every update, all gradients of the model and of the optimizer are zeroed, also
+    those of parameters that this optimizer doesn't own. Gradients outside of both, such as those of a discriminator
+    through which a generator is trained, are left to their owner. The model keeps the mode in which it comes.
+
+    How exact is it? On a CPU with torch 2.13, for a small MLP and a small transformer on padded words, the gradient of
+    a window differs from that of the large batch by 4e-16 of its norm in float64, 2e-7 in float32, 3e-3 with bfloat16
+    autocast and 7e-3 with bfloat16 weights (tests/benchmarks/exactness.py). Below float64 that is rounding, which the
+    large batch has as well: 2e-7, 4e-3 and 6e-3 from the gradient in float64.
 
     Args:
         model: The model, also wrapped in DDP or FSDP2, also compiled.

@@ -79,9 +79,9 @@ class _Group:
         return sums.tolist()
 
     def agree(self, weight: float, micro_batches: int, going: bool) -> tuple[float, bool, bool]:
-        mine = [weight, micro_batches > 0, going, micro_batches, micro_batches**2]
-        weight, holding, going, together, squares = self.all_reduce_sum(mine)
-        self.check_window(micro_batches, int(together), int(squares), int(holding))
+        mine = [weight, micro_batches > 0, going, *self._counts(micro_batches)]
+        weight, holding, going, *sums = self.all_reduce_sum(mine)
+        self._check_window(micro_batches, *sums)
         return weight, holding == self.world_size, going > 0
 
 
@@ -94,8 +94,11 @@ class DataParallel(_Group):
         if self.world_size > 1 and ddp.parameters_to_ignore:
             raise ValueError(f"DDP ignores {sorted(ddp.parameters_to_ignore)}, whose gradients it would not average")
 
-    def check_window(self, micro_batches: int, together: int, squares: int, holding: int) -> None:
-        if self.ddp.static_graph and together > holding:
+    def _counts(self, micro_batches: int) -> list[float]:
+        return [micro_batches > 1] if self.ddp.static_graph else []
+
+    def _check_window(self, micro_batches: int, accumulating: float = 0) -> None:
+        if accumulating:
             raise ValueError(
                 "DDP with static_graph=True cannot accumulate: it expects every backward pass to all-reduce, and "
                 "no_sync() leaves that to the last one; build the model without static_graph, or train with n=1"
@@ -140,11 +143,14 @@ class FullySharded(_Group):
         super().__init__(model, mesh.get_all_groups(), torch.device(mesh.device_type))
         self.fsdp = fsdp
 
-    def check_window(self, micro_batches: int, together: int, squares: int, holding: int) -> None:
+    def _counts(self, micro_batches: int) -> list[float]:
+        return [micro_batches, micro_batches**2]
+
+    def _check_window(self, micro_batches: int, together: float, squares: float) -> None:
         if self.world_size * squares != together**2:  # equal only if all numbers are
             raise ValueError(
                 "FSDP2 gathers the model in every forward pass, so every rank needs equally many micro-batches in a "
-                f"window; this rank has {micro_batches}, the {self.world_size} ranks have {together} together"
+                f"window; this rank has {micro_batches}, the {self.world_size} ranks have {together:g} together"
             )
 
     @contextmanager

@@ -76,7 +76,7 @@ def test_in_one_process_at_every_position(scaler, fused, poison):
 @every_step
 @every_poison
 def test_on_two_ranks_at_every_position_of_each_also_where_a_rank_has_run_out(groups, scaler, fused, poison):
-    for results in groups[2].run(on_ranks.poisoned_everywhere, "DDP", N, scaler, fused, poison):
+    for results in groups[2].run(on_ranks.poisoned_at, "DDP", N, scaler, fused, poison):
         for (rank, position), ours in results.items():
             if tokens_at(2, rank, position):
                 compare(ours, 2, position, poison)
@@ -88,7 +88,9 @@ def test_on_two_ranks_at_every_position_of_each_also_where_a_rank_has_run_out(gr
 @pytest.mark.parametrize("scaler", ["none", "enabled"])
 @pytest.mark.parametrize("poison", [math.inf, "gradient only"])
 def test_shards_agree_although_only_some_of_them_hold_a_nan(groups, kind, world, scaler, poison):
-    for results in groups[world].run(on_ranks.poisoned_everywhere, kind, N, scaler, False, poison):
+    positions = [(0, 0), (world - 1, 5), (world - 1, 6)]  # in each window, the last of one micro-batch
+    for results in groups[world].run(on_ranks.poisoned_at, kind, N, scaler, False, poison, positions):
+        assert list(results) == positions
         for (_, position), ours in results.items():
             compare(ours, world, position, poison, equal=True)
 

@@ -162,7 +162,7 @@ def test_each_window_all_reduces_its_gradients_once_and_its_weights_in_one_small
     for buckets, others in two.run(on_ranks.messages, n, micro_batches):
         assert len(buckets) == updates  # this model is one bucket
         # each window's weights, the same once more to learn that all ranks are done, and the losses of the epoch
-        assert others == [5] * (updates + 1) + [updates]
+        assert others == [3] * (updates + 1) + [updates]
 
 
 def test_a_parameter_that_no_rank_used_stays_without_a_gradient(two):
