@@ -175,7 +175,9 @@ def _all_finite(gradients: list[Tensor]) -> bool:
     if not values:
         return True
     largest = torch._foreach_norm(values, math.inf)
-    return math.isfinite(torch.stack([norm.to(largest[0].device) for norm in largest]).max())
+    if len({value.device for value in values}) > 1:
+        largest = [norm.to(largest[0].device) for norm in largest]
+    return math.isfinite(torch.stack(largest).max())
 
 
 def adapter_of(model: nn.Module, training: bool = True) -> Adapter:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
-from math import isfinite
+from math import inf, isfinite
 from numbers import Real
 from typing import Any
 
@@ -187,14 +187,15 @@ def weights_of(window: list, weight: Callable[[Any], float]) -> list[float]:
         [3, 1]
     """
     weights = [weight(batch) for batch in window]
-    if weights and all(isinstance(count, Tensor) for count in weights):
+    tensors = sum(isinstance(count, Tensor) for count in weights)
+    if tensors == len(weights) > 0:
         weights = torch.stack(weights).tolist()  # one synchronisation, not one per micro-batch
-    for k, count in enumerate(weights):
-        if isinstance(count, Tensor):
-            count = weights[k] = count.tolist()
-        if not isinstance(count, Real):
+    elif tensors:
+        weights = [count.tolist() if isinstance(count, Tensor) else count for count in weights]
+    for count in weights:
+        if not isinstance(count, (int, float, Real)):
             raise TypeError(f"weight(batch) must be a number, got {count!r} ({type(count).__name__})")
-        if not (isfinite(count) and count >= 0):
+        if not 0 <= count < inf:  # nor NaN
             raise ValueError(f"weight(batch) must be a number of items or tokens, 0 or more, got {count}")
     return weights
 
