@@ -20,7 +20,7 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
 from importlib import import_module
 
 from course_utils.data import digits, words
-from course_utils.loops import evaluate, train_epoch, windows
+from course_utils.loops import backward_window, evaluate, train_epoch, windows
 from course_utils.memory import plan_memory, saved_bytes
 from course_utils.models import Tally, mlp
 from course_utils.observe import record
@@ -36,7 +36,7 @@ _LATER = {  # these need matplotlib or ipywidgets: imported when they are first 
 }
 
 __all__ = [  # noqa: RUF022
-    "windows", "train_epoch", "evaluate", "record", "ledger", "show", "saved_bytes", "plan_memory",
+    "windows", "backward_window", "train_epoch", "evaluate", "record", "ledger", "show", "saved_bytes", "plan_memory",
     "predict", "check", "recall", "progress", "explore", "digits", "words", "mlp", "Tally",
 ]  # fmt: skip
 

@@ -5,9 +5,8 @@ Each is a context manager under the name by which a fact of data/facts calls it 
 
 import functools
 import inspect
-import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 import course_utils
 import course_utils.practice  # with all that it imports, or a part first imported while something is broken keeps that
-from course_utils.loops import epoch, parallel
+from course_utils.loops import epoch, items, parallel, window
 from course_utils.ranks import Ranks
 
 BREAKAGES: dict[str, Callable] = {}
@@ -98,7 +97,7 @@ def leaves(root) -> list[Tensor]:
 
 @contextmanager
 def backward_combines(combine: Callable[[Tensor | None, Tensor], Tensor]) -> Iterator[None]:
-    """backward() stores `combine(old .grad, new gradient)` in place of their sum."""
+    """backward() stores `combine(old .grad, new gradient)` instead of their sum."""
 
     def around(original):
         def backward(tensors, *args, **kwargs):
@@ -213,7 +212,7 @@ def _():
 
 @breakage("package: train_epoch ignores the weights")
 def _():
-    with edited(epoch._rounds, "ranks.world * count / total", "ranks.world / len(held)"):
+    with shares_become(lambda original: lambda weights, _, world_size: [world_size / len(weights) for _ in weights]):
         yield
 
 
@@ -282,107 +281,165 @@ def _():
 
 
 @contextmanager
-def edited(function: Callable, old: str, new: str) -> Iterator[None]:
-    """`function` runs with `old` replaced by `new` in its source, wherever it has been imported to."""
-    source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(old) == 1, f"{function.__name__} has {source.count(old)} places like {old!r}"
-    namespace = dict(function.__globals__)
-    exec(source.replace(old, new), namespace)
-    original, function.__code__ = function.__code__, namespace[function.__name__].__code__
-    try:
+def options_of_train_epoch() -> Iterator[dict]:
+    """A dictionary that holds what the latest call of train_epoch was given: n, optimizer, scaler, max_norm, ..."""
+    options = {}
+
+    def noting(original):
+        signature = inspect.signature(original)
+
+        def around(*args, **kwargs):
+            options.update(signature.bind(*args, **kwargs).arguments)
+            return original(*args, **kwargs)
+
+        return around
+
+    with (
+        patched(epoch, "windows", noting),
+        patched(epoch, "check_window_options", noting),
+        patched(epoch, "_check_update_options", noting),
+    ):
+        yield options
+
+
+@contextmanager
+def shares_become(around: Callable) -> Iterator[None]:
+    with patched(window, "_shares", around):
         yield
-    finally:
-        function.__code__ = original
 
 
-BACKWARD = "scaler.scale(loss).backward()\n"
+@contextmanager
+def after_each_micro_batch(do: Callable[[dict], object]) -> Iterator[None]:
+    """`do(options of train_epoch)` is called after each backward pass of a window."""
+    with options_of_train_epoch() as options:
+
+        def around(original):
+            def backward(loss, scaler):
+                original(loss, scaler)
+                do(options)
+
+            return backward
+
+        with patched(window, "_backward", around):
+            yield
 
 
-for name, function, old, new in (
-    (
-        "package: train_epoch divides the tail by N",
-        epoch.train_epoch,
-        "loss_fn(reached, batch) * share",
-        "loss_fn(reached, batch) * share * len(window) / n",
-    ),
-    (
-        "package: train_epoch weights by sequences instead of tokens",
-        epoch._rounds,
-        "counts(window, weight)",
-        "counts(window, items)",
-    ),
-    (
-        "package: train_epoch ignores the weights under a scaler",
-        epoch.train_epoch,
-        "loss_fn(reached, batch) * share",
-        "loss_fn(reached, batch) * (1 if scaler.is_enabled() else share)",
-    ),
-    (
-        "package: train_epoch updates the scale per micro-batch",
-        epoch.train_epoch,
-        BACKWARD,
-        BACKWARD + " " * 16 + "scaler.unscale_(optimizer), scaler.update()\n",
-    ),
-    (
-        "package: train_epoch clips per micro-batch",
-        epoch.train_epoch,
-        BACKWARD,
-        BACKWARD + " " * 16 + "max_norm and nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n",
-    ),
-    (
-        "package: train_epoch clips before it unscales",
-        epoch._update,
-        "    scaler.unscale_(optimizer)\n",
-        "    if max_norm is not None:\n"
-        "        nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g['params']], max_norm)\n"
-        "    scaler.unscale_(optimizer)\n",
-    ),
-    (
-        "package: train_epoch steps the scheduler on a skipped update",
-        epoch.train_epoch,
-        "if _update(optimizer, scaler, max_norm) and scheduler:",
-        "if [_update(optimizer, scaler, max_norm)] and scheduler:",
-    ),
-    (
-        "package: train_epoch steps the scheduler per micro-batch",
-        epoch.train_epoch,
-        BACKWARD,
-        BACKWARD + " " * 16 + "scheduler and scheduler.step()\n",
-    ),
-):
-    BREAKAGES[name] = functools.partial(edited, function, old, new)
+def clip(options: dict) -> None:
+    if options["max_norm"] is not None:
+        nn.utils.clip_grad_norm_(list(each_parameter(options["optimizer"])), options["max_norm"])
+
+
+@breakage("package: train_epoch divides the tail by N")
+def _():
+    with options_of_train_epoch() as options:
+
+        def around(original):
+            return lambda weights, *rest: [s * len(weights) / options["n"] for s in original(weights, *rest)]
+
+        with shares_become(around):
+            yield
+
+
+@breakage("package: train_epoch weights by sequences instead of tokens")
+def _():
+    with patched(window, "weights_of", lambda original: lambda batches, weight: original(batches, items)):
+        yield
+
+
+@breakage("package: train_epoch ignores the weights under a scaler")
+def _():
+    with options_of_train_epoch() as options:
+
+        def around(original):
+            return lambda weights, *rest: [1.0 for _ in weights] if options["scaler"] else original(weights, *rest)
+
+        with shares_become(around):
+            yield
+
+
+@breakage("package: train_epoch updates the scale per micro-batch")
+def _():
+    def update(options):
+        if options["scaler"]:
+            options["scaler"].unscale_(options["optimizer"])
+            options["scaler"].update()
+
+    with after_each_micro_batch(update):
+        yield
+
+
+@breakage("package: train_epoch clips per micro-batch")
+def _():
+    with after_each_micro_batch(clip):
+        yield
+
+
+@breakage("package: train_epoch clips before it unscales")
+def _():
+    with options_of_train_epoch() as options:
+
+        def around(original):
+            def unscale(optimizer, scaler):
+                clip(options)
+                original(optimizer, scaler)
+
+            return unscale
+
+        with patched(epoch, "_unscale", around):
+            yield
+
+
+@breakage("package: train_epoch steps the scheduler on a skipped update")
+def _():
+    with patched(epoch, "_update", lambda original: lambda *args: bool([original(*args)])):
+        yield
+
+
+@breakage("package: train_epoch steps the scheduler per micro-batch")
+def _():
+    with after_each_micro_batch(lambda options: options["scheduler"] and options["scheduler"].step()):
+        yield
 
 
 # What follows breaks something on every rank: a patch in this process would not reach the others.
-HOLDS_BOTH = (
-    "with ranks.micro_batch(last=k == len(window)):\n"
-    "                with autocast:\n"
-    "                    loss = loss_fn(reached, batch) * share\n"
-    "                scaler.scale(loss).backward()\n"
-)
-LAST = "nullcontext() if last else self.model.no_sync()"
+@contextmanager
+def synchronises(every: bool) -> Iterator[None]:
+    def around(original):
+        return lambda self, last: original(self, last=every)
+
+    with patched(parallel.DataParallel, "gradient_sync", around):
+        yield
+
+
+@contextmanager
+def enters_no_sync_after_the_forward() -> Iterator[None]:
+    entered = []  # what holds both passes of the current micro-batch, and would hold its backward pass alone
+
+    def late(original):
+        def gradient_sync(self, last):
+            entered[:] = [original(self, last)]
+            return nullcontext()
+
+        return gradient_sync
+
+    def around(original):
+        def backward(*args):
+            with entered.pop():
+                original(*args)
+
+        return backward
+
+    with patched(parallel.DataParallel, "gradient_sync", late), patched(window, "_backward", around):
+        yield
+
+
 ON_RANKS = {
     "torch: zero_grad does nothing": BREAKAGES["torch: zero_grad does nothing"],
-    "package: train_epoch synchronises no micro-batch": functools.partial(
-        edited, parallel.Copies.micro_batch, LAST, "self.model.no_sync()"
-    ),
-    "package: train_epoch synchronises every micro-batch": functools.partial(
-        edited, parallel.Copies.micro_batch, LAST, "nullcontext()"
-    ),
-    "package: train_epoch enters no_sync after the forward": functools.partial(
-        edited,
-        epoch.train_epoch,
-        HOLDS_BOTH,
-        "with autocast:\n"
-        "                loss = loss_fn(reached, batch) * share\n"
-        "            with ranks.micro_batch(last=k == len(window)):\n"
-        "                scaler.scale(loss).backward()\n",
-    ),
+    "package: train_epoch synchronises no micro-batch": functools.partial(synchronises, False),
+    "package: train_epoch synchronises every micro-batch": functools.partial(synchronises, True),
+    "package: train_epoch enters no_sync after the forward": enters_no_sync_after_the_forward,
     "package: train_epoch divides by what its own rank holds": functools.partial(
-        edited,
-        epoch._rounds,
-        "total, holding, going = ranks.add_up(mine)",
-        "total, holding, going = mine[0], *ranks.add_up(mine)[1:]",
+        shares_become, lambda original: lambda weights, total, world_size: original(weights, sum(weights), world_size)
     ),
 }
 

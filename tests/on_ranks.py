@@ -1,19 +1,24 @@
 """What the tests run on each rank; importable, so that every rank finds it. The reference is one process with all."""
 
+import functools
 import gc
+import math
 import sys
+import warnings
 from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.amp import GradScaler
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ExponentialLR
 
-from course_utils import evaluate, mlp, train_epoch
+from course_utils import evaluate, mlp, train_epoch, windows
 from course_utils.audit import audit
+from course_utils.loops import MicroBatchFinder, backward_window
 
 WIDTH = 9
 SHARDS = [  # of each rank, the valid tokens of each sequence in each micro-batch; ranks run out at different times
@@ -83,14 +88,18 @@ def gradients_at_steps(model, optimizer):
     return seen
 
 
-def in_one_process(world, n, name, everything, equal=False):
-    """Trains on large batches: window by window, what all ranks hold, in one micro-batch."""
+def large_batches(world, n, equal=False):
+    """Window by window, what all ranks hold, in one micro-batch."""
     parts = shards(world, equal)
     longest = max(len(part) for part in parts)
-    batches = []
     for start in range(0, longest, n):
         held = [batch for part in parts for batch in part[start : start + n]]
-        batches.append({key: torch.cat([batch[key] for batch in held]) for key in held[0]})
+        yield {key: torch.cat([batch[key] for batch in held]) for key in held[0]}
+
+
+def in_one_process(world, n, name, everything, equal=False):
+    """Trains on large batches."""
+    batches = list(large_batches(world, n, equal))
     model = new_model()
     optimizer = optimizer_of(name, model.parameters())
     seen = gradients_at_steps(model, optimizer)
@@ -99,20 +108,29 @@ def in_one_process(world, n, name, everything, equal=False):
     return losses, seen, whole(model.parameters()), optimizer.param_groups[0]["lr"], scored
 
 
+@functools.cache  # each new mesh would make new process groups
+def mesh_of(kind):
+    world = dist.get_world_size()
+    if kind == "HSDP":
+        return init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
+    return init_device_mesh("cpu", (world,))
+
+
 def wrapped(kind):
     model = new_model()
-    if kind == "FSDP2":
+    if kind in ("FSDP2", "HSDP"):
+        mesh = mesh_of(kind)
         for layer in model:
             if isinstance(layer, nn.Linear):
-                fully_shard(layer)
-        return fully_shard(model)
+                fully_shard(layer, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
     if kind == "compiled DDP":
         return torch.compile(DistributedDataParallel(model), backend="eager")
     return DistributedDataParallel(model)
 
 
 def on_this_rank(kind, n, name, everything, equal=False):
-    """Trains on this rank's shard. The last value counts the messages: of gradients, by a hook, and of other things."""
+    """Trains on this rank's shard."""
     batches = shards(dist.get_world_size(), equal)[dist.get_rank()]
     model = wrapped(kind)
     optimizer = optimizer_of(name, model.parameters())
@@ -120,6 +138,164 @@ def on_this_rank(kind, n, name, everything, equal=False):
     losses = train_epoch(model, batches, masked_mse, optimizer, n, tokens, **extras(optimizer, everything))
     scored = evaluate(model, batches, masked_mse, tokens)
     return losses, seen, whole(model.parameters()), optimizer.param_groups[0]["lr"], scored
+
+
+def in_a_loop_of_its_own(kind, n, equal=False):
+    """The gradients and losses of `backward_window`, until no rank has anything left."""
+    given = windows(shards(dist.get_world_size(), equal)[dist.get_rank()], n)
+    model = wrapped(kind)
+    optimizer = optimizer_of("SGD", model.parameters())
+    losses, seen = [], []
+    while (loss := backward_window(model, next(given, []), masked_mse, tokens)) is not None:
+        losses.append(float(loss))
+        seen.append(whole(p.grad for p in model.parameters()))
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, seen
+
+
+def poisoned_mse(model, batch):
+    """`masked_mse`, of which a poison makes only the gradient NaN: the derivative of a square root at 0, times 0."""
+    predicted = model(batch["x"])
+    loss = masked_mse(lambda _: predicted, batch)
+    return loss + (0 * predicted).sum().sqrt() if "poison" in batch else loss
+
+
+def poisoned(batch, poison):
+    if poison == "gradient only":
+        return {**batch, "poison": True}
+    return {**batch, "y": batch["y"] + poison}
+
+
+def scaler_of(kind):
+    return {"none": None, "disabled": GradScaler("cpu", enabled=False), "enabled": GradScaler("cpu")}[kind]
+
+
+def train_poisoned(model, batches, n, scaler, fused):
+    """Trains and returns the log, the weights, the learning rate, the state's size after it, and the warnings."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
+    scheduler = ExponentialLR(optimizer, 0.5)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        losses = train_epoch(
+            model, batches, poisoned_mse, optimizer, n, tokens, scaler=scaler_of(scaler), scheduler=scheduler
+        )
+    messages = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+    return losses, whole(model.parameters()), optimizer.param_groups[0]["lr"], messages
+
+
+def poisoned_at(kind, n, scaler, fused, poison, positions=None):
+    """Trains once with a poison at each position (rank, micro-batch), by default at every one of every rank."""
+    equal = kind != "DDP"
+    results = {}
+    for rank, batches in enumerate(shards(dist.get_world_size(), equal)):
+        for position in range(len(batches)):
+            if positions and (rank, position) not in positions:
+                continue
+            mine = shards(dist.get_world_size(), equal)[dist.get_rank()]
+            if rank == dist.get_rank():
+                mine[position] = poisoned(mine[position], poison)
+            results[rank, position] = train_poisoned(wrapped(kind), mine, n, scaler, fused)
+    return results
+
+
+def unusual(kind):
+    """A model that the loops cannot train exactly on several ranks, or can only in a part of the cases."""
+    model = new_model()
+    if kind == "holds a DDP model":
+        model[0] = DistributedDataParallel(model[0])
+    if kind == "FSDP2 on layers only":
+        fully_shard(model[0])
+    if kind == "FSDP2 with a parameter left out":
+        return fully_shard(model, ignored_params={model[0].bias})
+    if kind == "FSDP1":
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    if kind == "DDP with a parameter left out":
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["0.bias"])
+        return DistributedDataParallel(model)
+    if kind == "static graph":
+        return DistributedDataParallel(model, static_graph=True)
+    if kind == "a model per rank":
+        return DistributedDataParallel(model, process_group=dist.new_subgroups(1)[0])
+    return model
+
+
+def refused(kind, n=2):
+    """The sentence with which training is refused, and whether everything is as it was before."""
+    model = unusual(kind)
+    before = [p.detach().clone() for p in model.parameters()]
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer = optimizer_of("SGD", model.parameters())
+    sentences = []
+    for train in (
+        lambda batches: train_epoch(model, batches, masked_mse, optimizer, n, tokens),
+        lambda batches: backward_window(model, batches[:n], masked_mse, tokens),
+    ):
+        try:
+            train(shards(2, equal=True)[dist.get_rank()])
+        except ValueError as error:
+            sentences.append(str(error))
+    unchanged = all(
+        torch.equal(p, q) and bool((p.grad == 1).all()) for p, q in zip(model.parameters(), before, strict=True)
+    )
+    return sentences, unchanged and not optimizer.state
+
+
+def foreign_parameters_refused():
+    model, foreign = wrapped("DDP"), nn.Parameter(torch.zeros(1))
+    optimizer = optimizer_of("SGD", [*model.parameters(), foreign])
+    try:
+        train_epoch(model, shards(2)[dist.get_rank()], masked_mse, optimizer, 2, tokens)
+    except ValueError as error:
+        return str(error)
+
+
+def finder_refused():
+    try:
+        MicroBatchFinder().backward_window(wrapped("DDP"), shards(2)[dist.get_rank()], masked_mse, tokens)
+    except ValueError as error:
+        return str(error)
+
+
+def trained(kind, n):
+    """Training with one of the unusual models."""
+    model = unusual(kind)
+    optimizer = optimizer_of("SGD", model.parameters())
+    batches = shards(2)[dist.get_rank()]
+    losses = train_epoch(model, batches, masked_mse, optimizer, n, tokens)
+    return losses, whole(model.parameters()), evaluate(model, batches, masked_mse, tokens)
+
+
+def evaluated_by_one_rank():
+    """A model that is not wrapped, evaluated on rank 0 alone, as people do it between epochs."""
+    return evaluate(new_model(), shards(2)[0], masked_mse, tokens) if dist.get_rank() == 0 else math.nan
+
+
+def words_of(counts):
+    """Micro-batches of so many words each, the same wherever they are made."""
+    random = torch.Generator().manual_seed(1)
+    return [torch.randint(10, (count,), generator=random) for count in counts]
+
+
+def embedded(wrap, batches, n, name):
+    torch.manual_seed(0)
+    model = wrap(nn.Sequential(nn.Embedding(10, 3, sparse=True), nn.Linear(3, 2)))
+    embedding, *linear = model.parameters()
+    if name == "SparseAdam":  # it takes sparse gradients only, so that the linear layer is not trained
+        optimizer = torch.optim.SparseAdam([embedding])
+    else:
+        optimizer = torch.optim.SGD([embedding, *linear], lr=0.1)
+    losses = train_epoch(model, batches, lambda model, batch: model(batch).square().mean(), optimizer, n)
+    return losses, whole(model.parameters())
+
+
+def sparse_on_this_rank(counts, n, name):
+    """A sparse embedding, with ranks that run out at different times."""
+    held = words_of([count for rank in counts for count in rank])
+    before = sum(map(len, counts[: dist.get_rank()]))
+    mine = held[before : before + len(counts[dist.get_rank()])]
+    return embedded(DistributedDataParallel, mine, n, name)
 
 
 def messages(n, micro_batches):

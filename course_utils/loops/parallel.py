@@ -1,106 +1,223 @@
-"""What a loop agrees on with other ranks when its model is a DDP copy or an FSDP2 shard. Needs torch alone."""
+"""What a loop agrees on with other ranks when its model is wrapped in DDP or FSDP2. Needs torch alone."""
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 
-class Alone:
-    """One process with the whole model: nothing to agree on. The two classes below say what several ranks add."""
+class Adapter(Protocol):
+    """What the loops need to know and to do on one rank, whatever the model is wrapped in."""
 
-    world = 1
+    model: nn.Module
+    local_model: nn.Module  # for a forward pass in which not every rank takes part
+    world_size: int
+
+    def all_reduce_sum(self, values: list[float]) -> list[float]:
+        """Sums each value over the ranks."""
+
+    def agree(self, weight: float, micro_batches: int, going: bool) -> tuple[float, bool, bool]:
+        """Tells the ranks what this one holds of a window: its weight, its micro-batches, whether it has one at all.
+
+        Returns:
+            The weight over all ranks, whether every rank has a micro-batch, whether any rank has a window.
+
+        Raises:
+            ValueError: If the ranks cannot go through this window together; on every rank.
+        """
+
+    def gradient_sync(self, last: bool) -> AbstractContextManager:
+        """Surrounds a micro-batch's forward and backward pass. Only the last of a window exchanges gradients."""
+
+    def average_gradients(self) -> None:
+        """Averages the gradients of a window that only some ranks have run, with their `local_model`."""
+
+    def all_finite(self, gradients: list[Tensor]) -> bool:
+        """Whether no gradient holds an infinity or a NaN, on any rank."""
+
+
+class SingleProcess:
+    """One process with the whole model: there is nothing to agree on."""
+
+    world_size = 1
+    _nothing = nullcontext()
 
     def __init__(self, model: nn.Module):
-        self.model = model
-        self.local = model  # for a forward that other ranks do not take part in: one of DDP may send messages
+        self.model = self.local_model = model
 
-    def add_up(self, values: list[float]) -> list[float]:
-        """Each value summed over the ranks."""
+    def all_reduce_sum(self, values: list[float]) -> list[float]:
         return values
 
-    def compare(self, micro_batches: int) -> None:
-        """Raises `ValueError` on every rank if the ranks cannot go through this window together."""
+    def agree(self, weight: float, micro_batches: int, going: bool) -> tuple[float, bool, bool]:
+        return weight, True, going
 
-    def micro_batch(self, last: bool) -> AbstractContextManager:
-        """Holds the forward and the backward of one micro-batch; only the `last` of a window synchronises."""
-        return nullcontext()
+    def gradient_sync(self, last: bool) -> AbstractContextManager:
+        return self._nothing
 
-    def average(self) -> None:
-        """Averages the gradients of a window that only some ranks have run, with `local` as their model."""
+    def average_gradients(self) -> None:
+        """One process always takes part."""
+
+    def all_finite(self, gradients: list[Tensor]) -> bool:
+        return _all_finite(gradients)
 
 
-class _Group(Alone):
-    def __init__(self, model: nn.Module, group: dist.ProcessGroup):
-        super().__init__(model)
-        self.group = group
-        self.world = dist.get_world_size(group)
-        self.device = next(model.parameters()).device
+class _Group:
+    def __init__(self, model: nn.Module, groups: list[dist.ProcessGroup], device: torch.device):
+        self.model = self.local_model = model
+        self.groups, self.device = groups, device
+        self.world_size = math.prod(map(dist.get_world_size, groups))
 
-    def add_up(self, values: list[float]) -> list[float]:
+    def all_reduce_sum(self, values: list[float]) -> list[float]:
         sums = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(sums, group=self.group)
+        for group in self.groups:
+            dist.all_reduce(sums, group=group)
         return sums.tolist()
 
-
-class Copies(_Group):
-    """DDP: each rank has the whole model, and its backward averages the gradients over the ranks."""
-
-    def __init__(self, model: nn.parallel.DistributedDataParallel):
-        super().__init__(model, model.process_group)
-        self.local = model.module
-
-    def micro_batch(self, last: bool) -> AbstractContextManager:
-        return nullcontext() if last else self.model.no_sync()
-
-    def average(self) -> None:
-        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        own = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        known = own[0].new_tensor([p.grad is not None for p in parameters])
-        flat = torch.cat([grad.flatten() for grad in own] + [known])  # one message
-        dist.all_reduce(flat, group=self.group)
-        *sums, known = flat.split([p.numel() for p in parameters] + [len(parameters)])
-        for parameter, total, ranks in zip(parameters, sums, known.tolist(), strict=True):
-            parameter.grad = (total / self.world).view_as(parameter).to(parameter.dtype) if ranks else None
+    def agree(self, weight: float, micro_batches: int, going: bool) -> tuple[float, bool, bool]:
+        mine = [weight, micro_batches > 0, going, *self._counts(micro_batches)]
+        weight, holding, going, *sums = self.all_reduce_sum(mine)
+        self._check_window(micro_batches, *sums)
+        return weight, holding == self.world_size, going > 0
 
 
-class Shards(_Group):
-    """FSDP2: each rank has a part of each parameter; every forward gathers, and a backward scatters, on all ranks."""
+class DataParallel(_Group):
+    """DDP: each rank has the whole model, and its backward pass averages the gradients over the ranks."""
 
-    def __init__(self, model: nn.Module):
-        super().__init__(model, next(model.parameters()).device_mesh.get_group())
+    def __init__(self, model: nn.Module, ddp: DistributedDataParallel):
+        super().__init__(model, [ddp.process_group], next(ddp.parameters()).device)
+        self.ddp, self.local_model = ddp, ddp.module
+        if self.world_size > 1 and ddp.parameters_to_ignore:
+            raise ValueError(f"DDP ignores {sorted(ddp.parameters_to_ignore)}, whose gradients it would not average")
 
-    def compare(self, micro_batches: int) -> None:
-        together, squares = self.add_up([micro_batches, micro_batches**2])
-        if self.world * squares != together**2:  # equal only if all numbers are
+    def _counts(self, micro_batches: int) -> list[float]:
+        return [micro_batches > 1] if self.ddp.static_graph else []
+
+    def _check_window(self, micro_batches: int, accumulating: float = 0) -> None:
+        if accumulating:
             raise ValueError(
-                "FSDP2 gathers the model at every forward, so every rank needs equally many micro-batches in a window; "
-                f"this rank has {micro_batches}, the {self.world} ranks have {together:g} together"
+                "DDP with static_graph=True cannot accumulate: it expects every backward pass to all-reduce, and "
+                "no_sync() leaves that to the last one; build the model without static_graph, or train with n=1"
+            )
+
+    def gradient_sync(self, last: bool) -> AbstractContextManager:
+        return nullcontext() if last else self.ddp.no_sync()
+
+    def average_gradients(self) -> None:
+        sparse = {id(m.weight) for m in self.local_model.modules() if getattr(m, "sparse", False)}  # DDP's own rule
+        parameters = [p for p in self.local_model.parameters() if p.requires_grad]
+        own = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in parameters]
+        used = own[0].new_tensor([p.grad is not None for p in parameters])
+        flat = torch.cat([grad.flatten() for grad in own] + [used])  # a single all-reduce
+        dist.all_reduce(flat, group=self.groups[0])
+        *sums, used = flat.split([p.numel() for p in parameters] + [len(parameters)])
+        for parameter, total, ranks in zip(parameters, sums, used.tolist(), strict=True):
+            mean = (total / self.world_size).view_as(parameter).to(parameter.dtype) if ranks else None
+            parameter.grad = mean.to_sparse(1) if ranks and id(parameter) in sparse else mean
+
+    def all_finite(self, gradients: list[Tensor]) -> bool:
+        return _all_finite(gradients)  # they are the same on every rank
+
+
+class FullySharded(_Group):
+    """FSDP2: each rank has a shard of each parameter; every forward pass gathers, and the backward pass scatters.
+
+    With a mesh of two dimensions (HSDP), the shards are replicated along the first one.
+    """
+
+    def __init__(self, model: nn.Module, fsdp: nn.Module):
+        parameters = list(fsdp.parameters())
+        mesh = getattr(parameters[0], "device_mesh", None)
+        for p in parameters:
+            kinds = [place.is_shard() for place in getattr(p, "placements", ())]
+            if kinds not in ([True], [False, True]) or p.device_mesh != mesh:
+                raise ValueError(
+                    "FSDP2 is supported with every parameter sharded over one mesh, of 1 dimension or of 2 (HSDP); "
+                    f"this model has a parameter of shape {tuple(p.shape)} that is not: is it ignored, or also "
+                    "sharded by tensor parallelism?"
+                )
+        super().__init__(model, mesh.get_all_groups(), torch.device(mesh.device_type))
+        self.fsdp = fsdp
+
+    def _counts(self, micro_batches: int) -> list[float]:
+        return [micro_batches, micro_batches**2]
+
+    def _check_window(self, micro_batches: int, together: float, squares: float) -> None:
+        if self.world_size * squares != together**2:  # equal only if all numbers are
+            raise ValueError(
+                "FSDP2 gathers the model in every forward pass, so every rank needs equally many micro-batches in a "
+                f"window; this rank has {micro_batches}, the {self.world_size} ranks have {together:g} together"
             )
 
     @contextmanager
-    def micro_batch(self, last: bool) -> Iterator[None]:
-        self.model.set_requires_gradient_sync(last)
+    def gradient_sync(self, last: bool) -> Iterator[None]:
+        self.fsdp.set_requires_gradient_sync(last)
         try:
             yield
         finally:
-            self.model.set_requires_gradient_sync(True)
+            self.fsdp.set_requires_gradient_sync(True)
+
+    def average_gradients(self) -> None:
+        """All ranks run the same number of micro-batches, so FSDP2 has averaged them."""
+
+    def all_finite(self, gradients: list[Tensor]) -> bool:
+        return not sum(self.all_reduce_sum([not _all_finite([gradient.to_local() for gradient in gradients])]))
 
 
-def ranks_of(model: nn.Module) -> Alone:
-    """What the loop has to agree on for this model: with nobody, unless it is a DDP or an FSDP2 model.
+def _all_finite(gradients: list[Tensor]) -> bool:
+    """One host synchronisation, whatever their number. The largest magnitudes, since a sum of squares may overflow."""
+    values = [g.coalesce().values() if g.is_sparse else g for g in gradients]
+    values = [v for v in values if v.numel()]  # a shard may be empty
+    if not values:
+        return True
+    largest = torch._foreach_norm(values, math.inf)
+    if len({value.device for value in values}) > 1:
+        largest = [norm.to(largest[0].device) for norm in largest]
+    return math.isfinite(torch.stack(largest).max())
 
-    >>> ranks_of(nn.Linear(2, 1)).add_up([3.0])
-    [3.0]
+
+def adapter_of(model: nn.Module, training: bool = True) -> Adapter:
+    """Finds out what the model is wrapped in. What several ranks would train wrongly is refused.
+
+    Args:
+        model: Any module; `torch.compile` around DDP or FSDP2 is seen through.
+        training: Whether gradients are needed. A plain model may be evaluated on a single rank of many.
+
+    Returns:
+        The adapter for this model.
+
+    Raises:
+        ValueError: With several ranks, if the model is not wrapped, or wrapped in a way that is not supported.
+
+    Example:
+        >>> adapter_of(nn.Linear(2, 1)).world_size
+        1
     """
-    inner = getattr(model, "_orig_mod", model)  # of torch.compile
-    if isinstance(inner, nn.parallel.DistributedDataParallel):
-        return Copies(inner)
-    if dist.is_available() and dist.is_initialized():
-        from torch.distributed.fsdp import FSDPModule
+    if not (dist.is_available() and dist.is_initialized()):
+        return SingleProcess(model)
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
-        if isinstance(inner, FSDPModule):
-            return Shards(inner)
-    return Alone(model)
+    inner = getattr(model, "_orig_mod", model)  # of torch.compile
+    if isinstance(inner, DistributedDataParallel):
+        return DataParallel(model, inner)
+    if isinstance(inner, FSDPModule):
+        return FullySharded(model, inner)
+    if (ranks := dist.get_world_size()) > 1:
+        for name, part in inner.named_modules():
+            if isinstance(part, FullyShardedDataParallel):
+                raise ValueError("FSDP1 (FullyShardedDataParallel) is not supported: use fully_shard(model), FSDP2")
+            if isinstance(part, FSDPModule):
+                raise ValueError(f"{name!r} is sharded, the whole model is not: call fully_shard(model) on it, too")
+            if isinstance(part, DistributedDataParallel):
+                raise ValueError(f"{name!r} is wrapped in DDP inside another module: wrap the whole model instead")
+        if training:
+            raise ValueError(
+                f"the process group has {ranks} ranks and the model is not wrapped, so each rank would train its own: "
+                "use DistributedDataParallel(model) or fully_shard(model). If each rank is to train a model of its "
+                "own, say so with DistributedDataParallel(model, process_group=dist.new_subgroups(1)[0])"
+            )
+    return SingleProcess(model)

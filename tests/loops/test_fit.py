@@ -1,4 +1,4 @@
-"""Fit: a window that ran out of memory gives the update that it would have given."""
+"""MicroBatchFinder: a window that ran out of memory gives the update that it would have given."""
 
 import gc
 import weakref
@@ -10,7 +10,8 @@ from torch.amp import GradScaler
 from torch.nn import functional as F
 
 from course_utils import Tally, mlp, saved_bytes, train_epoch, windows
-from course_utils.loops.fit import Fit, pieces
+from course_utils.loops import MicroBatchFinder
+from course_utils.loops.fit import pieces
 
 RAGGED = (8, 8, 5, 8, 3)
 
@@ -42,7 +43,7 @@ class Full:
             raise torch.OutOfMemoryError(f"tried to allocate room for {items} items")
 
 
-def trained(batches, fit, full=None, make_model=lambda: mlp(3, 5, 2)):
+def trained(batches, finder, full=None, make_model=lambda: mlp(3, 5, 2)):
     torch.manual_seed(1)
     model = make_model()
     if full:
@@ -50,7 +51,7 @@ def trained(batches, fit, full=None, make_model=lambda: mlp(3, 5, 2)):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     losses = []
     for window in windows(batches, 2):
-        losses.append(fit.backward(model, window, mse).item())
+        losses.append(finder.backward_window(model, window, mse).item())
         optimizer.step()
         optimizer.zero_grad()
     return [p.detach().clone() for p in model.parameters()], losses
@@ -67,35 +68,35 @@ def test_training_that_ran_out_of_memory_is_the_training_that_did_not(batches, m
     torch.manual_seed(1)
     model = mlp(3, 5, 2)
     losses = train_epoch(model, batches, mse, torch.optim.AdamW(model.parameters(), lr=0.01), n=2)
-    fit = Fit()
-    survived, theirs = trained(batches, fit, full=(most, where))
+    finder = MicroBatchFinder()
+    survived, theirs = trained(batches, finder, full=(most, where))
     assert_near(survived, model.parameters())
     assert theirs == pytest.approx(losses, abs=1e-12)
-    assert (fit.micro_batch, fit.failures) == (found, failures)
+    assert (finder.micro_batch, finder.failures) == (found, failures)
 
 
 def test_it_is_bit_for_bit_the_training_that_knew_its_micro_batch(batches):
-    survived, _ = trained(batches, Fit(), full=(3, "backward"))
-    knowing, _ = trained(batches, Fit(micro_batch=2))
+    survived, _ = trained(batches, MicroBatchFinder(), full=(3, "backward"))
+    knowing, _ = trained(batches, MicroBatchFinder(micro_batch=2))
     assert all(torch.equal(one, other) for one, other in zip(survived, knowing, strict=True))
 
 
 def test_a_window_that_fits_is_not_touched(batches):
-    fit = Fit()
+    finder = MicroBatchFinder()
     torch.manual_seed(1)
     model = mlp(3, 5, 2)
     train_epoch(model, batches, mse, torch.optim.AdamW(model.parameters(), lr=0.01), n=2)
-    ours, _ = trained(batches, fit, full=(8,))
+    ours, _ = trained(batches, finder, full=(8,))
     assert all(torch.equal(one, other) for one, other in zip(ours, model.parameters(), strict=True))
-    assert (fit.micro_batch, fit.failures) == (None, 0)
+    assert (finder.micro_batch, finder.failures) == (None, 0)
 
 
 def test_each_item_counts_once_also_those_of_the_half_window_that_was_thrown_away():
-    tally, fit = Tally(8), Fit()
+    tally, finder = Tally(8), MicroBatchFinder()
     Full(tally, 2)
-    fit.backward(tally, [torch.arange(2), torch.arange(2, 8)], lambda model, batch: model(batch).mean())
+    finder.backward_window(tally, [torch.arange(2), torch.arange(2, 8)], lambda model, batch: model(batch).mean())
     assert tally.weight.grad.tolist() == [1 / 8] * 8
-    assert (fit.micro_batch, fit.failures) == (1, 2)  # of 6 items, 3, and 1
+    assert (finder.micro_batch, finder.failures) == (1, 2)  # of 6 items, 3, and 1
 
 
 def test_pieces_are_weighted_by_their_tokens_and_those_without_any_are_left_out():
@@ -115,21 +116,21 @@ def test_pieces_are_weighted_by_their_tokens_and_those_without_any_are_left_out(
         def forward(self, batch):
             return self.scores.expand(*batch.shape, 6)
 
-    model, whole, fit = Scores(), Scores(), Fit()
+    model, whole, finder = Scores(), Scores(), MicroBatchFinder()
     Full(model, 1)
-    loss = fit.backward(model, [targets], loss_fn, weight=tokens)
+    loss = finder.backward_window(model, [targets], loss_fn, weight=tokens)
     expected = loss_fn(whole, targets)
     expected.backward()
     assert_near([model.scores.grad, loss], [whole.scores.grad, expected.detach()])
-    assert (fit.micro_batch, fit.failures) == (1, 2)
+    assert (finder.micro_batch, finder.failures) == (1, 2)
 
 
 def test_what_was_found_is_remembered():
-    tally, fit = Tally(4), Fit()
+    tally, finder = Tally(4), MicroBatchFinder()
     full = Full(tally, 1)
     for expected in (1 + 1 + 4, 4):  # 4 items, then 2, then each alone; the second window knows
         full.calls = 0
-        fit.backward(tally, [torch.arange(4)], lambda model, batch: model(batch).mean())
+        finder.backward_window(tally, [torch.arange(4)], lambda model, batch: model(batch).mean())
         assert full.calls == expected
 
 
@@ -141,7 +142,7 @@ def test_where_one_item_does_not_fit_it_gives_up_and_says_so():
 
     tally = Tally(4)
     with pytest.raises(torch.OutOfMemoryError, match=r"one item does not fit.*a long one"):
-        Fit().backward(tally, [torch.arange(4)], two_fit_but_not_the_third)
+        MicroBatchFinder().backward_window(tally, [torch.arange(4)], two_fit_but_not_the_third)
     assert tally.weight.grad is None
     assert torch.equal(tally.weight, torch.zeros(4))
 
@@ -149,7 +150,7 @@ def test_where_one_item_does_not_fit_it_gives_up_and_says_so():
 def test_old_gradients_are_not_in_the_update():
     tally = Tally(4)
     tally.weight.grad = torch.ones(4)
-    Fit().backward(tally, [torch.arange(4)], lambda model, batch: model(batch).mean())
+    MicroBatchFinder().backward_window(tally, [torch.arange(4)], lambda model, batch: model(batch).mean())
     assert tally.weight.grad.tolist() == [1 / 4] * 4
 
 
@@ -166,7 +167,7 @@ def test_the_activations_that_did_not_fit_are_gone_before_the_next_try():
 
         gc.disable()  # not even a cycle may keep them
         try:
-            Fit().backward(model, [torch.zeros(8, 4), torch.zeros(8, 4)], fails_after_its_forward)
+            MicroBatchFinder().backward_window(model, [torch.zeros(8, 4), torch.zeros(8, 4)], fails_after_its_forward)
         finally:
             gc.enable()
     assert held == [0] * 5
@@ -174,15 +175,15 @@ def test_the_activations_that_did_not_fit_are_gone_before_the_next_try():
 
 def test_the_scaler_has_seen_nothing(batches):
     scaler = GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
-    model, fit = mlp(3, 5, 2), Fit()
+    model, finder = mlp(3, 5, 2), MicroBatchFinder()
     plain = mlp(3, 5, 2)
     plain.load_state_dict(model.state_dict())
     Full(model, 3, "backward")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loss = fit.backward(model, batches[:2], mse, scaler=scaler)
+    loss = finder.backward_window(model, batches[:2], mse, scaler=scaler)
     assert scaler.get_scale() == 2.0**10
     scaler.unscale_(optimizer)  # would refuse if it had been called before
-    expected = Fit().backward(plain, batches[:2], mse)
+    expected = MicroBatchFinder().backward_window(plain, batches[:2], mse)
     assert_near([loss, *(p.grad for p in model.parameters())], [expected, *(p.grad for p in plain.parameters())])
     scaler.step(optimizer)
     scaler.update()
@@ -193,9 +194,9 @@ def test_random_numbers_are_drawn_as_if_nothing_had_happened(batches):
     def noisy():
         return nn.Sequential(nn.Linear(3, 5), nn.Dropout(), nn.Linear(5, 2))
 
-    survived, _ = trained(batches, Fit(), full=(3, "backward"), make_model=noisy)
+    survived, _ = trained(batches, MicroBatchFinder(), full=(3, "backward"), make_model=noisy)
     after = torch.rand(1)
-    knowing, _ = trained(batches, Fit(micro_batch=2), make_model=noisy)
+    knowing, _ = trained(batches, MicroBatchFinder(micro_batch=2), make_model=noisy)
     assert all(torch.equal(one, other) for one, other in zip(survived, knowing, strict=True))
     assert torch.equal(torch.rand(1), after)
 
@@ -205,15 +206,15 @@ def test_other_errors_are_not_survived(error):
     def fails(model, batch):
         raise error("another")
 
-    fit = Fit()
+    finder = MicroBatchFinder()
     with pytest.raises(error, match="another"):
-        fit.backward(Tally(2), [torch.arange(2)], fails)
-    assert fit.failures == 0
+        finder.backward_window(Tally(2), [torch.arange(2)], fails)
+    assert finder.failures == 0
 
 
 def test_the_first_micro_batch_must_hold_an_item():
     with pytest.raises(ValueError, match="at least 1 item"):
-        Fit(micro_batch=0)
+        MicroBatchFinder(micro_batch=0)
 
 
 def test_pieces_of_tensors_tuples_lists_and_dicts():
@@ -234,21 +235,23 @@ def test_what_cannot_be_cut_says_so(batch):
 
 
 def test_a_way_to_cut_can_be_given():
-    fit, tally = Fit(), Tally(8)
+    finder, tally = MicroBatchFinder(), Tally(8)
     Full(tally, 2)
 
     def cut(batch, size):
         return [batch[i : i + size] for i in range(0, len(batch), size)]
 
-    fit.backward(tally, [list(range(8))], lambda model, batch: model(torch.tensor(batch)).mean(), len, split=cut)
+    finder.backward_window(
+        tally, [list(range(8))], lambda model, batch: model(torch.tensor(batch)).mean(), len, split=cut
+    )
     assert tally.weight.grad.tolist() == [1 / 8] * 8
-    assert fit.micro_batch == 2
+    assert finder.micro_batch == 2
 
 
 def test_no_tensor_is_kept_between_windows():
-    fit, tally = Fit(), Tally(4)
+    finder, tally = MicroBatchFinder(), Tally(4)
     batch = torch.arange(4)
     there = weakref.ref(batch)
-    fit.backward(tally, [batch], lambda model, batch: model(batch).mean())
+    finder.backward_window(tally, [batch], lambda model, batch: model(batch).mean())
     del batch
     assert there() is None

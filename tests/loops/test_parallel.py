@@ -1,9 +1,12 @@
-"""`train_epoch` and `evaluate` on several ranks equal one process that holds what all ranks hold."""
+"""The loops on several ranks equal one process that holds what all ranks hold; what would not is refused."""
+
+import re
 
 import on_ranks
 import pytest
 import torch
 
+from course_utils import evaluate, train_epoch
 from course_utils.ranks import Ranks
 
 
@@ -62,6 +65,92 @@ def test_fsdp2_equals_one_process(ranks, n, everything):
         compare(ours, reference)
 
 
+@pytest.mark.parametrize("everything", [False, True], ids=["plain", "scaler, clip and schedule"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_hsdp_equals_one_process(groups, n, everything):
+    reference = on_ranks.in_one_process(4, n, "AdamW", everything, equal=True)
+    for ours in groups[4].run(on_ranks.on_this_rank, "HSDP", n, "AdamW", everything, True):
+        compare(ours, reference)
+
+
+@pytest.mark.parametrize(("kind", "equal"), [("DDP", False), ("FSDP2", True), ("HSDP", True)])
+def test_a_loop_of_ones_own_has_the_gradient_of_all_ranks_in_every_window(groups, kind, equal):
+    reference = on_ranks.in_one_process(4, 3, "SGD", False, equal)
+    for losses, seen in groups[4].run(on_ranks.in_a_loop_of_its_own, kind, 3, equal):
+        assert losses == pytest.approx(reference[0], rel=1e-12)
+        assert len(seen) == len(reference[1]) > 1
+        for ours, theirs in zip(seen, reference[1], strict=True):
+            for a, b in zip(ours, theirs, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["SGD", "SparseAdam"])
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_sparse_embedding_is_trained_also_when_a_rank_runs_out(two, n, name):
+    counts = [(3, 2, 1, 4), (2,)]
+    first, second = on_ranks.words_of(counts[0]), on_ranks.words_of(counts[0] + counts[1])[4:]
+    together = [[*first[k : k + n], *second[k : k + n]] for k in range(0, 4, n)]
+    large = [torch.cat(window) for window in together]
+    losses, parameters = on_ranks.embedded(lambda model: model, large, 1, name)
+    for their_losses, theirs in two.run(on_ranks.sparse_on_this_rank, counts, n, name):
+        assert their_losses == pytest.approx(losses, rel=1e-12)
+        for a, b in zip(theirs, parameters, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "saying"),
+    [
+        ("not wrapped", "the process group has 2 ranks and the model is not wrapped"),
+        ("holds a DDP model", "'0' is wrapped in DDP inside another module"),
+        ("FSDP2 on layers only", "'0' is sharded, the whole model is not"),
+        ("FSDP2 with a parameter left out", r"a parameter of shape \(5,\) that is not"),
+        ("FSDP1", "FSDP1 .* is not supported: use fully_shard"),
+        ("DDP with a parameter left out", r"DDP ignores \['0.bias'\]"),
+        ("static graph", "static_graph=True cannot accumulate"),
+    ],
+)
+def test_what_several_ranks_would_train_wrongly_is_refused_before_anything_changes(two, kind, saying):
+    for sentences, unchanged in two.run(on_ranks.refused, kind):
+        assert len(sentences) == 2  # of train_epoch and of backward_window
+        for sentence in sentences:
+            assert re.search(saying, sentence)
+        assert unchanged
+
+
+def test_an_optimizer_with_parameters_outside_the_model_is_refused(two):
+    for sentence in two.run(on_ranks.foreign_parameters_refused):
+        assert "parameters outside the model" in sentence
+
+
+def test_the_finder_of_micro_batches_is_refused(two):
+    for sentence in two.run(on_ranks.finder_refused):
+        assert "MicroBatchFinder works in one process" in sentence
+
+
+def test_a_static_graph_is_trained_without_accumulation(two):
+    reference = on_ranks.in_one_process(2, 1, "SGD", False)
+    for losses, parameters, _ in two.run(on_ranks.trained, "static graph", 1):
+        assert losses == pytest.approx(reference[0], rel=1e-12)
+        for a, b in zip(parameters, reference[2], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_each_rank_trains_a_model_of_its_own_where_the_model_says_so(two):
+    for rank, (losses, parameters, scored) in enumerate(two.run(on_ranks.trained, "a model per rank", 3)):
+        model = on_ranks.new_model()
+        batches = on_ranks.shards(2)[rank]
+        optimizer = on_ranks.optimizer_of("SGD", model.parameters())
+        assert losses == train_epoch(model, batches, on_ranks.masked_mse, optimizer, 3, on_ranks.tokens)
+        assert all(map(torch.equal, parameters, model.parameters()))
+        assert scored == evaluate(model, batches, on_ranks.masked_mse, on_ranks.tokens)
+
+
+def test_one_rank_may_evaluate_a_model_that_is_not_wrapped(two):
+    first, _ = two.run(on_ranks.evaluated_by_one_rank)
+    assert first == evaluate(on_ranks.new_model(), on_ranks.shards(2)[0], on_ranks.masked_mse, on_ranks.tokens)
+
+
 def test_a_compiled_ddp_model_is_known_as_one(two):
     reference = on_ranks.in_one_process(2, 3, "SGD", False)
     for ours in two.run(on_ranks.on_this_rank, "compiled DDP", 3, "SGD", False):
@@ -69,7 +158,7 @@ def test_a_compiled_ddp_model_is_known_as_one(two):
 
 
 @pytest.mark.parametrize(("n", "micro_batches", "updates"), [(8, 16, 2), (8, 13, 2), (1, 5, 5)])
-def test_gradients_travel_once_per_window_and_weights_in_one_small_message(two, n, micro_batches, updates):
+def test_each_window_all_reduces_its_gradients_once_and_its_weights_in_one_small_tensor(two, n, micro_batches, updates):
     for buckets, others in two.run(on_ranks.messages, n, micro_batches):
         assert len(buckets) == updates  # this model is one bucket
         # each window's weights, the same once more to learn that all ranks are done, and the losses of the epoch

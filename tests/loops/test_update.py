@@ -9,12 +9,13 @@ import torch
 from breakages import BREAKAGES
 from torch import nn
 from torch.amp import GradScaler
-from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, ReduceLROnPlateau, SequentialLR
 
 from course_utils import evaluate, mlp, record, train_epoch, windows
 
 LENGTHS = ([5, 1], [2], [9, 3, 1], [1], [4, 4], [7], [0, 0], [2, 8, 1], [1])  # valid tokens of each sequence
-MAX_NORM = 0.3  # the gradients of most windows are longer
+MAX_NORM = 0.3  # the gradients of most windows have a larger norm
+ON_A_SKIPPED_UPDATE = "package: train_epoch steps the scheduler on a skipped update"  # this comparison skips none
 
 
 def masked_mse(model, batch):
@@ -103,16 +104,16 @@ def test_every_scaled_clipped_scheduled_update_is_that_of_the_large_batch(model,
     compare_with_large_batches(model, batches, make, n)
 
 
-@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")  # torch sees one of the breakages, too
+@pytest.mark.filterwarnings("ignore")  # torch and train_epoch see some of the breakages, too
 @pytest.mark.parametrize(
-    "name", [name for name in BREAKAGES if name.startswith("package: ") and "skipped step" not in name]
+    "name", [name for name in BREAKAGES if name.startswith("package: ") and name != ON_A_SKIPPED_UPDATE]
 )
 def test_each_way_to_break_the_loop_is_seen_by_this_comparison(model, batches, name):
     with BREAKAGES[name](), pytest.raises(AssertionError):
         compare_with_large_batches(model, batches, sgd, n=4)
 
 
-def test_the_windows_of_this_comparison_are_long_enough_to_be_clipped(model, batches):
+def test_the_windows_of_this_comparison_are_large_enough_to_be_clipped(model, batches):
     for window in windows(batches, 4):
         model.zero_grad()
         masked_mse(model, joined(window)).backward()
@@ -192,6 +193,7 @@ def with_infinity_in(batches, place):
     return [{**batch, "y": batch["y"] * (math.inf if k == place else 1)} for k, batch in enumerate(batches)]
 
 
+@pytest.mark.filterwarnings("ignore:1 of 3 windows made no update")
 @pytest.mark.parametrize("fused", [False, True])
 def test_an_infinite_micro_batch_costs_its_window_and_nothing_else(model, batches, fused):
     batches = batches[:6]
@@ -202,7 +204,7 @@ def test_an_infinite_micro_batch_costs_its_window_and_nothing_else(model, batche
         model, with_infinity_in(batches, 3), masked_mse, optimizer, 2, tokens, scaler=scaler, scheduler=scheduler
     )
     assert [math.isfinite(loss) for loss in losses] == [True, False, True]
-    assert optimizer.param_groups[0]["lr"] == 0.1 * 0.5**2, "two updates were made, so the schedule ticks twice"
+    assert optimizer.param_groups[0]["lr"] == 0.1 * 0.5**2, "two updates were made, so there are two scheduler steps"
     assert scaler.get_scale() == 2**15
 
     train_epoch(clean, batches[:2] + batches[4:], masked_mse, large := sgd(clean.parameters()), 2, tokens,
@@ -211,10 +213,11 @@ def test_an_infinite_micro_batch_costs_its_window_and_nothing_else(model, batche
         assert torch.allclose(p, q, rtol=0, atol=1e-12)
 
 
-def test_a_schedule_that_ticks_on_a_skipped_step_is_seen(model, batches):
+@pytest.mark.filterwarnings("ignore:1 of 3 windows made no update")
+def test_a_scheduler_step_on_a_skipped_update_is_seen(model, batches):
     with (
-        BREAKAGES["package: train_epoch steps the scheduler on a skipped update"](),
-        pytest.raises(AssertionError, match="the schedule ticks twice"),
+        BREAKAGES[ON_A_SKIPPED_UPDATE](),
+        pytest.raises(AssertionError, match="so there are two scheduler steps"),
     ):
         test_an_infinite_micro_batch_costs_its_window_and_nothing_else(model, batches, fused=False)
 
@@ -284,10 +287,11 @@ def test_a_window_that_holds_nothing_makes_no_update_and_its_schedule_waits(mode
     assert scheduler.get_last_lr() == [0.05]
 
 
-@pytest.mark.parametrize("run", [evaluate, lambda *loop, **weight: train_epoch(*loop, None, **weight)])
-def test_a_weight_that_is_always_0_is_an_error(model, batches, run):
+def test_a_weight_that_is_always_0_is_an_error(model, batches):
     with pytest.raises(ValueError, match=r"weight\(batch\) 0 for every micro-batch"):
-        run(model, batches, masked_mse, weight=lambda batch: 0)
+        evaluate(model, batches, masked_mse, weight=lambda batch: 0)
+    with pytest.raises(ValueError, match=r"weight\(batch\) 0 for every micro-batch"):
+        train_epoch(model, batches, masked_mse, sgd(model.parameters()), weight=lambda batch: 0)
 
 
 # Clipping
@@ -315,6 +319,9 @@ def test_clipping_is_over_the_parameters_of_the_optimizer_together(model, batche
         ({"autocast": True}, TypeError, r"got True \(bool\)"),
         ({"scaler": True}, TypeError, r"scaler must be a GradScaler, got True \(bool\)"),
         ({"scaler": 1024.0}, TypeError, r"got 1024.0 \(float\)"),
+        ({"max_norm": True}, TypeError, r"max_norm must be a number, got True \(bool\)"),
+        ({"max_norm": "1"}, TypeError, r"got '1' \(str\)"),
+        ({"scheduler": "cosine"}, TypeError, r"scheduler must be an LRScheduler, got 'cosine' \(str\)"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_an_error_before_anything_changes(model, batches, options, error, saying):
@@ -331,6 +338,84 @@ def test_a_schedule_that_needs_a_metric_is_an_error_that_says_what_to_do(model, 
     optimizer = sgd(model.parameters())
     with pytest.raises(TypeError, match=r"ReduceLROnPlateau needs a metric .* step\(metric\) after evaluate"):
         train_epoch(model, batches, masked_mse, optimizer, weight=tokens, scheduler=ReduceLROnPlateau(optimizer))
+
+
+def unchanged_after(model, batches, optimizer, error, saying, **options):
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 7.0)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(error, match=saying):
+        train_epoch(model, batches, masked_mse, optimizer, n=2, weight=tokens, **options)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all((p.grad == 7).all() for p in model.parameters())
+
+
+def test_a_scheduler_of_another_optimizer_is_an_error(model, batches):
+    other = ExponentialLR(sgd(model.parameters()), 0.5)
+    unchanged_after(
+        model, batches, sgd(model.parameters()), ValueError, "belongs to another optimizer", scheduler=other
+    )
+    assert other.get_last_lr() == [0.1]
+
+
+def test_chained_and_sequential_schedulers_belong_to_their_optimizer(model, batches):
+    optimizer = sgd(model.parameters())
+    parts = [ExponentialLR(optimizer, 0.5), ExponentialLR(optimizer, 0.1)]
+    train_epoch(model, batches, masked_mse, optimizer, 3, tokens, scheduler=ChainedScheduler(parts))
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.05**3)
+    in_turn = SequentialLR(optimizer, parts, milestones=[2])
+    train_epoch(model, batches, masked_mse, optimizer, 3, tokens, scheduler=in_turn)
+    assert in_turn.last_epoch == 3
+
+
+def test_an_optimizer_of_another_model_is_an_error(model, batches):
+    optimizer = sgd(mlp(3, 5, 2).parameters())
+    unchanged_after(model, batches, optimizer, ValueError, "none of the optimizer's parameters belongs to the model")
+
+
+@pytest.mark.parametrize("optimizer", [lambda p: torch.optim.LBFGS(p), lambda p: None, lambda p: "SGD"])
+def test_an_optimizer_that_cannot_step_alone_is_an_error(model, batches, optimizer):
+    unchanged_after(model, batches, optimizer(model.parameters()), TypeError, "steps without a closure")
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_window_whose_loss_reaches_no_parameter_of_the_optimizer_is_an_error_after_which_all_can_be_used(
+    model, batches, scaled
+):
+    optimizer, scaler = sgd(model[2].parameters()), GradScaler("cpu") if scaled else None
+    with pytest.raises(ValueError, match="reached no parameter of the optimizer"):
+        train_epoch(
+            model, batches, lambda model, batch: model[0](batch["x"]).mean(), optimizer, 2, tokens, scaler=scaler
+        )
+    assert len(train_epoch(model, batches, masked_mse, optimizer, 2, tokens, scaler=scaler)) == 5
+
+
+# Gradients of parameters that the optimizer does not own
+
+
+def test_gradients_that_the_optimizer_does_not_own_are_zeroed_with_the_others(model, batches):
+    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+    norms = []
+    optimizer.register_step_pre_hook(lambda *_: norms.append(model[0].weight.grad.norm().item()))
+    expected = []
+    for _ in range(2):
+        for window in windows(batches, 4):
+            (gradient,) = torch.autograd.grad(masked_mse(model, joined(window)), [model[0].weight])
+            expected.append(gradient.norm().item())
+            train_epoch(model, window, masked_mse, optimizer, 4, tokens)
+    assert norms == pytest.approx(expected, rel=1e-12)
+    assert [p.grad for p in model.parameters()] == [None] * 4
+
+
+def test_gradients_outside_of_model_and_optimizer_are_left_to_their_owner(batches):
+    """A generator is trained through a discriminator: the gradients of the latter are not this loop's to zero."""
+    torch.set_default_dtype(torch.float64)
+    generator, discriminator = mlp(3, 5, 2), mlp(2, 1)
+    train_epoch(
+        generator, batches, lambda model, batch: discriminator(model(batch["x"])).mean(), sgd(generator.parameters())
+    )
+    assert all(p.grad is not None for p in discriminator.parameters())
+    assert all(p.grad is None for p in generator.parameters())
 
 
 def test_any_context_can_be_the_autocast(model, batches):

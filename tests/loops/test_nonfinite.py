@@ -1,0 +1,172 @@
+"""A gradient with an infinity or a NaN makes no update and no scheduler step, wherever it comes from."""
+
+import functools
+import math
+
+import on_ranks
+import pytest
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_utils import mlp, train_epoch
+from course_utils.ranks import Ranks
+
+N = 3
+POISONS = [math.inf, math.nan, "gradient only"]
+every_loop = pytest.mark.parametrize("scaler", ["none", "disabled", "enabled"])
+every_step = pytest.mark.parametrize("fused", [False, True], ids=["unfused", "fused"])
+every_poison = pytest.mark.parametrize("poison", POISONS)
+
+
+@pytest.fixture(scope="module")
+def groups():
+    with Ranks(2, timeout=60) as two, Ranks(4, timeout=60) as four:
+        yield {2: two, 4: four}
+
+
+@pytest.fixture(autouse=True)
+def in_float64():
+    torch.set_default_dtype(torch.float64)
+
+
+@functools.cache
+def without_window(world, skipped, equal=False):
+    """One process trained on large batches, one of them left out, and the loss of that one in between."""
+    batches = list(on_ranks.large_batches(world, N, equal))
+    left = batches[:skipped] + batches[skipped + 1 :]
+    losses, weights, lr, _ = on_ranks.train_poisoned(on_ranks.new_model(), left, 1, "none", False)
+    return losses, weights, lr, len(batches)
+
+
+def compare(ours, world, position, poison, equal=False):
+    losses, weights, lr, warned = ours
+    skipped = position // N
+    their_losses, their_weights, their_lr, number = without_window(world, skipped, equal)
+    assert warned == [f"1 of {number} windows made no update: their gradients held an infinity or a NaN"]
+    assert math.isfinite(losses.pop(skipped)) == (poison == "gradient only")
+    assert losses == pytest.approx(their_losses, rel=1e-12)
+    assert lr == their_lr == 0.1 * 0.5 ** (number - 1)
+    for one, other in zip(weights, their_weights, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def tokens_at(world, rank, position):
+    return on_ranks.tokens(on_ranks.shards(world)[rank][position])
+
+
+@every_loop
+@every_step
+@every_poison
+def test_in_one_process_at_every_position(scaler, fused, poison):
+    batches = on_ranks.shards(1)[0]
+    tried = 0
+    for position, batch in enumerate(batches):
+        if on_ranks.tokens(batch):
+            with_poison = [*batches[:position], on_ranks.poisoned(batch, poison), *batches[position + 1 :]]
+            ours = on_ranks.train_poisoned(on_ranks.new_model(), with_poison, N, scaler, fused)
+            compare(ours, 1, position, poison)
+            tried += 1
+    assert tried == 7
+
+
+@every_loop
+@every_step
+@every_poison
+def test_on_two_ranks_at_every_position_of_each_also_where_a_rank_has_run_out(groups, scaler, fused, poison):
+    for results in groups[2].run(on_ranks.poisoned_at, "DDP", N, scaler, fused, poison):
+        for (rank, position), ours in results.items():
+            if tokens_at(2, rank, position):
+                compare(ours, 2, position, poison)
+            else:
+                assert ours[3] == []
+
+
+@pytest.mark.parametrize(("kind", "world"), [("FSDP2", 2), ("HSDP", 4)])
+@pytest.mark.parametrize("scaler", ["none", "enabled"])
+@pytest.mark.parametrize("poison", [math.inf, "gradient only"])
+def test_shards_agree_although_only_some_of_them_hold_a_nan(groups, kind, world, scaler, poison):
+    positions = [(0, 0), (world - 1, 5), (world - 1, 6)]  # in each window, the last of one micro-batch
+    for results in groups[world].run(on_ranks.poisoned_at, kind, N, scaler, False, poison, positions):
+        assert list(results) == positions
+        for (_, position), ours in results.items():
+            compare(ours, world, position, poison, equal=True)
+
+
+@every_step
+def test_an_overflow_in_the_first_window_leaves_no_optimizer_state_behind(fused):
+    """torch allocates the momentum of a fused step, and its kernel returns without writing it (LibreYOLO#771)."""
+    model = mlp(3, 5, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
+    batch = on_ranks.poisoned(on_ranks.shards(1)[0][0], math.inf)
+    with pytest.warns(RuntimeWarning, match="1 of 1 windows made no update"):
+        train_epoch(model, [batch], on_ranks.masked_mse, optimizer, 1, on_ranks.tokens, scaler=GradScaler("cpu"))
+    assert not optimizer.state
+
+
+def test_the_scale_falls_after_an_overflow_and_the_step_is_not_even_called():
+    model, scaler, steps = mlp(3, 5, 2), GradScaler("cpu", init_scale=1024.0), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    optimizer.register_step_pre_hook(lambda *_: steps.append(1))
+    batches = [on_ranks.shards(1)[0][0]] * 3
+    batches[1] = on_ranks.poisoned(batches[1], math.inf)
+    with pytest.warns(RuntimeWarning, match="1 of 3 windows"):
+        train_epoch(model, batches, on_ranks.masked_mse, optimizer, 1, on_ranks.tokens, scaler=scaler)
+    assert scaler.get_scale() == 512.0
+    assert len(steps) == 2
+
+
+def test_only_gradients_of_the_optimizer_count():
+    model = mlp(3, 5, 2)
+    model[0].weight.register_hook(lambda gradient: gradient * math.nan)
+    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+    before = model[2].weight.detach().clone()
+    train_epoch(model, on_ranks.shards(1)[0], on_ranks.masked_mse, optimizer, 2, on_ranks.tokens)
+    assert model[2].weight.isfinite().all()
+    assert not torch.equal(model[2].weight, before)
+
+
+def test_a_gradient_whose_squares_overflow_is_finite():
+    model, steps = nn.Linear(1, 1, bias=False, dtype=torch.float32), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.register_step_pre_hook(lambda *_: steps.append(model.weight.grad.item()))
+    train_epoch(model, [torch.full((1, 1), 1e30, dtype=torch.float32)], lambda model, x: model(x).mean(), optimizer)
+    assert steps == [pytest.approx(1e30)]
+
+
+class Synchronisations(TorchDispatchMode):
+    """Counts what would make the host wait for a GPU: reading numbers of tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **kwargs or {})
+
+
+class Lists(TorchFunctionMode):
+    def __init__(self, counter):
+        super().__init__()
+        self.counter = counter
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.counter.count += function is torch.Tensor.tolist
+        return function(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("scaler", [None, GradScaler("cpu")], ids=["no scaler", "scaler"])
+@pytest.mark.parametrize(("weight", "each"), [(lambda batch: 4, 1), (on_ranks.tokens, 2)], ids=["numbers", "tensors"])
+@every_step
+def test_the_host_waits_once_per_window_and_once_more_where_weights_are_tensors(scaler, weight, each, fused):
+    model, seen = mlp(3, 5, 2), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+    optimizer.register_step_pre_hook(lambda *_: seen.append(counter.count))
+    batches = [batch for batch in on_ranks.shards(1, equal=True)[0][:4] for _ in range(4)]
+    with Synchronisations() as counter, Lists(counter):
+        losses = train_epoch(model, batches, on_ranks.masked_mse, optimizer, 4, weight, scaler=scaler, max_norm=0.3)
+    assert seen == [each, 2 * each, 3 * each, 4 * each]
+    assert counter.count == 4 * each + len(losses)  # the log is read at the end
