@@ -6,7 +6,6 @@ false: `breakage` names an entry of tests/breakages.py, or `new` replaces `old` 
 
 import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 
 from course_utils import data
 from course_utils.publish import PublishError
@@ -76,7 +75,11 @@ def read_facts() -> dict[str, Fact]:
     if not paths:
         raise PublishError(f"there are no facts in {data.folder() / 'facts'}")
     for path in paths:
-        for name, table in _tables(path).items():
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as problem:
+            raise PublishError(f"{path} cannot be read as TOML: {problem}") from problem
+        for name, table in tables.items():
             if name in found:
                 raise PublishError(f"{path}: {name}: the id is taken by a fact of {found[name].notebook}")
             try:
@@ -84,13 +87,6 @@ def read_facts() -> dict[str, Fact]:
             except (AttributeError, TypeError, ValueError) as problem:
                 raise PublishError(f"{path}: {name}: {problem}") from problem
     return found
-
-
-def _tables(path: Path) -> dict[str, dict]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise PublishError(f"{path} cannot be read as TOML: {problem}") from problem
 
 
 def _fact(name: str, notebook: str, table: dict) -> Fact:
