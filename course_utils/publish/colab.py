@@ -64,13 +64,15 @@ def edition(notebook: Notebook, repository: str = "") -> NotebookNode:
         notebook: The notebook of the course; it stays as it is.
         repository: `owner/name` on GitHub, or empty if none hosts the editions.
     """
+
+    def link(said: str, name: str) -> str:
+        return f"[{said}]({_address(name, repository)})" if repository else said
+
     made = copy.deepcopy(notebook.node)
     made.cells = [cell for cell in made.cells if "instructor" not in tags(cell)]
     for cell in made.cells:
         if cell.cell_type == "markdown":
-            cell.source = relinked(
-                cell.source, lambda said, name: f"[{said}]({_address(name, repository)})" if repository else said
-            )
+            cell.source = relinked(cell.source, link)
         else:
             _without_outputs(cell)
     if repository:

@@ -54,10 +54,9 @@ class Fact:
     falsifier: Breakage | Edit | None
 
     def __post_init__(self):
-        if self.verdict not in VERDICTS:
-            raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
-        if self.basis not in BASES:
-            raise ValueError(f"basis must be one of {', '.join(BASES)}, got {self.basis!r}")
+        for what, value, known in (("verdict", self.verdict, VERDICTS), ("basis", self.basis, BASES)):
+            if value not in known:
+                raise ValueError(f"{what} must be one of {', '.join(known)}, got {value!r}")
         if self.basis != "executed" and "measured" in self.statement.lower():
             raise ValueError(f'only an executed fact may say "measured", and this one is {self.basis}')
         if self.basis == "executed" and self.falsifier is None:

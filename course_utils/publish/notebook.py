@@ -20,9 +20,6 @@ _TITLE = re.compile(r"# (?P<title>.+)\n\n\*\*(?P<minutes>\d+) minutes.*\*\*\n\n\
 class Notebook:
     """A notebook of the course.
 
-    Args:
-        path: Its file.
-
     Raises:
         PublishError: If it cannot be read, or its first cell does not hold title, minutes and question.
 
@@ -85,12 +82,12 @@ class Notebook:
 
     @property
     def predictions(self) -> list[dict]:
-        """Each prediction's `question` and `options`."""
+        """Each with its `question` and `options`."""
         return self.displays("prediction")
 
     @property
     def exercises(self) -> list[str]:
-        """The names of its exercises, in order."""
+        """Their names, in order."""
         return list(dict.fromkeys(verdict["exercise"] for verdict in self.displays("verdict")))
 
     @property

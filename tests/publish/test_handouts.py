@@ -571,6 +571,15 @@ def test_options_choose_what_is_built(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["learner"]
 
 
+def test_links_lead_to_the_handouts_that_are_built_too_and_to_no_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(press, "pdf", lambda text, *_: text.encode())
+    start, _ = build(tmp_path, ("learner",), names=("00_start", "02_zeroing"))
+    text = start.read_text(encoding="utf-8")
+    assert "[02_zeroing](02_zeroing.pdf)" in text
+    assert "*09_capstone*" in text
+    assert set(re.findall(r"\]\((\w+\.(?:pdf|ipynb))", text)) == {"02_zeroing.pdf"}
+
+
 def test_errors_of_pandoc_and_typst_are_passed_on(monkeypatch):
     with pytest.raises(PublishError, match="A title: Typst says: unknown variable: no"):
         press.pdf("```{=typst}\n#no\n```", {}, "A title", "", "a4")

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from course_utils.publish.handouts import cheatsheet, editions, plans, press
 from course_utils.publish.handouts.parts import Handout, take_apart
-from course_utils.publish.notebook import Notebook, chosen, read_notebooks
+from course_utils.publish.notebook import Notebook, chosen, read_notebooks, relinked
 from course_utils.publish.output import all_or_nothing
 
 __all__ = ["EDITIONS", "build"]
@@ -67,5 +67,5 @@ def _jobs(notebooks: dict[str, Notebook], wanted: Sequence[str], names: list[str
 
 def _handout(handout: Handout, edition: str, names: list[str], paper: str) -> bytes:
     text, figures = editions.markdown(handout, edition)
-    text = editions.link_siblings(text, names)
+    text = relinked(text, lambda said, name: f"[{said}]({name}.pdf)" if name in names else f"*{said}*")
     return press.pdf(text, figures, handout.notebook.title, editions.EDITIONS[edition], paper)
