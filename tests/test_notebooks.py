@@ -5,15 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
+from course import FACTS, NOTEBOOKS
 from execute import WIDGET
 
-from course_utils.publish.facts import read_facts
-from course_utils.publish.notebook import as_course, claims, is_folded, read_notebooks, section_of, tags
+from course_utils.publish.notebook import as_course, claims, is_folded, section_of, tags
 
 ROOT = Path(__file__).parent.parent
-NOTEBOOKS = read_notebooks()
 LESSONS = {name: notebook for name, notebook in NOTEBOOKS.items() if name != "00_start"}
-FACTS = read_facts()
 HEADINGS = ["Why", "Predict", "Step 1", "See it", "Myth", "Your turn", "Metrics to watch", "Recall", "Takeaways"]
 LEDGER = {"A": 86, "B": 83, "C": 25, "D": 25, "G": 33, "X": 18}  # how many claims each common source makes
 

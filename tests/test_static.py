@@ -5,12 +5,11 @@ import re
 from html import unescape
 
 import pytest
-
-from course_utils.publish.notebook import read_notebooks
+from course import NOTEBOOKS
 
 nbconvert = pytest.importorskip("nbconvert", reason="nbconvert comes with JupyterLab")
 
-NOTEBOOKS = read_notebooks()
+EXPORTER = nbconvert.HTMLExporter(template_name="basic", exclude_input=True)  # its templates are compiled once
 
 
 def squeezed(text: str) -> str:
@@ -20,7 +19,7 @@ def squeezed(text: str) -> str:
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
 def test_converted_to_html_it_shows_all_that_it_asks_and_draws(notebook):
-    page, _ = nbconvert.HTMLExporter(template_name="basic", exclude_input=True).from_notebook_node(notebook.node)
+    page, _ = EXPORTER.from_notebook_node(notebook.node)
     page = re.sub(r"\s+", " ", page)
     text = squeezed(page)
     outputs = [output for cell in notebook.code for output in cell.outputs]

@@ -14,7 +14,6 @@ import io
 import json
 import re
 import sys
-import textwrap
 import tomllib
 import zipfile
 from collections.abc import Sequence
@@ -59,25 +58,27 @@ if not any(_folder in _place for _place in sys.path):
 
 
 def edition(notebook: Notebook, repository: str = "") -> NotebookNode:
-    """The edition of a notebook.
+    """A notebook that needs no other file.
 
     Args:
-        notebook: One of the course; it stays as it is.
+        notebook: The notebook of the course; it stays as it is.
         repository: `owner/name` on GitHub, or empty if none hosts the editions.
-
-    Returns:
-        A notebook that needs no other file.
     """
+
+    def link(said: str, name: str) -> str:
+        return f"[{said}]({_address(name, repository)})" if repository else said
+
     made = copy.deepcopy(notebook.node)
     made.cells = [cell for cell in made.cells if "instructor" not in tags(cell)]
     for cell in made.cells:
         if cell.cell_type == "markdown":
-            cell.source = _with_links(cell.source, repository)
+            cell.source = relinked(cell.source, link)
         else:
             _without_outputs(cell)
     if repository:
         title, rest = made.cells[0].source.split("\n", 1)
-        made.cells[0].source = f"{title}\n\n{badge(notebook.name, repository)}\n{rest}"
+        badge = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
+        made.cells[0].source = f"{title}\n\n{badge}({_address(notebook.name, repository)})\n{rest}"
     code = "\n".join(cell.source for cell in made.cells if cell.cell_type == "code")
     first = next(place for place, cell in enumerate(made.cells) if cell.cell_type == "code")
     made.cells.insert(first, _packed(_archive([name for name, used in NEEDED.items() if re.search(used, code)])))
@@ -85,26 +86,8 @@ def edition(notebook: Notebook, repository: str = "") -> NotebookNode:
     return made
 
 
-def badge(name: str, repository: str) -> str:
-    """An image that opens an edition in Colab, in Markdown.
-
-    Example:
-        >>> badge("02_zeroing", "somebody/course").split("](")[-1]
-        'https://colab.research.google.com/github/somebody/course/blob/colab/02_zeroing.ipynb)'
-    """
-    picture = "https://colab.research.google.com/assets/colab-badge.svg"
-    return f"[![Open in Colab]({picture})]({_address(name, repository)})"
-
-
 def hosted(pyproject: Path) -> str:
-    """The repository that hosts the editions, from `[tool.course]` in pyproject.toml; empty if none is named.
-
-    Args:
-        pyproject: The file.
-
-    Raises:
-        PublishError: If it cannot be read, or does not say `owner/name`.
-    """
+    """The repository that hosts the editions, from `[tool.course]` in pyproject.toml; empty if none is named."""
     try:
         settings = tomllib.loads(pyproject.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
@@ -116,15 +99,12 @@ def hosted(pyproject: Path) -> str:
 
 
 def build(out: Path, names: Sequence[str] = (), repository: str = "") -> list[Path]:
-    """Writes editions into a folder; either all of them are written or none.
+    """Writes editions into a folder, all or none, and returns the files.
 
     Args:
         out: The folder.
         names: Of notebooks, such as "02_zeroing"; all by default.
         repository: `owner/name` on GitHub, or empty if none hosts the editions.
-
-    Returns:
-        The files that were written.
 
     Raises:
         PublishError: If there is no notebook of a name, or a file cannot be written.
@@ -145,11 +125,6 @@ def _without_outputs(cell: NotebookNode) -> None:
         cell.metadata["cellView"] = "form"
         kind = "The solution" if "solution" in tags(cell) else "Run this cell"
         cell.source = f"# @title {kind}\n{cell.source}"
-
-
-def _with_links(text: str, repository: str) -> str:
-    """Links to other notebooks lead to their editions, or are plain text where no repository hosts them."""
-    return relinked(text, lambda said, name: f"[{said}]({_address(name, repository)})" if repository else said)
 
 
 def _address(name: str, repository: str) -> str:
@@ -179,7 +154,8 @@ def _archive(needed: Sequence[str]) -> bytes:
 def _packed(archive: bytes) -> NotebookNode:
     """The folded cell that unpacks an archive into a folder that is named by its checksum."""
     name = f"course-{hashlib.sha256(archive).hexdigest()[:12]}-"
-    packed = "\n".join(textwrap.wrap(base64.b64encode(archive).decode(), 120))
+    code = base64.b64encode(archive).decode()
+    packed = "\n".join(code[start : start + 120] for start in range(0, len(code), 120))
     metadata = {"cellView": "form", "jupyter": {"source_hidden": True}}
     source = UNPACK.format(folder=name, packed=packed)
     return nbformat.v4.new_code_cell(source, id="packed", metadata=metadata)

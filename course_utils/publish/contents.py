@@ -25,16 +25,13 @@ def outdated() -> dict[Path, str]:
         PublishError: If a notebook cannot be read, or one of the two tables has lost its place.
     """
     notebooks = read_notebooks()
-    readme, start = folder().parent / "README.md", folder() / "00_start.ipynb"
-    here, others = notebooks["00_start"], [book for name, book in notebooks.items() if name != "00_start"]
-    cell = next((cell for cell in here.cells if BEGIN in cell.source), here.cells[0])
-    cell.source = _with_table(cell.source, _table(others, "[{0}]({0}.ipynb)"), start)
-    now = {
-        readme: _with_table(
-            readme.read_text(encoding="utf-8"), _table(notebooks.values(), "[`{0}`](notebooks/{0}.ipynb)"), readme
-        ),
-        start: nbformat.writes(here.node) + "\n",
-    }
+    readme = folder().parent / "README.md"
+    table = _table(notebooks.values(), "[`{0}`](notebooks/{0}.ipynb)")
+    now = {readme: _with_table(readme.read_text(encoding="utf-8"), table, readme)}
+    start = notebooks.pop("00_start")
+    cell = next((cell for cell in start.cells if BEGIN in cell.source), start.cells[0])
+    cell.source = _with_table(cell.source, _table(notebooks.values(), "[{0}]({0}.ipynb)"), start.path)
+    now[start.path] = nbformat.writes(start.node) + "\n"
     return {path: text for path, text in now.items() if path.read_text(encoding="utf-8") != text}
 
 

@@ -6,7 +6,6 @@ false: `breakage` names an entry of tests/breakages.py, or `new` replaces `old` 
 
 import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 
 from course_utils import data
 from course_utils.publish import PublishError
@@ -55,10 +54,9 @@ class Fact:
     falsifier: Breakage | Edit | None
 
     def __post_init__(self):
-        if self.verdict not in VERDICTS:
-            raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
-        if self.basis not in BASES:
-            raise ValueError(f"basis must be one of {', '.join(BASES)}, got {self.basis!r}")
+        for what, value, known in (("verdict", self.verdict, VERDICTS), ("basis", self.basis, BASES)):
+            if value not in known:
+                raise ValueError(f"{what} must be one of {', '.join(known)}, got {value!r}")
         if self.basis != "executed" and "measured" in self.statement.lower():
             raise ValueError(f'only an executed fact may say "measured", and this one is {self.basis}')
         if self.basis == "executed" and self.falsifier is None:
@@ -76,7 +74,11 @@ def read_facts() -> dict[str, Fact]:
     if not paths:
         raise PublishError(f"there are no facts in {data.folder() / 'facts'}")
     for path in paths:
-        for name, table in _tables(path).items():
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as problem:
+            raise PublishError(f"{path} cannot be read as TOML: {problem}") from problem
+        for name, table in tables.items():
             if name in found:
                 raise PublishError(f"{path}: {name}: the id is taken by a fact of {found[name].notebook}")
             try:
@@ -84,13 +86,6 @@ def read_facts() -> dict[str, Fact]:
             except (AttributeError, TypeError, ValueError) as problem:
                 raise PublishError(f"{path}: {name}: {problem}") from problem
     return found
-
-
-def _tables(path: Path) -> dict[str, dict]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise PublishError(f"{path} cannot be read as TOML: {problem}") from problem
 
 
 def _fact(name: str, notebook: str, table: dict) -> Fact:

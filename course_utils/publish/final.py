@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 
 from course_utils import data
 from course_utils.practice.display import ASK, RIGHT, WRONG, as_static, box, folded, show_widget
@@ -47,23 +48,19 @@ def final_test(seed: int = 1) -> None:
     from ipywidgets import HTML, Button, Checkbox, Layout, RadioButtons, VBox
 
     questions = draw(seed)
-    rows, marks, answers = [], [], []
+    rows = []  # a question, what is chosen, and how it is marked
     for number, question in enumerate(questions, 1):
         asked = f"{number}. {question.text}"
-        mark = HTML()
         if question.true is None:
-            answer = Checkbox(description="I knew it", indent=False)
-            rows += [HTML(folded(asked, question.answer)), answer, mark]
+            rows.append((HTML(folded(asked, question.answer)), Checkbox(description="I knew it", indent=False), HTML()))
         else:
-            answer = RadioButtons(options=[TRUE, NOT], value=None, layout=Layout(width="auto"))
-            rows += [HTML(box(ASK, escape(asked))), answer, mark]
-        answers.append(answer)
-        marks.append(mark)
+            choice = RadioButtons(options=[TRUE, NOT], value=None, layout=Layout(width="auto"))
+            rows.append((HTML(box(ASK, escape(asked))), choice, HTML()))
     button, total = Button(description="Score"), HTML()
 
     def score(_) -> None:
-        right = [is_right(question, answer.value) for question, answer in zip(questions, answers, strict=True)]
-        for question, mark, was_right in zip(questions, marks, right, strict=True):
+        right = [is_right(question, choice.value) for question, (_, choice, _) in zip(questions, rows, strict=True)]
+        for question, (_, _, mark), was_right in zip(questions, rows, right, strict=True):
             if question.true is not None:
                 mark.value = box(RIGHT if was_right else WRONG, escape(question.answer))
         total.value = box(ASK, f"{sum(right)} of {len(right)} right.")
@@ -71,7 +68,7 @@ def final_test(seed: int = 1) -> None:
     button.on_click(score)
     html = "".join(folded(f"{number}. {q.text}", q.answer) for number, q in enumerate(questions, 1))
     static = as_static(html, as_text(questions, seed), {"kind": "final-test"})
-    show_widget(VBox([*rows, button, total]), static)
+    show_widget(VBox([*chain(*rows), button, total]), static)
 
 
 def is_right(question: Question, value: str | bool | None) -> bool:
@@ -86,29 +83,21 @@ def is_right(question: Question, value: str | bool | None) -> bool:
 
 
 def draw(seed: int) -> list[Question]:
-    """The questions of one test, in a random order.
-
-    Args:
-        seed: Any whole number.
-
-    Returns:
-        One question from each notebook and, up to `NUMBER`, a second one from some, of the other kind.
-    """
+    """One question from each notebook and, up to `NUMBER`, a second one from some, of the other kind; shuffled."""
     statements, cards = _statements(), _cards()
     notebooks = sorted(cards)
     extra = max(0, NUMBER - len(notebooks))
     second = {notebooks[(seed * extra + k) % len(notebooks)] for k in range(extra)}
-    questions = []
+    turns = {}  # a question of each kind that a notebook has
     for place, name in enumerate(notebooks):
-        kinds = [statements.get(name, []), cards[name]]
+        kinds = [kind for kind in (statements.get(name), cards[name]) if kind]
+        turns[name] = [_turn(kind, seed // 2, name) for kind in kinds]
         if (seed + place) % 2:
-            kinds.reverse()
-        kinds = [kind for kind in kinds if kind]
-        questions += [_turn(kind, seed // 2, name) for kind in kinds[: 2 if name in second else 1]]
+            turns[name].reverse()
+    questions = [question for name in notebooks for question in turns[name][: 2 if name in second else 1]]
     for name in notebooks:  # instead of those of `second` that have one kind only
-        if len(questions) < NUMBER and name not in second and statements.get(name) and cards[name]:
-            kind = cards[name] if (seed + notebooks.index(name)) % 2 == 0 else statements[name]
-            questions.append(_turn(kind, seed // 2, name))
+        if len(questions) < NUMBER and name not in second:
+            questions += turns[name][1:]
     random.Random(seed).shuffle(questions)
     return questions
 
@@ -140,11 +129,7 @@ def _cards() -> dict[str, list[Question]]:
 
 
 def read_cards() -> dict[str, list[tuple[str, str]]]:
-    """The cards of every notebook.
-
-    Raises:
-        PublishError: If there are no notebooks.
-    """
+    """The questions and answers of each notebook's cards."""
     return {name: notebook.cards for name, notebook in read_notebooks().items()}
 
 

@@ -20,9 +20,6 @@ _TITLE = re.compile(r"# (?P<title>.+)\n\n\*\*(?P<minutes>\d+) minutes.*\*\*\n\n\
 class Notebook:
     """A notebook of the course.
 
-    Args:
-        path: Its file.
-
     Raises:
         PublishError: If it cannot be read, or its first cell does not hold title, minutes and question.
 
@@ -66,14 +63,11 @@ class Notebook:
         """The headings of its sections, without the questions that follow a dot: "Step 1", "See it"."""
         return [section_of(heading) for heading in re.findall(r"^## (.+)$", self.prose, flags=re.M)]
 
-    @cached_property
+    @property
     def instructor(self) -> str:
         """What the instructor's cell says, unfolded."""
-        cells = [cell.source for cell in self.cells if "instructor" in tags(cell)]
-        return "\n\n".join(
-            re.sub(r"<details>\s*<summary>.*?</summary>(.*?)</details>", r"\1", cell, flags=re.S).strip()
-            for cell in cells
-        )
+        folded = "\n\n".join(cell.source for cell in self.cells if "instructor" in tags(cell))
+        return re.sub(r"<details>\s*<summary>.*?</summary>(.*?)</details>", r"\1", folded, flags=re.S).strip()
 
     @cached_property
     def sections(self) -> dict[str, int]:
@@ -88,12 +82,12 @@ class Notebook:
 
     @property
     def predictions(self) -> list[dict]:
-        """Each prediction's `question` and `options`."""
+        """Each with its `question` and `options`."""
         return self.displays("prediction")
 
     @property
     def exercises(self) -> list[str]:
-        """The names of its exercises, in order."""
+        """Their names, in order."""
         return list(dict.fromkeys(verdict["exercise"] for verdict in self.displays("verdict")))
 
     @property
@@ -109,11 +103,7 @@ def folder() -> Path:
 
 
 def read_notebooks() -> dict[str, Notebook]:
-    """All notebooks by name, in the order of the course.
-
-    Raises:
-        PublishError: If there is none, or one cannot be read.
-    """
+    """All notebooks by name, in the order of the course; `PublishError` if there is none, or one cannot be read."""
     found = {path.stem: Notebook(path) for path in sorted(folder().glob("*.ipynb"))}
     if not found:
         raise PublishError(f"there are no notebooks in {folder()}; run this in the folder of the course")
@@ -121,11 +111,7 @@ def read_notebooks() -> dict[str, Notebook]:
 
 
 def chosen(notebooks: dict[str, Notebook], names: list[str]) -> list[str]:
-    """The names, each once, or those of all notebooks.
-
-    Raises:
-        PublishError: If there is no notebook of a name.
-    """
+    """The names, each once, or those of all notebooks; an unknown one raises `PublishError`."""
     for name in names:
         if name not in notebooks:
             raise PublishError(f"there is no notebook {name!r}, only {', '.join(notebooks)}")
@@ -133,7 +119,6 @@ def chosen(notebooks: dict[str, Notebook], names: list[str]) -> list[str]:
 
 
 def tags(cell: NotebookNode) -> list[str]:
-    """The tags of a cell."""
     return cell.metadata.get("tags", [])
 
 
@@ -158,21 +143,12 @@ def text_of(output: NotebookNode) -> str:
 
 
 def section_of(heading: str) -> str:
-    """The section that a heading opens.
-
-    Example:
-        >>> section_of("Step 1 · What does `step()` do?"), section_of("Your turn")
-        ('Step 1', 'Your turn')
-    """
+    """The section that a heading opens: "Step 1" of "Step 1 · What does `step()` do?"."""
     return heading.split(" · ")[0]
 
 
 def relinked(text: str, link: Callable[[str, str], str]) -> str:
-    """Markdown with its links to notebooks replaced.
-
-    Args:
-        text: Markdown.
-        link: Takes the text of a link and the name of a notebook, and gives the Markdown to write instead.
+    """Markdown with its links to notebooks replaced by `link(text, name of the notebook)`.
 
     Example:
         >>> relinked("See [02](02_zeroing.ipynb#step-1).", lambda text, name: f"{text} in {name}")

@@ -1,7 +1,7 @@
 """Files that are written all together or not at all."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -11,11 +11,7 @@ from course_utils.publish import PublishError
 
 @contextmanager
 def all_or_nothing(out: Path) -> Iterator[Path]:
-    """A folder to write in, whose files are moved into `out` at the end; after an error nothing of it is left.
-
-    Raises:
-        PublishError: If a file cannot be written.
-    """
+    """A folder to write in, whose files are moved into `out` at the end; after an error nothing of it is left."""
     created = [folder for folder in (out, *out.parents) if not folder.exists()]
     folder = None
     try:
@@ -35,20 +31,16 @@ def all_or_nothing(out: Path) -> Iterator[Path]:
 
 def _move(folder: Path, out: Path) -> None:
     """Moves all files. Where one cannot be moved, those that were replaced come back."""
-    moves = [(path, out / path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
+    sources = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     kept = Path(mkdtemp(prefix="replaced-", dir=folder))
-    done: list[tuple[Path, Path | None]] = []
-    try:
-        for number, (source, target) in enumerate(moves):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            before = target.replace(kept / str(number)) if target.is_file() else None
-            done.append((target, before))
+    with ExitStack() as undo:
+        for number, source in enumerate(sources):
+            target = out / source.relative_to(folder)
+            if not target.parent.exists():
+                target.parent.mkdir()
+                undo.callback(target.parent.rmdir)
+            if target.is_file():
+                undo.callback(target.replace(kept / str(number)).replace, target)
             source.replace(target)
-    except BaseException:
-        for target, before in done:
-            target.unlink(missing_ok=True)
-            if before:
-                before.replace(target)
-            elif target.parent != out and not any(target.parent.iterdir()):
-                target.parent.rmdir()
-        raise
+            undo.callback(target.unlink)
+        undo.pop_all()

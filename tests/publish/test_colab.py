@@ -12,14 +12,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from course import NOTEBOOKS
 
 from course_utils import data
 from course_utils.publish import PublishError, colab, final
 from course_utils.publish.colab import build, edition, hosted
-from course_utils.publish.notebook import is_folded, read_notebooks, tags
+from course_utils.publish.notebook import is_folded, tags
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOKS = read_notebooks()
 
 each_notebook = pytest.mark.parametrize("name", NOTEBOOKS)
 
@@ -34,13 +34,19 @@ def packed_once():
         yield
 
 
+@cache
+def plain(name):
+    """The edition of a notebook where no repository hosts it, for tests that look at it only."""
+    return edition(NOTEBOOKS[name])
+
+
 def prose(notebook) -> str:
     return "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
 
 
 @each_notebook
 def test_an_edition_is_small_has_no_outputs_and_installs_nothing(name):
-    made = edition(NOTEBOOKS[name])
+    made = plain(name)
     assert len(json.dumps(made)) < 1_500_000
     for cell in made.cells:
         if cell.cell_type == "code":
@@ -52,7 +58,7 @@ def test_an_edition_is_small_has_no_outputs_and_installs_nothing(name):
 
 @each_notebook
 def test_what_is_folded_in_jupyterlab_is_folded_in_colab(name):
-    for cell in edition(NOTEBOOKS[name]).cells:
+    for cell in plain(name).cells:
         if is_folded(cell, "source"):
             assert cell.metadata["cellView"] == "form"
             assert cell.source.startswith("# @title ")
@@ -60,7 +66,7 @@ def test_what_is_folded_in_jupyterlab_is_folded_in_colab(name):
 
 @each_notebook
 def test_without_a_repository_there_is_no_badge_and_no_link_to_a_file(name):
-    text = prose(edition(NOTEBOOKS[name]))
+    text = prose(plain(name))
     assert "colab.research.google.com" not in text
     assert not re.findall(r"\]\((?!https?://|#)[^)]*\)", text)
     assert "badge" not in text
@@ -102,9 +108,14 @@ def test_the_repository_is_one_setting_of_pyproject(tmp_path):
     hosted(ROOT / "pyproject.toml")
 
 
-@pytest.mark.parametrize(("name", "digits", "words"), [("02_zeroing", 360, 0), ("03d_tokens", 0, 63875)])
-def test_in_an_empty_folder_the_first_cells_bring_the_package_and_its_data(name, digits, words, tmp_path):
-    first, set_up = [cell.source for cell in edition(NOTEBOOKS[name]).cells if cell.cell_type == "code"][:2]
+WITH_TEST = next(name for name, book in NOTEBOOKS.items() if any("final_test(" in cell.source for cell in book.code))
+
+
+@pytest.mark.parametrize(("name", "digits", "words"), [("02_zeroing", 360, 0), (WITH_TEST, 0, 63875)])
+def test_in_an_empty_folder_the_first_cells_bring_the_package_its_data_and_the_final_test(
+    name, digits, words, tmp_path
+):
+    first, set_up = [cell.source for cell in plain(name).cells if cell.cell_type == "code"][:2]
     (tmp_path / "first.py").write_text(first, encoding="utf-8")
     (tmp_path / "set_up.py").write_text(set_up, encoding="utf-8")
     code = f"""
@@ -122,14 +133,18 @@ for load, expected in ((lambda: course_utils.digits("test")[0], {digits}), (cour
     except course_utils.data.DataError:
         found = 0
     assert found == expected
+if {name == WITH_TEST}:
+    from course_utils.publish import final
+    print(final.as_text(final.draw(1), 1))
 """
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
+    assert run.stdout == (final.as_text(final.draw(1), 1) + "\n" if name == WITH_TEST else "")
 
 
 @each_notebook
 def test_every_file_that_a_notebook_reads_is_packed(name):
-    code = [cell.source for cell in edition(NOTEBOOKS[name]).cells if cell.cell_type == "code"]
+    code = [cell.source for cell in plain(name).cells if cell.cell_type == "code"]
     packed = zipfile.ZipFile(io.BytesIO(base64.b64decode(code[0].split('"""')[1])))
     described = json.loads(packed.read("course_utils/_data/manifest.json"))
     assert {f"course_utils/_data/{file}" for file in described} <= set(packed.namelist())
@@ -139,22 +154,6 @@ def test_every_file_that_a_notebook_reads_is_packed(name):
     assert read <= described.keys()
     if "measurements/" in "".join(code[1:]):  # of each device that was measured
         assert {file for file in data.manifest() if file.startswith("measurements/")} <= described.keys()
-
-
-def test_the_final_test_takes_facts_and_cards_along(tmp_path):
-    with_test = next(book for book in NOTEBOOKS.values() if any("final_test(" in cell.source for cell in book.code))
-    first = next(cell for cell in edition(with_test).cells if cell.cell_type == "code")
-    (tmp_path / "first.py").write_text(first.source, encoding="utf-8")
-    code = f"""
-import tempfile
-tempfile.tempdir = {str(tmp_path)!r}
-exec(open("first.py", encoding="utf-8").read())
-from course_utils.publish import final
-assert final.__file__.startswith({str(tmp_path)!r})
-print(final.as_text(final.draw(1), 1))
-"""
-    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.stdout == final.as_text(final.draw(1), 1) + "\n", run.stderr
 
 
 def test_the_command_writes_the_editions_it_is_asked_for(tmp_path, capsys):

@@ -2,11 +2,12 @@
 
 import pytest
 from breakages import BREAKAGES
+from course import FACTS, NOTEBOOKS
 
 from course_utils import data
 from course_utils.publish import PublishError
 from course_utils.publish.facts import Breakage, Edit, Fact, read_facts
-from course_utils.publish.notebook import claims, read_notebooks
+from course_utils.publish.notebook import claims
 
 COMPLETE = """
 [step-only-reads]
@@ -102,11 +103,11 @@ def test_without_facts_the_error_names_the_folder(facts_in, tmp_path):
 
 def test_every_falsifier_has_something_to_break():
     sources: dict[str, str] = {}
-    for notebook in read_notebooks().values():
+    for notebook in NOTEBOOKS.values():
         for cell in notebook.code:
             for claim in claims(cell):
                 sources[claim] = sources.get(claim, "") + cell.source
-    for fact in read_facts().values():
+    for fact in FACTS.values():
         match fact.falsifier:
             case Breakage(name):
                 assert name in BREAKAGES, fact.id

@@ -1,16 +1,17 @@
 """The final test: every notebook in each, every belief and every card over the seeds, on the screen and on paper."""
 
 import re
-import subprocess
+import runpy
 import sys
 
 import IPython.display
 import pytest
+from course import FACTS
+from course import NOTEBOOKS as BOOKS
 from ipywidgets import Button, Checkbox, RadioButtons
 
 from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError, final, notebook
-from course_utils.publish.facts import read_facts
 from course_utils.publish.final import (
     NOT,
     NUMBER,
@@ -24,14 +25,23 @@ from course_utils.publish.final import (
     read_cards,
 )
 
-CARDS = read_cards()
+CARDS = {name: book.cards for name, book in BOOKS.items()}
 NOTEBOOKS = CARDS.keys()
 ROUND = 80  # seeds within which every question has had its turn
 
 
 @pytest.fixture(scope="module")
 def drawn():
-    return {seed: draw(seed) for seed in range(ROUND)}
+    """Many tests, for which the notebooks and the facts are read once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(final, "read_cards", lambda: CARDS)
+        patch.setattr(final, "read_facts", lambda: FACTS)
+        return {seed: draw(seed) for seed in range(ROUND)}
+
+
+def test_the_questions_are_drawn_from_the_notebooks_and_the_facts(drawn):
+    assert read_cards() == CARDS
+    assert draw(3) == drawn[3]
 
 
 def test_every_test_has_20_different_questions_and_every_notebook(drawn):
@@ -49,7 +59,7 @@ def test_a_course_of_more_notebooks_than_questions_has_a_question_from_each(monk
 
 def test_over_the_seeds_every_belief_and_every_card_has_its_turn(drawn):
     asked = {(question.notebook, question.text) for questions in drawn.values() for question in questions}
-    beliefs = {(fact.notebook, fact.belief) for fact in read_facts().values() if fact.notebook in NOTEBOOKS}
+    beliefs = {(fact.notebook, fact.belief) for fact in FACTS.values() if fact.notebook in NOTEBOOKS}
     cards = {(name, card[0]) for name, cards in CARDS.items() for card in cards}
     assert len(beliefs) > 100
     assert len(cards) > 100
@@ -65,14 +75,14 @@ def test_true_and_untrue_statements_and_cards_are_balanced(drawn):
     )
 
 
-def test_a_seed_always_draws_the_same_test_and_another_seed_another():
-    assert draw(7) == draw(7)
-    assert draw(7) != draw(8)
+def test_a_seed_always_draws_the_same_test_and_another_seed_another(drawn):
+    assert draw(7) == drawn[7]
+    assert drawn[7] != drawn[8]
     assert len(draw(-1)) == len(draw(10**12)) == NUMBER
 
 
 def test_a_statement_is_called_true_only_if_its_verdict_is_or_it_is_the_corrected_one(drawn):
-    facts = {fact.belief: fact for fact in read_facts().values()}
+    facts = {fact.belief: fact for fact in FACTS.values()}
     for question in (question for questions in drawn.values() for question in questions):
         if question.true is not None:
             fact = facts.get(question.text)
@@ -90,7 +100,7 @@ def test_a_choice_is_right_if_it_is_what_the_statement_is():
     assert not is_right(Question("", "", ""), False)
 
 
-def test_on_the_screen_the_score_counts_and_corrects(monkeypatch):
+def test_on_the_screen_the_score_counts_and_corrects(drawn, monkeypatch):
     boxes, bundles = [], []
     monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata: bundles.append(bundle))
     original = final.show_widget
@@ -98,7 +108,7 @@ def test_on_the_screen_the_score_counts_and_corrects(monkeypatch):
     final_test(3)
     (box,), (bundle,) = boxes, bundles
     assert bundle["text/html"].count("<details") == NUMBER
-    assert bundle["text/plain"] == as_text(draw(3), 3)
+    assert bundle["text/plain"] == as_text(drawn[3], 3)
     assert bundle[COURSE] == {"kind": "final-test"}
     *rows, button, total = box.children
     assert isinstance(button, Button)
@@ -106,19 +116,19 @@ def test_on_the_screen_the_score_counts_and_corrects(monkeypatch):
     assert len(choices) == NUMBER
     button.click()
     assert "0 of 20 right." in total.value
-    for question, choice in zip(draw(3), choices, strict=True):
+    for question, choice in zip(drawn[3], choices, strict=True):
         choice.value = True if question.true is None else (TRUE if question.true else NOT)
     button.click()
     assert "20 of 20 right." in total.value
-    wrong = next(place for place, question in enumerate(draw(3)) if question.true is False)
+    wrong = next(place for place, question in enumerate(drawn[3]) if question.true is False)
     choices[wrong].value = TRUE
     button.click()
     assert "19 of 20 right." in total.value
     assert "Not as it stands." in rows[rows.index(choices[wrong]) + 1].value
 
 
-def test_on_paper_the_answers_stand_apart_from_the_questions():
-    questions = draw(1)
+def test_on_paper_the_answers_stand_apart_from_the_questions(drawn):
+    questions = drawn[1]
     for page in (as_text(questions, 1), as_html(questions, 1)):
         asked, answers = re.split(r"Answers to final test 1", page, maxsplit=1)
         assert len(re.findall(r"^\d+\. |<li>", asked, flags=re.M)) == NUMBER
@@ -127,11 +137,15 @@ def test_on_paper_the_answers_stand_apart_from_the_questions():
     assert "break-before: page" in as_html(questions, 1)
 
 
-def test_the_command_prints_the_test_of_its_seed():
-    command = [sys.executable, "-m", "course_utils.final", "--seed", "5"]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert run.stdout.startswith("# Final test 5\n")
-    assert run.stdout.count("\n") == 2 * NUMBER + 7
+def test_the_command_prints_the_test_of_its_seed(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["final", "--seed", "5"])
+    monkeypatch.delitem(sys.modules, "course_utils.final", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("course_utils.final", run_name="__main__")
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert printed.startswith("# Final test 5\n")
+    assert printed.count("\n") == 2 * NUMBER + 7
 
 
 def test_without_notebooks_the_error_says_what_is_missing(monkeypatch, tmp_path, capsys):

@@ -14,6 +14,8 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 import torch
+from course import FACTS
+from course import NOTEBOOKS as BOOKS
 from nbformat import v4
 from torch import nn
 
@@ -21,18 +23,16 @@ from course_utils import mlp, train_epoch, windows
 from course_utils.audit.rules import RULES
 from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError, notebook
-from course_utils.publish.facts import read_facts
 from course_utils.publish.handouts import answers, breaks, build, cheatsheet, editions, parts, plans, press
 from course_utils.publish.handouts.command import NOTHING_WRITTEN, WRITTEN, main
 from course_utils.publish.handouts.parts import take_apart
-from course_utils.publish.notebook import Notebook, as_course, claims, is_folded, read_notebooks, tags
+from course_utils.publish.notebook import Notebook, as_course, claims, is_folded, tags
 from course_utils.zoo import ZOO
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("pypandoc") and find_spec("typst")), reason='needs the extra: pip install -e ".[handouts]"'
 )
 
-BOOKS = read_notebooks()
 HANDOUTS = {name: take_apart(book) for name, book in BOOKS.items()}
 
 each_notebook = pytest.mark.parametrize("name", BOOKS)
@@ -158,11 +158,10 @@ def test_every_figure_is_there_sharp_enough_to_print(name):
 @each_notebook
 def test_every_claim_and_every_number_that_its_cell_prints_are_in_the_instructors_handout(name):
     text, _ = instructor(name)
-    facts = read_facts()
     for cell in BOOKS[name].code:
         for claim in claims(cell):
             assert f"**Evidence** `{claim}`" in text
-            assert editions.verbatim(facts[claim].statement) in text
+            assert editions.verbatim(FACTS[claim].statement) in text
             for printed in outputs(cell, "text"):
                 assert set(re.findall(r"\d[\d,.]*", printed)) <= set(re.findall(r"\d[\d,.]*", text))
 
@@ -570,6 +569,15 @@ def test_options_choose_what_is_built(tmp_path, monkeypatch):
         "02_zeroing.pdf": b"letter", "00_start.pdf": b"letter",
     }  # fmt: skip
     assert [path.name for path in tmp_path.iterdir()] == ["learner"]
+
+
+def test_links_lead_to_the_handouts_that_are_built_too_and_to_no_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(press, "pdf", lambda text, *_: text.encode())
+    start, _ = build(tmp_path, ("learner",), names=("00_start", "02_zeroing"))
+    text = start.read_text(encoding="utf-8")
+    assert "[02_zeroing](02_zeroing.pdf)" in text
+    assert "*09_capstone*" in text
+    assert set(re.findall(r"\]\((\w+\.(?:pdf|ipynb))", text)) == {"02_zeroing.pdf"}
 
 
 def test_errors_of_pandoc_and_typst_are_passed_on(monkeypatch):

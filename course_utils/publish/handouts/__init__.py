@@ -6,13 +6,14 @@ for an instructor, `press` turns it into PDF. Needs the extra `handouts` (pandoc
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
 
 from course_utils.publish.handouts import cheatsheet, editions, plans, press
 from course_utils.publish.handouts.parts import Handout, take_apart
-from course_utils.publish.notebook import Notebook, chosen, read_notebooks
+from course_utils.publish.notebook import Notebook, chosen, read_notebooks, relinked
 from course_utils.publish.output import all_or_nothing
 
 __all__ = ["EDITIONS", "build"]
@@ -23,7 +24,7 @@ Job = tuple[str, Callable[[], bytes]]  # a file's name below the output folder, 
 
 
 def build(out: Path, wanted: Sequence[str] = EDITIONS, names: Sequence[str] = (), paper: str = "a4") -> list[Path]:
-    """Builds handouts as PDF into a folder; either all of them are written or none.
+    """Builds handouts as PDF into a folder, all or none, and returns the files.
 
     Args:
         out: The folder.
@@ -31,16 +32,9 @@ def build(out: Path, wanted: Sequence[str] = EDITIONS, names: Sequence[str] = ()
         names: Of notebooks, such as "02_zeroing"; all by default.
         paper: "a4" or "letter".
 
-    Returns:
-        The files that were written.
-
     Raises:
         PublishError: For an unknown name, a notebook that cannot be printed, a folder that cannot be written, or if
             pandoc or Typst is missing.
-
-    Example:
-        >>> build(Path("build"), ["learner"], names=["02_zeroing"])  # doctest: +SKIP
-        [PosixPath('build/learner/02_zeroing.pdf')]
     """
     press.require_tools()
     notebooks = read_notebooks()
@@ -64,20 +58,14 @@ def _jobs(notebooks: dict[str, Notebook], wanted: Sequence[str], names: list[str
     handouts = [take_apart(notebooks[name]) for name in names] if printed else []
     for edition in printed:
         for handout in handouts:
-            yield f"{edition}/{handout.notebook.name}.pdf", _handout(handout, edition, names, paper)
+            yield f"{edition}/{handout.notebook.name}.pdf", partial(_handout, handout, edition, names, paper)
     for sheet, module in (("cheatsheet", cheatsheet), ("plans", plans)):
         if sheet in wanted:
-            yield f"{sheet}.pdf", _sheet(module, module.markdown(notebooks), paper)
+            text = module.markdown(notebooks)
+            yield f"{sheet}.pdf", partial(press.pdf, text, {}, module.TITLE, module.EDITION, paper, module.TEMPLATE)
 
 
-def _handout(handout: Handout, edition: str, names: list[str], paper: str) -> Callable[[], bytes]:
-    def make() -> bytes:
-        text, figures = editions.markdown(handout, edition)
-        text = editions.link_siblings(text, names)
-        return press.pdf(text, figures, handout.notebook.title, editions.EDITIONS[edition], paper)
-
-    return make
-
-
-def _sheet(module, text: str, paper: str) -> Callable[[], bytes]:
-    return lambda: press.pdf(text, {}, module.TITLE, module.EDITION, paper, module.TEMPLATE)
+def _handout(handout: Handout, edition: str, names: list[str], paper: str) -> bytes:
+    text, figures = editions.markdown(handout, edition)
+    text = relinked(text, lambda said, name: f"[{said}]({name}.pdf)" if name in names else f"*{said}*")
+    return press.pdf(text, figures, handout.notebook.title, editions.EDITIONS[edition], paper)

@@ -25,10 +25,9 @@ def groups(source: str, kind: str) -> list[Lines]:
     found = _between_blank_lines(lines)
     if kind == "python":
         starts = _statements(source)
-        found = [piece for group in found for piece in _split(group, starts)]
-    else:
-        found = [piece for group in found for piece in _rows(group)]
-    return _no_stubs(found)
+        return _no_stubs([piece for group in found for piece in _split(group, starts)])
+    # What a program prints may break at each line.
+    return _no_stubs([(number, number) for first, last in found for number in range(first, last + 1)])
 
 
 def _between_blank_lines(lines: list[str]) -> list[Lines]:
@@ -42,16 +41,8 @@ def _between_blank_lines(lines: list[str]) -> list[Lines]:
     return found
 
 
-def _rows(group: Lines) -> list[Lines]:
-    """What a program prints may break at each line."""
-    return [(number, number) for number in range(group[0], group[1] + 1)]
-
-
 def _statements(source: str) -> dict[int, int]:
-    """The lines on which a statement begins that is not the first of its block, each with its indentation.
-
-    Comments right above a statement belong to it.
-    """
+    """The lines on which a statement, or the comment above it, begins within a block, each with its indentation."""
     try:
         tree = ast.parse(source)
     except SyntaxError:  # not Python alone

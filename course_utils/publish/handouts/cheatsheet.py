@@ -13,22 +13,15 @@ TITLE, EDITION, TEMPLATE = "Gradient accumulation and zeroing, on one page", "Ch
 
 
 def markdown(notebooks: dict[str, Notebook]) -> str:
-    """The page, with the table of notebook 04 and the auditor's rules filled in.
-
-    Raises:
-        PublishError: If notebook 04 displays no table.
-    """
+    """The page, with the table of notebook 04 and the auditor's rules filled in."""
     page = (TEMPLATES / "cheatsheet.md").read_text(encoding="utf-8")
-    decisions = _table(("you have", "loss / N", "do this"), _decisions(notebooks))
-    rules = _table(("rule", "symptom", "fix"), _rules())
-    return page.replace("<!-- decisions -->", div("decisions", decisions)).replace(
-        "<!-- rules -->", div("rules", rules)
-    )
+    page = page.replace("<!-- decisions -->", _table("decisions", "you have, loss / N, do this", _decisions(notebooks)))
+    return page.replace("<!-- rules -->", _table("rules", "rule, symptom, fix", _rules()))
 
 
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [header, ("---",) * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _table(kind: str, header: str, rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [header.split(", "), ("---", "---", "---"), *rows]
+    return div(kind, "\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
 def _decisions(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str, str]]:

@@ -12,29 +12,16 @@ from course_utils.publish.handouts import parts
 from course_utils.publish.handouts.answers import split_explanation, without_assertions, without_what_answers
 from course_utils.publish.handouts.breaks import WHOLE
 from course_utils.publish.handouts.parts import Handout, Part
-from course_utils.publish.notebook import relinked, section_of
+from course_utils.publish.notebook import section_of
 
 EDITIONS = {"learner": "Learner's handout", "instructor": "Instructor's handout"}
 
-_INTRODUCTION = {
-    "learner": "Tick a box before you read on. Code that answers a prediction is printed without its output and "
-    "assertions, and with `...` for what would say the answer; run the notebook to see them.",
-    "instructor": "As the learner's handout, with answers, solutions and evidence. *Evidence* names the fact that a "
-    "cell shows (they are in `data/facts`), what is commonly believed, and a change under which the cell fails.",
-}
-_VERDICT = {
-    "true": "true",
-    "true-if": "true under conditions",
-    "imprecise": "imprecise",
-    "wrong": "wrong",
-    "outdated": "outdated",
-    "missing": "seldom said",
-}
+_VERDICTS = {"true-if": "true under conditions", "missing": "seldom said"}  # the others are printed as they are
 
 
 def markdown(handout: Handout, edition: str) -> tuple[str, dict[str, bytes]]:
     """The text of one edition of a notebook, and the figures that it names by file."""
-    page = {"learner": _Learner, "instructor": _Instructor}[edition](handout)
+    page = (_Learner if edition == "learner" else _Instructor)(handout)
     return page.text(), page.figures
 
 
@@ -61,7 +48,7 @@ def verbatim(text: str) -> str:
 class _Page:
     """What both editions share. A method for each kind of part, `show_` and its name, gives its Markdown."""
 
-    edition = ""
+    left_out: tuple[type, ...] = ()
 
     def __init__(self, handout: Handout):
         self.notebook, self.handout = handout.notebook, handout
@@ -70,19 +57,13 @@ class _Page:
 
     def text(self) -> str:
         title, *rest = self.handout.parts
-        blocks = [title.text, div("introduction", self.introduction()), *self.front()]
+        blocks = [title.text, *self.front()]
         for self.place, part in enumerate(rest, start=1):
             blocks += self.block(part)
         return "\n\n".join([*blocks, *self.back()])
 
-    def introduction(self) -> str:
-        return _INTRODUCTION[self.edition]
-
     def block(self, part: Part) -> Iterable[str]:
-        return getattr(self, "show_" + type(part).__name__.lower())(part)
-
-    def front(self) -> Iterable[str]:
-        return []
+        return [] if isinstance(part, self.left_out) else getattr(self, "show_" + type(part).__name__.lower())(part)
 
     def back(self) -> Iterable[str]:
         return []
@@ -107,9 +88,6 @@ class _Page:
     def show_onscreen(self, part: parts.OnScreen) -> Iterable[str]:
         yield div("screen", verbatim(part.text))
 
-    def show_claim(self, part: parts.Claim) -> Iterable[str]:
-        return []
-
     def prediction(self, part: parts.Prediction, mark: Callable[[str], str]) -> str:
         options = "\n".join(f"- []{{.{mark(option)}}} {verbatim(option)}" for option in part.options)
         return div("prediction", f"**Prediction {part.number}.** {verbatim(part.question)}", options)
@@ -118,7 +96,7 @@ class _Page:
 class _Learner(_Page):
     """Without answers. What follows a cell that answers a prediction is kept for the end, as a note."""
 
-    edition = "learner"
+    left_out = (parts.Claim, parts.Solution)
 
     def __init__(self, handout: Handout):
         super().__init__(handout)
@@ -127,10 +105,14 @@ class _Learner(_Page):
         self.answered: list[parts.Prediction] = []  # those that the parts here explain
         self.kept: list[str] = []  # of these parts, what goes into the note
 
-    def introduction(self) -> str:
+    def front(self) -> Iterable[str]:
         ends = {parts.Measured: "what the answers mean", parts.Hints: "hints for the exercises"}
         last = [words for kind, words in ends.items() if self.handout.of(kind)]
-        return super().introduction() + (f" At the end\\: {_listed(last)}." if last else "")
+        introduction = (
+            "Tick a box before you read on. Code that answers a prediction is printed without its output and "
+            "assertions, and with `...` for what would say the answer; run the notebook to see them."
+        )
+        yield div("introduction", introduction + (f" At the end\\: {_listed(last)}." if last else ""))
 
     def block(self, part: Part) -> Iterable[str]:
         if isinstance(part, parts.Output | parts.Table | parts.Figure):
@@ -184,9 +166,6 @@ class _Learner(_Page):
         self.hints += part.pairs
         return []
 
-    def show_solution(self, part: parts.Solution) -> Iterable[str]:
-        return []
-
     def show_cards(self, part: parts.Cards) -> Iterable[str]:
         for question, _ in part.pairs:
             yield div("card", verbatim(question))
@@ -201,13 +180,16 @@ class _Learner(_Page):
 class _Instructor(_Page):
     """With answers, solutions, minutes, and for each fact what is believed and what makes its cell fail."""
 
-    edition = "instructor"
-
     def __init__(self, handout: Handout):
         super().__init__(handout)
-        self.facts = {name: fact for name, fact in read_facts().items() if fact.notebook == self.notebook.name}
+        self.facts = read_facts()
 
     def front(self) -> Iterable[str]:
+        yield div(
+            "introduction",
+            "As the learner's handout, with answers, solutions and evidence. *Evidence* names the fact that a cell "
+            "shows (they are in `data/facts`), what is commonly believed, and a change under which the cell fails.",
+        )
         if self.notebook.instructor:
             yield div("instructor", "**For the instructor**", self.notebook.instructor)
 
@@ -248,7 +230,7 @@ class _Instructor(_Page):
     def show_claim(self, part: parts.Claim) -> Iterable[str]:
         fact = self.facts.pop(part.id, None)  # some have several cells
         if fact:
-            believed = f"*Believed:* {verbatim(fact.belief.rstrip('.'))} ({_VERDICT[fact.verdict]})."
+            believed = f"*Believed:* {verbatim(fact.belief.rstrip('.'))} ({_VERDICTS.get(fact.verdict, fact.verdict)})."
             fails = falsifier(fact.falsifier)
             yield div("evidence", f"**Evidence** `{fact.id}`. {verbatim(fact.statement)} {believed} {fails}".rstrip())
 
@@ -283,12 +265,3 @@ def _listed(words: list[str]) -> str:
     ('1', '1, 2 and 3')
     """
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
-
-
-def link_siblings(text: str, names: Iterable[str]) -> str:
-    """Links between notebooks lead to their handouts; to those that are not built there is none.
-
-    >>> link_siblings("See [02_zeroing](02_zeroing.ipynb), [09](09_capstone.ipynb).", ["02_zeroing"])
-    'See [02_zeroing](02_zeroing.pdf), *09*.'
-    """
-    return relinked(text, lambda said, name: f"[{said}]({name}.pdf)" if name in names else f"*{said}*")

@@ -111,9 +111,6 @@ class Handout:
 def take_apart(notebook: Notebook) -> Handout:
     """The parts of an executed notebook, in order.
 
-    Args:
-        notebook: One of the course.
-
     Raises:
         PublishError: If it was not executed, holds an error, or asks for a prediction that it never reveals.
     """
@@ -140,12 +137,12 @@ def _refuse_errors(notebook: Notebook) -> None:
 
 
 class _Reader:
-    """Reads a notebook from the top. It remembers the predictions, and whether this section has a figure yet."""
+    """Reads a notebook from the top."""
 
     def __init__(self, notebook: Notebook):
         self.notebook = notebook
         self.asked: list[Prediction] = []
-        self.drawn = False
+        self.drawn = False  # whether this section has a figure yet
 
     def parts(self, cell: NotebookNode) -> list[Part]:
         if cell.cell_type == "markdown":
@@ -220,25 +217,19 @@ def _source(cell: NotebookNode, verdicts: list[str], outputs: list[Part]) -> Ite
 
 def _only_predicts(source: str) -> bool:
     """Whether a cell does nothing but ask: its code says no more than its boxes."""
-    statements = ast.parse(source).body
-    calls = [node for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Call)]
-    names = [call.func.id for call in calls if isinstance(call.func, ast.Name)]
-    return all(isinstance(statement, ast.Assign) for statement in statements) and set(names) == {"predict"}
+    tree = ast.parse(source)
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    return all(isinstance(statement, ast.Assign) for statement in tree.body) and called == {"predict"}
 
 
 def _prose(source: str) -> Iterator[Part]:
     """Prose, with the hints that it holds taken out of their folds."""
-    hints: list[tuple[str, str]] = []
-    for piece in re.split(r"(<details>.*?</details>)", source, flags=re.S):
-        if hint := re.match(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", piece, flags=re.S):
-            hints.append((_markdown(hint[1]), _markdown(hint[2])))
+    for piece in re.split(r"((?:<details>.*?</details>\s*)+)", source, flags=re.S):
+        hints = re.findall(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", piece, flags=re.S)
+        if hints:
+            yield Hints([(_markdown(symptom), _markdown(hint)) for symptom, hint in hints])
         elif piece.strip():
-            if hints:
-                yield Hints(hints)
-                hints = []
             yield Prose(piece.strip())
-    if hints:
-        yield Hints(hints)
 
 
 def _markdown(html: str) -> str:

@@ -12,6 +12,7 @@ from course_utils.publish.handouts.editions import div, verbatim
 from course_utils.publish.notebook import Notebook, section_of
 
 TITLE, EDITION, TEMPLATE = "Workshop plans", "For the instructor", "handout"
+START = 9 * 60  # minutes after midnight
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,6 @@ class Pause:
 class Plan:
     title: str
     aim: str
-    start: str
     items: tuple[Visit | Pause, ...]
 
 
@@ -50,7 +50,6 @@ PLANS = (
         "Half a day",
         "For people who train with PyTorch and have never looked at `.grad`. At the end everybody has written a loop "
         "that accumulates any data exactly.",
-        "9:00",
         (
             Pause("Arrival, set-up, who is here", 10),
             Visit("00_start", _START, "does everybody's machine work?"),
@@ -72,7 +71,6 @@ PLANS = (
         "A full day",
         "As above, and from there to tokens, mixed precision and the clinic. At the end everybody has audited a "
         "script, if possible one of their own.",
-        "9:00",
         (
             Pause("Arrival, set-up, who is here", 10),
             Visit("00_start", _START, "does everybody's machine work?"),
@@ -98,57 +96,49 @@ PLANS = (
 
 
 def markdown(notebooks: dict[str, Notebook]) -> str:
-    """Both plans.
-
-    Raises:
-        PublishError: If a plan visits a section that its notebook does not have.
-    """
+    """Both plans; `PublishError` if one visits a section that its notebook does not have."""
     first, *others = [list(_plan(plan, notebooks)) for plan in PLANS]
     return "\n\n".join([f"# {TITLE}", *first, *(div("plan", *plan) for plan in others)])
 
 
 def minutes_of(item: Visit | Pause, notebooks: dict[str, Notebook]) -> int:
     """How long a visit or a pause takes."""
-    if isinstance(item, Pause):
-        return item.minutes
-    sections = _sections(item, notebooks)
-    return sum(sections[name] for name in item.sections)
+    return item.minutes if isinstance(item, Pause) else sum(_sections(item, notebooks).values())
 
 
 def _sections(visit: Visit, notebooks: dict[str, Notebook]) -> dict[str, int]:
+    """The minutes of the sections that are visited."""
     sections = notebooks[visit.notebook].sections if visit.notebook in notebooks else {}
     for name in visit.sections:
         if name not in sections:
             raise PublishError(f"a plan visits the section {name!r} of {visit.notebook}, which has {list(sections)}")
-    return sections
-
-
-def _headings(notebook: Notebook) -> dict[str, str]:
-    """The question that each step asks."""
-    return {section_of(heading): heading for heading in re.findall(r"^## (Step .+)$", notebook.prose, flags=re.M)}
+    return {name: sections[name] for name in visit.sections}
 
 
 def _plan(plan: Plan, notebooks: dict[str, Notebook]) -> Iterator[str]:
-    total = sum(minutes_of(item, notebooks) for item in plan.items)
-    hour, minute = map(int, plan.start.split(":"))
-    clock = 60 * hour + minute
-    rows = ["| from | to | min | what |", "| ---: | ---: | ---: | --- |"]
-    for item in plan.items:
-        if isinstance(item, Pause):
-            rows.append(f"| {_time(clock)} | {_time(clock + item.minutes)} | **{item.minutes}** | ***{item.what}*** |")
-            clock += item.minutes
-            continue
-        sections, headings = _sections(item, notebooks), _headings(notebooks[item.notebook])
-        rows.append(f"|  |  | **{minutes_of(item, notebooks)}** | **{verbatim(item.notebook)}**, {item.why} |")
-        for name in item.sections:
-            what = headings.get(name, name)
-            rows.append(f"| {_time(clock)} | {_time(clock + sections[name])} | {sections[name]} | {what} |")
-            clock += sections[name]
-    yield f"## {plan.title}: {_duration(total)}"
+    hours, minutes = divmod(sum(minutes_of(item, notebooks) for item in plan.items), 60)
+    yield f"## {plan.title}: {hours} hours" + (f" {minutes} minutes" if minutes else "")
     yield plan.aim
-    yield div("timetable", "\n".join(rows))
+    yield div("timetable", "\n".join(_rows(plan, notebooks)))
     skip = "**What to skip.** " + _skipped(plan, notebooks)
     yield div("aside", skip, "**If time runs short,** drop in this order: " + _to_drop(plan))
+
+
+def _rows(plan: Plan, notebooks: dict[str, Notebook]) -> Iterator[str]:
+    yield "| from | to | min | what |"
+    yield "| ---: | ---: | ---: | --- |"
+    clock = START
+    for item in plan.items:
+        if isinstance(item, Pause):
+            lines = [(item.minutes, f"**{item.minutes}** | ***{item.what}***")]
+        else:
+            yield f"|  |  | **{minutes_of(item, notebooks)}** | **{verbatim(item.notebook)}**, {item.why} |"
+            steps = re.findall(r"^## (Step .+)$", notebooks[item.notebook].prose, flags=re.M)
+            asked = {section_of(step): step for step in steps}
+            lines = [(m, f"{m} | {asked.get(name, name)}") for name, m in _sections(item, notebooks).items()]
+        for minutes, what in lines:
+            yield f"| {_time(clock)} | {_time(clock + minutes)} | {what} |"
+            clock += minutes
 
 
 def _skipped(plan: Plan, notebooks: dict[str, Notebook]) -> str:
@@ -175,19 +165,11 @@ def _short(sections: list[str]) -> str:
 
 def _to_drop(plan: Plan) -> str:
     """The last step of each visit that has several goes first; exercises and predictions stay."""
-    last = [
-        (item.notebook, [part for part in item.sections if part.startswith("Step ")])
-        for item in plan.items
-        if isinstance(item, Visit)
-    ]
-    return (
-        ", ".join(f"{verbatim(name)} {steps[-1]}" for name, steps in last if len(steps) > 2) + "; never the exercises."
-    )
+    visits = [item for item in plan.items if isinstance(item, Visit)]
+    steps = {visit.notebook: [part for part in visit.sections if part.startswith("Step ")] for visit in visits}
+    last = [f"{verbatim(name)} {several[-1]}" for name, several in steps.items() if len(several) > 2]
+    return ", ".join(last) + "; never the exercises."
 
 
 def _time(minutes: int) -> str:
     return f"{minutes // 60}:{minutes % 60:02}"
-
-
-def _duration(minutes: int) -> str:
-    return f"{minutes // 60} hours" + (f" {minutes % 60} minutes" if minutes % 60 else "")

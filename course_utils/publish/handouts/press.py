@@ -23,18 +23,14 @@ _DIALECT = "commonmark+attributes+bracketed_spans+fenced_divs+pipe_tables+raw_at
 
 
 def require_tools() -> None:
-    """Checks that the tools are there.
-
-    Raises:
-        PublishError: If pandoc or Typst is not installed.
-    """
+    """Raises `PublishError` if pandoc or Typst is not installed."""
     missing = [name for name in ("pypandoc", "typst") if find_spec(name) is None]
     if missing:
         raise PublishError(f"{' and '.join(missing)} not found; {_INSTALL}")
 
 
 def pdf(text: str, figures: dict[str, bytes], title: str, edition: str, paper: str, template: str = "handout") -> bytes:
-    """The text as a PDF.
+    """Markdown as a PDF; `PublishError` if pandoc or Typst refuses it.
 
     Args:
         text: Markdown.
@@ -43,14 +39,10 @@ def pdf(text: str, figures: dict[str, bytes], title: str, edition: str, paper: s
         edition: For the head of each page.
         paper: "a4" or "letter".
         template: "handout" or "cheatsheet".
-
-    Raises:
-        PublishError: If pandoc or Typst refuses it.
     """
     import typst
 
-    body = typst_of(text)
-    body = _with_groups(body, ROOM[template][paper])
+    body = _with_groups(typst_of(text), ROOM[template][paper])
     head = (
         f'#import "{template}.typ": *\n'
         f"#show: {template}.with(title: {_quoted(title)}, edition: {_quoted(edition)}, paper: {_quoted(paper)})\n"
@@ -94,10 +86,7 @@ def size_of_code(sources: list[str], room: float) -> tuple[float, int]:
 
 
 def _with_groups(body: str, room: float) -> str:
-    """Each listing with the groups of its lines that no page break may part, and all in one size.
-
-    It is the size at which the longest line of code has room, in points.
-    """
+    """Each listing with the groups of its lines that no page break may part, and all in the size that has room."""
     found = r'^#listing\(kind: "(\w+)", keep: (\w+), ("(?:[^"\\]|\\.)*")\)$'
     sources = [json.loads(source) for kind, _, source in re.findall(found, body, flags=re.M) if kind == "python"]
     size, columns = size_of_code(sources, room)
@@ -112,5 +101,4 @@ def _with_groups(body: str, room: float) -> str:
 
 
 def _quoted(text: str) -> str:
-    text = text.replace("'", "\u2019")  # in a title it can only be an apostrophe
-    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+    return json.dumps(text.replace("'", "\u2019"), ensure_ascii=False)  # in a title it can only be an apostrophe
