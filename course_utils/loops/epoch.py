@@ -110,16 +110,16 @@ def train_epoch(
 
 def _update(optimizer: Optimizer, parallel: Adapter, scaler: GradScaler | None, max_norm: float | None) -> bool:
     """Makes one update with the gradient of a whole window, unless it holds an infinity or a NaN."""
-    parameters = [p for p in _parameters(optimizer) if p.grad is not None]
-    if not parameters:
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    if not gradients:
         raise ValueError("the loss of this window reached no parameter of the optimizer, so there is no gradient")
     _unscale(optimizer, scaler)
     try:
         # Neither optimizer.step() nor scaler.step() may see an overflow: a fused optimizer would be called all the
         # same, and its first call leaves a momentum buffer that it has allocated and not written.
-        if finite := parallel.all_finite([p.grad for p in parameters]):
+        if finite := parallel.all_finite(gradients):
             if max_norm is not None:
-                nn.utils.clip_grad_norm_(parameters, max_norm)
+                nn.utils.clip_grad_norm_(_parameters(optimizer), max_norm)
             optimizer.step()
         return finite
     finally:  # also after an interrupt: a scaler that has unscaled and not updated refuses its next window

@@ -169,15 +169,12 @@ class FullySharded(_Group):
 
 
 def _all_finite(gradients: list[Tensor]) -> bool:
-    """One host synchronisation, whatever their number. The largest magnitudes, since a sum of squares may overflow."""
+    """Whether all are finite. The largest magnitudes tell, where a sum of squares might overflow."""
     values = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-    values = [v for v in values if v.numel()]  # a shard may be empty
-    if not values:
-        return True
-    largest = torch._foreach_norm(values, math.inf)
-    if len({value.device for value in values}) > 1:
-        largest = [norm.to(largest[0].device) for norm in largest]
-    return math.isfinite(torch.stack(largest).max())
+    largest = torch._foreach_norm([v for v in values if v.numel()], math.inf)
+    if largest and not largest[0].is_cpu:  # one synchronisation, not one per parameter
+        largest = [torch.stack([norm.to(largest[0].device) for norm in largest]).max()]
+    return all(map(math.isfinite, largest))
 
 
 def adapter_of(model: nn.Module, training: bool = True) -> Adapter:

@@ -3,7 +3,7 @@
 The two loops run in turn, on one thread, and so does the hand-written loop a second time, as the control: how far its
 ratio to itself is from 1 is how far any ratio here can be trusted. The ratios are medians over the rounds, so that a
 busy moment, which slows both loops of a round, counts little. The hand-written loop doesn't look for infinities and
-NaNs; `train_epoch` does, once per window. The bar is 1.05.
+NaNs; `train_epoch` does, once per window.
 """
 
 import statistics
