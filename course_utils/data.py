@@ -26,10 +26,6 @@ def digits(split: str = "train") -> tuple[Tensor, Tensor]:
     Returns:
         Images of shape (samples, 64), pixels from 0 to 1 in the default dtype, and labels 0 to 9 of shape (samples,).
 
-    Raises:
-        ValueError: For any other split.
-        DataError: If the file is missing, truncated or altered.
-
     Example:
         >>> images, labels = digits("test")
         >>> images.shape, labels[:5].tolist()
@@ -47,9 +43,6 @@ def words() -> list[str]:
     """English words of lower-case letters, in alphabetical order: real sequences of unequal length.
 
     Source: Debian's wamerican 2020.12.07, from SCOWL by Kevin Atkinson (licence in `data/words.LICENSE.txt`).
-
-    Raises:
-        DataError: If the file is missing, truncated or altered.
 
     Example:
         >>> words()[:3]

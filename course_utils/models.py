@@ -48,15 +48,15 @@ class Tally(nn.Module):
         self.weight = nn.Parameter(torch.zeros(items))
 
     def forward(self, batch: Tensor) -> Tensor:
-        """The loss of each sample in `batch`, a vector of integers: one number per sample."""
+        """The loss of each sample in `batch`, a vector of integers."""
         return self.weight[batch]
 
 
 class Transformer(nn.Module):
     """A small causal transformer: for every position of every sequence, scores for the symbol that comes next.
 
-    It looks back only, so padding at the end of a sequence changes no score before it. Positions are learned; layer
-    normalisation comes before the attention and before the two-layer perceptron of each block; there is no dropout.
+    It looks back only, so padding at the end of a sequence changes no score before it. Positions are learned, and
+    there is no dropout.
 
     Args:
         symbols: How many there are, including padding and special symbols.
@@ -64,8 +64,7 @@ class Transformer(nn.Module):
         heads: Attention heads per block.
         blocks: How many blocks.
         longest: The length of the longest sequence.
-        checkpointed: Save only the input of each block, and run the block's forward pass again during backward. It
-            can also be set later: `model.checkpointed = True`.
+        checkpointed: Save only each block's input, and run its forward pass again in backward; can be set later, too.
 
     Example:
         >>> Transformer(27, width=8)(torch.zeros(5, 4, dtype=torch.long)).shape
@@ -95,7 +94,7 @@ class Transformer(nn.Module):
 
 
 class Block(nn.Module):
-    """One block of a `Transformer`: causal self-attention, then a perceptron at each position, both residual."""
+    """Causal self-attention, then a perceptron at each position: both residual, with the layer norm first."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()

@@ -18,6 +18,8 @@ _LOOKS = ((BLUE, "-", "o"), (RED, "--", "s"), (GREEN, "-.", "^"), (ORANGE, ":", 
 _FONT = 11
 _SMALL = {"fontsize": _FONT - 1}
 
+Pair = tuple[float, float]
+
 
 def _figure(width: float = 7.5, height: float = 3.4, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -34,7 +36,8 @@ def _label(axis: Axes, xlabel: str = "", ylabel: str = "", title: str = "", titl
     axis.set_title(title, fontsize=title_size, loc="left")
 
 
-def _scale(axis: Axes, log: str, ylim: tuple[float, float] | None) -> None:
+def _scale_and_label(axis: Axes, log: str, ylim: Pair | None, xlabel: str, ylabel: str, title: str) -> None:
+    _label(axis, xlabel, ylabel, title, _FONT + 1)
     if "x" in log:
         axis.set_xscale("log", base=2)
     if "y" in log:
@@ -47,7 +50,7 @@ def _legend_above(figure: Figure, columns: int, *handles_and_labels: object) -> 
     figure.legend(*handles_and_labels, loc="outside upper center", ncols=columns, frameon=False, **_SMALL)
 
 
-def _write(axis: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **look: object) -> None:
+def _write(axis: Axes, text: str, at: Pair, shift: Pair, **look: object) -> None:
     """Writes beside the point `at`, shifted by so many points."""
     axis.annotate(text, at, xytext=shift, textcoords="offset points", **{"ha": "center", **_SMALL, **look})
 
@@ -84,9 +87,6 @@ def ledger(
         title: Above the first lane.
         ylabel: What the line shows.
         notes: Words to write at events, by the position of the event in the trace.
-
-    Raises:
-        ValueError: If the trace has no events, or has no lane of that name.
     """
     lanes = lanes if lanes is not None else {lane: lane for lane in trace.lanes}
     if not lanes:
@@ -111,19 +111,18 @@ def _lane(axis: Axes, events: Mapping[int, Event], end: int, notes: Mapping[int,
     for kind, marker, color, label in _MARKS:
         x = [place for place, event in events.items() if event.kind == kind]
         y = [0.0 if kind == "forward" else heights[place] for place in x]
-        if kind == "step" and x:
+        if not x:
+            continue
+        if kind == "step":
             axis.vlines(x, 0, 1.08 * top, color=color, linewidth=0.9, linestyle=":")
-        if x:
-            axis.scatter(x, y, marker=marker, s=46, color=color, label=label, zorder=2, linewidths=1.2,
-                         edgecolors=None if marker == "|" else BLACK)  # fmt: skip
+        axis.scatter(x, y, marker=marker, s=46, color=color, label=label, zorder=2, linewidths=1.2,
+                     edgecolors=None if marker == "|" else BLACK)  # fmt: skip
     marked = sorted(notes.keys() & events.keys())
     for place in marked:  # above everything else in the lane
         axis.plot([place, place], [heights[place], 1.13 * top], color=RED, linewidth=1.6, zorder=1)
         axis.text(place, 1.15 * top, notes[place], ha="left" if place < 0.7 * end else "right", va="bottom",
                   weight="bold", bbox={"facecolor": "white", "edgecolor": RED, "pad": 2}, **_SMALL)  # fmt: skip
-    axis.set_ylim(-0.08 * top, (1.3 if marked else 1.12) * top)
-    axis.set_xlim(-1, end)
-    axis.set_xticks([])
+    axis.set(xlim=(-1, end), ylim=(-0.08 * top, (1.3 if marked else 1.12) * top), xticks=[])
     if all(event.norm is None for event in events.values()):  # counts
         axis.yaxis.get_major_locator().set_params(integer=True)
 
@@ -134,7 +133,7 @@ def curves(
     xlabel: str,
     ylabel: str,
     log: str = "",
-    ylim: tuple[float, float] | None = None,
+    ylim: Pair | None = None,
     title: str = "",
     legend_outside: bool = False,
     plain: Collection[str] = (),
@@ -158,8 +157,7 @@ def curves(
                   markevery=max(1, len(y) // 12), markersize=5, label=label)  # fmt: skip
     if all(isinstance(value, int) for value in x):
         axis.xaxis.get_major_locator().set_params(integer=True)
-    _scale(axis, log, ylim)
-    _label(axis, xlabel, ylabel, title, _FONT + 1)
+    _scale_and_label(axis, log, ylim, xlabel, ylabel, title)
     if legend_outside:
         _legend_above(figure, 3)
     elif len(lines) > 1:
@@ -167,9 +165,7 @@ def curves(
     return figure
 
 
-def steps_downhill(
-    w: Sequence[float], loss: Sequence[float], start: tuple[float, float], ends: Mapping[str, tuple[float, float]]
-) -> Figure:
+def steps_downhill(w: Sequence[float], loss: Sequence[float], start: Pair, ends: Mapping[str, Pair]) -> Figure:
     """A loss curve over one weight, with an arrow from `start` to where each step ends, by label in `ends`."""
     figure, (axis,) = _figure()
     axis.plot(w, loss, color=BLACK, linewidth=1.4)
@@ -183,7 +179,7 @@ def steps_downhill(
     return figure
 
 
-def arrows(gradients: Sequence[tuple[float, float]], total: tuple[float, float], mean: tuple[float, float]) -> Figure:
+def arrows(gradients: Sequence[Pair], total: Pair, mean: Pair) -> Figure:
     """Gradients of two weights as arrows laid head to tail, with their sum and their mean from the origin."""
     figure, (axis,) = _figure(width=6.5, height=4.2)
     corners = [(0.0, 0.0)]
@@ -198,7 +194,6 @@ def arrows(gradients: Sequence[tuple[float, float]], total: tuple[float, float],
         _arrow(axis, (0, 0), end, color, 2.4, dashes)
         _write(axis, label, end, (-6, 6), ha="right", fontsize=_FONT, color=color)
     axis.update_datalim([*corners, total, mean])
-    axis.autoscale_view()
     axis.margins(0.15)
     axis.axhline(0, color=BLACK, linewidth=0.5)
     axis.axvline(0, color=BLACK, linewidth=0.5)
@@ -271,8 +266,7 @@ def errors(values: Mapping[str, float], limit: float, xlabel: str) -> Figure:
     axis.axvline(limit, color=BLACK, linewidth=1, linestyle="--")
     for text, side, shift in (("exact", "right", -6), ("not exact", "left", 6)):
         _write(axis, text, (limit, 1), (shift, 2), xycoords=("data", "axes fraction"), ha=side)
-    axis.set_xscale("log")
-    axis.set_xlim(3e-18, 10)
+    axis.set(xscale="log", xlim=(3e-18, 10))
     axis.set_yticks(rows, list(values), **_SMALL)
     axis.invert_yaxis()
     _label(axis, xlabel)
@@ -308,9 +302,7 @@ def layers(panels: Mapping[str, Mapping[str, Sequence[float]]], xlabel: str, yla
         for area, hatch in zip(drawn, ("//", "", ".."), strict=False):
             area.set_hatch(hatch)
         axis.axhline(peak, color=BLACK, linewidth=1, linestyle="--")
-        axis.set_ylim(0, 1.05 * top)
-        axis.set_xlim(0, len(x) - 1)
-        axis.set_xticks([])
+        axis.set(xlim=(0, len(x) - 1), ylim=(0, 1.05 * top), xticks=[])
         _label(axis, xlabel if axis is axes[-1] else "", ylabel, f"{name}: peak {peak:,.0f}")
     _legend_above(figure, 3, *axes[0].get_legend_handles_labels())
     return figure
@@ -320,7 +312,7 @@ def efficiency(
     sizes: Sequence[float],
     lines: Mapping[str, Sequence[float]],
     estimate: float,
-    interval: tuple[float, float] | None = None,
+    interval: Pair | None = None,
     title: str = "",
     truth: float | None = None,
 ) -> Figure:
@@ -339,15 +331,14 @@ def efficiency(
         axis.plot(sizes, share, color=color, linestyle=dashes, marker=marker, markersize=5, label=label)
     axis.axvline(estimate, color=BLACK, linewidth=1.4, label="measured noise scale")
     if interval:
-        label = "its 90 percent interval"
-        axis.axvspan(*interval, facecolor=ORANGE, alpha=0.35, hatch="//", edgecolor=BLACK, label=label)
+        axis.axvspan(*interval, facecolor=ORANGE, alpha=0.35, hatch="//", edgecolor=BLACK,
+                     label="its 90 percent interval")  # fmt: skip
     if truth is not None:
         axis.axvline(truth, color=BLACK, linewidth=1.2, linestyle=":", label="true noise scale")
     axis.axhline(0.5, color=BLACK, linewidth=0.7, linestyle=":")
-    _scale(axis, "x", (0, 1))
+    _scale_and_label(axis, "x", (0, 1), "effective batch, in items", "share of the best possible", title)
     axis.set_xlim(sizes[0], sizes[-1])
     axis.set_xticks(sizes[::2], [f"{size:g}" for size in sizes[::2]])
-    _label(axis, "effective batch, in items", "share of the best possible", title, _FONT + 1)
     _legend_above(figure, 3)
     return figure
 
@@ -360,26 +351,20 @@ def stems(panels: Mapping[str, Mapping[int, float]], xlabel: str, ylabel: str) -
     for axis, (name, values), (color, _, marker) in zip(axes, panels.items(), cycle(_LOOKS)):
         axis.vlines(list(values), 0, list(values.values()), color=color, linewidth=2)
         axis.plot(list(values), list(values.values()), linestyle="", marker=marker, color=color, markersize=7)
-        axis.set_xlim(places[0] - 0.5, places[-1] + 0.5)
-        axis.set_ylim(0, 1.15 * top)
+        axis.set(xlim=(places[0] - 0.5, places[-1] + 0.5), ylim=(0, 1.15 * top))
         axis.set_xticks(places, places if axis is axes[-1] else [])
         _label(axis, xlabel if axis is axes[-1] else "", ylabel, name)
     return figure
 
 
-def blocks(
-    widths: Sequence[float], heights: Sequence[float], labels: Sequence[object], xlabel: str, ylabel: str
-) -> Figure:
-    """One bar per entry, side by side, each as wide and as high as given, with a dashed line at height 1.
-
-    A label is above its bar and above the line, so that the line crosses no words.
-    """
+def blocks(widths: Sequence[float], heights: Sequence[float], labels: Sequence, xlabel: str, ylabel: str) -> Figure:
+    """One bar per entry, side by side, each as wide and as high as given, with a dashed line at height 1."""
     figure, (axis,) = _figure()
     edges = [sum(widths[:place]) for place in range(len(widths))]
     axis.bar(edges, heights, widths, align="edge", color=SKY, edgecolor=BLACK)
     axis.axhline(1, color=BLACK, linewidth=1.2, linestyle="--")
     for edge, width, height, label in zip(edges, widths, heights, labels, strict=True):
-        _write(axis, str(label), (edge + width / 2, max(height, 1)), (0, 5))
+        _write(axis, str(label), (edge + width / 2, max(height, 1)), (0, 5))  # above the line, which crosses no words
     axis.set_xlim(0, 1.003 * sum(widths))  # so that the last edge is drawn too
     axis.margins(y=0.12)
     _label(axis, xlabel, ylabel)
@@ -392,7 +377,7 @@ def intervals(
     xlabel: str,
     ylabel: str,
     log: str = "",
-    ylim: tuple[float, float] | None = None,
+    ylim: Pair | None = None,
     title: str = "",
 ) -> Figure:
     """One labelled line per entry of `lines` over a common `x`, with an interval at each point.
@@ -403,13 +388,11 @@ def intervals(
     """
     figure, (axis,) = _figure(height=3.8)
     for (label, points), (color, dashes, marker) in zip(lines.items(), cycle(_LOOKS)):
-        low, middle, high = zip(*points, strict=True)
-        down = [m - l for l, m in zip(low, middle, strict=True)]  # noqa: E741
-        up = [h - m for m, h in zip(middle, high, strict=True)]
-        axis.errorbar(x, middle, yerr=(down, up), color=color, linestyle=dashes, marker=marker, markersize=6,
+        middles = [middle for _, middle, _ in points]
+        down_and_up = zip(*((middle - low, high - middle) for low, middle, high in points), strict=True)
+        axis.errorbar(x, middles, yerr=[*down_and_up], color=color, linestyle=dashes, marker=marker, markersize=6,
                       capsize=4, elinewidth=1.4, label=label)  # fmt: skip
-    _scale(axis, log, ylim)
-    _label(axis, xlabel, ylabel, title, _FONT + 1)
+    _scale_and_label(axis, log, ylim, xlabel, ylabel, title)
     if "x" in log:
         axis.set_xticks(x, [f"{value:g}" for value in x])
     if len(lines) > 1:

@@ -1,8 +1,5 @@
 """Memory of a training loop: what it saves for backward, what the allocator gave it, what it will need.
 
-`saved_bytes` counts the activations that wait for their backward pass, `allocated` reads the peak of everything from
-the allocator, `plan_memory` predicts that peak for a model of any size without using it.
-
 >>> import torch
 >>> model = torch.nn.Linear(64, 10)
 >>> with allocated() as memory, saved_bytes(model) as saved:

@@ -23,9 +23,6 @@ def allocated(device: str = "cpu") -> Iterator[Allocated]:
     Args:
         device: `"cpu"`, or a CUDA device such as `"cuda"`.
 
-    Yields:
-        An `Allocated`, whose `peak` can be read after the block.
-
     Example:
         >>> with allocated() as memory:
         ...     x = torch.zeros(1000)

@@ -64,8 +64,7 @@ class MemoryPlan:
         Raises:
             ValueError: If not even one item fits: then no N helps.
         """
-        largest = self.largest(card)
-        if not largest:
+        if not (largest := self.largest(card)):
             raise ValueError(f"one item needs {self.peak(1):,} bytes, there are {card:,.0f}: no N helps here")
         return math.ceil(effective_batch / largest)
 
@@ -120,9 +119,6 @@ def plan_memory(
             refuse.
         autocast: The context of the forward pass, for the CPU.
         accumulating: Whether a forward pass already finds gradients, as all but the first of a window do.
-
-    Returns:
-        A `MemoryPlan`.
 
     Raises:
         ValueError: If memory is not a straight line in the number of items, for example because a loss compares each
@@ -237,8 +233,8 @@ def _default(dtype: torch.dtype | None) -> Iterator[None]:
 
 
 def _bytes(tensors: Any) -> int:
-    storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in tree_leaves(tensors) if isinstance(t, Tensor)}
-    return sum(storage.nbytes() for storage in storages.values())
+    storages = [tensor.untyped_storage() for tensor in tree_leaves(tensors) if isinstance(tensor, Tensor)]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 def _lines(small: list[int], large: list[int]) -> Tensor:
@@ -251,12 +247,10 @@ def _lines(small: list[int], large: list[int]) -> Tensor:
 
 
 def _check(lines: Tensor, found: list[int]) -> None:
-    if len(found) == len(lines):
-        expected = lines @ torch.tensor([1.0, _CHECKED], dtype=torch.float64)
-        error = (expected - torch.tensor(found, dtype=torch.float64)).abs().max()
-        if error <= 0.01 * (max(found) - found[0]):
-            return
-    raise ValueError(
-        "the memory of a forward pass is not a straight line in the number of items: does it compare each item with "
-        "every other?"
-    )
+    expected = lines @ torch.tensor([1.0, _CHECKED], dtype=torch.float64)
+    allowed = 0.01 * (max(found) - found[0])
+    if len(found) != len(lines) or (expected - torch.tensor(found)).abs().max() > allowed:
+        raise ValueError(
+            "the memory of a forward pass is not a straight line in the number of items: does it compare each item "
+            "with every other?"
+        )

@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 
 class SavedBytes:
-    """Bytes that autograd keeps for backward: `now`, and the `peak` since the start. Counted, not sampled."""
+    """Bytes that autograd keeps for backward: `now`, and the `peak` since the start."""
 
     def __init__(self) -> None:
         self.now = self.peak = 0
@@ -25,7 +25,6 @@ class SavedBytes:
     def _release(self, piece: tuple[int, int]) -> None:
         self._users[piece] -= 1
         if not self._users[piece]:
-            del self._users[piece]
             self.now -= piece[1]
 
 
@@ -40,13 +39,11 @@ class _Held:
 def saved_bytes(model: nn.Module) -> Iterator[SavedBytes]:
     """Counts the bytes that forward passes save for backward while the block runs: the activations.
 
-    Memory that several operations save is counted once, and freed by `backward()` or with the graph.
+    Memory that several operations save is counted once, and freed by `backward()` or with the graph. The counts can
+    still be read after the block.
 
     Args:
         model: Its parameters and buffers are not counted: they exist anyway.
-
-    Yields:
-        A `SavedBytes` with `now` and `peak`, in bytes; it can still be read after the block.
 
     Example:
         >>> import torch

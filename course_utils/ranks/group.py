@@ -5,8 +5,8 @@ import pickle
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -48,10 +48,6 @@ class Ranks(AbstractContextManager):
         timeout: Seconds that one `run` may take.
         backend: `"gloo"` or `"nccl"`; by default `"nccl"` if there is a GPU for each rank.
 
-    Raises:
-        TypeError: If `n` or `timeout` is not a number of the right type. Nothing is started.
-        ValueError: If an argument has a value that cannot be used. Nothing is started.
-
     Example:
         >>> def double(number: int) -> int:
         ...     return 2 * number + torch.distributed.get_rank()
@@ -75,7 +71,7 @@ class Ranks(AbstractContextManager):
         self._folder: tempfile.TemporaryDirectory | None = None
 
     def run(self, function: Callable, *args: Any, timeout: float | None = None) -> list:
-        """Calls `function(*args)` on every rank at once.
+        """Calls `function(*args)` on every rank at once, and returns what each rank returned, rank 0 first.
 
         The function, and classes that it uses, may be defined in the notebook; the global names that it reads are sent
         along. Each rank starts from this process's default dtype and seed. What the ranks print is shown here, rank by
@@ -85,9 +81,6 @@ class Ranks(AbstractContextManager):
             function: What to call on each rank.
             *args: Its arguments, the same on each rank.
             timeout: Seconds that this run may take; by default the group's `timeout`.
-
-        Returns:
-            What each rank returned, rank 0 first.
 
         Raises:
             TypeError: If the function or an argument cannot be sent to another process.
@@ -130,7 +123,9 @@ class Ranks(AbstractContextManager):
         atexit.register(self.close)
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         meeting = (Path(self._folder.name) / "meeting").as_uri()
-        with _without_main():
+        # The processes must not import the script that runs here, which may have no main guard.
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:
             for rank in range(self.n):
                 ours, theirs = _CONTEXT.Pipe()
                 setup = (theirs, rank, self.n, self.backend, meeting, str(self._log(rank)))
@@ -138,6 +133,8 @@ class Ranks(AbstractContextManager):
                 process.start()
                 theirs.close()
                 self._ranks.append((process, ours))
+        finally:
+            sys.modules["__main__"] = main
         self._gather("starting", max(self.timeout, 20.0))
 
     def _log(self, rank: int) -> Path:
@@ -215,13 +212,3 @@ def _seconds(timeout: float) -> float:
     if not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds, got {timeout}")
     return timeout
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Processes that start in this block do not import the script that runs here, which may have no main guard."""
-    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

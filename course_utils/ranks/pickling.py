@@ -14,9 +14,6 @@ import cloudpickle
 def pack_call(function: Callable, args: tuple) -> bytes:
     """Pickles a call, with what another process does not have: source lines for tracebacks, classes of `__main__`.
 
-    Raises:
-        TypeError: If the function or an argument cannot be pickled.
-
     Example:
         >>> function, args, _ = unpack_call(pack_call(lambda n: 2 * n, (21,)))
         >>> function(*args)

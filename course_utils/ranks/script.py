@@ -20,7 +20,7 @@ class ScriptError(RuntimeError):
 
 
 def torchrun(script: str | Path, *arguments: object, n: int = 2, timeout: float = 30.0, cwd: str | Path = ".") -> str:
-    """Runs `torchrun --standalone --nproc-per-node n script arguments` and waits until it ends.
+    """Runs `torchrun --standalone --nproc-per-node n script arguments` and returns what the ranks printed.
 
     The ranks find this package even if it is not installed. No process is left behind, not even after an error, at the
     time limit, or after an interrupt. Each rank computes with one thread unless `OMP_NUM_THREADS` is set.
@@ -31,9 +31,6 @@ def torchrun(script: str | Path, *arguments: object, n: int = 2, timeout: float 
         n: The number of ranks.
         timeout: Seconds that the whole run may take.
         cwd: The folder in which it runs.
-
-    Returns:
-        What the ranks printed.
 
     Raises:
         FileNotFoundError: If there is no such script.

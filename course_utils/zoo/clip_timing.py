@@ -9,100 +9,79 @@ from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(
-    rule="clip-timing",
     source="huggingface/transformers#986",
     what="Clips after each of 4 backward calls: the first gradient is scaled down up to 4 times, the last one once.",
     evidence={"after_backward_calls": 1, "window": 4},
 )
 def clipped_in_every_micro_batch() -> Losses:
     model, optimizer = classifier(lr=0.5)
-    for _ in range(2):
-        for step, (images, labels) in enumerate(digit_batches(8)):
-            loss = cross_entropy(model(images), labels)
-            (loss / 4).backward()
-            clip_grad_norm_(model.parameters(), max_norm=0.1)
-            if (step + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            yield loss.item()
+    for step, (images, labels) in enumerate(2 * digit_batches(8)):
+        loss = cross_entropy(model(images), labels)
+        (loss / 4).backward()
+        clip_grad_norm_(model.parameters(), max_norm=0.1)
+        if (step + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()
 
 
 @clipped_in_every_micro_batch.fix
 def clipped_in_every_micro_batch_fixed() -> Losses:
     model, optimizer = classifier(lr=0.5)
-    for _ in range(2):
-        for step, (images, labels) in enumerate(digit_batches(8)):
-            loss = cross_entropy(model(images), labels)
-            (loss / 4).backward()
-            if (step + 1) % 4 == 0:
-                clip_grad_norm_(model.parameters(), max_norm=0.1)
-                optimizer.step()
-                optimizer.zero_grad()
-            yield loss.item()
+    for step, (images, labels) in enumerate(2 * digit_batches(8)):
+        loss = cross_entropy(model(images), labels)
+        (loss / 4).backward()
+        if (step + 1) % 4 == 0:
+            clip_grad_norm_(model.parameters(), max_norm=0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()
 
 
 @specimen(
-    rule="clip-timing",
     source="simchowitzlabpublic/nano-world-model!22",
     what="Clips before backward, when there is no gradient: the limit of 0.1 is never kept.",
 )
 def clipped_before_backward() -> Losses:
     model, optimizer = classifier(lr=0.5)
-    for _ in range(2):
-        for images, labels in digit_batches(6):
-            loss = cross_entropy(model(images), labels)
-            optimizer.zero_grad()
-            clip_grad_norm_(model.parameters(), max_norm=0.1)
-            loss.backward()
-            optimizer.step()
-            yield loss.item()
-
-
-@clipped_before_backward.fix
-def clipped_before_backward_fixed() -> Losses:
-    model, optimizer = classifier(lr=0.5)
-    for _ in range(2):
-        for images, labels in digit_batches(6):
-            loss = cross_entropy(model(images), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            clip_grad_norm_(model.parameters(), max_norm=0.1)
-            optimizer.step()
-            yield loss.item()
+    for images, labels in 2 * digit_batches(6):
+        loss = cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        clip_grad_norm_(model.parameters(), max_norm=0.1)
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
 
 
 @specimen(
-    rule="clip-timing",
     source="jongwook/onsets-and-frames#24",
     what="Clips after the step, when the gradient has been used: the limit of 0.1 is never kept.",
 )
 def clipped_after_the_step() -> Losses:
     model, optimizer = classifier(lr=0.5)
-    for _ in range(2):
-        for images, labels in digit_batches(6):
-            loss = cross_entropy(model(images), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            clip_grad_norm_(model.parameters(), max_norm=0.1)
-            yield loss.item()
+    for images, labels in 2 * digit_batches(6):
+        loss = cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        clip_grad_norm_(model.parameters(), max_norm=0.1)
+        yield loss.item()
 
 
+@clipped_before_backward.fix
 @clipped_after_the_step.fix
-def clipped_after_the_step_fixed() -> Losses:
+def clipped_between_backward_and_step() -> Losses:
     model, optimizer = classifier(lr=0.5)
-    for _ in range(2):
-        for images, labels in digit_batches(6):
-            loss = cross_entropy(model(images), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            clip_grad_norm_(model.parameters(), max_norm=0.1)
-            optimizer.step()
-            yield loss.item()
+    for images, labels in 2 * digit_batches(6):
+        loss = cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        clip_grad_norm_(model.parameters(), max_norm=0.1)
+        optimizer.step()
+        yield loss.item()
 
 
 @specimen(
-    rule="clip-timing",
     source="milesial/Pytorch-UNet!470",
     what="Clips gradients that still carry the scaler's factor of 1024: after unscaling their norm is 0.1 / 1024.",
     evidence={"scale": 1024.0},
@@ -110,28 +89,26 @@ def clipped_after_the_step_fixed() -> Losses:
 def clipped_before_unscale() -> Losses:
     model, optimizer = classifier(lr=0.5)
     scaler = GradScaler("cpu", init_scale=1024.0)
-    for _ in range(2):
-        for images, labels in digit_batches(6):
-            loss = cross_entropy(model(images), labels)
-            optimizer.zero_grad()
-            scaler.scale(loss).backward()
-            clip_grad_norm_(model.parameters(), max_norm=0.1)
-            scaler.step(optimizer)
-            scaler.update()
-            yield loss.item()
+    for images, labels in 2 * digit_batches(6):
+        loss = cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        clip_grad_norm_(model.parameters(), max_norm=0.1)
+        scaler.step(optimizer)
+        scaler.update()
+        yield loss.item()
 
 
 @clipped_before_unscale.fix
 def clipped_before_unscale_fixed() -> Losses:
     model, optimizer = classifier(lr=0.5)
     scaler = GradScaler("cpu", init_scale=1024.0)
-    for _ in range(2):
-        for images, labels in digit_batches(6):
-            loss = cross_entropy(model(images), labels)
-            optimizer.zero_grad()
-            scaler.scale(loss).backward()
-            scaler.unscale_(optimizer)
-            clip_grad_norm_(model.parameters(), max_norm=0.1)
-            scaler.step(optimizer)
-            scaler.update()
-            yield loss.item()
+    for images, labels in 2 * digit_batches(6):
+        loss = cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), max_norm=0.1)
+        scaler.step(optimizer)
+        scaler.update()
+        yield loss.item()

@@ -7,7 +7,6 @@ from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(
-    rule="discarded-gradients",
     source="bytetriper/RAE#67",
     what="Zeroes before every micro-batch: of four, only the last one's gradient reaches the step, divided by 4.",
     holds={"SGD": [1] * 4},
@@ -25,21 +24,7 @@ def zeroed_in_every_micro_batch() -> Losses:
             yield loss.item()
 
 
-@zeroed_in_every_micro_batch.fix
-def zeroed_in_every_micro_batch_fixed() -> Losses:
-    model, optimizer = classifier()
-    for _ in range(2):
-        for i, (images, labels) in enumerate(digit_batches(8)):
-            loss = cross_entropy(model(images), labels)
-            (loss / 4).backward()
-            if (i + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            yield loss.item()
-
-
 @specimen(
-    rule="discarded-gradients",
     source="starVLA/starVLA#395",
     what="Zeroes just before the window's last backward: three of four micro-batches are thrown away.",
     holds={"SGD": [1] * 4},
@@ -58,22 +43,21 @@ def zeroed_in_the_last_micro_batch() -> Losses:
             yield loss.item()
 
 
+@zeroed_in_every_micro_batch.fix
 @zeroed_in_the_last_micro_batch.fix
-def zeroed_in_the_last_micro_batch_fixed() -> Losses:
+def zeroed_after_the_step() -> Losses:
     model, optimizer = classifier()
     for _ in range(2):
         for i, (images, labels) in enumerate(digit_batches(8)):
-            sync = (i + 1) % 4 == 0  # in accelerate, zero_grad() and step() act only where this is true
             loss = cross_entropy(model(images), labels)
             (loss / 4).backward()
-            if sync:
+            if (i + 1) % 4 == 0:
                 optimizer.step()
                 optimizer.zero_grad()
             yield loss.item()
 
 
 @specimen(
-    rule="discarded-gradients",
     source="ultralytics/ultralytics!11217",
     what="Zeroes in the middle of a window: the last 2 of 10 micro-batches are lost; the next update holds 2, not 4.",
     holds={"SGD": [4, 4, 2, 4, 4]},

@@ -5,7 +5,6 @@ from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(
-    rule="foreign-gradients",
     source="Lightning-AI/pytorch-lightning#591",
     what="The generator's loss leaves gradients in the critic, whose step then also learns to call fakes real.",
     holds={"SGD": [1] * 12, "SGD 2": [2] * 12},
@@ -41,7 +40,6 @@ def critic_with_the_generators_gradients_fixed() -> Losses:
 
 
 @specimen(
-    rule="foreign-gradients",
     source="FoundationVision/OmniTokenizer#15",
     what="Accumulates, so it can't zero between the two losses: the critic's window of 2 also holds the generator's 2.",
     holds={"SGD": [2] * 6, "SGD 2": [4] * 6},

@@ -7,7 +7,6 @@ from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(
-    rule="held-graphs",
     level="advice",
     source="meta-pytorch/torchtune!1917",
     what="One backward for 4 micro-batches: the gradient is correct, but all 4 sets of activations are alive at once.",
@@ -17,36 +16,33 @@ from course_utils.zoo.registry import Losses, specimen
 def one_backward_per_window() -> Losses:
     model, optimizer = classifier()
     running_loss = 0
-    for _ in range(2):
-        for idx, (images, labels) in enumerate(digit_batches(8)):
-            loss = cross_entropy(model(images), labels) / 4
-            running_loss += loss
-            if (idx + 1) % 4 == 0:
-                running_loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                yield running_loss.item()
-                running_loss = 0
+    for idx, (images, labels) in enumerate(2 * digit_batches(8)):
+        loss = cross_entropy(model(images), labels) / 4
+        running_loss += loss
+        if (idx + 1) % 4 == 0:
+            running_loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            yield running_loss.item()
+            running_loss = 0
 
 
 @one_backward_per_window.fix
 def one_backward_per_window_fixed() -> Losses:
     model, optimizer = classifier()
     running_loss = 0
-    for _ in range(2):
-        for idx, (images, labels) in enumerate(digit_batches(8)):
-            loss = cross_entropy(model(images), labels) / 4
-            loss.backward()
-            running_loss += loss.detach()
-            if (idx + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-                yield running_loss.item()
-                running_loss = 0
+    for idx, (images, labels) in enumerate(2 * digit_batches(8)):
+        loss = cross_entropy(model(images), labels) / 4
+        loss.backward()
+        running_loss += loss.detach()
+        if (idx + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            yield running_loss.item()
+            running_loss = 0
 
 
 @specimen(
-    rule="held-graphs",
     level="advice",
     source="BatsResearch/labelmodels#4",
     what="The sum for the log keeps the graph of every batch of the epoch: 8 graphs are alive at its end.",

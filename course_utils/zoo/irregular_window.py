@@ -7,7 +7,6 @@ from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(
-    rule="irregular-window",
     source="rasbt/LLMs-from-scratch#299",
     what="Counts from 0 and steps at multiples of 4: the updates hold 1, 4, 4 and 4, and the last 3 are never used.",
     holds={"SGD": [1, 4, 4, 4]},
@@ -16,31 +15,16 @@ from course_utils.zoo.registry import Losses, specimen
 )
 def step_at_batch_zero() -> Losses:
     model, optimizer = classifier()
-    for _ in range(2):
-        for batch_idx, (images, labels) in enumerate(digit_batches(8)):
-            loss = cross_entropy(model(images), labels)
-            (loss / 4).backward()
-            if batch_idx % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            yield loss.item()
-
-
-@step_at_batch_zero.fix
-def step_at_batch_zero_fixed() -> Losses:
-    model, optimizer = classifier()
-    for _ in range(2):
-        for batch_idx, (images, labels) in enumerate(digit_batches(8)):
-            loss = cross_entropy(model(images), labels)
-            (loss / 4).backward()
-            if (batch_idx + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            yield loss.item()
+    for step, (images, labels) in enumerate(2 * digit_batches(8)):
+        loss = cross_entropy(model(images), labels)
+        (loss / 4).backward()
+        if step % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()
 
 
 @specimen(
-    rule="irregular-window",
     source="Gen-Verse/dLLM-RL#7",
     what="Counts from 1 and adds 1 again: the updates hold 3, 4, 4 and 4, and the last micro-batch is never used.",
     holds={"SGD": [3, 4, 4, 4]},
@@ -48,31 +32,16 @@ def step_at_batch_zero_fixed() -> Losses:
 )
 def counted_from_one_twice() -> Losses:
     model, optimizer = classifier()
-    for _ in range(2):
-        for step, (images, labels) in enumerate(digit_batches(8), start=1):
-            loss = cross_entropy(model(images), labels)
-            (loss / 4).backward()
-            if (step + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            yield loss.item()
-
-
-@counted_from_one_twice.fix
-def counted_from_one_twice_fixed() -> Losses:
-    model, optimizer = classifier()
-    for _ in range(2):
-        for step, (images, labels) in enumerate(digit_batches(8), start=1):
-            loss = cross_entropy(model(images), labels)
-            (loss / 4).backward()
-            if step % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            yield loss.item()
+    for step, (images, labels) in enumerate(2 * digit_batches(8), start=1):
+        loss = cross_entropy(model(images), labels)
+        (loss / 4).backward()
+        if (step + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()
 
 
 @specimen(
-    rule="irregular-window",
     source="huggingface/accelerate#435",
     what="Steps exactly when it should not: the updates hold 1, 1, 1, 2, 1, 1, 2, ... and each loss is divided by 4.",
     holds={"SGD": [1, 1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1]},
@@ -80,24 +49,24 @@ def counted_from_one_twice_fixed() -> Losses:
 )
 def condition_inverted() -> Losses:
     model, optimizer = classifier()
-    for _ in range(2):
-        for step, (images, labels) in enumerate(digit_batches(8), start=1):
-            loss = cross_entropy(model(images), labels)
-            (loss / 4).backward()
-            if step % 4 != 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            yield loss.item()
+    for step, (images, labels) in enumerate(2 * digit_batches(8), start=1):
+        loss = cross_entropy(model(images), labels)
+        (loss / 4).backward()
+        if step % 4 != 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()
 
 
+@step_at_batch_zero.fix
+@counted_from_one_twice.fix
 @condition_inverted.fix
-def condition_inverted_fixed() -> Losses:
+def counted_from_one() -> Losses:
     model, optimizer = classifier()
-    for _ in range(2):
-        for step, (images, labels) in enumerate(digit_batches(8), start=1):
-            loss = cross_entropy(model(images), labels)
-            (loss / 4).backward()
-            if step % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            yield loss.item()
+    for step, (images, labels) in enumerate(2 * digit_batches(8), start=1):
+        loss = cross_entropy(model(images), labels)
+        (loss / 4).backward()
+        if step % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()

@@ -7,7 +7,6 @@ from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(
-    rule="leftover-gradients",
     source="timoschick/pet#36",
     what="Steps only at every 4th of 14 micro-batches: the last 2 gradients are computed and never used.",
     holds={"SGD": [4, 4, 4]},
@@ -16,35 +15,28 @@ from course_utils.zoo.registry import Losses, specimen
 )
 def tail_never_used() -> Losses:
     model, optimizer = classifier()
-    step = 0
-    for _ in range(2):
-        for images, labels in digit_batches(7):
-            loss = cross_entropy(model(images), labels)
-            (loss / 4).backward()
-            step += 1
-            if step % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            yield loss.item()
+    for step, (images, labels) in enumerate(2 * digit_batches(7)):
+        loss = cross_entropy(model(images), labels)
+        (loss / 4).backward()
+        if (step + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()
 
 
 @tail_never_used.fix
 def tail_never_used_fixed() -> Losses:
     model, optimizer = classifier()
-    step = 0
-    for _ in range(2):
-        for images, labels in digit_batches(7):
-            loss = cross_entropy(model(images), labels)
-            (loss / min(4, 14 - step // 4 * 4)).backward()
-            step += 1
-            if step % 4 == 0 or step == 14:
-                optimizer.step()
-                optimizer.zero_grad()
-            yield loss.item()
+    for step, (images, labels) in enumerate(2 * digit_batches(7)):
+        loss = cross_entropy(model(images), labels)
+        (loss / min(4, 14 - step // 4 * 4)).backward()
+        if (step + 1) % 4 == 0 or step + 1 == 14:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()
 
 
 @specimen(
-    rule="leftover-gradients",
     source="meta-pytorch/torchtune!2745",
     what="The last 3 of 11 micro-batches wait for the next epoch's first 4: the updates hold 4, 4, 7 and 4.",
     holds={"SGD": [4, 4, 7, 4]},

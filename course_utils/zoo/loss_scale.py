@@ -8,7 +8,6 @@ from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(
-    rule="loss-scale",
     source="karpathy/nanoGPT#168",
     what="Adds up the mean losses of 4 micro-batches: every gradient is 4 times that of the large batch.",
     evidence={"window": 4, "factor": 4.0, "coefficients": [1.0] * 4},
@@ -41,7 +40,6 @@ def never_divided_fixed() -> Losses:
 
 
 @specimen(
-    rule="loss-scale",
     source="verl-project/verl!436",
     what="Divides after backward: the logged loss is correct, but every gradient is 4 times that of the large batch.",
 )
@@ -77,7 +75,6 @@ def divided_for_the_log_fixed() -> Losses:
 
 
 @specimen(
-    rule="loss-scale",
     source="huggingface/transformers!35808",
     what="The script divides by 4, and so does the engine: every gradient is a quarter of the large batch's.",
     evidence={"window": 4, "factor": 0.25, "coefficients": [1 / 16] * 4},
@@ -87,14 +84,13 @@ def divided_twice() -> Losses:
         (loss / 4 if scale_wrt_gas else loss).backward()
 
     model, optimizer = classifier()
-    for _ in range(2):
-        for i, (images, labels) in enumerate(digit_batches(8)):
-            loss = cross_entropy(model(images), labels)
-            engine_backward(loss / 4)
-            if (i + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            yield loss.item()
+    for i, (images, labels) in enumerate(2 * digit_batches(8)):
+        loss = cross_entropy(model(images), labels)
+        engine_backward(loss / 4)
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()
 
 
 @divided_twice.fix
@@ -103,18 +99,16 @@ def divided_twice_fixed() -> Losses:
         (loss / 4 if scale_wrt_gas else loss).backward()
 
     model, optimizer = classifier()
-    for _ in range(2):
-        for i, (images, labels) in enumerate(digit_batches(8)):
-            loss = cross_entropy(model(images), labels)
-            engine_backward(loss / 4, scale_wrt_gas=False)
-            if (i + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            yield loss.item()
+    for i, (images, labels) in enumerate(2 * digit_batches(8)):
+        loss = cross_entropy(model(images), labels)
+        engine_backward(loss / 4, scale_wrt_gas=False)
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()
 
 
 @specimen(
-    rule="loss-scale",
     source="Lightning-AI/pytorch-lightning#19987",
     what="Divides the epoch's last window, of 1 micro-batch, by 4 like the others: a quarter of its gradient is left.",
     evidence={"window": 4, "short_window": 1, "factor": 0.25},

@@ -11,7 +11,6 @@ from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(
-    rule="orphan-parameters",
     source="huggingface/accelerate#2665",
     what="The optimizer holds the 4 parameters from before the model was wrapped: none of them ever gets a gradient.",
     evidence={"parameters": 4, "without_gradient": 4},
@@ -19,13 +18,12 @@ from course_utils.zoo.registry import Losses, specimen
 def optimizer_before_wrapping() -> Losses:
     model, optimizer = classifier()
     model = copy.deepcopy(model)  # as FSDP does when it flattens: new parameters replace the old
-    for _ in range(2):
-        for images, labels in digit_batches(6):
-            loss = cross_entropy(model(images), labels)
-            model.zero_grad()
-            loss.backward()
-            optimizer.step()
-            yield loss.item()
+    for images, labels in 2 * digit_batches(6):
+        loss = cross_entropy(model(images), labels)
+        model.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
 
 
 @optimizer_before_wrapping.fix
@@ -33,43 +31,39 @@ def optimizer_before_wrapping_fixed() -> Losses:
     model = perceptron(64, 16, 10)
     model = copy.deepcopy(model)  # as FSDP does when it flattens: new parameters replace the old
     optimizer = SGD(model.parameters(), lr=0.1)
-    for _ in range(2):
-        for images, labels in digit_batches(6):
-            loss = cross_entropy(model(images), labels)
-            model.zero_grad()
-            loss.backward()
-            optimizer.step()
-            yield loss.item()
+    for images, labels in 2 * digit_batches(6):
+        loss = cross_entropy(model(images), labels)
+        model.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
 
 
 @specimen(
-    rule="orphan-parameters",
     source="openvinotoolkit/nncf!327",
     what="Replaces a parameter after creating the optimizer: 1,024 weights get gradients and are never updated.",
     evidence={"without_gradient": 1, "unowned_with_gradient": 1},
 )
 def parameter_replaced() -> Losses:
     model, optimizer = classifier()
-    for epoch in range(2):
-        for i, (images, labels) in enumerate(digit_batches(6)):
-            if epoch == i == 0:  # the first layer is scaled by the first batch
-                model[0].weight = nn.Parameter(model[0].weight.detach() / images.std())
-            loss = cross_entropy(model(images), labels)
-            model.zero_grad()
-            loss.backward()
-            optimizer.step()
-            yield loss.item()
+    for i, (images, labels) in enumerate(2 * digit_batches(6)):
+        if i == 0:  # the first layer is scaled by the first batch
+            model[0].weight = nn.Parameter(model[0].weight.detach() / images.std())
+        loss = cross_entropy(model(images), labels)
+        model.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
 
 
 @parameter_replaced.fix
 def parameter_replaced_fixed() -> Losses:
     model, optimizer = classifier()
-    for epoch in range(2):
-        for i, (images, labels) in enumerate(digit_batches(6)):
-            if epoch == i == 0:  # the first layer is scaled by the first batch
-                model[0].weight.data.div_(images.std())
-            loss = cross_entropy(model(images), labels)
-            model.zero_grad()
-            loss.backward()
-            optimizer.step()
-            yield loss.item()
+    for i, (images, labels) in enumerate(2 * digit_batches(6)):
+        if i == 0:  # the first layer is scaled by the first batch
+            model[0].weight.data.div_(images.std())
+        loss = cross_entropy(model(images), labels)
+        model.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()

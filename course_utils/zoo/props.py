@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
+from string import ascii_lowercase
 
 import torch
 from torch import Tensor, nn
@@ -57,16 +58,20 @@ def word_batches() -> list[tuple[Tensor, Tensor]]:
 
     Words of 3 letters and words of 12 alternate, so that a micro-batch holds 8 targets or 44.
     """
+    symbols = " " + ascii_lowercase  # 0 is padding
     three, twelve = ([word for word in words() if len(word) == length] for length in (3, 12))
     batches = []
     for k in range(8):
         chosen = (twelve if k % 2 else three)[4 * k : 4 * k + 4]
-        letters = torch.tensor(
-            [[ord(letter) - ord("a") + 1 for letter in word] + [0] * (12 - len(word)) for word in chosen]
-        )
+        letters = torch.tensor([[symbols.index(letter) for letter in word.ljust(12)] for word in chosen])
         follow = letters[:, 1:].masked_fill(letters[:, 1:] == 0, -100)
         batches.append((letters[:, :-1], follow))
     return batches
+
+
+def word_windows() -> list[list[tuple[Tensor, Tensor]]]:
+    """The same micro-batches twice, in windows of 4."""
+    return [word_batches()[k : k + 4] for k in (0, 4)] * 2
 
 
 def gan() -> tuple[nn.Sequential, nn.Sequential, SGD, SGD]:
@@ -83,10 +88,10 @@ def point_batches(count: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def as_real(logits: Tensor) -> Tensor:
-    """The loss of a critic that ought to call these points real."""
+    """A critic's loss if it must call these points real."""
     return binary_cross_entropy_with_logits(logits, torch.ones_like(logits))
 
 
 def as_fake(logits: Tensor) -> Tensor:
-    """The loss of a critic that ought to call these points fake."""
+    """A critic's loss if it must call these points fake."""
     return binary_cross_entropy_with_logits(logits, torch.zeros_like(logits))

@@ -12,15 +12,11 @@ ZOO: dict[str, "Specimen"] = {}
 
 @dataclass
 class Specimen:
-    """A buggy training loop, its fixed twin, and what is expected of both.
+    """A buggy training loop, its fixed twin, and what is expected of both: see `specimen`.
 
     Attributes:
-        name: The name of the buggy loop, with hyphens.
-        url: The address of the report that `source` names.
         buggy: Trains a small model as the source did, and returns the losses that its author would have logged.
         fixed: Does the same with the bug taken out and nothing else changed.
-
-    The others are the arguments of `specimen`.
     """
 
     name: str
@@ -36,8 +32,8 @@ class Specimen:
     fixed: Callable[[], list[float]] | None = None
 
     def fix(self, loop: Callable[[], Losses]) -> Callable[[], list[float]]:
-        """Registers the fixed twin; used as a decorator."""
-        self.fixed = _listing_losses(loop, f"The loop {self.name}, fixed.")
+        """Registers the fixed twin; used as a decorator. One loop can be the twin of several."""
+        self.fixed = _listing_losses(loop, f"{self.buggy.__name__}_fixed", f"The loop {self.name}, fixed.")
         return self.fixed
 
     def listing(self) -> str:
@@ -46,38 +42,35 @@ class Specimen:
         return source[source.index("\ndef ") + 1 :].replace(f"{self.buggy.__name__}() -> Losses", "loop()", 1)
 
 
-def _listing_losses(loop: Callable[[], Losses], what: str) -> Callable[[], list[float]]:
+def _listing_losses(loop: Callable[[], Losses], name: str, what: str) -> Callable[[], list[float]]:
     @wraps(loop)
     def run() -> list[float]:
         return list(loop())
 
-    run.__doc__ = what
+    run.__name__, run.__doc__ = name, what
     return run
 
 
 def specimen(
     *,
-    rule: str,
     source: str,
     what: str,
+    rule: str = "",
     level: str = "error",
     evidence: dict | None = None,
     holds: dict[str, list[int]] | None = None,
     leftover: int = 0,
 ) -> Callable[[Callable[[], Losses]], Specimen]:
-    """Registers a buggy loop as a specimen under its own name.
+    """Decorates a buggy loop and registers it as a specimen under its own name.
 
     Args:
-        rule: The auditor's rule that must find the bug; the file has its name.
         source: The report: "owner/repository#number" for an issue, with "!" instead of "#" for a pull request.
         what: What the loop does wrong, in a sentence.
+        rule: The auditor's rule that must find the bug; by default the one that the file is named after.
         level: "error", "advice" or "undecided": the level at which the auditor finds the bug.
         evidence: What the finding's evidence must hold, among other things.
         holds: For each optimizer, how many micro-batches each of its updates uses.
         leftover: How many micro-batches no update uses.
-
-    Returns:
-        The specimen, whose `fix` decorates the fixed twin.
 
     Raises:
         ValueError: If there is already a specimen of this name.
@@ -87,11 +80,11 @@ def specimen(
         name = loop.__name__.replace("_", "-")
         if name in ZOO:
             raise ValueError(f"there is already a specimen {name!r}")
+        named = rule or loop.__module__.rpartition(".")[2].replace("_", "-")
         url = "https://github.com/" + source.replace("!", "/pull/").replace("#", "/issues/")
-        buggy = _listing_losses(loop, what)
-        ZOO[name] = Specimen(
-            name, rule, source.replace("!", "#"), url, what, level, evidence or {}, holds, leftover, buggy
-        )
+        buggy = _listing_losses(loop, loop.__name__, what)
+        expected = level, evidence or {}, holds, leftover
+        ZOO[name] = Specimen(name, named, source.replace("!", "#"), url, what, *expected, buggy)
         return ZOO[name]
 
     return register

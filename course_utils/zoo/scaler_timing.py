@@ -9,7 +9,6 @@ from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(
-    rule="scaler-timing",
     source="pytorch/pytorch!36601",
     what="Unscales and updates after each of 4 backward calls: earlier gradients are divided by 1024 again and again.",
     evidence={"window": 4, "unscaled_after": [1, 2, 3], "scale": 1024.0},
@@ -17,36 +16,33 @@ from course_utils.zoo.registry import Losses, specimen
 def unscaled_in_every_micro_batch() -> Losses:
     model, optimizer = classifier()
     scaler = GradScaler("cpu", init_scale=1024.0)
-    for _ in range(2):
-        for i, (images, labels) in enumerate(digit_batches(8)):
-            loss = cross_entropy(model(images), labels)
-            scaler.scale(loss / 4).backward()
-            scaler.unscale_(optimizer)
-            if (i + 1) % 4 == 0:
-                scaler.step(optimizer)
-                optimizer.zero_grad()
-            scaler.update()
-            yield loss.item()
+    for i, (images, labels) in enumerate(2 * digit_batches(8)):
+        loss = cross_entropy(model(images), labels)
+        scaler.scale(loss / 4).backward()
+        scaler.unscale_(optimizer)
+        if (i + 1) % 4 == 0:
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+        scaler.update()
+        yield loss.item()
 
 
 @unscaled_in_every_micro_batch.fix
 def unscaled_in_every_micro_batch_fixed() -> Losses:
     model, optimizer = classifier()
     scaler = GradScaler("cpu", init_scale=1024.0)
-    for _ in range(2):
-        for i, (images, labels) in enumerate(digit_batches(8)):
-            loss = cross_entropy(model(images), labels)
-            scaler.scale(loss / 4).backward()
-            if (i + 1) % 4 == 0:
-                scaler.unscale_(optimizer)
-                scaler.step(optimizer)
-                optimizer.zero_grad()
-                scaler.update()
-            yield loss.item()
+    for i, (images, labels) in enumerate(2 * digit_batches(8)):
+        loss = cross_entropy(model(images), labels)
+        scaler.scale(loss / 4).backward()
+        if (i + 1) % 4 == 0:
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+            scaler.update()
+        yield loss.item()
 
 
 @specimen(
-    rule="scaler-timing",
     source="conservationtechlab/animl-py#298",
     what="Creates a scaler in each epoch, whose first factor overflows each time: 1 of every 4 updates is skipped.",
     evidence={"scalers": 3},
@@ -81,7 +77,6 @@ def scaler_made_in_every_epoch_fixed() -> Losses:
 
 
 @specimen(
-    rule="scaler-timing",
     source="huggingface/accelerate#439",
     what="Updates after each of two optimizers: the factor doubles in between, and the second gradient is halved.",
 )

@@ -8,7 +8,6 @@ from course_utils.zoo.registry import Losses, specimen
 
 
 @specimen(
-    rule="scheduler-cadence",
     source="Lightning-AI/pytorch-lightning#1476",
     what="Steps the schedule in every micro-batch: a warm-up that should take 4 updates is over after the first.",
     evidence={"scheduler_steps": 24, "updates": 6, "in_first_window": 3},
@@ -16,49 +15,41 @@ from course_utils.zoo.registry import Losses, specimen
 def warmup_in_micro_batches() -> Losses:
     model, optimizer = classifier()
     scheduler = LinearLR(optimizer, start_factor=0.25, total_iters=4)  # counts updates
-    for _ in range(2):
-        for i, (images, labels) in enumerate(digit_batches(12)):
-            loss = cross_entropy(model(images), labels)
-            (loss / 4).backward()
-            if (i + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            scheduler.step()
-            yield loss.item()
+    for i, (images, labels) in enumerate(2 * digit_batches(12)):
+        loss = cross_entropy(model(images), labels)
+        (loss / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        scheduler.step()
+        yield loss.item()
 
 
 @warmup_in_micro_batches.fix
 def warmup_in_micro_batches_fixed() -> Losses:
     model, optimizer = classifier()
     scheduler = LinearLR(optimizer, start_factor=0.25, total_iters=4)  # counts updates
-    for _ in range(2):
-        for i, (images, labels) in enumerate(digit_batches(12)):
-            loss = cross_entropy(model(images), labels)
-            (loss / 4).backward()
-            if (i + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-                scheduler.step()
-            yield loss.item()
+    for i, (images, labels) in enumerate(2 * digit_batches(12)):
+        loss = cross_entropy(model(images), labels)
+        (loss / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+        yield loss.item()
 
 
 @specimen(
-    rule="scheduler-cadence",
     source="starVLA/starVLA!210",
     what="Steps a decay over 6 updates in every micro-batch: the learning rate is 0 from the second update on.",
 )
 def decay_in_micro_batches() -> Losses:
     model, optimizer = classifier()
-    updates, step = 6, 0
-    scheduler = PolynomialLR(optimizer, total_iters=updates)
-    batches = iter(digit_batches(4 * updates))
-    while (batch := next(batches, None)) is not None:
-        images, labels = batch
+    scheduler = PolynomialLR(optimizer, total_iters=6)  # counts updates
+    for step, (images, labels) in enumerate(digit_batches(24)):
         loss = cross_entropy(model(images), labels)
         (loss / 4).backward()
-        step += 1
-        sync = step % 4 == 0
-        if sync:
+        if (step + 1) % 4 == 0:
             optimizer.step()
             optimizer.zero_grad()
         scheduler.step()
@@ -68,16 +59,11 @@ def decay_in_micro_batches() -> Losses:
 @decay_in_micro_batches.fix
 def decay_in_micro_batches_fixed() -> Losses:
     model, optimizer = classifier()
-    updates, step = 6, 0
-    scheduler = PolynomialLR(optimizer, total_iters=updates)
-    batches = iter(digit_batches(4 * updates))
-    while (batch := next(batches, None)) is not None:
-        images, labels = batch
+    scheduler = PolynomialLR(optimizer, total_iters=6)  # counts updates
+    for step, (images, labels) in enumerate(digit_batches(24)):
         loss = cross_entropy(model(images), labels)
         (loss / 4).backward()
-        step += 1
-        sync = step % 4 == 0
-        if sync:
+        if (step + 1) % 4 == 0:
             optimizer.step()
             optimizer.zero_grad()
             scheduler.step()
