@@ -1,6 +1,5 @@
 """The exercise of notebook 05: one window under a GradScaler, judged on a `Tally` and then on a real model."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, nan
@@ -63,12 +62,10 @@ CASES = (
 
 @exercise("amp_window")
 def _amp_window(answer: Callable) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's own, of a scheduler that steps before the optimizer
-        for case in CASES:
-            _judge_case(answer, case)
-        for make_optimizer in (sgd, adam):
-            _judge_model(answer, make_optimizer)
+    for case in CASES:
+        _judge_case(answer, case)
+    for make_optimizer in (sgd, adam):
+        _judge_model(answer, make_optimizer)
     return (
         "full, short and ragged windows, clipped or not, infinity, NaN, spikes, a scale that grows, a scaler switched "
         "off: every update is that of the large batch, and every window that has to be left out leaves nothing behind."

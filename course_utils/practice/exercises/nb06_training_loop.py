@@ -1,7 +1,6 @@
 """The exercises of notebook 06: a schedule that counts updates, and a GAN whose two updates use their own gradients."""
 
 import copy
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
@@ -30,13 +29,11 @@ CASES = (
 
 @exercise("scheduled")
 def _scheduled(answer: Callable) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's own, of a scheduler that steps before the optimizer
-        for sizes, n, epochs in CASES:
-            _judge_schedule(answer, sizes, n, epochs)
-        _judge_schedule(answer, EQUAL, 4, 2, dirty=True)
-        for n in (1, 2, 100):
-            _judge_scheduled_model(answer, n)
+    for sizes, n, epochs in CASES:
+        _judge_schedule(answer, sizes, n, epochs)
+    _judge_schedule(answer, EQUAL, 4, 2, dirty=True)
+    for n in (1, 2, 100):
+        _judge_scheduled_model(answer, n)
     return (
         "N = 1, 2, 4 and longer than the epoch, short windows, ragged micro-batches, 1 to 3 epochs, a dirty start: "
         "the schedule is as long as the training and steps once per update."
