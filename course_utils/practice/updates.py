@@ -62,7 +62,7 @@ class Recorder:
         self.epochs.append([])
 
     def observed(self, skip_idle: bool = False) -> Observed:
-        """All that has been seen; a step without a gradient is a row of zeros, or with `skip_idle` no row."""
+        """All that was seen; a step without a gradient is a row of zeros, or with `skip_idle` no row."""
         kept = [[row for row in epoch if row is not None or not skip_idle] for epoch in self.epochs]
         rows = [torch.zeros_like(self._weight) if row is None else row for row in chain(*kept)]
         return Observed(rows, len(kept[0]), self.backwards, sum(map(len, self.epochs)))

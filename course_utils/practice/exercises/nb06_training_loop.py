@@ -15,7 +15,16 @@ from course_utils.loops import windows
 from course_utils.models import Tally, mlp
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, compare_weights, number
-from course_utils.practice.updates import OLD, Expected, Recorder, judge_model, sgd, squared_error
+from course_utils.practice.updates import (
+    OLD,
+    Expected,
+    Recorder,
+    judge_model,
+    large_batches,
+    random_batches,
+    sgd,
+    squared_error,
+)
 
 EQUAL, TAIL, RAGGED = (2,) * 8, (2,) * 10, (4, 2, 1, 3, 2)
 
@@ -117,18 +126,14 @@ def _compare_cadence(before: list[float], expected: Expected, case: str) -> None
 
 def _judge_scheduled_model(answer: Callable, n: int) -> None:
     """Compares every parameter of a real model, under a schedule that falls to 0."""
-    batches = [torch.randn(size, 3 + 2, dtype=torch.float64) for size in RAGGED]
+    batches = random_batches(RAGGED)
 
     def make_scheduler(optimizer: Optimizer, updates: int) -> LRScheduler:
         return LinearLR(optimizer, 1.0, 0.0, total_iters=int(number(updates)))
 
     def correct(model: nn.Module, optimizer: Optimizer) -> None:
-        scheduler = make_scheduler(optimizer, 2 * ceil(len(batches) / n))
-        for window in [*windows(batches, n)] * 2:
-            optimizer.zero_grad()
-            squared_error(model, torch.cat(window)).backward()
-            optimizer.step()
-            scheduler.step()
+        groups = [*windows(batches, n)] * 2
+        large_batches(model, groups, optimizer, scheduler=make_scheduler(optimizer, len(groups)))
 
     def train(model: nn.Module, optimizer: Optimizer) -> None:
         answer(model, list(batches), squared_error, optimizer, n, 2, make_scheduler)
@@ -204,7 +209,7 @@ def _judge_gan(answer: Callable, sizes: Sequence[int], n: int, dirty: bool = Fal
 
 def _judge_gan_model(answer: Callable, n: int) -> None:
     """Compares every parameter of two real networks; where they differ, the updates may come in the wrong order."""
-    batches = [torch.randn(size, 3 + 2, dtype=torch.float64) for size in RAGGED]  # three real numbers, two of noise
+    batches = random_batches(RAGGED)  # three real numbers, two of noise
     ours = nn.ModuleList([mlp(2, 4, 3), mlp(3, 4, 1)]).double()
     theirs, order = copy.deepcopy(ours), []
     _large_batch_gan(*_players(ours, []), batches, n)

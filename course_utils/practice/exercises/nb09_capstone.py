@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import compress
 from math import inf, isnan
 from typing import NamedTuple
 
@@ -14,8 +15,17 @@ from torch.optim.lr_scheduler import ExponentialLR, LRScheduler
 from course_utils.loops import windows
 from course_utils.models import Tally, mlp
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, close, rounded
-from course_utils.practice.updates import OLD, Expected, Recorder, judge_model, sgd, squared_error
+from course_utils.practice.judging import Mistake, close, rounded, scaler_refusals
+from course_utils.practice.updates import (
+    OLD,
+    Expected,
+    Recorder,
+    judge_model,
+    large_batches,
+    random_batches,
+    sgd,
+    squared_error,
+)
 
 LOOSE, TIGHT = 1e6, 0.05  # a max_norm that no gradient reaches, even multiplied by the scale, and one that each exceeds
 INITIAL_SCALE = 256.0  # at the start of an epoch; it doubles after two updates in a row
@@ -101,7 +111,7 @@ def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
     expected, observed = Expected(epoch.tokens, epoch.n, epochs=1, unit="tokens"), recorder.observed()
     log = [float(row @ values) for row in expected.rows]
     made = [epoch.overflow not in window for window in expected.windows]
-    expected.rows = [row for row, is_made in zip(expected.rows, made, strict=True) if is_made]
+    expected.rows = list(compress(expected.rows, made))
     if epoch.max_norm == LOOSE and all(made):
         expected.compare(observed, str(epoch), OLD / INITIAL_SCALE if epoch.dirty else None)
     if observed.steps < len(expected.rows) and not all(made):
@@ -125,20 +135,17 @@ def _call(
     scheduler: LRScheduler,
 ) -> object:
     """Calls the answer with a generator of the micro-batches, and names what the scaler or the generator refuses."""
-    loader = (batch for batch in batches)
+    hint = "the scaler refuses to step for a window without a token"
     try:
-        return answer(
-            model, loader, loss_fn, optimizer, epoch.n, lambda batch: batch.tokens, scaler, epoch.max_norm, scheduler
-        )
-    except (TypeError, RuntimeError, AssertionError) as error:
-        if "has no len()" in str(error):
-            raise Mistake("needs-length", f"{epoch}: the loader is a generator and has no length.") from None
-        if "inf checks" in str(error) and 0 in epoch.tokens:
-            hint = "the scaler refuses to step for a window without a token"
-            raise Mistake("empty-step", f"{epoch}: {hint}.") from None
-        if "unscale_" in str(error) or "inf checks" in str(error):
-            raise Mistake("scaler-timing", f"{epoch}: the scaler refuses: {error}") from None
-        raise
+        with scaler_refusals(str(epoch), ("empty-step", hint, "inf checks") if 0 in epoch.tokens else None):
+            return answer(
+                model, (batch for batch in batches), loss_fn, optimizer, epoch.n, lambda batch: batch.tokens, scaler,
+                epoch.max_norm, scheduler,
+            )  # fmt: skip
+    except TypeError as error:
+        if "has no len()" not in str(error):
+            raise
+        raise Mistake("needs-length", f"{epoch}: the loader is a generator and has no length.") from None
 
 
 def _judge_scheduler(found: list[int], scale: float, made: list[bool], epoch: Epoch) -> None:
@@ -152,10 +159,10 @@ def _judge_scheduler(found: list[int], scale: float, made: list[bool], epoch: Ep
         hint = "it steps although the scaler left a step out" if not all(made) else "step it after the optimizer"
     elif found[-1] >= sum(tokens > 0 for tokens in epoch.tokens):
         hint = "it steps per micro-batch"
+    elif epoch.scaled:
+        hint = f"the scale went from {INITIAL_SCALE:g} to {scale:g}"
     else:
-        hint = (
-            f"the scale went from {INITIAL_SCALE:g} to {scale:g}" if epoch.scaled else "one should follow each update"
-        )
+        hint = "one should follow each update"
     counts = f"scheduler steps before each update, and at the end: {found}, expected {want}"
     raise Mistake("scheduler-cadence", f"{epoch}: {counts}: {hint}.")
 
@@ -164,10 +171,7 @@ def _judge_scale(scale: float, made: list[bool], epoch: Epoch) -> None:
     want, in_a_row = INITIAL_SCALE, 0
     for is_made in made:
         in_a_row = in_a_row + 1 if is_made else 0
-        if not is_made:
-            want /= 2
-        elif in_a_row % 2 == 0:
-            want *= 2
+        want *= 0.5 if not is_made else 2 if in_a_row % 2 == 0 else 1
     if epoch.scaled and scale != want:
         raise Mistake("scaler-timing", f"{epoch}: the scale is {scale:g} at the end instead of {want:g}.")
 
@@ -182,17 +186,15 @@ def _judge_log(losses: object, want: list[float], made: list[bool], epoch: Epoch
         hint = "a micro-batch without a token has a mean loss of NaN: leave it out"
         raise Mistake("empty-micro-batch", f"{epoch}: the log holds NaN; {hint}.")
     # An infinite loss, or a NaN, may be logged in any way.
-    found = [loss for loss, is_made in zip(logged, made, strict=False) if is_made]
-    if len(logged) != len(want) or not close(
-        found, [loss for loss, is_made in zip(want, made, strict=True) if is_made]
-    ):
+    found, correct = (list(compress(losses, made)) for losses in (logged, want))
+    if len(logged) != len(want) or not close(found, correct):
         message = f"all updates are correct, but the log is {rounded(logged)} instead of {rounded(want)}"
         raise Mistake("logged-loss", f"{epoch}: {message}: one mean over each window's tokens, without the scale.")
 
 
 def _judge_model(answer: Callable, epoch: Epoch) -> None:
     """Compares every parameter of a real model."""
-    batches = epoch.batches([torch.randn(4, 3 + 2, dtype=torch.float64) for _ in epoch.tokens])
+    batches = epoch.batches(random_batches((4,) * len(epoch.tokens)))
 
     def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
         return squared_error(model, batch.rows[: batch.tokens]) * batch.factor
@@ -204,14 +206,8 @@ def _judge_model(answer: Callable, epoch: Epoch) -> None:
         _call(answer, epoch, model, batches, loss_fn, optimizer, scaler, ExponentialLR(optimizer, 0.7))
 
     def correct(model: nn.Module, optimizer: Optimizer) -> None:
-        scheduler = ExponentialLR(optimizer, 0.7)
-        for window in windows(batches, epoch.n):
-            rows = torch.cat([batch.rows[: batch.tokens] for batch in window])
-            if len(rows) and all(batch.factor < inf for batch in window):
-                optimizer.zero_grad()
-                squared_error(model, rows).backward()
-                nn.utils.clip_grad_norm_(model.parameters(), epoch.max_norm)
-                optimizer.step()
-                scheduler.step()
+        rows = [batch.rows[: batch.tokens] * batch.factor for batch in batches]  # infinite in one that overflows
+        groups = [group for group in windows(rows, epoch.n) if any(map(len, group))]
+        large_batches(model, groups, optimizer, epoch.max_norm, 1e9, ExponentialLR(optimizer, 0.7))
 
     judge_model(train, correct, mlp(3, 4, 2).double(), sgd, f"on a real model, {epoch}")
