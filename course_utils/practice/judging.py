@@ -45,14 +45,7 @@ class Mistake(Exception):
 
 
 def close(got: Any, want: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:
-    """Whether two numbers, tensors, or sequences of them agree; where NaN is expected, only NaN agrees.
-
-    Sequences of different lengths never agree, and neither do tensors of different shapes.
-
-    Example:
-        >>> close([0.1 + 0.2, float("inf")], [0.3, float("inf")]), close([1.0], [1.0, 2.0])
-        (True, False)
-    """
+    """Whether two numbers, tensors, or sequences of them agree, and have one shape; NaN agrees with NaN only."""
     if isinstance(want, Tensor):
         same_shape = isinstance(got, Tensor) and got.shape == want.shape
         return same_shape and torch.allclose(got.to(want), want, rtol=rtol, atol=atol, equal_nan=True)

@@ -16,7 +16,7 @@ from math import inf
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from course_utils.loops import windows
 from course_utils.memory import saved_bytes
@@ -268,24 +268,26 @@ def judge_model(
 
 
 def large_batches(
-    model: nn.Module,
     groups: Iterable[list[Tensor]],
-    optimizer: Optimizer,
     max_norm: float = inf,
     skip_norm: float = inf,
-    scheduler: LRScheduler | None = None,
-) -> None:
+    make_scheduler: Callable[[Optimizer], LRScheduler] = lambda optimizer: LambdaLR(optimizer, lambda step: 1.0),
+) -> Train:
     """One large batch per window: no accumulation at all, hence nothing that could be wrong with it.
 
     Where the norm is above `skip_norm` or is NaN, no update is made.
     """
-    for window in groups:
-        optimizer.zero_grad()
-        squared_error(model, torch.cat(window)).backward()
-        if nn.utils.clip_grad_norm_(model.parameters(), max_norm) <= skip_norm:
-            optimizer.step()
-            if scheduler:
+
+    def train(model: nn.Module, optimizer: Optimizer) -> None:
+        scheduler = make_scheduler(optimizer)
+        for window in groups:
+            optimizer.zero_grad()
+            squared_error(model, torch.cat(window)).backward()
+            if nn.utils.clip_grad_norm_(model.parameters(), max_norm) <= skip_norm:
+                optimizer.step()
                 scheduler.step()
+
+    return train
 
 
 def random_batches(sizes: Sequence[int]) -> list[Tensor]:
@@ -321,9 +323,7 @@ def judge_loop_on_model(
         for _ in range(2):
             loop(model, list(batches), squared_error, optimizer, n)
 
-    def correct(model: nn.Module, optimizer: Optimizer) -> None:
-        large_batches(model, [*windows(batches, n)] * 2, optimizer, max_norm)
-
+    correct = large_batches([*windows(batches, n)] * 2, max_norm)
     case = f"on a real model, N = {n}" + (f", max_norm = {max_norm:g}" if max_norm < inf else "")
     one = partial(squared_error, batch=batches[0]) if memory else None
     judge_model(answer, correct, mlp(3, 5, 2).double(), make_optimizer, case, one)

@@ -31,6 +31,8 @@ from course_utils.practice.updates import (
 
 DECAY = 0.7  # of the learning rate at each scheduler step
 
+make_scheduler = partial(ExponentialLR, gamma=DECAY)
+
 Bug = tuple[str, str]  # its name, and how it shows
 
 
@@ -97,7 +99,7 @@ class Run:
         self.factors = torch.cat([window.gradient() * sum(window.sizes) for window in case.windows])
         self.tally = Tally(len(self.factors)).double()
         self.optimizer = SGD(self.tally.parameters(), lr=1.0)
-        self.scheduler = ExponentialLR(self.optimizer, DECAY)
+        self.scheduler = make_scheduler(self.optimizer)
         self.scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=case.growth_interval, enabled=case.enabled)
         self.recorder = Recorder(self.tally.weight, self.optimizer)
         self.scheduled: list[int] = []  # how often the scheduler had stepped, at each step of the optimizer
@@ -264,13 +266,11 @@ def _judge_model(answer: Callable, make_optimizer: MakeOptimizer) -> None:
     max_norm, skip_norm = 0.5, 50.0
 
     def train(model: nn.Module, optimizer: Optimizer) -> None:
-        scheduler, scaler = ExponentialLR(optimizer, DECAY), GradScaler("cpu")
+        scheduler, scaler = make_scheduler(optimizer), GradScaler("cpu")
         for window in windows:
             with scaler_refusals(case):
                 answer(model, list(window), squared_error, optimizer, scaler, scheduler, max_norm, skip_norm)
 
-    def correct(model: nn.Module, optimizer: Optimizer) -> None:
-        large_batches(model, windows, optimizer, max_norm, skip_norm, ExponentialLR(optimizer, DECAY))
-
+    correct = large_batches(windows, max_norm, skip_norm, make_scheduler)
     case, one = "on a real model", partial(squared_error, batch=windows[0][0])
     judge_model(train, correct, mlp(3, 5, 2).double(), make_optimizer, case, one)

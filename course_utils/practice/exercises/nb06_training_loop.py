@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, pairwise
 from math import ceil, inf, log2
 
@@ -131,13 +132,11 @@ def _judge_scheduled_model(answer: Callable, n: int) -> None:
     def make_scheduler(optimizer: Optimizer, updates: int) -> LRScheduler:
         return LinearLR(optimizer, 1.0, 0.0, total_iters=int(number(updates)))
 
-    def correct(model: nn.Module, optimizer: Optimizer) -> None:
-        groups = [*windows(batches, n)] * 2
-        large_batches(model, groups, optimizer, scheduler=make_scheduler(optimizer, len(groups)))
-
     def train(model: nn.Module, optimizer: Optimizer) -> None:
         answer(model, list(batches), squared_error, optimizer, n, 2, make_scheduler)
 
+    groups = [*windows(batches, n)] * 2
+    correct = large_batches(groups, make_scheduler=partial(make_scheduler, updates=len(groups)))
     judge_model(train, correct, mlp(3, 4, 2).double(), sgd, f"on a real model, N = {n}, 2 epochs")
 
 

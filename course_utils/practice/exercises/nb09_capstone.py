@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 from math import inf, isnan
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from course_utils.practice.updates import (
 )
 
 LOOSE, TIGHT = 1e6, 0.05  # a max_norm that no gradient reaches, even multiplied by the scale, and one that each exceeds
+make_scheduler = partial(ExponentialLR, gamma=0.7)
 INITIAL_SCALE = 256.0  # at the start of an epoch; it doubles after two updates in a row
 
 
@@ -96,7 +98,7 @@ def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
     tally = Tally(sum(epoch.tokens)).double()
     values = torch.arange(1.0, sum(epoch.tokens) + 1, dtype=torch.float64).sqrt()
     optimizer = SGD(tally.parameters(), lr=0.2)
-    scheduler = ExponentialLR(optimizer, 0.7)
+    scheduler = make_scheduler(optimizer)
     scaler = GradScaler("cpu", init_scale=INITIAL_SCALE, growth_interval=2, enabled=epoch.scaled)
     recorder, before = Recorder(tally.weight, optimizer, epoch.dirty), []
     recorder.start_epoch()
@@ -203,11 +205,9 @@ def _judge_model(answer: Callable, epoch: Epoch) -> None:
         for p in model.parameters():
             p.grad = torch.ones_like(p) if epoch.dirty else None
         scaler = GradScaler("cpu", init_scale=INITIAL_SCALE, enabled=epoch.scaled)
-        _call(answer, epoch, model, batches, loss_fn, optimizer, scaler, ExponentialLR(optimizer, 0.7))
+        _call(answer, epoch, model, batches, loss_fn, optimizer, scaler, make_scheduler(optimizer))
 
-    def correct(model: nn.Module, optimizer: Optimizer) -> None:
-        rows = [batch.rows[: batch.tokens] * batch.factor for batch in batches]  # infinite in one that overflows
-        groups = [group for group in windows(rows, epoch.n) if any(map(len, group))]
-        large_batches(model, groups, optimizer, epoch.max_norm, 1e9, ExponentialLR(optimizer, 0.7))
-
+    rows = [batch.rows[: batch.tokens] * batch.factor for batch in batches]  # infinite in one that overflows
+    groups = [group for group in windows(rows, epoch.n) if any(map(len, group))]
+    correct = large_batches(groups, epoch.max_norm, 1e9, make_scheduler)
     judge_model(train, correct, mlp(3, 4, 2).double(), sgd, f"on a real model, {epoch}")
