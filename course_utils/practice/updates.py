@@ -220,11 +220,16 @@ def diagnose_clipping(row: Tensor, whole: Tensor, max_norm: float) -> str:
     return f"what the window holds counts {factors} times what it should: clipping came between backward passes"
 
 
+def recorded_tally(items: int, lr: float, dirty: bool = False) -> tuple[Tally, Optimizer, Recorder]:
+    """A `Tally` of so many items, an optimizer for it, and what records the optimizer's steps."""
+    tally = Tally(items).double()
+    optimizer = torch.optim.SGD(tally.parameters(), lr=lr)
+    return tally, optimizer, Recorder(tally.weight, optimizer, dirty)
+
+
 def run_on_tally(loop: Loop, sizes: Sequence[int], n: int, dirty: bool = False) -> Observed:
     """Runs two epochs of a loop on a `Tally`, with micro-batches of these sizes."""
-    tally = Tally(sum(sizes)).double()
-    optimizer = torch.optim.SGD(tally.parameters(), lr=0.5)
-    recorder = Recorder(tally.weight, optimizer, dirty)
+    tally, optimizer, recorder = recorded_tally(sum(sizes), 0.5, dirty)
     for _ in range(2):
         recorder.start_epoch()
         batches = list(torch.arange(sum(sizes)).split(list(sizes)))

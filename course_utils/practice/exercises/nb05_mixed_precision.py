@@ -10,21 +10,21 @@ from reprlib import repr
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ExponentialLR
 
-from course_utils.models import Tally, mlp
+from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, close, scaler_refusals
 from course_utils.practice.updates import (
     CLIP_RTOL,
     MakeOptimizer,
-    Recorder,
     adam,
     diagnose_clipping,
     judge_model,
     large_batches,
     random_batches,
+    recorded_tally,
     sgd,
     squared_error,
 )
@@ -97,11 +97,10 @@ class Run:
         counts = [sum(window.sizes) for window in case.windows]
         self.samples = torch.arange(sum(counts)).split(counts)
         self.factors = torch.cat([window.gradient() * sum(window.sizes) for window in case.windows])
-        self.tally = Tally(len(self.factors)).double()
-        self.optimizer = SGD(self.tally.parameters(), lr=1.0)
+        self.gradients = torch.block_diag(*(window.gradient() for window in case.windows))  # of each, before clipping
+        self.tally, self.optimizer, self.recorder = recorded_tally(len(self.factors), lr=1.0)
         self.scheduler = make_scheduler(self.optimizer)
         self.scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=case.growth_interval, enabled=case.enabled)
-        self.recorder = Recorder(self.tally.weight, self.optimizer)
         self.scheduled: list[int] = []  # how often the scheduler had stepped, at each step of the optimizer
         self.optimizer.register_step_post_hook(lambda *_: self.scheduled.append(self.scheduler.last_epoch))
 
@@ -110,12 +109,6 @@ class Run:
         if values.requires_grad:  # the factor acts on the gradient alone: where it is infinite, the loss is finite
             values.register_hook(lambda gradient: gradient * self.factors[batch])
         return values.mean()
-
-    def gradient(self, k: int) -> Tensor:
-        """The gradient of window `k`, before clipping."""
-        gradient = torch.zeros_like(self.factors)
-        gradient[self.samples[k]] = self.case.windows[k].gradient()
-        return gradient
 
     def call(self, answer: Callable, k: int, said: str) -> tuple[object, list[Tensor], int]:
         """Runs window `k`: what is returned, `.grad` at each step, and how many gradients arrived."""
@@ -138,7 +131,7 @@ class Run:
 def _judge_case(answer: Callable, case: Case) -> None:
     run, skipped = Run(case), False
     for k in range(len(case.windows)):
-        norm, after_a_skip = float(run.gradient(k).norm()), skipped
+        norm, after_a_skip = float(run.gradients[k].norm()), skipped
         skipped = not norm < inf or norm > case.skip_norm
         said = _describe(case, k, norm)
         scale, lr, scheduler_steps = run.scaler.get_scale(), run.lr, run.scheduler.last_epoch
@@ -147,7 +140,7 @@ def _judge_case(answer: Callable, case: Case) -> None:
             found = _diagnose_skipped(rows, norm)
         else:
             found = _diagnose_steps(rows, backwards, after_a_skip, case)
-            found = found or _diagnose_update(rows[0], run.gradient(k), case.windows[k], case, scale)
+            found = found or _diagnose_update(rows[0], run.gradients[k], case.windows[k], case, scale)
         if not found and rows and run.scheduled[-1] != scheduler_steps:
             found = "scheduler-cadence", "the scheduler has stepped before the optimizer"
         found = found or _diagnose_scheduler(run, lr if skipped else lr * DECAY, skipped, scale)

@@ -23,6 +23,7 @@ from course_utils.practice.updates import (
     judge_model,
     large_batches,
     random_batches,
+    recorded_tally,
     sgd,
     squared_error,
 )
@@ -52,9 +53,7 @@ def _scheduled(answer: Callable) -> str:
 
 def _judge_schedule(answer: Callable, sizes: Sequence[int], n: int, epochs: int, dirty: bool = False) -> None:
     """Judges one run on a tally. Its schedule halves the learning rate, which so counts the scheduler's steps."""
-    tally = Tally(sum(sizes)).double()
-    optimizer = SGD(tally.parameters(), lr=1.0)
-    recorder = Recorder(tally.weight, optimizer, dirty)
+    tally, optimizer, recorder = recorded_tally(sum(sizes), 1.0, dirty)
     recorder.start_epoch()
     forwards, lengths, before = [], [], []  # `before`: the scheduler's steps before each update
 

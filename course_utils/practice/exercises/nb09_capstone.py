@@ -10,20 +10,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler
 
 from course_utils.loops import windows
-from course_utils.models import Tally, mlp
+from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, close, rounded, scaler_refusals
 from course_utils.practice.updates import (
     OLD,
     Expected,
-    Recorder,
     judge_model,
     large_batches,
     random_batches,
+    recorded_tally,
     sgd,
     squared_error,
 )
@@ -95,12 +95,11 @@ def _production(answer: Callable) -> str:
 
 def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
     """Judges one epoch on a tally, whose loss for each token is another number."""
-    tally = Tally(sum(epoch.tokens)).double()
+    tally, optimizer, recorder = recorded_tally(sum(epoch.tokens), 0.2, epoch.dirty)
     values = torch.arange(1.0, sum(epoch.tokens) + 1, dtype=torch.float64).sqrt()
-    optimizer = SGD(tally.parameters(), lr=0.2)
     scheduler = make_scheduler(optimizer)
     scaler = GradScaler("cpu", init_scale=INITIAL_SCALE, growth_interval=2, enabled=epoch.scaled)
-    recorder, before = Recorder(tally.weight, optimizer, epoch.dirty), []
+    before: list[int] = []
     recorder.start_epoch()
     optimizer.register_step_post_hook(lambda *_: before.append(scheduler.last_epoch))
 

@@ -7,12 +7,10 @@ from math import inf
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
 
-from course_utils.models import Tally
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, close, rounded
-from course_utils.practice.updates import Recorder
+from course_utils.practice.updates import recorded_tally
 
 
 class Activations:
@@ -63,7 +61,8 @@ def _survive(answer: Callable) -> str:
 
 
 def _judge_survival(answer: Callable, samples: int, size: int, card: Card, case: str) -> None:
-    tally, recorder, optimizer = _tally(samples)
+    tally, optimizer, recorder = recorded_tally(samples, lr=1.0)
+    recorder.start_epoch()
     try:
         worked = answer(tally, torch.arange(samples), card.loss, optimizer, size)
     except torch.OutOfMemoryError:
@@ -87,14 +86,6 @@ def _judge_survival(answer: Callable, samples: int, size: int, card: Card, case:
         raise Mistake("wrong-size", f"{case}: halved until it fits, the size is {size}; you return {worked}.")
 
 
-def _tally(samples: int) -> tuple[Tally, Recorder, SGD]:
-    tally = Tally(samples).double()
-    optimizer = SGD(tally.parameters(), lr=1.0)
-    recorder = Recorder(tally.weight, optimizer)
-    recorder.start_epoch()
-    return tally, recorder, optimizer
-
-
 def _judge_row(row: Tensor, case: str) -> None:
     times = (row * len(row)).tolist()
     if close(times, [1.0] * len(times)):
@@ -111,7 +102,8 @@ def _judge_row(row: Tensor, case: str) -> None:
 
 def _judge_hopeless(answer: Callable) -> None:
     case = "4 samples, and not even one fits"
-    tally, recorder, optimizer = _tally(4)
+    tally, optimizer, recorder = recorded_tally(4, lr=1.0)
+    recorder.start_epoch()
     try:
         answer(tally, torch.arange(4), Card(0).loss, optimizer, 4)
     except torch.OutOfMemoryError:
@@ -124,7 +116,8 @@ def _judge_hopeless(answer: Callable) -> None:
 
 
 def _judge_other_error(answer: Callable) -> None:
-    tally, _, optimizer = _tally(4)
+    tally, optimizer, recorder = recorded_tally(4, lr=1.0)
+    recorder.start_epoch()
     card = Card(2, error=RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     try:
         answer(tally, torch.arange(4), card.loss, optimizer, 4)
