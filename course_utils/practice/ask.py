@@ -10,18 +10,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from course_utils.practice.display import (
-    ASK,
-    RIGHT,
-    WRONG,
-    as_static,
-    box,
-    folded,
-    png,
-    show_box,
-    show_widget,
-    size,
-)  # fmt: skip
+from course_utils.practice.display import ASK, RIGHT, WRONG, as_static, box, folded, png, show_box, show_widget, size
 from course_utils.practice.exercises import Verdict, judge
 from course_utils.practice.score import Score
 
@@ -49,14 +38,7 @@ class Guess:
         self._widget.value = option
 
     def reveal(self, measured: Any) -> None:
-        """Shows the guess beside what was measured.
-
-        Args:
-            measured: One of the options, or a list that holds one of them.
-
-        Raises:
-            ValueError: If what was measured is none of the options.
-        """
+        """Shows the guess beside what was measured: one of the options, or a list that holds one of them."""
         (answer,) = measured if isinstance(measured, (list, tuple)) and len(measured) == 1 else (measured,)
         answer = str(answer)
         if answer not in self._options:
@@ -82,9 +64,6 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
 
     Returns:
         A `Guess`; call its `reveal(measured)` when the experiment has run.
-
-    Raises:
-        ValueError: If there are fewer than two options, or two are the same.
     """
     options = [str(option) for option in options]
     if len(options) < 2 or len(set(options)) < len(options):
@@ -120,9 +99,6 @@ def check(
 
     Returns:
         The `Verdict`, with `passed`, `bug` and `message`.
-
-    Raises:
-        ValueError: If no exercise has this name; never because of the answer.
     """
     verdict = judge(exercise, answer, limit)
     if scored and find_the_bug:
@@ -164,10 +140,7 @@ def recall(*cards: tuple[str, str]) -> None:
 
 
 def progress() -> None:
-    """A line that says how many predictions and exercises of this notebook were right so far, and how many cards known.
-
-    Where a kernel is live it counts along. The notebook's own solutions do not count.
-    """
+    """A line that says how many predictions, exercises and cards were right so far; with a kernel it counts along."""
     global _line
     from ipywidgets import HTML
 
@@ -182,11 +155,7 @@ def explore(draw: Callable, **options: Sequence) -> None:
 
     Args:
         draw: A function of keyword arguments that returns a matplotlib figure.
-        **options: For each argument the values that its slider (for words, its list) offers, the first one to begin
-            with.
-
-    Raises:
-        ValueError: If `draw` does not take these arguments, or there are none.
+        **options: For each argument the values that its slider (for words, its list) offers, the first one first.
     """
     from ipywidgets import HTML, Dropdown, Image, Layout, SelectionSlider, VBox
 
@@ -194,14 +163,13 @@ def explore(draw: Callable, **options: Sequence) -> None:
     if wrong or not options:
         raise ValueError(f"explore needs one list of values per argument of draw, got {sorted(wrong) or 'none'}")
 
-    def control(name: str, values: Sequence):
-        """Numbers are on a slider, by size; words, and yes or no, in a list to choose from."""
+    sliders = {}
+    for name, values in options.items():  # numbers are on a slider, by size; words, and yes or no, in a list
         common = {"description": name, "value": values[0], "style": {"description_width": "initial"}}
         if isinstance(values[0], (int, float)) and not isinstance(values[0], bool):
-            return SelectionSlider(options=sorted(values), continuous_update=False, **common)
-        return Dropdown(options=list(values), **common)
-
-    sliders = {name: control(name, values) for name, values in options.items()}
+            sliders[name] = SelectionSlider(options=sorted(values), continuous_update=False, **common)
+        else:
+            sliders[name] = Dropdown(options=list(values), **common)
     image = Image(value=b"", format="png", layout=Layout(max_width="750px"))
     message = HTML()
     shown = VBox()
@@ -209,13 +177,12 @@ def explore(draw: Callable, **options: Sequence) -> None:
     def redraw(*_) -> Any:
         try:
             figure = draw(**{name: slider.value for name, slider in sliders.items()})
-            image.value = png(figure)
-            shown.children = (*sliders.values(), image)
-            return figure
+            image.value, below = png(figure), image
         except Exception as error:
             message.value = f"<pre>{escape(type(error).__name__)}: {escape(str(error))}</pre>"
-            shown.children = (*sliders.values(), message)
-            return None
+            figure, below = None, message
+        shown.children = (*sliders.values(), below)
+        return figure
 
     for slider in sliders.values():
         slider.observe(redraw, names="value")

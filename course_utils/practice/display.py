@@ -37,13 +37,7 @@ def size(figure: Any, alt: str) -> dict:
 
 
 def show_widget(widget: Any, static: dict[str, Any], metadata: dict | None = None) -> None:
-    """Displays a widget.
-
-    Args:
-        widget: What is shown where a kernel is live.
-        static: What is shown where none is, by type of content.
-        metadata: What the output says about these, such as a picture's size.
-    """
+    """Displays a widget where a kernel is live, and where none is `static`, a content for each type of content."""
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
     _display({"application/vnd.jupyter.widget-view+json": view, **static}, metadata)
 
@@ -54,23 +48,12 @@ def show_box(color: str, text: str, course: dict | None = None) -> None:
 
 
 def as_static(html: str, text: str, course: dict | None = None) -> dict[str, Any]:
-    """What is shown where no kernel is live, by type of content.
-
-    Args:
-        html: As HTML.
-        text: The same, where there is no HTML either.
-        course: What this is, for programs: a `kind`, and what belongs to that kind.
-    """
+    """What is shown where no kernel is live, by type of content; `course` says in JSON what it is, with a `kind`."""
     return {"text/html": html, "text/plain": text} | ({COURSE: course} if course else {})
 
 
 def box(color: str, html: str) -> str:
-    """HTML with a line of a colour at its left.
-
-    Example:
-        >>> box(RIGHT, "Right.")
-        '<div style="border-left:4px solid #009E73;padding:0.4em 0.9em;margin:0.3em 0">Right.</div>'
-    """
+    """HTML with a line of a colour at its left."""
     return f'<div style="{BOX.format(color=color)}">{html}</div>'
 
 

@@ -6,10 +6,13 @@ known bug that gives the same result: known bugs are data, triples of a name, a 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from reprlib import repr
+from traceback import extract_tb
 from typing import Any
 
 import torch
@@ -42,14 +45,7 @@ class Mistake(Exception):
 
 
 def close(got: Any, want: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:
-    """Whether two numbers, tensors, or sequences of them agree; where NaN is expected, only NaN agrees.
-
-    Sequences of different lengths never agree, and neither do tensors of different shapes.
-
-    Example:
-        >>> close([0.1 + 0.2, float("inf")], [0.3, float("inf")]), close([1.0], [1.0, 2.0])
-        (True, False)
-    """
+    """Whether two numbers, tensors, or sequences of them agree, and have one shape; NaN agrees with NaN only."""
     if isinstance(want, Tensor):
         same_shape = isinstance(got, Tensor) and got.shape == want.shape
         return same_shape and torch.allclose(got.to(want), want, rtol=rtol, atol=atol, equal_nan=True)
@@ -61,7 +57,7 @@ def close(got: Any, want: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:
 
 
 def compare(got: Any, want: Any, case: str, known: Known = (), rtol: float = RTOL, atol: float = ATOL) -> None:
-    """Compares what an answer gave with what is correct.
+    """Raises a `Mistake` if two results differ: by the first known bug that gives the same, else `wrong-value`.
 
     Args:
         got: What the answer gave: a number, a tensor, or a sequence of them.
@@ -70,9 +66,6 @@ def compare(got: Any, want: Any, case: str, known: Known = (), rtol: float = RTO
         known: The bugs to look for, the most likely first.
         rtol: The relative tolerance.
         atol: The absolute tolerance.
-
-    Raises:
-        Mistake: If they differ: under the name of the first known bug that gives the same, else `wrong-value`.
     """
     if close(got, want, rtol, atol):
         return
@@ -80,6 +73,19 @@ def compare(got: Any, want: Any, case: str, known: Known = (), rtol: float = RTO
         if close(got, wrong() if callable(wrong) else wrong, rtol, atol):
             raise Mistake(bug, f"{case}: {hint}.")
     raise Mistake("wrong-value", f"{case}.")
+
+
+@contextmanager
+def scaler_refusals(case: str, known: tuple[str, str, str] | None = None) -> Iterator[None]:
+    """Names what a GradScaler refuses in the block; `known` is a bug, its hint, and words of the scaler's error."""
+    try:
+        yield
+    except (RuntimeError, AssertionError, ValueError) as error:
+        if Path(extract_tb(error.__traceback__)[-1].filename).name != "grad_scaler.py":
+            raise
+        if known and known[2] in str(error):
+            raise Mistake(known[0], f"{case}: {known[1]}.") from error
+        raise Mistake("scaler-timing", f"{case}: the scaler refuses, {type(error).__name__}: {error}") from error
 
 
 def read_all(result: object, at_most: int) -> object:

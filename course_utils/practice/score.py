@@ -2,18 +2,7 @@
 
 
 class Score:
-    """Counts predictions, exercises and cards. A prediction asked for again, in a cell that is run again, starts over.
-
-    Example:
-        >>> score = Score()
-        >>> score.ask("Which?")
-        >>> score.text()
-        'Nothing answered yet here. Waiting for you: 1 prediction, 0 exercises, 0 cards.'
-        >>> score.choose("Which?")
-        >>> score.compare("Which?", right=True)
-        >>> score.text().split(";")[0]
-        'So far here: predictions 1 right of 1 made (1 asked)'
-    """
+    """Counts predictions, exercises and cards. A prediction starts over when its cell is run again."""
 
     def __init__(self):
         self._predictions: dict[str, bool | None] = {}  # right or not, None until it is compared
@@ -22,12 +11,10 @@ class Score:
         self._cards: dict[str, bool] = {}  # known or not
 
     def ask(self, question: str) -> None:
-        """A prediction has been asked for."""
         self._predictions[question] = None
         self._chosen.discard(question)
 
     def choose(self, question: str) -> None:
-        """An option has been chosen."""
         self._chosen.add(question)
 
     def compare(self, question: str, right: bool) -> None:
@@ -47,7 +34,6 @@ class Score:
         self._cards = dict.fromkeys(questions, False)
 
     def know(self, question: str, known: bool) -> None:
-        """The learner says whether a card's answer was known."""
         self._cards[question] = known
 
     def text(self) -> str:

@@ -9,11 +9,14 @@ compared (`judge_model`).
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
+from math import inf
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from course_utils.loops import windows
 from course_utils.memory import saved_bytes
@@ -24,24 +27,19 @@ CLIP_RTOL = 1e-4  # PyTorch adds a millionth to the norm that it divides by; cli
 OLD = 7.0  # every entry of the gradient that an earlier backward pass has left, in a case that starts dirty
 
 Loop = Callable[[nn.Module, Sequence, Callable, Optimizer, int], object]
+Train = Callable[[nn.Module, Optimizer], object]
+MakeOptimizer = Callable[[Iterable], Optimizer]
 Diagnoses = Iterator[tuple[bool, str, str]]  # whether a bug shows, its name, and how; asked only if none before shows
 
 
 @dataclass
 class Observed:
-    """What a loop did.
+    """What a loop did."""
 
-    Args:
-        rows: For each step, how much every item counts in it.
-        in_first_epoch: How many of these steps belong to the first epoch.
-        backwards: How often a gradient arrived.
-        steps: How many steps ran, also those that are not in `rows` because they found no gradient.
-    """
-
-    rows: list[Tensor]
-    in_first_epoch: int
-    backwards: int
-    steps: int
+    rows: list[Tensor]  # for each step, how much every item counts in it
+    in_first_epoch: int  # how many of these steps belong to the first epoch
+    backwards: int  # how often a gradient arrived
+    steps: int  # also those that are not in `rows` because they found no gradient
 
 
 class Recorder:
@@ -64,7 +62,7 @@ class Recorder:
         self.epochs.append([])
 
     def observed(self, skip_idle: bool = False) -> Observed:
-        """All that has been seen; a step without a gradient is a row of zeros, or with `skip_idle` no row."""
+        """All that was seen; a step without a gradient is a row of zeros, or with `skip_idle` no row."""
         kept = [[row for row in epoch if row is not None or not skip_idle] for epoch in self.epochs]
         rows = [torch.zeros_like(self._weight) if row is None else row for row in chain(*kept)]
         return Observed(rows, len(kept[0]), self.backwards, sum(map(len, self.epochs)))
@@ -105,10 +103,7 @@ class Expected:
     def compare(self, observed: Observed, case: str, old: float | Tensor | None = None) -> None:
         """Raises a `Mistake` that names the first bug, unless all updates are as expected.
 
-        Args:
-            observed: What the loop did.
-            case: What is tried; the message begins with it.
-            old: How an old gradient would show in the first row, in a case that starts with one.
+        `old` is how an old gradient would show in the first row, in a case that starts with one.
         """
         if close(observed.rows, self.rows):
             return
@@ -225,11 +220,16 @@ def diagnose_clipping(row: Tensor, whole: Tensor, max_norm: float) -> str:
     return f"what the window holds counts {factors} times what it should: clipping came between backward passes"
 
 
+def recorded_tally(items: int, lr: float, dirty: bool = False) -> tuple[Tally, Optimizer, Recorder]:
+    """A `Tally` of so many items, an optimizer for it, and what records the optimizer's steps."""
+    tally = Tally(items).double()
+    optimizer = torch.optim.SGD(tally.parameters(), lr=lr)
+    return tally, optimizer, Recorder(tally.weight, optimizer, dirty)
+
+
 def run_on_tally(loop: Loop, sizes: Sequence[int], n: int, dirty: bool = False) -> Observed:
     """Runs two epochs of a loop on a `Tally`, with micro-batches of these sizes."""
-    tally = Tally(sum(sizes)).double()
-    optimizer = torch.optim.SGD(tally.parameters(), lr=0.5)
-    recorder = Recorder(tally.weight, optimizer, dirty)
+    tally, optimizer, recorder = recorded_tally(sum(sizes), 0.5, dirty)
     for _ in range(2):
         recorder.start_epoch()
         batches = list(torch.arange(sum(sizes)).split(list(sizes)))
@@ -245,24 +245,17 @@ def judge_updates(loop: Loop, sizes: Sequence[int], n: int, dirty: bool = False)
 
 
 def judge_model(
-    answer: Callable[[nn.Module, Optimizer], object],
-    correct: Callable[[nn.Module, Optimizer], object],
+    answer: Train,
+    correct: Train,
     model: nn.Module,
-    make_optimizer: Callable[[Iterable], Optimizer],
+    make_optimizer: MakeOptimizer,
     case: str,
     one: Callable[[nn.Module], Tensor] | None = None,
     factor: float = 1.5,
 ) -> None:
-    """Trains a model twice and compares every parameter, and what was held for the backward pass.
+    """Trains copies of a model in two ways and compares every parameter, and what was held for the backward pass.
 
-    Args:
-        answer: Trains a model with an optimizer, by the learner's function.
-        correct: The same, as it should be.
-        model: The model to begin with.
-        make_optimizer: Makes an optimizer of parameters.
-        case: What is tried, for the message; the optimizer's name is added.
-        one: The forward pass of the largest micro-batch, of which at most `factor` times the memory may be held.
-        factor: See `one`.
+    `one` is the forward pass of the largest micro-batch, of which at most `factor` times the memory may be held.
     """
     ours, theirs = model, copy.deepcopy(model)
     optimizer = make_optimizer(ours.parameters())
@@ -279,17 +272,36 @@ def judge_model(
         compare_memory(saved, alone, case, factor)
 
 
-def large_batches(model: nn.Module, batches: Sequence, loss_fn: Callable, optimizer: Optimizer, n: int) -> None:
-    """One large batch per window: no accumulation at all, hence nothing that could be wrong with it."""
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        loss_fn(model, torch.cat(window)).backward()
-        optimizer.step()
-    optimizer.zero_grad()
+def large_batches(
+    groups: Iterable[list[Tensor]],
+    max_norm: float = inf,
+    skip_norm: float = inf,
+    make_scheduler: Callable[[Optimizer], LRScheduler] = lambda optimizer: LambdaLR(optimizer, lambda step: 1.0),
+) -> Train:
+    """One large batch per window: no accumulation at all, hence nothing that could be wrong with it.
+
+    Where the norm is above `skip_norm` or is NaN, no update is made.
+    """
+
+    def train(model: nn.Module, optimizer: Optimizer) -> None:
+        scheduler = make_scheduler(optimizer)
+        for window in groups:
+            optimizer.zero_grad()
+            squared_error(model, torch.cat(window)).backward()
+            if nn.utils.clip_grad_norm_(model.parameters(), max_norm) <= skip_norm:
+                optimizer.step()
+                scheduler.step()
+
+    return train
+
+
+def random_batches(sizes: Sequence[int]) -> list[Tensor]:
+    """Micro-batches whose rows hold three inputs and two targets."""
+    return [torch.randn(size, 3 + 2, dtype=torch.float64) for size in sizes]
 
 
 def squared_error(model: nn.Module, batch: Tensor) -> Tensor:
-    """The mean loss of a micro-batch whose rows hold three inputs and two targets."""
+    """The mean loss of one of `random_batches`."""
     return nn.functional.mse_loss(model(batch[:, :3]), batch[:, 3:])
 
 
@@ -301,21 +313,25 @@ def adam(parameters: Iterable) -> Optimizer:
     return torch.optim.Adam(parameters, lr=0.01)
 
 
-def judge_loop_on_model(loop: Loop, make_optimizer: Callable, n: int, sizes: Sequence[int] = (4, 4, 4, 2, 3)) -> None:
+def judge_loop_on_model(
+    loop: Loop,
+    make_optimizer: MakeOptimizer,
+    n: int,
+    sizes: Sequence[int] = (4, 4, 4, 2, 3),
+    max_norm: float = inf,
+    memory: bool = True,
+) -> None:
     """Compares two epochs of a loop with large batches: every parameter of a small perceptron, and memory."""
-    batches = [torch.randn(size, 3 + 2, dtype=torch.float64) for size in sizes]
+    batches = random_batches(sizes)
 
-    def twice(loop: Loop) -> Callable[[nn.Module, Optimizer], None]:
-        def train(model: nn.Module, optimizer: Optimizer) -> None:
-            for _ in range(2):
-                loop(model, list(batches), squared_error, optimizer, n)
+    def answer(model: nn.Module, optimizer: Optimizer) -> None:
+        for _ in range(2):
+            loop(model, list(batches), squared_error, optimizer, n)
 
-        return train
-
-    judge_model(
-        twice(loop), twice(large_batches), mlp(3, 5, 2).double(), make_optimizer, f"on a real model, N = {n}",
-        lambda model: squared_error(model, batches[0]),
-    )  # fmt: skip
+    correct = large_batches([*windows(batches, n)] * 2, max_norm)
+    case = f"on a real model, N = {n}" + (f", max_norm = {max_norm:g}" if max_norm < inf else "")
+    one = partial(squared_error, batch=batches[0]) if memory else None
+    judge_model(answer, correct, mlp(3, 5, 2).double(), make_optimizer, case, one)
 
 
 def judge_loop(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:

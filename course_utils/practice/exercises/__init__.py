@@ -5,6 +5,7 @@ the bug. To add an exercise, decorate its judge with `@exercise("name")`; to add
 found here.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -21,10 +22,8 @@ Judge = Callable[[Callable], str]
 
 @dataclass(frozen=True)
 class Exercise:
-    """What is known about an exercise: its name, the notebook that sets it, and its judge."""
-
     name: str
-    notebook: str
+    notebook: str  # that sets it
     judge: Judge
 
 
@@ -32,11 +31,7 @@ EXERCISES: dict[str, Exercise] = {}  # in the order of the notebooks
 
 
 def exercise(name: str) -> Callable[[Judge], Judge]:
-    """Registers the judge that follows for the exercise `name` of the notebook after which its module is called.
-
-    Raises:
-        ValueError: If another judge already has this name.
-    """
+    """Registers the judge that follows for the exercise `name` of the notebook after which its module is called."""
 
     def register(judge: Judge) -> Judge:
         if name in EXERCISES:
@@ -48,15 +43,12 @@ def exercise(name: str) -> Callable[[Judge], Judge]:
 
 
 def judge(name: str, answer: Callable, limit: float = 20.0) -> Verdict:
-    """Judges a learner's solution of an exercise.
+    """Judges a learner's solution of an exercise. Whatever the solution raises becomes part of the verdict.
 
     Args:
         name: The name of the exercise.
-        answer: The learner's function. Whatever it raises becomes part of the verdict.
+        answer: The learner's function.
         limit: Seconds after which the function is stopped; the bug is then called `endless`.
-
-    Returns:
-        The verdict: whether the answer passed, or which bug it has and how that shows.
 
     Raises:
         ValueError: If no exercise has this name.
@@ -69,17 +61,16 @@ def judge(name: str, answer: Callable, limit: float = 20.0) -> Verdict:
         raise ValueError(f"no exercise is called {name!r}, only {', '.join(EXERCISES)}")
     if not callable(answer):
         return Verdict("not-a-function", f"expected a function, got {repr(answer)} ({type(answer).__name__}).")
-    with torch.random.fork_rng(devices=()), torch.enable_grad():
+    with torch.random.fork_rng(devices=()), torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as PyTorch's own, of a scheduler that steps before the optimizer
         torch.default_generator.manual_seed(1)
         try:
             with Deadline(limit):
                 return Verdict("", EXERCISES[name].judge(answer))
         except Endless as stopped:
             where = place(stopped.__traceback__)
-            return Verdict(
-                "endless",
-                f"stopped: it was still running after {limit:g} seconds" + (f", in {where}." if where else "."),
-            )
+            hint = f"stopped: it was still running after {limit:g} seconds" + (f", in {where}" if where else "")
+            return Verdict("endless", f"{hint}.")
         except Mistake as mistake:
             return mistake.verdict
         except (Exception, SystemExit) as error:

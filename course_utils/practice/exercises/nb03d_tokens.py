@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from course_utils.loops import windows
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, close, numbers, read_all, rounded
+from course_utils.practice.judging import Mistake, compare, numbers, read_all, rounded
 from course_utils.practice.updates import OLD, Expected, Recorder, adam, judge_model, sgd
 
 IGNORED = -100
@@ -130,11 +130,11 @@ def _judge_losses(got: object, right: list[float], means_of_means: list[float], 
         raise Mistake("nan", f"{case}. The mean over no valid target is 0/0, and 0 times NaN is NaN.")
     if len(got) != len(right):
         raise Mistake("wrong-length", f"{case}. Return one number per update.")
-    if close(got, means_of_means) and not close(got, right):
-        hint = "the mean of the micro-batches' means. Use the weights of the gradient"
-        raise Mistake("token-weights", f"{case}: {hint}.")
-    if not close(got, right):
-        raise Mistake("wrong-loss", f"{case}. It should be the mean loss over all valid targets of a window.")
+    known = (
+        ("token-weights", "the mean of the micro-batches' means. Use the weights of the gradient", means_of_means),
+        ("wrong-loss", "it should be the mean loss over all valid targets of a window", got),
+    )
+    compare(got, right, case, known)
 
 
 def _judge_parameters(answer: Callable, make_optimizer: Callable, n: int) -> None:

@@ -108,7 +108,8 @@ def _known_bugs(
         yield "clip-timing", hint, _of_norm(norm, whole)
     yield "loss-scale", f"the step's gradient is {norm / limit:.3g} times what it should be", _of_norm(norm, whole)
 
-    means, shares = [_gradient(weights, [batch]) for batch in window], _shares([_weight(y) for _, y in window])
+    means = [_gradient(weights, [batch]) for batch in window]
+    shares = _shares([float(CLASS_WEIGHTS[y].sum()) for _, y in window])  # what each mean was divided by
     parts = [mean * share for mean, share in zip(means, shares, strict=True)]
     for bug, hint, wrong in (*_wrong_shares(means, shares, weights, window), *_wrong_clips(means, parts, max_norm)):
         yield bug, hint, _of_norm(norm, wrong)
@@ -160,11 +161,6 @@ def _joined(window: Window) -> tuple[Tensor, ...]:
     return tuple(torch.cat(parts) for parts in zip(*window, strict=True))
 
 
-def _weight(y: Tensor) -> float:
-    """What the mean loss of a micro-batch with these classes was divided by."""
-    return float(CLASS_WEIGHTS[y].sum())
-
-
 def _shares(counts: Sequence[float]) -> list[float]:
     return [count / sum(counts) for count in counts]
 
@@ -186,7 +182,7 @@ def _gradients(model: nn.Module) -> Tensor:
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.cat([tensor.detach().flatten() for tensor in tensors]).clone()
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 def _clipped(gradient: Tensor, max_norm: float) -> Tensor:

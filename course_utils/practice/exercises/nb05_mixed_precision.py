@@ -1,29 +1,44 @@
 """The exercise of notebook 05: one window under a GradScaler, judged on a `Tally` and then on a real model."""
 
-import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import inf, nan
-from pathlib import Path
 from reprlib import repr
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ExponentialLR
 
-from course_utils.models import Tally, mlp
+from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, close
-from course_utils.practice.updates import CLIP_RTOL, Recorder, adam, diagnose_clipping, judge_model, sgd, squared_error
+from course_utils.practice.judging import Mistake, close, scaler_refusals
+from course_utils.practice.updates import (
+    CLIP_RTOL,
+    MakeOptimizer,
+    adam,
+    diagnose_clipping,
+    judge_model,
+    large_batches,
+    random_batches,
+    recorded_tally,
+    sgd,
+    squared_error,
+)
 
 DECAY = 0.7  # of the learning rate at each scheduler step
+
+make_scheduler = partial(ExponentialLR, gamma=DECAY)
+
+Bug = tuple[str, str]  # its name, and how it shows
 
 
 @dataclass(frozen=True)
 class Window:
-    """The samples of each micro-batch of a window, and by what the gradient of its micro-batch `at` is multiplied."""
+    """The samples in each micro-batch of a window, and by what the gradient of its micro-batch `at` is multiplied."""
 
     sizes: tuple[int, ...] = (2, 2, 2, 2)
     factor: float = 1.0
@@ -31,8 +46,9 @@ class Window:
 
     def gradient(self) -> Tensor:
         """What each sample contributes to the mean of the window."""
-        factors = [self.factor if place == self.at else 1.0 for place in range(len(self.sizes))]
-        return torch.tensor(factors, dtype=torch.float64).repeat_interleave(torch.tensor(self.sizes)) / sum(self.sizes)
+        factors = torch.ones(len(self.sizes), dtype=torch.float64)
+        factors[self.at] = self.factor
+        return factors.repeat_interleave(torch.tensor(self.sizes)) / sum(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -63,12 +79,10 @@ CASES = (
 
 @exercise("amp_window")
 def _amp_window(answer: Callable) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's own, of a scheduler that steps before the optimizer
-        for case in CASES:
-            _judge_case(answer, case)
-        for make_optimizer in (sgd, adam):
-            _judge_model(answer, make_optimizer)
+    for case in CASES:
+        _judge_case(answer, case)
+    for make_optimizer in (sgd, adam):
+        _judge_model(answer, make_optimizer)
     return (
         "full, short and ragged windows, clipped or not, infinity, NaN, spikes, a scale that grows, a scaler switched "
         "off: every update is that of the large batch, and every window that has to be left out leaves nothing behind."
@@ -80,14 +94,13 @@ class Run:
 
     def __init__(self, case: Case):
         self.case = case
-        gradients = [window.gradient() for window in case.windows]
-        self.samples = torch.arange(sum(map(len, gradients))).split([len(gradient) for gradient in gradients])
-        self.factors = torch.cat([gradient * len(gradient) for gradient in gradients])
-        self.tally = Tally(len(self.factors)).double()
-        self.optimizer = SGD(self.tally.parameters(), lr=1.0)
-        self.scheduler = ExponentialLR(self.optimizer, DECAY)
+        counts = [sum(window.sizes) for window in case.windows]
+        self.samples = torch.arange(sum(counts)).split(counts)
+        self.factors = torch.cat([window.gradient() * sum(window.sizes) for window in case.windows])
+        self.gradients = torch.block_diag(*(window.gradient() for window in case.windows))  # of each, before clipping
+        self.tally, self.optimizer, self.recorder = recorded_tally(len(self.factors), lr=1.0)
+        self.scheduler = make_scheduler(self.optimizer)
         self.scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=case.growth_interval, enabled=case.enabled)
-        self.recorder = Recorder(self.tally.weight, self.optimizer)
         self.scheduled: list[int] = []  # how often the scheduler had stepped, at each step of the optimizer
         self.optimizer.register_step_post_hook(lambda *_: self.scheduled.append(self.scheduler.last_epoch))
 
@@ -97,20 +110,16 @@ class Run:
             values.register_hook(lambda gradient: gradient * self.factors[batch])
         return values.mean()
 
-    def gradient(self, k: int) -> Tensor:
-        """The gradient of window `k`, before clipping."""
-        gradient = torch.zeros_like(self.factors)
-        gradient[self.samples[k]] = self.factors[self.samples[k]] / len(self.samples[k])
-        return gradient
-
     def call(self, answer: Callable, k: int, said: str) -> tuple[object, list[Tensor], int]:
         """Runs window `k`: what is returned, `.grad` at each step, and how many gradients arrived."""
         batches, before = list(self.samples[k].split(list(self.case.windows[k].sizes))), self.recorder.backwards
         self.recorder.start_epoch()
-        got = _call(
-            answer, said, self.tally, batches, self.loss_fn, self.optimizer, self.scaler, self.scheduler,
-            self.case.max_norm, self.case.skip_norm,
-        )  # fmt: skip
+        hint = "the scaler finds no gradient to step with. Something zeroes inside the window"
+        with scaler_refusals(said, ("discarded-gradients", hint, "for this optimizer")):
+            got = answer(
+                self.tally, batches, self.loss_fn, self.optimizer, self.scaler, self.scheduler,
+                self.case.max_norm, self.case.skip_norm,
+            )  # fmt: skip
         rows = [torch.zeros_like(self.factors) if row is None else row for row in self.recorder.epochs[-1]]
         return got, rows, self.recorder.backwards - before
 
@@ -122,7 +131,7 @@ class Run:
 def _judge_case(answer: Callable, case: Case) -> None:
     run, skipped = Run(case), False
     for k in range(len(case.windows)):
-        norm, after_a_skip = float(run.gradient(k).norm()), skipped
+        norm, after_a_skip = float(run.gradients[k].norm()), skipped
         skipped = not norm < inf or norm > case.skip_norm
         said = _describe(case, k, norm)
         scale, lr, scheduler_steps = run.scaler.get_scale(), run.lr, run.scheduler.last_epoch
@@ -131,15 +140,15 @@ def _judge_case(answer: Callable, case: Case) -> None:
             found = _diagnose_skipped(rows, norm)
         else:
             found = _diagnose_steps(rows, backwards, after_a_skip, case)
-            found = found or _diagnose_update(rows[0], run.gradient(k), case.windows[k], case, scale)
+            found = found or _diagnose_update(rows[0], run.gradients[k], case.windows[k], case, scale)
+        if not found and rows and run.scheduled[-1] != scheduler_steps:
+            found = "scheduler-cadence", "the scheduler has stepped before the optimizer"
+        found = found or _diagnose_scheduler(run, lr if skipped else lr * DECAY, skipped, scale)
+        found = found or _diagnose_scale(run.scaler.get_scale(), scale, norm, bool(rows), case)
+        found = found or _diagnose_returned(got, not skipped)
         if found:
             bug, hint = found
             raise Mistake(bug, f"{said}: {hint}.")
-        if rows and run.scheduled[-1] != scheduler_steps:
-            raise Mistake("scheduler-cadence", f"{said}: the scheduler has stepped before the optimizer.")
-        _judge_scheduler(run, lr if skipped else lr * DECAY, skipped, scale, said)
-        _judge_scale(run.scaler.get_scale(), scale, norm, bool(rows), case, said)
-        _judge_returned(got, not skipped, said)
 
 
 def _describe(case: Case, k: int, norm: float) -> str:
@@ -152,22 +161,7 @@ def _describe(case: Case, k: int, norm: float) -> str:
     )
 
 
-def _call(answer: Callable, said: str, *arguments) -> object:
-    try:
-        return answer(*arguments)
-    except (RuntimeError, AssertionError, ValueError) as error:
-        last = error.__traceback__
-        while last.tb_next:
-            last = last.tb_next
-        if Path(last.tb_frame.f_code.co_filename).name != "grad_scaler.py":
-            raise
-        if all(p.grad is None for p in arguments[0].parameters()) and "for this optimizer" in str(error):
-            hint = "the scaler finds no gradient to step with. Something zeroes inside the window"
-            raise Mistake("discarded-gradients", f"{said}: {hint}.") from error
-        raise Mistake("scaler-timing", f"{said}: the scaler refuses, {type(error).__name__}: {error}") from error
-
-
-def _diagnose_skipped(rows: list[Tensor], norm: float) -> tuple[str, str] | None:
+def _diagnose_skipped(rows: list[Tensor], norm: float) -> Bug | None:
     """The bug of a window that must make no update."""
     if not rows:
         return None
@@ -178,7 +172,7 @@ def _diagnose_skipped(rows: list[Tensor], norm: float) -> tuple[str, str] | None
     return "scaler-timing", "the step has been made all the same. scaler.step() would have left it out"
 
 
-def _diagnose_steps(rows: list[Tensor], backwards: int, after_a_skip: bool, case: Case) -> tuple[str, str] | None:
+def _diagnose_steps(rows: list[Tensor], backwards: int, after_a_skip: bool, case: Case) -> Bug | None:
     """The bug of a window that must make one update, where it shows in whether backward and step have run."""
     if not backwards:
         return "not-attempted", "no backward pass has run, one update is expected"
@@ -198,7 +192,7 @@ def _diagnose_steps(rows: list[Tensor], backwards: int, after_a_skip: bool, case
     return None
 
 
-def _diagnose_update(row: Tensor, whole: Tensor, window: Window, case: Case, scale: float) -> tuple[str, str] | None:
+def _diagnose_update(row: Tensor, whole: Tensor, window: Window, case: Case, scale: float) -> Bug | None:
     """The bug of an update that used `row`, and must use `whole`, clipped."""
     hint = diagnose_clipping(row, whole, case.max_norm)
     if not hint:
@@ -229,57 +223,47 @@ def _diagnose_update(row: Tensor, whole: Tensor, window: Window, case: Case, sca
     return "token-weights" if len(set(window.sizes)) > 1 else "wrong-value", found
 
 
-def _judge_scheduler(run: Run, lr: float, skipped: bool, scale: float, said: str) -> None:
-    if not close(run.lr, lr):
-        what = "no update was made" if skipped else "the update was made"
-        found = f"{what}, so the learning rate should be {lr:.3g} and is {run.lr:.3g}"
-        if not skipped and run.scaler.get_scale() > scale:
-            found += ". The scale has grown here; it falls, and only then, where the scaler leaves a step out"
-        raise Mistake("scheduler-cadence", f"{said}: {found}.")
+def _diagnose_scheduler(run: Run, lr: float, skipped: bool, scale: float) -> Bug | None:
+    if close(run.lr, lr):
+        return None
+    what = "no update was made" if skipped else "the update was made"
+    found = f"{what}, so the learning rate should be {lr:.3g} and is {run.lr:.3g}"
+    if not skipped and run.scaler.get_scale() > scale:
+        found += ". The scale has grown here; it falls, and only then, where the scaler leaves a step out"
+    return "scheduler-cadence", found
 
 
-def _judge_scale(scale: float, before: float, norm: float, stepped: bool, case: Case, said: str) -> None:
+def _diagnose_scale(scale: float, before: float, norm: float, stepped: bool, case: Case) -> Bug | None:
+    found = f"and is {scale:g} after {before:g}"
     if case.enabled and not norm < inf and scale >= before:
         hint = "Without it the next window overflows as well: update() belongs to every window, also to a skipped one"
-        raise Mistake("scaler-timing", f"{said}: the scale should fall and is {scale:g} after {before:g}. {hint}.")
+        return "scaler-timing", f"the scale should fall {found}. {hint}"
     if case.enabled and case.growth_interval == 1 and stepped and scale <= before:
         hint = "update() belongs to every window, or the scale never recovers"
-        raise Mistake("scaler-timing", f"{said}: the scale should grow and is {scale:g} after {before:g}: {hint}.")
+        return "scaler-timing", f"the scale should grow {found}: {hint}"
+    return None
 
 
-def _judge_returned(got: object, made: bool, said: str) -> None:
-    try:
-        correct = got is not None and bool(got) == made
-    except Exception:
-        correct = False
-    if not correct:
-        hint = "that is whether the update was made"
-        raise Mistake("wrong-value", f"{said}: expected {made}, since {hint}, got {repr(got)}.")
+def _diagnose_returned(got: object, made: bool) -> Bug | None:
+    with suppress(Exception):
+        if got is not None and bool(got) == made:
+            return None
+    return "wrong-value", f"expected {made}, since that is whether the update was made, got {repr(got)}"
 
 
-def _judge_model(answer: Callable, make_optimizer: Callable) -> None:
+def _judge_model(answer: Callable, make_optimizer: MakeOptimizer) -> None:
     """Compares every parameter of a real model, and memory."""
-    windows = [
-        [torch.randn(size, 3 + 2, dtype=torch.float64) for size in sizes]
-        for sizes in ((4, 4, 4, 2), (3,), (4, 1, 4), (2, 3), (4, 4, 4, 4), (1, 4))
-    ]
+    windows = [random_batches(sizes) for sizes in ((4, 4, 4, 2), (3,), (4, 1, 4), (2, 3), (4, 4, 4, 4), (1, 4))]
     windows[2][1][0, 0] = nan  # a broken sample
     windows[4][2] *= 100.0  # a spike
     max_norm, skip_norm = 0.5, 50.0
 
     def train(model: nn.Module, optimizer: Optimizer) -> None:
-        scheduler, scaler = ExponentialLR(optimizer, DECAY), GradScaler("cpu")
+        scheduler, scaler = make_scheduler(optimizer), GradScaler("cpu")
         for window in windows:
-            _call(answer, case, model, list(window), squared_error, optimizer, scaler, scheduler, max_norm, skip_norm)
+            with scaler_refusals(case):
+                answer(model, list(window), squared_error, optimizer, scaler, scheduler, max_norm, skip_norm)
 
-    def correct(model: nn.Module, optimizer: Optimizer) -> None:
-        scheduler = ExponentialLR(optimizer, DECAY)
-        for window in windows:
-            optimizer.zero_grad()
-            squared_error(model, torch.cat(window)).backward()
-            if nn.utils.clip_grad_norm_(model.parameters(), max_norm) <= skip_norm:
-                optimizer.step()
-                scheduler.step()
-
-    case, one = "on a real model", windows[0][0]
-    judge_model(train, correct, mlp(3, 5, 2).double(), make_optimizer, case, lambda model: squared_error(model, one))
+    correct = large_batches(windows, max_norm, skip_norm, make_scheduler)
+    case, one = "on a real model", partial(squared_error, batch=windows[0][0])
+    judge_model(train, correct, mlp(3, 5, 2).double(), make_optimizer, case, one)

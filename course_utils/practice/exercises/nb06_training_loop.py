@@ -1,9 +1,9 @@
 """The exercises of notebook 06: a schedule that counts updates, and a GAN whose two updates use their own gradients."""
 
 import copy
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, pairwise
 from math import ceil, inf, log2
 
@@ -16,7 +16,17 @@ from course_utils.loops import windows
 from course_utils.models import Tally, mlp
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, compare_weights, number
-from course_utils.practice.updates import OLD, Expected, Recorder, judge_model, sgd, squared_error
+from course_utils.practice.updates import (
+    OLD,
+    Expected,
+    Recorder,
+    judge_model,
+    large_batches,
+    random_batches,
+    recorded_tally,
+    sgd,
+    squared_error,
+)
 
 EQUAL, TAIL, RAGGED = (2,) * 8, (2,) * 10, (4, 2, 1, 3, 2)
 
@@ -30,13 +40,11 @@ CASES = (
 
 @exercise("scheduled")
 def _scheduled(answer: Callable) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's own, of a scheduler that steps before the optimizer
-        for sizes, n, epochs in CASES:
-            _judge_schedule(answer, sizes, n, epochs)
-        _judge_schedule(answer, EQUAL, 4, 2, dirty=True)
-        for n in (1, 2, 100):
-            _judge_scheduled_model(answer, n)
+    for sizes, n, epochs in CASES:
+        _judge_schedule(answer, sizes, n, epochs)
+    _judge_schedule(answer, EQUAL, 4, 2, dirty=True)
+    for n in (1, 2, 100):
+        _judge_scheduled_model(answer, n)
     return (
         "N = 1, 2, 4 and longer than the epoch, short windows, ragged micro-batches, 1 to 3 epochs, a dirty start: "
         "the schedule is as long as the training and steps once per update."
@@ -45,9 +53,7 @@ def _scheduled(answer: Callable) -> str:
 
 def _judge_schedule(answer: Callable, sizes: Sequence[int], n: int, epochs: int, dirty: bool = False) -> None:
     """Judges one run on a tally. Its schedule halves the learning rate, which so counts the scheduler's steps."""
-    tally = Tally(sum(sizes)).double()
-    optimizer = SGD(tally.parameters(), lr=1.0)
-    recorder = Recorder(tally.weight, optimizer, dirty)
+    tally, optimizer, recorder = recorded_tally(sum(sizes), 1.0, dirty)
     recorder.start_epoch()
     forwards, lengths, before = [], [], []  # `before`: the scheduler's steps before each update
 
@@ -120,22 +126,16 @@ def _compare_cadence(before: list[float], expected: Expected, case: str) -> None
 
 def _judge_scheduled_model(answer: Callable, n: int) -> None:
     """Compares every parameter of a real model, under a schedule that falls to 0."""
-    batches = [torch.randn(size, 3 + 2, dtype=torch.float64) for size in RAGGED]
+    batches = random_batches(RAGGED)
 
     def make_scheduler(optimizer: Optimizer, updates: int) -> LRScheduler:
         return LinearLR(optimizer, 1.0, 0.0, total_iters=int(number(updates)))
 
-    def correct(model: nn.Module, optimizer: Optimizer) -> None:
-        scheduler = make_scheduler(optimizer, 2 * ceil(len(batches) / n))
-        for window in [*windows(batches, n)] * 2:
-            optimizer.zero_grad()
-            squared_error(model, torch.cat(window)).backward()
-            optimizer.step()
-            scheduler.step()
-
     def train(model: nn.Module, optimizer: Optimizer) -> None:
         answer(model, list(batches), squared_error, optimizer, n, 2, make_scheduler)
 
+    groups = [*windows(batches, n)] * 2
+    correct = large_batches(groups, make_scheduler=partial(make_scheduler, updates=len(groups)))
     judge_model(train, correct, mlp(3, 4, 2).double(), sgd, f"on a real model, N = {n}, 2 epochs")
 
 
@@ -207,7 +207,7 @@ def _judge_gan(answer: Callable, sizes: Sequence[int], n: int, dirty: bool = Fal
 
 def _judge_gan_model(answer: Callable, n: int) -> None:
     """Compares every parameter of two real networks; where they differ, the updates may come in the wrong order."""
-    batches = [torch.randn(size, 3 + 2, dtype=torch.float64) for size in RAGGED]  # three real numbers, two of noise
+    batches = random_batches(RAGGED)  # three real numbers, two of noise
     ours = nn.ModuleList([mlp(2, 4, 3), mlp(3, 4, 1)]).double()
     theirs, order = copy.deepcopy(ours), []
     _large_batch_gan(*_players(ours, []), batches, n)

@@ -1,24 +1,35 @@
 """The exercise of notebook 09: one epoch with everything that a window can need."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import compress
 from math import inf, isnan
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler
 
 from course_utils.loops import windows
-from course_utils.models import Tally, mlp
+from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, close, rounded
-from course_utils.practice.updates import OLD, Expected, Recorder, judge_model, sgd, squared_error
+from course_utils.practice.judging import Mistake, close, rounded, scaler_refusals
+from course_utils.practice.updates import (
+    OLD,
+    Expected,
+    judge_model,
+    large_batches,
+    random_batches,
+    recorded_tally,
+    sgd,
+    squared_error,
+)
 
 LOOSE, TIGHT = 1e6, 0.05  # a max_norm that no gradient reaches, even multiplied by the scale, and one that each exceeds
+make_scheduler = partial(ExponentialLR, gamma=0.7)
 INITIAL_SCALE = 256.0  # at the start of an epoch; it doubles after two updates in a row
 
 
@@ -72,12 +83,10 @@ ON_A_MODEL = (Epoch((3, 1, 4, 2, 2, 1), 2, TIGHT), Epoch((3, 0, 4, 2, 0, 0, 1), 
 
 @exercise("production")
 def _production(answer: Callable) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's own, of a scheduler that steps before the optimizer
-        for epoch in EPOCHS:
-            _judge_epoch(answer, epoch)
-        for epoch in ON_A_MODEL:
-            _judge_model(answer, epoch)
+    for epoch in EPOCHS:
+        _judge_epoch(answer, epoch)
+    for epoch in ON_A_MODEL:
+        _judge_model(answer, epoch)
     return (
         "full and short windows, unequal tokens, a generator as loader, gradients from before, clipping that acts, an "
         "overflow, micro-batches and a window without a token: weights, scheduler steps, scale and log are correct."
@@ -86,12 +95,11 @@ def _production(answer: Callable) -> str:
 
 def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
     """Judges one epoch on a tally, whose loss for each token is another number."""
-    tally = Tally(sum(epoch.tokens)).double()
+    tally, optimizer, recorder = recorded_tally(sum(epoch.tokens), 0.2, epoch.dirty)
     values = torch.arange(1.0, sum(epoch.tokens) + 1, dtype=torch.float64).sqrt()
-    optimizer = SGD(tally.parameters(), lr=0.2)
-    scheduler = ExponentialLR(optimizer, 0.7)
+    scheduler = make_scheduler(optimizer)
     scaler = GradScaler("cpu", init_scale=INITIAL_SCALE, growth_interval=2, enabled=epoch.scaled)
-    recorder, before = Recorder(tally.weight, optimizer, epoch.dirty), []
+    before: list[int] = []
     recorder.start_epoch()
     optimizer.register_step_post_hook(lambda *_: before.append(scheduler.last_epoch))
 
@@ -104,7 +112,7 @@ def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
     expected, observed = Expected(epoch.tokens, epoch.n, epochs=1, unit="tokens"), recorder.observed()
     log = [float(row @ values) for row in expected.rows]
     made = [epoch.overflow not in window for window in expected.windows]
-    expected.rows = [row for row, is_made in zip(expected.rows, made, strict=True) if is_made]
+    expected.rows = list(compress(expected.rows, made))
     if epoch.max_norm == LOOSE and all(made):
         expected.compare(observed, str(epoch), OLD / INITIAL_SCALE if epoch.dirty else None)
     if observed.steps < len(expected.rows) and not all(made):
@@ -128,20 +136,17 @@ def _call(
     scheduler: LRScheduler,
 ) -> object:
     """Calls the answer with a generator of the micro-batches, and names what the scaler or the generator refuses."""
-    loader = (batch for batch in batches)
+    hint = "the scaler refuses to step for a window without a token"
     try:
-        return answer(
-            model, loader, loss_fn, optimizer, epoch.n, lambda batch: batch.tokens, scaler, epoch.max_norm, scheduler
-        )
-    except (TypeError, RuntimeError, AssertionError) as error:
-        if "has no len()" in str(error):
-            raise Mistake("needs-length", f"{epoch}: the loader is a generator and has no length.") from None
-        if "inf checks" in str(error) and 0 in epoch.tokens:
-            hint = "the scaler refuses to step for a window without a token"
-            raise Mistake("empty-step", f"{epoch}: {hint}.") from None
-        if "unscale_" in str(error) or "inf checks" in str(error):
-            raise Mistake("scaler-timing", f"{epoch}: the scaler refuses: {error}") from None
-        raise
+        with scaler_refusals(str(epoch), ("empty-step", hint, "inf checks") if 0 in epoch.tokens else None):
+            return answer(
+                model, (batch for batch in batches), loss_fn, optimizer, epoch.n, lambda batch: batch.tokens, scaler,
+                epoch.max_norm, scheduler,
+            )  # fmt: skip
+    except TypeError as error:
+        if "has no len()" not in str(error):
+            raise
+        raise Mistake("needs-length", f"{epoch}: the loader is a generator and has no length.") from None
 
 
 def _judge_scheduler(found: list[int], scale: float, made: list[bool], epoch: Epoch) -> None:
@@ -155,10 +160,10 @@ def _judge_scheduler(found: list[int], scale: float, made: list[bool], epoch: Ep
         hint = "it steps although the scaler left a step out" if not all(made) else "step it after the optimizer"
     elif found[-1] >= sum(tokens > 0 for tokens in epoch.tokens):
         hint = "it steps per micro-batch"
+    elif epoch.scaled:
+        hint = f"the scale went from {INITIAL_SCALE:g} to {scale:g}"
     else:
-        hint = (
-            f"the scale went from {INITIAL_SCALE:g} to {scale:g}" if epoch.scaled else "one should follow each update"
-        )
+        hint = "one should follow each update"
     counts = f"scheduler steps before each update, and at the end: {found}, expected {want}"
     raise Mistake("scheduler-cadence", f"{epoch}: {counts}: {hint}.")
 
@@ -167,10 +172,7 @@ def _judge_scale(scale: float, made: list[bool], epoch: Epoch) -> None:
     want, in_a_row = INITIAL_SCALE, 0
     for is_made in made:
         in_a_row = in_a_row + 1 if is_made else 0
-        if not is_made:
-            want /= 2
-        elif in_a_row % 2 == 0:
-            want *= 2
+        want *= 0.5 if not is_made else 2 if in_a_row % 2 == 0 else 1
     if epoch.scaled and scale != want:
         raise Mistake("scaler-timing", f"{epoch}: the scale is {scale:g} at the end instead of {want:g}.")
 
@@ -185,17 +187,15 @@ def _judge_log(losses: object, want: list[float], made: list[bool], epoch: Epoch
         hint = "a micro-batch without a token has a mean loss of NaN: leave it out"
         raise Mistake("empty-micro-batch", f"{epoch}: the log holds NaN; {hint}.")
     # An infinite loss, or a NaN, may be logged in any way.
-    found = [loss for loss, is_made in zip(logged, made, strict=False) if is_made]
-    if len(logged) != len(want) or not close(
-        found, [loss for loss, is_made in zip(want, made, strict=True) if is_made]
-    ):
+    found, correct = (list(compress(losses, made)) for losses in (logged, want))
+    if len(logged) != len(want) or not close(found, correct):
         message = f"all updates are correct, but the log is {rounded(logged)} instead of {rounded(want)}"
         raise Mistake("logged-loss", f"{epoch}: {message}: one mean over each window's tokens, without the scale.")
 
 
 def _judge_model(answer: Callable, epoch: Epoch) -> None:
     """Compares every parameter of a real model."""
-    batches = epoch.batches([torch.randn(4, 3 + 2, dtype=torch.float64) for _ in epoch.tokens])
+    batches = epoch.batches(random_batches((4,) * len(epoch.tokens)))
 
     def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
         return squared_error(model, batch.rows[: batch.tokens]) * batch.factor
@@ -204,17 +204,9 @@ def _judge_model(answer: Callable, epoch: Epoch) -> None:
         for p in model.parameters():
             p.grad = torch.ones_like(p) if epoch.dirty else None
         scaler = GradScaler("cpu", init_scale=INITIAL_SCALE, enabled=epoch.scaled)
-        _call(answer, epoch, model, batches, loss_fn, optimizer, scaler, ExponentialLR(optimizer, 0.7))
+        _call(answer, epoch, model, batches, loss_fn, optimizer, scaler, make_scheduler(optimizer))
 
-    def correct(model: nn.Module, optimizer: Optimizer) -> None:
-        scheduler = ExponentialLR(optimizer, 0.7)
-        for window in windows(batches, epoch.n):
-            rows = torch.cat([batch.rows[: batch.tokens] for batch in window])
-            if len(rows) and all(batch.factor < inf for batch in window):
-                optimizer.zero_grad()
-                squared_error(model, rows).backward()
-                nn.utils.clip_grad_norm_(model.parameters(), epoch.max_norm)
-                optimizer.step()
-                scheduler.step()
-
+    rows = [batch.rows[: batch.tokens] * batch.factor for batch in batches]  # infinite in one that overflows
+    groups = [group for group in windows(rows, epoch.n) if any(map(len, group))]
+    correct = large_batches(groups, epoch.max_norm, 1e9, make_scheduler)
     judge_model(train, correct, mlp(3, 4, 2).double(), sgd, f"on a real model, {epoch}")

@@ -7,12 +7,10 @@ from math import inf
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
 
-from course_utils.models import Tally
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, close, rounded
-from course_utils.practice.updates import Recorder
+from course_utils.practice.updates import recorded_tally
 
 
 class Activations:
@@ -21,16 +19,10 @@ class Activations:
 
 @dataclass
 class Card:
-    """A loss that raises where a micro-batch is larger than what fits.
-
-    Args:
-        fits: How many samples fit.
-        later: How many fit from the third call on.
-        error: What is raised.
-    """
+    """A loss that raises where a micro-batch is larger than what fits."""
 
     fits: float
-    later: float = inf
+    later: float = inf  # how many samples fit from the third call on
     error: Exception = field(default_factory=lambda: torch.OutOfMemoryError("out of memory (simulated)"))
     calls: int = 0
     failed: list[weakref.ref] = field(default_factory=list)  # to what the failed forward passes held
@@ -68,26 +60,14 @@ def _survive(answer: Callable) -> str:
     )
 
 
-class Run:
-    """One call of the answer, on a tally."""
-
-    def __init__(self, samples: int):
-        self.tally = Tally(samples).double()
-        self.optimizer = SGD(self.tally.parameters(), lr=1.0)
-        self.recorder = Recorder(self.tally.weight, self.optimizer)
-        self.recorder.start_epoch()
-
-    def call(self, answer: Callable, size: int, card: Card) -> object:
-        return answer(self.tally, torch.arange(len(self.tally.weight)), card.loss, self.optimizer, size)
-
-
 def _judge_survival(answer: Callable, samples: int, size: int, card: Card, case: str) -> None:
-    run = Run(samples)
+    tally, optimizer, recorder = recorded_tally(samples, lr=1.0)
+    recorder.start_epoch()
     try:
-        worked = run.call(answer, size, card)
+        worked = answer(tally, torch.arange(samples), card.loss, optimizer, size)
     except torch.OutOfMemoryError:
         raise Mistake("not-caught", f"{case}: the error was not caught.") from None
-    observed, left = run.recorder.observed(), run.tally.weight.grad
+    observed, left = recorder.observed(), tally.weight.grad
     if not card.calls and not observed.steps:
         raise Mistake("not-attempted", "no forward pass and no step has run yet.")
     if observed.steps != 1:
@@ -121,11 +101,13 @@ def _judge_row(row: Tensor, case: str) -> None:
 
 
 def _judge_hopeless(answer: Callable) -> None:
-    case, run = "4 samples, and not even one fits", Run(4)
+    case = "4 samples, and not even one fits"
+    tally, optimizer, recorder = recorded_tally(4, lr=1.0)
+    recorder.start_epoch()
     try:
-        run.call(answer, 4, Card(0))
+        answer(tally, torch.arange(4), Card(0).loss, optimizer, 4)
     except torch.OutOfMemoryError:
-        if run.recorder.observed().steps:
+        if recorder.observed().steps:
             raise Mistake("empty-step", f"{case}: a step has run.") from None
         return
     except (ValueError, ZeroDivisionError, RuntimeError) as error:
@@ -134,8 +116,11 @@ def _judge_hopeless(answer: Callable) -> None:
 
 
 def _judge_other_error(answer: Callable) -> None:
+    tally, optimizer, recorder = recorded_tally(4, lr=1.0)
+    recorder.start_epoch()
+    card = Card(2, error=RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     try:
-        Run(4).call(answer, 4, Card(2, error=RuntimeError("mat1 and mat2 shapes cannot be multiplied")))
+        answer(tally, torch.arange(4), card.loss, optimizer, 4)
     except torch.OutOfMemoryError:
         pass
     except RuntimeError:
