@@ -222,5 +222,7 @@ def _norms(gradients: list[Tensor | None]) -> list[float]:
 
 
 def _values(grad: Tensor) -> Tensor:
-    values = local(grad).detach()
-    return values.coalesce().values() if values.is_sparse else values
+    values = grad if type(grad) is Tensor else local(grad)
+    if values.is_sparse:
+        values = values.detach().coalesce().values()
+    return values.detach() if values.requires_grad else values
