@@ -40,9 +40,9 @@ class _AuditedLane(Lane):
         self.open = Window()
         self.last: Window | None = None
 
-    @property
-    def calls(self) -> list[Backward]:
-        return [call for call, _ in self.fresh]
+    def lost(self) -> list[Backward]:
+        """The calls that no step has used, if nothing uses them from now on."""
+        return [call for call, _ in self.fresh if not call.used]
 
 
 class _Thread(threading.local):
@@ -145,7 +145,7 @@ class HistoryWriter(Listener):
     # Zeroing, changes, steps
 
     def zeroed(self, lane: _AuditedLane) -> None:
-        lost = [call for call in lane.calls if not call.used] if lane.fresh else []
+        lost = lane.lost() if lane.fresh else []
         came_as_zeros = not lane.touched
         if lost and lane.weight_versions() != lane.weights:  # something else than a step has read the gradients
             for call in lost:
@@ -190,7 +190,7 @@ class HistoryWriter(Listener):
             return
         name = self.observer.name(lane)
         lane.fresh.trim()
-        left = [call for call in lane.calls if not call.used]
+        left = lane.lost()
         if left:
             self.history.leftover[name] = left
         trained = [ever for ever, p in zip(lane.ever, lane.parameters, strict=True) if p.requires_grad or ever]

@@ -29,7 +29,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 NO_OPTIMIZER = "no optimizer"
 _SMALL = 10_000  # a gradient with fewer numbers is read whole at once
-_version = attrgetter("_version")
+_grad, _version = attrgetter("grad"), attrgetter("_version")
 
 
 class Lane:
@@ -82,11 +82,11 @@ class Lane:
 
     def compare(self) -> bool:
         """Notes which gradients have been written or replaced since the last comparison. Were there any?"""
-        seen = []
-        for p in self.parameters:
-            grad = p.grad
-            if self.sharded:
-                grad = local(grad)
+        gradients = map(_grad, self.parameters)
+        if self.sharded:
+            gradients = map(local, gradients)
+        seen = []  # a loop makes fewer calls than a comprehension
+        for grad in gradients:
             seen.append(None if grad is None else (id(grad), grad._version))
         self.replaced = False
         if seen == self.seen:
@@ -101,8 +101,7 @@ class Lane:
         return True
 
     def all_zero(self) -> bool:
-        for p in self.parameters:  # noqa: SIM110
-            grad = p.grad
+        for grad in map(_grad, self.parameters):  # noqa: SIM110
             if grad is not None and any_nonzero(grad):
                 return False
         return True
