@@ -55,18 +55,12 @@ class _Thread(threading.local):
 
 
 class HistoryWriter(Listener):
-    """Listens to an observer, and also to scalers, clipping, schedulers and ranks.
-
-    Args:
-        window: The intended number of micro-batches per update, if it is declared.
-    """
+    """Listens to an observer, and also to scalers, clipping, schedulers and ranks."""
 
     lane_type = _AuditedLane
 
-    def __init__(self, window: int | None = None) -> None:
+    def __init__(self) -> None:
         self.history = History()
-        if window is not None:
-            self.history.declared.append((0, window))
         self.thread = _Thread()
         self.key = f"course_utils.audit {next(_numbers)}"  # audits may be nested
         self.graphs: list[ref] = []  # of the losses that backward was called on, for as long as something keeps them
