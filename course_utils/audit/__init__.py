@@ -29,10 +29,10 @@ def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
         ValueError: If `window` is not a whole number of 1 or more.
         AuditError: If `strict` and an error was found, and the block itself raised nothing.
     """
-    if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 1):
-        raise ValueError(f"window must be a whole number of micro-batches per update, 1 or more, got {window!r}")
-    writer = HistoryWriter(window)
+    writer = HistoryWriter()
     report = Report(writer.history)
+    if window is not None:
+        report.declare_window(window)
     try:
         with observing(writer):
             yield report

@@ -53,12 +53,12 @@ class Term:
 
     @property
     def count(self) -> float | None:
-        """Over how many items or tokens the mean was taken, or the sum; None if that cannot be known."""
+        """Over how many samples or tokens the mean was taken, or the sum; None if that cannot be known."""
         return None if self.items is None else float(self.items)
 
     @property
     def per_item(self) -> float | None:
-        """The weight of one item or token."""
+        """The weight of one sample or token."""
         if self.reduction == "sum":
             return self.coefficient
         return None if not self.count else self.coefficient / self.count

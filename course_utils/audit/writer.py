@@ -40,9 +40,9 @@ class _AuditedLane(Lane):
         self.open = Window()
         self.last: Window | None = None
 
-    @property
-    def calls(self) -> list[Backward]:
-        return [call for call, _ in self.fresh]
+    def lost(self) -> list[Backward]:
+        """The calls that no step has used, if nothing uses them from now on."""
+        return [call for call, _ in self.fresh if not call.used]
 
 
 class _Thread(threading.local):
@@ -55,18 +55,12 @@ class _Thread(threading.local):
 
 
 class HistoryWriter(Listener):
-    """Listens to an observer, and also to scalers, clipping, schedulers and ranks.
-
-    Args:
-        window: The intended number of micro-batches per update, if it is declared.
-    """
+    """Listens to an observer, and also to scalers, clipping, schedulers and ranks."""
 
     lane_type = _AuditedLane
 
-    def __init__(self, window: int | None = None) -> None:
+    def __init__(self) -> None:
         self.history = History()
-        if window is not None:
-            self.history.declared.append((0, window))
         self.thread = _Thread()
         self.key = f"course_utils.audit {next(_numbers)}"  # audits may be nested
         self.graphs: list[ref] = []  # of the losses that backward was called on, for as long as something keeps them
@@ -145,7 +139,7 @@ class HistoryWriter(Listener):
     # Zeroing, changes, steps
 
     def zeroed(self, lane: _AuditedLane) -> None:
-        lost = [call for call in lane.calls if not call.used] if lane.fresh else []
+        lost = lane.lost() if lane.fresh else []
         came_as_zeros = not lane.touched
         if lost and lane.weight_versions() != lane.weights:  # something else than a step has read the gradients
             for call in lost:
@@ -190,7 +184,7 @@ class HistoryWriter(Listener):
             return
         name = self.observer.name(lane)
         lane.fresh.trim()
-        left = [call for call in lane.calls if not call.used]
+        left = lane.lost()
         if left:
             self.history.leftover[name] = left
         trained = [ever for ever, p in zip(lane.ever, lane.parameters, strict=True) if p.requires_grad or ever]

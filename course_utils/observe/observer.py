@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, reduce, wraps
 from itertools import compress
-from operator import attrgetter
+from operator import attrgetter, ne
 from typing import Any
 from weakref import ref
 
@@ -29,7 +29,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 NO_OPTIMIZER = "no optimizer"
 _SMALL = 10_000  # a gradient with fewer numbers is read whole at once
-_version = attrgetter("_version")
+_grad, _version = attrgetter("grad"), attrgetter("_version")
 
 
 class Lane:
@@ -82,26 +82,27 @@ class Lane:
 
     def compare(self) -> bool:
         """Notes which gradients have been written or replaced since the last comparison. Were there any?"""
-        seen = []
-        for p in self.parameters:
-            grad = p.grad
-            if self.sharded:
-                grad = local(grad)
+        gradients = map(_grad, self.parameters)
+        if self.sharded:
+            gradients = map(local, gradients)
+        seen = []  # a loop makes fewer calls than a comprehension
+        for grad in gradients:
             seen.append(None if grad is None else (id(grad), grad._version))
-        self.touched, self.replaced = [], False
+        self.replaced = False
         if seen == self.seen:
+            self.touched = []
             return False
-        for place, (now, before) in enumerate(zip(seen, self.seen, strict=True)):
-            if now != before:
-                self.touched.append(place)
-                self.replaced |= now is None or before is None or now[0] != before[0]
-                self.ever[place] |= now is not None
+        self.touched = list(compress(range(len(seen)), map(ne, seen, self.seen)))
+        for place in self.touched:
+            now, before = seen[place], self.seen[place]
+            self.replaced |= now is None or before is None or now[0] != before[0]
+            self.ever[place] |= now is not None
         self.seen = seen
         return True
 
     def all_zero(self) -> bool:
-        for p in self.parameters:  # noqa: SIM110
-            if p.grad is not None and any_nonzero(p.grad):
+        for grad in map(_grad, self.parameters):  # noqa: SIM110
+            if grad is not None and any_nonzero(grad):
                 return False
         return True
 
@@ -311,10 +312,11 @@ class Observer:
             lane.update()
         parameters = {id(p): p for p in module.parameters()}
         known = set().union(*[lane.ids for lane in self.active])
-        for key, p in parameters.items():
-            if key not in known and p.requires_grad:
-                self.without_optimizer.add(p)
-        self._list_lanes()
+        if not known.issuperset(parameters):
+            for key, p in parameters.items():
+                if key not in known and p.requires_grad:
+                    self.without_optimizer.add(p)
+            self._list_lanes()
         self.listener.forward([lane for lane in self.active if not lane.ids.isdisjoint(parameters)])
 
     def _after_forward(self, *_) -> None:
@@ -356,12 +358,13 @@ class Observer:
         """If the lane has got gradients from this backward call, it holds the call from now on."""
         if not lane.compare():
             return
+        if not lane.held or lane.came_as_zeros:  # what is added to other gradients hardly leaves zeros
+            grad = lane.parameters[lane.touched[0]].grad
+            on_cpu = grad is not None and grad.is_cpu  # reading values on any other device would wait for it
+            lane.came_as_zeros = on_cpu and not any_nonzero(grad) and lane.all_zero()
+        lane.empty = False
         lane.held += 1
         lane.unused += 1
-        lane.empty = False
-        grad = lane.parameters[lane.touched[0]].grad
-        on_cpu = grad is not None and grad.is_cpu  # reading values on any other device would wait for it
-        lane.came_as_zeros = on_cpu and not any_nonzero(grad) and lane.all_zero()
         if not lane.in_closure:  # whatever step was running has ended, perhaps by an exception
             lane.depth, lane.evaluation = 0, None
         lane.name or self.name(lane)

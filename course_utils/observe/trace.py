@@ -1,6 +1,6 @@
 """What a training loop did, in order. `record()` keeps it with the norms of the gradients; the audit, without."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import hypot, isnan
@@ -141,13 +141,9 @@ class _MeasuredLane(Lane):
         self.norms += _norms([p.grad])
         self.holds.append(self.norms[-1] != 0)
 
-    def measure(self, places: Iterable[int]) -> list[tuple[int, float]]:
-        """Reads the norms at these places again. Returns them as they were before."""
-        places = list(places)
-        before = [(place, self.norms[place]) for place in places]
+    def measure(self, places: Sequence[int]) -> None:
         for place, norm in zip(places, _norms([self.parameters[place].grad for place in places]), strict=True):
             self.norms[place] = norm
-        return before
 
 
 class _TraceWriter(Listener):
@@ -186,10 +182,12 @@ class _TraceWriter(Listener):
             self._add("step", lane, lane.held)
 
     def _add_changes(self, lane: Lane, held: int) -> None:
-        kinds, touched = set(), set(lane.touched)
-        for place, before in lane.measure(touched or range(len(lane.parameters))):
-            norm = lane.norms[place]
-            if place not in touched and (norm == before or (isnan(norm) and isnan(before))):
+        kinds, touched, norms = set(), lane.touched, list(lane.norms)
+        places = touched or range(len(norms))
+        lane.measure(places)
+        for place in places:
+            before, norm = norms[place], lane.norms[place]
+            if not touched and (norm == before or (isnan(norm) and isnan(before))):
                 continue
             if norm:
                 kinds.add("change")
@@ -216,11 +214,12 @@ class _TraceWriter(Listener):
 
 
 def _norms(gradients: list[Tensor | None]) -> list[float]:
-    """The Euclidean norm of each; 0 where there is no gradient."""
     norms = [None if grad is None else torch.linalg.vector_norm(_values(grad)) for grad in gradients]
     return [0.0 if norm is None else norm.item() for norm in norms]  # all are on their way before the first is read
 
 
 def _values(grad: Tensor) -> Tensor:
-    values = local(grad).detach()
-    return values.coalesce().values() if values.is_sparse else values
+    values = grad if type(grad) is Tensor else local(grad)
+    if values.is_sparse:
+        values = values.detach().coalesce().values()
+    return values.detach() if values.requires_grad else values

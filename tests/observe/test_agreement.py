@@ -21,11 +21,12 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_record_and_the_audit_agree(name):
+    """Both watch the same run. Of the loops that are hard to see through, the windows are known as well."""
     recorded, audited, traced = windows(LOOPS[name])
     assert recorded == audited == traced != {}
+    expected = EXPECTED.get(name, {})
+    assert {lane: recorded[lane] for lane in expected} == expected
 
 
-@pytest.mark.parametrize("name", HARD)
-def test_they_agree_on_what_the_loop_does(name):
-    recorded, _, _ = windows(LOOPS[name])
-    assert {lane: recorded[lane] for lane in EXPECTED[name]} == EXPECTED[name]
+def test_the_windows_of_every_hard_loop_are_known():
+    assert EXPECTED.keys() == HARD.keys()

@@ -33,9 +33,8 @@ def _scale_verdicts(lane: str, n: int, windows: list[Window], full: list[Window]
         why = "no loss was found that PyTorch's own functions reduce"
         yield _unknown_scale(lane, full[0], why, "check by hand that a window's weighted losses add up to one mean")
     else:
-        comparable = (
-            full if full[0].on_ranks else full[:1]
-        )  # ranks that share a mean look buggy in one window by chance
+        # ranks that share a mean look buggy in one window by chance
+        comparable = full if full[0].on_ranks else full[:1]
         for k, terms in enumerate(losses):
             if terms[0].reduction == "mean":
                 alike = [other[k] for other in map(losses_of, comparable) if other and len(other) > k]

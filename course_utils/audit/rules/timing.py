@@ -93,19 +93,17 @@ def _unscaled_early(lane: str, windows: list[Window]) -> Iterator[Finding]:
 
 
 def _updated_early(lane: str, windows: list[Window]) -> Iterator[Finding]:
-    for window in windows:
-        if window.updated_after:
-            after, where = window.updated_after[0]
-            yield Finding(
-                ERROR,
-                f"the scaler was updated after backward call {after} of a window of {len(window.fresh)}, "
-                "before the step",
-                evidence={"update": window.number, "updated_after": after, "window": len(window.fresh)},
-                fix="call update() once per window, after the step of every optimizer",
-                where=where,
-                lane=lane,
-            )
-            return
+    early = next((w for w in windows if w.updated_after), None)
+    if early is not None:
+        after, where = early.updated_after[0]
+        yield Finding(
+            ERROR,
+            f"the scaler was updated after backward call {after} of a window of {len(early.fresh)}, before the step",
+            evidence={"update": early.number, "updated_after": after, "window": len(early.fresh)},
+            fix="call update() once per window, after the step of every optimizer",
+            where=where,
+            lane=lane,
+        )
 
 
 @rule(
