@@ -171,7 +171,8 @@ class FullySharded(_Group):
 def _all_finite(gradients: list[Tensor]) -> bool:
     """Whether all are finite. The largest magnitudes tell, where a sum of squares might overflow."""
     values = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-    largest = torch._foreach_norm([v for v in values if v.numel()], math.inf)
+    values = [v for v in values if v.numel()]  # a shard may be empty
+    largest = torch._foreach_norm(values, math.inf) if values else []
     if largest and not largest[0].is_cpu:  # one synchronisation, not one per parameter
         largest = [torch.stack([norm.to(largest[0].device) for norm in largest]).max()]
     return all(map(math.isfinite, largest))
