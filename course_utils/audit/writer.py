@@ -58,6 +58,7 @@ class HistoryWriter(Listener):
     """Listens to an observer, and also to scalers, clipping, schedulers and ranks."""
 
     lane_type = _AuditedLane
+    kinds = (nn.Parameter,)
 
     def __init__(self) -> None:
         self.history = History()
@@ -90,9 +91,10 @@ class HistoryWriter(Listener):
             observer.patch(DistributedDataParallel, "forward", before(self._before_synced_forward))
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
-        for p in living(nn.Parameter):
-            if p.grad is not None:
-                self.from_before[id(p)] = (id(p.grad), p.grad._version)
+
+    def found(self, thing: nn.Parameter) -> None:
+        if thing.grad is not None:
+            self.from_before[id(thing)] = (id(thing.grad), thing.grad._version)
 
     def overlapped(self) -> None:
         self.history.overlapping = True

@@ -115,9 +115,13 @@ class Listener:
     """What an observer can tell. A listener overrides what it needs to hear; the other methods do nothing."""
 
     lane_type = Lane  # may have more to note for each optimizer
+    kinds: tuple[type, ...] = ()  # what to find among all living objects, besides optimizers, when the block begins
 
     def attach(self, observer: "Observer") -> None:
         """The block begins. Further functions may be wrapped with `observer.patch`."""
+
+    def found(self, thing: Any) -> None:
+        """An object of one of these kinds was there when the block began."""
 
     def forward(self, lanes: list[Lane]) -> None:
         """A module that is not inside another one was called, which has parameters on these lanes."""
@@ -200,8 +204,11 @@ class Observer:
             self.undo.callback(register_module_forward_pre_hook(self._before_forward).remove)
             self.undo.callback(register_module_forward_hook(self._after_forward, always_call=True).remove)
         self.listener.attach(self)
-        for optimizer in living(Optimizer):
-            self.lane_of(optimizer)
+        for thing in living(Optimizer, *self.listener.kinds):
+            if isinstance(thing, Optimizer):
+                self.lane_of(thing)
+            else:
+                self.listener.found(thing)
 
     def patch(self, owner: object, name: str, wrapper: Callable) -> None:
         """Until the block ends, `owner.name` is what `wrapper` makes of it."""
