@@ -127,6 +127,7 @@ class Window:
     scheduler_steps: tuple[tuple[int, str], ...] = ()  # scheduler.step() inside the window, and where
     scheduler_steps_after: tuple[str, ...] = ()  # scheduler.step() after the step, before the next backward
     scaler: int = 0  # which GradScaler made this step; 0 for none
+    unwritten_momentum: bool = False  # a fused step was skipped that had just allocated its momentum
     batchnorm: int = 0  # how often the running statistics of a BatchNorm layer moved
     dtype: torch.dtype | None = None  # of its gradients
     event: Event | None = None  # in the trace

@@ -14,7 +14,7 @@ from torch.amp import GradScaler
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
-from torch.optim import lr_scheduler
+from torch.optim import SGD, Optimizer, lr_scheduler
 
 from course_utils.audit.callsite import caller_location, where
 from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
@@ -162,6 +162,7 @@ class HistoryWriter(Listener):
         window.lane, window.where, window.skipped = lane.name, caller_location()[0], skipped
         window.number, window.place = lane.updates, history.windows.total
         window.stale = lane.held - lane.unused
+        window.unwritten_momentum = skipped and _allocates_momentum(lane.optimizer())
         for call, evaluation in lane.fresh:
             call.used = True
             if 0 < evaluation < lane.fresh[-1][1]:  # of an earlier call of the closure
@@ -312,3 +313,13 @@ class HistoryWriter(Listener):
                 self.batches[module] = module.num_batches_tracked._version  # read without waiting for a GPU
                 moves = max(moves, self.batches[module] - seen)
         return moves
+
+
+def _allocates_momentum(optimizer: Optimizer | None) -> bool:
+    """Whether the step that begins is the first one of a fused SGD with momentum, for any parameter."""
+    return isinstance(optimizer, SGD) and any(
+        group["fused"]
+        and group["momentum"]
+        and any(p.grad is not None and "momentum_buffer" not in optimizer.state.get(p, {}) for p in group["params"])
+        for group in optimizer.param_groups
+    )

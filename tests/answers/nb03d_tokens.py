@@ -103,8 +103,8 @@ def steps_with_none_in_an_empty_window(model, batches, optimizer, n):
     return losses
 
 
-def loop(weigh, valid=tokens, zero_first=True, step_when_empty=False, log=None):
-    """A loop that is right but for `weigh(batch, window, n)`, the factor of a micro-batch's mean loss."""
+def loop(share_of, valid=tokens, zero_first=True, step_when_empty=False, log=None):
+    """A loop that is right but for `share_of(batch, window, n)`, the factor of a micro-batch's mean loss."""
 
     def answer(model, batches, optimizer, n):
         losses = []
@@ -117,7 +117,7 @@ def loop(weigh, valid=tokens, zero_first=True, step_when_empty=False, log=None):
             for batch in window:
                 if valid(batch):
                     means.append(token_loss(model, batch))
-                    loss = means[-1] * weigh(batch, window, n)
+                    loss = means[-1] * share_of(batch, window, n)
                     loss.backward()
                     logged += loss.item()
             optimizer.step()

@@ -288,3 +288,24 @@ def test_a_loss_that_several_backward_calls_go_through_is_named():
             optimizer.zero_grad()
     (finding,) = [f for f in report.errors if f.rule == "held-graphs"]
     assert finding.evidence == {"calls": 3}
+
+
+@pytest.mark.parametrize(("how", "first", "wrong"), [
+    ({"fused": True, "momentum": 0.9}, "inf", True),
+    ({"fused": True, "momentum": 0.9}, "1", False),
+    ({"fused": True}, "inf", False),
+    ({"foreach": True, "momentum": 0.9}, "inf", False),
+])  # fmt: skip
+def test_a_fused_sgd_whose_first_window_overflows_has_momentum_that_nobody_wrote(how, first, wrong):
+    model, scaler = net(), GradScaler("cpu", init_scale=2.0)
+    optimizer = SGD(model.parameters(), lr=0.1, **how)
+    with audit() as report:
+        for factor in (first, "1", "inf", "1"):
+            ((x, y),) = data(1)
+            scaler.scale(F.cross_entropy(model(x), y) * float(factor)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert report.rules == (["scaler-timing"] if wrong else [])
+    if wrong:
+        assert report.errors[0].evidence == {"update": 1}

@@ -59,6 +59,7 @@ def scaler_timing(history: History) -> Iterator[Finding]:
         windows = history.of(lane)
         yield from _unscaled_early(lane, windows)
         yield from _updated_early(lane, windows)
+        yield from _momentum_unwritten(lane, windows)
         scalers = {window.scaler for window in windows if window.scaler}
         if len(scalers) > 1:
             yield Finding(
@@ -102,6 +103,20 @@ def _updated_early(lane: str, windows: list[Window]) -> Iterator[Finding]:
             evidence={"update": early.number, "updated_after": after, "window": len(early.fresh)},
             fix="call update() once per window, after the step of every optimizer",
             where=where,
+            lane=lane,
+        )
+
+
+def _momentum_unwritten(lane: str, windows: list[Window]) -> Iterator[Finding]:
+    window = next((w for w in windows if w.unwritten_momentum), None)
+    if window is not None and any(w.number > window.number and not w.skipped for w in windows):
+        yield Finding(
+            ERROR,
+            f"update {window.number} overflowed when this fused SGD had no momentum yet: PyTorch has allocated its "
+            "buffer and not written to it, so that later updates add what was in that memory",
+            evidence={"update": window.number},
+            fix="leave out optimizer.step() where the gradient isn't finite, or pass fused=False",
+            where=window.where,
             lane=lane,
         )
 
