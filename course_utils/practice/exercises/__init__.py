@@ -7,7 +7,7 @@ found here.
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from reprlib import repr
@@ -15,6 +15,7 @@ from reprlib import repr
 import torch
 
 from course_utils.practice.deadline import Deadline, Endless, place
+from course_utils.practice.hints import HINTS
 from course_utils.practice.judging import Mistake, Verdict
 
 Judge = Callable[[Callable], str]
@@ -25,18 +26,28 @@ class Exercise:
     name: str
     notebook: str  # that sets it
     judge: Judge
+    hints: dict[str, str] = field(default_factory=dict)  # where this exercise says more than HINTS does
+
+    def hint(self, bug: str) -> str:
+        """What helps a learner whose answer has this bug, without giving the solution away."""
+        return self.hints.get(bug) or HINTS[bug]
 
 
 EXERCISES: dict[str, Exercise] = {}  # in the order of the notebooks
 
 
-def exercise(name: str) -> Callable[[Judge], Judge]:
-    """Registers the judge that follows for the exercise `name` of the notebook after which its module is called."""
+def exercise(name: str, hints: dict[str, str] | None = None) -> Callable[[Judge], Judge]:
+    """Registers the judge that follows for the exercise `name` of the notebook after which its module is called.
+
+    Args:
+        name: The name by which `check` finds it.
+        hints: By the name of a bug, what `check` shows in a fold under the verdict, instead of the general hint.
+    """
 
     def register(judge: Judge) -> Judge:
         if name in EXERCISES:
             raise ValueError(f"two exercises are called {name!r}: in {EXERCISES[name].judge.__module__} and {judge}")
-        EXERCISES[name] = Exercise(name, judge.__module__.rpartition(".nb")[2], judge)
+        EXERCISES[name] = Exercise(name, judge.__module__.rpartition(".nb")[2], judge, hints or {})
         return judge
 
     return register
