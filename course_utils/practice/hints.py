@@ -17,7 +17,7 @@ HINTS = {
     "leftover-gradients": "What happens to the last micro-batches if their number is no multiple of N?",
     "irregular-window": "Count the micro-batches before each step, and look at the first count and the last.",
     "loss-scale": "Compare the factor with the number of micro-batches in that window.",
-    "token-weights": "Does every sample, or token, count the same? A mean of means weights small micro-batches too much.",
+    "token-weights": "Does every sample, or token, count the same? A mean of means favours small micro-batches.",
     "held-graphs": "When can the activations of a micro-batch be freed? Only after backward() has used them.",
     "clip-timing": "Of which gradient should the norm be limited: a micro-batch's, or the window's?",
     "scaler-timing": "A window needs one unscale_() and one update() per window, both after its last backward pass.",
