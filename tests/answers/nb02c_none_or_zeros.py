@@ -1,9 +1,11 @@
 """Answers to "dirty", a guard that names the parameters whose gradient is not clean."""
 
 import math
+from contextlib import suppress
 from itertools import product
 
 import torch
+from torch import nn
 
 from answers import outcomes, right, wrong
 from course_utils import mlp
@@ -29,22 +31,202 @@ def dirty_by_comparison(model):
     return [name for name, grad in held.items() if not torch.equal(grad, torch.zeros_like(grad))]
 
 
-wrong("dirty", "crashes-on-none")(lambda model: [name for name, p in model.named_parameters() if p.grad.any()])
-wrong("dirty", "crashes-on-none")(
-    lambda model: [name for name, p in model.named_parameters() if torch.count_nonzero(p.grad)]
-)
-wrong("dirty", "zeros-are-clean")(lambda model: [name for name, p in model.named_parameters() if p.grad is not None])
-wrong("dirty", "signs-cancel")(
-    lambda model: [name for name, p in model.named_parameters() if p.grad is not None and p.grad.sum() != 0]
-)
-wrong("dirty", "misses-nan")(
-    lambda model: [name for name, p in model.named_parameters() if p.grad is not None and p.grad.norm() > 0]
-)
-wrong("dirty", "misses-small")(
-    lambda model: [name for name, p in model.named_parameters() if p.grad is not None and not p.grad.norm() < 1e-8]
-)
+@right("dirty")
+def dirty_set(model):
+    return {name for name, p in model.named_parameters() if p.grad is not None and (p.grad != 0).any()}
+
+
+@right("dirty")
+def dirty_generator(model):
+    for name, p in model.named_parameters():
+        if p.grad is None:
+            continue
+        if any(entry != 0 for entry in p.grad.flatten()):
+            yield name
+
+
+@right("dirty")
+def dirty_keys(model):
+    counts = {n: p.grad.count_nonzero() for n, p in model.named_parameters() if p.grad is not None}
+    return {name: count for name, count in counts.items() if count}.keys()
+
+
+@right("dirty")
+def dirty_sorted(model: nn.Module) -> list[str]:
+    names: list[str] = []
+    for name, p in model.named_parameters():
+        grad = torch.zeros(1) if p.grad is None else p.grad
+        if len(grad.nonzero()):
+            names.append(name)
+    return sorted(names, reverse=True)
+
+
+@right("dirty")
+def dirty_by_a_filter(model):
+    def is_clean(grad):
+        return grad is None or bool(torch.all(torch.eq(grad, 0.0)))
+
+    return tuple(filter(lambda name: not is_clean(model.get_parameter(name).grad), dict(model.named_parameters())))
+
+
+@right("dirty")
+def dirty_by_exceptions(model):
+    names = []
+    for name, p in model.named_parameters():
+        try:
+            if p.grad.any():
+                names.append(name)
+        except AttributeError:
+            pass
+    return names
+
+
+def named(holds):
+    """A guard that names every parameter of which this holds."""
+    return lambda model: [name for name, p in model.named_parameters() if holds(p)]
+
+
+def judged_by(holds):
+    """A guard that names every parameter whose gradient is there and is so."""
+    return named(lambda p: p.grad is not None and holds(p.grad))
+
+
+wrong("dirty", "crashes-on-none")(named(lambda p: p.grad.any()))
+wrong("dirty", "crashes-on-none")(named(lambda p: torch.count_nonzero(p.grad)))
+wrong("dirty", "crashes-on-none")(named(lambda p: (p.grad != 0).any()))
+wrong("dirty", "crashes-on-none")(named(lambda p: torch.any(p.grad != 0)))
+wrong("dirty", "crashes-on-none")(named(lambda p: not torch.equal(p.grad, torch.zeros_like(p))))
+wrong("dirty", "crashes-on-none")(named(lambda p: p.grad.abs().sum() > 0))
+wrong("dirty", "crashes-on-none")(named(lambda p: p.grad.any() and p.grad is not None))
+wrong("dirty", "crashes-on-none")(named(lambda p: (p.grad != 0).sum().item() > 0))
+wrong("dirty", "none-is-clean")(lambda model: [name for name, _ in model.named_parameters()])
+wrong("dirty", "none-is-clean")(named(lambda p: p.grad is None or p.grad.any()))
+wrong("dirty", "zeros-are-clean")(named(lambda p: p.grad is not None))
+wrong("dirty", "signs-cancel")(judged_by(lambda grad: grad.sum() != 0))
+wrong("dirty", "signs-cancel")(judged_by(lambda grad: grad.mean().abs() > 0))
+wrong("dirty", "misses-nan")(judged_by(lambda grad: grad.norm() > 0))
+wrong("dirty", "misses-nan")(judged_by(lambda grad: (grad.abs() > 0).any()))
+wrong("dirty", "misses-nan")(judged_by(lambda grad: ((grad < 0) | (grad > 0)).any()))
+wrong("dirty", "misses-nan")(judged_by(lambda grad: grad.nan_to_num().any()))
+wrong("dirty", "misses-inf")(judged_by(lambda grad: (grad != 0).any() and not grad.isinf().any()))
+wrong("dirty", "misses-small")(judged_by(lambda grad: not grad.norm() < 1e-8))
+wrong("dirty", "misses-small")(judged_by(lambda grad: grad.norm() != 0))
+wrong("dirty", "misses-small")(judged_by(lambda grad: (grad**2).sum() != 0))
+wrong("dirty", "misses-small")(judged_by(lambda grad: not torch.allclose(grad, torch.zeros_like(grad))))
+wrong("dirty", "misses-small")(judged_by(lambda grad: grad.float().any()))
+wrong("dirty", "misses-small")(judged_by(lambda grad: (grad.abs() > 1e-12).any() or grad.isnan().any()))
+wrong("dirty", "misses-negative")(judged_by(lambda grad: (grad > 0).any()))
+wrong("dirty", "misses-negative")(judged_by(lambda grad: grad.max() != 0))
+wrong("dirty", "misses-negative")(judged_by(lambda grad: grad.max() > 0))
+wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.all()))
+wrong("dirty", "misses-partial")(judged_by(lambda grad: (grad != 0).all()))
+wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.flatten()[0] != 0))
+wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.prod() != 0))
+wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.min() != 0))
 wrong("dirty", "misses-gradients")(lambda model: [])
+wrong("dirty", "misses-gradients")(named(lambda p: p.data.grad is not None and p.data.grad.any()))
+wrong("dirty", "misses-gradients")(judged_by(lambda grad: not grad.any()))
+wrong("dirty", "misses-gradients")(lambda model: [n for n, v in model.state_dict().items() if v.grad is not None])
+wrong("dirty", "misses-frozen")(named(lambda p: p.requires_grad and p.grad is not None and p.grad.any()))
+wrong("dirty", "misses-bias")(lambda model: [name for name in dirty(model) if "weight" in name])
+wrong("dirty", "misses-bias")(lambda model: [name for name in dirty(model) if not name.endswith(".bias")])
+wrong("dirty", "misses-bias")(judged_by(lambda grad: grad.dim() > 1 and grad.any()))
+wrong("dirty", "first-only")(lambda model: dirty(model)[:1])
+wrong("dirty", "last-only")(lambda model: dirty(model)[-1:])
+wrong("dirty", "named-twice")(lambda model: dirty(model) * 2)
+wrong("dirty", "names-clean")(lambda model: [name for name, _ in model.named_parameters()] if dirty(model) else [])
+wrong("dirty", "wrong-names")(lambda model: [name.rpartition(".")[0] for name in dirty(model)])
+wrong("dirty", "wrong-names")(lambda model: [name.rpartition(".")[2] for name in dirty(model)])
+wrong("dirty", "wrong-names")(lambda model: ["1.weight"] if dirty(model) else [])
+wrong("dirty", "wrong-names")(lambda model: [str(k) for k, p in enumerate(model.parameters()) if dirty(model)])
 wrong("dirty", "wrong-type")(lambda model: any(p.grad is not None for p in model.parameters()))
+wrong("dirty", "wrong-type")(lambda model: len(dirty(model)))
+wrong("dirty", "wrong-type")(lambda model: ", ".join(dirty(model)))
+wrong("dirty", "wrong-type")(lambda model: {name: bool(name in dirty(model)) for name, _ in model.named_parameters()})
+wrong("dirty", "wrong-type")(lambda model: [p for p in model.parameters() if p.grad is not None and p.grad.any()])
+wrong("dirty", "wrong-type")(lambda model: [(name, 1.0) for name in dirty(model)] or [("none", 0.0)])
+wrong("dirty", "not-attempted")(lambda model: print(dirty(model)))
+wrong("dirty", "raises")(lambda model: [name for name, p in model.named_parameters() if p.grad != 0])
+wrong("dirty", "raises")(lambda model: [name for name, p in model.parameters() if p.grad is not None])
+wrong("dirty", "raises")(lambda model: [name for name, p in model.named_parameters() if p.gard is not None])
+
+
+@wrong("dirty", "names-clean")
+def never_forgets_one(model):
+    names, is_dirty = [], False
+    for name, p in model.named_parameters():
+        if p.grad is not None and p.grad.any():
+            is_dirty = True
+        if is_dirty:
+            names.append(name)
+    return names
+
+
+@wrong("dirty", "first-only")
+def returns_inside_the_loop(model):
+    names = []
+    for name, p in model.named_parameters():
+        if p.grad is not None and p.grad.any():
+            names.append(name)
+            return names
+    return names
+
+
+@wrong("dirty", "last-only")
+def overwrites_the_list(model):
+    names = []
+    for name, p in model.named_parameters():
+        if p.grad is not None and p.grad.any():
+            names = [name]
+    return names
+
+
+@wrong("dirty", "named-twice")
+def names_every_entry(model):
+    names = []
+    for name, p in model.named_parameters():
+        for entry in [] if p.grad is None else p.grad.flatten():
+            if entry != 0:
+                names.append(name)
+    return names
+
+
+@wrong("dirty", "stops-at-none")
+def returns_at_the_first_none(model):
+    names = []
+    for name, p in model.named_parameters():
+        if p.grad is None:
+            return names
+        if p.grad.any():
+            names.append(name)
+    return names
+
+
+@wrong("dirty", "stops-at-none")
+def swallows_the_error_around_the_loop(model):
+    names = []
+    with suppress(AttributeError):
+        for name, p in model.named_parameters():
+            if p.grad.any():
+                names.append(name)
+    return names
+
+
+@wrong("dirty", "stops-at-none")
+def takes_one_none_for_a_clean_model(model):
+    if any(p.grad is None for p in model.parameters()):
+        return []
+    return dirty(model)
+
+
+@wrong("dirty", "misses-gradients")
+def swallows_a_mistyped_name(model):
+    names = []
+    for name, p in model.named_parameters():
+        with suppress(Exception):
+            if p.grads.any():
+                names.append(name)
+    return names
 
 
 @wrong("dirty", "changes-gradients")
@@ -52,6 +234,19 @@ def clears_what_it_sees(model):
     names = dirty(model)
     model.zero_grad()
     return names
+
+
+@wrong("dirty", "changes-gradients")
+def writes_zeros_where_none_was(model):
+    for p in model.parameters():
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    return dirty(model)
+
+
+@wrong("dirty", "changes-gradients")
+def takes_absolute_values_in_place(model):
+    return [n for n, p in model.named_parameters() if p.grad is not None and p.grad.abs_().any()]
 
 
 @outcomes("dirty", reference=dirty)
