@@ -76,6 +76,29 @@ def compare(got: Any, want: Any, case: str, known: Known = (), rtol: float = RTO
     raise Mistake("wrong-value", f"{case}.")
 
 
+def each_of(bug: str, hint: str, results: Iterable) -> Known:
+    """For `compare`: one known bug that may give any of these results."""
+    return [(bug, hint, result) for result in results]
+
+
+def lost_digits(got: float | Sequence[float], want: float | Sequence[float], float32: float = 1e-6) -> Known:
+    """For `compare`: a known bug that explains results which are near to the correct ones, and rounded or float32.
+
+    Args:
+        got: A number, or numbers, that the answer gave.
+        want: What is correct, in float64.
+        float32: By how much, relative to numbers above 1, computing in float32 may change a result.
+    """
+    pairs = [(got, want)] if isinstance(got, float) else list(zip(got, want, strict=False))
+    if not isinstance(got, float) and len(got) != len(want):
+        return
+    for places in range(7):
+        if all(round(g, places) == g and abs(g - w) < 10**-places for g, w in pairs):
+            yield "low-precision", f"rounded to {places} decimal places" if places else "cut to whole numbers", got
+    if all(abs(g - w) <= float32 * max(1.0, abs(w)) for g, w in pairs):
+        yield "low-precision", "as if computed in float32, which holds 7 digits", got
+
+
 @contextmanager
 def scaler_refusals(case: str, known: tuple[str, str, str] | None = None) -> Iterator[None]:
     """Names what a GradScaler refuses in the block; `known` is a bug, its hint, and words of the scaler's error."""

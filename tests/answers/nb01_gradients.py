@@ -82,11 +82,11 @@ wrong("slope", "parentheses")(lambda f, w, h: f(w + h) - f(w - h) / h)
 wrong("slope", "no-run")(lambda f, w, h: (f(w + h) - f(w - h)) / 2)
 wrong("slope", "no-run")(lambda f, w, h: f(w + h) - f(w))
 wrong("slope", "no-run")(lambda f, w, h: (f(w + h) - f(w - h)) * (2 * h))
-wrong("slope", "rounded")(lambda f, w, h: round((f(w + h) - f(w - h)) / (2 * h), 3))
-wrong("slope", "rounded")(lambda f, w, h: round((f(w + h) - f(w - h)) / (2 * h), 6))
-wrong("slope", "rounded")(lambda f, w, h: int((f(w + h) - f(w - h)) / (2 * h)))
-wrong("slope", "rounded")(lambda f, w, h: float(f"{slope(f, w, h):.4f}"))
-wrong("slope", "rounded")(lambda f, w, h: (f(w + h) - f(w - h)) // (2 * h))
+wrong("slope", "low-precision")(lambda f, w, h: round((f(w + h) - f(w - h)) / (2 * h), 3))
+wrong("slope", "low-precision")(lambda f, w, h: round((f(w + h) - f(w - h)) / (2 * h), 6))
+wrong("slope", "low-precision")(lambda f, w, h: int((f(w + h) - f(w - h)) / (2 * h)))
+wrong("slope", "low-precision")(lambda f, w, h: float(f"{slope(f, w, h):.4f}"))
+wrong("slope", "low-precision")(lambda f, w, h: (f(w + h) - f(w - h)) // (2 * h))
 wrong("slope", "low-precision")(lambda f, w, h: slope(f, torch.tensor(w), h))
 wrong("slope", "low-precision")(lambda f, w, h: slope(f, np.float32(w), np.float32(h)))
 wrong("slope", "other-points")(lambda f, w, h: slope(f, w, 1e-5))
@@ -165,7 +165,7 @@ def product_backward_with_an_inner_function(a, b, out):
 def product_backward_with_names(a, b, out):
     upstream = out.grad
     local_a, local_b = b.data, a.data
-    a.grad, b.grad = a.grad + local_a * upstream, b.grad
+    a.grad = a.grad + local_a * upstream
     b.grad = b.grad + local_b * upstream
 
 
@@ -205,6 +205,11 @@ def takes_its_own_factor(a, b, out):
 def ignores_what_comes_after(a, b, out):
     a.grad += b.data
     b.grad += a.data
+
+
+@wrong("product_backward", "assigns")
+def assigns_both_at_once(a, b, out):
+    a.grad, b.grad = a.grad + b.data * out.grad, b.grad + a.data * out.grad
 
 
 @wrong("product_backward", "assigns")
@@ -327,19 +332,19 @@ def divides_unless_it_is_zero(a, b, out):
             factor.grad += out.data / factor.data * out.grad
 
 
-@wrong("product_backward", "changes-inputs")
+@wrong("product_backward", "changed-input")
 def clears_the_later_slope(a, b, out):
     product_backward(a, b, out)
     out.grad = 0.0
 
 
-@wrong("product_backward", "changes-inputs")
+@wrong("product_backward", "changed-input")
 def begins_at_one(a, b, out):
     out.grad = 1.0
     product_backward(a, b, out)
 
 
-@wrong("product_backward", "changes-inputs")
+@wrong("product_backward", "changed-input")
 def multiplies_in_place(a, b, out):
     out.grad *= b.data
     a.grad += out.grad
@@ -347,19 +352,19 @@ def multiplies_in_place(a, b, out):
     b.grad += out.grad
 
 
-@wrong("product_backward", "changes-inputs")
+@wrong("product_backward", "changed-input")
 def moves_the_numbers(a, b, out):
     a.data += b.data * out.grad
     b.data += a.data * out.grad
 
 
-@wrong("product_backward", "rounded")
+@wrong("product_backward", "low-precision")
 def rounds(a, b, out):
     a.grad += round(b.data * out.grad, 3)
     b.grad += round(a.data * out.grad, 3)
 
 
-@wrong("product_backward", "rounded")
+@wrong("product_backward", "low-precision")
 def keeps_whole_numbers(a, b, out):
     a.grad += int(b.data * out.grad)
     b.grad += int(a.data * out.grad)
@@ -412,7 +417,7 @@ def multiplies_the_gradients(a, b, out):
     b.grad += a.grad * out.grad
 
 
-@wrong("product_backward", "wrong-value")
+@wrong("product_backward", "one-factor")
 def takes_equal_numbers_for_one_value(a, b, out):
     if a.data == b.data:
         a.grad += 2 * a.data * out.grad

@@ -402,15 +402,6 @@ def mistypes_backward(i, loss, optimizer, model):
     loss().backwards()
 
 
-@both("held-graphs")
-def goes_through_one_graph_twice(i, loss, optimizer, model):
-    optimizer.zero_grad()
-    kept = loss() / 2
-    kept.backward(retain_graph=True)
-    kept.backward(retain_graph=True)
-    optimizer.step()
-
-
 def over(change, bug, says=""):
     """A correct loop over other batches than it was given."""
 
@@ -432,13 +423,13 @@ def emptied(batches):
 
 
 over(lambda batches: batches[:-1], "leftover-gradients")
-over(lambda batches: batches[:1], "leftover-gradients")
+over(lambda batches: batches[:1], "irregular-window", "the loop ends after its first update")
 over(lambda batches: batches[1:], "irregular-window")
 over(lambda batches: batches * 2, "irregular-window")
-over(lambda batches: batches[::-1], "wrong-order")
-over(lambda batches: sorted(batches, key=len), "wrong-order")
-over(popped, "changes-inputs")
-over(emptied, "changes-inputs")
+over(lambda batches: batches[::-1], "wrong-micro-batches")
+over(lambda batches: sorted(batches, key=len), "wrong-micro-batches")
+over(popped, "changed-input")
+over(emptied, "changed-input")
 over(lambda batches: [torch.cat(batches)], "irregular-window")
 
 
@@ -461,8 +452,8 @@ def goes_backward_once_from_the_sum(model, batches, loss_fn, optimizer):
     optimizer.step()
 
 
-@wrong("train", "leftover-gradients")
-@wrong("first_loop", "leftover-gradients")
+@wrong("train", "irregular-window")
+@wrong("first_loop", "irregular-window")
 def returns_inside_the_loop(model, batches, loss_fn, optimizer):
     losses = []
     for batch in batches:
@@ -478,6 +469,17 @@ def returns_inside_the_loop(model, batches, loss_fn, optimizer):
 @wrong("first_loop", "leftover-gradients")
 def makes_an_optimizer_of_its_own(model, batches, loss_fn, optimizer):
     train(model, batches, loss_fn, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@wrong("train", "held-graphs")
+@wrong("first_loop", "held-graphs")
+def keeps_all_graphs_in_a_list(model, batches, loss_fn, optimizer):
+    losses = []
+    for batch in batches:
+        losses.append(loss_fn(model, batch))
+        optimizer.zero_grad()
+        losses[-1].backward(retain_graph=True)
+        optimizer.step()
 
 
 @wrong("train", "empty-step")

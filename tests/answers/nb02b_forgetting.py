@@ -151,7 +151,7 @@ wrong("forgotten", "off-by-one")(lambda gradients, lr: steps_without_zero(gradie
 wrong("forgotten", "last-only")(lambda gradients, lr: [steps_without_zero(gradients, lr)[-1] for _ in gradients])
 
 
-@wrong("forgotten", "changes-inputs")
+@wrong("forgotten", "changed-input")
 def empties_the_list(gradients, lr):
     w, held, positions = 0.0, 0.0, []
     while gradients:
@@ -161,14 +161,14 @@ def empties_the_list(gradients, lr):
     return positions
 
 
-@wrong("forgotten", "changes-inputs")
+@wrong("forgotten", "changed-input")
 def adds_up_in_place(gradients, lr):
     for i in range(1, len(gradients)):
         gradients[i] += gradients[i - 1]
     return list(accumulate(-lr * held for held in gradients))
 
 
-@wrong("forgotten", "changes-inputs")
+@wrong("forgotten", "changed-input")
 def writes_positions_into_the_gradients(gradients, lr):
     gradients[:] = steps_without_zero(gradients, lr)
     return gradients
@@ -242,9 +242,11 @@ def swallows_its_error(gradients, lr):
     return positions
 
 
-wrong("forgotten", "rounded")(lambda gradients, lr: [round(w, 3) for w in steps_without_zero(gradients, lr)])
-wrong("forgotten", "rounded")(lambda gradients, lr: [int(w) for w in steps_without_zero(gradients, lr)])
-wrong("forgotten", "rounded")(lambda gradients, lr: [float(f"{w:.2f}") for w in steps_without_zero(gradients, lr)])
+wrong("forgotten", "low-precision")(lambda gradients, lr: [round(w, 3) for w in steps_without_zero(gradients, lr)])
+wrong("forgotten", "low-precision")(lambda gradients, lr: [int(w) for w in steps_without_zero(gradients, lr)])
+wrong("forgotten", "low-precision")(
+    lambda gradients, lr: [float(f"{w:.2f}") for w in steps_without_zero(gradients, lr)]
+)
 wrong("forgotten", "wrong-type")(lambda gradients, lr: set(steps_without_zero(gradients, lr)))
 wrong("forgotten", "wrong-type")(lambda gradients, lr: dict(enumerate(steps_without_zero(gradients, lr))))
 wrong("forgotten", "wrong-type")(lambda gradients, lr: str(steps_without_zero(gradients, lr)))

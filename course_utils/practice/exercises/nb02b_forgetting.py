@@ -4,15 +4,28 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, close, compare, numbers, read_all, rounded
+from course_utils.practice.judging import Mistake, close, compare, lost_digits, numbers, read_all, rounded
+
+_HINTS = {
+    "zeroed": "This is where a correct loop would go, or a running total is missing: .grad and the position are two.",
+    "decays": "You have a momentum below 1, or a mean. Which line of the loop would make an old gradient smaller?",
+    "off-by-one": "Go through the first update by hand: backward, then step. What is in .grad, and where is w?",
+    "uphill": "With a positive gradient, the loss gets smaller to the left. What does SGD do with the sign?",
+    "last-only": "Does the list hold numbers, or one tensor many times, whose value step() changes?",
+    "changed-input": "The list of gradients belongs to the caller. Which line of yours writes to it or empties it?",
+    "low-precision": "Which line rounds, or makes whole numbers? Return all the digits that Python has.",
+    "wrong-value": "Work out the first two updates by hand: what is in .grad, and by how much does w move?",
+    "wrong-type": "The result is a list with one number per update, in their order.",
+}
 
 
-@exercise("forgotten")
+@exercise("forgotten", hints=_HINTS)
 def _forgotten(answer: Callable) -> str:
-    for gradients, lr in (([2.0, -1.0, 0.5, -3.0, 4.0], 0.25), ([1.0, 1.0, 1.0], 0.5), ([3.0], 2.0), ([], 0.1)):
+    cases = (([2.0, -1.0, 0.5, -3.0, 4.0], 0.25), ([2**-9, 1.0, -(2**-8)], 0.5), ([3.0], 2.0), ([], 0.1))
+    for gradients, lr in cases:
         right = [-lr * total for total in accumulate(accumulate(gradients))]
         got = _positions(answer, gradients, lr)
-        case = f"fresh gradients {gradients}, lr = {lr}: expected {rounded(right)}, got {rounded(got)}"
+        case = f"fresh gradients {gradients}, lr = {lr}: expected {_shown(right)}, got {_shown(got)}"
         zeroed = [-lr * total for total in accumulate(gradients)]
         known = (
             ("zeroed", "each update uses only its own gradient, as if zeroed", zeroed),
@@ -22,6 +35,7 @@ def _forgotten(answer: Callable) -> str:
             ("off-by-one", "the last update is missing", right[:-1]),
             ("off-by-one", "the first update is missing", right[1:]),
             ("last-only", "every entry is the last position, as of one tensor that moves on", right[-1:] * len(right)),
+            *lost_digits(got, right),
         )
         try:
             compare(got, right, case, known)
@@ -41,5 +55,16 @@ def _decays(answer: Callable, case: str) -> Mistake:
 
 
 def _positions(answer: Callable, gradients: Sequence[float], lr: float) -> list[float]:
-    got = read_all(answer(list(gradients), lr), at_most=len(gradients) + 2)
-    return numbers(got, len(gradients), "a list with the position after each update")
+    what, given = "a list with the position after each update", list(gradients)
+    got = answer(given, lr)
+    if isinstance(got, (set, dict)):
+        raise Mistake("wrong-type", f"expected {what}, got a {type(got).__name__}.")
+    got = numbers(read_all(got, at_most=len(gradients) + 2), len(gradients), what)
+    if given != gradients:
+        hint = f"the list of gradients {gradients} that your function was given is {given} afterwards"
+        raise Mistake("changed-input", f"{hint}: it should stay as it is.")
+    return got
+
+
+def _shown(positions: Sequence[float]) -> list[float]:
+    return [float(f"{w:.8g}") for w in positions]

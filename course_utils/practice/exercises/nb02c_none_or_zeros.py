@@ -1,61 +1,134 @@
 """The exercise of notebook 02c: a guard that names the parameters whose gradient is not clean."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from reprlib import repr
 
 import torch
 from torch import nn
 
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake
+from course_utils.practice.judging import Mistake, read_all
 
 _INF, _NAN = float("inf"), float("nan")
+_ZEROS, _GRADIENT = (0.0, 0.0, 0.0), (3.0, 4.0, 5.0)
+_EARLIER, _WEIGHT, _BIAS, _FROZEN = 0, 2, 3, 4  # places in the list of a model's parameters
 
-# What .grad holds, whether that is dirty, and the name and hint of the bug of a guard that says otherwise.
+# What most .grad hold (None: there is none), which parameters hold something else, and the name and hint of the bug of
+# a guard that does not name exactly these.
 _CASES = (
-    (None, False, "none-is-clean", "where .grad is None there is nothing to look at"),
-    ((0.0, 0.0), False, "zeros-are-clean", "zeros add nothing to the next backward pass"),
-    ((3.0, 4.0), True, "misses-gradients", "it holds a gradient of an earlier backward pass"),
-    ((2.0, -2.0), True, "signs-cancel", "its entries add up to 0 but are not 0"),
-    ((0.0, _NAN), True, "misses-nan", "a NaN stays in every later sum"),
-    ((-_INF, 0.0), True, "misses-inf", "an infinity stays in every later sum"),
-    ((1e-30, 0.0), True, "misses-small", "small is not zero"),
+    (None, {}, "none-is-clean", "where .grad is None there is nothing to look at"),
+    (_ZEROS, {}, "zeros-are-clean", "zeros add nothing to the next backward pass"),
+    (_ZEROS, {_WEIGHT: _GRADIENT}, "misses-gradients", "it holds a gradient of an earlier backward pass"),
+    (_ZEROS, {_WEIGHT: (0.0, 3.0, 0.0)}, "misses-partial", "one entry other than 0 is enough"),
+    (_ZEROS, {_WEIGHT: (3.0, 0.0, 0.0)}, "misses-partial", "one entry other than 0 is enough"),
+    (_ZEROS, {_WEIGHT: (-3.0, 0.0, 0.0)}, "misses-negative", "a negative gradient is a gradient, too"),
+    (_ZEROS, {_WEIGHT: (2.0, 0.0, -2.0)}, "signs-cancel", "its entries add up to 0 but are not 0"),
+    (_ZEROS, {_WEIGHT: (0.0, _NAN, 0.0)}, "misses-nan", "a NaN stays in every later sum"),
+    (_ZEROS, {_WEIGHT: (-_INF, 0.0, 0.0)}, "misses-inf", "an infinity stays in every later sum"),
+    (_ZEROS, {_WEIGHT: (1e-30, 0.0, 0.0)}, "misses-small", "small is not zero"),
+    (None, {_WEIGHT: _GRADIENT}, "stops-at-none", "a parameter without a gradient says nothing about the next one"),
+    (_ZEROS, {_BIAS: _GRADIENT}, "misses-bias", "every parameter counts, whatever its name and shape"),
+    (_ZEROS, {_FROZEN: _GRADIENT}, "misses-frozen", "it is frozen, and the gradient is in .grad all the same"),
+    (None, {_EARLIER: _GRADIENT, _WEIGHT: _GRADIENT}, "misses-gradients", "two parameters hold a gradient"),
+    (_ZEROS, {_WEIGHT: (0.0, 1e-200, 0.0)}, "misses-small", "this is float64, in which small is not zero either"),
 )
 
+_HINTS = {
+    "crashes-on-none": "What did Step 3 ask of each parameter before it called a method of its gradient?",
+    "none-is-clean": "A parameter whose .grad is None holds no gradient at all. What does your condition say of None?",
+    "zeros-are-clean": "Having a gradient is not yet dirty. What must be in it?",
+    "misses-gradients": "Print what your condition says of each parameter, one by one. Is it p.grad that you look at?",
+    "misses-partial": "Must all entries differ from 0, or is one enough? Did you look at every entry?",
+    "misses-negative": "Which numbers are not greater than 0, and not 0 either?",
+    "signs-cancel": "The script that Step 8 cites took a gradient for unused if its sum() was 0. What of [2, -2]?",
+    "misses-nan": 'A comparison with NaN is never true, except "not equal". Which question is answered "no" by 0 alone?',
+    "misses-inf": "Which question about a number is answered with yes by 3, NaN and infinity, and with no by 0 alone?",
+    "misses-small": "A tolerance, a square or a cast makes small numbers 0. Which question needs none of them?",
+    "stops-at-none": "What happens to the parameters that come after the first one whose .grad is None?",
+    "misses-bias": "By what do you choose the parameters that you look at? Any of them can hold a gradient.",
+    "misses-frozen": "requires_grad says what the next backward pass will do. What does .grad hold now?",
+    "first-only": "Does your loop go on after it has found the first name? Look at where `return` stands.",
+    "last-only": "Does your loop add a name to the list, or does it make a new list with each name?",
+    "named-twice": "How often is a name added if two entries of one gradient are not 0?",
+    "names-clean": "The model is dirty, and that is found. Which of its parameters is? Ask each one on its own.",
+    "wrong-names": "Print the names that model.named_parameters() gives. Yours should be among them.",
+    "changes-gradients": "Something writes: an assignment to .grad, or a method whose name ends in an underscore.",
+}
 
-@exercise("dirty")
+
+@exercise("dirty", hints=_HINTS)
 def _dirty(answer: Callable) -> str:
-    for held, is_dirty, bug, hint in _CASES:
-        case = f"a model whose 1.weight.grad is {None if held is None else list(held)}"
-        names, expected = _names(answer, held, case), ["1.weight"] if is_dirty else []
-        if names != expected:
-            raise Mistake(bug, f"{case}: expected {expected}, got {names}; {hint}.")
-    return "gradients, None, frozen, zeros, signs that cancel, NaN, infinity: the guard sees what is there."
+    for k, (rest, held, bug, hint) in enumerate(_CASES):
+        model = _model(k, rest, held, torch.float64 if k == len(_CASES) - 1 else torch.float32)
+        names = [name for name, _ in model.named_parameters()]
+        expected = [names[place] for place in held]
+        others = "every other .grad" if held else "every .grad"
+        case = "".join(f"{names[place]}.grad is {list(values)} and " for place, values in held.items())
+        case = f"a model in which {case}{others} is {rest and list(rest)}"
+        got = _names(answer, model, case)
+        if Counter(got) != Counter(expected):
+            raise Mistake(_slip(got, expected) or bug, f"{case}: expected {expected}, got {got}; {hint}.")
+    return "gradients, None, zeros, biases, frozen ones, NaN, infinity, small ones: the guard sees what is there."
 
 
-def _names(answer: Callable, held: Sequence[float] | None, case: str) -> list[str]:
-    """What the guard says about a model with this gradient, which it must leave as it is."""
-    # A clean parameter before the one that is looked at, and a frozen one, which has no gradient, after it.
-    model = nn.Sequential(*(nn.Linear(*sizes, bias=False) for sizes in ((1, 2), (2, 1), (1, 2)))).double()
-    model[2].weight.requires_grad_(False)
-    if held is not None:
-        model[0].weight.grad = torch.zeros_like(model[0].weight)
-        model[1].weight.grad = torch.tensor([held], dtype=torch.float64)
+def _slip(got: Sequence[str], expected: Sequence[str]) -> str:
+    """The bug of a guard that finds the dirty parameters and does not return their names; empty if it does not."""
+    extra, missing = set(got) - set(expected), set(expected) - set(got)
+    if expected and extra:
+        return "wrong-names" if missing else "names-clean"
+    if not extra and not missing:
+        return "named-twice"
+    if missing and len(missing) < len(expected):
+        return "last-only" if expected[0] in missing else "first-only"
+    return ""
+
+
+def _model(k: int, rest: Sequence[float] | None, held: Mapping[int, Sequence[float]], dtype: torch.dtype) -> nn.Module:
+    """A model with six parameters of three entries each; their names are others in every case."""
+    first, second = (("0", "1"), ("encoder", "decoder"), ("body", "head"))[k % 3]
+    layers = {first: nn.Sequential(nn.Linear(1, 3)), second: nn.Linear(1, 3), "frozen": nn.Linear(1, 3)}
+    layers["frozen"].requires_grad_(False)
+    model = nn.ModuleDict(layers).to(dtype)
+    for place, p in enumerate(model.parameters()):
+        values = held.get(place, rest)
+        p.grad = None if values is None else torch.tensor(values, dtype=dtype).view_as(p)
+    return model
+
+
+def _names(answer: Callable, model: nn.Module, case: str) -> list[str]:
+    """What the guard says about a model, which it must leave as it is."""
     before = _bits(model)
     try:
         names = answer(model)
+        listed = read_all(names, at_most=50)
     except Exception as error:
-        bug = "crashes-on-none" if "NoneType" in str(error) else "raises"
-        raise Mistake(bug, f"{case}: your function raised {type(error).__name__}: {error}") from error
-    if names is None:
-        raise Mistake("not-attempted", "your function returned None; it should return a list of names.")
+        if _needs_gradients(answer, model):
+            crash = f"your function raised {type(error).__name__}: {error}".splitlines()[0]
+            raise Mistake("crashes-on-none", f"{case}: {crash}") from error
+        raise
+    if names is None or names is ...:
+        raise Mistake("not-attempted", f"your function returned {names}; it should return a list of names.")
     if _bits(model) != before:
         raise Mistake("changes-gradients", f"{case}: a guard looks, it must not change .grad.")
-    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(x, str) for x in names):
+    flags = isinstance(names, Mapping) and any(value is False for value in names.values())
+    if flags or not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise Mistake("wrong-type", f"{case}: expected a list of parameter names, got {repr(names)}.")
-    return list(names)
+    return listed
 
 
-def _bits(model: nn.Module) -> list[list[int] | None]:
+def _needs_gradients(answer: Callable, model: nn.Module) -> bool:
+    """Whether a guard that has raised would not have done so without None."""
+    clean = [p for p in model.parameters() if p.grad is None]
+    for p in clean:
+        p.grad = torch.zeros_like(p)
+    try:
+        read_all(answer(model), at_most=50)
+    except Exception:
+        return False
+    return bool(clean)
+
+
+def _bits(model: nn.Module) -> list[bytes | None]:
     """Every gradient bit by bit, so that NaN equals NaN."""
-    return [None if p.grad is None else p.grad.view(torch.int64).tolist() for p in model.parameters()]
+    return [None if p.grad is None else p.grad.numpy().tobytes() for p in model.parameters()]
