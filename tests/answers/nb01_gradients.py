@@ -102,7 +102,7 @@ wrong("slope", "wrong-type")(lambda f, w, h: (f(w + h) - f(w), f(w) - f(w - h)))
 wrong("slope", "wrong-type")(lambda f, w, h: lambda x: (f(x + h) - f(x - h)) / (2 * h))
 wrong("slope", "not-attempted")(lambda f, w, h: print("rise", f(w + h) - f(w - h)))
 wrong("slope", "raises")(lambda f, w, h: f(w + h) - f(w - h) / 2 * H)  # noqa: F821
-wrong("slope", "raises")(lambda f, w, h: 2(h))
+wrong("slope", "raises")(lambda f, w, h: (f[w + h] - f[w - h]) / (2 * h))
 wrong("slope", "half-distance")(lambda f, w, h: (f(w + h) - f(w - h)) / h)
 wrong("slope", "double-distance")(lambda f, w, h: (f(w + h) - f(w - h)) / (4 * h))
 wrong("slope", "no-run")(lambda f, w, h: f(w + h) - f(w - h))

@@ -507,4 +507,7 @@ def runs_epochs_of_its_own(model, batches, loss_fn, optimizer):
 
 @outcomes("train", reference=large_batches)
 def outcomes_of_train(answer):
-    return outcomes_of_loop(answer, (1, 1), (True, False), takes_n=False)
+    def train_only(*loop):
+        answer(*loop)  # the judge does not look at what it returns
+
+    return outcomes_of_loop(train_only, (1, 1), (True, False), takes_n=False)

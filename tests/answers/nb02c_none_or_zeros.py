@@ -259,4 +259,4 @@ def outcomes_of_dirty(answer):
             if fill is not None:
                 p.grad = torch.full_like(p, fill)
                 p.grad[0] = first_entry
-        yield lambda model=model: answer(model)
+        yield lambda model=model: sorted(answer(model))  # in whatever order, and as whatever

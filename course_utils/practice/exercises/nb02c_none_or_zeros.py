@@ -42,7 +42,7 @@ _HINTS = {
     "misses-partial": "Must all entries differ from 0, or is one enough? Did you look at every entry?",
     "misses-negative": "Which numbers are not greater than 0, and not 0 either?",
     "signs-cancel": "The script that Step 8 cites took a gradient for unused if its sum() was 0. What of [2, -2]?",
-    "misses-nan": 'A comparison with NaN is never true, except "not equal". Which question is answered "no" by 0 alone?',
+    "misses-nan": 'A comparison with NaN is never true, except "not equal". Which question does 0 alone answer with no?',
     "misses-inf": "Which question about a number is answered with yes by 3, NaN and infinity, and with no by 0 alone?",
     "misses-small": "A tolerance, a square or a cast makes small numbers 0. Which question needs none of them?",
     "stops-at-none": "What happens to the parameters that come after the first one whose .grad is None?",
