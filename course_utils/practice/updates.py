@@ -36,7 +36,7 @@ from course_utils.practice.judging import (
 )
 
 CLIP_RTOL = 1e-4  # PyTorch adds a millionth to the norm that it divides by; clipping by hand need not
-LOG_DIGITS = 5e-3  # a logged loss that differs by less has been rounded
+LOG_RTOL, LOG_ATOL = 4e-3, 6e-4  # a logged loss that is this near has been rounded: bfloat16, or three decimals
 ROUNDED = 0.012  # a factor that is so near to what it should be has lost digits: two are left of 1/3
 OLD = 7.0  # every entry of the gradient that an earlier backward pass has left, in a case that starts dirty
 
@@ -348,13 +348,18 @@ def judge_model(
         compare_memory(saved, alone, case, factor)
 
 
-def compare_losses(result: Sequence, right: list[float], case: str, known: Known) -> None:
-    """Compares the losses that a loop logged, `result`, with the right ones, and sees that they hold no graphs."""
+def compare_losses(result: Sequence, right: list[float], case: str, known: Known, bug: str, hint: str) -> None:
+    """Compares the losses that a loop logged, `result`, with the right ones, and sees that they hold no graphs.
+
+    `bug` and `hint` are for losses that are neither right nor `known`.
+    """
     got = [float(loss) for loss in result]
-    if close(got, right, LOG_DIGITS, LOG_DIGITS) and not close(got, right):
-        hint = "the losses are right to a few digits only. Return them as they are, without rounding"
-        raise Mistake("low-precision", f"{case}: {hint}.")
-    compare(got, right, case, known)
+    if close(got, right, LOG_RTOL, LOG_ATOL):
+        bug, hint = (
+            "low-precision",
+            "the losses are right to a few digits only. Return them as they are, without rounding",
+        )
+    compare(got, right, case, [*known, (bug, hint, got)])
     if any(isinstance(loss, Tensor) and loss.grad_fn is not None for loss in result):
         hint = "the losses are right, but they are tensors that still hold their graphs: log numbers, or detach"
         raise Mistake("held-graphs", f"{case}: {hint}.")
