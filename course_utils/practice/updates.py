@@ -25,15 +25,19 @@ from course_utils.practice.hints import HINTS
 from course_utils.practice.judging import (
     F32_ATOL,
     F32_RTOL,
+    Known,
     Mistake,
     changed,
     close,
+    compare,
     compare_memory,
     compare_weights,
     rounded,
 )
 
 CLIP_RTOL = 1e-4  # PyTorch adds a millionth to the norm that it divides by; clipping by hand need not
+LOG_RTOL, LOG_ATOL = 4e-3, 6e-4  # a logged loss that is this near has been rounded: bfloat16, or three decimals
+ROUNDED = 0.012  # a factor that is so near to what it should be has lost digits: two are left of 1/3
 OLD = 7.0  # every entry of the gradient that an earlier backward pass has left, in a case that starts dirty
 
 Loop = Callable[[nn.Module, Sequence, Callable, Optimizer, int], object]
@@ -48,6 +52,8 @@ HINTS.update(
         "wrong-micro-batches": "Print the indices of the micro-batches in every window before you train on them.",
         "filtered-windows": "Is a window N micro-batches of the epoch, or N of those that you did not leave out?",
         "changed-input": "The caller owns the micro-batches and uses them again. Which line of yours writes to them?",
+        "wrong-weights": "Which weights does the model have at the moment when you compute the loss that you log?",
+        "wrong-length": "A window is one update and gets one number. Where in the loops do you append it?",
         "low-precision": "Print the dtype of the model, of the loss and of .grad. Which line changes it, or rounds?",
     }
 )
@@ -61,6 +67,7 @@ class Observed:
     in_first_epoch: int  # how many of these steps belong to the first epoch
     backwards: int  # how often a gradient arrived
     steps: int  # also those that are not in `rows` because they found no gradient
+    moved: bool = True  # whether any backward pass left more than zeros in `.grad`
     changed: str = ""  # how the loop changed the micro-batches that it was given
 
 
@@ -74,6 +81,7 @@ class Recorder:
     def __init__(self, weight: nn.Parameter, optimizer: Optimizer, dirty: bool = False):
         self.epochs: list[list[Tensor | None]] = []  # None: the step found no gradient
         self.backwards = 0
+        self.moved = False
         self._weight = weight
         if dirty:
             weight.grad = torch.full_like(weight, OLD)
@@ -87,14 +95,15 @@ class Recorder:
         """All that was seen; a step without a gradient is a row of zeros, or with `skip_idle` no row."""
         kept = [[row for row in epoch if row is not None or not skip_idle] for epoch in self.epochs]
         rows = [torch.zeros_like(self._weight) if row is None else row for row in chain(*kept)]
-        return Observed(rows, len(kept[0]), self.backwards, sum(map(len, self.epochs)))
+        return Observed(rows, len(kept[0]), self.backwards, sum(map(len, self.epochs)), self.moved)
 
     def _read(self, *_) -> None:
         grad = self._weight.grad
         self.epochs[-1].append(None if grad is None else grad.detach().clone())
 
-    def _count(self, _: Tensor) -> None:
+    def _count(self, weight: Tensor) -> None:
         self.backwards += 1
+        self.moved = self.moved or bool(weight.grad.any())
 
 
 class Expected:
@@ -176,6 +185,8 @@ class Expected:
         yield any(row.isnan().any() for row in observed.rows), "nan", "a gradient is NaN. A mean over nothing is 0/0"
         yield not steps, "leftover-gradients", "no optimizer.step() has run"
         yield not backwards and not any(used), "empty-step", "every step found no gradient: no backward pass has run"
+        silent = "every gradient is zero: the loss is multiplied by 0, or divided by // instead of /"
+        yield not any(used) and not observed.moved, "loss-scale", silent
         yield not any(used), "discarded-gradients", f"every step {zeroed}"
         yield [] in used and 0 in self.sizes, "empty-step", empty
         yield [] in used, "empty-step", "a step found no gradient"
@@ -191,8 +202,8 @@ class Expected:
         early = used[0] != wanted[0] and used[0] == list(chain(*wanted))[: len(used[0])]
         absent = sorted(set(held) - set(chain(*first)))
         hint = f"micro-batches {_numbers(absent)} of an epoch never get a backward pass"
-        skipped = absent and len(first) == many and observed.backwards <= sum(map(len, used))
-        yield skipped and set(chain(*first)) <= set(held), "missing-backward", hint
+        fewer = len(first) == many and all(set(u) < set(w) or u == w for u, w in zip(used, wanted, strict=False))
+        yield absent and fewer and observed.backwards <= sum(map(len, used)), "missing-backward", hint
         hint = f"the first step comes after {len(used[0])} micro-batches instead of {len(wanted[0])}"
         yield early, "irregular-window", hint
         only_first, last = len(first) == 1 and len(wanted[many - 1]) == self.n, wanted[many - 1]
@@ -231,6 +242,10 @@ class Expected:
 
     def _wrong_weights(self, k: int, factors: Tensor, owner: Tensor) -> tuple[str, str]:
         """The bug of an update with the correct items, each of which counts `factors` times what it should."""
+        if ((factors - 1).abs() < ROUNDED).all():
+            hint = "is rounded, or was computed in a type of few digits"
+            factor = _times(float(factors[(factors - 1).abs().argmax()]))
+            return "low-precision", f"{self._update(k)} is {factor} times what it should be: a factor {hint}"
         window = self.windows[k % len(self.windows)]
         sizes, first = [self.sizes[place] for place in window], float(factors[0])
         if close(factors, torch.full_like(factors, first)):
@@ -333,6 +348,44 @@ def judge_model(
         compare_memory(saved, alone, case, factor)
 
 
+def compare_losses(result: Sequence, right: list[float], case: str, known: Known, bug: str, hint: str) -> None:
+    """Compares the losses that a loop logged, `result`, with the right ones, and sees that they hold no graphs.
+
+    `bug` and `hint` are for losses that are neither right nor `known`.
+    """
+    got = [float(loss) for loss in result]
+    if close(got, right, LOG_RTOL, LOG_ATOL):
+        bug, hint = (
+            "low-precision",
+            "the losses are right to a few digits only. Return them as they are, without rounding",
+        )
+    compare(got, right, case, [*known, (bug, hint, got)])
+    if any(isinstance(loss, Tensor) and loss.grad_fn is not None for loss in result):
+        hint = "the losses are right, but they are tensors that still hold their graphs: log numbers, or detach"
+        raise Mistake("held-graphs", f"{case}: {hint}.")
+
+
+def losses_of_large_batches(
+    model: nn.Module, optimizer: Optimizer, groups: Sequence, loss_fn: Callable
+) -> tuple[list[float], Known]:
+    """Trains on one large batch after the other: the loss of each before its update, and what else may be logged."""
+
+    def at_these_weights() -> list[float]:
+        return [float(loss_fn(model, group)) for group in groups]
+
+    start, before, after = at_these_weights(), [], []
+    for group in groups:
+        optimizer.zero_grad()
+        loss = loss_fn(model, group)
+        loss.backward()
+        optimizer.step()
+        before.append(loss.item())
+        after.append(float(loss_fn(model, group)))
+    meant = "the loss of a window is meant at the weights of its own forward passes, before its update"
+    found = (("after each update", after), ("at the end of the epoch", at_these_weights()), ("at its start", start))
+    return before, [("wrong-weights", f"these are the losses {when}; {meant}", losses) for when, losses in found]
+
+
 def alone(train: Train) -> Callable[[nn.Module], None]:
     """For `judge_model(one=...)`: what the answer itself holds when `train` gives it a single micro-batch.
 
@@ -410,12 +463,20 @@ def judge_loop_on_model(
 
 def judge_loop(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:
     """Judges a loop that makes one update per window, on a tally (if `dirty`, also from a dirty start) and a model."""
+    judge_loop_on_tallies(loop, n_values, dirty)
+    judge_loop_on_models(loop, n_values)
+
+
+def judge_loop_on_tallies(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:
     # Equal sizes and the first N come first: a lost tail, or one that is divided by N, then shows as itself.
     equal = [(sizes, n) for n in n_values for sizes in ((2, 2, 2, 2, 2, 2), (2, 2, 2, 2))]
     for sizes, n in equal + [((4, 2, 1, 3, 2), n) for n in n_values]:
         judge_updates(loop, sizes, n)
     if dirty:
         judge_updates(loop, (2, 2, 2, 2), n_values[0], dirty=True)
+
+
+def judge_loop_on_models(loop: Loop, n_values: Sequence[int]) -> None:
     for make_optimizer in (sgd, adam):
         for n in n_values:
             judge_loop_on_model(loop, make_optimizer, n)
