@@ -10,21 +10,25 @@ import torch
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, compare, each_of, lost_digits, number
 
-_SLOPE_HINTS = {
-    "no-run": "A slope is a rise divided by a run. How far apart are your two points?",
-    "half-distance": "Draw the two points on a line, with w between them. How far is it from one to the other?",
-    "double-distance": "Draw the two points that you use on a line. How far is it from one to the other?",
-    "one-sided": "One of your two points is w itself, as in Step 2.",
-    "wrong-sign": "Take a function that rises: which of the two values is larger, and what is the sign of its slope?",
-    "adds": "The rise says how much larger one value is than the other. Which operation gives that?",
-    "parentheses": "Python divides before it subtracts. Compute the rise on a line of its own, and print it.",
-    "other-points": "Print the numbers at which you call f, for two different values of h.",
-    "low-precision": "Which line rounds, or has only float32? The result should have all digits of the numbers given.",
-    "wrong-value": "Try a straight line, f(w) = 5 - 2w, whose slope is -2 everywhere. Print the rise and the run.",
-}
 
-
-@exercise("slope", hints=_SLOPE_HINTS)
+@exercise(
+    "slope",
+    hints={
+        "no-run": "A slope is a rise divided by a run. How far apart are your two points?",
+        "half-distance": "Draw the two points on a line, with w between them, and read off the distance from one to "
+        "the other.",
+        "double-distance": "Draw the two points that you use on a line, and read off the distance from one to the "
+        "other.",
+        "one-sided": "One of your two points is w itself, so you look to one side only.",
+        "wrong-sign": "Take a function that rises: which of the two values is larger, and what is the sign of its "
+        "slope?",
+        "adds": "The rise says how much larger one value is than the other. Which operation gives that?",
+        "parentheses": "Python divides before it subtracts. Compute the rise on a line of its own, and print it.",
+        "other-points": "Print the numbers at which you call `f`, for two different values of h.",
+        "low-precision": "Which line rounds, or makes a float32? Return the quotient with all the digits that it has.",
+        "wrong-value": "Try a straight line, f(w) = 5 - 2w, whose slope is -2 everywhere. Print the rise and the run.",
+    },
+)
 def _slope(answer: Callable) -> str:
     cases = [(lambda w: w**3, lambda w: 3 * w**2, w) for w in (-1.5, 1 / 3, 2.0)]
     cases += [(lambda w: 5.0 - 2.0 * w, lambda w: -2.0, 2.0), (lambda w: w**2, lambda w: 2 * w, 0.0)]
@@ -85,23 +89,30 @@ class _Number:
 
 
 _OUTER = "the slope of what comes after, out.grad, must multiply"
-_PRODUCT_HINTS = {
-    "not-attempted": "The function has to write to a.grad and to b.grad. A local name for a number changes neither.",
-    "not-stored": "Nobody reads what the function returns. Where should the two slopes go?",
-    "swapped": "If b is 4 and a grows by a little, how much faster does a * b grow? Which number did you use?",
-    "no-chain-rule": "You have passed on the slope of out along a. We need the slope of the final result.",
-    "no-local-slope": "You have passed on the slope of the final result along out. How fast does out change with a?",
-    "assigns": "It is the operator that this notebook is about. What did Step 4 find for a * a?",
-    "one-factor": "Both factors change the product. Which line changes a.grad, and which b.grad?",
-    "wrong-sign": "Let a grow by a little: does a * b grow or shrink if b is positive?",
-    "divides": "What is out.data / a.data where a.data is 0, and which number did you want instead?",
-    "changed-input": "Only a.grad and b.grad should change. Which line writes to something else?",
-    "low-precision": "Which line rounds, or has only float32? The result should have all digits of the numbers given.",
-    "wrong-value": "Take the numbers above and work out by hand what is added to a.grad. Then print what you add.",
-}
 
 
-@exercise("product_backward", hints=_PRODUCT_HINTS)
+@exercise(
+    "product_backward",
+    hints={
+        "not-attempted": "Which two attributes must have changed when your function returns? A local name for a number "
+        "changes neither.",
+        "not-stored": "Nobody reads what the function returns. Where should the two slopes go?",
+        "swapped": "If b is 4 and a grows by a little, how much faster does a * b grow? Which of the two numbers did "
+        "you use?",
+        "no-chain-rule": "You pass on the slope of `out` along a. The task asks for the slope of the final result, so "
+        "something must multiply.",
+        "no-local-slope": "You pass on the slope along `out`. How fast does `out` itself change with a?",
+        "assigns": "It is the operator that this notebook is about. What happens to the first slope when a value is "
+        "used twice, as in a * a?",
+        "one-factor": "Both factors change the product. Which line changes `a.grad`, and which one `b.grad`?",
+        "wrong-sign": "Let a grow by a little: does a * b grow or shrink if b is positive?",
+        "divides": "What is `out.data / a.data` where a is 0? And which of your numbers did you want to get by it?",
+        "changed-input": "Only `a.grad` and `b.grad` should change. Which line writes to something else?",
+        "low-precision": "Which line rounds, or makes a float32? Add the product with all the digits that it has.",
+        "wrong-value": "Take the numbers above and work out by hand what `a.grad` should grow by. Then print what you "
+        "add to it.",
+    },
+)
 def _product_backward(answer: Callable) -> str:
     cases = (  # a, b, out.grad, and what a.grad and b.grad hold before
         (2.0, 5.0, 3.0, 7.0, 11.0),

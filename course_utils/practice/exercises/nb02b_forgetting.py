@@ -6,20 +6,27 @@ from itertools import accumulate, pairwise
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, close, compare, lost_digits, numbers, read_all, rounded
 
-_HINTS = {
-    "zeroed": "This is where a correct loop would go, or a running total is missing: .grad and the position are two.",
-    "decays": "You have a momentum below 1, or a mean. Which line of the loop would make an old gradient smaller?",
-    "off-by-one": "Go through the first update by hand: backward, then step. What is in .grad, and where is w?",
-    "uphill": "With a positive gradient, the loss gets smaller to the left. What does SGD do with the sign?",
-    "last-only": "Does the list hold numbers, or one tensor many times, whose value step() changes?",
-    "changed-input": "The list of gradients belongs to the caller. Which line of yours writes to it or empties it?",
-    "low-precision": "Which line rounds, or makes whole numbers? Return all the digits that Python has.",
-    "wrong-value": "Work out the first two updates by hand: what is in .grad, and by how much does w move?",
-    "wrong-type": "The result is a list with one number per update, in their order.",
-}
 
-
-@exercise("forgotten", hints=_HINTS)
+@exercise(
+    "forgotten",
+    hints={
+        "zeroed": "This is where a correct loop would go, or one sum is missing. Two things are running totals here: "
+        "what is in `.grad`, and the position.",
+        "decays": "You have a momentum below 1, or a mean. Which line of the colleague's loop would make an old "
+        "gradient smaller?",
+        "off-by-one": "Go through the first update by hand: backward, then step. Is the first gradient in `.grad` when "
+        "the first step reads it? And is the start a position after an update?",
+        "uphill": "With a positive gradient, the loss gets smaller to the left. What does SGD do with the sign?",
+        "last-only": "A list of tensors holds the tensors, not the numbers that they held at the time. What happens to "
+        "a tensor that `step()` changes in place?",
+        "changed-input": "The list of gradients belongs to the caller. Which line of yours writes to it or empties it?",
+        "low-precision": "Which line rounds, or makes whole numbers? Return the positions with all the digits that "
+        "they have.",
+        "wrong-type": "Return one list with a number for each update, in their order.",
+        "wrong-value": "Work out the first two updates by hand: what is in `.grad`, and by how much does the weight "
+        "move?",
+    },
+)
 def _forgotten(answer: Callable) -> str:
     cases = (([2.0, -1.0, 0.5, -3.0, 4.0], 0.25), ([2**-9, 1.0, -(2**-8)], 0.5), ([3.0], 2.0), ([], 0.1))
     for gradients, lr in cases:

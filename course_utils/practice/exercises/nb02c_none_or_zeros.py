@@ -34,30 +34,42 @@ _CASES = (
     (_ZEROS, {_WEIGHT: (0.0, 1e-200, 0.0)}, "misses-small", "this is float64, in which small is not zero either"),
 )
 
-_HINTS = {
-    "crashes-on-none": "What did Step 3 ask of each parameter before it called a method of its gradient?",
-    "none-is-clean": "A parameter whose .grad is None holds no gradient at all. What does your condition say of None?",
-    "zeros-are-clean": "Having a gradient is not yet dirty. What must be in it?",
-    "misses-gradients": "Print what your condition says of each parameter, one by one. Is it p.grad that you look at?",
-    "misses-partial": "Must all entries differ from 0, or is one enough? Did you look at every entry?",
-    "misses-negative": "Which numbers are not greater than 0, and not 0 either?",
-    "signs-cancel": "The script that Step 8 cites took a gradient for unused if its sum() was 0. What of [2, -2]?",
-    "misses-nan": 'A comparison with NaN is never true, except "not equal". Which question does 0 alone answer with no?',
-    "misses-inf": "Which question about a number is answered with yes by 3, NaN and infinity, and with no by 0 alone?",
-    "misses-small": "A tolerance, a square or a cast makes small numbers 0. Which question needs none of them?",
-    "stops-at-none": "What happens to the parameters that come after the first one whose .grad is None?",
-    "misses-bias": "By what do you choose the parameters that you look at? Any of them can hold a gradient.",
-    "misses-frozen": "requires_grad says what the next backward pass will do. What does .grad hold now?",
-    "first-only": "Does your loop go on after it has found the first name? Look at where `return` stands.",
-    "last-only": "Does your loop add a name to the list, or does it make a new list with each name?",
-    "named-twice": "How often is a name added if two entries of one gradient are not 0?",
-    "names-clean": "The model is dirty, and that is found. Which of its parameters is? Ask each one on its own.",
-    "wrong-names": "Print the names that model.named_parameters() gives. Yours should be among them.",
-    "changes-gradients": "Something writes: an assignment to .grad, or a method whose name ends in an underscore.",
-}
 
-
-@exercise("dirty", hints=_HINTS)
+@exercise(
+    "dirty",
+    hints={
+        "crashes-on-none": "Before a backward pass `.grad` is None, and None has no entries. What must you ask before "
+        "you look at them?",
+        "none-is-clean": "Where `.grad` is None there is no gradient that could spoil the next sum. What does your "
+        "condition say of None?",
+        "zeros-are-clean": "Having a gradient does not make a parameter dirty. What must be in it?",
+        "misses-gradients": "Print what your function reads for this parameter. Is it `p.grad`?",
+        "misses-partial": "Must all entries differ from 0, or is one enough? And does your function look at every "
+        "entry?",
+        "misses-negative": "Which numbers are neither greater than 0 nor equal to it?",
+        "signs-cancel": "The script that this notebook cites took a gradient for unused if its `sum()` was 0. Ask "
+        "about each number, not about their sum.",
+        "misses-nan": 'A comparison with NaN is never true, except "not equal". Which question is answered "yes" by 3, '
+        'by infinity and by NaN, and "no" only by 0?',
+        "misses-inf": 'Which question about a number is answered "yes" by 3, by infinity and by NaN, and "no" only by '
+        "0?",
+        "misses-small": "Is 1e-30 equal to 0? A tolerance, a square and a cast can all make it so. Which comparison "
+        "needs none of them?",
+        "stops-at-none": "What does your function do with the parameters that come after the first one whose `.grad` "
+        "is None?",
+        "misses-bias": "How do you choose the parameters that you look at? Each of them can hold a gradient.",
+        "misses-frozen": "`requires_grad` says what the next backward pass will do. What is in `.grad` now?",
+        "first-only": "Does your loop go on after it has found the first name? Look at where the `return` is.",
+        "last-only": "Does your loop add a name to the list, or does it make a new list each time?",
+        "named-twice": "How often is a name added if two entries of one gradient are not 0?",
+        "names-clean": "Your function sees that the model is dirty. Which of its parameters is? Ask each one on its "
+        "own.",
+        "wrong-names": "Print the names that `model.named_parameters()` gives, and compare yours with them.",
+        "wrong-type": "Return the names themselves, as texts: not how many there are, and not the parameters.",
+        "changes-gradients": "Something in your function writes: an assignment to `.grad`, or a method whose name ends "
+        "in an underscore.",
+    },
+)
 def _dirty(answer: Callable) -> str:
     for k, (rest, held, bug, hint) in enumerate(_CASES):
         model = _model(k, rest, held, torch.float64 if k == len(_CASES) - 1 else torch.float32)
