@@ -456,7 +456,9 @@ def judge_loop_on_model(
             loop(model, list(batches), squared_error, optimizer, n)
 
     correct = large_batches([*windows(batches, n)] * 2, max_norm)
-    case = f"on a real model, N = {n}" + (f", max_norm = {max_norm:g}" if max_norm < inf else "")
+    case = (
+        "on a real model" + (f", N = {n}" if n > 1 else "") + (f", max_norm = {max_norm:g}" if max_norm < inf else "")
+    )
     one = partial(squared_error, batch=batches[0]) if memory else None
     judge_model(answer, correct, mlp(3, 5, 2).double(), make_optimizer, case, one)
 

@@ -47,6 +47,12 @@ def slope_as_a_tensor(f, w, h):
 
 
 @right("slope")
+def slope_of_a_fitted_line(f, w, h):
+    points = [w - h, w + h]
+    return np.polyfit(points, [f(point) for point in points], 1)[0]
+
+
+@right("slope")
 def slope_by_numpy(f, w, h):
     points = np.linspace(w - h, w + h, 3)
     return np.gradient([f(point) for point in points], points)[1]
@@ -92,6 +98,8 @@ wrong("slope", "low-precision")(lambda f, w, h: slope(f, np.float32(w), np.float
 wrong("slope", "other-points")(lambda f, w, h: slope(f, w, 1e-5))
 wrong("slope", "other-points")(lambda f, w, h: slope(f, w, h / 2))
 wrong("slope", "other-points")(lambda f, w, h: f(w + 1j * h).imag / h)
+wrong("slope", "other-points")(lambda f, w, h: (f(w + 2 * h) - f(w - 2 * h)) / (4 * h))
+wrong("slope", "wrong-value")(lambda f, w, h: max(slope(f, w, h), 0.0))
 wrong("slope", "wrong-value")(lambda f, w, h: 3 * w**2)
 wrong("slope", "wrong-value")(lambda f, w, h: f(w) / w if w else 0.0)
 wrong("slope", "wrong-value")(lambda f, w, h: (f(h) - f(-h)) / (2 * h))
@@ -387,6 +395,28 @@ def returns_the_sums(a, b, out):
     grad_a += b.data * out.grad
     grad_b += a.data * out.grad
     return grad_a, grad_b
+
+
+@wrong("product_backward", "not-stored")
+def returns_a_function(a, b, out):
+    return lambda: product_backward(a, b, out)
+
+
+@wrong("product_backward", "not-attempted")
+def hands_over_a_function(a, b, out):
+    out._backward = lambda: product_backward(a, b, out)
+
+
+@wrong("product_backward", "divides")
+def divides_by_almost_zero(a, b, out):
+    a.grad += out.grad * out.data / (a.data + 1e-12)
+    b.grad += out.grad * out.data / (b.data + 1e-12)
+
+
+@wrong("product_backward", "changed-input")
+def exchanges_the_factors(a, b, out):
+    product_backward(a, b, out)
+    a.data, b.data = b.data, a.data
 
 
 @wrong("product_backward", "not-attempted")

@@ -308,6 +308,14 @@ def zeroes_in_the_model_before_the_step(i, loss, optimizer, model):
     optimizer.step()
 
 
+@both("stale-gradients")
+def sets_a_name_to_none(i, loss, optimizer, model):
+    for p in model.parameters():
+        p = None  # noqa: F841
+    loss().backward()
+    optimizer.step()
+
+
 @both("irregular-window")
 def steps_twice(i, loss, optimizer, model):
     optimizer.zero_grad()
@@ -362,6 +370,38 @@ def clips(i, loss, optimizer, model):
     loss().backward()
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     optimizer.step()
+
+
+@both("low-precision")
+def keeps_half_of_the_digits(i, loss, optimizer, model):
+    optimizer.zero_grad()
+    loss().backward()
+    for p in model.parameters():
+        p.grad = p.grad.half().to(p.dtype)
+    optimizer.step()
+
+
+@both("low-precision")
+def rounds_the_gradients(i, loss, optimizer, model):
+    optimizer.zero_grad()
+    loss().backward()
+    for p in model.parameters():
+        p.grad = p.grad.round(decimals=3)
+    optimizer.step()
+
+
+@both("not-reset")
+def steps_for_the_first_batch_only(i, loss, optimizer, model):
+    optimizer.zero_grad()
+    loss().backward()
+    if i == 0:
+        optimizer.step()
+
+
+@both("not-attempted")
+def goes_forward_only(i, loss, optimizer, model):
+    optimizer.zero_grad()
+    print(loss().item())
 
 
 @both("empty-step")
@@ -442,6 +482,29 @@ def goes_backward_from_the_running_total(model, batches, loss_fn, optimizer):
         total = total + loss_fn(model, batch)
         total.backward(retain_graph=True)
         optimizer.step()
+
+
+@wrong("train", "wrong-micro-batches")
+@wrong("first_loop", "wrong-micro-batches")
+def trains_on_the_first_batch_only(model, batches, loss_fn, optimizer):
+    train(model, [batches[0] for _ in batches], loss_fn, optimizer)
+
+
+@wrong("train", "wrong-value")
+@wrong("first_loop", "wrong-value")
+def goes_forward_before_all_updates(model, batches, loss_fn, optimizer):
+    for loss in [loss_fn(model, batch) for batch in batches]:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@wrong("train", "changed-input")
+@wrong("first_loop", "changed-input")
+def clears_each_batch(model, batches, loss_fn, optimizer):
+    for batch in batches:
+        train(model, [batch], loss_fn, optimizer)
+        batch.zero_()
 
 
 @wrong("train", "irregular-window")

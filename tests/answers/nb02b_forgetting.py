@@ -174,6 +174,17 @@ def writes_positions_into_the_gradients(gradients, lr):
     return gradients
 
 
+@wrong("forgotten", "changed-input")
+def sorts_the_list(gradients, lr):
+    gradients.sort()
+    return steps_without_zero(gradients, lr)
+
+
+@wrong("forgotten", "wrong-value")
+def uses_the_largest(gradients, lr):
+    return list(accumulate(-lr * max(gradients[: i + 1]) for i in range(len(gradients))))
+
+
 @wrong("forgotten", "zeroed")
 def begins_anew_in_the_loop(gradients, lr):
     w, positions = 0.0, []

@@ -4,6 +4,7 @@ import math
 from contextlib import suppress
 from itertools import product
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -70,6 +71,16 @@ def dirty_by_a_filter(model):
 
 
 @right("dirty")
+def dirty_by_modules(model):
+    names = []
+    for prefix, module in model.named_modules():
+        for name, p in module.named_parameters(prefix, recurse=False):
+            if p.grad is not None and np.any(p.grad.numpy()):
+                names.append(name)
+    return np.array(names, dtype=str)
+
+
+@right("dirty")
 def dirty_by_exceptions(model):
     names = []
     for name, p in model.named_parameters():
@@ -123,7 +134,12 @@ wrong("dirty", "misses-partial")(judged_by(lambda grad: (grad != 0).all()))
 wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.flatten()[0] != 0))
 wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.prod() != 0))
 wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.min() != 0))
+wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.flatten()[-1] != 0))
+wrong("dirty", "misses-small")(judged_by(lambda grad: not np.allclose(grad, 0)))
 wrong("dirty", "misses-gradients")(lambda model: [])
+wrong("dirty", "misses-gradients")(
+    lambda model: [name for name, p in model.named_parameters(recurse=False) if p.grad is not None]
+)
 wrong("dirty", "misses-gradients")(named(lambda p: p.data.grad is not None and p.data.grad.any()))
 wrong("dirty", "zeros-are-clean")(judged_by(lambda grad: not grad.any()))
 wrong("dirty", "misses-gradients")(lambda model: [n for n, v in model.state_dict().items() if v.grad is not None])
@@ -248,6 +264,42 @@ def writes_zeros_where_none_was(model):
 @wrong("dirty", "changes-gradients")
 def takes_absolute_values_in_place(model):
     return [n for n, p in model.named_parameters() if p.grad is not None and p.grad.abs_().any()]
+
+
+@wrong("dirty", "changed-input")
+def thaws_the_model(model):
+    model.requires_grad_(True)
+    return dirty(model)
+
+
+@wrong("dirty", "changed-input")
+def clears_the_weights(model):
+    names = dirty(model)
+    for p in model.parameters():
+        p.data.zero_()
+    return names
+
+
+@wrong("dirty", "changes-gradients")
+def replaces_nan(model):
+    for p in model.parameters():
+        if p.grad is not None:
+            torch.nan_to_num_(p.grad)
+    return dirty(model)
+
+
+@wrong("dirty", "misses-bias")
+def asks_layers_for_their_weights(model):
+    layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    return [f"{name}.weight" for name, layer in layers if layer.weight.grad is not None and layer.weight.grad.any()]
+
+
+@wrong("dirty", "wrong-type")
+def returns_one_name(model):
+    for name, p in model.named_parameters():
+        if p.grad is not None and p.grad.any():
+            return name
+    return []
 
 
 @outcomes("dirty", reference=dirty)

@@ -30,7 +30,8 @@ from course_utils.practice.updates import judge_loop
         "it or empties it?",
         "held-graphs": "Which argument of `backward()` keeps the forward pass in memory, and is it needed here?",
         "low-precision": "Print the type of the loss and of `.grad`. Which line changes it, or rounds?",
-        "wrong-value": "The gradients are right. What besides the three calls changes the model or the optimizer?",
+        "wrong-value": "With weights that stay as they are your updates are right. Does each forward pass see the "
+        "weights of the last update? And does anything besides the three calls change the model or the optimizer?",
     },
 )
 def _first_loop(answer: Callable) -> str:
@@ -39,5 +40,6 @@ def _first_loop(answer: Callable) -> str:
         judge_loop(lambda *loop: answer(*loop[:4]), n_values=(1,), dirty=False)
     except Mistake as mistake:
         bug, message = mistake.verdict.bug, mistake.verdict.message.replace("micro-batch", "batch")
+        message = message.replace("window of an epoch, batches", "batch of an epoch,").replace("window", "batch")
         raise Mistake(bug, "no backward pass and no step has run yet." if bug == "not-attempted" else message) from None
     return "equal batches and unequal ones, two optimizers: every update holds its own batch and nothing else."

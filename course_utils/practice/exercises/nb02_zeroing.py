@@ -28,7 +28,8 @@ from course_utils.practice.updates import judge_loop
         "it or empties it?",
         "held-graphs": "Which argument of `backward()` keeps the forward pass in memory, and is it needed here?",
         "low-precision": "Print the dtype of the model, of the loss and of `.grad`. Which line changes it, or rounds?",
-        "wrong-value": "The gradients are right. What besides the four calls changes the model or the optimizer?",
+        "wrong-value": "With weights that stay as they are your updates are right. Does each forward pass see the "
+        "weights of the last update? And does anything besides the four calls change the model or the optimizer?",
     },
 )
 def _train(answer: Callable) -> str:

@@ -1,7 +1,7 @@
 """The exercise of notebook 02c: a guard that names the parameters whose gradient is not clean."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from reprlib import repr
 
 import torch
@@ -66,6 +66,7 @@ _CASES = (
         "own.",
         "wrong-names": "Print the names that `model.named_parameters()` gives, and compare yours with them.",
         "wrong-type": "Return the names themselves, as texts: not how many there are, and not the parameters.",
+        "changed-input": "Which line sets `requires_grad`, or writes to the parameters? A guard needs neither.",
         "changes-gradients": "Something in your function writes: an assignment to `.grad`, or a method whose name ends "
         "in an underscore.",
     },
@@ -75,25 +76,28 @@ def _dirty(answer: Callable) -> str:
         model = _model(k, rest, held, torch.float64 if k == len(_CASES) - 1 else torch.float32)
         names = [name for name, _ in model.named_parameters()]
         expected = [names[place] for place in held]
-        others = "every other .grad" if held else "every .grad"
-        case = "".join(f"{names[place]}.grad is {list(values)} and " for place, values in held.items())
-        case = f"a model in which {case}{others} is {rest and list(rest)}"
+        case = " and ".join(f"{names[place]}.grad is {list(values)}" for place, values in held.items())
+        case = f"a model in which {case}{', all others are' if held else 'every .grad is'} {'zero' if rest else None}"
         got = _names(answer, model, case)
         if Counter(got) != Counter(expected):
-            raise Mistake(_slip(got, expected) or bug, f"{case}: expected {expected}, got {got}; {hint}.")
+            bug, hint = _slip(got, expected) or (bug, hint)
+            raise Mistake(bug, f"{case}: expected {expected}, got {got}; {hint}.")
     return "gradients, None, zeros, biases, frozen ones, NaN, infinity, small ones: the guard sees what is there."
 
 
-def _slip(got: Sequence[str], expected: Sequence[str]) -> str:
-    """The bug of a guard that finds the dirty parameters and does not return their names; empty if it does not."""
+def _slip(got: Sequence[str], expected: Sequence[str]) -> tuple[str, str] | None:
+    """The bug of a guard that finds dirty parameters but does not return their names, each one once."""
     extra, missing = set(got) - set(expected), set(expected) - set(got)
-    if expected and extra:
-        return "wrong-names" if missing else "names-clean"
+    if extra and missing:
+        return "wrong-names", "these are not the names that model.named_parameters() gives"
+    if extra and expected:
+        return "names-clean", "it also names parameters that hold no gradient"
     if not extra and not missing:
-        return "named-twice"
-    if missing and len(missing) < len(expected):
-        return "last-only" if expected[0] in missing else "first-only"
-    return ""
+        return "named-twice", "a name should be there once"
+    if len(missing) < len(expected):
+        which = ("last-only", "only the last") if expected[0] in missing else ("first-only", "only the first")
+        return which[0], f"{which[1]} of them is named"
+    return None
 
 
 def _model(k: int, rest: Sequence[float] | None, held: Mapping[int, Sequence[float]], dtype: torch.dtype) -> nn.Module:
@@ -110,7 +114,7 @@ def _model(k: int, rest: Sequence[float] | None, held: Mapping[int, Sequence[flo
 
 def _names(answer: Callable, model: nn.Module, case: str) -> list[str]:
     """What the guard says about a model, which it must leave as it is."""
-    before = _bits(model)
+    before, others = _bits(p.grad for p in model.parameters()), _others(model)
     try:
         names = answer(model)
         listed = read_all(names, at_most=50)
@@ -121,8 +125,10 @@ def _names(answer: Callable, model: nn.Module, case: str) -> list[str]:
         raise
     if names is None or names is ...:
         raise Mistake("not-attempted", f"your function returned {names}; it should return a list of names.")
-    if _bits(model) != before:
+    if _bits(p.grad for p in model.parameters()) != before:
         raise Mistake("changes-gradients", f"{case}: a guard looks, it must not change .grad.")
+    if _others(model) != others:
+        raise Mistake("changed-input", f"{case}: a guard looks, it must not change the parameters.")
     flags = isinstance(names, Mapping) and any(value is False for value in names.values())
     if flags or not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise Mistake("wrong-type", f"{case}: expected a list of parameter names, got {repr(names)}.")
@@ -141,6 +147,11 @@ def _needs_gradients(answer: Callable, model: nn.Module) -> bool:
     return bool(clean)
 
 
-def _bits(model: nn.Module) -> list[bytes | None]:
-    """Every gradient bit by bit, so that NaN equals NaN."""
-    return [None if p.grad is None else p.grad.numpy().tobytes() for p in model.parameters()]
+def _others(model: nn.Module) -> list:
+    """What a guard must not change besides the gradients."""
+    return [*_bits(model.parameters()), *(p.requires_grad for p in model.parameters())]
+
+
+def _bits(tensors: Iterable[torch.Tensor | None]) -> list[bytes | None]:
+    """Every tensor bit by bit, so that NaN equals NaN."""
+    return [None if tensor is None else tensor.detach().numpy().tobytes() for tensor in tensors]
