@@ -175,7 +175,7 @@ def accumulate_by_recursion(model, batches, loss_fn, optimizer, n):
 @right("accumulate")
 def accumulate_with_helpers(
     model: nn.Module, batches: list[Tensor], loss_fn: Callable, optimizer: torch.optim.Optimizer, n: int
-) -> list[float]:
+) -> None:
     def groups() -> Iterator[list[Tensor]]:
         group: list[Tensor] = []
         for batch in batches:
@@ -186,20 +186,18 @@ def accumulate_with_helpers(
         if group:
             yield group
 
-    def add_gradient(batch: Tensor, share: float) -> float:
+    def add_gradient(batch: Tensor, share: float) -> None:
         loss = share * loss_fn(model, batch)
         loss.backward()
-        return loss.item()
 
-    logged = []
     for group in groups():
         for p in model.parameters():
             if p.grad is not None:
                 p.grad.zero_()
         sizes = [len(batch) for batch in group]
-        logged.append(sum(add_gradient(batch, size / sum(sizes)) for batch, size in zip(group, sizes, strict=True)))
+        for batch, size in zip(group, sizes, strict=True):
+            add_gradient(batch, size / sum(sizes))
         optimizer.step()
-    return logged
 
 
 @right("accumulate")
