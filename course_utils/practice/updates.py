@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import isgenerator
 from itertools import chain
 from math import inf
 
@@ -198,7 +199,8 @@ class Expected:
         filtered = list(windows(held, self.n)) * self.epochs
         hint = "micro-batches in which nothing counts are left out before the windows are made"
         yield used == filtered != wanted, "filtered-windows", f"{hint}: they take their place in a window, too"
-        yield len(first) == len(self.sizes) > many, "irregular-window", "a step after every micro-batch"
+        each = len(first) == len(self.sizes) > many and len(used[0]) == 1
+        yield each, "irregular-window", "a step after every micro-batch"
         early = used[0] != wanted[0] and used[0] == list(chain(*wanted))[: len(used[0])]
         absent = sorted(set(held) - set(chain(*first)))
         hint = f"micro-batches {_numbers(absent)} of an epoch never get a backward pass"
@@ -305,7 +307,9 @@ def run_on_tally(loop: Loop, sizes: Sequence[int], n: int, dirty: bool = False) 
     for _ in range(2):
         recorder.start_epoch()
         given, batches = (list(torch.arange(sum(sizes)).split(list(sizes))) for _ in range(2))
-        loop(tally, batches, lambda model, batch: model(batch).mean(), optimizer, n)
+        result = loop(tally, batches, lambda model, batch: model(batch).mean(), optimizer, n)
+        if isgenerator(result):
+            raise Mistake("wrong-type", "your function has a `yield`, so none of its lines has run: it is a generator.")
         how = how or changed(batches, given, "the list of micro-batches")
     observed = recorder.observed()
     observed.changed = how

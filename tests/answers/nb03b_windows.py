@@ -694,6 +694,48 @@ def swallows_every_error(model, batches, loss_fn, optimizer, n):
         optimizer.step()
 
 
+@wrong("accumulate", "wrong-type")
+def is_a_generator(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
+            loss.backward()
+            yield loss.item()
+        optimizer.step()
+
+
+@wrong("accumulate", "wrong-value")
+def clips_as_well(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+@wrong("accumulate", "wrong-value")
+def zeroes_the_first_parameter_only(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        next(model.parameters()).grad = None
+        for batch in window:
+            (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
+        optimizer.step()
+
+
+@wrong("accumulate", "loss-scale")
+def divides_the_learning_rate_instead(model, batches, loss_fn, optimizer, n):
+    (group,) = optimizer.param_groups
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            (loss_fn(model, batch) * len(batch)).backward()
+        rate, group["lr"] = group["lr"], group["lr"] / sum(map(len, window))
+        optimizer.step()
+        group["lr"] = rate
+
+
 @wrong("accumulate", "leftover-gradients")
 def updates_by_hand(model, batches, loss_fn, optimizer, n):
     for window in windows(batches, n):
