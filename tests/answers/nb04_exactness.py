@@ -301,6 +301,10 @@ MORE = {
         clipping(lambda parameters, max_norm: nn.utils.clip_grad_value_(parameters, max_norm)),
         clipping(lambda parameters, max_norm: nn.utils.clip_grad_value_(parameters, 0.5)),
         clipping(lambda parameters, max_norm: [nn.utils.clip_grad_norm_(p, max_norm) for p in parameters]),
+        clipping(lambda parameters, max_norm: nn.utils.clip_grad_norm_(parameters[2:], max_norm)),
+        clipping(
+            lambda parameters, max_norm: nn.utils.clip_grad_norm_([p for p in parameters if p.dim() > 1], max_norm)
+        ),
         clipping(scale_to),
         clipping(lambda parameters, max_norm: scale_to(parameters, 1.0)),
     ],
@@ -381,6 +385,17 @@ def runs_all_forward_passes_first(model, window, class_weights, optimizer, max_n
 def makes_one_large_batch(model, window, class_weights, optimizer, max_norm):
     x, y = (torch.cat(parts) for parts in zip(*window, strict=True))
     correct(model, [(x, y)], class_weights, optimizer, max_norm)
+
+
+@wrong("weighted_window", "clip-timing")
+def clips_before_it_divides(model, window, class_weights, optimizer, max_norm):
+    optimizer.zero_grad()
+    for x, y in window:
+        F.cross_entropy(model(x), y, weight=class_weights, reduction="sum").backward()
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    for p in model.parameters():
+        p.grad /= sum(class_weights[y].sum() for _, y in window)
+    optimizer.step()
 
 
 @wrong("weighted_window", "leftover-gradients")

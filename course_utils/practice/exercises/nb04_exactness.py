@@ -31,6 +31,7 @@ ROUNDED = 0.012  # a gradient that is so near to what it should be has lost digi
         "token-weights": "The proportion of the micro-batches is off. By what does PyTorch divide this mean? Step 5.",
         "loss-scale": "The direction is right and the length is not. Look at the factor where no clip acts.",
         "missing-class-weights": "Which of your calls knows class_weights, and which should?",
+        "wrong-value": "Compute the loss of one micro-batch by F.cross_entropy alone. Is yours the same number?",
         "clip-timing": "How often does your loop clip, and what has been added up at that moment? Step 7.",
         "clip-limit": "Which number limits which norm? Compare the arguments of your clip with the task.",
         "stale-gradients": "The model may arrive with gradients. What is in .grad before the first backward pass?",
@@ -134,16 +135,16 @@ def _known_bugs(
     if not held.any():
         yield (
             "discarded-gradients",
-            f"{update} found no gradient: is it zeroed before step(), or multiplied by 0?",
+            f"{update} found no gradient: it was zeroed before step(), or multiplied by 0",
             held,
         )
     if max_norm == LOOSE and float((held - whole).norm()) < ROUNDED * norm:
-        yield "low-precision", f"the gradient of {update} is right to a few digits only: is a factor rounded?", held
+        yield "low-precision", f"the gradient of {update} is right to a few digits only: a factor is rounded", held
     if dirty:
         yield "stale-gradients", f"gradients that were there before are still in {update}", whole + OLD
     if k:
         yield "stale-gradients", f"{update} also holds the gradient of the update before", whole + got[k - 1]
-    yield from _wrong_limits(got, k, whole, max_norm)
+    yield from _wrong_limits(got, k, whole, window, max_norm)
     yield "loss-scale", f"the gradient of {update} is {norm / limit:.3g} times what it should be", _of_norm(norm, whole)
 
     means = [_gradient(weights, [batch]) for batch in window]
@@ -163,14 +164,27 @@ def _known_bugs(
     yield "wrong-value", f"the gradient of {update} is not that of one batch of all {samples} samples", held
 
 
-def _wrong_limits(got: list[Tensor], k: int, whole: Tensor, max_norm: float) -> Iterator[tuple[str, str, Tensor]]:
+def _wrong_limits(
+    got: list[Tensor], k: int, whole: Tensor, window: Window, max_norm: float
+) -> Iterator[tuple[str, str, Tensor]]:
     """The right gradient, clipped to something else than `max_norm`."""
     held, same, update = got[k], _of_norm(float(got[k].norm()), whole), f"update {k + 1}"
     norm, wants = float(held.norm()), float(whole.norm())
     if wants > max_norm:
         hint = f"{update} has the norm {norm:.3g}, which is above max_norm {max_norm:.3g}: not clipped, or too late"
         yield "clip-timing", hint, whole
+        divisors = float(sum(CLASS_WEIGHTS[y].sum() for _, y in window)), sum(len(y) for _, y in window)
+        if any(close(norm, max_norm / divisor, CLIP_RTOL) for divisor in divisors):
+            yield "clip-timing", f"{update} has the norm {norm:.3g}: clipped first, and divided then", same
         yield "clip-limit", f"{update} is clipped to the norm {norm:.3g} instead of max_norm {max_norm:.3g}", same
+        places = [p.numel() for p in mlp(3, 5, 4).parameters()]
+        pairs = list(zip(held.split(places), whole.split(places), strict=True))
+        pieces = torch.cat([_of_norm(float(own.norm()), piece) for own, piece in pairs])
+        yield (
+            "clip-limit",
+            f"{update}: some parameters are clipped more than others: clip their common norm, once",
+            pieces,
+        )
     if close(norm, max_norm, CLIP_RTOL):
         yield "clip-limit", f"{update} had a smaller norm than max_norm and is scaled up to it", same
     if norm < wants and all(close(float(other.norm()), norm, SAME_RTOL) for other in got):
@@ -182,9 +196,6 @@ def _wrong_limits(got: list[Tensor], k: int, whole: Tensor, max_norm: float) -> 
         f"every entry is clipped to {entry:.3g}, which is no limit of the norm",
         whole.clamp(-entry, entry),
     )
-    places = [p.numel() for p in mlp(3, 5, 4).parameters()]
-    pieces = torch.cat([_clipped(piece, max_norm) for piece in whole.split(places)])
-    yield "clip-limit", f"{update}: every parameter is clipped on its own, not their common norm", pieces
 
 
 def _wrong_factors(held: Tensor, parts: list[Tensor], skips: bool, scale: bool) -> Iterator[tuple[str, str, Tensor]]:
