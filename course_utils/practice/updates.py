@@ -208,14 +208,16 @@ class Expected:
         yield absent and fewer and observed.backwards <= sum(map(len, used)), "missing-backward", hint
         hint = f"the first step comes after {len(used[0])} micro-batches instead of {len(wanted[0])}"
         yield early, "irregular-window", hint
-        only_first, last = len(first) == 1 and len(wanted[many - 1]) == self.n, wanted[many - 1]
+        last = wanted[many - 1]
+        only_first = first == wanted[:1] and len(last) == self.n
         stopped = observed.backwards < self.epochs * len(held) - len(last)
         yield only_first and many > 2 and stopped, "irregular-window", "the loop ends after its first update"
         hint = "only the first window of an epoch gets a step, as if a counter were never set back"
         yield only_first and many > 2, "not-reset", hint
         hint = f"the last window of an epoch, micro-batches {_numbers(last)}, never gets its step"
         yield len(first) < many and not set(last) & set(chain(*first)), "leftover-gradients", hint
-        yield len(first) != many, "irregular-window", f"{len(first)} updates in an epoch instead of {many}"
+        hint = f"{len(first)} update{'s' * (len(first) != 1)} in an epoch instead of {many}"
+        yield len(first) != many, "irregular-window", hint
 
     def _wrong_items(self, rows: list[Tensor], used: list[list[int]], wanted: list[list[int]]) -> Diagnoses:
         many = len(self.windows)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -50,6 +51,12 @@ def slope_as_a_tensor(f, w, h):
 def slope_of_a_fitted_line(f, w, h):
     points = [w - h, w + h]
     return np.polyfit(points, [f(point) for point in points], 1)[0]
+
+
+@right("slope")
+def slope_of_fractions(f, w, h):
+    w, h = Fraction(w), Fraction(h)
+    return (f(w + h) - f(w - h)) / (2 * h)
 
 
 @right("slope")

@@ -509,6 +509,35 @@ def clears_each_batch(model, batches, loss_fn, optimizer):
 
 @wrong("train", "irregular-window")
 @wrong("first_loop", "irregular-window")
+def steps_after_the_loop(model, batches, loss_fn, optimizer):
+    for batch in batches:
+        optimizer.zero_grad()
+        loss_fn(model, batch).backward()
+    optimizer.step()
+
+
+@wrong("train", "irregular-window")
+@wrong("first_loop", "irregular-window")
+def leaves_the_loop_after_the_forward_pass(model, batches, loss_fn, optimizer):
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = loss_fn(model, batch)
+    loss.backward()
+    optimizer.step()
+
+
+@right("train", "first_loop")
+def zeroes_in_a_hook(model, batches, loss_fn, optimizer):
+    optimizer.zero_grad()
+    hook = optimizer.register_step_post_hook(lambda *_: optimizer.zero_grad())
+    for batch in batches:
+        loss_fn(model, batch).backward()
+        optimizer.step()
+    hook.remove()
+
+
+@wrong("train", "irregular-window")
+@wrong("first_loop", "irregular-window")
 def goes_backward_once_from_the_sum(model, batches, loss_fn, optimizer):
     optimizer.zero_grad()
     sum(loss_fn(model, batch) for batch in batches).backward()

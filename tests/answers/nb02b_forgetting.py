@@ -140,6 +140,7 @@ def with_momentum(momentum):
 
 
 wrong("forgotten", "zeroed")(lambda gradients, lr: list(accumulate(-lr * gradient for gradient in gradients)))
+wrong("forgotten", "zeroed")(lambda gradients, lr: [-lr * gradient for gradient in gradients])
 wrong("forgotten", "zeroed")(lambda gradients, lr: [-lr * held for held in accumulate(gradients)])
 wrong("forgotten", "decays", says="it moves by [1.0, 0.5, 0.25, 0.125, 0.062]")(with_momentum(0.5))
 wrong("forgotten", "decays")(with_momentum(0.9))

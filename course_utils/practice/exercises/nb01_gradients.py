@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import product
+from numbers import Real
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ def _are_at(points: list, places: tuple[float, ...], atol: float) -> bool:
     flat = []
     for point in points:
         with suppress(Exception):  # a tensor that lives inside torch.func only
-            flat += torch.as_tensor(point).detach().flatten().tolist()
+            flat += [float(point)] if isinstance(point, Real) else torch.as_tensor(point).detach().flatten().tolist()
     return all(any(abs(x - place) < atol for x in flat) for place in places)
 
 

@@ -36,6 +36,7 @@ def _forgotten(answer: Callable) -> str:
         zeroed = [-lr * total for total in accumulate(gradients)]
         known = (
             ("zeroed", "each update uses only its own gradient, as if zeroed", zeroed),
+            ("zeroed", "these are the moves of a correct loop, not the positions", [-lr * g for g in gradients]),
             ("uphill", "an update goes against the gradient, so the sum is subtracted", [-w for w in right]),
             ("off-by-one", "the start is no update; the first position is the one after update 1", [0.0, *right]),
             ("off-by-one", "backward() comes before step(), so the fresh gradient is in the sum", [0.0, *right[:-1]]),
@@ -55,7 +56,12 @@ def _decays(answer: Callable, case: str) -> Mistake:
     """Whether old gradients fade in some way, seen from how the answer moves after a single gradient."""
     path = [0.0, *_positions(answer, [1.0, 0.0, 0.0, 0.0, 0.0], 1.0)]
     moves = [before - after for before, after in pairwise(path)]
-    if len(moves) != 5 or not close(moves[0], 1.0) or not all(0 <= move < 1 for move in moves[2:]):
+    if (
+        len(moves) != 5
+        or not close(moves[0], 1.0)
+        or not 0 <= moves[1] <= 1
+        or not all(0 <= move < 1 for move in moves[2:])
+    ):
         return Mistake("wrong-value", f"{case}.")
     hint = "nothing takes an old gradient out of .grad, so it counts in full in every later update"
     return Mistake("decays", f"{case}. After the gradients 1, 0, 0, 0, 0 it moves by {rounded(moves)}: {hint}.")
