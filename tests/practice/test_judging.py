@@ -8,7 +8,7 @@ from answers import nb02_zeroing
 
 from course_utils import Tally
 from course_utils.practice.exercises import EXERCISES, exercise, judge
-from course_utils.practice.judging import Mistake, close, compare
+from course_utils.practice.judging import Mistake, close, compare, lost_digits
 from course_utils.practice.updates import Expected, Recorder, run_on_tally
 
 
@@ -45,6 +45,23 @@ def test_a_result_that_differs_gets_the_name_of_the_first_known_bug_that_gives_i
     with pytest.raises(Mistake) as found:
         compare([3.0], [1.0], "a case", known)
     assert (found.value.verdict.bug, found.value.verdict.message) == ("wrong-value", "a case.")
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "says"),
+    [
+        (0.333, 1 / 3, "rounded to 3 decimal places"),
+        ([0.33, 1.0], [1 / 3, 1.0], "rounded to 2 decimal places"),
+        (6.0, 6.75, "cut to whole numbers"),
+        (float(torch.tensor(1 / 3)), 1 / 3, "as if computed in float32, which holds 7 digits"),
+        (0.335, 1 / 3, ""),
+        (7.0, 5.5, ""),
+        ([0.33], [1 / 3, 1.0], ""),
+        (math.nan, 1 / 3, ""),
+    ],
+)
+def test_results_that_have_lost_digits_are_told_from_wrong_ones(got, want, says):
+    assert [hint for _, hint, _ in lost_digits(got, want)][:1] == ([says] if says else [])
 
 
 def test_a_recorder_reads_the_gradient_that_a_step_uses_also_that_of_a_closure():

@@ -40,8 +40,10 @@ def _slope(answer: Callable) -> str:
         case = f"at w = {w:.4g} with h = {h} the slope is {right:.8g}, your function says {got:.8g}"
         known = _wrong_slopes(f, w, h)
         if not _are_at(points, (w - h, w + h), 0.01 * h):
-            aside = aside or f"{case}, but it does not ask for both f(w - h) and f(w + h)"
-            known += [("other-points", "it does not ask for both f(w - h) and f(w + h)", got)] * (abs(got - right) < h)
+            elsewhere = "it does not ask for both f(w - h) and f(w + h)"
+            aside = aside or f"{case}, but {elsewhere}"
+            if abs(got - right) < h:
+                known.append(("other-points", elsewhere, got))
         known += lost_digits(got, right, float32=1e-6 / h)
         if not close(got, right, rtol=0.0, atol=2 * h**2):
             compare(got, right, case, known, rtol=0.0, atol=1e-9)

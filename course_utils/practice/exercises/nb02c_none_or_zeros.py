@@ -7,6 +7,7 @@ from reprlib import repr
 import torch
 from torch import nn
 
+from course_utils.practice.deadline import place
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, read_all
 
@@ -75,8 +76,8 @@ def _dirty(answer: Callable) -> str:
     for k, (rest, held, bug, hint) in enumerate(_CASES):
         model = _model(k, rest, held, torch.float64 if k == len(_CASES) - 1 else torch.float32)
         names = [name for name, _ in model.named_parameters()]
-        expected = [names[place] for place in held]
-        case = " and ".join(f"{names[place]}.grad is {list(values)}" for place, values in held.items())
+        expected = [names[i] for i in held]
+        case = " and ".join(f"{names[i]}.grad is {list(values)}" for i, values in held.items())
         case = f"a model in which {case}{', all others are' if held else 'every .grad is'} {'zero' if rest else None}"
         got = _names(answer, model, case)
         if Counter(got) != Counter(expected):
@@ -94,10 +95,11 @@ def _slip(got: Sequence[str], expected: Sequence[str]) -> tuple[str, str] | None
         return "names-clean", "it also names parameters that hold no gradient"
     if not extra and not missing:
         return "named-twice", "a name should be there once"
-    if len(missing) < len(expected):
-        which = ("last-only", "only the last") if expected[0] in missing else ("first-only", "only the first")
-        return which[0], f"{which[1]} of them is named"
-    return None
+    if len(missing) == len(expected):
+        return None
+    if expected[0] in missing:
+        return "last-only", "only the last of them is named"
+    return "first-only", "only the first of them is named"
 
 
 def _model(k: int, rest: Sequence[float] | None, held: Mapping[int, Sequence[float]], dtype: torch.dtype) -> nn.Module:
@@ -106,8 +108,8 @@ def _model(k: int, rest: Sequence[float] | None, held: Mapping[int, Sequence[flo
     layers = {first: nn.Sequential(nn.Linear(1, 3)), second: nn.Linear(1, 3), "frozen": nn.Linear(1, 3)}
     layers["frozen"].requires_grad_(False)
     model = nn.ModuleDict(layers).to(dtype)
-    for place, p in enumerate(model.parameters()):
-        values = held.get(place, rest)
+    for i, p in enumerate(model.parameters()):
+        values = held.get(i, rest)
         p.grad = None if values is None else torch.tensor(values, dtype=dtype).view_as(p)
     return model
 
@@ -120,8 +122,9 @@ def _names(answer: Callable, model: nn.Module, case: str) -> list[str]:
         listed = read_all(names, at_most=50)
     except Exception as error:
         if _needs_gradients(answer, model):
-            crash = f"your function raised {type(error).__name__}: {error}".splitlines()[0]
-            raise Mistake("crashes-on-none", f"{case}: {crash}") from error
+            where = place(error.__traceback__) or "your function"
+            crash = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise Mistake("crashes-on-none", f"{case}: {where} raises {crash}.") from error
         raise
     if names is None or names is ...:
         raise Mistake("not-attempted", f"your function returned {names}; it should return a list of names.")
