@@ -229,13 +229,13 @@ WRONG = {
         "changed-input",
         lambda counts, *rest: (plan_epoch(counts, *rest), [own.append(0) for own in counts])[0],
     ),
-    "rounding: three digits": ("rounding", variant(FACTOR, f"round({FACTOR}, 3)")),
-    "rounding: two digits of the share": ("rounding", variant(FACTOR, "len(counts) * round(count / total, 2)")),
+    "low-precision: rounded to three digits": ("low-precision", variant(FACTOR, f"round({FACTOR}, 3)")),
+    "low-precision: rounded to two digits": ("low-precision", variant(FACTOR, "len(counts) * round(count / total, 2)")),
     "low-precision: half precision": (
         "low-precision",
         variant(FACTOR, f"__import__('torch').tensor({FACTOR}, dtype=__import__('torch').bfloat16)"),
     ),
-    "rounding: whole numbers": ("rounding", variant(FACTOR, "len(counts) * count // total")),
+    "low-precision: whole numbers": ("low-precision", variant(FACTOR, "len(counts) * count // total")),
     "loss-scale: not divided": ("loss-scale", variant(FACTOR, "float(count)")),
     "loss-scale: divided by n as well": ("loss-scale", variant(FACTOR, "len(counts) * count / total / n")),
     "loss-scale: by the tokens of the rank that holds most": (
@@ -258,7 +258,7 @@ WRONG = {
     ),
     "sync-cadence: the last pair that holds a token, and those after it": (
         "sync-cadence",
-        lambda *case: [[(f, not sum(x for x, _ in w[i:][1:])) for i, (f, _) in enumerate(w)] for w in plan_epoch(*case)],
+        lambda *case: [[(f, not sum(x for x, _ in w[i:]) - f) for i, (f, _) in enumerate(w)] for w in plan_epoch(*case)]
     ),
     "sync-cadence: the last window only": (
         "sync-cadence",
