@@ -34,6 +34,7 @@ from course_utils.practice.judging import (
 )
 
 CLIP_RTOL = 1e-4  # PyTorch adds a millionth to the norm that it divides by; clipping by hand need not
+ROUNDED = 0.012  # a factor that is so near to what it should be has lost digits: two are left of 1/3
 OLD = 7.0  # every entry of the gradient that an earlier backward pass has left, in a case that starts dirty
 
 Loop = Callable[[nn.Module, Sequence, Callable, Optimizer, int], object]
@@ -61,6 +62,7 @@ class Observed:
     in_first_epoch: int  # how many of these steps belong to the first epoch
     backwards: int  # how often a gradient arrived
     steps: int  # also those that are not in `rows` because they found no gradient
+    moved: bool = True  # whether any backward pass left more than zeros in `.grad`
     changed: str = ""  # how the loop changed the micro-batches that it was given
 
 
@@ -74,6 +76,7 @@ class Recorder:
     def __init__(self, weight: nn.Parameter, optimizer: Optimizer, dirty: bool = False):
         self.epochs: list[list[Tensor | None]] = []  # None: the step found no gradient
         self.backwards = 0
+        self.moved = False
         self._weight = weight
         if dirty:
             weight.grad = torch.full_like(weight, OLD)
@@ -87,14 +90,15 @@ class Recorder:
         """All that was seen; a step without a gradient is a row of zeros, or with `skip_idle` no row."""
         kept = [[row for row in epoch if row is not None or not skip_idle] for epoch in self.epochs]
         rows = [torch.zeros_like(self._weight) if row is None else row for row in chain(*kept)]
-        return Observed(rows, len(kept[0]), self.backwards, sum(map(len, self.epochs)))
+        return Observed(rows, len(kept[0]), self.backwards, sum(map(len, self.epochs)), self.moved)
 
     def _read(self, *_) -> None:
         grad = self._weight.grad
         self.epochs[-1].append(None if grad is None else grad.detach().clone())
 
-    def _count(self, _: Tensor) -> None:
+    def _count(self, weight: Tensor) -> None:
         self.backwards += 1
+        self.moved = self.moved or bool(weight.grad.any())
 
 
 class Expected:
@@ -176,6 +180,8 @@ class Expected:
         yield any(row.isnan().any() for row in observed.rows), "nan", "a gradient is NaN. A mean over nothing is 0/0"
         yield not steps, "leftover-gradients", "no optimizer.step() has run"
         yield not backwards and not any(used), "empty-step", "every step found no gradient: no backward pass has run"
+        silent = "every gradient is zero: the loss is multiplied by 0, or divided by // instead of /"
+        yield not any(used) and not observed.moved, "loss-scale", silent
         yield not any(used), "discarded-gradients", f"every step {zeroed}"
         yield [] in used and 0 in self.sizes, "empty-step", empty
         yield [] in used, "empty-step", "a step found no gradient"
@@ -191,8 +197,8 @@ class Expected:
         early = used[0] != wanted[0] and used[0] == list(chain(*wanted))[: len(used[0])]
         absent = sorted(set(held) - set(chain(*first)))
         hint = f"micro-batches {_numbers(absent)} of an epoch never get a backward pass"
-        skipped = absent and len(first) == many and observed.backwards <= sum(map(len, used))
-        yield skipped and set(chain(*first)) <= set(held), "missing-backward", hint
+        fewer = len(first) == many and all(set(u) < set(w) or u == w for u, w in zip(used, wanted, strict=False))
+        yield absent and fewer and observed.backwards <= sum(map(len, used)), "missing-backward", hint
         hint = f"the first step comes after {len(used[0])} micro-batches instead of {len(wanted[0])}"
         yield early, "irregular-window", hint
         only_first, last = len(first) == 1 and len(wanted[many - 1]) == self.n, wanted[many - 1]
@@ -231,6 +237,10 @@ class Expected:
 
     def _wrong_weights(self, k: int, factors: Tensor, owner: Tensor) -> tuple[str, str]:
         """The bug of an update with the correct items, each of which counts `factors` times what it should."""
+        if ((factors - 1).abs() < ROUNDED).all():
+            hint = "is rounded, or was computed in a type of few digits"
+            factor = _times(float(factors[(factors - 1).abs().argmax()]))
+            return "low-precision", f"{self._update(k)} is {factor} times what it should be: a factor {hint}"
         window = self.windows[k % len(self.windows)]
         sizes, first = [self.sizes[place] for place in window], float(factors[0])
         if close(factors, torch.full_like(factors, first)):
