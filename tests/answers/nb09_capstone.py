@@ -357,7 +357,7 @@ for bug, *edits in (
     ("scaler-timing", (UNSCALE, ""), (LAST_IN_LOOP, "                    scaler.unscale_(optimizer)\n" + LAST_IN_LOOP)),
     ("scaler-timing", ("            scaler.update()\n", "            scaler.update()\n            scaler.update()\n")),
     ("scaler-timing", (STEP, "            optimizer.step()\n")),
-    ("scaler-timing", (STEP, LAST_IN_LOOP[8:].replace("window_loss += loss.item()", "scaler.step(optimizer)"))),
+    ("scaler-timing", (STEP, ""), (LAST_IN_LOOP, LAST_IN_LOOP + "        " + STEP)),
     ("scaler-timing", ("            scaler.update()\n", ""), ("    return", "    scaler.update()\n    return")),
     (
         "scheduler-cadence",
@@ -375,7 +375,7 @@ for bug, *edits in (
     wrong("production", bug)(edited(*edits))
 
 
-@wrong("production", "forbidden-helper")
+@right("production")
 def with_backward_window(model, batches, loss_fn, optimizer, n, weight, scaler, max_norm, schedule):
     losses = []
     optimizer.zero_grad()
@@ -411,7 +411,7 @@ def joins_the_losses(model, batches, loss_fn, optimizer, n, weight, scaler, max_
     return losses
 
 
-@wrong("production", "loss-scale")
+@wrong("production", "token-weights")
 def as_in_the_tutorials(model, batches, loss_fn, optimizer, n, weight, scaler, max_norm, schedule):
     losses, running = [], 0.0
     for i, batch in enumerate(batches, start=1):

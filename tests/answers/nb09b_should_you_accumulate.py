@@ -1,7 +1,7 @@
 """Answers to "survive": a window that survives running out of memory."""
 
-import gc
 import inspect
+from contextlib import suppress
 from itertools import count, takewhile
 
 import torch
@@ -124,7 +124,6 @@ def by_the_words_of_the_error(model, items, loss_fn, optimizer, size):
             optimizer.step()
             optimizer.zero_grad(set_to_none=False)
             return size
-        gc.collect()
         torch.cuda.empty_cache()
         size = size // 2
 
@@ -304,12 +303,13 @@ for old, new, bug in (
     ),
     (
         LOOP + BACKWARD,
-        "            torch.cat([loss_fn(model, p) * torch.ones(len(p)) for p in items.split(size)]).mean().backward()\n",
+        "            torch.stack([loss_fn(model, p) * len(p) for p in items.split(size)]).sum().div(16).backward()\n",
         "held-graphs",
     ),
     (
         LOOP + BACKWARD,
-        "            losses = [loss_fn(model, p) * len(p) / len(items) for p in items.split(size)]\n            for loss in losses:\n                loss.backward()\n",
+        "            for loss in [loss_fn(model, p) * len(p) / len(items) for p in items.split(size)]:\n"
+        "                loss.backward()\n",
         "held-graphs",
     ),
     # What is caught, and what comes out.
@@ -332,7 +332,7 @@ for old, new, bug in (
     (GUARD, "            if size == 2:\n                raise\n", "not-caught"),
     # Sizes.
     (HALVE, "        size -= 1\n", "wrong-size"),
-    (HALVE, "        size //= 4\n", "wrong-size"),
+    (HALVE, "        size //= 4\n", "raises"),
     (HALVE, "        size = (size + 1) // 2\n", "wrong-size"),
     (HALVE, "        size /= 2\n", "raises"),
     ("    return size", "    return len(part)", "wrong-size"),
@@ -346,8 +346,8 @@ for old, new, bug in (
     ("(len(part) / len(items))", "(1 / len(items.split(size)))", "token-weights"),
     ("(len(part) / len(items))", "(size / len(items))", "token-weights"),
     ("len(part) / len(items)", "len(part)", "loss-scale"),
-    ("len(part) / len(items)", "len(part) / size", "token-weights"),
-    ("len(part) / len(items)", "1 / len(items)", "token-weights"),
+    ("len(part) / len(items)", "len(part) / size", "loss-scale"),
+    ("len(part) / len(items)", "1 / len(items)", "loss-scale"),
     ("len(part) / len(items)", "round(len(part) / len(items), 3)", "low-precision"),
     # Steps and zeroing.
     (BACKWARD, BACKWARD + "                optimizer.step()\n", "irregular-window"),
@@ -372,10 +372,8 @@ for old, new, bug in (
 def leaves_out_what_does_not_fit(model, items, loss_fn, optimizer, size):
     optimizer.zero_grad()
     for part in items.split(size):
-        try:
+        with suppress(OOM):
             (loss_fn(model, part) * (len(part) / len(items))).backward()
-        except OOM:
-            pass
     optimizer.step()
     optimizer.zero_grad()
     return size
@@ -448,6 +446,24 @@ def halves_the_window_with_its_update(model, items, loss_fn, optimizer, size):
     optimizer.step()
     optimizer.zero_grad()
     return size
+
+
+@wrong("survive", "wrong-error")
+def raises_an_error_of_its_own(model, items, loss_fn, optimizer, size):
+    while size > 0:
+        try:
+            return halves_until_it_fits(model, items, loss_fn, optimizer, size)
+        except OOM:
+            size = 0
+    raise ValueError("not even one item fits")
+
+
+@wrong("survive", "wrong-error")
+def raises_a_runtime_error(model, items, loss_fn, optimizer, size):
+    try:
+        return halves_until_it_fits(model, items, loss_fn, optimizer, size)
+    except OOM:
+        raise RuntimeError("out of memory, even with one item") from None
 
 
 @wrong("survive", "not-caught")
