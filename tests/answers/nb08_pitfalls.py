@@ -522,6 +522,7 @@ WRONG = {
         keeps_all_losses_of_the_epoch,
         sends_each_backward_after_all_forwards,
     ],
+    "not-reset": [stepping_if(lambda i, held, n, batches: held == n, reset=False)],
     "changed-input": [takes_the_batches_out, clears_the_batches],
     "low-precision": [
         divided_by(lambda batches, n, held: 1 / round(1 / len(held), 2)),
@@ -560,7 +561,6 @@ WRONG = {
     "leftover-gradients": [
         drops_the_tail,
         stepping_if(lambda i, held, n, batches: held == n),
-        stepping_if(lambda i, held, n, batches: held == n, reset=False),
         updates_by_hand,
     ],
     "discarded-gradients": [zeroes_inside, zeroes_before_the_step],
@@ -584,8 +584,8 @@ for bug, answers in WRONG.items():
         wrong("two_bugs", bug)(answer)
 
 for answer, bug, says in (
-    (only_the_clip_is_fixed, "loss-scale", "10 micro-batches, N = 4"),
-    (only_the_clip_is_fixed, "loss-scale", "of a short window, is 0.5 times what it should be"),
+    (only_the_clip_is_fixed, "loss-scale", "11 micro-batches, N = 4"),
+    (only_the_clip_is_fixed, "loss-scale", "of a short window, is 0.75 times what it should be"),
     (
         sends_the_running_total_backward,
         "loss-scale",

@@ -320,12 +320,6 @@ for old, new, bug in (
     (GUARD, "            if size == 1:\n                break\n", "swallowed-error"),
     (GUARD, "            if size == 1:\n                return 0\n", "swallowed-error"),
     (GUARD, "            if size == 1:\n                return None\n", "swallowed-error"),
-    (GUARD, "            if size == 1:\n                raise ValueError('not even one item fits')\n", "wrong-error"),
-    (
-        GUARD,
-        "            if size == 1:\n                raise RuntimeError('out of memory') from None\n",
-        "wrong-error",
-    ),
     (GUARD, "            pass\n", "endless"),
     (GUARD + HALVE, "            pass\n", "endless"),
     (GUARD + HALVE, "            continue\n", "endless"),

@@ -76,7 +76,7 @@ class Card:
 
 HINTS = {
     "stale-gradients": "What is in .grad when you begin the window again, and what when you return?",
-    "discarded-gradients": "With which sample does the next attempt begin? And is zeroing inside the loop over the parts?",
+    "discarded-gradients": "With which sample does the next attempt begin? And does zeroing run between parts?",
     "token-weights": "The last part may be shorter. By what share of the window does each part count?",
     "loss-scale": "Add the factors of all parts of one window. What is their sum, whatever the size is by now?",
     "leftover-gradients": "Does your function reach optimizer.step() on every path on which some size fits?",
