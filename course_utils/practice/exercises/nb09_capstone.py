@@ -1,6 +1,8 @@
 """The exercise of notebook 09: one epoch with everything that a window can need."""
 
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
@@ -13,15 +15,17 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler
 
-from course_utils.loops import windows
+from course_utils.loops import train_epoch, windows
 from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, close, rounded, scaler_refusals
+from course_utils.practice.judging import Mistake, close, read_all, rounded, scaler_refusals
 from course_utils.practice.updates import (
     OLD,
     Expected,
+    judge_limit,
     judge_model,
     large_batches,
+    only_clipping_is_new,
     random_batches,
     recorded_tally,
     sgd,
@@ -34,11 +38,11 @@ INITIAL_SCALE = 256.0  # at the start of an epoch; it doubles after two updates 
 
 
 class Batch(NamedTuple):
-    """`rows`, of which the first `tokens` count; `factor` multiplies the loss, and its gradient."""
+    """`rows`, of which the first `tokens` count; if it `overflows`, the loss is finite and its gradient is not."""
 
     rows: Tensor
     tokens: int
-    factor: float
+    overflows: bool
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,11 @@ class Epoch:
         return ", ".join(parts if self.scaled else [*parts, "scaler switched off"])
 
     def batches(self, rows: list[Tensor]) -> list[Batch]:
-        factors = [inf if place == self.overflow else 1.0 for place in range(len(rows))]
-        return [Batch(*each) for each in zip(rows, self.tokens, factors, strict=True)]
+        return [Batch(*each, place == self.overflow) for place, each in enumerate(zip(rows, self.tokens, strict=True))]
 
 
 EPOCHS = (
-    Epoch((3, 3, 3, 3), 2),
+    Epoch((3, 3, 3, 3, 3, 3), 2),
     Epoch((3, 3, 3, 3), 1),
     Epoch((3, 1, 4, 2, 2, 4), 3),
     Epoch((3, 1, 4, 2, 2), 2),
@@ -78,25 +81,57 @@ EPOCHS = (
     Epoch((3, 0, 4, 2, 0, 1), 3),
     Epoch((3, 1, 0, 0, 2), 2, TIGHT),
 )
-ON_A_MODEL = (Epoch((3, 1, 4, 2, 2, 1), 2, TIGHT), Epoch((3, 0, 4, 2, 0, 0, 1), 2, TIGHT, overflow=2, dirty=True))
+ON_A_MODEL = (
+    Epoch((4, 4, 3, 4, 4, 2), 4),
+    Epoch((3, 1, 4, 2, 2, 1), 2, TIGHT),
+    Epoch((3, 0, 4, 2, 0, 0, 1), 2, TIGHT, overflow=2, dirty=True),
+)
+
+HINTS = {
+    "forbidden-helper": "The exercise is the loop inside train_epoch. `windows` may help you; the rest is yours.",
+    "loss-scale": "What is the weight of a micro-batch in its window? Add the weights over all micro-batches of the "
+    "window that you use, before the first backward pass.",
+    "token-weights": "What is the weight of a micro-batch in its window? Its share of the window's tokens.",
+    "clip-timing": "Once per window, to max_norm, between unscale_ and step.",
+    "scheduler-cadence": "Once per window, after the step. And if the step did not run? Compare the scale before and "
+    "after update().",
+    "empty-step": "If nothing is left of a window, go on to the next one: a scaler that has seen no gradient does "
+    "not step.",
+    "empty-micro-batch": "Leave micro-batches of weight 0 out before anything else.",
+    "leftover-gradients": "Every micro-batch belongs to exactly one update. Where do you step?",
+    "discarded-gradients": "Every micro-batch belongs to exactly one update. Where do you zero?",
+    "scaler-timing": "Each window needs one unscale_, one step and one update, all of them the scaler's.",
+    "needs-length": "Do not ask the loader for its length or for an index; `windows` does not.",
+    "stale-gradients": "When do you zero for the first time, and do you zero after a step that the scaler leaves out?",
+    "filtered-windows": "A window is n micro-batches of the loader. When do you leave out the empty ones?",
+    "logged-loss": "The weights are right. The log needs one number per window: the sum of its weighted losses, each "
+    "from its own forward pass, without the factor of the scaler.",
+    "held-graphs": "When does each micro-batch get its backward()? And does the log keep tensors with their graphs?",
+    "low-precision": "A micro-batch's share of the tokens needs all its digits. Which line rounds it?",
+}
 
 
-@exercise("production")
+@exercise("production", HINTS)
 def _production(answer: Callable) -> str:
+    judge_limit(lambda *limit: _run(answer, EPOCHS[0], *limit)[0], f"{EPOCHS[0]}")
     for epoch in EPOCHS:
         _judge_epoch(answer, epoch)
     for epoch in ON_A_MODEL:
         _judge_model(answer, epoch)
     return (
         "full and short windows, unequal tokens, a generator as loader, gradients from before, clipping that acts, an "
-        "overflow, micro-batches and a window without a token: weights, scheduler steps, scale and log are correct."
+        "overflow, micro-batches and a window without a token: updates, scheduler, scale, log and memory are right."
     )
 
 
-def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
-    """Judges one epoch on a tally, whose loss for each token is another number."""
+def _run(answer: Callable, epoch: Epoch, factor: float = 1.0, max_norm: float | None = None) -> tuple:
+    """Runs one epoch on a tally, whose loss for each token is another number, multiplied by `factor`.
+
+    Returns what was observed, the losses that the answer returned, how often the scheduler had stepped before each
+    update and at the end, the scale at the end, and what each token's loss was.
+    """
     tally, optimizer, recorder = recorded_tally(sum(epoch.tokens), 0.2, epoch.dirty)
-    values = torch.arange(1.0, sum(epoch.tokens) + 1, dtype=torch.float64).sqrt()
+    values = 2 + torch.arange(sum(epoch.tokens), dtype=torch.float64).cos()
     scheduler = make_scheduler(optimizer)
     scaler = GradScaler("cpu", init_scale=INITIAL_SCALE, growth_interval=2, enabled=epoch.scaled)
     before: list[int] = []
@@ -104,15 +139,23 @@ def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
     optimizer.register_step_post_hook(lambda *_: before.append(scheduler.last_epoch))
 
     def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
-        return (model(batch.rows) + values[batch.rows]).mean() * batch.factor
+        _refuse_the_helper()
+        return overflowing((model(batch.rows) + values[batch.rows]).mean() * factor, batch)
 
     batches = epoch.batches(list(torch.arange(sum(epoch.tokens)).split(list(epoch.tokens))))
-    losses = _call(answer, epoch, tally, batches, loss_fn, optimizer, scaler, scheduler)
+    losses = _call(answer, epoch, tally, batches, loss_fn, optimizer, scaler, scheduler, max_norm)
+    return recorder.observed(), losses, [*before, scheduler.last_epoch], scaler.get_scale(), values
 
-    expected, observed = Expected(epoch.tokens, epoch.n, epochs=1, unit="tokens"), recorder.observed()
+
+def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
+    observed, losses, scheduler_steps, scale, values = _run(answer, epoch)
+    expected = Expected(epoch.tokens, epoch.n, epochs=1, unit="tokens")
     log = [float(row @ values) for row in expected.rows]
     made = [epoch.overflow not in window for window in expected.windows]
     expected.rows = list(compress(expected.rows, made))
+    if not all(row.isfinite().all() for row in observed.rows) and not all(made):
+        hint = "a step ran with the gradient that overflows. Which step looks at what unscale_ has found?"
+        raise Mistake("scaler-timing", f"{epoch}: {hint}")
     if epoch.max_norm == LOOSE and all(made):
         expected.compare(observed, str(epoch), OLD / INITIAL_SCALE if epoch.dirty else None)
     if observed.steps < len(expected.rows) and not all(made):
@@ -120,9 +163,23 @@ def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
         hint = "what the window that overflows leaves in .grad is still there. Zero after it, too"
         raise Mistake("stale-gradients", f"{epoch}: {found}: {hint}.")
     expected.compare_clipped(observed, str(epoch), epoch.max_norm)
-    _judge_scheduler([*before, scheduler.last_epoch], scaler.get_scale(), made, epoch)
-    _judge_scale(scaler.get_scale(), made, epoch)
+    _judge_scheduler(scheduler_steps, scale, made, epoch)
+    _judge_scale(scale, made, epoch)
     _judge_log(losses, log, made, epoch)
+
+
+def _refuse_the_helper() -> None:
+    frame = sys._getframe()
+    while frame := frame.f_back:
+        if frame.f_code is train_epoch.__code__:
+            raise Mistake("forbidden-helper", "your function calls train_epoch: write the loop without it.")
+
+
+def overflowing(loss: Tensor, batch: Batch) -> Tensor:
+    """The same loss, with an infinite gradient if the micro-batch overflows."""
+    if batch.overflows and loss.requires_grad:
+        loss.register_hook(lambda grad: grad * inf)
+    return loss
 
 
 def _call(
@@ -134,19 +191,26 @@ def _call(
     optimizer: Optimizer,
     scaler: GradScaler,
     scheduler: LRScheduler,
+    max_norm: float | None = None,
 ) -> object:
     """Calls the answer with a generator of the micro-batches, and names what the scaler or the generator refuses."""
-    hint = "the scaler refuses to step for a window without a token"
+    if 0 in epoch.tokens:
+        refused = "empty-step", "the scaler refuses to step for a window without a token", "inf checks"
+    else:
+        hint = "the scaler refuses to step without a gradient. Something zeroes between backward() and step()"
+        refused = "discarded-gradients", hint, "inf checks were recorded for"
     try:
-        with scaler_refusals(str(epoch), ("empty-step", hint, "inf checks") if 0 in epoch.tokens else None):
-            return answer(
+        with scaler_refusals(str(epoch), refused):
+            losses = answer(
                 model, (batch for batch in batches), loss_fn, optimizer, epoch.n, lambda batch: batch.tokens, scaler,
-                epoch.max_norm, scheduler,
+                max_norm or epoch.max_norm, scheduler,
             )  # fmt: skip
+            return read_all(losses, at_most=100)
     except TypeError as error:
-        if "has no len()" not in str(error):
+        if "has no len()" not in str(error) and "'generator' object is not sub" not in str(error):
             raise
-        raise Mistake("needs-length", f"{epoch}: the loader is a generator and has no length.") from None
+        hint = "the loader is a generator, which has no length and takes no index"
+        raise Mistake("needs-length", f"{epoch}: {hint}.") from None
 
 
 def _judge_scheduler(found: list[int], scale: float, made: list[bool], epoch: Epoch) -> None:
@@ -186,11 +250,17 @@ def _judge_log(losses: object, want: list[float], made: list[bool], epoch: Epoch
     if 0 in epoch.tokens and any(map(isnan, logged)):
         hint = "a micro-batch without a token has a mean loss of NaN: leave it out"
         raise Mistake("empty-micro-batch", f"{epoch}: the log holds NaN; {hint}.")
-    # An infinite loss, or a NaN, may be logged in any way.
-    found, correct = (list(compress(losses, made)) for losses in (logged, want))
-    if len(logged) != len(want) or not close(found, correct):
-        message = f"all updates are correct, but the log is {rounded(logged)} instead of {rounded(want)}"
-        raise Mistake("logged-loss", f"{epoch}: {message}: one mean over each window's tokens, without the scale.")
+    if not close(logged, want):
+        found = f"the log is {rounded(logged)} instead of {rounded(want)}"
+        hint = "it needs one mean over each window's tokens, at the weights before its update, without the scale"
+        if rounded(logged) == rounded(want):
+            found, hint = "the log is right to a few digits only", "do not round it"
+        elif len(logged) == len(want) and close(*(list(compress(log, made)) for log in (logged, want))):
+            hint = "where the scaler leaves the step out, the loss is finite all the same: only its gradient is not"
+        raise Mistake("logged-loss", f"{epoch}: all updates are right, but {found}: {hint}.")
+    if any(isinstance(loss, Tensor) and loss.grad_fn is not None for loss in losses):
+        hint = "the log is right, but its tensors still hold their graphs. Log numbers, or detach"
+        raise Mistake("held-graphs", f"{epoch}: {hint}.")
 
 
 def _judge_model(answer: Callable, epoch: Epoch) -> None:
@@ -198,7 +268,7 @@ def _judge_model(answer: Callable, epoch: Epoch) -> None:
     batches = epoch.batches(random_batches((4,) * len(epoch.tokens)))
 
     def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
-        return squared_error(model, batch.rows[: batch.tokens]) * batch.factor
+        return overflowing(squared_error(model, batch.rows[: batch.tokens]), batch)
 
     def train(model: nn.Module, optimizer: Optimizer) -> None:
         for p in model.parameters():
@@ -206,7 +276,16 @@ def _judge_model(answer: Callable, epoch: Epoch) -> None:
         scaler = GradScaler("cpu", init_scale=INITIAL_SCALE, enabled=epoch.scaled)
         _call(answer, epoch, model, batches, loss_fn, optimizer, scaler, make_scheduler(optimizer))
 
-    rows = [batch.rows[: batch.tokens] * batch.factor for batch in batches]  # infinite in one that overflows
+    rows = [batch.rows[: batch.tokens] * (inf if batch.overflows else 1.0) for batch in batches]
     groups = [group for group in windows(rows, epoch.n) if any(map(len, group))]
     correct = large_batches(groups, epoch.max_norm, 1e9, make_scheduler)
-    judge_model(train, correct, mlp(3, 4, 2).double(), sgd, f"on a real model, {epoch}")
+    largest = max(batches, key=lambda batch: batch.tokens)
+    with only_clipping_is_new() if epoch.max_norm == TIGHT else nullcontext():
+        judge_model(
+            train,
+            correct,
+            mlp(3, 4, 2).double(),
+            sgd,
+            f"on a real model, {epoch}",
+            lambda model: loss_fn(model, largest),
+        )
