@@ -26,15 +26,18 @@ from course_utils.practice.hints import HINTS
 from course_utils.practice.judging import (
     F32_ATOL,
     F32_RTOL,
+    Known,
     Mistake,
     changed,
     close,
+    compare,
     compare_memory,
     compare_weights,
     rounded,
 )
 
 CLIP_RTOL = 1e-4  # PyTorch adds a millionth to the norm that it divides by; clipping by hand need not
+LOG_RTOL, LOG_ATOL = 4e-3, 6e-4  # a logged loss that is this near has been rounded: bfloat16, or three decimals
 ROUNDED = 0.012  # a factor that is so near to what it should be has lost digits: two are left of 1/3
 OLD = 7.0  # every entry of the gradient that an earlier backward pass has left, in a case that starts dirty
 
@@ -50,6 +53,8 @@ HINTS.update(
         "wrong-micro-batches": "Print the indices of the micro-batches in every window before you train on them.",
         "filtered-windows": "Is a window N micro-batches of the epoch, or N of those that you did not leave out?",
         "changed-input": "The caller owns the micro-batches and uses them again. Which line of yours writes to them?",
+        "wrong-weights": "Which weights does the model have at the moment when you compute the loss that you log?",
+        "wrong-length": "A window is one update and gets one number. Where in the loops do you append it?",
         "low-precision": "Print the dtype of the model, of the loss and of .grad. Which line changes it, or rounds?",
     }
 )
@@ -369,6 +374,44 @@ def judge_model(
         compare_memory(saved, alone, case, factor)
 
 
+def compare_losses(result: Sequence, right: list[float], case: str, known: Known, bug: str, hint: str) -> None:
+    """Compares the losses that a loop logged, `result`, with the right ones, and sees that they hold no graphs.
+
+    `bug` and `hint` are for losses that are neither right nor `known`.
+    """
+    got = [float(loss) for loss in result]
+    if close(got, right, LOG_RTOL, LOG_ATOL):
+        bug, hint = (
+            "low-precision",
+            "the losses are right to a few digits only. Return them as they are, without rounding",
+        )
+    compare(got, right, case, [*known, (bug, hint, got)])
+    if any(isinstance(loss, Tensor) and loss.grad_fn is not None for loss in result):
+        hint = "the losses are right, but they are tensors that still hold their graphs: log numbers, or detach"
+        raise Mistake("held-graphs", f"{case}: {hint}.")
+
+
+def losses_of_large_batches(
+    model: nn.Module, optimizer: Optimizer, groups: Sequence, loss_fn: Callable
+) -> tuple[list[float], Known]:
+    """Trains on one large batch after the other: the loss of each before its update, and what else may be logged."""
+
+    def at_these_weights() -> list[float]:
+        return [float(loss_fn(model, group)) for group in groups]
+
+    start, before, after = at_these_weights(), [], []
+    for group in groups:
+        optimizer.zero_grad()
+        loss = loss_fn(model, group)
+        loss.backward()
+        optimizer.step()
+        before.append(loss.item())
+        after.append(float(loss_fn(model, group)))
+    meant = "the loss of a window is meant at the weights of its own forward passes, before its update"
+    found = (("after each update", after), ("at the end of the epoch", at_these_weights()), ("at its start", start))
+    return before, [("wrong-weights", f"these are the losses {when}; {meant}", losses) for when, losses in found]
+
+
 def alone(train: Train) -> Callable[[nn.Module], None]:
     """For `judge_model(one=...)`: what the answer itself holds when `train` gives it a single micro-batch.
 
@@ -446,12 +489,20 @@ def judge_loop_on_model(
 
 def judge_loop(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:
     """Judges a loop that makes one update per window, on a tally (if `dirty`, also from a dirty start) and a model."""
+    judge_loop_on_tallies(loop, n_values, dirty)
+    judge_loop_on_models(loop, n_values)
+
+
+def judge_loop_on_tallies(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:
     # Equal sizes and the first N come first: a lost tail, or one that is divided by N, then shows as itself.
     equal = [(sizes, n) for n in n_values for sizes in ((2, 2, 2, 2, 2, 2), (2, 2, 2, 2))]
     for sizes, n in equal + [((4, 2, 1, 3, 2), n) for n in n_values]:
         judge_updates(loop, sizes, n)
     if dirty:
         judge_updates(loop, (2, 2, 2, 2), n_values[0], dirty=True)
+
+
+def judge_loop_on_models(loop: Loop, n_values: Sequence[int]) -> None:
     for make_optimizer in (sgd, adam):
         for n in n_values:
             judge_loop_on_model(loop, make_optimizer, n)

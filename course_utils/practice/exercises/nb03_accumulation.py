@@ -9,11 +9,11 @@ from course_utils.practice.updates import judge_loop_on_model, judge_updates, sg
 @exercise(
     "accumulate_equal",
     hints={
-        "loss-scale": "The factor in the message is N, or one over N. Count how often you divide, and what: Steps 2 and 6.",
+        "loss-scale": "Is the factor N, or one over N? Count how often you divide, and what: Steps 2 and 6.",
         "low-precision": "1/N needs all its digits. Which line rounds it, or computes it in a short type?",
-        "discarded-gradients": "Zeroing belongs to the update, not to the micro-batch. Does every micro-batch reach step()?",
+        "discarded-gradients": "Zeroing belongs to the update. How often does your loop zero within one window?",
         "irregular-window": "Print the numbers of the micro-batches after which you step. With N = 4: 4, 8, 12.",
-        "stale-gradients": "Either nothing is cleared after a step, or what the model arrived with is in the first window.",
+        "stale-gradients": "Is anything cleared after a step, and before the first window?",
     },
 )
 def _accumulate_equal(answer: Callable) -> str:

@@ -9,10 +9,10 @@ from course_utils.practice.updates import judge_loop
 @exercise(
     "accumulate",
     hints={
-        "leftover-gradients": "The last window may be short. Which test in your loop does it fail, so that it gets no step?",
+        "leftover-gradients": "The last window may be short. Which test in your loop does it fail?",
         "loss-scale": "If full windows are right and the last is not, you divide by n where the window holds fewer.",
         "token-weights": "Your micro-batches count in another proportion than their sizes: see Step 7.",
-        "irregular-window": "Print the index at which you step. Do you count from 0 or from 1, and does the tail step once?",
+        "irregular-window": "Print the index at which you step. Do you count from 0 or from 1?",
     },
 )
 def _accumulate(answer: Callable) -> str:
