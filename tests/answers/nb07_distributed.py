@@ -250,6 +250,14 @@ WRONG = {
         "irregular-window",
         lambda *case: [[p for i, p in enumerate(w) if p[0] or i + 1 == len(w)] for w in plan_epoch(*case)],
     ),
+    "irregular-window: windows of n + 1": ("irregular-window", lambda counts, r, n: plan_epoch(counts, r, n + 1)),
+    "irregular-window: one window for the epoch": (
+        "irregular-window", lambda *case: [[pair for window in plan_epoch(*case) for pair in window]],
+    ),
+    "token-weights: the plan of rank 0 on every rank": (
+        "token-weights", lambda counts, rank, n: plan_epoch(counts, 0, n),
+    ),
+    "not-attempted: windows without pairs": ("not-attempted", lambda *case: [[] for _ in plan_epoch(*case)]),
     "irregular-window: one window more at the end": ("irregular-window", lambda *case: [*plan_epoch(*case), []]),
     "token-weights: a stand-in that counts": ("token-weights", variant(" or [0]", " or [total]")),
     "sync-cadence: a stand-in that does not synchronise": (
@@ -293,7 +301,8 @@ for bug, answer in (
     ("wrong-type", lambda *_: [[(1.0, torch.ones(2))]]),
     ("not-attempted", lambda *_: [[(None, None)]]),
     ("not-attempted", lambda *a: a[0].clear()),
-    ("irregular-window", lambda *_: iter(lambda: [], 1)),
+    ("not-attempted", lambda *_: iter(lambda: [], 1)),
+    ("irregular-window", lambda *_: iter(lambda: [(1.0, True)], 1)),
     ("irregular-window", lambda *_: [[(math.inf, True)], [(-1.0, True)]]),
 ):
     wrong("plan_epoch", bug)(answer)

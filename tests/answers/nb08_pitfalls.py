@@ -371,6 +371,32 @@ def keeps_all_losses_of_the_epoch(model, batches, loss_fn, optimizer, n, max_nor
 
 
 @window
+def goes_forward_before_the_backward_of_the_last(model, held, loss_fn, optimizer, max_norm):
+    ahead = loss_fn(model, held[0])
+    for following in [*held[1:], None]:
+        loss, ahead = ahead, None if following is None else loss_fn(model, following)
+        (loss / len(held)).backward()
+    clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+
+
+@window
+def sends_only_the_last_backward(model, held, loss_fn, optimizer, max_norm):
+    for batch in held:
+        loss = loss_fn(model, batch) / len(held)
+    loss.backward()
+    clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+
+
+@window
+def limits_the_loss(model, held, loss_fn, optimizer, max_norm):
+    for batch in held:
+        (loss_fn(model, batch) / len(held)).clamp(max=max_norm).backward()
+    optimizer.step()
+
+
+@window
 def sends_each_backward_after_all_forwards(model, held, loss_fn, optimizer, max_norm):
     for loss in [loss_fn(model, batch) for batch in held]:
         (loss / len(held)).backward()
@@ -521,8 +547,10 @@ WRONG = {
         retains_each_graph,
         keeps_all_losses_of_the_epoch,
         sends_each_backward_after_all_forwards,
+        goes_forward_before_the_backward_of_the_last,
     ],
     "not-reset": [stepping_if(lambda i, held, n, batches: held == n, reset=False)],
+    "missing-backward": [sends_only_the_last_backward],
     "changed-input": [takes_the_batches_out, clears_the_batches],
     "low-precision": [
         divided_by(lambda batches, n, held: 1 / round(1 / len(held), 2)),
@@ -551,6 +579,7 @@ WRONG = {
         clips_before_the_last_backward,
         clips_before_dividing,
         clipped_by(to_the_limit_always),
+        limits_the_loss,
         clipped_by(to_a_constant),
         clipped_by(to_a_small_constant),
         clipped_by(to_the_squared_limit),

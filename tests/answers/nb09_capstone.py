@@ -321,6 +321,10 @@ for bug, *edits in (
     ("logged-loss", ("return losses", "return losses[:-1]")),
     ("logged-loss", ("return losses", "return [sum(losses) / len(losses)]")),
     ("wrong-type", ("return losses", "return sum(losses) / len(losses)")),
+    ("wrong-type", (APPEND, "            losses.append(str(window_loss))\n")),
+    ("logged-loss", (APPEND, "            losses.append(window_loss * total)\n")),
+    ("logged-loss", (APPEND, "            losses.append(sum(losses) + window_loss)\n")),
+    ("held-graphs", (".item()", ""), (FIRST, FIRST + "    # the log keeps tensors, which their graphs hold\n")),
     # Weights.
     ("token-weights", (SHARE, "(1 / sum(1 for b in window if weight(b)))")),
     ("loss-scale", (SHARE, "(weight(batch) / total / len(window))")),
@@ -331,6 +335,9 @@ for bug, *edits in (
     # Windows.
     ("irregular-window", ("windows(batches, n)", "windows(batches, 1)")),
     ("irregular-window", ("windows(batches, n)", "windows(batches, n + 1)")),
+    ("leftover-gradients", ("        if total:", "        if all(map(weight, window)):")),
+    ("leftover-gradients", ("        if total:", "        if not total:\n            break\n        if total:")),
+    ("logged-loss", ("        if total:", "        if not total:\n            losses.append(0.0)\n        if total:")),
     ("filtered-windows", ("windows(batches, n)", "windows((b for b in batches if weight(b)), n)")),
     ("discarded-gradients", (BACKWARD, "                    optimizer.zero_grad()\n" + BACKWARD)),
     ("discarded-gradients", (UNSCALE, "            optimizer.zero_grad()\n" + UNSCALE)),
@@ -367,6 +374,11 @@ for bug, *edits in (
     ("scheduler-cadence", (STEP_SCHEDULE, ""), (UNSCALE, UNSCALE + "            schedule.step()\n")),
     ("scheduler-cadence", ("scaler.get_scale() >= scale:", "scaler.get_scale() > scale:")),
     ("scheduler-cadence", ("scaler.get_scale() >= scale:", "total:")),
+    ("scheduler-cadence", ("scaler.get_scale() >= scale:", "math.isfinite(window_loss):")),
+    (
+        "scheduler-cadence",
+        ("        if total:", "        if not total:\n            schedule.step()\n        if total:"),
+    ),
     # What the task says of the data.
     ("needs-length", (FIRST, FIRST + "    last = len(batches) - 1\n")),
     ("needs-length", (FIRST, FIRST + "    batches[0]\n")),

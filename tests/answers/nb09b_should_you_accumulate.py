@@ -442,6 +442,94 @@ def halves_the_window_with_its_update(model, items, loss_fn, optimizer, size):
     return size
 
 
+@wrong("survive", "kept-activations")
+def keeps_the_errors(model, items, loss_fn, optimizer, size):
+    errors = []
+    while True:
+        optimizer.zero_grad()
+        try:
+            for part in items.split(size):
+                (loss_fn(model, part) * (len(part) / len(items))).backward()
+            break
+        except OOM as error:
+            errors.append(error)
+            if size == 1:
+                raise
+        size //= 2
+    optimizer.step()
+    optimizer.zero_grad()
+    return size
+
+
+@wrong("survive", "not-caught")
+def probes_the_first_part_only(model, items, loss_fn, optimizer, size):
+    """And finds no limit that appears in the middle of a window."""
+    fits = False
+    while not fits:
+        with torch.no_grad():
+            try:
+                loss_fn(model, items[:size])
+                fits = True
+            except OOM:
+                if size == 1:
+                    raise
+        size = size if fits else size // 2
+    return as_if_all_fitted(model, items, loss_fn, optimizer, size)
+
+
+@wrong("survive", "endless")
+def never_gives_up(model, items, loss_fn, optimizer, size):
+    done = False
+    while not done:
+        optimizer.zero_grad()
+        try:
+            for part in items.split(size):
+                (loss_fn(model, part) * (len(part) / len(items))).backward()
+            done = True
+        except Exception:
+            size = max(1, size // 2)
+    optimizer.step()
+    optimizer.zero_grad()
+    return size
+
+
+@wrong("survive", "discarded-gradients")
+def zeroes_and_goes_on_where_it_failed(model, items, loss_fn, optimizer, size):
+    optimizer.zero_grad()
+    done = 0
+    while done < len(items):
+        part = items[done : done + size]
+        try:
+            (loss_fn(model, part) * (len(part) / len(items))).backward()
+            done += len(part)
+        except OOM:
+            if size == 1:
+                raise
+            size //= 2
+            optimizer.zero_grad()
+    optimizer.step()
+    optimizer.zero_grad()
+    return size
+
+
+@wrong("survive", "irregular-window")
+def steps_after_every_attempt(model, items, loss_fn, optimizer, size):
+    while True:
+        optimizer.zero_grad()
+        try:
+            for part in items.split(size):
+                (loss_fn(model, part) * (len(part) / len(items))).backward()
+            break
+        except OOM:
+            if size == 1:
+                raise
+        finally:
+            optimizer.step()
+        size //= 2
+    optimizer.zero_grad()
+    return size
+
+
 @wrong("survive", "wrong-error")
 def raises_an_error_of_its_own(model, items, loss_fn, optimizer, size):
     while size > 0:

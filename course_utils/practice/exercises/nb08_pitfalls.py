@@ -61,4 +61,4 @@ def _run(answer: Callable, sizes: tuple[int, ...], n: int, factor: float, max_no
 
 def _loop(answer: Callable, max_norm: float, factor: float, model, batches, loss_fn, optimizer, n) -> object:
     """The answer as a loop that takes no limit, with each loss multiplied by `factor`."""
-    return answer(model, batches, lambda *loss: loss_fn(*loss) * factor, optimizer, n, max_norm)
+    return answer(model, batches, lambda model, batch: loss_fn(model, batch) * factor, optimizer, n, max_norm)

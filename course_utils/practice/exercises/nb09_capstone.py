@@ -156,6 +156,9 @@ def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
     if not all(row.isfinite().all() for row in observed.rows) and not all(made):
         hint = "a step ran with the gradient that overflows. Which step looks at what unscale_ has found?"
         raise Mistake("scaler-timing", f"{epoch}: {hint}")
+    if not observed.backwards and epoch is not EPOCHS[0]:
+        hint = "no backward pass has run. A window that holds a token gets its update"
+        raise Mistake("leftover-gradients", f"{epoch}: {hint}.")
     if epoch.max_norm == LOOSE and all(made):
         expected.compare(observed, str(epoch), OLD / INITIAL_SCALE if epoch.dirty else None)
     if observed.steps < len(expected.rows) and not all(made):
@@ -244,6 +247,8 @@ def _judge_scale(scale: float, made: list[bool], epoch: Epoch) -> None:
 def _judge_log(losses: object, want: list[float], made: list[bool], epoch: Epoch) -> None:
     try:
         logged = [float(loss) for loss in losses]
+        if any(isinstance(loss, str) for loss in losses):
+            raise TypeError
     except (TypeError, ValueError, RuntimeError):
         hint = "all updates are correct; return the list of the windows' losses"
         raise Mistake("wrong-type", f"{epoch}: {hint}.") from None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
+from numbers import Integral
 from traceback import extract_tb
 
 import torch
@@ -134,7 +135,7 @@ def _judge_survival(answer: Callable, samples: int, size: int, card: Card, case:
         raise Mistake("stale-gradients", f"{case}: {hint}.")
     if how := changed(items, torch.arange(samples), "the tensor of items"):
         raise Mistake("changed-input", f"{case}: {how}.")
-    if not isinstance(worked, int) or isinstance(worked, bool):
+    if not isinstance(worked, Integral) or isinstance(worked, bool):
         hint = "return the size of micro-batch that worked, so that the next window begins with it"
         raise Mistake("wrong-type", f"{case}: {hint}.")
     while size > min(card.fits, card.later):
