@@ -32,24 +32,29 @@ Counts = Sequence[Sequence[int]]
 Window = list[tuple[float, bool]]  # for each micro-batch of one rank its factor, and whether the ranks synchronise
 
 
-HINTS = {
-    "sync-cadence": "Somebody waits. Does every rank, also one that has run out, plan equally many windows, with one "
-    "sync in each, at its end?",
-    "token-weights": "Some tokens count more than others. The total is that of one window, over all ranks: Step 6.",
-    "loss-scale": "All tokens count the same, but too little or too much. What does DDP divide by?",
-    "empty-step": "There is a window in which nobody has a valid token: look at the total before you plan.",
-    "nan": "There is a window in which nobody has a valid token: look at the total before you divide.",
-    "leftover-gradients": "How many windows has the longest rank, and is the last one short? A window that nobody runs "
-    "still has its place in the plan.",
-    "irregular-window": "A window has one pair for each of this rank's micro-batches. Count them where ranks run out.",
-    "filtered-windows": "A micro-batch without a valid token still is one of the n of its window. What is its factor?",
-    "low-precision": "A factor needs all its digits. Which line rounds it, or makes a whole number of it?",
-    "wrong-type": "A plan is a list of windows, a window a list of pairs, a pair a number and then True or False.",
-    "changed-input": "Every rank plans from the same counts, and needs them whole. Which line of yours writes to them?",
-}
-
-
-@exercise("plan_epoch", HINTS)
+@exercise(
+    "plan_epoch",
+    hints={
+        "sync-cadence": "Some rank waits for another. Does every rank, also one that has run out, plan equally many "
+        "windows, with one sync in each, at its end?",
+        "token-weights": "Some tokens count more than others. The total is that of one window, over all ranks.",
+        "loss-scale": "All tokens count the same, but too little or too much. What does DDP divide by?",
+        "empty-step": "There is a window in which no rank has a valid token. Look at the total before you plan it.",
+        "nan": "There is a window in which no rank has a valid token. Look at the total before you divide.",
+        "raises": "If it is a ZeroDivisionError: there is a window in which no rank has a valid token. Otherwise print "
+        "the values on the line that is named.",
+        "leftover-gradients": "How many windows has the longest rank, and is the last one short? A window that nobody "
+        "runs still has its place in the plan.",
+        "irregular-window": "How many micro-batches of this rank are in that window? Each has one pair, and a rank "
+        "that has run out has one pair too.",
+        "filtered-windows": "A micro-batch without a valid token still is one of the n of its window. What is its "
+        "factor?",
+        "low-precision": "A factor needs all its digits. Which line rounds it, or makes a whole number of it?",
+        "wrong-type": "A plan is a list of windows, a window a list of pairs, and a pair a number and True or False.",
+        "changed-input": "Every rank plans from the same counts and needs all of them. Which line of yours changes the "
+        "lists?",
+    },
+)
 def _plan_epoch(answer: Callable) -> str:
     for counts, n in CASES:
         case = f"valid tokens {', '.join(f'{list(own)} on rank {r}' for r, own in enumerate(counts))}, n = {n}"

@@ -18,22 +18,23 @@ from course_utils.practice.updates import (
 EQUAL, TAIL = (2,) * 12, (2,) * 11
 LOOSE, TIGHT, BETWEEN = 100.0, 0.1, 0.4  # on a tally, a window of 8 samples has norm 0.35, one of 6 has 0.41
 
-HINTS = {
-    "loss-scale": "What does the update that is named hold, and by what is each of its losses divided? Where the limit "
-    "acts, clipping brings any gradient to the same norm, right or wrong, and hides this bug.",
-    "clip-timing": "How often is the gradient clipped before a step reads it, and to which norm? Clip once, after the "
-    "last backward pass of the window and before the step.",
-    "leftover-gradients": "The short window at the end of an epoch needs its update, too.",
-    "irregular-window": "The short window at the end of an epoch needs its update, and no other window may change.",
-    "discarded-gradients": "Zeroing runs while a window is still being collected. When is it reached?",
-    "stale-gradients": "When do you zero first? The model may come with gradients from before.",
-    "held-graphs": "What does the graph of a micro-batch need after its own backward()? Look for what still keeps it: "
-    "retain_graph, a sum or a list of losses, one backward() for many forward passes.",
-    "low-precision": "The factor of a loss needs all its digits. Which line rounds it?",
-}
 
-
-@exercise("two_bugs", HINTS)
+@exercise(
+    "two_bugs",
+    hints={
+        "loss-scale": "How many micro-batches does the update hold that is named, and by what is each of its losses "
+        "divided? Where the limit acts, clipping hides this bug.",
+        "clip-timing": "How often is the gradient clipped before a step reads it, and to which norm? Once is enough, "
+        "after the last backward pass of the window.",
+        "leftover-gradients": "The short window at the end of an epoch needs its update too.",
+        "irregular-window": "The short window at the end of an epoch gets one update, and no other window changes.",
+        "discarded-gradients": "Zeroing runs while a window is still being collected. When is it reached?",
+        "stale-gradients": "The model may come with gradients from before. When do you zero first?",
+        "held-graphs": "What still keeps a graph after the backward pass of its micro-batch? Look for `retain_graph`, "
+        "for a sum or a list of losses, and for one `backward()` after many forward passes.",
+        "low-precision": "The factor of a loss needs all its digits. Which line rounds it?",
+    },
+)
 def _two_bugs(answer: Callable) -> str:
     judge_limit(partial(_run, answer, EQUAL, 4), f"{len(EQUAL)} micro-batches, N = 4")
     cases = ((EQUAL, 4), (TAIL, 4), (EQUAL, 1), (TAIL, 100))

@@ -87,31 +87,33 @@ ON_A_MODEL = (
     Epoch((3, 0, 4, 2, 0, 0, 1), 2, TIGHT, overflow=2, dirty=True),
 )
 
-HINTS = {
-    "forbidden-helper": "The exercise is the loop inside train_epoch. `windows` may help you; the rest is yours.",
-    "loss-scale": "What is the weight of a micro-batch in its window? Add the weights over all micro-batches of the "
-    "window that you use, before the first backward pass.",
-    "token-weights": "What is the weight of a micro-batch in its window? Its share of the window's tokens.",
-    "clip-timing": "Once per window, to max_norm, between unscale_ and step.",
-    "scheduler-cadence": "Once per window, after the step. And if the step did not run? Compare the scale before and "
-    "after update().",
-    "empty-step": "If nothing is left of a window, go on to the next one: a scaler that has seen no gradient does "
-    "not step.",
-    "empty-micro-batch": "Leave micro-batches of weight 0 out before anything else.",
-    "leftover-gradients": "Every micro-batch belongs to exactly one update. Where do you step?",
-    "discarded-gradients": "Every micro-batch belongs to exactly one update. Where do you zero?",
-    "scaler-timing": "Each window needs one unscale_, one step and one update, all of them the scaler's.",
-    "needs-length": "Do not ask the loader for its length or for an index; `windows` does not.",
-    "stale-gradients": "When do you zero for the first time, and do you zero after a step that the scaler leaves out?",
-    "filtered-windows": "A window is n micro-batches of the loader. When do you leave out the empty ones?",
-    "logged-loss": "The weights are right. The log needs one number per window: the sum of its weighted losses, each "
-    "from its own forward pass, without the factor of the scaler.",
-    "held-graphs": "When does each micro-batch get its backward()? And does the log keep tensors with their graphs?",
-    "low-precision": "A micro-batch's share of the tokens needs all its digits. Which line rounds it?",
-}
 
-
-@exercise("production", HINTS)
+@exercise(
+    "production",
+    hints={
+        "forbidden-helper": "The exercise is the loop inside `train_epoch`. `windows` may help you; the rest is yours.",
+        "loss-scale": "What is the weight of a micro-batch in its window? Before the first backward pass, add the "
+        "weights of all micro-batches that you use.",
+        "token-weights": "What is the weight of a micro-batch in its window? Before the first backward pass, add the "
+        "weights of all micro-batches that you use.",
+        "clip-timing": "Clip once per window, to `max_norm`, between `unscale_` and `step`.",
+        "scheduler-cadence": "Step the scheduler once per window, after the optimizer's step. And if that was left "
+        "out? Compare the scale before and after `update()`.",
+        "empty-step": "If no token is left in a window, go on to the next one: a scaler that has seen no gradient "
+        "refuses its step.",
+        "empty-micro-batch": "Leave out micro-batches of weight 0 before anything else.",
+        "leftover-gradients": "Every micro-batch belongs to exactly one update. Where do you step?",
+        "discarded-gradients": "Every micro-batch belongs to exactly one update. Where do you zero?",
+        "scaler-timing": "Each window has one `unscale_`, one `step` and one `update`, all of them the scaler's.",
+        "needs-length": "The loader may be a generator, which has no `len()` and no index. Does `windows` need one?",
+        "stale-gradients": "When do you zero for the first time? And after a step that the scaler leaves out?",
+        "filtered-windows": "A window is n micro-batches of the loader. When do you leave out the empty ones?",
+        "logged-loss": "The weights are right. Log the sum of the window's weighted losses, each from its own forward "
+        "pass, without the scaler's factor.",
+        "held-graphs": "When does each micro-batch get its `backward()`? And does the log keep tensors with graphs?",
+        "low-precision": "A micro-batch's share of the tokens needs all its digits. Which line rounds it?",
+    },
+)
 def _production(answer: Callable) -> str:
     judge_limit(lambda *limit: _run(answer, EPOCHS[0], *limit)[0], f"{EPOCHS[0]}")
     for epoch in EPOCHS:

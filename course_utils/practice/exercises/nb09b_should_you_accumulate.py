@@ -75,29 +75,31 @@ class Card:
             raise Stopped
 
 
-HINTS = {
-    "stale-gradients": "What is in .grad when you begin the window again, and what when you return?",
-    "discarded-gradients": "With which sample does the next attempt begin? And does zeroing run between parts?",
-    "token-weights": "The last part may be shorter. By what share of the window does each part count?",
-    "loss-scale": "Add the factors of all parts of one window. What is their sum, whatever the size is by now?",
-    "leftover-gradients": "Does your function reach optimizer.step() on every path on which some size fits?",
-    "irregular-window": "All parts belong to one update. Is step() reached more than once, perhaps by recursion?",
-    "endless": "Half of one is none. Where do you stop?",
-    "held-graphs": "When does each part get its backward(): before the next forward pass, or after all of them? "
-    "And what keeps a graph that backward() would have freed?",
-    "kept-activations": "Where does the next attempt begin: inside the except or after it? And does a variable still "
-    "hold the error?",
-    "catches-too-much": "Which class do you catch? A bug in the model must come out as it is.",
-    "not-caught": "Which class does PyTorch raise, and is every forward pass, with every size, inside the try?",
-    "swallowed-error": "Follow your loop when even size 1 fails. Which line lets the caller know?",
-    "wrong-error": "The caller waits for the out-of-memory error. Which statement lets the one that you caught go on?",
-    "wrong-size": "Print the size at every attempt: it begins as given and is halved after each error.",
-    "low-precision": "A part's share of the window needs all its digits. Which line rounds it?",
-    "changed-input": "The caller still needs its items. Which line of yours writes to them?",
-}
-
-
-@exercise("survive", HINTS)
+@exercise(
+    "survive",
+    hints={
+        "stale-gradients": "What is in `.grad` when you begin the window again, and what when you return?",
+        "discarded-gradients": "With which sample does the next attempt begin? And does zeroing run between parts?",
+        "token-weights": "The last part may be shorter. What is each part's share of all items, whatever the size is "
+        "by now?",
+        "loss-scale": "Add the factors of all parts of one window. What is their sum, whatever the size is by now?",
+        "leftover-gradients": "Does your function reach `optimizer.step()` whatever size fits?",
+        "irregular-window": "All parts belong to one update. Is `step()` reached more than once, perhaps by recursion?",
+        "endless": "Half of one is none. Where do you stop?",
+        "held-graphs": "When does each part get its `backward()`: before the next forward pass, or after all of them? "
+        "And what keeps a graph that `backward()` would have freed?",
+        "kept-activations": "Where does the next attempt begin: inside the `except` or after it? And does a variable "
+        "still hold the error?",
+        "catches-too-much": "Which class do you catch? A bug in the model must come out as it is.",
+        "not-caught": "Which error does PyTorch raise when memory runs out, which do you catch, and is every forward "
+        "pass inside the `try`?",
+        "swallowed-error": "Follow your loop when even size 1 fails. Which line tells the caller?",
+        "wrong-error": "The caller waits for the out-of-memory error. Which statement lets the one you caught go on?",
+        "wrong-size": "Print the size at every attempt: it begins as given and is halved after each error.",
+        "low-precision": "A part's share of the window needs all its digits. Which line rounds it?",
+        "changed-input": "The caller still needs its items. Which line of yours writes to them?",
+    },
+)
 def _survive(answer: Callable) -> str:
     for samples, size, fits in ((16, 16, 16), (16, 16, 4), (16, 8, 1), (14, 8, 4), (13, 13, 5), (7, 16, 2)):
         case = f"a window of {samples} samples, micro-batches of {size} to begin with, {fits} fit"
