@@ -578,6 +578,9 @@ wrong("survive", "kept-activations")(
     edited("        except OOM:\n", "        except OOM as error:\n            kept = error\n")
 )
 wrong("survive", "discarded-gradients")(lambda *a: a[3].step())
+wrong("survive", "token-weights", says="samples 1 to 12 count 1, 13 to 14 count 2 times")(
+    edited("len(part) / len(items)", "size / len(items)")
+)
 
 
 @wrong("survive", "not-attempted")

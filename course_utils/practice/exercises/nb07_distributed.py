@@ -160,7 +160,8 @@ def _compare_factors(got: tuple[Window, ...], want: list[Window], where: str) ->
     if all(factor == math.floor(correct) for factor, correct in pairs):
         raise Mistake("low-precision", f"{shown}: they are whole numbers. The operator // rounds down.")
     if all(abs(factor - correct) < DIGITS * len(got) for factor, correct in pairs):
-        raise Mistake("low-precision", f"{shown}: they are rounded, or of a type with few digits.")
+        hint = "the factors are right to a few digits only: rounded, or of a type with few digits"
+        raise Mistake("low-precision", f"{where}: {hint}.")
     low, high, ranks = min(times, default=1.0), max(times, default=1.0), len(got)
     if not close(low, high):
         raise Mistake("token-weights", f"{shown}. Tokens count from {low:.3g} to {high:.3g} times what they should.")

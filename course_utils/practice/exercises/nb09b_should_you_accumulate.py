@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from math import inf
 from numbers import Integral
 from traceback import extract_tb
@@ -150,7 +151,7 @@ def _judge_row(row: Tensor, case: str) -> None:
     times = (row * len(row)).tolist()
     if close(times, [1.0] * len(times)):
         return
-    found = f"{case}: samples count {rounded(times[:8])} times what they should"
+    found = f"{case}: {_in_words(times)} times what they should"
     if 0.0 in times:
         raise Mistake("discarded-gradients", f"{found}: some samples are not in the update.")
     if all(abs(time - 1) < ROUNDED for time in times):
@@ -160,6 +161,16 @@ def _judge_row(row: Tensor, case: str) -> None:
     if sum(times) > len(times) * (1 + 1e-6) and times[0] > times[-1]:  # what came first is there twice
         raise Mistake("stale-gradients", f"{found}: the window was begun again and what it had collected was kept.")
     raise Mistake("token-weights", f"{found}: micro-batches of unequal size count the same.")
+
+
+def _in_words(times: list[float]) -> str:
+    """How often the samples count, as `samples 1 to 12 count 1, 13 to 14 count 0.5`."""
+    parts, start = [], 1
+    for count, group in groupby(rounded(times)):
+        end = start + len(list(group)) - 1
+        parts.append(f"{start} to {end} count {count:g}" if end > start else f"{start} counts {count:g}")
+        start = end + 1
+    return f"samples {', '.join(parts)}"
 
 
 def _judge_hopeless(answer: Callable) -> None:
