@@ -114,6 +114,8 @@ def numbers(got: object, expected: int, what: str) -> list[float]:
         raise Mistake("not-attempted", f"your function returned {got}; it should return {what}.")
     if not isinstance(got, list):
         raise Mistake("wrong-type", f"expected {what}, got {repr(got)}.")
+    if any(value is None for value in got) and any(value is not None for value in got):
+        raise Mistake("wrong-type", f"expected {what}, got {repr(got)}.")
     return [number(value) for value in got]
 
 

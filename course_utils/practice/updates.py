@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from inspect import isgenerator
 from itertools import chain
 from math import inf
 
@@ -199,7 +200,8 @@ class Expected:
         filtered = list(windows(held, self.n)) * self.epochs
         hint = "micro-batches in which nothing counts are left out before the windows are made"
         yield used == filtered != wanted, "filtered-windows", f"{hint}: they take their place in a window, too"
-        yield len(first) == len(self.sizes) > many, "irregular-window", "a step after every micro-batch"
+        each = len(first) == len(self.sizes) > many and len(used[0]) == 1
+        yield each, "irregular-window", "a step after every micro-batch"
         early = used[0] != wanted[0] and used[0] == list(chain(*wanted))[: len(used[0])]
         absent = sorted(set(held) - set(chain(*first)))
         hint = f"micro-batches {_numbers(absent)} of an epoch never get a backward pass"
@@ -210,7 +212,7 @@ class Expected:
         only_first, last = len(first) == 1 and len(wanted[many - 1]) == self.n, wanted[many - 1]
         stopped = observed.backwards < self.epochs * len(held) - len(last)
         yield only_first and many > 2 and stopped, "irregular-window", "the loop ends after its first update"
-        hint = "only the first window of an epoch gets a step: is the counter set back after it?"
+        hint = "only the first window of an epoch gets a step, as if a counter were never set back"
         yield only_first and many > 2, "not-reset", hint
         hint = f"the last window of an epoch, micro-batches {_numbers(last)}, never gets its step"
         yield len(first) < many and not set(last) & set(chain(*first)), "leftover-gradients", hint
@@ -253,6 +255,9 @@ class Expected:
             fix, which = "", self._update(k)
             if len(window) < len(self.windows[0]):
                 which, fix = f"{which}, of a short window,", ": divide by what it holds, not by N"
+            for what, other in self.other_sizes:
+                if close(first, sum(sizes) / sum(other[place] for place in window)):
+                    fix = f": {what}"
             if first < 1 and 0 in sizes:
                 fix = ": micro-batches in which nothing counts are counted as if something did"
             return "loss-scale", f"{which} is {_times(first)} times what it should be{fix}"
@@ -331,7 +336,9 @@ def run_on_tally(loop: Loop, sizes: Sequence[int], n: int, dirty: bool = False) 
     for _ in range(2):
         recorder.start_epoch()
         given, batches = (list(torch.arange(sum(sizes)).split(list(sizes))) for _ in range(2))
-        loop(tally, batches, lambda model, batch: model(batch).mean(), optimizer, n)
+        result = loop(tally, batches, lambda model, batch: model(batch).mean(), optimizer, n)
+        if isgenerator(result):
+            raise Mistake("wrong-type", "your function has a `yield`, so none of its lines has run: it is a generator.")
         how = how or changed(batches, given, "the list of micro-batches")
     observed = recorder.observed()
     observed.changed = how
@@ -380,12 +387,12 @@ def compare_losses(result: Sequence, right: list[float], case: str, known: Known
     `bug` and `hint` are for losses that are neither right nor `known`.
     """
     got = [float(loss) for loss in result]
+    digits = "the losses are right to a few digits only. Return them as they are, without rounding"
+    few = [[round(loss, places) for loss in right] for places in range(4)] + [[float(int(loss)) for loss in right]]
     if close(got, right, LOG_RTOL, LOG_ATOL):
-        bug, hint = (
-            "low-precision",
-            "the losses are right to a few digits only. Return them as they are, without rounding",
-        )
-    compare(got, right, case, [*known, (bug, hint, got)])
+        bug, hint = "low-precision", digits
+    rounded_off = [("low-precision", digits, losses) for losses in few]
+    compare(got, right, case, [*rounded_off, *known, (bug, hint, got)])
     if any(isinstance(loss, Tensor) and loss.grad_fn is not None for loss in result):
         hint = "the losses are right, but they are tensors that still hold their graphs: log numbers, or detach"
         raise Mistake("held-graphs", f"{case}: {hint}.")

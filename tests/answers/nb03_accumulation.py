@@ -29,13 +29,16 @@ _ALSO_WRONG = {
     "adds_the_losses_for_one_backward",
     "backs_up_the_growing_sum",
     "compares_instead_of_taking_the_remainder",
+    "clips_as_well",
     "counts_from_1_and_adds_1",
+    "divides_the_learning_rate_instead",
     "divides_after_the_backward",
     "divides_the_gradient_after_every_backward",
     "divides_twice",
     "does_not_divide",
     "has_an_extra_first_step",
     "has_its_backward_outside_the_inner_loop",
+    "is_a_generator",
     "is_right_but_from_a_dirty_start",
     "keeps_all_losses_and_then_calls_backward_on_each",
     "makes_one_large_batch",
@@ -49,6 +52,7 @@ _ALSO_WRONG = {
     "updates_by_hand",
     "zeroes_after_the_first_backward_of_a_window",
     "zeroes_before_the_step",
+    "zeroes_the_first_parameter_only",
 }
 for _wrong in WRONG["accumulate"]:
     if _wrong.answer.__name__ in _ALSO_WRONG:

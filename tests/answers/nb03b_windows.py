@@ -175,7 +175,7 @@ def accumulate_by_recursion(model, batches, loss_fn, optimizer, n):
 @right("accumulate")
 def accumulate_with_helpers(
     model: nn.Module, batches: list[Tensor], loss_fn: Callable, optimizer: torch.optim.Optimizer, n: int
-) -> list[float]:
+) -> None:
     def groups() -> Iterator[list[Tensor]]:
         group: list[Tensor] = []
         for batch in batches:
@@ -186,20 +186,18 @@ def accumulate_with_helpers(
         if group:
             yield group
 
-    def add_gradient(batch: Tensor, share: float) -> float:
+    def add_gradient(batch: Tensor, share: float) -> None:
         loss = share * loss_fn(model, batch)
         loss.backward()
-        return loss.item()
 
-    logged = []
     for group in groups():
         for p in model.parameters():
             if p.grad is not None:
                 p.grad.zero_()
         sizes = [len(batch) for batch in group]
-        logged.append(sum(add_gradient(batch, size / sum(sizes)) for batch, size in zip(group, sizes, strict=True)))
+        for batch, size in zip(group, sizes, strict=True):
+            add_gradient(batch, size / sum(sizes))
         optimizer.step()
-    return logged
 
 
 @right("accumulate")
@@ -694,6 +692,48 @@ def swallows_every_error(model, batches, loss_fn, optimizer, n):
             except:  # noqa: E722
                 pass
         optimizer.step()
+
+
+@wrong("accumulate", "wrong-type")
+def is_a_generator(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
+            loss.backward()
+            yield loss.item()
+        optimizer.step()
+
+
+@wrong("accumulate", "wrong-value")
+def clips_as_well(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+@wrong("accumulate", "wrong-value")
+def zeroes_the_first_parameter_only(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        next(model.parameters()).grad = None
+        for batch in window:
+            (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
+        optimizer.step()
+
+
+@wrong("accumulate", "loss-scale")
+def divides_the_learning_rate_instead(model, batches, loss_fn, optimizer, n):
+    (group,) = optimizer.param_groups
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            (loss_fn(model, batch) * len(batch)).backward()
+        rate, group["lr"] = group["lr"], group["lr"] / sum(map(len, window))
+        optimizer.step()
+        group["lr"] = rate
 
 
 @wrong("accumulate", "leftover-gradients")

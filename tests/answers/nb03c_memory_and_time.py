@@ -196,7 +196,13 @@ wrong("logged_loss", "wrong-length")(lambda *loop: [0.0, *logged_loss(*loop)])
 wrong("logged_loss", "low-precision")(lambda *loop: [round(loss, 3) for loss in logged_loss(*loop)])
 wrong("logged_loss", "low-precision")(lambda *loop: [f"{loss:.2f}" for loss in logged_loss(*loop)])
 wrong("logged_loss", "low-precision")(lambda *loop: torch.tensor(logged_loss(*loop)).bfloat16())
+wrong("logged_loss", "low-precision")(lambda *loop: [int(loss) for loss in logged_loss(*loop)])
 wrong("logged_loss", "wrong-order")(lambda *loop: logged_loss(*loop)[::-1])
+wrong("logged_loss", "wrong-order")(lambda *loop: [0.0, *logged_loss(*loop)[:-1]])
+wrong("logged_loss", "wrong-type")(lambda *loop: [*logged_loss(*loop), None])
+wrong("logged_loss", "irregular-window")(
+    lambda model, batches, loss, opt, n: logged_loss(model, batches[:n], loss, opt, n)
+)
 wrong("logged_loss", "wrong-type")(lambda *loop: dict(enumerate(logged_loss(*loop))))
 wrong("logged_loss", "wrong-type")(lambda *loop: [logged_loss(*loop)])
 wrong("logged_loss", "wrong-type")(lambda *loop: torch.tensor(logged_loss(*loop)).mean())
@@ -228,6 +234,11 @@ def logs_after_the_update(model, batches, loss_fn, optimizer, n):
         with torch.no_grad():
             losses.append(sum(loss_fn(model, batch).item() * len(batch) for batch in window) / sum(map(len, window)))
     return losses
+
+
+@wrong("logged_loss", "missing-backward")
+def logs_and_does_not_train(model, batches, loss_fn, optimizer, n):
+    return [loss_fn(model, torch.cat(window)).item() for window in windows(batches, n)]
 
 
 @wrong("logged_loss", "wrong-weights")
@@ -360,7 +371,7 @@ def smooths_the_log(*loop):
     return smooth
 
 
-@wrong("logged_loss", "smoothed")
+@wrong("logged_loss", "not-reset")
 def logs_the_mean_since_the_start(*loop):
     losses = logged_loss(*loop)
     return [sum(losses[: k + 1]) / (k + 1) for k in range(len(losses))]

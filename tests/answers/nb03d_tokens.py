@@ -188,6 +188,25 @@ def adds_gradients_without_backward(model, batches, optimizer, n):
 
 
 @right("accumulate_tokens")
+def looks_for_nan(model, batches, optimizer, n):
+    losses = []
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        total, logged = sum(map(tokens, window)), 0.0
+        for batch in window:
+            loss = token_loss(model, batch)
+            if torch.isnan(loss):
+                continue
+            loss = loss * tokens(batch) / total
+            loss.backward()
+            logged += loss.item()
+        if total:
+            optimizer.step()
+            losses.append(logged)
+    return losses
+
+
+@right("accumulate_tokens")
 def by_modulo_with_a_flag(model, batches, optimizer, n):
     losses, seen, logged = [], 0, 0.0
     optimizer.zero_grad()
@@ -278,6 +297,9 @@ wrong("wrong-length")(lambda *a: [*accumulate_tokens(*a), 0.0])
 wrong("raises")(lambda model, batches, optimizer, n: 1 / 0)
 
 
+wrong("low-precision")(lambda *a: [f"{loss:.2f}" for loss in accumulate_tokens(*a)])
+wrong("not-reset")(lambda *a: (lambda x: [sum(x[: k + 1]) / (k + 1) for k in range(len(x))])(accumulate_tokens(*a)))
+wrong("whole-epoch")(lambda *a: (lambda x: [sum(x) / len(x)] * len(x))(accumulate_tokens(*a)))
 wrong("wrong-order")(lambda *a: accumulate_tokens(*a)[::-1])
 wrong("low-precision")(lambda *a: [round(loss, 3) for loss in accumulate_tokens(*a)])
 wrong("low-precision")(loop(lambda *a: round(by_tokens(*a), 3)))
@@ -416,6 +438,25 @@ def averages_within_every_sequence_first(model, batches, optimizer, n):
         if rows:
             optimizer.step()
             losses.append(logged)
+    return losses
+
+
+@wrong("missing-backward")
+def stops_at_an_empty_micro_batch(model, batches, optimizer, n):
+    losses = []
+    for window in windows(batches, n):
+        total, logged = sum(map(tokens, window)), 0.0
+        if not total:
+            continue
+        optimizer.zero_grad()
+        for batch in window:
+            if not tokens(batch):
+                break
+            loss = token_loss(model, batch, "sum") / total
+            loss.backward()
+            logged += loss.item()
+        optimizer.step()
+        losses.append(logged)
     return losses
 
 

@@ -40,12 +40,11 @@ from course_utils.practice.updates import (
     },
 )
 def _logged_loss(answer: Callable) -> str:
-    for sizes, n in (((4, 4, 4, 4), 2), ((4, 4, 4), 2), ((6, 2), 2), ((6, 2, 1), 2), ((2, 3, 1, 4, 2), 4)):
-        _judge_log(answer, sizes, n)
-
     def loop(*arguments) -> None:
         list(answer(*arguments))
 
+    for sizes, n in (((4, 4, 4, 4), 2), ((4, 4, 4), 2), ((6, 2), 2), ((6, 2, 1), 2), ((2, 3, 1, 4, 2), 4)):
+        _judge_log(answer, loop, sizes, n)
     judge_loop_on_tallies(loop, n_values=(2, 4, 1, 100), dirty=False)
     for n in (2, 1):
         _judge_log_while_learning(answer, n)
@@ -56,7 +55,7 @@ def _logged_loss(answer: Callable) -> str:
     )
 
 
-def _judge_log(answer: Callable, sizes: Sequence[int], n: int) -> None:
+def _judge_log(answer: Callable, loop: Callable, sizes: Sequence[int], n: int) -> None:
     """Without learning, so that the loss of every micro-batch is known: all its samples have the same."""
     losses = [1.2345678 * factor for factor in (25, 5, 1, 125, 0.2)][
         : len(sizes)
@@ -75,12 +74,14 @@ def _judge_log(answer: Callable, sizes: Sequence[int], n: int) -> None:
     if len(got) != len(right) == len(steps):
         raise Mistake("wrong-length", f"{case}. There are {len(right)} updates; return one number for each.")
     if len(got) != len(right):
+        judge_loop_on_tallies(loop, n_values=(2,), dirty=False)
         bug = "leftover-gradients" if len(got) < len(right) else "irregular-window"
-        raise Mistake(bug, f"{case}. Your loop made {len(steps)} updates, expected {len(right)}.")
+        raise Mistake(bug, f"{case}. Updates: {len(steps)}, expected {len(right)}.")
 
     def each(log: Callable[[list[float]], float]) -> list[float]:
         return [log([loss for loss, _ in group]) for group in groups]
 
+    since_start = [total / count for count, total in enumerate(accumulate(right), start=1)]
     whole = sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
     known = (
         ("token-weights", "small micro-batches count like large ones", each(lambda own: sum(own) / len(own))),
@@ -93,6 +94,7 @@ def _judge_log(answer: Callable, sizes: Sequence[int], n: int) -> None:
         ),
         ("first-only", "it is the loss of the first micro-batch alone", each(lambda own: own[0])),
         ("largest-only", "it is the largest loss of a micro-batch", each(max)),
+        ("not-reset", "what was added up for the windows before is still in it", since_start),
         ("not-reset", "the sum goes on from one window into the next", list(accumulate(right))),
         ("divided-by-n", "a short window is divided by N, not by its count", each(lambda own: sum(own) / n)),
         ("divided-by-n", "the loss has been divided by N twice", each(lambda own: sum(own) / n**2)),
@@ -104,10 +106,13 @@ def _judge_log(answer: Callable, sizes: Sequence[int], n: int) -> None:
             [sum(loss * size for loss, size in group) for group in groups],
         ),
         ("whole-epoch", "every number is the mean over the whole epoch", [whole] * len(right)),
+        ("wrong-order", "every number belongs to the window before", [0.0, *right[:-1]]),
         ("wrong-order", "the losses come in reverse order", right[::-1]),
         ("smoothed", "every number is mixed with those before it", got if _is_smoothed(got, right) else []),
     )
     compare_losses(logged, right, case, known, "wrong-value", "it should be the mean loss over the samples of a window")
+    if not steps:
+        raise Mistake("missing-backward", f"{case}: the losses are right, but no step has run: train the model, too.")
 
 
 def _is_smoothed(got: list[float], right: list[float]) -> bool:

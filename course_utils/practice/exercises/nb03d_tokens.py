@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import accumulate, count
 from math import isnan
 
 import torch
@@ -54,6 +54,7 @@ _EMPTY = (
         "empty-step": "Sometimes nothing in a window counts. Zeros in .grad are not nothing: see 02c_none_or_zeros.",
         "filtered-windows": "A micro-batch without a valid target adds nothing. Does it keep its place in a window?",
         "wrong-length": "One number for each update. What does your loop do where a window holds no valid target?",
+        "whole-epoch": "Which micro-batches does the number of a window depend on? Only its own should matter.",
         "wrong-order": "The first number belongs to the first window. In which order do you collect them?",
         "wrong-loss": "Every valid target of a window counts once. Which losses do you add, and by what do you divide?",
     },
@@ -68,7 +69,9 @@ def _accumulate_tokens(answer: Callable) -> str:
         _judge_losses_while_learning(answer, n)
     for make_optimizer in (sgd, adam):
         for n in (1, 2, 4):
-            _judge_parameters(answer, make_optimizer, n)
+            _judge_parameters(answer, _random_batches(), make_optimizer, n)
+    full = [batch for batch in _random_batches() if _valid(batch).any()]  # an empty one may be kept until the next
+    _judge_parameters(answer, full, sgd, 4, memory=True)
     return (
         "full and short windows, ragged words, masked beginnings, micro-batches and whole windows without a valid "
         "target, a dirty start, SGD and Adam: every valid target counts as in the large batch."
@@ -81,7 +84,8 @@ class _Reader(nn.Module):
     def __init__(self, tokens: int):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(tokens, dtype=torch.float64))
-        self.shift = 0.1 * (torch.arange(tokens, dtype=torch.float64) % 7) - 0.3  # so that the losses differ
+        places = torch.arange(tokens, dtype=torch.float64)
+        self.shift = 0.1 * (places % 7) - 0.3 + 0.06 * places  # so that the losses differ, also those of windows
 
     def forward(self, inputs: Tensor) -> Tensor:
         score = self.weight[inputs] + self.shift[inputs]
@@ -157,8 +161,11 @@ def _judge_losses(result: object, right: list[float], means_of_means: list[float
         raise Mistake("nan", f"{case}. The mean over no valid target is 0/0, and 0 times NaN is NaN.")
     if len(got) != len(right):
         raise Mistake("wrong-length", f"{case}. Return one number per update.")
+    since_start = [total / number for number, total in enumerate(accumulate(right), start=1)]
     known = (
         ("token-weights", "the mean of the micro-batches' means. Use the weights of the gradient", means_of_means),
+        ("not-reset", "what was added up for the windows before is still in it", since_start),
+        ("whole-epoch", "every number is the mean over the whole epoch", [since_start[-1]] * len(right)),
         ("wrong-order", "the losses come in reverse order", right[::-1]),
     )
     compare_losses(result, right, case, known, "wrong-loss", "it should be the mean loss over a window's valid targets")
@@ -206,9 +213,10 @@ def _loss(model: nn.Module, flat: tuple[Tensor, Tensor]) -> Tensor:
     return cross_entropy(model(flat[0]), flat[1])
 
 
-def _judge_parameters(answer: Callable, make_optimizer: Callable, n: int) -> None:
-    """Every parameter of a real model, and that no two micro-batches' activations are in memory at once."""
-    batches = _random_batches()
+def _judge_parameters(
+    answer: Callable, batches: list[tuple[Tensor, Tensor]], make_optimizer: Callable, n: int, memory: bool = False
+) -> None:
+    """Every parameter of a real model; and if `memory`, that one micro-batch's activations are there at a time."""
 
     def correct(model: nn.Module, optimizer: Optimizer) -> None:
         for window in [*windows(batches, n)] * 2:
@@ -222,5 +230,5 @@ def _judge_parameters(answer: Callable, make_optimizer: Callable, n: int) -> Non
         for _ in range(2):
             _read(answer(model, list(batches), optimizer, n))
 
-    one = alone(lambda model, optimizer: _read(answer(model, [batches[3]], optimizer, 1)))
-    judge_model(learners, correct, _model(), make_optimizer, f"on a real model, N = {n}", one if n == 4 else None)
+    one = alone(lambda model, optimizer: _read(answer(model, batches[:1], optimizer, 1))) if memory else None
+    judge_model(learners, correct, _model(), make_optimizer, f"on a real model, N = {n}", one)
