@@ -524,6 +524,14 @@ def clears_the_batches(model, batches, loss_fn, optimizer, n, max_norm):
 
 
 @window
+def divides_the_first_parameter_only(model, held, loss_fn, optimizer, max_norm):
+    backward(model, held, loss_fn, 1.0)
+    next(model.parameters()).grad.div_(len(held))
+    clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+
+
+@window
 def updates_by_hand(model, held, loss_fn, optimizer, max_norm):
     backward(model, held, loss_fn)
     clip_grad_norm_(model.parameters(), max_norm)
@@ -550,6 +558,7 @@ WRONG = {
         goes_forward_before_the_backward_of_the_last,
     ],
     "not-reset": [stepping_if(lambda i, held, n, batches: held == n, reset=False)],
+    "wrong-value": [divides_the_first_parameter_only],
     "missing-backward": [sends_only_the_last_backward],
     "changed-input": [takes_the_batches_out, clears_the_batches],
     "low-precision": [

@@ -343,6 +343,7 @@ for bug, *edits in (
     ("discarded-gradients", (UNSCALE, "            optimizer.zero_grad()\n" + UNSCALE)),
     ("leftover-gradients", (STEP, "")),
     ("stale-gradients", LAST_ZERO),
+    ("wrong-value", (LAST_ZERO[0], "            next(model.parameters()).grad = None\n            losses.append")),
     (
         "stale-gradients",
         LAST_ZERO,

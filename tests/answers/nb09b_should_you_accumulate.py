@@ -354,6 +354,11 @@ for old, new, bug in (
     (STEP, "    optimizer.zero_grad()\n", "leftover-gradients"),
     ("        optimizer.zero_grad()\n        try", "        try", "stale-gradients"),
     ("items.split(size)", "items[:-1].split(size)", "discarded-gradients"),
+    (
+        "        optimizer.zero_grad()\n        try",
+        "        next(model.parameters()).grad = None\n        try",
+        "wrong-value",
+    ),
     ("items.split(size)", "items[: len(items) // size * size].split(size)", "discarded-gradients"),
 ):
     if bug:

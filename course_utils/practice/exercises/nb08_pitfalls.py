@@ -32,6 +32,7 @@ LOOSE, TIGHT, BETWEEN = 100.0, 0.1, 0.4  # on a tally, a window of 8 samples has
         "stale-gradients": "The model may come with gradients from before. When do you zero first?",
         "held-graphs": "What still keeps a graph after the backward pass of its micro-batch? Look for `retain_graph`, "
         "for a sum or a list of losses, and for one `backward()` after many forward passes.",
+        "wrong-value": "With a single parameter all is right. Which of your lines reaches only some of the parameters?",
         "low-precision": "The factor of a loss needs all its digits. Which line rounds it?",
     },
 )

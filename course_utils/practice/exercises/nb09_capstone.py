@@ -111,6 +111,7 @@ ON_A_MODEL = (
         "logged-loss": "The weights are right. Log the sum of the window's weighted losses, each from its own forward "
         "pass, without the scaler's factor.",
         "held-graphs": "When does each micro-batch get its `backward()`? And does the log keep tensors with graphs?",
+        "wrong-value": "With a single parameter all is right. Which of your lines reaches only some of the parameters?",
         "low-precision": "A micro-batch's share of the tokens needs all its digits. Which line rounds it?",
     },
 )

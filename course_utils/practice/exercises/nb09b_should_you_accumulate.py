@@ -11,11 +11,21 @@ from traceback import extract_tb
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from course_utils.memory import SavedBytes, saved_bytes
+from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, changed, close, rounded
-from course_utils.practice.updates import ROUNDED, recorded_tally
+from course_utils.practice.updates import (
+    ROUNDED,
+    judge_model,
+    large_batches,
+    random_batches,
+    recorded_tally,
+    sgd,
+    squared_error,
+)
 
 
 class Stopped(BaseException):
@@ -32,6 +42,7 @@ class Card:
 
     fits: float
     later: float = inf  # how many samples fit from the third call on
+    mean_loss: Callable[[nn.Module, Tensor], Tensor] = lambda model, batch: model(batch).mean()
     error: Exception = field(default_factory=lambda: torch.OutOfMemoryError("out of memory (simulated)"))
     calls: int = 0
     failed: list[weakref.ref] = field(default_factory=list)  # to what the failed forward passes held
@@ -57,7 +68,7 @@ class Card:
             held = Activations()
             self.failed.append(weakref.ref(held))
             raise type(self.error)(*self.error.args)
-        return model(batch).mean()
+        return self.mean_loss(model, batch)
 
     def _look(self, samples: int) -> None:
         went = f"a micro-batch of {samples} went forward while"
@@ -97,6 +108,7 @@ class Card:
         "swallowed-error": "Follow your loop when even size 1 fails. Which line tells the caller?",
         "wrong-error": "The caller waits for the out-of-memory error. Which statement lets the one you caught go on?",
         "wrong-size": "Print the size at every attempt: it begins as given and is halved after each error.",
+        "wrong-value": "With a single parameter all is right. Which of your lines reaches only some of the parameters?",
         "low-precision": "A part's share of the window needs all its digits. Which line rounds it?",
         "changed-input": "The caller still needs its items. Which line of yours writes to them?",
     },
@@ -107,6 +119,7 @@ def _survive(answer: Callable) -> str:
         _judge_survival(answer, samples, size, Card(fits), case)
     case = "16 samples, micro-batches of 4, and from the third on only 2 samples fit"
     _judge_survival(answer, 16, 4, Card(4, later=2), case)
+    _judge_model(answer)
     _judge_hopeless(answer)
     _judge_other_error(answer)
     return (
@@ -145,6 +158,20 @@ def _judge_survival(answer: Callable, samples: int, size: int, card: Card, case:
         size //= 2
     if worked != size:
         raise Mistake("wrong-size", f"{case}: halved until it fits, the size is {size}; you return {worked}.")
+
+
+def _judge_model(answer: Callable) -> None:
+    """Compares every parameter of a real model after two windows."""
+    items = random_batches((11,))[0]
+
+    def train(model: nn.Module, optimizer: Optimizer) -> None:
+        for _ in range(2):
+            card = Card(4, later=2, mean_loss=squared_error)
+            with card.watching(model):
+                answer(model, items, card.loss, optimizer, 4)
+
+    case = "on a real model, 11 samples, micro-batches of 4, and from the third on only 2 samples fit"
+    judge_model(train, large_batches([[items]] * 2), mlp(3, 4, 2).double(), sgd, case)
 
 
 def _judge_row(row: Tensor, case: str) -> None:
