@@ -8,6 +8,7 @@ compared (`judge_model`).
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from inspect import isgenerator
@@ -296,6 +297,31 @@ def diagnose_clipping(row: Tensor, whole: Tensor, max_norm: float) -> str:
         return f"the norm at the step is {got:.3g} instead of {float(want.norm()):.3g}"
     factors = rounded((row / want)[whole != 0].tolist()[:8])
     return f"what the window holds counts {factors} times what it should: clipping came between backward passes"
+
+
+def judge_limit(run: Callable[[float, float], Observed], case: str) -> None:
+    """Sees that a limit which no gradient reaches changes none, however large they are.
+
+    `run(factor, max_norm)` runs the loop on a tally with each loss multiplied by `factor`.
+    """
+    small, large = (run(factor, 1e12).rows for factor in (1.0, 1e6))
+    for k, (row, want) in enumerate(zip(large, (row * 1e6 for row in small), strict=False), start=1):
+        if not close(row, want, CLIP_RTOL):
+            norms = f"a gradient of norm {float(want.norm()):.3g} reaches the step with norm {float(row.norm()):.3g}"
+            hint = "max_norm should be the limit, and nothing below it should change"
+            raise Mistake("clip-timing", f"{case}, max_norm = 1e12: {norms} (update {k}): {hint}.")
+
+
+@contextmanager
+def only_clipping_is_new() -> Iterator[None]:
+    """In the block a model is trained that was right without clipping: a wrong value comes from the clipping."""
+    try:
+        yield
+    except Mistake as mistake:
+        if mistake.verdict.bug != "wrong-value":
+            raise
+        hint = "Without clipping all is right. Is it clipped by one norm, of all parameters together?"
+        raise Mistake("clip-timing", f"{mistake.verdict.message} {hint}") from None
 
 
 def recorded_tally(items: int, lr: float, dirty: bool = False) -> tuple[Tally, Optimizer, Recorder]:

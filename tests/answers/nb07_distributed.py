@@ -4,7 +4,8 @@ import inspect
 import math
 import random
 from fractions import Fraction
-from itertools import zip_longest
+from itertools import chain, islice, zip_longest
+from typing import NamedTuple
 
 import torch
 
@@ -51,6 +52,87 @@ def with_a_cursor_and_fractions(counts, rank, n):
             window[-1][1] = 1
         plan += (window,)
     return plan
+
+
+@right("plan_epoch")
+def with_islice_and_a_while(counts, rank, n):
+    own = [iter(each) for each in counts]
+    plan, going = [], True
+    while going:
+        held = [list(islice(each, n)) for each in own]
+        going = any(held)
+        if going:
+            total = sum(chain(*held))
+            mine = (held[rank] or [0]) if total else []
+            plan.append([(len(counts) * count / total, False) for count in mine])
+            plan[-1][-1:] = [(factor, True) for factor, _ in plan[-1][-1:]]
+    return plan
+
+
+@right("plan_epoch")
+def divides_by_the_mean_count_of_the_ranks(counts: list[list[int]], rank: int, n: int) -> list[list[tuple]]:
+    if not any(counts):
+        return []
+    plan = []
+    for k in range(math.ceil(max(map(len, counts)) / n)):
+        mine, mean = counts[rank][k * n : k * n + n], sum(sum(own[k * n : k * n + n]) for own in counts) / len(counts)
+        factors = [count / mean for count in mine or [0]] if mean else []
+        plan.append(list(zip(factors, [False] * (len(factors) - 1) + [True], strict=False)))
+    return plan
+
+
+@right("plan_epoch")
+def with_padding(counts, rank, n):
+    """All ranks padded with None to one length: what is padding has no pair, unless nothing else is left."""
+    longest = max(map(len, counts))
+    padded = [own + [None] * (longest - len(own)) for own in counts]
+    plan = []
+    for start in range(0, longest, n):
+        total = sum(count or 0 for own in padded for count in own[start : start + n])
+        mine = [count for count in padded[rank][start : start + n] if count is not None] or [0]
+        plan.append([[count / total * len(counts), i == len(mine) - 1] for i, count in enumerate(mine) if total])
+    return plan
+
+
+class Pair(NamedTuple):
+    factor: float
+    sync: bool
+
+
+@right("plan_epoch")
+def with_named_pairs(counts, rank, n):
+    totals = {}
+    for own in counts:
+        for i, count in enumerate(own):
+            totals[i // n] = totals.get(i // n, 0) + count
+    for k in range(len(totals)):
+        mine = [count for i, count in enumerate(counts[rank]) if i // n == k] or [0]
+        *first, last = (len(counts) * count / (totals[k] or 1) for count in mine)
+        yield tuple([Pair(factor, False) for factor in first] + [Pair(last, True)]) if totals[k] else ()
+
+
+@right("plan_epoch")
+def in_float32(counts, rank, n):
+    table = torch.full((len(counts), max(map(len, counts))), -1.0)
+    for own, row in zip(counts, table, strict=True):
+        row[: len(own)] = torch.tensor(own)
+    plan = []
+    for held in table.split(n, dim=1):
+        total, mine = held.clamp(min=0).sum(), held[rank][held[rank] >= 0]
+        factors = (mine if len(mine) else torch.zeros(1)) * len(counts) / total
+        plan.append([(f, torch.tensor(i == len(factors) - 1)) for i, f in enumerate(factors)] if total > 0 else [])
+    return plan
+
+
+@right("plan_epoch")
+def by_recursion(counts, rank, n):
+    if not any(counts):
+        return []
+    now, later = [own[:n] for own in counts], [own[n:] for own in counts]
+    total = sum(map(sum, now))
+    factors = [count * len(counts) / total for count in now[rank] or [0]] if total else []
+    syncs = [False] * len(factors[1:]) + [True] * bool(factors)
+    return [list(zip(factors, syncs, strict=True)), *by_recursion(later, rank, n)]
 
 
 def variant(old, new):
@@ -135,6 +217,72 @@ WRONG = {
     "not-attempted: nothing": ("not-attempted", lambda counts, rank, n: []),
     "wrong-type: no pairs": ("wrong-type", lambda *case: [[factor for factor, _ in w] for w in plan_epoch(*case)]),
     "wrong-type: a factor that is a word": ("wrong-type", lambda *case: [[("all", True)] for _ in plan_epoch(*case)]),
+    "changed-input: takes the counts out of the lists": (
+        "changed-input",
+        lambda counts, rank, n: plan_epoch([[own.pop(0) for _ in list(own)] for own in counts], rank, n),
+    ),
+    "changed-input: empties the lists when the plan is made": (
+        "changed-input",
+        lambda counts, *rest: (plan_epoch(counts, *rest), [own.clear() for own in counts])[0],
+    ),
+    "changed-input: pads the other ranks' lists": (
+        "changed-input",
+        lambda counts, *rest: (plan_epoch(counts, *rest), [own.append(0) for own in counts])[0],
+    ),
+    "low-precision: rounded to three digits": ("low-precision", variant(FACTOR, f"round({FACTOR}, 3)")),
+    "low-precision: rounded to two digits": ("low-precision", variant(FACTOR, "len(counts) * round(count / total, 2)")),
+    "low-precision: half precision": (
+        "low-precision",
+        variant(FACTOR, f"__import__('torch').tensor({FACTOR}, dtype=__import__('torch').bfloat16)"),
+    ),
+    "low-precision: whole numbers": ("low-precision", variant(FACTOR, "len(counts) * count // total")),
+    "loss-scale: not divided": ("loss-scale", variant(FACTOR, "float(count)")),
+    "loss-scale: divided by n as well": ("loss-scale", variant(FACTOR, "len(counts) * count / total / n")),
+    "loss-scale: by the tokens of the rank that holds most": (
+        "loss-scale",
+        variant("sum(sum(own[start : start + n]) for own in counts)", "max(sum(o[start : start + n]) for o in counts)"),
+    ),
+    "filtered-windows: micro-batches without a token left out before the windows": (
+        "filtered-windows",
+        lambda counts, *rest: plan_epoch([[count for count in own if count] for own in counts], *rest),
+    ),
+    "irregular-window: micro-batches without a token left out of their window": (
+        "irregular-window",
+        lambda *case: [[p for i, p in enumerate(w) if p[0] or i + 1 == len(w)] for w in plan_epoch(*case)],
+    ),
+    "irregular-window: windows of n + 1": ("irregular-window", lambda counts, r, n: plan_epoch(counts, r, n + 1)),
+    "irregular-window: one window for the epoch": (
+        "irregular-window", lambda *case: [[pair for window in plan_epoch(*case) for pair in window]],
+    ),
+    "token-weights: the plan of rank 0 on every rank": (
+        "token-weights", lambda counts, rank, n: plan_epoch(counts, 0, n),
+    ),
+    "not-attempted: windows without pairs": ("not-attempted", lambda *case: [[] for _ in plan_epoch(*case)]),
+    "irregular-window: one window more at the end": ("irregular-window", lambda *case: [*plan_epoch(*case), []]),
+    "token-weights: a stand-in that counts": ("token-weights", variant(" or [0]", " or [total]")),
+    "sync-cadence: a stand-in that does not synchronise": (
+        "sync-cadence",
+        lambda *case: [[(f, s and f > 0) for f, s in w] if len(w) == 1 else w for w in plan_epoch(*case)],
+    ),
+    "sync-cadence: the last pair that holds a token, and those after it": (
+        "sync-cadence",
+        lambda *case: [[(f, not sum(x for x, _ in w[i:]) - f) for i, (f, _) in enumerate(w)] for w in plan_epoch(*case)]
+    ),
+    "sync-cadence: the last window only": (
+        "sync-cadence",
+        lambda *case: [[(f, s and w is p[-1]) for f, s in w] for p in [plan_epoch(*case)] for w in p],
+    ),
+    "leftover-gradients: whole windows by floor division": (
+        "leftover-gradients",
+        variant("range(0, longest, n)", "range(0, longest // n * n, n)"),
+    ),
+    "wrong-type: the pairs of all windows in one list": (
+        "wrong-type", lambda *case: [pair for window in plan_epoch(*case) for pair in window],
+    ),
+    "wrong-type: the plans of all ranks": (
+        "wrong-type", lambda counts, rank, n: [plan_epoch(counts, each, n) for each in range(len(counts))],
+    ),
+    "wrong-type: (sync, factor)": ("wrong-type", lambda *case: [[(s, f) for f, s in w] for w in plan_epoch(*case)]),
 }  # fmt: skip
 
 
@@ -153,7 +301,8 @@ for bug, answer in (
     ("wrong-type", lambda *_: [[(1.0, torch.ones(2))]]),
     ("not-attempted", lambda *_: [[(None, None)]]),
     ("not-attempted", lambda *a: a[0].clear()),
-    ("irregular-window", lambda *_: iter(lambda: [], 1)),
+    ("not-attempted", lambda *_: iter(lambda: [], 1)),
+    ("irregular-window", lambda *_: iter(lambda: [(1.0, True)], 1)),
     ("irregular-window", lambda *_: [[(math.inf, True)], [(-1.0, True)]]),
 ):
     wrong("plan_epoch", bug)(answer)

@@ -1,5 +1,7 @@
 """Answers to "two_bugs": a loop with a short window and a clip."""
 
+from itertools import islice, zip_longest
+
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
@@ -7,6 +9,14 @@ from torch.nn.utils import clip_grad_norm_
 from answers import outcomes, right, wrong
 from answers.loops import squares
 from course_utils import mlp, train_epoch, windows
+
+
+def zeroed_first(loop):
+    def answer(model, batches, loss_fn, optimizer, n, max_norm):
+        optimizer.zero_grad()
+        loop(model, batches, loss_fn, optimizer, n, max_norm)
+
+    return answer
 
 
 @right("two_bugs")
@@ -55,11 +65,101 @@ def by_hand(model, batches, loss_fn, optimizer, n, max_norm):
         optimizer.step()
 
 
+def with_islice(model, batches, loss_fn, optimizer, n, max_norm):
+    rest = iter(batches)
+    while window := list(islice(rest, n)):
+        for batch in reversed(window):
+            loss_fn(model, batch).div(len(window)).backward()
+        clip_grad_norm_(model.parameters(), max_norm, foreach=False)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+
+with_islice = right("two_bugs")(zeroed_first(with_islice))
+
+
 @right("two_bugs")
-def collects_the_losses(model, batches, loss_fn, optimizer, n, max_norm):
+def divides_at_the_end(model, batches, loss_fn, optimizer, n, max_norm):
+    optimizer.zero_grad()
+    held = 0
+    for place, batch in enumerate(batches, start=1):
+        loss_fn(model, batch).backward()
+        held += 1
+        if held == n or place == len(batches):
+            grads = [p.grad for p in model.parameters()]
+            torch._foreach_div_(grads, held)
+            clip_grad_norm_(model.parameters(), max_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+            held = 0
+
+
+@right("two_bugs")
+def with_gradients_as_values(model, batches, loss_fn, optimizer, n, max_norm):
+    """No .backward(), hence nothing to zero."""
+    params = list(model.parameters())
+    for start in range(0, len(batches), n):
+        window = batches[start : start + n]
+        sums = [torch.zeros_like(p) for p in params]
+        for batch in window:
+            for total, grad in zip(sums, torch.autograd.grad(loss_fn(model, batch), params), strict=True):
+                total += grad
+        scale = torch.tensor(1 / len(window))
+        for p, total in zip(params, sums, strict=True):
+            p.grad = total * scale
+        norm = float(torch.stack([p.grad.norm() for p in params]).norm())
+        for p in params:
+            p.grad *= min(1.0, max_norm / (norm + 1e-6))
+        optimizer.step()
+
+
+@right("two_bugs")
+def with_a_closure_per_window(model, batches, loss_fn, optimizer, n, max_norm):
+    for window in zip_longest(*[iter(batches)] * min(n, len(batches))):
+        held = [batch for batch in window if batch is not None]
+
+        def closure(held=held):
+            optimizer.zero_grad()
+            total = 0.0
+            for batch in held:
+                loss = loss_fn(model, batch) / len(held)
+                loss.backward()
+                total += loss.item()
+            clip_grad_norm_(model.parameters(), max_norm)
+            return total
+
+        optimizer.step(closure)
+
+
+@right("two_bugs")
+def with_a_weight_per_micro_batch(model, batches: list, loss_fn, optimizer, n: int, max_norm: float) -> list[float]:
+    """As a dict of weights, with the log of the windows' means."""
+    whole = len(batches) // n * n
+    weights = {i: 1 / (n if i < whole else len(batches) - whole) for i in range(len(batches))}
+    log = []
+    for i, weight in weights.items():
+        if i % n == 0:
+            optimizer.zero_grad(set_to_none=True)
+            log.append(0.0)
+        loss = loss_fn(model, batches[i])
+        (weight * loss).backward()
+        log[-1] += weight * loss.detach()
+        if i + 1 not in weights or (i + 1) % n == 0:
+            clip_grad_norm_(list(model.parameters()), max_norm=max_norm, norm_type=2.0)
+            optimizer.step()
+    return [float(loss) for loss in log]
+
+
+@right("two_bugs")
+def with_backward_of_a_factor(model, batches, loss_fn, optimizer, n, max_norm):
+    """The factor is the gradient with which backward begins; the total of tensors holds no activations."""
     for window in windows(batches, n):
         optimizer.zero_grad()
-        torch.stack([loss_fn(model, batch) for batch in window]).mean().backward()
+        total = 0.0
+        for batch in window:
+            loss = loss_fn(model, batch)
+            loss.backward(torch.full_like(loss, 1 / len(window)))
+            total += loss
         clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
 
@@ -217,8 +317,265 @@ def sends_the_running_total_backward(model, held, loss_fn, optimizer, max_norm):
     optimizer.step()
 
 
+@window
+def sends_the_sum_backward_once(model, held, loss_fn, optimizer, max_norm):
+    sum(loss_fn(model, batch) / len(held) for batch in held).backward()
+    clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+
+
+@window
+def stacks_the_losses(model, held, loss_fn, optimizer, max_norm):
+    torch.stack([loss_fn(model, batch) for batch in held]).mean().backward()
+    clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+
+
+@window
+def joins_the_micro_batches(model, held, loss_fn, optimizer, max_norm):
+    loss_fn(model, torch.cat(held)).backward()
+    clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+
+
+@window
+def still_retains_each_graph_in_the_total(model, held, loss_fn, optimizer, max_norm):
+    total = 0.0
+    for batch in held:
+        loss = loss_fn(model, batch) / len(held)
+        total += loss
+        loss.backward(retain_graph=True)
+    clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+
+
+@window
+def retains_each_graph(model, held, loss_fn, optimizer, max_norm):
+    for batch in held:
+        loss = loss_fn(model, batch) / len(held)
+        loss.backward(retain_graph=True)
+    clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+
+
+def keeps_all_losses_of_the_epoch(model, batches, loss_fn, optimizer, n, max_norm):
+    losses = []
+    for held in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in held:
+            losses.append(loss_fn(model, batch) / len(held))
+            losses[-1].backward(retain_graph=True)
+        clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+    return [float(loss) for loss in losses]
+
+
+@window
+def goes_forward_before_the_backward_of_the_last(model, held, loss_fn, optimizer, max_norm):
+    ahead = loss_fn(model, held[0])
+    for following in [*held[1:], None]:
+        loss, ahead = ahead, None if following is None else loss_fn(model, following)
+        (loss / len(held)).backward()
+    clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+
+
+@window
+def sends_only_the_last_backward(model, held, loss_fn, optimizer, max_norm):
+    for batch in held:
+        loss = loss_fn(model, batch) / len(held)
+    loss.backward()
+    clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+
+
+@window
+def limits_the_loss(model, held, loss_fn, optimizer, max_norm):
+    for batch in held:
+        (loss_fn(model, batch) / len(held)).clamp(max=max_norm).backward()
+    optimizer.step()
+
+
+@window
+def sends_each_backward_after_all_forwards(model, held, loss_fn, optimizer, max_norm):
+    for loss in [loss_fn(model, batch) for batch in held]:
+        (loss / len(held)).backward()
+    clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+
+
+def clipped_by(clip):
+    @window
+    def answer(model, held, loss_fn, optimizer, max_norm):
+        backward(model, held, loss_fn)
+        clip(list(model.parameters()), max_norm)
+        optimizer.step()
+
+    return answer
+
+
+def to_the_limit_always(params, max_norm):
+    norm = torch.cat([p.grad.flatten() for p in params]).norm()
+    for p in params:
+        p.grad *= max_norm / norm
+
+
+def one_by_one_on_values(params, max_norm):
+    for p in params:
+        p.grad.clamp_(-max_norm, max_norm)
+
+
+def only_the_first(params, max_norm):
+    clip_grad_norm_(params[:1], max_norm)
+
+
+def to_a_constant(params, max_norm):
+    clip_grad_norm_(params, 1.0)
+
+
+def to_a_small_constant(params, max_norm):
+    clip_grad_norm_(params, max_norm=0.1)
+
+
+def to_the_squared_limit(params, max_norm):
+    squares = sum(float(p.grad.square().sum()) for p in params)
+    if squares > max_norm:
+        for p in params:
+            p.grad *= max_norm / squares
+
+
+def by_the_largest_entry(params, max_norm):
+    clip_grad_norm_(params, max_norm, norm_type=float("inf"))
+
+
+def by_the_sum_of_entries(params, max_norm):
+    clip_grad_norm_(params, max_norm, norm_type=1)
+
+
+@window
+def clips_before_the_last_backward(model, held, loss_fn, optimizer, max_norm):
+    *first, last = held
+    backward(model, first, loss_fn, 1 / len(held))
+    clip_grad_norm_([p for p in model.parameters() if p.grad is not None], max_norm)
+    backward(model, [last], loss_fn, 1 / len(held))
+    optimizer.step()
+
+
+@window
+def clips_before_dividing(model, held, loss_fn, optimizer, max_norm):
+    backward(model, held, loss_fn, 1.0)
+    clip_grad_norm_(model.parameters(), max_norm)
+    for p in model.parameters():
+        p.grad /= len(held)
+    optimizer.step()
+
+
+def divided_by(count):
+    def answer(model, batches, loss_fn, optimizer, n, max_norm):
+        for held in windows(batches, n):
+            optimizer.zero_grad()
+            backward(model, held, loss_fn, 1 / count(batches, n, held))
+            clip_grad_norm_(model.parameters(), max_norm)
+            optimizer.step()
+
+    return answer
+
+
+def stepping_if(is_last, reset=True):
+    """Divides by what is really held; `is_last(i, held, n, batches)` decides when to step, and `held` starts over."""
+
+    def answer(model, batches, loss_fn, optimizer, n, max_norm):
+        optimizer.zero_grad()
+        held = 0
+        for i, batch in enumerate(batches):
+            loss_fn(model, batch).backward()
+            held += 1
+            if is_last(i, held, n, batches):
+                for p in model.parameters():
+                    p.grad /= held
+                clip_grad_norm_(model.parameters(), max_norm)
+                optimizer.step()
+                optimizer.zero_grad()
+                held = 0 if reset else held
+
+    return answer
+
+
+@window
+def steps_twice(model, held, loss_fn, optimizer, max_norm):
+    backward(model, held, loss_fn)
+    clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+    optimizer.step()
+
+
+def takes_the_batches_out(model, batches, loss_fn, optimizer, n, max_norm):
+    while batches:
+        held = [batches.pop(0) for _ in range(min(n, len(batches)))]
+        optimizer.zero_grad()
+        backward(model, held, loss_fn)
+        clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+
+
+def clears_the_batches(model, batches, loss_fn, optimizer, n, max_norm):
+    by_windows(model, batches, loss_fn, optimizer, n, max_norm)
+    batches.clear()
+
+
+@window
+def divides_the_first_parameter_only(model, held, loss_fn, optimizer, max_norm):
+    backward(model, held, loss_fn, 1.0)
+    next(model.parameters()).grad.div_(len(held))
+    clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+
+
+@window
+def updates_by_hand(model, held, loss_fn, optimizer, max_norm):
+    backward(model, held, loss_fn)
+    clip_grad_norm_(model.parameters(), max_norm)
+    for p in model.parameters():
+        p.data -= optimizer.param_groups[0]["lr"] * p.grad
+
+
+@window
+def frozen(model, held, loss_fn, optimizer, max_norm):
+    with torch.no_grad():
+        sum(loss_fn(model, batch) for batch in held)
+    optimizer.step()
+
+
 WRONG = {
-    "loss-scale": [has_both_bugs, only_the_clip_is_fixed, does_not_divide, sends_the_running_total_backward],
+    "held-graphs": [
+        sends_the_sum_backward_once,
+        stacks_the_losses,
+        joins_the_micro_batches,
+        still_retains_each_graph_in_the_total,
+        retains_each_graph,
+        keeps_all_losses_of_the_epoch,
+        sends_each_backward_after_all_forwards,
+        goes_forward_before_the_backward_of_the_last,
+    ],
+    "not-reset": [stepping_if(lambda i, held, n, batches: held == n, reset=False)],
+    "wrong-value": [divides_the_first_parameter_only],
+    "missing-backward": [sends_only_the_last_backward],
+    "changed-input": [takes_the_batches_out, clears_the_batches],
+    "low-precision": [
+        divided_by(lambda batches, n, held: 1 / round(1 / len(held), 2)),
+        divided_by(lambda batches, n, held: 1 / round(1 / len(held), 4)),
+    ],
+    "raises": [lambda model, *_: model.no_such_thing()],
+    "loss-scale": [
+        has_both_bugs,
+        only_the_clip_is_fixed,
+        does_not_divide,
+        sends_the_running_total_backward,
+        divided_by(lambda batches, n, held: len(batches)),
+        divided_by(lambda batches, n, held: len(held) * n),
+        divided_by(lambda batches, n, held: len(held[0]) * len(held)),
+        divided_by(lambda batches, n, held: len(batches) % n or n),
+    ],
     "clip-timing": [
         only_the_tail_is_fixed,
         clips_before_backward,
@@ -226,12 +583,36 @@ WRONG = {
         never_clips,
         clips_to_another_norm,
         clips_values,
+        clipped_by(one_by_one_on_values),
+        clipped_by(only_the_first),
+        clips_before_the_last_backward,
+        clips_before_dividing,
+        clipped_by(to_the_limit_always),
+        limits_the_loss,
+        clipped_by(to_a_constant),
+        clipped_by(to_a_small_constant),
+        clipped_by(to_the_squared_limit),
+        clipped_by(by_the_largest_entry),
+        clipped_by(by_the_sum_of_entries),
+        clips_each_parameter,
     ],
-    "wrong-value": [clips_each_parameter],
-    "leftover-gradients": [drops_the_tail],
+    "leftover-gradients": [
+        drops_the_tail,
+        stepping_if(lambda i, held, n, batches: held == n),
+        updates_by_hand,
+    ],
     "discarded-gradients": [zeroes_inside, zeroes_before_the_step],
     "stale-gradients": [never_zeroes, starts_dirty],
-    "irregular-window": [steps_each_time, fewer_updates_where_the_limit_is_tight],
+    "empty-step": [frozen],
+    "irregular-window": [
+        steps_each_time,
+        fewer_updates_where_the_limit_is_tight,
+        steps_twice,
+        stepping_if(lambda i, held, n, batches: i % n == 0 or i + 1 == len(batches)),
+        stepping_if(lambda i, held, n, batches: i % n or i + 1 == len(batches)),
+        stepping_if(lambda i, held, n, batches: held > n or i + 1 == len(batches)),
+        stepping_if(lambda i, held, n, batches: i + 1 == len(batches)),
+    ],
     "not-attempted": [lambda *_: None],
 }
 
@@ -241,8 +622,8 @@ for bug, answers in WRONG.items():
         wrong("two_bugs", bug)(answer)
 
 for answer, bug, says in (
-    (only_the_clip_is_fixed, "loss-scale", "10 micro-batches, N = 4"),
-    (only_the_clip_is_fixed, "loss-scale", "of a short window, is 0.5 times what it should be"),
+    (only_the_clip_is_fixed, "loss-scale", "11 micro-batches, N = 4"),
+    (only_the_clip_is_fixed, "loss-scale", "of a short window, is 0.75 times what it should be"),
     (
         sends_the_running_total_backward,
         "loss-scale",
@@ -255,8 +636,8 @@ for answer, bug, says in (
     wrong("two_bugs", bug, says=says)(answer)
 
 
-@right("two_bugs")
-def steps_with_a_closure(model, batches, loss_fn, optimizer, n, max_norm):
+@wrong("two_bugs", "held-graphs", says="bytes are kept for the backward pass at once")
+def steps_with_a_closure_that_holds_the_window(model, batches, loss_fn, optimizer, n, max_norm):
     for held in windows(batches, n):
 
         def closure(held=held):

@@ -1,13 +1,15 @@
 """Answers to "production": one epoch with everything that a window can need."""
 
 import inspect
+import math
+from itertools import islice
 
 import torch
 from torch import nn
 
 from answers import outcomes, right, wrong
-from course_utils import mlp, train_epoch, windows
-from course_utils.practice.exercises.nb09_capstone import LOOSE, TIGHT, Epoch
+from course_utils import backward_window, mlp, train_epoch, windows
+from course_utils.practice.exercises.nb09_capstone import LOOSE, TIGHT, Epoch, overflowing
 
 
 def with_lists(model, batches, loss_fn, optimizer, n, weight, scaler, max_norm, schedule):
@@ -36,7 +38,7 @@ def with_lists(model, batches, loss_fn, optimizer, n, weight, scaler, max_norm, 
 right("production")(with_lists)
 
 
-@right("production")
+@wrong("production", "forbidden-helper", says="train_epoch")
 def with_the_helper(model, batches, loss_fn, optimizer, n, weight, scaler, max_norm, schedule):
     return train_epoch(
         model, batches, loss_fn, optimizer, n, weight, scaler=scaler, max_norm=max_norm, scheduler=schedule
@@ -77,6 +79,148 @@ def with_sums(model, batches, loss_fn, optimizer, n, weight, scaler, max_norm, s
     if held:
         update()
     hook.remove()
+    return losses
+
+
+@right("production")
+def with_islice(model, batches, loss_fn, optimizer, n, weight, scaler, max_norm, schedule):
+    batches, losses = iter(batches), []
+    model.zero_grad(set_to_none=False)
+    while window := list(islice(batches, n)):
+        tokens = [weight(batch) for batch in window]
+        if not any(tokens):
+            continue
+        loss_of_window = torch.zeros((), dtype=torch.float64)
+        for batch, count in zip(window, tokens, strict=True):
+            if count == 0:
+                continue
+            loss = loss_fn(model, batch).mul(count).div(sum(tokens))
+            scaler.scale(loss).backward()
+            loss_of_window += loss.detach()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        scaler.step(optimizer)
+        scaler.update()
+        if torch.isfinite(norm):
+            schedule.step()
+        optimizer.zero_grad(set_to_none=False)
+        losses.append(loss_of_window)
+    return losses
+
+
+@right("production")
+def with_one_iterator(model, batches, loss_fn, optimizer, n, weight, scaler, max_norm, schedule) -> list[float]:
+    """Reads ahead by hand, and yields the log."""
+    source = iter(batches)
+    optimizer.zero_grad()
+    while True:
+        window = []
+        try:
+            while len(window) < n:
+                window.append(next(source))
+        except StopIteration:
+            if not window:
+                return
+        total = sum(map(weight, window))
+        if total == 0:
+            continue
+        log = []
+        for batch in filter(weight, window):
+            mean = loss_fn(model, batch)
+            log.append(mean.item() * weight(batch) / total)
+            scaler.scale(mean * torch.tensor(weight(batch) / total)).backward()
+        scaler.unscale_(optimizer)
+        finite = all(p.grad.isfinite().all() for p in model.parameters())
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        scaler.step(optimizer)
+        scaler.update()
+        if finite:
+            schedule.step()
+        for p in model.parameters():
+            p.grad = None
+        yield sum(log)
+
+
+@right("production")
+def skips_by_itself(model, batches, loss_fn, optimizer, n, weight, scaler, max_norm, schedule):
+    """Steps the optimizer itself after unscaling, and clips by hand."""
+    losses = []
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    for window in windows(batches, n):
+        total = sum(weight(batch) for batch in window)
+        if not total:
+            continue
+        optimizer.zero_grad()
+        log = {}
+        for i, batch in enumerate(window):
+            if weight(batch) > 0:
+                log[i] = loss_fn(model, batch) * weight(batch) / total
+                scaler.scale(log[i]).backward()
+                log[i] = log[i].item()
+        scaler.unscale_(optimizer)
+        norm = torch.cat([p.grad.flatten() for p in params]).norm().item()
+        if math.isfinite(norm):
+            for p in params:
+                p.grad *= min(1, max_norm / norm)
+            optimizer.step()
+            schedule.step()
+        scaler.update()
+        losses.append(sum(log.values()))
+    return losses
+
+
+@right("production")
+def with_a_generator_of_windows(model, batches, loss_fn, optimizer, n, weight, scaler, max_norm, schedule):
+    def full_windows():
+        for window in windows(batches, n):
+            held = [(batch, weight(batch)) for batch in window if weight(batch)]
+            if held:
+                yield held, sum(count for _, count in held)
+
+    def backward(batch, factor):
+        loss = loss_fn(model, batch) * factor
+        scaler.scale(loss).backward()
+        return loss.detach()
+
+    losses = []
+    optimizer.zero_grad()
+    for held, total in full_windows():
+        losses.append(float(sum(backward(batch, count / total) for batch, count in held)))
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grads_with_norm_(
+            model.parameters(), max_norm, nn.utils.get_total_norm([p.grad for p in model.parameters()])
+        )
+        steps_before = optimizer.state_dict()["state"]
+        scale = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        if not steps_before and scaler.get_scale() < scale:
+            pass
+        elif scaler.get_scale() >= scale:
+            schedule.step()
+        optimizer.zero_grad()
+    return losses
+
+
+@right("production")
+def with_the_limit_scaled(model, batches, loss_fn, optimizer, n, weight, scaler, max_norm, schedule):
+    """Not unscaled before clipping, but the limit is that of the scaled gradient; the step unscales."""
+    losses = []
+    optimizer.zero_grad()
+    for window in windows(list(batches), n):
+        if total := sum(weight(batch) for batch in window):
+            losses.append(0.0)
+            for batch in window:
+                if weight(batch):
+                    loss = loss_fn(model, batch)
+                    losses[-1] += float(loss) * weight(batch) / total
+                    scaler.scale(loss).backward(torch.tensor(weight(batch) / total, dtype=loss.dtype))
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm * scaler.get_scale())
+            before = scaler.get_scale()
+            scaler.step(optimizer)
+            scaler.update()
+            schedule.step() if scaler.get_scale() >= before else None
+            optimizer.zero_grad()
     return losses
 
 
@@ -134,10 +278,175 @@ for bug, *edits in (
 ):
     wrong("production", bug)(edited(*edits))
 
+HELD = "        if total:\n            for batch in window:\n"
+ITEM = LAST_IN_LOOP
+BACKWARD = "                    scaler.scale(loss).backward()\n"
+STEP = "            scaler.step(optimizer)\n"
+APPEND = "            losses.append(window_loss)\n"
+FIRST = "    losses = []\n"
+LATE = "            window_loss = sum(float(loss_fn(model, b)) * weight(b) for b in window if weight(b)) / total\n"
+ONCE = "            scaler.scale(whole).backward()\n"
+for bug, *edits in (
+    # Memory.
+    ("held-graphs", (BACKWARD, BACKWARD.replace("backward()", "backward(retain_graph=True)"))),
+    ("held-graphs", (BACKWARD, BACKWARD.replace("backward()", "backward(retain_graph=True)")), (".item()", "")),
+    (
+        "held-graphs",
+        (BACKWARD, "                    whole = whole + loss\n"),
+        (FIRST, FIRST + "    whole = 0.0\n"),
+        (UNSCALE, ONCE + "            whole = 0.0\n" + UNSCALE),
+    ),
+    (
+        "held-graphs",
+        (BACKWARD, "                    kept.append(loss)\n"),
+        (FIRST, FIRST + "    kept = []\n"),
+        (UNSCALE, "            while kept:\n                scaler.scale(kept.pop()).backward()\n" + UNSCALE),
+    ),
+    # The log.
+    ("logged-loss", (APPEND, "            losses.append(round(window_loss, 3))\n")),
+    ("logged-loss", (APPEND, "            losses.append(window_loss / len(window))\n")),
+    ("logged-loss", (APPEND, "            losses.append(loss.item())\n")),
+    ("logged-loss", (APPEND, "            losses.append(window_loss * scale)\n")),
+    ("logged-loss", (APPEND, "            losses.append(window_loss if scaler.get_scale() >= scale else 0.0)\n")),
+    ("logged-loss", (APPEND, "            losses.append(window_loss if scaler.get_scale() >= scale else math.nan)\n")),
+    (
+        "logged-loss",
+        (APPEND, "            if scaler.get_scale() >= scale:\n    " + APPEND),
+    ),
+    ("logged-loss", (APPEND, LATE + APPEND)),
+    ("logged-loss", (STEP, STEP + LATE)),
+    ("logged-loss", (LAST_IN_LOOP, "                    losses.append(loss.item())\n"), (APPEND, "")),
+    ("logged-loss", (APPEND, ""), ("    return losses", "    return [window_loss]")),
+    ("logged-loss", ("return losses", "return sorted(losses)")),
+    ("logged-loss", ("return losses", "return losses[:-1]")),
+    ("logged-loss", ("return losses", "return [sum(losses) / len(losses)]")),
+    ("wrong-type", ("return losses", "return sum(losses) / len(losses)")),
+    ("wrong-type", (APPEND, "            losses.append(str(window_loss))\n")),
+    ("logged-loss", (APPEND, "            losses.append(window_loss * total)\n")),
+    ("logged-loss", (APPEND, "            losses.append(sum(losses) + window_loss)\n")),
+    ("held-graphs", (".item()", ""), (FIRST, FIRST + "    # the log keeps tensors, which their graphs hold\n")),
+    # Weights.
+    ("token-weights", (SHARE, "(1 / sum(1 for b in window if weight(b)))")),
+    ("loss-scale", (SHARE, "(weight(batch) / total / len(window))")),
+    ("loss-scale", (SHARE, "weight(batch)")),
+    ("loss-scale", (SHARE, "(weight(batch) / total / n)")),
+    ("loss-scale", (BACKWARD, BACKWARD.replace("loss)", "loss / scaler.get_scale())"))),
+    ("low-precision", (SHARE, "round(weight(batch) / total, 3)")),
+    # Windows.
+    ("irregular-window", ("windows(batches, n)", "windows(batches, 1)")),
+    ("irregular-window", ("windows(batches, n)", "windows(batches, n + 1)")),
+    ("leftover-gradients", ("        if total:", "        if all(map(weight, window)):")),
+    ("leftover-gradients", ("        if total:", "        if not total:\n            break\n        if total:")),
+    ("logged-loss", ("        if total:", "        if not total:\n            losses.append(0.0)\n        if total:")),
+    ("filtered-windows", ("windows(batches, n)", "windows((b for b in batches if weight(b)), n)")),
+    ("discarded-gradients", (BACKWARD, "                    optimizer.zero_grad()\n" + BACKWARD)),
+    ("discarded-gradients", (UNSCALE, "            optimizer.zero_grad()\n" + UNSCALE)),
+    ("leftover-gradients", (STEP, "")),
+    ("stale-gradients", LAST_ZERO),
+    ("wrong-value", (LAST_ZERO[0], "            next(model.parameters()).grad = None\n            losses.append")),
+    (
+        "stale-gradients",
+        LAST_ZERO,
+        (
+            "                schedule.step()\n",
+            "                schedule.step()\n                optimizer.zero_grad()\n",
+        ),
+    ),
+    # Clipping.
+    ("clip-timing", (CLIP, CLIP.replace("max_norm", "1.0"))),
+    ("clip-timing", (CLIP, CLIP.replace("max_norm", "1e-3"))),
+    ("clip-timing", (CLIP, CLIP.replace("max_norm", "max_norm / scaler.get_scale()"))),
+    ("clip-timing", (CLIP, CLIP.replace("grad_norm_", "grad_value_"))),
+    ("clip-timing", (CLIP, "            for p in model.parameters():\n    " + CLIP.replace("model.parameters()", "p"))),
+    ("clip-timing", (CLIP, ""), (STEP, STEP + CLIP)),
+    ("clip-timing", (UNSCALE + CLIP, CLIP)),
+    # Scaler and scheduler.
+    ("scaler-timing", (UNSCALE, UNSCALE + UNSCALE)),
+    ("scaler-timing", (UNSCALE, ""), (LAST_IN_LOOP, "                    scaler.unscale_(optimizer)\n" + LAST_IN_LOOP)),
+    ("scaler-timing", ("            scaler.update()\n", "            scaler.update()\n            scaler.update()\n")),
+    ("scaler-timing", (STEP, "            optimizer.step()\n")),
+    ("scaler-timing", (STEP, ""), (LAST_IN_LOOP, LAST_IN_LOOP + "        " + STEP)),
+    ("scaler-timing", ("            scaler.update()\n", ""), ("    return", "    scaler.update()\n    return")),
+    (
+        "scheduler-cadence",
+        (STEP_SCHEDULE, ""),
+        ("    return losses", "    schedule.step()\n    return losses"),
+    ),
+    ("scheduler-cadence", (STEP_SCHEDULE, ""), (UNSCALE, UNSCALE + "            schedule.step()\n")),
+    ("scheduler-cadence", ("scaler.get_scale() >= scale:", "scaler.get_scale() > scale:")),
+    ("scheduler-cadence", ("scaler.get_scale() >= scale:", "total:")),
+    ("scheduler-cadence", ("scaler.get_scale() >= scale:", "math.isfinite(window_loss):")),
+    (
+        "scheduler-cadence",
+        ("        if total:", "        if not total:\n            schedule.step()\n        if total:"),
+    ),
+    # What the task says of the data.
+    ("needs-length", (FIRST, FIRST + "    last = len(batches) - 1\n")),
+    ("needs-length", (FIRST, FIRST + "    batches[0]\n")),
+    ("raises", ("weight(batch) / total", "weight(batch) / totals")),
+):
+    wrong("production", bug)(edited(*edits))
+
+
+@right("production")
+def with_backward_window(model, batches, loss_fn, optimizer, n, weight, scaler, max_norm, schedule):
+    losses = []
+    optimizer.zero_grad()
+    for window in windows(batches, n):
+        if any(map(weight, window)):
+            losses.append(backward_window(model, window, loss_fn, weight, scaler=scaler))
+            scaler.unscale_(optimizer)
+            norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+            scaler.step(optimizer)
+            scaler.update()
+            if norm.isfinite():
+                schedule.step()
+            optimizer.zero_grad()
+    return losses
+
+
+@wrong("production", "held-graphs")
+def joins_the_losses(model, batches, loss_fn, optimizer, n, weight, scaler, max_norm, schedule):
+    losses = []
+    for window in windows(batches, n):
+        held = [batch for batch in window if weight(batch)]
+        if held:
+            optimizer.zero_grad()
+            loss = sum(loss_fn(model, batch) * weight(batch) for batch in held) / sum(map(weight, held))
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+            scaler.step(optimizer)
+            scaler.update()
+            if norm.isfinite():
+                schedule.step()
+            losses.append(loss.item())
+    return losses
+
+
+@wrong("production", "token-weights")
+def as_in_the_tutorials(model, batches, loss_fn, optimizer, n, weight, scaler, max_norm, schedule):
+    losses, running = [], 0.0
+    for i, batch in enumerate(batches, start=1):
+        loss = loss_fn(model, batch) / n
+        scaler.scale(loss).backward()
+        running += loss.item()
+        if i % n == 0:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+            scaler.step(optimizer)
+            scaler.update()
+            schedule.step()
+            optimizer.zero_grad()
+            losses.append(running)
+            running = 0.0
+    return losses
+
+
 wrong(
     "production",
     "scheduler-cadence",
-    says="and at the end: [0, 1, 1], expected [0, 1, 2]: the scale went from 256 to 512.",
+    says="and at the end: [0, 1, 1, 2], expected [0, 1, 2, 3]: the scale went from 256 to 512.",
 )(edited(("if scaler.get_scale() >= scale:", "if scaler.get_scale() == scale:")))
 wrong("production", "not-attempted")(lambda *_: [])
 wrong("production", "empty-step")(lambda *a: a[3].step())
@@ -177,12 +486,12 @@ def trained(answer, epoch):
 
     def loss_fn(model, batch):
         rows = batch.rows[: batch.tokens]
-        return (model(rows[:, :3]) - rows[:, 3:]).square().mean() * batch.factor
+        return overflowing((model(rows[:, :3]) - rows[:, 3:]).square().mean(), batch)
 
     def weight(batch):
         return batch.tokens
 
     losses = answer(model, iter(batches), loss_fn, optimizer, epoch.n, weight, scaler, epoch.max_norm, schedule)
-    log = [float(loss) for loss in losses] if epoch.overflow < 0 else []  # an infinite loss may be logged in any way
+    log = [float(loss) for loss in losses]
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
     return [*weights, len(steps), schedule.last_epoch, scaler.get_scale(), *log]

@@ -1,6 +1,8 @@
 """The exercise of notebook 09: one epoch with everything that a window can need."""
 
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
@@ -13,15 +15,17 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler
 
-from course_utils.loops import windows
+from course_utils.loops import train_epoch, windows
 from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, close, rounded, scaler_refusals
+from course_utils.practice.judging import Mistake, close, read_all, rounded, scaler_refusals
 from course_utils.practice.updates import (
     OLD,
     Expected,
+    judge_limit,
     judge_model,
     large_batches,
+    only_clipping_is_new,
     random_batches,
     recorded_tally,
     sgd,
@@ -34,11 +38,11 @@ INITIAL_SCALE = 256.0  # at the start of an epoch; it doubles after two updates 
 
 
 class Batch(NamedTuple):
-    """`rows`, of which the first `tokens` count; `factor` multiplies the loss, and its gradient."""
+    """`rows`, of which the first `tokens` count; if it `overflows`, the loss is finite and its gradient is not."""
 
     rows: Tensor
     tokens: int
-    factor: float
+    overflows: bool
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,11 @@ class Epoch:
         return ", ".join(parts if self.scaled else [*parts, "scaler switched off"])
 
     def batches(self, rows: list[Tensor]) -> list[Batch]:
-        factors = [inf if place == self.overflow else 1.0 for place in range(len(rows))]
-        return [Batch(*each) for each in zip(rows, self.tokens, factors, strict=True)]
+        return [Batch(*each, place == self.overflow) for place, each in enumerate(zip(rows, self.tokens, strict=True))]
 
 
 EPOCHS = (
-    Epoch((3, 3, 3, 3), 2),
+    Epoch((3, 3, 3, 3, 3, 3), 2),
     Epoch((3, 3, 3, 3), 1),
     Epoch((3, 1, 4, 2, 2, 4), 3),
     Epoch((3, 1, 4, 2, 2), 2),
@@ -78,25 +81,60 @@ EPOCHS = (
     Epoch((3, 0, 4, 2, 0, 1), 3),
     Epoch((3, 1, 0, 0, 2), 2, TIGHT),
 )
-ON_A_MODEL = (Epoch((3, 1, 4, 2, 2, 1), 2, TIGHT), Epoch((3, 0, 4, 2, 0, 0, 1), 2, TIGHT, overflow=2, dirty=True))
+ON_A_MODEL = (
+    Epoch((4, 4, 3, 4, 4, 2), 4),
+    Epoch((3, 1, 4, 2, 2, 1), 2, TIGHT),
+    Epoch((3, 0, 4, 2, 0, 0, 1), 2, TIGHT, overflow=2, dirty=True),
+)
 
 
-@exercise("production")
+@exercise(
+    "production",
+    hints={
+        "forbidden-helper": "The exercise is the loop inside `train_epoch`. `windows` may help you; the rest is yours.",
+        "loss-scale": "What is the weight of a micro-batch in its window? Before the first backward pass, add the "
+        "weights of all micro-batches that you use.",
+        "token-weights": "What is the weight of a micro-batch in its window? Before the first backward pass, add the "
+        "weights of all micro-batches that you use.",
+        "clip-timing": "Clip once per window, to `max_norm`, between `unscale_` and `step`.",
+        "scheduler-cadence": "Step the scheduler once per window, after the optimizer's step. And if that was left "
+        "out? Compare the scale before and after `update()`.",
+        "empty-step": "If no token is left in a window, go on to the next one: a scaler that has seen no gradient "
+        "refuses its step.",
+        "empty-micro-batch": "Leave out micro-batches of weight 0 before anything else.",
+        "leftover-gradients": "Every micro-batch belongs to exactly one update. Where do you step?",
+        "discarded-gradients": "Every micro-batch belongs to exactly one update. Where do you zero?",
+        "scaler-timing": "Each window has one `unscale_`, one `step` and one `update`, all of them the scaler's.",
+        "needs-length": "The loader may be a generator, which has no `len()` and no index. Does `windows` need one?",
+        "stale-gradients": "When do you zero for the first time? And after a step that the scaler leaves out?",
+        "filtered-windows": "A window is n micro-batches of the loader. When do you leave out the empty ones?",
+        "logged-loss": "The weights are right. Log the sum of the window's weighted losses, each from its own forward "
+        "pass, without the scaler's factor.",
+        "held-graphs": "When does each micro-batch get its `backward()`? And does the log keep tensors with graphs?",
+        "wrong-value": "With a single parameter all is right. Which of your lines reaches only some of the parameters?",
+        "low-precision": "A micro-batch's share of the tokens needs all its digits. Which line rounds it?",
+    },
+)
 def _production(answer: Callable) -> str:
+    judge_limit(lambda *limit: _run(answer, EPOCHS[0], *limit)[0], f"{EPOCHS[0]}")
     for epoch in EPOCHS:
         _judge_epoch(answer, epoch)
     for epoch in ON_A_MODEL:
         _judge_model(answer, epoch)
     return (
         "full and short windows, unequal tokens, a generator as loader, gradients from before, clipping that acts, an "
-        "overflow, micro-batches and a window without a token: weights, scheduler steps, scale and log are correct."
+        "overflow, micro-batches and a window without a token: updates, scheduler, scale, log and memory are right."
     )
 
 
-def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
-    """Judges one epoch on a tally, whose loss for each token is another number."""
+def _run(answer: Callable, epoch: Epoch, factor: float = 1.0, max_norm: float | None = None) -> tuple:
+    """Runs one epoch on a tally, whose loss for each token is another number, multiplied by `factor`.
+
+    Returns what was observed, the losses that the answer returned, how often the scheduler had stepped before each
+    update and at the end, the scale at the end, and what each token's loss was.
+    """
     tally, optimizer, recorder = recorded_tally(sum(epoch.tokens), 0.2, epoch.dirty)
-    values = torch.arange(1.0, sum(epoch.tokens) + 1, dtype=torch.float64).sqrt()
+    values = 2 + torch.arange(sum(epoch.tokens), dtype=torch.float64).cos()
     scheduler = make_scheduler(optimizer)
     scaler = GradScaler("cpu", init_scale=INITIAL_SCALE, growth_interval=2, enabled=epoch.scaled)
     before: list[int] = []
@@ -104,15 +142,26 @@ def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
     optimizer.register_step_post_hook(lambda *_: before.append(scheduler.last_epoch))
 
     def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
-        return (model(batch.rows) + values[batch.rows]).mean() * batch.factor
+        _refuse_the_helper()
+        return overflowing((model(batch.rows) + values[batch.rows]).mean() * factor, batch)
 
     batches = epoch.batches(list(torch.arange(sum(epoch.tokens)).split(list(epoch.tokens))))
-    losses = _call(answer, epoch, tally, batches, loss_fn, optimizer, scaler, scheduler)
+    losses = _call(answer, epoch, tally, batches, loss_fn, optimizer, scaler, scheduler, max_norm)
+    return recorder.observed(), losses, [*before, scheduler.last_epoch], scaler.get_scale(), values
 
-    expected, observed = Expected(epoch.tokens, epoch.n, epochs=1, unit="tokens"), recorder.observed()
+
+def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
+    observed, losses, scheduler_steps, scale, values = _run(answer, epoch)
+    expected = Expected(epoch.tokens, epoch.n, epochs=1, unit="tokens")
     log = [float(row @ values) for row in expected.rows]
     made = [epoch.overflow not in window for window in expected.windows]
     expected.rows = list(compress(expected.rows, made))
+    if not all(row.isfinite().all() for row in observed.rows) and not all(made):
+        hint = "a step ran with the gradient that overflows. Which step looks at what unscale_ has found?"
+        raise Mistake("scaler-timing", f"{epoch}: {hint}")
+    if not observed.backwards and epoch is not EPOCHS[0]:
+        hint = "no backward pass has run. A window that holds a token gets its update"
+        raise Mistake("leftover-gradients", f"{epoch}: {hint}.")
     if epoch.max_norm == LOOSE and all(made):
         expected.compare(observed, str(epoch), OLD / INITIAL_SCALE if epoch.dirty else None)
     if observed.steps < len(expected.rows) and not all(made):
@@ -120,9 +169,23 @@ def _judge_epoch(answer: Callable, epoch: Epoch) -> None:
         hint = "what the window that overflows leaves in .grad is still there. Zero after it, too"
         raise Mistake("stale-gradients", f"{epoch}: {found}: {hint}.")
     expected.compare_clipped(observed, str(epoch), epoch.max_norm)
-    _judge_scheduler([*before, scheduler.last_epoch], scaler.get_scale(), made, epoch)
-    _judge_scale(scaler.get_scale(), made, epoch)
+    _judge_scheduler(scheduler_steps, scale, made, epoch)
+    _judge_scale(scale, made, epoch)
     _judge_log(losses, log, made, epoch)
+
+
+def _refuse_the_helper() -> None:
+    frame = sys._getframe()
+    while frame := frame.f_back:
+        if frame.f_code is train_epoch.__code__:
+            raise Mistake("forbidden-helper", "your function calls train_epoch: write the loop without it.")
+
+
+def overflowing(loss: Tensor, batch: Batch) -> Tensor:
+    """The same loss, with an infinite gradient if the micro-batch overflows."""
+    if batch.overflows and loss.requires_grad:
+        loss.register_hook(lambda grad: grad * inf)
+    return loss
 
 
 def _call(
@@ -134,19 +197,26 @@ def _call(
     optimizer: Optimizer,
     scaler: GradScaler,
     scheduler: LRScheduler,
+    max_norm: float | None = None,
 ) -> object:
     """Calls the answer with a generator of the micro-batches, and names what the scaler or the generator refuses."""
-    hint = "the scaler refuses to step for a window without a token"
+    if 0 in epoch.tokens:
+        refused = "empty-step", "the scaler refuses to step for a window without a token", "inf checks"
+    else:
+        hint = "the scaler refuses to step without a gradient. Something zeroes between backward() and step()"
+        refused = "discarded-gradients", hint, "inf checks were recorded for"
     try:
-        with scaler_refusals(str(epoch), ("empty-step", hint, "inf checks") if 0 in epoch.tokens else None):
-            return answer(
+        with scaler_refusals(str(epoch), refused):
+            losses = answer(
                 model, (batch for batch in batches), loss_fn, optimizer, epoch.n, lambda batch: batch.tokens, scaler,
-                epoch.max_norm, scheduler,
+                max_norm or epoch.max_norm, scheduler,
             )  # fmt: skip
+            return read_all(losses, at_most=100)
     except TypeError as error:
-        if "has no len()" not in str(error):
+        if "has no len()" not in str(error) and "'generator' object is not sub" not in str(error):
             raise
-        raise Mistake("needs-length", f"{epoch}: the loader is a generator and has no length.") from None
+        hint = "the loader is a generator, which has no length and takes no index"
+        raise Mistake("needs-length", f"{epoch}: {hint}.") from None
 
 
 def _judge_scheduler(found: list[int], scale: float, made: list[bool], epoch: Epoch) -> None:
@@ -180,17 +250,25 @@ def _judge_scale(scale: float, made: list[bool], epoch: Epoch) -> None:
 def _judge_log(losses: object, want: list[float], made: list[bool], epoch: Epoch) -> None:
     try:
         logged = [float(loss) for loss in losses]
+        if any(isinstance(loss, str) for loss in losses):
+            raise TypeError
     except (TypeError, ValueError, RuntimeError):
         hint = "all updates are correct; return the list of the windows' losses"
         raise Mistake("wrong-type", f"{epoch}: {hint}.") from None
     if 0 in epoch.tokens and any(map(isnan, logged)):
         hint = "a micro-batch without a token has a mean loss of NaN: leave it out"
         raise Mistake("empty-micro-batch", f"{epoch}: the log holds NaN; {hint}.")
-    # An infinite loss, or a NaN, may be logged in any way.
-    found, correct = (list(compress(losses, made)) for losses in (logged, want))
-    if len(logged) != len(want) or not close(found, correct):
-        message = f"all updates are correct, but the log is {rounded(logged)} instead of {rounded(want)}"
-        raise Mistake("logged-loss", f"{epoch}: {message}: one mean over each window's tokens, without the scale.")
+    if not close(logged, want):
+        found = f"the log is {rounded(logged)} instead of {rounded(want)}"
+        hint = "it needs one mean over each window's tokens, at the weights before its update, without the scale"
+        if rounded(logged) == rounded(want):
+            found, hint = "the log is right to a few digits only", "do not round it"
+        elif len(logged) == len(want) and close(*(list(compress(log, made)) for log in (logged, want))):
+            hint = "where the scaler leaves the step out, the loss is finite all the same: only its gradient is not"
+        raise Mistake("logged-loss", f"{epoch}: all updates are right, but {found}: {hint}.")
+    if any(isinstance(loss, Tensor) and loss.grad_fn is not None for loss in losses):
+        hint = "the log is right, but its tensors still hold their graphs. Log numbers, or detach"
+        raise Mistake("held-graphs", f"{epoch}: {hint}.")
 
 
 def _judge_model(answer: Callable, epoch: Epoch) -> None:
@@ -198,7 +276,7 @@ def _judge_model(answer: Callable, epoch: Epoch) -> None:
     batches = epoch.batches(random_batches((4,) * len(epoch.tokens)))
 
     def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
-        return squared_error(model, batch.rows[: batch.tokens]) * batch.factor
+        return overflowing(squared_error(model, batch.rows[: batch.tokens]), batch)
 
     def train(model: nn.Module, optimizer: Optimizer) -> None:
         for p in model.parameters():
@@ -206,7 +284,16 @@ def _judge_model(answer: Callable, epoch: Epoch) -> None:
         scaler = GradScaler("cpu", init_scale=INITIAL_SCALE, enabled=epoch.scaled)
         _call(answer, epoch, model, batches, loss_fn, optimizer, scaler, make_scheduler(optimizer))
 
-    rows = [batch.rows[: batch.tokens] * batch.factor for batch in batches]  # infinite in one that overflows
+    rows = [batch.rows[: batch.tokens] * (inf if batch.overflows else 1.0) for batch in batches]
     groups = [group for group in windows(rows, epoch.n) if any(map(len, group))]
     correct = large_batches(groups, epoch.max_norm, 1e9, make_scheduler)
-    judge_model(train, correct, mlp(3, 4, 2).double(), sgd, f"on a real model, {epoch}")
+    largest = max(batches, key=lambda batch: batch.tokens)
+    with only_clipping_is_new() if epoch.max_norm == TIGHT else nullcontext():
+        judge_model(
+            train,
+            correct,
+            mlp(3, 4, 2).double(),
+            sgd,
+            f"on a real model, {epoch}",
+            lambda model: loss_fn(model, largest),
+        )
