@@ -412,6 +412,15 @@ def stops_at_the_first_empty_window(model, batches, optimizer, n):
     return losses
 
 
+@wrong("filtered-windows", says="a window is left out")
+def leaves_out_windows_with_an_empty_micro_batch(model, batches, optimizer, n):
+    losses = []
+    for window in windows(batches, n):
+        if all(map(tokens, window)):
+            losses += accumulate_tokens(model, window, optimizer, n)
+    return losses
+
+
 @wrong("irregular-window")
 def carries_an_empty_window_over_to_the_next(model, batches, optimizer, n):
     losses, held = [], []
