@@ -103,7 +103,7 @@ def number(value: object) -> float:
     if value is None or value is Ellipsis:
         raise Mistake("not-attempted", f"your function returned {value}; it should return a number.")
     try:
-        return float(value)
+        return float(value.detach() if isinstance(value, Tensor) else value)
     except Exception:
         raise Mistake("wrong-type", f"expected a number, got {repr(value)} ({type(value).__name__}).") from None
 

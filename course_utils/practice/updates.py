@@ -33,6 +33,7 @@ from course_utils.practice.judging import (
     compare,
     compare_memory,
     compare_weights,
+    number,
     rounded,
 )
 
@@ -369,7 +370,7 @@ def compare_losses(result: Sequence, right: list[float], case: str, known: Known
 
     `bug` and `hint` are for losses that are neither right nor `known`.
     """
-    got = [float(loss) for loss in result]
+    got = [number(loss) for loss in result]
     digits = "the losses are right to a few digits only. Return them as they are, without rounding"
     few = [[round(loss, places) for loss in right] for places in range(4)] + [[float(int(loss)) for loss in right]]
     if close(got, right, LOG_RTOL, LOG_ATOL):
