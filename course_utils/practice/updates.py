@@ -34,6 +34,7 @@ from course_utils.practice.judging import (
     compare,
     compare_memory,
     compare_weights,
+    number,
     rounded,
 )
 
@@ -51,7 +52,7 @@ HINTS.update(
     {
         "not-reset": "What counts or adds up over a window must begin again with every window. Where does yours?",
         "missing-backward": "Count your calls to backward() in one window. Is the call inside the inner loop?",
-        "wrong-micro-batches": "Print the indices of the micro-batches in every window before you train on them.",
+        "wrong-batches": "Print which micro-batches are in every update, by their place in the list.",
         "filtered-windows": "Is a window N micro-batches of the epoch, or N of those that you did not leave out?",
         "changed-input": "The caller owns the micro-batches and uses them again. Which line of yours writes to them?",
         "wrong-weights": "Which weights does the model have at the moment when you compute the loss that you log?",
@@ -164,9 +165,9 @@ class Expected:
     def diagnose(self, observed: Observed) -> tuple[str, str]:
         """The first bug that the updates show, and how it shows. Updates and micro-batches are counted from 1."""
         used, wanted = ([self.owner[row != 0].unique().tolist() for row in rows] for rows in (observed.rows, self.rows))
-        many = f"{len(wanted)} updates" + (
-            f", since your loop ran two epochs of {len(self.windows)}" * (self.epochs == 2)
-        )
+        many = f"{len(wanted)} update" + "s" * (len(wanted) != 1)
+        if self.epochs == 2:
+            many += f", since your loop ran two epochs of {len(self.windows)}"
         held = f"micro-batches per update: {[len(u) for u in used]}, expected {[len(w) for w in wanted]} ({many})"
         for shows, bug, hint in self._missing_steps(observed, used):
             if shows:
@@ -192,23 +193,32 @@ class Expected:
         yield not any(used), "discarded-gradients", f"every step {zeroed}"
         yield [] in used and 0 in self.sizes, "empty-step", empty
         yield [] in used, "empty-step", "a step found no gradient"
-        yield len(used) < len(self.rows) <= steps, "discarded-gradients", f"a step {zeroed}"
+        fewer = len(used) < len(self.rows) <= steps
+        none = "a step found no gradient: no micro-batch of its window had a backward pass"
+        yield fewer and backwards <= sum(map(len, used)), "missing-backward", none
+        yield fewer, "discarded-gradients", f"a step {zeroed}"
 
     def _wrong_windows(self, observed: Observed, used: list[list[int]], wanted: list[list[int]]) -> Diagnoses:
         many, first = len(self.windows), used[: observed.in_first_epoch]
         held = [place for place, size in enumerate(self.sizes) if size]
+
         filtered = list(windows(held, self.n)) * self.epochs
         hint = "micro-batches in which nothing counts are left out before the windows are made"
         yield used == filtered != wanted, "filtered-windows", f"{hint}: they take their place in a window, too"
+        full = [group for group in self.windows if all(self.sizes[place] for place in group)] * self.epochs
+        hint = "a window is left out where one of its micro-batches holds nothing: train on the others"
+        yield used == full != wanted, "filtered-windows", hint
+
         each = len(first) == len(self.sizes) > many and len(used[0]) == 1
         yield each, "irregular-window", "a step after every micro-batch"
-        early = used[0] != wanted[0] and used[0] == list(chain(*wanted))[: len(used[0])]
         absent = sorted(set(held) - set(chain(*first)))
         hint = f"micro-batches {_numbers(absent)} of an epoch never get a backward pass"
         fewer = len(first) == many and all(set(u) < set(w) or u == w for u, w in zip(used, wanted, strict=False))
         yield absent and fewer and observed.backwards <= sum(map(len, used)), "missing-backward", hint
+        early = used[0] != wanted[0] and used[0] == list(chain(*wanted))[: len(used[0])]
         hint = f"the first step comes after {len(used[0])} micro-batches instead of {len(wanted[0])}"
         yield early, "irregular-window", hint
+
         last = wanted[many - 1]
         only_first = first == wanted[:1] and len(last) == self.n
         stopped = observed.backwards < self.epochs * len(held) - len(last)
@@ -217,8 +227,7 @@ class Expected:
         yield only_first and many > 2, "not-reset", hint
         hint = f"the last window of an epoch, micro-batches {_numbers(last)}, never gets its step"
         yield len(first) < many and not set(last) & set(chain(*first)), "leftover-gradients", hint
-        hint = f"{len(first)} update{'s' * (len(first) != 1)} in an epoch instead of {many}"
-        yield len(first) != many, "irregular-window", hint
+        yield len(first) != many, "irregular-window", f"updates in an epoch: {len(first)}, expected {many}"
 
     def _wrong_items(self, rows: list[Tensor], used: list[list[int]], wanted: list[list[int]]) -> Diagnoses:
         many = len(self.windows)
@@ -227,12 +236,12 @@ class Expected:
             later = strangers and k < many and strangers[-1] > wanted[k][-1]
             which = f"{self._update(k)} holds micro-batches {_numbers(used[k])} instead of {_numbers(wanted[k])}"
             yield later and set(wanted[k]) <= set(used[k]), "irregular-window", which
-            yield later or (strangers and not set(used[k]) & set(wanted[k])), "wrong-micro-batches", which
+            yield later or (strangers and not set(used[k]) & set(wanted[k])), "wrong-batches", which
             twice = k >= many and close(row, want + rows[k - many])
             which = f"micro-batches {_numbers(strangers)}" if strangers else "the same ones in the epoch before"
             hint = f"{self._update(k)} still holds gradients of earlier updates ({which})"
             yield strangers or twice, "stale-gradients", hint
-        hint = f"{len(rows)} updates in {self.epochs} epochs instead of {len(self.rows)}"
+        hint = f"updates in {self.epochs} epochs: {len(rows)}, expected {len(self.rows)}"
         yield len(rows) != len(self.rows), "irregular-window", hint
         for k, (row, want) in enumerate(zip(rows, self.rows, strict=True)):
             which = f"micro-batches {_numbers(used[k])} of {_numbers(wanted[k])}"
@@ -388,7 +397,7 @@ def compare_losses(result: Sequence, right: list[float], case: str, known: Known
 
     `bug` and `hint` are for losses that are neither right nor `known`.
     """
-    got = [float(loss) for loss in result]
+    got = [number(loss) for loss in result]
     digits = "the losses are right to a few digits only. Return them as they are, without rounding"
     few = [[round(loss, places) for loss in right] for places in range(4)] + [[float(int(loss)) for loss in right]]
     if close(got, right, LOG_RTOL, LOG_ATOL):
@@ -417,7 +426,11 @@ def losses_of_large_batches(
         before.append(loss.item())
         after.append(float(loss_fn(model, group)))
     meant = "the loss of a window is meant at the weights of its own forward passes, before its update"
-    found = (("after each update", after), ("at the end of the epoch", at_these_weights()), ("at its start", start))
+    found = (
+        ("after each update", after),
+        ("at the end of the epoch", at_these_weights()),
+        ("at the start of the epoch", start),
+    )
     return before, [("wrong-weights", f"these are the losses {when}; {meant}", losses) for when, losses in found]
 
 
@@ -505,7 +518,9 @@ def judge_loop(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:
 
 
 def judge_loop_on_tallies(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:
-    # Equal sizes and the first N come first: a lost tail, or one that is divided by N, then shows as itself.
+    """Compares which micro-batches are in each update, and how much every sample counts in it."""
+    # Equal sizes and the first N come first: a lost tail, or one that is divided by N, then shows as itself. Six come
+    # first: with N = 2 a third window tells a counter that is never set back from a last window that gets no step.
     equal = [(sizes, n) for n in n_values for sizes in ((2, 2, 2, 2, 2, 2), (2, 2, 2, 2))]
     for sizes, n in equal + [((4, 2, 1, 3, 2), n) for n in n_values]:
         judge_updates(loop, sizes, n)
@@ -514,6 +529,7 @@ def judge_loop_on_tallies(loop: Loop, n_values: Sequence[int], dirty: bool = Tru
 
 
 def judge_loop_on_models(loop: Loop, n_values: Sequence[int]) -> None:
+    """Compares every parameter after two epochs, and what is held for the backward pass, under SGD and Adam."""
     for make_optimizer in (sgd, adam):
         for n in n_values:
             judge_loop_on_model(loop, make_optimizer, n)

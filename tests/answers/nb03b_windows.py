@@ -479,7 +479,7 @@ def sorted_by_size(batches, n):
 
 # Which micro-batches are in a window.
 OTHER_WINDOWS = {
-    "wrong-micro-batches": [
+    "wrong-batches": [
         lambda batches, n: windows(reversed(batches), n),
         lambda batches, n: reversed(list(windows(batches, n))),
         lambda batches, n: windows(Random(3).sample(batches, len(batches)), n),
@@ -535,7 +535,9 @@ for bug, changes in OTHER_SHARES.items():
         wrong("accumulate", bug)(loop(share=change))
 
 wrong("accumulate", "held-graphs")(loop(retain_graph=True))
-wrong("accumulate", "changed-input")(loop(end=lambda model, batches: batches.clear()))
+wrong("accumulate", "changed-input", says="has 0 entries afterwards instead of 6")(
+    loop(end=lambda model, batches: batches.clear())
+)
 wrong("accumulate", "changed-input")(loop(end=lambda model, batches: batches.sort(key=lambda batch: -int(batch[0]))))
 wrong("accumulate", "changed-input")(loop(end=lambda model, batches: [batch.zero_() for batch in batches]))
 wrong("accumulate", "raises")(loop(share=lambda batch, window, n: len(batch) / (len(window) - n)))
@@ -547,7 +549,7 @@ wrong("accumulate", "leftover-gradients")(
 )
 
 
-@wrong("accumulate", "not-reset")
+@wrong("accumulate", "not-reset", says="since your loop ran two epochs of 3")
 def never_resets_its_counter(model, batches, loss_fn, optimizer, n):
     optimizer.zero_grad()
     count = 0
@@ -578,7 +580,7 @@ def returns_after_the_first_window(model, batches, loss_fn, optimizer, n):
         return
 
 
-@wrong("accumulate", "missing-backward")
+@wrong("accumulate", "missing-backward", says="micro-batches [1, 3, 5] of an epoch never get a backward pass")
 def has_its_backward_outside_the_inner_loop(model, batches, loss_fn, optimizer, n):
     for window in windows(batches, n):
         optimizer.zero_grad()
@@ -694,7 +696,7 @@ def swallows_every_error(model, batches, loss_fn, optimizer, n):
         optimizer.step()
 
 
-@wrong("accumulate", "wrong-type")
+@wrong("accumulate", "wrong-type", says="none of its lines has run")
 def is_a_generator(model, batches, loss_fn, optimizer, n):
     for window in windows(batches, n):
         optimizer.zero_grad()

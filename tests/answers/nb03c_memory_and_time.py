@@ -223,7 +223,7 @@ def whole_epoch(model, batches, loss_fn, optimizer, n):
     return [whole for _ in range(0, len(batches), n)]
 
 
-@wrong("logged_loss", "wrong-weights")
+@wrong("logged_loss", "wrong-weights", says="these are the losses after each update")
 def logs_after_the_update(model, batches, loss_fn, optimizer, n):
     losses = []
     for window in windows(batches, n):
@@ -248,7 +248,7 @@ def logs_when_the_epoch_is_over(model, batches, loss_fn, optimizer, n):
         return [loss_fn(model, torch.cat(window)).item() for window in windows(batches, n)]
 
 
-@wrong("logged_loss", "wrong-weights")
+@wrong("logged_loss", "wrong-weights", says="these are the losses at the start of the epoch")
 def logs_before_the_epoch_begins(model, batches, loss_fn, optimizer, n):
     losses = [loss_fn(model, torch.cat(window)).item() for window in windows(batches, n)]
     logged_loss(model, batches, loss_fn, optimizer, n)

@@ -309,8 +309,8 @@ wrong("wrong-length")(lambda *a: accumulate_tokens(*a)[:-1])
 wrong("wrong-length")(lambda *a: with_zeros(*a))
 wrong("changed-input")(lambda *a: (accumulate_tokens(*a), a[1].clear())[0])
 wrong("changed-input")(lambda *a: (accumulate_tokens(*a), [t.clamp_(min=0) for _, t in a[1]])[0])
-wrong("wrong-micro-batches")(lambda model, batches, *rest: accumulate_tokens(model, batches[::-1], *rest))
-wrong("wrong-micro-batches")(lambda model, batches, *rest: accumulate_tokens(model, batches[1:] + batches[:1], *rest))
+wrong("wrong-batches")(lambda model, batches, *rest: accumulate_tokens(model, batches[::-1], *rest))
+wrong("wrong-batches")(lambda model, batches, *rest: accumulate_tokens(model, batches[1:] + batches[:1], *rest))
 wrong("filtered-windows")(lambda model, batches, *rest: accumulate_tokens(model, list(filter(tokens, batches)), *rest))
 wrong("loss-scale")(loop(lambda batch, window, n: tokens(batch) / sum((t >= 0)[:, 1:].sum() for _, t in window)))
 wrong("token-weights")(loop(lambda batch, window, n: len(batch[0]) / sum(len(x) for x, _ in window)))
@@ -409,6 +409,15 @@ def stops_at_the_first_empty_window(model, batches, optimizer, n):
         if not any(map(tokens, window)):
             break
         losses += accumulate_tokens(model, window, optimizer, n)
+    return losses
+
+
+@wrong("filtered-windows", says="a window is left out")
+def leaves_out_windows_with_an_empty_micro_batch(model, batches, optimizer, n):
+    losses = []
+    for window in windows(batches, n):
+        if all(map(tokens, window)):
+            losses += accumulate_tokens(model, window, optimizer, n)
     return losses
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from course_utils.loops import windows
 from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, close, numbers, read_all, rounded
+from course_utils.practice.judging import Mistake, close, number, numbers, read_all, rounded
 from course_utils.practice.updates import (
     compare_losses,
     judge_loop_on_models,
@@ -67,7 +67,7 @@ def _judge_log(answer: Callable, loop: Callable, sizes: Sequence[int], n: int) -
     optimizer, steps = torch.optim.SGD(model.parameters(), lr=0.0), []
     optimizer.register_step_post_hook(lambda *_: steps.append(1))
     logged = _logged(answer, model, batches, lambda m, batch: batch.mean() + 0 * m.weight.sum(), optimizer, n)
-    got = [float(loss) for loss in logged]
+    got = [number(loss) for loss in logged]
     case = f"micro-batches of {list(sizes)} samples, N = {n}: expected {rounded(right)}, got {rounded(got)}"
     if len(got) == len(batches) != len(right):
         raise Mistake("per-micro-batch", f"{case}. Return one number per update, not one per micro-batch.")
@@ -129,7 +129,7 @@ def _judge_log_while_learning(answer: Callable, n: int) -> None:
     groups = [torch.cat(window) for window in windows(batches, n)]
     right, known = losses_of_large_batches(ours, sgd(ours.parameters()), groups, squared_error)
     logged = _logged(answer, theirs, batches, squared_error, sgd(theirs.parameters()), n)
-    case = f"while the model learns, N = {n}: expected {rounded(right)}, got {rounded([float(x) for x in logged])}"
+    case = f"while the model learns, N = {n}: expected {rounded(right)}, got {rounded([number(x) for x in logged])}"
     hint = "take the loss of a micro-batch from the forward pass that its gradient comes from"
     compare_losses(logged, right, case, known, "wrong-weights", hint)
 

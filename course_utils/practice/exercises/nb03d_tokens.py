@@ -39,8 +39,8 @@ _PLAIN = (
     ([((3, 2), (0, 4)), ((1, 5),), ((4, 1), (2, 1), (6, 1))], 3),
 )
 _EMPTY = (
-    ([((0, 2),), ((4, 0), (2, 0)), ((0, 4),)], 3),
     ([((3, 0),), ((0, 2), (1, 3)), ((0, 1),), ((5, 0),), ((0, 3),)], 2),
+    ([((0, 2),), ((4, 0), (2, 0)), ((0, 4),)], 3),
     ([((0, 2),), ((0, 4),), ((3, 0),), ((4, 0), (1, 0)), ((0, 3),)], 2),
 )
 
@@ -67,9 +67,8 @@ def _accumulate_tokens(answer: Callable) -> str:
         _judge_counts(answer, batches, n)
     for n in (2, 4):
         _judge_losses_while_learning(answer, n)
-    for make_optimizer in (sgd, adam):
-        for n in (1, 2, 4):
-            _judge_parameters(answer, _random_batches(), make_optimizer, n)
+    for make_optimizer, n in ((sgd, 1), (sgd, 2), (sgd, 4), (adam, 2)):
+        _judge_parameters(answer, _random_batches(), make_optimizer, n)
     full = [batch for batch in _random_batches() if _valid(batch).any()]  # an empty one may be kept until the next
     _judge_parameters(answer, full, sgd, 4, memory=True)
     return (
