@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from course_utils.memory import SavedBytes
 
 RTOL, ATOL = 1e-6, 1e-9  # a quotient of two counts that are tensors is a float32, whatever it is multiplied with
+F32_RTOL, F32_ATOL = 1e-4, 1e-5  # what training in float32, or in float64 with a rounded factor, is off by
 
 Known = Iterable[tuple[str, str, Any]]  # a bug, a hint, and the result that the bug gives, or a function that finds it
 
@@ -116,6 +117,20 @@ def numbers(got: object, expected: int, what: str) -> list[float]:
     return [number(value) for value in got]
 
 
+def changed(now: Any, before: Any, what: str) -> str:
+    """How the answer changed something that it was given, lists and tuples of tensors; empty if it did not.
+
+    `before` is a copy, made before the answer ran; `what` is what the message calls it.
+    """
+    if isinstance(before, (list, tuple)):
+        if not isinstance(now, (list, tuple)) or len(now) != len(before):
+            left = len(now) if isinstance(now, (list, tuple)) else "no"
+            return f"{what} that your function was given holds {left} entries afterwards instead of {len(before)}"
+        return next(filter(None, (changed(n, b, what) for n, b in zip(now, before, strict=True))), "")
+    same = isinstance(now, Tensor) and now.shape == before.shape and torch.equal(now, before)
+    return "" if same else f"your function changed an entry of {what} that it was given"
+
+
 def rounded(values: Sequence[float]) -> list[float]:
     """Numbers as messages show them."""
     return [round(value, 3) for value in values]
@@ -126,6 +141,10 @@ def compare_weights(ours: nn.Module, theirs: nn.Module, case: str, rtol: float =
     for (name, want), got in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         if not close(got, want, rtol, atol):
             gap = float((got - want).detach().abs().max())
+            if got.dtype != want.dtype or close(got, want, F32_RTOL, F32_ATOL):
+                kinds = f"{want.dtype} to {got.dtype}".replace("torch.", "")
+                how = f"went from {kinds}" if got.dtype != want.dtype else "is as if computed in float32, or rounded"
+                raise Mistake("low-precision", f"{case}: parameter {name} {how}: {gap:.2g} off.")
             raise Mistake("wrong-value", f"{case}: parameter {name} ends up {gap:.2g} off.")
 
 

@@ -21,7 +21,17 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from course_utils.loops import windows
 from course_utils.memory import saved_bytes
 from course_utils.models import Tally, mlp
-from course_utils.practice.judging import Mistake, close, compare_memory, compare_weights, rounded
+from course_utils.practice.hints import HINTS
+from course_utils.practice.judging import (
+    F32_ATOL,
+    F32_RTOL,
+    Mistake,
+    changed,
+    close,
+    compare_memory,
+    compare_weights,
+    rounded,
+)
 
 CLIP_RTOL = 1e-4  # PyTorch adds a millionth to the norm that it divides by; clipping by hand need not
 OLD = 7.0  # every entry of the gradient that an earlier backward pass has left, in a case that starts dirty
@@ -30,6 +40,17 @@ Loop = Callable[[nn.Module, Sequence, Callable, Optimizer, int], object]
 Train = Callable[[nn.Module, Optimizer], object]
 MakeOptimizer = Callable[[Iterable], Optimizer]
 Diagnoses = Iterator[tuple[bool, str, str]]  # whether a bug shows, its name, and how; asked only if none before shows
+
+HINTS.update(
+    {
+        "not-reset": "What counts or adds up over a window must begin again with every window. Where does yours?",
+        "missing-backward": "Count your calls to backward() in one window. Is the call inside the inner loop?",
+        "wrong-micro-batches": "Print the indices of the micro-batches in every window before you train on them.",
+        "filtered-windows": "Is a window N micro-batches of the epoch, or N of those that you did not leave out?",
+        "changed-input": "The caller owns the micro-batches and uses them again. Which line of yours writes to them?",
+        "low-precision": "Print the dtype of the model, of the loss and of .grad. Which line changes it, or rounds?",
+    }
+)
 
 
 @dataclass
@@ -40,6 +61,7 @@ class Observed:
     in_first_epoch: int  # how many of these steps belong to the first epoch
     backwards: int  # how often a gradient arrived
     steps: int  # also those that are not in `rows` because they found no gradient
+    changed: str = ""  # how the loop changed the micro-batches that it was given
 
 
 class Recorder:
@@ -106,10 +128,15 @@ class Expected:
         `old` is how an old gradient would show in the first row, in a case that starts with one.
         """
         if close(observed.rows, self.rows):
+            if observed.changed:
+                raise Mistake("changed-input", f"{case}: the updates are right, but {observed.changed}.")
             return
         if old is not None and observed.rows and close(observed.rows[0], self.rows[0] + old):
             hint = "the old gradient entered the first update. Zero once before the first backward pass, too"
             raise Mistake("stale-gradients", f"{case}: {hint}.")
+        if close(observed.rows, self.rows, F32_RTOL, F32_ATOL):
+            hint = "the updates are right to four digits only: computed in float32 or less, or rounded"
+            raise Mistake("low-precision", f"{case}: {hint}.")
         bug, hint = self.diagnose(observed)
         raise Mistake(bug, f"{case}: {hint}.")
 
@@ -126,11 +153,14 @@ class Expected:
     def diagnose(self, observed: Observed) -> tuple[str, str]:
         """The first bug that the updates show, and how it shows. Updates and micro-batches are counted from 1."""
         used, wanted = ([self.owner[row != 0].unique().tolist() for row in rows] for rows in (observed.rows, self.rows))
-        held = f"micro-batches per update: {[len(u) for u in used]}, expected {[len(w) for w in wanted]}"
+        many = f"{len(wanted)} updates" + (
+            f", since your loop ran two epochs of {len(self.windows)}" * (self.epochs == 2)
+        )
+        held = f"micro-batches per update: {[len(u) for u in used]}, expected {[len(w) for w in wanted]} ({many})"
         for shows, bug, hint in self._missing_steps(observed, used):
             if shows:
-                return bug, f"{hint}; {held}" if any(used) else f"{hint}; {len(wanted)} updates are expected"
-        for shows, bug, hint in self._wrong_windows(used, wanted, observed.in_first_epoch):
+                return bug, f"{hint}; {held}" if any(used) else f"{hint}; expected {many}"
+        for shows, bug, hint in self._wrong_windows(observed, used, wanted):
             if shows:
                 return bug, f"{hint}; {held}"
         for shows, bug, hint in self._wrong_items(observed.rows, used, wanted):
@@ -145,53 +175,74 @@ class Expected:
         yield not backwards and not steps, "not-attempted", "no backward pass and no step has run yet"
         yield any(row.isnan().any() for row in observed.rows), "nan", "a gradient is NaN. A mean over nothing is 0/0"
         yield not steps, "leftover-gradients", "no optimizer.step() has run"
-        yield not backwards, "empty-step", "every step found no gradient: no backward pass has run"
+        yield not backwards and not any(used), "empty-step", "every step found no gradient: no backward pass has run"
         yield not any(used), "discarded-gradients", f"every step {zeroed}"
         yield [] in used and 0 in self.sizes, "empty-step", empty
         yield [] in used, "empty-step", "a step found no gradient"
         yield len(used) < len(self.rows) <= steps, "discarded-gradients", f"a step {zeroed}"
 
-    def _wrong_windows(self, used: list[list[int]], wanted: list[list[int]], in_first_epoch: int) -> Diagnoses:
-        many, first = len(self.windows), used[:in_first_epoch]
+    def _wrong_windows(self, observed: Observed, used: list[list[int]], wanted: list[list[int]]) -> Diagnoses:
+        many, first = len(self.windows), used[: observed.in_first_epoch]
+        held = [place for place, size in enumerate(self.sizes) if size]
+        filtered = list(windows(held, self.n)) * self.epochs
+        hint = "micro-batches in which nothing counts are left out before the windows are made"
+        yield used == filtered != wanted, "filtered-windows", f"{hint}: they take their place in a window, too"
         yield len(first) == len(self.sizes) > many, "irregular-window", "a step after every micro-batch"
         early = used[0] != wanted[0] and used[0] == list(chain(*wanted))[: len(used[0])]
-        hint = f"the first step comes after {len(used[0])} instead of {len(wanted[0])}"
+        absent = sorted(set(held) - set(chain(*first)))
+        hint = f"micro-batches {_numbers(absent)} of an epoch never get a backward pass"
+        skipped = absent and len(first) == many and observed.backwards <= sum(map(len, used))
+        yield skipped and set(chain(*first)) <= set(held), "missing-backward", hint
+        hint = f"the first step comes after {len(used[0])} micro-batches instead of {len(wanted[0])}"
         yield early, "irregular-window", hint
-        last = wanted[many - 1]
+        only_first, last = len(first) == 1 and len(wanted[many - 1]) == self.n, wanted[many - 1]
+        stopped = observed.backwards < self.epochs * len(held) - len(last)
+        yield only_first and many > 2 and stopped, "irregular-window", "the loop ends after its first update"
+        hint = "only the first window of an epoch gets a step: is the counter set back after it?"
+        yield only_first and many > 2, "not-reset", hint
         hint = f"the last window of an epoch, micro-batches {_numbers(last)}, never gets its step"
-        yield not set(last) & set(chain(*first)), "leftover-gradients", hint
+        yield len(first) < many and not set(last) & set(chain(*first)), "leftover-gradients", hint
         yield len(first) != many, "irregular-window", f"{len(first)} updates in an epoch instead of {many}"
 
     def _wrong_items(self, rows: list[Tensor], used: list[list[int]], wanted: list[list[int]]) -> Diagnoses:
         many = len(self.windows)
         for k, (row, want) in enumerate(zip(rows, self.rows, strict=False)):
-            strangers = self.owner[(row != 0) & (want == 0)].unique().tolist()
+            strangers = sorted(set(used[k]) - set(wanted[k]))
+            later = strangers and k < many and strangers[-1] > wanted[k][-1]
+            which = f"{self._update(k)} holds micro-batches {_numbers(used[k])} instead of {_numbers(wanted[k])}"
+            yield later and set(wanted[k]) <= set(used[k]), "irregular-window", which
+            yield later or (strangers and not set(used[k]) & set(wanted[k])), "wrong-micro-batches", which
             twice = k >= many and close(row, want + rows[k - many])
             which = f"micro-batches {_numbers(strangers)}" if strangers else "the same ones in the epoch before"
-            hint = f"update {k + 1} still holds gradients of earlier updates ({which})"
+            hint = f"{self._update(k)} still holds gradients of earlier updates ({which})"
             yield strangers or twice, "stale-gradients", hint
         hint = f"{len(rows)} updates in {self.epochs} epochs instead of {len(self.rows)}"
         yield len(rows) != len(self.rows), "irregular-window", hint
         for k, (row, want) in enumerate(zip(rows, self.rows, strict=True)):
             which = f"micro-batches {_numbers(used[k])} of {_numbers(wanted[k])}"
-            hint = f"update {k + 1} holds {which}: the rest was zeroed inside the window"
+            hint = f"{self._update(k)} holds {which}: the rest was zeroed inside the window"
             yield used[k] != wanted[k], "discarded-gradients", hint
             factors, owner = (row / want)[want != 0], self.owner[want != 0]
             yield not close(row, want), *self._wrong_weights(k, factors, owner)
+
+    def _update(self, k: int) -> str:
+        """Update `k`, counted from 1, in words."""
+        return f"update {k + 1}" + (" (in the second epoch)" if self.epochs == 2 and k >= len(self.windows) else "")
 
     def _wrong_weights(self, k: int, factors: Tensor, owner: Tensor) -> tuple[str, str]:
         """The bug of an update with the correct items, each of which counts `factors` times what it should."""
         window = self.windows[k % len(self.windows)]
         sizes, first = [self.sizes[place] for place in window], float(factors[0])
         if close(factors, torch.full_like(factors, first)):
-            fix, which = "", f"update {k + 1}"
+            fix, which = "", self._update(k)
             if len(window) < len(self.windows[0]):
                 which, fix = f"{which}, of a short window,", ": divide by what it holds, not by N"
             if first < 1 and 0 in sizes:
                 fix = ": micro-batches in which nothing counts are counted as if something did"
-            return "loss-scale", f"{which} is {first:.3g} times what it should be{fix}"
+            return "loss-scale", f"{which} is {_times(first)} times what it should be{fix}"
         each = [float(factors[owner == place].mean()) for place in window if self.sizes[place]]
-        found = f"in update {k + 1} the {self.unit} of its micro-batches count {rounded(each)} times what they should"
+        counts = [float(_times(factor)) for factor in each]
+        found = f"in {self._update(k)} the {self.unit} of its micro-batches count {counts} times what they should"
         for what, other in (*self.other_sizes, ("each micro-batch counts the same, however much it holds", None)):
             weights = [other[place] if other else 1 for place in window]
             if close(each, [w / sum(weights) * sum(sizes) / s for w, s in zip(weights, sizes, strict=True) if s]):
@@ -204,6 +255,11 @@ class Expected:
 def _numbers(places: Sequence[int]) -> list[int]:
     """Micro-batches as messages count them, from 1."""
     return [place + 1 for place in places]
+
+
+def _times(factor: float) -> str:
+    """A factor with three digits, or with as many as show that it is not 1."""
+    return f"{factor:.3g}" if abs(factor - 1) > 0.005 else f"{factor:.6g}"
 
 
 def diagnose_clipping(row: Tensor, whole: Tensor, max_norm: float) -> str:
@@ -230,11 +286,15 @@ def recorded_tally(items: int, lr: float, dirty: bool = False) -> tuple[Tally, O
 def run_on_tally(loop: Loop, sizes: Sequence[int], n: int, dirty: bool = False) -> Observed:
     """Runs two epochs of a loop on a `Tally`, with micro-batches of these sizes."""
     tally, optimizer, recorder = recorded_tally(sum(sizes), 0.5, dirty)
+    how = ""
     for _ in range(2):
         recorder.start_epoch()
-        batches = list(torch.arange(sum(sizes)).split(list(sizes)))
+        given, batches = (list(torch.arange(sum(sizes)).split(list(sizes))) for _ in range(2))
         loop(tally, batches, lambda model, batch: model(batch).mean(), optimizer, n)
-    return recorder.observed()
+        how = how or changed(batches, given, "the list of micro-batches")
+    observed = recorder.observed()
+    observed.changed = how
+    return observed
 
 
 def judge_updates(loop: Loop, sizes: Sequence[int], n: int, dirty: bool = False) -> None:
@@ -250,12 +310,13 @@ def judge_model(
     model: nn.Module,
     make_optimizer: MakeOptimizer,
     case: str,
-    one: Callable[[nn.Module], Tensor] | None = None,
+    one: Callable[[nn.Module], object] | None = None,
     factor: float = 1.5,
 ) -> None:
     """Trains copies of a model in two ways and compares every parameter, and what was held for the backward pass.
 
-    `one` is the forward pass of the largest micro-batch, of which at most `factor` times the memory may be held.
+    `one` is the forward pass of the largest micro-batch, of which at most `factor` times the memory may be held; or
+    `alone(...)`, if the answer computes its own loss.
     """
     ours, theirs = model, copy.deepcopy(model)
     optimizer = make_optimizer(ours.parameters())
@@ -270,6 +331,19 @@ def judge_model(
     compare_weights(ours, theirs, case)
     if one is not None:
         compare_memory(saved, alone, case, factor)
+
+
+def alone(train: Train) -> Callable[[nn.Module], None]:
+    """For `judge_model(one=...)`: what the answer itself holds when `train` gives it a single micro-batch.
+
+    Then a loop that computes its loss in an unusual way is compared with itself.
+    """
+
+    def one(model: nn.Module) -> None:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.0))
+        model.zero_grad()
+
+    return one
 
 
 def large_batches(
@@ -337,7 +411,7 @@ def judge_loop_on_model(
 def judge_loop(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:
     """Judges a loop that makes one update per window, on a tally (if `dirty`, also from a dirty start) and a model."""
     # Equal sizes and the first N come first: a lost tail, or one that is divided by N, then shows as itself.
-    equal = [(sizes, n) for n in n_values for sizes in ((2, 2, 2, 2), (2, 2, 2, 2, 2, 2))]
+    equal = [(sizes, n) for n in n_values for sizes in ((2, 2, 2, 2, 2, 2), (2, 2, 2, 2))]
     for sizes, n in equal + [((4, 2, 1, 3, 2), n) for n in n_values]:
         judge_updates(loop, sizes, n)
     if dirty:
