@@ -1,6 +1,7 @@
 """Answers to "amp_window": one window under a GradScaler."""
 
 import math
+from contextlib import suppress
 
 import torch
 from torch import nn
@@ -407,7 +408,7 @@ def asks_the_scaler(model, window, loss_fn, optimizer, scaler, scheduler, max_no
     model.zero_grad()
     accumulate()
     scaler.unscale_(optimizer)
-    overflow = any(found.item() for found in scaler._found_inf_per_device(optimizer).values())
+    overflow = scaler.is_enabled() and any(f.item() for f in scaler._found_inf_per_device(optimizer).values())
     norm = nn.utils.get_total_norm(p.grad for p in model.parameters())
     left_out = overflow or norm.item() > skip_norm
     if not left_out:
@@ -483,36 +484,18 @@ def changed(
     return answer
 
 
+def drained(window):
+    """Yields the micro-batches and takes them out of the list."""
+    while window:
+        yield window.pop(0)
+
+
 def keeps_all_losses(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
     total = sum(map(len, window))
     losses = [scaler.scale(loss_fn(model, batch) * len(batch) / total) for batch in window]
-
-    class Backward:  # so that the rest can be the right answer's
-        def scale(self, loss):
-            return loss
-
-        def __getattr__(self, name):
-            return getattr(scaler, name)
-
-    pairs = list(zip(window, losses, strict=True))
-    return by_the_norm(
-        model,
-        [Weighed(batch, loss * total / len(batch)) for batch, loss in pairs],
-        lambda model, weighed: weighed.loss,
-        optimizer,
-        Backward(),
-        scheduler,
-        max_norm,
-        skip_norm,
-    )
-
-
-class Weighed:
-    def __init__(self, batch, loss):
-        self.batch, self.loss = batch, loss
-
-    def __len__(self):
-        return len(self.batch)
+    for loss in losses:
+        loss.backward()
+    return finishes(model, optimizer, scaler, scheduler, max_norm, skip_norm)
 
 
 def retains_graphs(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
@@ -531,14 +514,7 @@ def one_large_batch(model, window, loss_fn, optimizer, scaler, scheduler, max_no
 
 def finishes(model, optimizer, scaler, scheduler, max_norm, skip_norm):
     scaler.unscale_(optimizer)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    made = bool(norm.isfinite()) and bool(norm <= skip_norm)
-    if made:
-        scaler.step(optimizer)
-        scheduler.step()
-    scaler.update()
-    optimizer.zero_grad()
-    return made
+    return finishes_unscaled(model, optimizer, scaler, scheduler, max_norm, skip_norm)
 
 
 def asks_before_update(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
@@ -579,10 +555,8 @@ def hides_what_the_scaler_says(model, window, loss_fn, optimizer, scaler, schedu
     total = sum(map(len, window))
     for batch in window:
         scaler.scale(loss_fn(model, batch) * len(batch) / total).backward()
-        try:
+        with suppress(RuntimeError):
             scaler.unscale_(optimizer)
-        except RuntimeError:
-            pass
     return finishes_unscaled(model, optimizer, scaler, scheduler, max_norm, skip_norm)
 
 
@@ -598,11 +572,9 @@ def finishes_unscaled(model, optimizer, scaler, scheduler, max_norm, skip_norm):
 
 
 def swallows_everything(model, window, loss_fn, *_):
-    try:
+    with suppress(Exception):
         for batch in window:
             loss_fn(model, batch).backwards()
-    except Exception:
-        pass
     return True
 
 
@@ -617,9 +589,7 @@ for bug, answers in {
         changed(limit=lambda max_norm: 2 * max_norm),
         changed(clip=nn.utils.clip_grad_value_),
         changed(clip=lambda parameters, max_norm: [nn.utils.clip_grad_norm_(p, max_norm / 2) for p in parameters]),
-        changed(
-            clip=lambda parameters, max_norm: [p.grad.mul_(max_norm / (p.grad.norm() + 1e-6)) for p in parameters]
-        ),
+        changed(clip=lambda parameters, max_norm: [p.grad.mul_(max_norm / (p.grad.norm() + 1e-6)) for p in parameters]),
     ],
     "skip-rule": [
         changed(is_spike=lambda norm, max_norm, skip_norm: bool(norm > max_norm)),
@@ -647,13 +617,16 @@ for bug, answers in {
         changed(share=lambda batch, window: len(batch) / sum(map(len, window)) / len(window)),
     ],
     "token-weights": [changed(share=lambda batch, window: len(batch) ** 2 / sum(len(b) ** 2 for b in window))],
-    "leftover-gradients": [changed(chosen=lambda window: window[:-1] or window)],
+    "missing-backward": [changed(chosen=lambda window: window[:-1] or window)],
     "held-graphs": [keeps_all_losses, retains_graphs, one_large_batch],
     "low-precision": [
         changed(cast=lambda loss: loss.bfloat16()),
         changed(cast=lambda loss: loss.half()),
     ],
-    "changes-input": [changed(finish=lambda window: window.clear()), changed(chosen=lambda window: drained(window))],
+    "changed-input": [
+        changed(finish=lambda window: window.clear()),
+        changed(chosen=drained, share=lambda batch, window: 0.25),
+    ],
     "wrong-value": [
         changed(tells=lambda made, scaler, before: not made),
         changed(tells=lambda made, scaler, before: scaler.get_scale()),
@@ -664,11 +637,3 @@ for bug, answers in {
 }.items():
     for answer in answers:
         wrong("amp_window", bug)(answer)
-
-
-def drained(window):
-    """Yields the micro-batches and takes them out of the list."""
-    total = list(window)
-    for batch in total:
-        yield batch
-    window.clear()

@@ -788,7 +788,7 @@ for bug, answers in {
         schedule(length=lambda micro_batches, n, epochs: math.ceil(micro_batches / n) * epochs - 1),
         more_epochs,
     ],
-    "changes-input": [takes_the_batches_out],
+    "changed-input": [takes_the_batches_out],
     "leftover-gradients": [windows_over_epochs],
     "stale-gradients": [zeroes_once_per_epoch],
     "discarded-gradients": [zeroes_each_micro_batch],
@@ -803,7 +803,7 @@ for bug, answers in {
     for answer in answers:
         wrong("scheduled", bug)(answer)
 
-wrong("scheduled", "changes-input")(pops_the_batches)
+wrong("scheduled", "changed-input")(pops_the_batches)
 
 
 # "gan_updates": more styles of right answers.
@@ -869,16 +869,11 @@ def gan_with_closures_that_accumulate(
 
 
 @right("gan_updates")
-def gan_that_keeps_the_others_gradient(
-    generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n
-):
+def gan_that_keeps_the_others_gradient(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
     """Switches requires_grad per parameter, and gives it back as it was."""
     iterator = iter(batches)
     while window := [*islice(iterator, n)]:
-        for net, other, loss, optimizer in (
-            (discriminator, generator, d_loss, d_optimizer),
-            (generator, discriminator, g_loss, g_optimizer),
-        ):
+        for other, loss, optimizer in ((generator, d_loss, d_optimizer), (discriminator, g_loss, g_optimizer)):
             for p in other.parameters():
                 p.requires_grad = False
             optimizer.zero_grad()
@@ -1133,8 +1128,8 @@ for bug, answers in {
     ],
     "wrong-order": [both_forward_passes_first, gradients_of_both_first, all_discriminator_updates_first],
     "irregular-window": [generator_once_per_epoch, discriminator_per_micro_batch, steps_twice],
-    "changes-input": [empties_the_batches],
-    "discarded-gradients": [uses_the_last_micro_batch_for_the_generator],
+    "changed-input": [empties_the_batches],
+    "missing-backward": [uses_the_last_micro_batch_for_the_generator],
     "loss-scale": [does_not_divide_at_all, divides_twice],
     "empty-step": [calls_backwards],
     "raises": [lambda generator, discriminator: None, lambda *a: a[4](a[2])],

@@ -13,12 +13,14 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LinearLR, LRScheduler
 
 from course_utils.loops import windows
+from course_utils.memory import SavedBytes, saved_bytes
 from course_utils.models import Tally, mlp
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, compare_weights, number
+from course_utils.practice.judging import Mistake, changed, compare_memory, compare_weights, number
 from course_utils.practice.updates import (
     OLD,
     Expected,
+    Observed,
     Recorder,
     judge_model,
     large_batches,
@@ -38,7 +40,16 @@ CASES = (
 )  # fmt: skip
 
 
-@exercise("scheduled")
+@exercise(
+    "scheduled",
+    hints={
+        "wrong-length": "Count the windows of one epoch first, the short one too. No window spans two epochs.",
+        "scheduler-cadence": "The scheduler steps before each update should be 0, 1, 2, ... Is yours inside the loop "
+        "over micro-batches, before the optimizer's step, or in the loop over epochs?",
+        "empty-step": "A step must not run on an empty .grad. Does something hide an error in your forward or backward "
+        "pass?",
+    },
+)
 def _scheduled(answer: Callable) -> str:
     for sizes, n, epochs in CASES:
         _judge_schedule(answer, sizes, n, epochs)
@@ -72,17 +83,25 @@ def _judge_schedule(answer: Callable, sizes: Sequence[int], n: int, epochs: int,
         before.append(round(0 - log2(lr), 6) if lr > 0 else inf)  # 0 - 0.0 is 0, and -0.0 would print as -0
 
     optimizer.register_step_post_hook(count_scheduler_steps)
-    batches = list(torch.arange(sum(sizes)).split(list(sizes)))
+    given, batches = (list(torch.arange(sum(sizes)).split(list(sizes))) for _ in range(2))
     answer(tally, batches, loss_fn, optimizer, n, epochs, make_scheduler)
 
-    case = f"micro-batches of {list(sizes)} samples, N = {n}, {epochs} epochs"
+    case = f"micro-batches of {list(sizes)} samples, N = {n}, {_epochs(epochs)}"
     case += ", and a gradient left by an earlier backward pass" if dirty else ""
     expected, observed = Expected(sizes, n, epochs), recorder.observed()
-    if epochs > 1 and len(forwards) == len(sizes) and observed.steps == len(expected.windows):
-        raise Mistake("wrong-length", f"{case}: {observed.steps} updates have run, as many as in one epoch.")
+    how = changed(batches, given, "the list of micro-batches")
+    if how and observed.steps:
+        raise Mistake("changed-input", f"{case}: {how}; the caller, and the next epoch, need it as it was.")
+    ran, rest = divmod(len(forwards), len(sizes))
+    if ran and not rest and ran != epochs and observed.steps == ran * len(expected.windows):
+        raise Mistake("wrong-length", f"{case}: {observed.steps} updates have run, as many as in {_epochs(ran)}.")
     expected.compare(observed, case, OLD if dirty else None)
     _compare_length(lengths, expected, case)
     _compare_cadence(before, expected, case)
+
+
+def _epochs(count: int) -> str:
+    return "1 epoch" if count == 1 else f"{count} epochs"
 
 
 def _compare_length(lengths: list[float], expected: Expected, case: str) -> None:
@@ -145,7 +164,24 @@ NAMES = {"D": "discriminator", "G": "generator"}
 GAN_CASES = [(EQUAL[:4], 2), (EQUAL[:6], 4), *((sizes, n) for sizes in (EQUAL[:4], RAGGED) for n in (2, 4, 1, 100))]
 
 
-@exercise("gan_updates")
+@exercise(
+    "gan_updates",
+    hints={
+        "foreign-gradients": "The message names the network and the update. Which backward pass ran between this "
+        "network's last zeroing and its own first backward pass?",
+        "stale-gradients": "A gradient of an earlier update, or of the time before the call, is still in .grad. When "
+        "is the last moment to zero this network?",
+        "orphan-parameters": "You froze a network. Does it learn again before its own backward pass, and at the end?",
+        "discarded-gradients": "How often do you zero in one window? Once, before the loop over its micro-batches, is "
+        "enough.",
+        "wrong-order": "The generator should meet the discriminator that has just been updated. Which of the four "
+        "comes too early: a forward pass, a backward pass, a step, a window?",
+        "irregular-window": "Count the steps of each optimizer in one window. Both make exactly one.",
+        "held-graphs": "Both losses build a graph for every micro-batch. Which line of yours keeps it after its "
+        "backward pass, or puts that pass off?",
+        "wrong-value": "Take N = 1 first: the discriminator's update, then the generator's with the new discriminator.",
+    },
+)
 def _gan_updates(answer: Callable) -> str:
     for sizes, n in GAN_CASES:
         _judge_gan(answer, sizes, n)
@@ -167,8 +203,19 @@ def _judge_gan(answer: Callable, sizes: Sequence[int], n: int, dirty: bool = Fal
     optimizers = {name: SGD(net.parameters(), lr=0.5) for name, net in nets.items()}
     recorders = {name: Recorder(net.weight, optimizers[name], dirty) for name, net in nets.items()}
 
-    def loss_of(own: Tally, other: Tally) -> Callable[[Tensor], Tensor]:
-        return lambda batch: (own(batch) + other(batch + samples)).mean()
+    backwards = dict.fromkeys(NAMES, 0)  # through each network's own loss
+
+    def count(name: str) -> None:
+        backwards[name] += 1
+
+    def loss_of(name: str, other: str) -> Callable[[Tensor], Tensor]:
+        def loss_fn(batch: Tensor) -> Tensor:
+            loss = (nets[name](batch) + nets[other](batch + samples)).mean()
+            if loss.requires_grad:
+                loss.register_hook(lambda _: count(name))
+            return loss
+
+        return loss_fn
 
     def check_frozen(name: str, weight: nn.Parameter) -> None:
         if not weight.requires_grad and (weight.grad is None or not weight.grad[:samples].any()):
@@ -177,43 +224,74 @@ def _judge_gan(answer: Callable, sizes: Sequence[int], n: int, dirty: bool = Fal
 
     for name, net in nets.items():
         optimizers[name].register_step_post_hook(lambda *_, name=name, net=net: check_frozen(name, net.weight))
+    how = ""
     for _ in range(2):
         for recorder in recorders.values():
             recorder.start_epoch()
-        batches = list(torch.arange(samples).split(list(sizes)))
-        losses = loss_of(nets["G"], nets["D"]), loss_of(nets["D"], nets["G"])
+        given, batches = (list(torch.arange(samples).split(list(sizes))) for _ in range(2))
+        losses = loss_of("G", "D"), loss_of("D", "G")
         try:
             answer(*nets.values(), batches, *losses, *optimizers.values(), n)
         except RuntimeError as error:
             if "does not require grad" not in str(error):
                 raise
             raise Mistake("orphan-parameters", f"{case}: both networks are frozen in a backward pass.") from None
+        how = how or changed(batches, given, "the list of micro-batches")
 
     observed = {name: recorders[name].observed() for name in NAMES}
     if not any(each.steps for each in observed.values()) and not any(each.backwards for each in observed.values()):
         raise Mistake("not-attempted", f"{case}: no backward pass and no step has run yet.")
     for name, each in observed.items():
-        own = replace(each, rows=[row[:samples] for row in each.rows])
-        Expected(sizes, n).compare(own, f"{case}: the {NAMES[name]}", OLD if dirty else None)
-    for name, other in ("DG", "GD"):
+        seen = backwards[name] or each.backwards
+        _compare_player(replace(each, backwards=seen), name, Expected(sizes, n), case, OLD if dirty else None)
+    for name in "DG":
         for k, row in enumerate(observed[name].rows, start=1):
             if row[samples:].any():
-                found = f"update {k} of the {NAMES[name]} holds gradients of the {NAMES[other]}'s loss"
-                raise Mistake("foreign-gradients", f"{case}: {found}.")
+                raise Mistake("foreign-gradients", f"{case}: {_holds(name, k)}, beside its own.")
     for name, net in nets.items():
         if not net.weight.requires_grad:
             raise Mistake("orphan-parameters", f"{case}: the {NAMES[name]} is left frozen at the end.")
+    if how:
+        raise Mistake("changed-input", f"{case}: the updates are right, but {how}.")
+
+
+def _compare_player(observed: Observed, name: str, expected: Expected, case: str, old: float | None) -> None:
+    """Compares what one network's updates hold of its own loss. The rows hold samples of both losses."""
+    samples = sum(expected.sizes)
+    for k, row in enumerate(observed.rows, start=1):
+        if row[samples:].any() and not row[:samples].any():
+            raise Mistake("foreign-gradients", f"{case}: {_holds(name, k)}, and none of its own.")
+    own = replace(observed, rows=[row[:samples] for row in observed.rows])
+    expected.compare(own, f"{case}: the {NAMES[name]}", old)
+
+
+def _holds(name: str, k: int) -> str:
+    other = {"D": "generator", "G": "discriminator"}[name]
+    return f"update {k} of the {NAMES[name]} holds gradients of the {other}'s loss"
 
 
 def _judge_gan_model(answer: Callable, n: int) -> None:
-    """Compares every parameter of two real networks; where they differ, the updates may come in the wrong order."""
-    batches = random_batches(RAGGED)  # three real numbers, two of noise
+    """Compares every parameter of two real networks, the order of the updates, and memory."""
+    batches = random_batches((4, 4, 4, 2, 3))  # three real numbers, two of noise
     ours = nn.ModuleList([mlp(2, 4, 3), mlp(3, 4, 1)]).double()
-    theirs, order = copy.deepcopy(ours), []
-    _large_batch_gan(*_players(ours, []), batches, n)
-    nets, losses, optimizers = _players(theirs, order)
-    answer(*nets, list(batches), *losses, *optimizers, n)
-    case = f"on real networks, N = {n}"
+    theirs, case, order = copy.deepcopy(ours), f"on real networks, N = {n}", []
+    _large_batch_gan(*_players(ours), batches, n)
+    with saved_bytes(theirs) as saved:
+        held = {name: SavedBytes() for name in NAMES}
+
+        def notice(event: str) -> None:
+            order.append(event)
+            if event.islower():  # a forward pass
+                held[event.upper()].peak = max(held[event.upper()].peak, saved.now)
+
+        nets, losses, optimizers = _players(theirs, notice)
+        try:
+            answer(*nets, list(batches), *losses, *optimizers, n)
+        except RuntimeError as error:
+            if "inplace operation" not in str(error):
+                raise
+            hint = "a backward pass goes through weights that a step has changed since the forward pass"
+            raise Mistake("wrong-order", f"{case}: {hint}.") from None
     try:
         compare_weights(ours, theirs, case)
     except Mistake:
@@ -221,27 +299,35 @@ def _judge_gan_model(answer: Callable, n: int) -> None:
             hint = "in each window the discriminator's loss and its step come first, the generator's after them"
             raise Mistake("wrong-order", f"{case}: the updates are not in turn: {hint}.") from None
         raise
+    for name, loss in zip("GD", losses, strict=True):
+        with saved_bytes(theirs) as alone:
+            loss(batches[0])
+        compare_memory(held[name], alone, f"{case}, the {NAMES[name]}'s loss")
 
 
-def _players(nets: nn.ModuleList, order: list[str]) -> tuple[nn.ModuleList, tuple, tuple]:
+def _players(
+    nets: nn.ModuleList, notice: Callable[[str], None] = lambda event: None
+) -> tuple[nn.ModuleList, tuple, tuple]:
     """The networks, their losses and their optimizers, the generator's first.
 
-    `order` notes each forward pass of a loss by g or d, and each step by G or D.
+    `notice` hears of each forward pass of a loss, as g or d, and of each step, as G or D.
     """
     generator, discriminator = nets
     soft = nn.functional.softplus
 
     def g_loss(batch: Tensor) -> Tensor:
-        order.append("g")
-        return soft(-discriminator(generator(batch[:, 3:]))).mean()
+        loss = soft(-discriminator(generator(batch[:, 3:]))).mean()
+        notice("g")
+        return loss
 
     def d_loss(batch: Tensor) -> Tensor:
-        order.append("d")
-        return (soft(discriminator(generator(batch[:, 3:]))) + soft(-discriminator(batch[:, :3]))).mean()
+        loss = (soft(discriminator(generator(batch[:, 3:]))) + soft(-discriminator(batch[:, :3]))).mean()
+        notice("d")
+        return loss
 
     optimizers = SGD(generator.parameters(), lr=0.1, momentum=0.9), Adam(discriminator.parameters(), lr=0.01)
     for name, optimizer in zip("GD", optimizers, strict=True):
-        optimizer.register_step_post_hook(lambda *_, name=name: order.append(name))
+        optimizer.register_step_post_hook(lambda *_, name=name: notice(name))
     return nets, (g_loss, d_loss), optimizers
 
 
