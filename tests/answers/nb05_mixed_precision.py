@@ -490,6 +490,13 @@ def drained(window):
         yield window.pop(0)
 
 
+def rescales_to_one(parameters, max_norm):
+    norm = nn.utils.get_total_norm([p.grad for p in parameters])
+    if norm > max_norm:
+        for p in parameters:
+            p.grad /= norm
+
+
 def keeps_all_losses(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
     total = sum(map(len, window))
     losses = [scaler.scale(loss_fn(model, batch) * len(batch) / total) for batch in window]
@@ -586,6 +593,7 @@ for bug, answers in {
     "clip-timing": [
         changed(clip=clips_to_one),
         changed(limit=lambda max_norm: 0.5),
+        changed(clip=rescales_to_one),
         changed(limit=lambda max_norm: 2 * max_norm),
         changed(clip=nn.utils.clip_grad_value_),
         changed(clip=lambda parameters, max_norm: [nn.utils.clip_grad_norm_(p, max_norm / 2) for p in parameters]),
@@ -614,6 +622,7 @@ for bug, answers in {
     "loss-scale": [
         changed(share=lambda batch, window: len(batch) / len(window[0]) / len(window)),
         changed(share=lambda batch, window: len(batch)),
+        changed(share=lambda batch, window: 1 / (1 + [id(b) for b in window].index(id(batch)))),
         changed(share=lambda batch, window: len(batch) / sum(map(len, window)) / len(window)),
     ],
     "token-weights": [changed(share=lambda batch, window: len(batch) ** 2 / sum(len(b) ** 2 for b in window))],

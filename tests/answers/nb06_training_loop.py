@@ -429,13 +429,13 @@ for exercise, bug, says, answer in (
     (
         "scheduled",
         "scheduler-cadence",
-        "N = 4, 2 epochs: scheduler steps before each update [4, 8, 12, 16], expected [0, 1, 2, 3]",
+        "N = 2, 2 epochs: scheduler steps before each update [2, 4, 6, 8, 10, 12], expected [0, 1, 2, 3, 4, 5]",
         schedule(per_micro_batch=1, after=0),
     ),
     (
         "scheduled",
         "scheduler-cadence",
-        "before each update [0, 0, 1, 1], expected",  # 0, not -0
+        "before each update [0, 0, 0, 1, 1, 1], expected",  # 0, not -0
         schedule(after=0, per_epoch=1),
     ),
     (
@@ -770,8 +770,61 @@ def index_modulo_n_is_zero(model, batches, loss_fn, optimizer, n, epochs, schedu
                 optimizer.step(), scheduler.step(), optimizer.zero_grad()
 
 
+@loop
+def clips_to_one(model, batches, loss_fn, optimizer, n, epochs, scheduler):
+    for _ in range(epochs):
+        for window in windows(batches, n):
+            optimizer.zero_grad()
+            backward(lambda batch: loss_fn(model, batch), window)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step(), scheduler.step()
+
+
+@loop
+def counts_without_a_reset(model, batches, loss_fn, optimizer, n, epochs, scheduler):
+    for _ in range(epochs):
+        count = 0
+        optimizer.zero_grad()
+        for batch in batches:
+            (loss_fn(model, batch) / n).backward()
+            count = count + 1
+            if count == n:
+                optimizer.step(), scheduler.step(), optimizer.zero_grad()
+
+
+@loop
+def takes_the_batches_in_reverse(model, batches, loss_fn, optimizer, n, epochs, scheduler):
+    for window in [*windows(batches[::-1], n)] * epochs:
+        accumulate(model, window, loss_fn, optimizer)
+        scheduler.step()
+
+
+@loop
+def rounds_the_shares(model, batches, loss_fn, optimizer, n, epochs, scheduler):
+    for window in [*windows(batches, n)] * epochs:
+        optimizer.zero_grad()
+        for batch in window:
+            (loss_fn(model, batch) * round(len(batch) / sum(map(len, window)), 4)).backward()
+        optimizer.step(), scheduler.step()
+
+
+def makes_it_after_the_first_update(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    scheduler = None
+    for window in [*windows(batches, n)] * epochs:
+        accumulate(model, window, loss_fn, optimizer)
+        if scheduler:
+            scheduler.step()
+        else:
+            scheduler = make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs)
+
+
 for bug, answers in {
+    "clip-timing": [clips_to_one],
+    "not-reset": [counts_without_a_reset],
+    "wrong-micro-batches": [takes_the_batches_in_reverse],
+    "low-precision": [rounds_the_shares],
     "scheduler-cadence": [
+        makes_it_after_the_first_update,
         steps_the_schedule_at_full_windows_only,
         makes_the_schedule_last,
         makes_it_for_each_window,
@@ -1111,7 +1164,49 @@ def calls_backwards(window, players, n):
         optimizer.step()
 
 
+@gan
+def clips_both_to_one(window, players, n):
+    for net, loss, optimizer in players:
+        optimizer.zero_grad()
+        backward(loss, window)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+
+
+@gan
+def rounds_its_shares(window, players, n):
+    for _, loss, optimizer in players:
+        optimizer.zero_grad()
+        for batch in window:
+            (loss(batch) * round(len(batch) / sum(map(len, window)), 4)).backward()
+        optimizer.step()
+
+
+@gan
+def computes_the_losses_without_a_graph(window, players, n):
+    for _, loss, optimizer in players:
+        with torch.no_grad():
+            losses = [loss(batch) for batch in window]
+        for each in losses:
+            each.backward()
+        optimizer.step()
+
+
+def the_generator_takes_windows_in_reverse(generator, discriminator, batches, g_loss, d_loss, *rest):
+    *optimizers, n = rest
+    made = [*windows(batches, n)]
+    for window, other in zip(made, made[::-1], strict=True):
+        for loss, optimizer, chosen in ((d_loss, optimizers[1], window), (g_loss, optimizers[0], other)):
+            optimizer.zero_grad()
+            backward(loss, chosen)
+            optimizer.step()
+
+
 for bug, answers in {
+    "clip-timing": [clips_both_to_one],
+    "low-precision": [rounds_its_shares],
+    "wrong-micro-batches": [the_generator_takes_windows_in_reverse],
+    "orphan-parameters": [computes_the_losses_without_a_graph],
     "held-graphs": [
         one_backward_for_the_window,
         one_backward_for_the_discriminator,

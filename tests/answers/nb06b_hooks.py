@@ -295,7 +295,7 @@ WRONG = {
     "leaks-hooks": [returning(None), returning(...), returning(lambda: None), removes_one_hook],
     "removes-foreign-hooks": [removes_all_hooks_there_are],
     "wrong-type": [returning([]), returning(3), returning("remove")],
-    "wrong-value": [built_from(clips), a_tensor_hook],
+    "wrong-value": [a_tensor_hook],
     "raises": [
         lambda: None,
         lambda model, make_optimizer, n: 1 / 0,
@@ -503,6 +503,21 @@ def divides_each_sum(p, optimizer, own, n, _make):
         optimizer.zero_grad()
 
 
+def limits_the_norm(p, optimizer, own, n, _make):
+    if window_is_full(own, n):
+        torch.nn.utils.clip_grad_norm_([p], 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def zeroes_at_the_next_arrival(p, optimizer, own, n, _make):
+    """Too late: the first gradient of the new window has arrived."""
+    if window_is_full(own, n):
+        optimizer.step()
+    if n > 1 and own["arrived"] % n == 1:
+        optimizer.zero_grad()
+
+
 def swallows_its_error(p, optimizer, own, n, _make):
     with suppress(Exception):
         if window_is_full(own, n):
@@ -657,15 +672,16 @@ for bug, answers in {
     "zeros-kept": [built_from(zeroes_in_place)],
     "low-precision": [built_from(rounds)],
     "leftover-gradients": [built_from(swallows_its_error), calls_remove],
-    "discarded-gradients": [zeroes_the_whole_model],
+    "discarded-gradients": [zeroes_the_whole_model, built_from(zeroes_at_the_next_arrival)],
+    "clip-timing": [built_from(limits_the_norm), built_from(clips)],
     "orphan-parameters": [uses_the_last_optimizer, only_matrices],
     "shared-optimizer": [one_hook_for_all],
     "shared-counter": [counts_each_arrival_of_all],
-    "forgets-state": [one_optimizer_for_each_window, updates_by_hand],
+    "forgets-state": [one_optimizer_for_each_window],
     "not-attempted": [hooks_only_those_with_a_gradient],
     "leaks-hooks": [removes_the_last, stops_with_a_flag, stays_with_a_flag],
     "wrong-type": [returns_the_handle],
-    "wrong-value": [built_from(steps_twice), built_from(divides_each_sum)],
+    "wrong-value": [built_from(steps_twice), built_from(divides_each_sum), updates_by_hand],
 }.items():
     for answer in answers:
         wrong("step_in_backward", bug)(answer)

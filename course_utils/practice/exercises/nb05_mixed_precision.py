@@ -67,7 +67,7 @@ CASES = (
     Case((GOOD, GOOD, GOOD)),
     Case((Window((4,)), Window((4,)))),
     Case((Window((4, 2, 1, 3)), Window((2,)), Window((3, 1)))),
-    Case((GOOD, LARGE, GOOD), max_norm=1.0),
+    Case((GOOD, LARGE, GOOD), max_norm=2.0),
     Case((GOOD, GOOD, GOOD, GOOD), growth_interval=1),
     Case((GOOD, INF, GOOD, GOOD)),
     Case((NAN, GOOD, INF, INF, GOOD), max_norm=1.0),
@@ -174,7 +174,7 @@ def _judge_case(answer: Callable, case: Case) -> None:
             found = "changed-input", run.changed
         if found:
             bug, hint = found
-            raise Mistake(bug, f"{said}: {hint}.")
+            raise Mistake(bug, f"{said}: {hint}." if not hint.endswith("?") else f"{said}: {hint}")
 
 
 def _describe(case: Case, k: int, norm: float) -> str:
@@ -250,7 +250,10 @@ def _diagnose_update(
     want = whole * min(1.0, case.max_norm / float(whole.norm()))
     if row[~inside].any():
         part = float(row[~inside].abs().max() / want.max())
-        return "stale-gradients", f"samples of earlier windows are in its update, up to {part:.2g} of its own"
+        return (
+            "stale-gradients",
+            f"the update holds samples of earlier windows too; they count up to {part:.2g} times its own",
+        )
     if scale > 1 and close(norm * scale, case.max_norm, 1e-3):
         found = f"the update has norm {norm:.3g}, that is max_norm / {scale:g}"
         return "clip-timing", f"{found}. It was clipped while it was still scaled"
@@ -274,7 +277,9 @@ def _diagnose_update(
         return "discarded-gradients", f"{found}: something zeroes inside the window"
     if max(each) > 100 * min(each):
         return "scaler-timing", f"{found}: unscaled or rescaled inside the window"
-    return "token-weights" if len(set(window.sizes)) > 1 else "wrong-value", found
+    if len(set(window.sizes)) > 1:
+        return "token-weights", f"{found}: weight each by the samples that it holds"
+    return "loss-scale", f"{found}: all of them must count the same"
 
 
 def _diagnose_scheduler(run: Run, lr: float, skipped: bool, scale: float) -> Bug | None:

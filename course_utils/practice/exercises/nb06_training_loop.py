@@ -30,13 +30,14 @@ from course_utils.practice.updates import (
     squared_error,
 )
 
+QUIET, LOUD = 2.0**-10, 2.0**10  # by what losses are multiplied: a power of two leaves no trace
 EQUAL, TAIL, RAGGED = (2,) * 8, (2,) * 10, (4, 2, 1, 3, 2)
 
 # First exercise: a training loop with a schedule that counts updates.
 
 # Micro-batches, N and epochs. The short window of TAIL is where a length that is rounded down shows.
 CASES = (
-    (EQUAL, 4, 2), (TAIL, 4, 2), (TAIL, 1, 2), (TAIL, 100, 2), (RAGGED, 2, 2), (RAGGED, 4, 3), (TAIL, 4, 1),
+    (EQUAL[:6], 2, 2), (TAIL, 4, 2), (TAIL, 1, 2), (TAIL, 100, 2), (RAGGED, 2, 2), (RAGGED, 4, 3), (TAIL, 4, 1),
 )  # fmt: skip
 
 
@@ -46,6 +47,7 @@ CASES = (
         "wrong-length": "Count the windows of one epoch first, the short one too. No window spans two epochs.",
         "scheduler-cadence": "The scheduler steps before each update should be 0, 1, 2, ... Is yours inside the loop "
         "over micro-batches, before the optimizer's step, or in the loop over epochs?",
+        "clip-timing": "The task asks for no clipping. Which of your lines limits a gradient?",
         "empty-step": "A step must not run on an empty .grad. Does something hide an error in your forward or backward "
         "pass?",
     },
@@ -54,6 +56,7 @@ def _scheduled(answer: Callable) -> str:
     for sizes, n, epochs in CASES:
         _judge_schedule(answer, sizes, n, epochs)
     _judge_schedule(answer, EQUAL, 4, 2, dirty=True)
+    _judge_loud(partial(_judge_schedule, answer, RAGGED, 2, 1))
     for n in (1, 2, 100):
         _judge_scheduled_model(answer, n)
     return (
@@ -62,8 +65,13 @@ def _scheduled(answer: Callable) -> str:
     )
 
 
-def _judge_schedule(answer: Callable, sizes: Sequence[int], n: int, epochs: int, dirty: bool = False) -> None:
-    """Judges one run on a tally. Its schedule halves the learning rate, which so counts the scheduler's steps."""
+def _judge_schedule(
+    answer: Callable, sizes: Sequence[int], n: int, epochs: int, dirty: bool = False, loud: float = QUIET
+) -> None:
+    """Judges one run on a tally, whose loss is multiplied by `loud`.
+
+    Its schedule halves the learning rate, which so counts the scheduler's steps.
+    """
     tally, optimizer, recorder = recorded_tally(sum(sizes), 1.0, dirty)
     recorder.start_epoch()
     forwards, lengths, before = [], [], []  # `before`: the scheduler's steps before each update
@@ -72,7 +80,7 @@ def _judge_schedule(answer: Callable, sizes: Sequence[int], n: int, epochs: int,
         if forwards and len(forwards) % len(sizes) == 0:
             recorder.start_epoch()
         forwards.append(batch)
-        return model(batch).mean()
+        return model(batch).mean() * loud
 
     def make_scheduler(optimizer: Optimizer, updates: int) -> LRScheduler:
         lengths.append(number(updates))
@@ -89,15 +97,25 @@ def _judge_schedule(answer: Callable, sizes: Sequence[int], n: int, epochs: int,
     case = f"micro-batches of {list(sizes)} samples, N = {n}, {_epochs(epochs)}"
     case += ", and a gradient left by an earlier backward pass" if dirty else ""
     expected, observed = Expected(sizes, n, epochs), recorder.observed()
+    observed.rows = [row / loud for row in observed.rows]
     how = changed(batches, given, "the list of micro-batches")
     if how and observed.steps:
         raise Mistake("changed-input", f"{case}: {how}; the caller, and the next epoch, need it as it was.")
     ran, rest = divmod(len(forwards), len(sizes))
     if ran and not rest and ran != epochs and observed.steps == ran * len(expected.windows):
         raise Mistake("wrong-length", f"{case}: {observed.steps} updates have run, as many as in {_epochs(ran)}.")
-    expected.compare(observed, case, OLD if dirty else None)
+    expected.compare(observed, case, OLD / loud if dirty else None)
     _compare_length(lengths, expected, case)
     _compare_cadence(before, expected, case)
+
+
+def _judge_loud(judge: Callable) -> None:
+    """Judges a case that was right with tiny gradients once more, with large ones: a limit on the norm shows."""
+    try:
+        judge(loud=LOUD)
+    except Mistake as mistake:
+        found = "With tiny gradients all updates are right, so something limits large ones"
+        raise Mistake("clip-timing", f"{mistake.verdict.message} {found}.") from None
 
 
 def _epochs(count: int) -> str:
@@ -161,7 +179,7 @@ def _judge_scheduled_model(answer: Callable, n: int) -> None:
 # Second exercise: the two updates of a GAN, with accumulation.
 
 NAMES = {"D": "discriminator", "G": "generator"}
-GAN_CASES = [(EQUAL[:4], 2), (EQUAL[:6], 4), *((sizes, n) for sizes in (EQUAL[:4], RAGGED) for n in (2, 4, 1, 100))]
+GAN_CASES = [(EQUAL[:6], 2), (EQUAL[:6], 4), *((RAGGED, n) for n in (2, 4, 1, 100))]
 
 
 @exercise(
@@ -177,6 +195,7 @@ GAN_CASES = [(EQUAL[:4], 2), (EQUAL[:6], 4), *((sizes, n) for sizes in (EQUAL[:4
         "wrong-order": "The generator should meet the discriminator that has just been updated. Which of the four "
         "comes too early: a forward pass, a backward pass, a step, a window?",
         "irregular-window": "Count the steps of each optimizer in one window. Both make exactly one.",
+        "clip-timing": "The task asks for no clipping. Which of your lines limits a gradient?",
         "held-graphs": "Both losses build a graph for every micro-batch. Which line of yours keeps it after its "
         "backward pass, or puts that pass off?",
         "wrong-value": "Take N = 1 first: the discriminator's update, then the generator's with the new discriminator.",
@@ -186,7 +205,8 @@ def _gan_updates(answer: Callable) -> str:
     for sizes, n in GAN_CASES:
         _judge_gan(answer, sizes, n)
     _judge_gan(answer, EQUAL, 2, dirty=True)
-    for n in (1, 2, 4, 100):
+    _judge_loud(partial(_judge_gan, answer, RAGGED, 2))
+    for n in (1, 2, 4):
         _judge_gan_model(answer, n)
     return (
         "N = 1, 2, 4 and longer than the epoch, short windows, ragged micro-batches, networks that were used before: "
@@ -194,9 +214,12 @@ def _gan_updates(answer: Callable) -> str:
     )
 
 
-def _judge_gan(answer: Callable, sizes: Sequence[int], n: int, dirty: bool = False) -> None:
-    """Judges two epochs on two tallies. In each, weight `i` belongs to sample `i` of its own loss, and weight
-    `samples + i` to sample `i` of the other network's loss: a gradient that arrives there is foreign."""
+def _judge_gan(answer: Callable, sizes: Sequence[int], n: int, dirty: bool = False, loud: float = QUIET) -> None:
+    """Judges two epochs on two tallies, whose losses are multiplied by `loud`.
+
+    In each, weight `i` belongs to sample `i` of its own loss, and weight `samples + i` to sample `i` of the other
+    network's loss: a gradient that arrives there is foreign.
+    """
     case, samples = f"micro-batches of {list(sizes)} samples, N = {n}", sum(sizes)
     case += ", and networks that were used before" if dirty else ""
     nets = {name: Tally(2 * samples).double() for name in "GD"}
@@ -210,7 +233,7 @@ def _judge_gan(answer: Callable, sizes: Sequence[int], n: int, dirty: bool = Fal
 
     def loss_of(name: str, other: str) -> Callable[[Tensor], Tensor]:
         def loss_fn(batch: Tensor) -> Tensor:
-            loss = (nets[name](batch) + nets[other](batch + samples)).mean()
+            loss = (nets[name](batch) + nets[other](batch + samples)).mean() * loud
             if loss.requires_grad:
                 loss.register_hook(lambda _: count(name))
             return loss
@@ -235,7 +258,9 @@ def _judge_gan(answer: Callable, sizes: Sequence[int], n: int, dirty: bool = Fal
         except RuntimeError as error:
             if "does not require grad" not in str(error):
                 raise
-            raise Mistake("orphan-parameters", f"{case}: both networks are frozen in a backward pass.") from None
+            raise Mistake(
+                "orphan-parameters", f"{case}: a loss needs no gradient. Are both networks frozen, or is no_grad on?"
+            ) from None
         how = how or changed(batches, given, "the list of micro-batches")
 
     observed = {name: recorders[name].observed() for name in NAMES}
@@ -243,7 +268,8 @@ def _judge_gan(answer: Callable, sizes: Sequence[int], n: int, dirty: bool = Fal
         raise Mistake("not-attempted", f"{case}: no backward pass and no step has run yet.")
     for name, each in observed.items():
         seen = backwards[name] or each.backwards
-        _compare_player(replace(each, backwards=seen), name, Expected(sizes, n), case, OLD if dirty else None)
+        each = replace(each, rows=[row / loud for row in each.rows], backwards=seen)
+        _compare_player(each, name, Expected(sizes, n), case, OLD / loud if dirty else None)
     for name in "DG":
         for k, row in enumerate(observed[name].rows, start=1):
             if row[samples:].any():

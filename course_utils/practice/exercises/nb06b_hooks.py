@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
@@ -15,6 +15,7 @@ from course_utils.practice.updates import adam, sgd
 
 MAKERS = {"SGD with momentum": sgd, "Adam": adam}
 WINDOWS = 3
+QUIET, LOUD = 2.0**-10, 2.0**10  # by what the loss is multiplied, so that a limit on the gradient shows
 
 
 @exercise(
@@ -36,6 +37,7 @@ WINDOWS = 3
         "zeros-kept": "The task asks for None, not for zeros. Which argument of zero_grad decides that?",
         "loss-scale": "The caller divides the loss by N. What is left for the hook to divide?",
         "forgets-state": "Momentum and moments live in the optimizer. When is yours made, and how often?",
+        "clip-timing": "The task asks for no clipping. Which of your lines limits a gradient?",
         "frozen-parameters": "A tensor that does not require a gradient takes no hook.",
         "leaks-hooks": "Every register_...() returns a handle with remove(). Keep them all.",
         "removes-foreign-hooks": "Only your own handles may be removed; other code has hooks on these parameters too.",
@@ -44,22 +46,24 @@ WINDOWS = 3
     },
 )
 def _step_in_backward(answer: Callable) -> str:
-    for n in (3, 1, 2, 4):
+    for n in (3, 1, 2):
         for optimizer in MAKERS:
             _Case(answer, n, optimizer).judge()
     _Case(answer, 2, "SGD with momentum", frozen=True).judge()
+    _Case(answer, 2, "SGD with momentum", loud=LOUD).judge()
     return (
-        "N = 1, 2, 3 and 4, SGD with momentum and Adam, a frozen parameter: after every backward pass the weights are "
-        "those of the plain loop, and no hook is left behind."
+        "N = 1, 2 and 3, SGD with momentum and Adam, a frozen parameter, large gradients: after every backward pass "
+        "the weights are those of the plain loop, and no hook is left behind."
     )
 
 
 class _Case:
     """A model with the learner's hooks, beside plain loops that are correct or have a known bug."""
 
-    def __init__(self, answer: Callable, n: int, optimizer: str, frozen: bool = False):
-        self.answer, self.n, self.make = answer, n, MAKERS[optimizer]
+    def __init__(self, answer: Callable, n: int, optimizer: str, frozen: bool = False, loud: float = QUIET):
+        self.answer, self.n, self.loud, self.maker = answer, n, loud, MAKERS[optimizer]
         self.name = f"N = {n}, {optimizer}" + (", the first bias frozen" if frozen else "")
+        self.name += f", gradients {loud:g} times as large" if loud > 1 else ""
         self.model = mlp(3, 4, 2).double()
         self.model[0].bias.requires_grad_(not frozen)
         self.start = copy.deepcopy(self.model)  # before there are hooks, which a copy would take along
@@ -118,7 +122,13 @@ class _Case:
         return self.make(parameters)
 
     def backward(self, model: nn.Module, batch: Tensor, factor: float = 1.0) -> None:
-        (model(batch).square().mean() / self.n * factor).backward()
+        (model(batch).square().mean() * (self.loud * factor / self.n)).backward()
+
+    def make(self, parameters: list[nn.Parameter]) -> Optimizer:
+        optimizer = self.maker(parameters)
+        if isinstance(optimizer, SGD):  # Adam's steps do not depend on the size of the gradient
+            optimizer.param_groups[0]["lr"] /= self.loud
+        return optimizer
 
     def plain_loop(
         self, zero: str = "per window", factor: float = 1.0, new_optimizers: bool = False, too_early: bool = False
@@ -130,10 +140,11 @@ class _Case:
         for k, batch in enumerate(self.batches, start=1):
             if not too_early:
                 self.backward(model, batch, factor)
-            if k % self.n == 0:
+            ends = k % self.n == 0
+            if ends:
                 optimizer.step()
                 optimizer = self.make(trained) if new_optimizers else optimizer
-            if zero == "always" or (zero == "per window" and k % self.n == 0):
+            if zero == "always" or (zero != "never" and ends) or (zero == "also at first" and k % self.n == 1):
                 model.zero_grad()
             if too_early:
                 self.backward(model, batch)
@@ -179,20 +190,23 @@ class _Case:
 
     def known_bugs(self, k: int, now: list[Tensor], correct: list[list[Tensor]]) -> Iterator[tuple]:
         shared = max(self.sizes, default=0) > 1
-        state = "each window has a new optimizer, without momentum or moments"
-        state = state if self.sizes else "make_optimizer was never called, so there is neither momentum nor moments"
         early = "the update lacks the last micro-batch: the hook has run before .grad had it"
         for bug, hint, change in (
             ("discarded-gradients", "the update used only the last micro-batch of its window", {"zero": "always"}),
+            ("discarded-gradients", "the update lacks the first micro-batch of its window", {"zero": "also at first"}),
             ("stale-gradients", "the update used gradients of earlier windows again", {"zero": "never"}),
             ("loss-scale", "the loss was divided by N twice; the caller divides it already", {"factor": 1 / self.n}),
             ("loss-scale", "the gradient was multiplied by N; the caller's loss is the mean", {"factor": self.n}),
-            ("forgets-state", state, {"new_optimizers": True}),
+            ("forgets-state", "each window has a new optimizer, without momentum or moments", {"new_optimizers": True}),
             *([] if shared else [("wrong-value", early, {"too_early": True})]),
         ):
             wrong = self.plain_loop(**change)[k]
             # Some parameters may be correct: zeroing the whole model spares the one whose hook ran first.
             yield bug, hint, [w if close(got, w) else c for got, w, c in zip(now, wrong, correct[k], strict=True)]
+        if not self.sizes:
+            yield "forgets-state", "make_optimizer was never called: who keeps momentum and moments?", now
+        if self.loud > 1:
+            yield "clip-timing", "only here is the update not correct: something limits the gradient", now
         if shared:
             yield "shared-optimizer", "the update is not correct: a hook stepped parameters of other hooks", now
         gap, step = _gap(now, correct[k]), _gap(correct[k], [_weights(self.start), *correct][max(0, k + 1 - self.n)])

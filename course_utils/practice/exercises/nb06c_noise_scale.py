@@ -47,7 +47,7 @@ def _noise_scale(answer: Callable) -> str:
         snapshots = _snapshots(pieces)
         got = number(answer(snapshots, b))
         case = f"{windows} windows of {n} micro-batches of {b} samples"
-        _compare(got, want, f"{case}: expected {want:.4g}, got {got:.4g}", bugs)
+        _compare(got, want, case, bugs)
         how = changed(snapshots, _snapshots(pieces), "the list of copies")
         if how:
             raise Mistake("changed-input", f"{case}: the number is right, but {how}.")
@@ -64,7 +64,8 @@ def _compare(got: float, want: Tensor, case: str, bugs: list[tuple[str, str, Ten
         if close(got, float(want), FLOAT32) and got != round(got, 6):
             return
         how = "it is rounded, or computed in half precision"
-        raise Mistake("low-precision", f"{case}, that is {got:.9g} instead of {want:.9g}: {how}.")
+        raise Mistake("low-precision", f"{case}: expected {want:.9g}, got {got:.9g}: {how}.")
+    case = f"{case}: expected {want:.4g}, got {got:.4g}"
     compare(torch.tensor(got, dtype=torch.float64), want, case, bugs, rtol=FLOAT32)
 
 
@@ -109,7 +110,7 @@ def _estimates(pieces: Tensor, b: int) -> Iterator[tuple[str, str, Tensor]]:
     square, trace = readings(small, large)
     each = trace / square
     yield "", "", ratio(small, large)
-    for wrong in (each.mean(), each.median()):
+    for wrong in (each.mean(), each.median(), each.sort().values[len(each) // 2]):
         yield "ratio-first", "the ratio was taken in each window; average the two readings first", wrong
     for wrong in (ratio(small / n**2, large), ratio(small / n, large), ratio(small * n**2, large)):
         yield "loss-scale", "the loop has divided the loss by N, so a piece is N times too small, its square N²", wrong
@@ -139,7 +140,7 @@ def _estimates(pieces: Tensor, b: int) -> Iterator[tuple[str, str, Tensor]]:
         yield "inflated-norm", "noise makes the norm of a batch's gradient larger than that of the true one", wrong
     for place in (0, -1):
         yield "one-window", "only one of the windows is used", each[place]
-    for place in (0, -1):
+    for place in range(n):
         hint = "only one micro-batch of each window is used; average over all N"
         yield "last-only", hint, ratio(norms[:, place], large)
     missing = "the first micro-batch of each window is left out; what the first backward pass adds is the first copy"
