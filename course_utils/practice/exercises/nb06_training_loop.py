@@ -189,9 +189,9 @@ GAN_CASES = [(EQUAL[:6], 2), (EQUAL[:6], 4), *((RAGGED, n) for n in (2, 4, 1, 10
         "network's last zeroing and its own first backward pass?",
         "stale-gradients": "A gradient of an earlier update, or of the time before the call, is still in .grad. When "
         "is the last moment to zero this network?",
-        "orphan-parameters": "You froze a network. Does it learn again before its own backward pass, and at the end?",
-        "discarded-gradients": "How often do you zero in one window? Once, before the loop over its micro-batches, is "
-        "enough.",
+        "orphan-parameters": "Which network is frozen, or which loss is without a graph, when its backward pass runs? "
+        "Do both networks learn again at the end?",
+        "discarded-gradients": "How often do you zero each network in one window? What does its .grad hold just before?",
         "wrong-order": "The generator should meet the discriminator that has just been updated. Which of the four "
         "comes too early: a forward pass, a backward pass, a step, a window?",
         "irregular-window": "Count the steps of each optimizer in one window. Both make exactly one.",
