@@ -103,7 +103,7 @@ def number(value: object) -> float:
     if value is None or value is Ellipsis:
         raise Mistake("not-attempted", f"your function returned {value}; it should return a number.")
     try:
-        return float(value)
+        return float(value.detach() if isinstance(value, Tensor) else value)
     except Exception:
         raise Mistake("wrong-type", f"expected a number, got {repr(value)} ({type(value).__name__}).") from None
 
@@ -113,6 +113,8 @@ def numbers(got: object, expected: int, what: str) -> list[float]:
     if got is None or got is Ellipsis or (isinstance(got, list) and not got and expected):
         raise Mistake("not-attempted", f"your function returned {got}; it should return {what}.")
     if not isinstance(got, list):
+        raise Mistake("wrong-type", f"expected {what}, got {repr(got)}.")
+    if any(value is None for value in got) and any(value is not None for value in got):
         raise Mistake("wrong-type", f"expected {what}, got {repr(got)}.")
     return [number(value) for value in got]
 

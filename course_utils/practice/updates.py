@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import isgenerator
 from itertools import chain
 from math import inf
 
@@ -25,15 +26,20 @@ from course_utils.practice.hints import HINTS
 from course_utils.practice.judging import (
     F32_ATOL,
     F32_RTOL,
+    Known,
     Mistake,
     changed,
     close,
+    compare,
     compare_memory,
     compare_weights,
+    number,
     rounded,
 )
 
 CLIP_RTOL = 1e-4  # PyTorch adds a millionth to the norm that it divides by; clipping by hand need not
+LOG_RTOL, LOG_ATOL = 4e-3, 6e-4  # a logged loss that is this near has been rounded: bfloat16, or three decimals
+ROUNDED = 0.012  # a factor that is so near to what it should be has lost digits: two are left of 1/3
 OLD = 7.0  # every entry of the gradient that an earlier backward pass has left, in a case that starts dirty
 
 Loop = Callable[[nn.Module, Sequence, Callable, Optimizer, int], object]
@@ -48,6 +54,8 @@ HINTS.update(
         "wrong-micro-batches": "Print the indices of the micro-batches in every window before you train on them.",
         "filtered-windows": "Is a window N micro-batches of the epoch, or N of those that you did not leave out?",
         "changed-input": "The caller owns the micro-batches and uses them again. Which line of yours writes to them?",
+        "wrong-weights": "Which weights does the model have at the moment when you compute the loss that you log?",
+        "wrong-length": "A window is one update and gets one number. Where in the loops do you append it?",
         "low-precision": "Print the dtype of the model, of the loss and of .grad. Which line changes it, or rounds?",
     }
 )
@@ -61,6 +69,7 @@ class Observed:
     in_first_epoch: int  # how many of these steps belong to the first epoch
     backwards: int  # how often a gradient arrived
     steps: int  # also those that are not in `rows` because they found no gradient
+    moved: bool = True  # whether any backward pass left more than zeros in `.grad`
     changed: str = ""  # how the loop changed the micro-batches that it was given
 
 
@@ -74,6 +83,7 @@ class Recorder:
     def __init__(self, weight: nn.Parameter, optimizer: Optimizer, dirty: bool = False):
         self.epochs: list[list[Tensor | None]] = []  # None: the step found no gradient
         self.backwards = 0
+        self.moved = False
         self._weight = weight
         if dirty:
             weight.grad = torch.full_like(weight, OLD)
@@ -87,14 +97,15 @@ class Recorder:
         """All that was seen; a step without a gradient is a row of zeros, or with `skip_idle` no row."""
         kept = [[row for row in epoch if row is not None or not skip_idle] for epoch in self.epochs]
         rows = [torch.zeros_like(self._weight) if row is None else row for row in chain(*kept)]
-        return Observed(rows, len(kept[0]), self.backwards, sum(map(len, self.epochs)))
+        return Observed(rows, len(kept[0]), self.backwards, sum(map(len, self.epochs)), self.moved)
 
     def _read(self, *_) -> None:
         grad = self._weight.grad
         self.epochs[-1].append(None if grad is None else grad.detach().clone())
 
-    def _count(self, _: Tensor) -> None:
+    def _count(self, weight: Tensor) -> None:
         self.backwards += 1
+        self.moved = self.moved or bool(weight.grad.any())
 
 
 class Expected:
@@ -153,9 +164,9 @@ class Expected:
     def diagnose(self, observed: Observed) -> tuple[str, str]:
         """The first bug that the updates show, and how it shows. Updates and micro-batches are counted from 1."""
         used, wanted = ([self.owner[row != 0].unique().tolist() for row in rows] for rows in (observed.rows, self.rows))
-        many = f"{len(wanted)} updates" + (
-            f", since your loop ran two epochs of {len(self.windows)}" * (self.epochs == 2)
-        )
+        many = f"{len(wanted)} update" + "s" * (len(wanted) != 1)
+        if self.epochs == 2:
+            many += f", since your loop ran two epochs of {len(self.windows)}"
         held = f"micro-batches per update: {[len(u) for u in used]}, expected {[len(w) for w in wanted]} ({many})"
         for shows, bug, hint in self._missing_steps(observed, used):
             if shows:
@@ -176,33 +187,45 @@ class Expected:
         yield any(row.isnan().any() for row in observed.rows), "nan", "a gradient is NaN. A mean over nothing is 0/0"
         yield not steps, "leftover-gradients", "no optimizer.step() has run"
         yield not backwards and not any(used), "empty-step", "every step found no gradient: no backward pass has run"
+        silent = "every gradient is zero: the loss is multiplied by 0, or divided by // instead of /"
+        yield not any(used) and not observed.moved, "loss-scale", silent
         yield not any(used), "discarded-gradients", f"every step {zeroed}"
         yield [] in used and 0 in self.sizes, "empty-step", empty
         yield [] in used, "empty-step", "a step found no gradient"
-        yield len(used) < len(self.rows) <= steps, "discarded-gradients", f"a step {zeroed}"
+        fewer = len(used) < len(self.rows) <= steps
+        none = "a step found no gradient: no micro-batch of its window had a backward pass"
+        yield fewer and backwards <= sum(map(len, used)), "missing-backward", none
+        yield fewer, "discarded-gradients", f"a step {zeroed}"
 
     def _wrong_windows(self, observed: Observed, used: list[list[int]], wanted: list[list[int]]) -> Diagnoses:
         many, first = len(self.windows), used[: observed.in_first_epoch]
         held = [place for place, size in enumerate(self.sizes) if size]
+
         filtered = list(windows(held, self.n)) * self.epochs
         hint = "micro-batches in which nothing counts are left out before the windows are made"
         yield used == filtered != wanted, "filtered-windows", f"{hint}: they take their place in a window, too"
-        yield len(first) == len(self.sizes) > many, "irregular-window", "a step after every micro-batch"
-        early = used[0] != wanted[0] and used[0] == list(chain(*wanted))[: len(used[0])]
+        full = [group for group in self.windows if all(self.sizes[place] for place in group)] * self.epochs
+        hint = "a window is left out where one of its micro-batches holds nothing: train on the others"
+        yield used == full != wanted, "filtered-windows", hint
+
+        each = len(first) == len(self.sizes) > many and len(used[0]) == 1
+        yield each, "irregular-window", "a step after every micro-batch"
         absent = sorted(set(held) - set(chain(*first)))
         hint = f"micro-batches {_numbers(absent)} of an epoch never get a backward pass"
-        skipped = absent and len(first) == many and observed.backwards <= sum(map(len, used))
-        yield skipped and set(chain(*first)) <= set(held), "missing-backward", hint
+        fewer = len(first) == many and all(set(u) < set(w) or u == w for u, w in zip(used, wanted, strict=False))
+        yield absent and fewer and observed.backwards <= sum(map(len, used)), "missing-backward", hint
+        early = used[0] != wanted[0] and used[0] == list(chain(*wanted))[: len(used[0])]
         hint = f"the first step comes after {len(used[0])} micro-batches instead of {len(wanted[0])}"
         yield early, "irregular-window", hint
+
         only_first, last = len(first) == 1 and len(wanted[many - 1]) == self.n, wanted[many - 1]
         stopped = observed.backwards < self.epochs * len(held) - len(last)
         yield only_first and many > 2 and stopped, "irregular-window", "the loop ends after its first update"
-        hint = "only the first window of an epoch gets a step: is the counter set back after it?"
+        hint = "only the first window of an epoch gets a step, as if a counter were never set back"
         yield only_first and many > 2, "not-reset", hint
         hint = f"the last window of an epoch, micro-batches {_numbers(last)}, never gets its step"
         yield len(first) < many and not set(last) & set(chain(*first)), "leftover-gradients", hint
-        yield len(first) != many, "irregular-window", f"{len(first)} updates in an epoch instead of {many}"
+        yield len(first) != many, "irregular-window", f"updates in an epoch: {len(first)}, expected {many}"
 
     def _wrong_items(self, rows: list[Tensor], used: list[list[int]], wanted: list[list[int]]) -> Diagnoses:
         many = len(self.windows)
@@ -216,7 +239,7 @@ class Expected:
             which = f"micro-batches {_numbers(strangers)}" if strangers else "the same ones in the epoch before"
             hint = f"{self._update(k)} still holds gradients of earlier updates ({which})"
             yield strangers or twice, "stale-gradients", hint
-        hint = f"{len(rows)} updates in {self.epochs} epochs instead of {len(self.rows)}"
+        hint = f"updates in {self.epochs} epochs: {len(rows)}, expected {len(self.rows)}"
         yield len(rows) != len(self.rows), "irregular-window", hint
         for k, (row, want) in enumerate(zip(rows, self.rows, strict=True)):
             which = f"micro-batches {_numbers(used[k])} of {_numbers(wanted[k])}"
@@ -231,12 +254,19 @@ class Expected:
 
     def _wrong_weights(self, k: int, factors: Tensor, owner: Tensor) -> tuple[str, str]:
         """The bug of an update with the correct items, each of which counts `factors` times what it should."""
+        if ((factors - 1).abs() < ROUNDED).all():
+            hint = "is rounded, or was computed in a type of few digits"
+            factor = _times(float(factors[(factors - 1).abs().argmax()]))
+            return "low-precision", f"{self._update(k)} is {factor} times what it should be: a factor {hint}"
         window = self.windows[k % len(self.windows)]
         sizes, first = [self.sizes[place] for place in window], float(factors[0])
         if close(factors, torch.full_like(factors, first)):
             fix, which = "", self._update(k)
             if len(window) < len(self.windows[0]):
                 which, fix = f"{which}, of a short window,", ": divide by what it holds, not by N"
+            for what, other in self.other_sizes:
+                if close(first, sum(sizes) / sum(other[place] for place in window)):
+                    fix = f": {what}"
             if first < 1 and 0 in sizes:
                 fix = ": micro-batches in which nothing counts are counted as if something did"
             return "loss-scale", f"{which} is {_times(first)} times what it should be{fix}"
@@ -290,7 +320,9 @@ def run_on_tally(loop: Loop, sizes: Sequence[int], n: int, dirty: bool = False) 
     for _ in range(2):
         recorder.start_epoch()
         given, batches = (list(torch.arange(sum(sizes)).split(list(sizes))) for _ in range(2))
-        loop(tally, batches, lambda model, batch: model(batch).mean(), optimizer, n)
+        result = loop(tally, batches, lambda model, batch: model(batch).mean(), optimizer, n)
+        if isgenerator(result):
+            raise Mistake("wrong-type", "your function has a `yield`, so none of its lines has run: it is a generator.")
         how = how or changed(batches, given, "the list of micro-batches")
     observed = recorder.observed()
     observed.changed = how
@@ -331,6 +363,48 @@ def judge_model(
     compare_weights(ours, theirs, case)
     if one is not None:
         compare_memory(saved, alone, case, factor)
+
+
+def compare_losses(result: Sequence, right: list[float], case: str, known: Known, bug: str, hint: str) -> None:
+    """Compares the losses that a loop logged, `result`, with the right ones, and sees that they hold no graphs.
+
+    `bug` and `hint` are for losses that are neither right nor `known`.
+    """
+    got = [number(loss) for loss in result]
+    digits = "the losses are right to a few digits only. Return them as they are, without rounding"
+    few = [[round(loss, places) for loss in right] for places in range(4)] + [[float(int(loss)) for loss in right]]
+    if close(got, right, LOG_RTOL, LOG_ATOL):
+        bug, hint = "low-precision", digits
+    rounded_off = [("low-precision", digits, losses) for losses in few]
+    compare(got, right, case, [*rounded_off, *known, (bug, hint, got)])
+    if any(isinstance(loss, Tensor) and loss.grad_fn is not None for loss in result):
+        hint = "the losses are right, but they are tensors that still hold their graphs: log numbers, or detach"
+        raise Mistake("held-graphs", f"{case}: {hint}.")
+
+
+def losses_of_large_batches(
+    model: nn.Module, optimizer: Optimizer, groups: Sequence, loss_fn: Callable
+) -> tuple[list[float], Known]:
+    """Trains on one large batch after the other: the loss of each before its update, and what else may be logged."""
+
+    def at_these_weights() -> list[float]:
+        return [float(loss_fn(model, group)) for group in groups]
+
+    start, before, after = at_these_weights(), [], []
+    for group in groups:
+        optimizer.zero_grad()
+        loss = loss_fn(model, group)
+        loss.backward()
+        optimizer.step()
+        before.append(loss.item())
+        after.append(float(loss_fn(model, group)))
+    meant = "the loss of a window is meant at the weights of its own forward passes, before its update"
+    found = (
+        ("after each update", after),
+        ("at the end of the epoch", at_these_weights()),
+        ("at the start of the epoch", start),
+    )
+    return before, [("wrong-weights", f"these are the losses {when}; {meant}", losses) for when, losses in found]
 
 
 def alone(train: Train) -> Callable[[nn.Module], None]:
@@ -410,12 +484,23 @@ def judge_loop_on_model(
 
 def judge_loop(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:
     """Judges a loop that makes one update per window, on a tally (if `dirty`, also from a dirty start) and a model."""
-    # Equal sizes and the first N come first: a lost tail, or one that is divided by N, then shows as itself.
+    judge_loop_on_tallies(loop, n_values, dirty)
+    judge_loop_on_models(loop, n_values)
+
+
+def judge_loop_on_tallies(loop: Loop, n_values: Sequence[int], dirty: bool = True) -> None:
+    """Compares which micro-batches are in each update, and how much every sample counts in it."""
+    # Equal sizes and the first N come first: a lost tail, or one that is divided by N, then shows as itself. Six come
+    # first: with N = 2 a third window tells a counter that is never set back from a last window that gets no step.
     equal = [(sizes, n) for n in n_values for sizes in ((2, 2, 2, 2, 2, 2), (2, 2, 2, 2))]
     for sizes, n in equal + [((4, 2, 1, 3, 2), n) for n in n_values]:
         judge_updates(loop, sizes, n)
     if dirty:
         judge_updates(loop, (2, 2, 2, 2), n_values[0], dirty=True)
+
+
+def judge_loop_on_models(loop: Loop, n_values: Sequence[int]) -> None:
+    """Compares every parameter after two epochs, and what is held for the backward pass, under SGD and Adam."""
     for make_optimizer in (sgd, adam):
         for n in n_values:
             judge_loop_on_model(loop, make_optimizer, n)

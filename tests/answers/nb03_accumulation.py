@@ -1,17 +1,66 @@
 """Answers to "accumulate_equal", accumulation over full windows of equal micro-batches."""
 
+from collections import deque
+from itertools import cycle
+
 import torch
 
-from answers import outcomes, right, wrong
+from answers import RIGHT, WRONG, outcomes, right, wrong
+from answers import nb03b_windows as windows_of
 from answers.loops import large_batches, outcomes_of_loop
-from answers.nb03b_windows import (
-    accumulate,
-    fabric_steps_where_i_modulo_n_is_0,
-    modulo_without_a_tail,
-    zeroes_at_the_top_of_the_loop,
-)
+from answers.nb03b_windows import loop
 
-right("accumulate_equal")(accumulate)
+for _answer in RIGHT["accumulate"]:
+    right("accumulate_equal")(_answer)
+
+# Where all windows are full and all micro-batches equal, these are right, too.
+for _answer in (
+    windows_of.takes_the_mean_of_means,
+    loop(lambda batches, n: zip(*[iter(batches)] * n, strict=True)),
+    loop(share=lambda batch, window, n: torch.tensor(1.0) / n),
+):
+    right("accumulate_equal")(_answer)
+
+# These are wrong here by the name that they have there.
+_ALSO_WRONG = {
+    "accumulates_and_never_zeroes",
+    "accumulates_and_zeroes_once_per_epoch",
+    "adds_losses_that_had_their_backward_with_retained_graphs",
+    "adds_the_losses_for_one_backward",
+    "backs_up_the_growing_sum",
+    "compares_instead_of_taking_the_remainder",
+    "clips_as_well",
+    "counts_from_1_and_adds_1",
+    "divides_the_learning_rate_instead",
+    "divides_after_the_backward",
+    "divides_the_gradient_after_every_backward",
+    "divides_twice",
+    "does_not_divide",
+    "has_an_extra_first_step",
+    "has_its_backward_outside_the_inner_loop",
+    "is_a_generator",
+    "is_right_but_from_a_dirty_start",
+    "keeps_all_losses_and_then_calls_backward_on_each",
+    "makes_one_large_batch",
+    "never_resets_its_counter",
+    "returns_after_the_first_window",
+    "steps_in_the_inner_loop",
+    "steps_outside_the_if",
+    "steps_twice",
+    "swallows_every_error",
+    "takes_the_micro_batches_out_of_the_callers_list",
+    "updates_by_hand",
+    "zeroes_after_the_first_backward_of_a_window",
+    "zeroes_before_the_step",
+    "zeroes_the_first_parameter_only",
+}
+for _wrong in WRONG["accumulate"]:
+    if _wrong.answer.__name__ in _ALSO_WRONG:
+        wrong("accumulate_equal", _wrong.bug)(_wrong.answer)
+for _bug in ("wrong-micro-batches", "missing-backward", "irregular-window"):
+    for _groups in windows_of.OTHER_WINDOWS[_bug]:
+        if _groups is not windows_of.sorted_by_size:
+            wrong("accumulate_equal", _bug)(loop(_groups))
 
 
 @right("accumulate_equal")
@@ -35,6 +84,33 @@ def accumulate_equal_in_two_loops(model, batches, loss_fn, optimizer, n):
         optimizer.step()
 
 
+@right("accumulate_equal")
+def accumulate_equal_by_the_start_of_a_window(model, batches, loss_fn, optimizer, n):
+    for i, batch in enumerate(batches):
+        if i % n == 0:
+            optimizer.zero_grad()
+        loss = loss_fn(model, batch)
+        loss *= 1 / n
+        loss.backward()
+        if i % n == n - 1:
+            optimizer.step()
+
+
+@right("accumulate_equal")
+def accumulate_equal_in_cycles(model, batches, loss_fn, optimizer, n):
+    optimizer.zero_grad()
+    waiting = deque(batches)
+    for place in cycle(range(1, n + 1)):
+        if not waiting:
+            break
+        loss_fn(model, waiting.popleft()).backward()
+        if place == n:
+            for p in model.parameters():
+                p.grad = p.grad / n
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 @wrong("accumulate_equal", "loss-scale", "karpathy/nanoGPT#206")
 def only_adds(model, batches, loss_fn, optimizer, n):
     accumulate_equal(model, batches, lambda model, batch: loss_fn(model, batch) * n, optimizer, n)
@@ -42,17 +118,43 @@ def only_adds(model, batches, loss_fn, optimizer, n):
 
 @wrong("accumulate_equal", "stale-gradients", "karpathy/llm.c!548")
 def trusts_the_model_to_be_clean(model, batches, loss_fn, optimizer, n):
-    modulo_without_a_tail(model, batches, loss_fn, optimizer, n)
+    windows_of.modulo_without_a_tail(model, batches, loss_fn, optimizer, n)
 
 
 @wrong("accumulate_equal", "discarded-gradients", "HorizonRobotics/alf!1788")
 def zeroes_before_every_backward(model, batches, loss_fn, optimizer, n):
-    zeroes_at_the_top_of_the_loop(model, batches, loss_fn, optimizer, n)
+    windows_of.zeroes_at_the_top_of_the_loop(model, batches, loss_fn, optimizer, n)
 
 
 @wrong("accumulate_equal", "irregular-window", "Lightning-Fabric-docs-and-no_backward_sync-docstring")
 def steps_where_i_modulo_n_is_0(model, batches, loss_fn, optimizer, n):
-    fabric_steps_where_i_modulo_n_is_0(model, batches, loss_fn, optimizer, n)
+    windows_of.fabric_steps_where_i_modulo_n_is_0(model, batches, loss_fn, optimizer, n)
+
+
+for _bug, _share in (
+    ("loss-scale", lambda batch, window, n: 1 / (n + 1)),
+    ("loss-scale", lambda batch, window, n: n),
+    ("loss-scale", lambda batch, window, n: 1 // n if n > 1 else 1),
+    ("loss-scale", lambda batch, window, n: 1 / len(batch)),
+    ("loss-scale", lambda batch, window, n: 1 / (n * len(batch))),
+    ("loss-scale", lambda batch, window, n: 0.5),
+    ("loss-scale", lambda batch, window, n: n**-0.5),
+    ("loss-scale", lambda batch, window, n: 1 / n if batch is window[-1] else 1.0),
+    ("low-precision", lambda batch, window, n: round(1 / n, 2)),
+    ("low-precision", lambda batch, window, n: (torch.tensor(1.0) / n).bfloat16()),
+):
+    wrong("accumulate_equal", _bug)(loop(share=_share))
+
+wrong("accumulate_equal", "changed-input")(loop(end=lambda model, batches: batches.clear()))
+wrong("accumulate_equal", "held-graphs")(loop(retain_graph=True))
+wrong("accumulate_equal", "not-attempted")(lambda model, batches, *_: [None for batch in batches])
+wrong("accumulate_equal", "leftover-gradients")(
+    lambda model, batches, loss_fn, *_: [loss_fn(model, batch).backward() for batch in batches] and None
+)
+wrong("accumulate_equal", "empty-step")(
+    lambda model, batches, loss_fn, optimizer, n: [optimizer.step() for _ in range(len(batches) // n)]
+)
+wrong("accumulate_equal", "raises")(lambda model, batches, loss_fn, optimizer, n: loss_fn(batches[0], model))
 
 
 @outcomes("accumulate_equal", reference=large_batches)

@@ -1,8 +1,12 @@
 """Answers to "accumulate", over windows that may be short, of micro-batches of any size."""
 
-from itertools import islice
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import groupby, islice, zip_longest
+from random import Random
 
 import torch
+from torch import Tensor, nn
 
 from answers import outcomes, right, wrong
 from answers.loops import large_batches, outcomes_of_loop
@@ -81,6 +85,141 @@ def accumulate_with_weights_of_a_tensor(model, batches, loss_fn, optimizer, n):
         for batch, share in zip(window, counts / counts.sum(), strict=True):  # in float32
             (loss_fn(model, batch) * share).backward()
         optimizer.step()
+
+
+@right("accumulate")
+def accumulate_with_next(model, batches, loss_fn, optimizer, n):
+    source, done = iter(batches), False
+    while not done:
+        window = []
+        while len(window) < n:
+            try:
+                window.append(next(source))
+            except StopIteration:
+                done = True
+                break
+        optimizer.zero_grad()
+        for batch in window:
+            loss_fn(model, batch).backward(torch.tensor(len(batch) / sum(map(len, window)), dtype=torch.float64))
+        if window:
+            optimizer.step()
+
+
+@right("accumulate")
+def accumulate_by_number_of_the_window(model, batches, loss_fn, optimizer, n):
+    for _, pairs in groupby(enumerate(batches), key=lambda pair: pair[0] // n):
+        window = {number: batch for number, batch in pairs}
+        counts = {number: torch.tensor(len(batch)) for number, batch in window.items()}
+        model.zero_grad(set_to_none=False)
+        for number in window:
+            loss = loss_fn(model, window[number])
+            (loss * counts[number] / sum(counts.values())).backward()
+        optimizer.step()
+
+
+@right("accumulate")
+def accumulate_in_reverse_within_a_window(model, batches, loss_fn, optimizer, n):
+    for group in zip_longest(*[iter(batches)] * n):
+        window = [batch for batch in group if batch is not None]
+        optimizer.zero_grad()
+        samples = torch.cat(window).shape[0]
+        for batch in reversed(window):  # a sum has no order
+            (loss_fn(model, batch) / samples * batch.size(0)).backward()
+        optimizer.step()
+
+
+@right("accumulate")
+def accumulate_without_backward(model, batches, loss_fn, optimizer, n):
+    weights = [p for p in model.parameters() if p.requires_grad]
+    for window in windows(batches, n):
+        sums, count = [torch.zeros_like(p) for p in weights], 0
+        for batch in window:
+            for total, grad in zip(sums, torch.autograd.grad(loss_fn(model, batch), weights), strict=True):
+                total += grad * len(batch)
+            count += len(batch)
+        for p, total in zip(weights, sums, strict=True):
+            p.grad = total / count
+        optimizer.step()
+
+
+@right("accumulate")
+def accumulate_a_running_mean(model, batches, loss_fn, optimizer, n):
+    seen = 0
+    for i, batch in enumerate(batches):
+        if i % n == 0:
+            seen = 0
+            for p in model.parameters():
+                p.grad = None
+        for p in model.parameters():
+            if p.grad is not None:
+                p.grad *= seen / (seen + len(batch))
+        seen += len(batch)
+        (loss_fn(model, batch) * (len(batch) / seen)).backward()
+        if i % n == n - 1 or i == len(batches) - 1:
+            optimizer.step()
+
+
+@right("accumulate")
+def accumulate_by_recursion(model, batches, loss_fn, optimizer, n):
+    if not batches:
+        return
+    waiting, samples = deque(batches[:n]), sum(len(batch) for batch in batches[:n])
+    optimizer.zero_grad()
+    while waiting:
+        batch = waiting.popleft()
+        (loss_fn(model, batch) * len(batch) / samples).backward()
+    optimizer.step()
+    accumulate_by_recursion(model, batches[n:], loss_fn, optimizer, n)
+
+
+@right("accumulate")
+def accumulate_with_helpers(
+    model: nn.Module, batches: list[Tensor], loss_fn: Callable, optimizer: torch.optim.Optimizer, n: int
+) -> None:
+    def groups() -> Iterator[list[Tensor]]:
+        group: list[Tensor] = []
+        for batch in batches:
+            group.append(batch)
+            if len(group) == n:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def add_gradient(batch: Tensor, share: float) -> None:
+        loss = share * loss_fn(model, batch)
+        loss.backward()
+
+    for group in groups():
+        for p in model.parameters():
+            if p.grad is not None:
+                p.grad.zero_()
+        sizes = [len(batch) for batch in group]
+        for batch, size in zip(group, sizes, strict=True):
+            add_gradient(batch, size / sum(sizes))
+        optimizer.step()
+
+
+@right("accumulate")
+def accumulate_with_a_counter(model, batches, loss_fn, optimizer, n):
+    optimizer.zero_grad()
+    count = samples = 0
+    for batch in batches:
+        (loss_fn(model, batch) * float(len(batch))).backward()
+        count, samples = count + 1, samples + len(batch)
+        if count == n:
+            update(model, optimizer, samples)
+            count = samples = 0
+    if count:
+        update(model, optimizer, samples)
+
+
+def update(model, optimizer, samples):
+    with torch.no_grad():
+        for p in model.parameters():
+            p.grad.div_(samples)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 @wrong(
@@ -313,6 +452,301 @@ def makes_one_large_batch(model, batches, loss_fn, optimizer, n):
         optimizer.zero_grad()
         loss_fn(model, torch.cat(window)).backward()
         optimizer.step()
+
+
+# Loops over windows that are right but for one thing.
+
+
+def loop(groups=windows, share=lambda batch, window, n: len(batch) / sum(map(len, window)), end=None, **backward):
+    """A right loop but for its windows, the share of a micro-batch, what comes at the end, or backward's options."""
+
+    def answer(model, batches, loss_fn, optimizer, n):
+        for window in groups(batches, n):
+            optimizer.zero_grad()
+            for batch in window:
+                loss = loss_fn(model, batch) * share(batch, window, n)
+                loss.backward(**backward)
+            optimizer.step()
+        if end:
+            end(model, batches)
+
+    return answer
+
+
+def sorted_by_size(batches, n):
+    return windows(sorted(batches, key=len), n)
+
+
+# Which micro-batches are in a window.
+OTHER_WINDOWS = {
+    "wrong-micro-batches": [
+        lambda batches, n: windows(reversed(batches), n),
+        lambda batches, n: reversed(list(windows(batches, n))),
+        lambda batches, n: windows(Random(3).sample(batches, len(batches)), n),
+        sorted_by_size,
+        lambda batches, n: [batches[k :: -(-len(batches) // n)] for k in range(-(-len(batches) // n))],
+        lambda batches, n: [batches[:n] for _ in windows(batches, n)],
+    ],
+    "missing-backward": [lambda batches, n: [window[-1:] for window in windows(batches, n)]],
+    "leftover-gradients": [
+        lambda batches, n: [window for window in windows(batches, n) if len(window) == n],
+        lambda batches, n: [batches[i : i + n] for i in range(0, len(batches) - n + 1, n)],
+        lambda batches, n: zip(*[iter(batches)] * n, strict=False),
+        lambda batches, n: list(windows(batches, n))[:-1],
+    ],
+    "irregular-window": [
+        lambda batches, n: windows(batches, n + 1),
+        lambda batches, n: windows(batches, max(n - 1, 1)),
+        lambda batches, n: [batches],
+        lambda batches, n: [batches[i : i + n] for i in range(len(batches))],
+        lambda batches, n: list(windows(batches, n))[:1],
+        lambda batches, n: [window for window in windows(batches, n) for _ in range(2)],
+        lambda batches, n: [batches[i : i + n + 1] for i in range(0, len(batches), n)],
+    ],
+}
+for bug, changes in OTHER_WINDOWS.items():
+    for change in changes:
+        wrong("accumulate", bug)(loop(change))
+
+# How much a micro-batch counts.
+OTHER_SHARES = {
+    "loss-scale": [
+        lambda batch, window, n: len(batch) // sum(map(len, window)),
+        lambda batch, window, n: len(batch) / (n * len(window[0])),
+        lambda batch, window, n: len(batch),
+        lambda batch, window, n: len(batch) / (len(window) * max(map(len, window))),
+        lambda batch, window, n: 1 / sum(map(len, window)),
+        lambda batch, window, n: len(batch) / (sum(map(len, window)) + 1),
+        lambda batch, window, n: 2 * len(batch) / sum(map(len, window)),
+        lambda batch, window, n: -len(batch) / sum(map(len, window)),
+        lambda batch, window, n: len(batch) / sum(map(len, window)) * (2 if batch is window[0] else 1),
+    ],
+    "token-weights": [
+        lambda batch, window, n: len(window[0]) / sum(map(len, window)),
+        lambda batch, window, n: 1 / len(batch) / sum(1 / len(b) for b in window),
+    ],
+    "low-precision": [
+        lambda batch, window, n: round(len(batch) / sum(map(len, window)), 3),
+        lambda batch, window, n: torch.tensor(len(batch) / sum(map(len, window))).half(),
+    ],
+}
+for bug, changes in OTHER_SHARES.items():
+    for change in changes:
+        wrong("accumulate", bug)(loop(share=change))
+
+wrong("accumulate", "held-graphs")(loop(retain_graph=True))
+wrong("accumulate", "changed-input", says="holds 0 entries afterwards instead of 6")(
+    loop(end=lambda model, batches: batches.clear())
+)
+wrong("accumulate", "changed-input")(loop(end=lambda model, batches: batches.sort(key=lambda batch: -int(batch[0]))))
+wrong("accumulate", "changed-input")(loop(end=lambda model, batches: [batch.zero_() for batch in batches]))
+wrong("accumulate", "raises")(loop(share=lambda batch, window, n: len(batch) / (len(window) - n)))
+wrong("accumulate", "not-attempted")(loop(groups=lambda batches, n: []))
+wrong("accumulate", "leftover-gradients")(
+    lambda model, batches, loss_fn, optimizer, n: accumulate(
+        model, batches, loss_fn, torch.optim.SGD(model.parameters(), lr=0.5), n
+    )
+)
+
+
+@wrong("accumulate", "not-reset", says="since your loop ran two epochs of 3")
+def never_resets_its_counter(model, batches, loss_fn, optimizer, n):
+    optimizer.zero_grad()
+    count = 0
+    for batch in batches:
+        (loss_fn(model, batch) / n).backward()
+        count = count + 1
+        if count == n:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@wrong("accumulate", "not-reset")
+def compares_instead_of_taking_the_remainder(model, batches, loss_fn, optimizer, n):
+    for i, batch in enumerate(batches):
+        (loss_fn(model, batch) / n).backward()
+        if i + 1 == n:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@wrong("accumulate", "irregular-window")
+def returns_after_the_first_window(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
+        optimizer.step()
+        return
+
+
+@wrong("accumulate", "missing-backward", says="micro-batches [1, 3, 5] of an epoch never get a backward pass")
+def has_its_backward_outside_the_inner_loop(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
+        loss.backward()
+        optimizer.step()
+
+
+@wrong("accumulate", "loss-scale")
+def divides_the_gradient_after_every_backward(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            loss_fn(model, batch).backward()
+            for p in model.parameters():
+                p.grad /= len(window)
+        optimizer.step()
+
+
+@wrong("accumulate", "loss-scale")
+def divides_by_what_it_has_seen_so_far(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        seen = 0
+        for batch in window:
+            seen += len(batch)
+            (loss_fn(model, batch) * len(batch) / seen).backward()
+        optimizer.step()
+
+
+@wrong("accumulate", "loss-scale")
+def never_resets_its_total(model, batches, loss_fn, optimizer, n):
+    total = 0
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        total += sum(map(len, window))
+        for batch in window:
+            (loss_fn(model, batch) * len(batch) / total).backward()
+        optimizer.step()
+
+
+@wrong("accumulate", "discarded-gradients")
+def zeroes_after_the_first_backward_of_a_window(model, batches, loss_fn, optimizer, n):
+    for i, batch in enumerate(batches):
+        window = batches[i - i % n : i - i % n + n]
+        (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
+        if i % n == 0:
+            optimizer.zero_grad()
+        if (i + 1) % n == 0 or i + 1 == len(batches):
+            optimizer.step()
+
+
+@wrong("accumulate", "irregular-window")
+def steps_twice(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
+        optimizer.step()
+        optimizer.step()
+
+
+@wrong("accumulate", "held-graphs")
+def keeps_all_losses_and_then_calls_backward_on_each(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        losses = [loss_fn(model, batch) * len(batch) / sum(map(len, window)) for batch in window]
+        for loss in losses:
+            loss.backward()
+        optimizer.step()
+
+
+@wrong("accumulate", "held-graphs")
+def adds_losses_that_had_their_backward_with_retained_graphs(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        total_loss = 0.0
+        for batch in window:
+            loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
+            loss.backward(retain_graph=True)
+            total_loss += loss
+        optimizer.step()
+
+
+@wrong("accumulate", "loss-scale")
+def backs_up_the_growing_sum(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        total_loss = 0.0
+        for batch in window:
+            total_loss = total_loss + loss_fn(model, batch) * len(batch) / sum(map(len, window))
+            total_loss.backward(retain_graph=True)
+        optimizer.step()
+
+
+@wrong("accumulate", "changed-input")
+def takes_the_micro_batches_out_of_the_callers_list(model, batches, loss_fn, optimizer, n):
+    while batches:
+        window = [batches.pop(0) for _ in range(min(n, len(batches)))]
+        accumulate(model, window, loss_fn, optimizer, n)
+
+
+@wrong("accumulate", "empty-step")
+def swallows_every_error(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            try:  # noqa: SIM105
+                loss_fn(model, batch).backwards()
+            except:  # noqa: E722
+                pass
+        optimizer.step()
+
+
+@wrong("accumulate", "wrong-type", says="none of its lines has run")
+def is_a_generator(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
+            loss.backward()
+            yield loss.item()
+        optimizer.step()
+
+
+@wrong("accumulate", "wrong-value")
+def clips_as_well(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+@wrong("accumulate", "wrong-value")
+def zeroes_the_first_parameter_only(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        next(model.parameters()).grad = None
+        for batch in window:
+            (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
+        optimizer.step()
+
+
+@wrong("accumulate", "loss-scale")
+def divides_the_learning_rate_instead(model, batches, loss_fn, optimizer, n):
+    (group,) = optimizer.param_groups
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            (loss_fn(model, batch) * len(batch)).backward()
+        rate, group["lr"] = group["lr"], group["lr"] / sum(map(len, window))
+        optimizer.step()
+        group["lr"] = rate
+
+
+@wrong("accumulate", "leftover-gradients")
+def updates_by_hand(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= optimizer.param_groups[0]["lr"] * p.grad
 
 
 @outcomes("accumulate", reference=large_batches, mutate=[accumulate_by_modulo])

@@ -1,10 +1,14 @@
 """Answers to "logged_loss", a loop that logs the mean loss of each window."""
 
+from itertools import islice
+from statistics import fmean
+
 import torch
+from torch import Tensor
 
 from answers import outcomes, right, wrong
 from answers.loops import large_batches_with_a_log, outcomes_of_loop
-from course_utils import windows
+from course_utils import train_epoch, windows
 
 
 @right("logged_loss")
@@ -57,6 +61,108 @@ def logged_loss_as_a_generator(model, batches, loss_fn, optimizer, n):
         yield logged / total
 
 
+@right("logged_loss")
+def logged_loss_of_a_closure(model, batches, loss_fn, optimizer, n):
+    def gradient_of(window):
+        def closure():
+            optimizer.zero_grad()
+            parts = []
+            for batch in window:
+                loss = loss_fn(model, batch) * (len(batch) / sum(map(len, window)))
+                loss.backward()
+                parts.append(loss.detach())
+            return sum(parts)
+
+        return closure
+
+    return [float(optimizer.step(gradient_of(window))) for window in windows(batches, n)]
+
+
+@right("logged_loss")
+def logged_loss_before_the_update(model, batches, loss_fn, optimizer, n):
+    source, logged = iter(batches), ()
+    while window := list(islice(source, n)):
+        with torch.no_grad():
+            logged += (loss_fn(model, torch.cat(window)).item(),)
+        optimizer.zero_grad()
+        for batch in window:
+            loss_fn(model, batch).backward(torch.tensor(len(batch) / sum(map(len, window)), dtype=torch.float64))
+        optimizer.step()
+    return logged
+
+
+@right("logged_loss")
+def logged_loss_by_modulo(model, batches, loss_fn, optimizer, n: int) -> list[float]:
+    losses: list[float] = []
+    if not batches:
+        return losses
+    optimizer.zero_grad(set_to_none=False)
+    parts: dict[int, float] = {}
+    for i, batch in enumerate(batches):
+        first = i // n * n
+        share = len(batch) / sum(len(b) for b in batches[first : first + n])
+        loss = loss_fn(model, batch)
+        parts[i] = float(loss) * share
+        loss.mul(share).backward()
+        if (i + 1) % n == 0 or i + 1 == len(batches):
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+            losses.append(sum(parts.values()))
+            parts.clear()
+    return losses
+
+
+@right("logged_loss")
+def logged_loss_in_float32(model, batches, loss_fn, optimizer, n):
+    losses = torch.zeros(-(-len(batches) // n))
+    for k, window in enumerate(windows(batches, n)):
+        model.zero_grad()
+        for batch in window:
+            loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
+            loss.backward()
+            losses[k] += loss.detach().float()
+        optimizer.step()
+    return losses
+
+
+@right("logged_loss")
+def logged_loss_by_weighted_mean(model, batches, loss_fn, optimizer, n):
+    losses = []
+    for window in windows(batches, n):
+        means, sizes = [], [len(batch) for batch in window]
+        optimizer.zero_grad()
+        for batch, size in zip(window, sizes, strict=True):
+            means.append(loss_fn(model, batch))
+            (means[-1] * size / sum(sizes)).backward()
+            means[-1] = means[-1].item()
+        optimizer.step()
+        losses.append(fmean(means, weights=sizes))
+    return losses
+
+
+@right("logged_loss")
+def logged_loss_as_a_running_mean(model, batches, loss_fn, optimizer, n):
+    losses = []
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        seen, mean = 0, 0.0
+        for batch in window:
+            loss = loss_fn(model, batch)
+            (loss * len(batch)).backward()
+            seen += len(batch)
+            mean += (loss.item() - mean) * len(batch) / seen
+        for p in model.parameters():
+            p.grad /= seen
+        optimizer.step()
+        losses.append(mean)
+    return losses
+
+
+@right("logged_loss")
+def logged_loss_of_the_helper(model, batches, loss_fn, optimizer, n):
+    return train_epoch(model, batches, loss_fn, optimizer, n)
+
+
 def logger(log):
     """A right training loop whose log of a window is `log(its losses, the sizes of its micro-batches, n)`."""
 
@@ -85,7 +191,192 @@ wrong("logged_loss", "divided-by-n", "verl-project/verl!436")(logger(lambda loss
 wrong("logged_loss", "not-divided", "huggingface/transformers#11919")(logger(lambda losses, sizes, n: sum(losses)))
 wrong("logged_loss", "token-weights")(logger(lambda losses, sizes, n: sum(losses) / len(losses)))
 wrong("logged_loss", "wrong-type")(lambda *loop: sum(logged_loss(*loop)))
-wrong("logged_loss", "leftover-gradients")(lambda *loop: logged_loss(*loop)[:1])
+wrong("logged_loss", "wrong-length")(lambda *loop: logged_loss(*loop)[:1])
+wrong("logged_loss", "wrong-length")(lambda *loop: [0.0, *logged_loss(*loop)])
+wrong("logged_loss", "low-precision")(lambda *loop: [round(loss, 3) for loss in logged_loss(*loop)])
+wrong("logged_loss", "low-precision")(lambda *loop: [f"{loss:.2f}" for loss in logged_loss(*loop)])
+wrong("logged_loss", "low-precision")(lambda *loop: torch.tensor(logged_loss(*loop)).bfloat16())
+wrong("logged_loss", "low-precision")(lambda *loop: [int(loss) for loss in logged_loss(*loop)])
+wrong("logged_loss", "wrong-order")(lambda *loop: logged_loss(*loop)[::-1])
+wrong("logged_loss", "wrong-order")(lambda *loop: [0.0, *logged_loss(*loop)[:-1]])
+wrong("logged_loss", "wrong-type")(lambda *loop: [*logged_loss(*loop), None])
+wrong("logged_loss", "irregular-window")(
+    lambda model, batches, loss, opt, n: logged_loss(model, batches[:n], loss, opt, n)
+)
+wrong("logged_loss", "wrong-type")(lambda *loop: dict(enumerate(logged_loss(*loop))))
+wrong("logged_loss", "wrong-type")(lambda *loop: [logged_loss(*loop)])
+wrong("logged_loss", "wrong-type")(lambda *loop: torch.tensor(logged_loss(*loop)).mean())
+wrong("logged_loss", "wrong-value")(lambda *loop: [torch.tensor(loss).exp() for loss in logged_loss(*loop)])
+wrong("logged_loss", "not-attempted")(lambda *loop: logged_loss(*loop) and None)
+wrong("logged_loss", "whole-epoch")(lambda *loop: [logged_loss(*loop)] and whole_epoch(*loop))
+wrong("logged_loss", "last-only")(logger(lambda losses, sizes, n: losses[-1] * sizes[-1] / sum(sizes)))
+wrong("logged_loss", "not-divided")(
+    logger(lambda losses, sizes, n: sum(loss * size for loss, size in zip(losses, sizes, strict=True)))
+)
+wrong("logged_loss", "first-only")(logger(lambda losses, sizes, n: losses[0]))
+wrong("logged_loss", "largest-only")(logger(lambda losses, sizes, n: max(losses)))
+
+
+def whole_epoch(model, batches, loss_fn, optimizer, n):
+    """The mean loss of the epoch, for every window."""
+    whole = loss_fn(model, torch.cat(batches)).item()
+    return [whole for _ in range(0, len(batches), n)]
+
+
+@wrong("logged_loss", "wrong-weights", says="these are the losses after each update")
+def logs_after_the_update(model, batches, loss_fn, optimizer, n):
+    losses = []
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        for batch in window:
+            (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
+        optimizer.step()
+        with torch.no_grad():
+            losses.append(sum(loss_fn(model, batch).item() * len(batch) for batch in window) / sum(map(len, window)))
+    return losses
+
+
+@wrong("logged_loss", "missing-backward")
+def logs_and_does_not_train(model, batches, loss_fn, optimizer, n):
+    return [loss_fn(model, torch.cat(window)).item() for window in windows(batches, n)]
+
+
+@wrong("logged_loss", "wrong-weights")
+def logs_when_the_epoch_is_over(model, batches, loss_fn, optimizer, n):
+    logged_loss(model, batches, loss_fn, optimizer, n)
+    with torch.no_grad():
+        return [loss_fn(model, torch.cat(window)).item() for window in windows(batches, n)]
+
+
+@wrong("logged_loss", "wrong-weights", says="these are the losses at the start of the epoch")
+def logs_before_the_epoch_begins(model, batches, loss_fn, optimizer, n):
+    losses = [loss_fn(model, torch.cat(window)).item() for window in windows(batches, n)]
+    logged_loss(model, batches, loss_fn, optimizer, n)
+    return losses
+
+
+@wrong("logged_loss", "wrong-weights")
+def logs_the_mean_of_before_and_after(*loop):
+    model, batches, loss_fn, optimizer, n = loop
+    losses = []
+    for window in windows(batches, n):
+        before = logged_loss(model, window, loss_fn, optimizer, n)[0]
+        losses.append((before + loss_fn(model, torch.cat(window)).item()) / 2)
+    return losses
+
+
+@wrong("logged_loss", "held-graphs")
+def returns_losses_with_their_graphs(model, batches, loss_fn, optimizer, n):
+    losses: list[Tensor] = []
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        window_loss = 0.0
+        for batch in window:
+            loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
+            loss.backward()
+            window_loss += loss
+        optimizer.step()
+        losses.append(window_loss)
+    return losses
+
+
+@wrong("logged_loss", "held-graphs")
+def adds_the_losses_for_one_backward(model, batches, loss_fn, optimizer, n):
+    losses = []
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        loss = sum(loss_fn(model, batch) * len(batch) for batch in window) / sum(map(len, window))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@wrong("logged_loss", "held-graphs")
+def retains_the_graphs_of_a_window(model, batches, loss_fn, optimizer, n):
+    losses = []
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        window_loss = 0.0
+        for batch in window:
+            loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
+            loss.backward(retain_graph=True)
+            window_loss = window_loss + loss
+        optimizer.step()
+        losses.append(window_loss.item())
+    return losses
+
+
+@wrong("logged_loss", "loss-scale")
+def weights_the_log_alone(model, batches, loss_fn, optimizer, n):
+    losses = []
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        window_loss = 0.0
+        for batch in window:
+            loss = loss_fn(model, batch)
+            loss.backward()
+            window_loss += loss.item() * len(batch) / sum(map(len, window))
+        optimizer.step()
+        losses.append(window_loss)
+    return losses
+
+
+@wrong("logged_loss", "leftover-gradients")
+def logs_and_steps_full_windows_only(model, batches, loss_fn, optimizer, n):
+    return logged_loss(model, batches[: len(batches) // n * n], loss_fn, optimizer, n)
+
+
+@wrong("logged_loss", "token-weights")
+def weights_the_log_and_divides_the_gradient(model, batches, loss_fn, optimizer, n):
+    losses = []
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        window_loss = 0.0
+        for batch in window:
+            loss = loss_fn(model, batch)
+            (loss / len(window)).backward()
+            window_loss += loss.item() * len(batch) / sum(map(len, window))
+        optimizer.step()
+        losses.append(window_loss)
+    return losses
+
+
+@wrong("logged_loss", "stale-gradients")
+def logs_rightly_and_never_zeroes(model, batches, loss_fn, optimizer, n):
+    losses = []
+    for window in windows(batches, n):
+        window_loss = 0.0
+        for batch in window:
+            loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
+            loss.backward()
+            window_loss += loss.item()
+        optimizer.step()
+        losses.append(window_loss)
+    return losses
+
+
+@wrong("logged_loss", "changed-input")
+def logs_rightly_and_empties_the_list(model, batches, loss_fn, optimizer, n):
+    losses = logged_loss(model, batches, loss_fn, optimizer, n)
+    del batches[:]
+    return losses
+
+
+@wrong("logged_loss", "smoothed")
+def smooths_the_log(*loop):
+    smooth = []
+    for loss in logged_loss(*loop):
+        smooth.append(loss if not smooth else 0.9 * smooth[-1] + 0.1 * loss)
+    return smooth
+
+
+@wrong("logged_loss", "not-reset")
+def logs_the_mean_since_the_start(*loop):
+    losses = logged_loss(*loop)
+    return [sum(losses[: k + 1]) / (k + 1) for k in range(len(losses))]
+
+
 wrong("logged_loss", "not-attempted")(lambda *loop: [])
 
 

@@ -6,7 +6,16 @@ from course_utils.practice.exercises import exercise
 from course_utils.practice.updates import judge_loop
 
 
-@exercise("accumulate")
+@exercise(
+    "accumulate",
+    hints={
+        "leftover-gradients": "The last window may be short. Which test in your loop does it fail?",
+        "loss-scale": "If full windows are right and the last is not, you divide by n where the window holds fewer.",
+        "token-weights": "Your micro-batches count in another proportion than their sizes: see Step 7.",
+        "wrong-value": "Every sample counts as it should. What else does your loop do to .grad, or to the weights?",
+        "irregular-window": "Print the index at which you step. Do you count from 0 or from 1?",
+    },
+)
 def _accumulate(answer: Callable) -> str:
     judge_loop(answer, n_values=(2, 4, 1, 100))
     return (

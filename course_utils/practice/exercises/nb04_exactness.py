@@ -1,6 +1,7 @@
 """The exercise of notebook 04: one update of a window, with class weights and one clip, judged on a real model."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +11,8 @@ from torch.optim import Optimizer
 
 from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, compare, rounded
-from course_utils.practice.updates import CLIP_RTOL, adam, judge_model, sgd
+from course_utils.practice.judging import Mistake, changed, close, compare, rounded
+from course_utils.practice.updates import CLIP_RTOL, adam, alone, judge_model, sgd
 
 Window = Sequence[tuple[Tensor, Tensor]]
 
@@ -19,12 +20,29 @@ CLASS_WEIGHTS = torch.tensor([1.0, 20.0, 0.5, 3.0], dtype=torch.float64)
 CLASSES = torch.tensor([0, 0, 2, 0, 1, 3, 1, 1, 3, 3, 2, 3, 2, 2, 0, 2])  # rare and frequent ones lie together
 LOOSE = 1e6  # no gradient has such a norm: a clip that does nothing
 OLD = 0.5  # the entries of gradients that an earlier backward pass has left
+STEEP = 100.0  # times larger inputs: gradients that are larger than any limit that somebody may have written out
+SAME_RTOL = 2e-6  # two gradients that are clipped to one limit
+ROUNDED = 0.012  # a gradient that is so near to what it should be has lost digits
 
 
-@exercise("weighted_window")
+@exercise(
+    "weighted_window",
+    hints={
+        "token-weights": "The proportion of the micro-batches is off. By what does PyTorch divide this mean? Step 5.",
+        "loss-scale": "The direction is right and the length is not. Look at the factor where no clip acts.",
+        "missing-class-weights": "Which of your calls knows class_weights, and which should?",
+        "wrong-value": "Compute the loss of one micro-batch by F.cross_entropy alone. Is yours the same number?",
+        "clip-timing": "How often does your loop clip, and what has been added up at that moment? Step 7.",
+        "clip-limit": "Which number limits which norm? Compare the arguments of your clip with the task.",
+        "stale-gradients": "The model may arrive with gradients. What is in .grad before the first backward pass?",
+        "held-graphs": "How many graphs are alive at once? Every backward() can free one.",
+    },
+)
 def _weighted_window(answer: Callable) -> str:
     # Without a clip first: with one, a wrong scale would not show. Then old gradients, then clips that act.
-    for sizes in ((4,), (4, 4, 4, 4), (6, 1, 3, 2)):
+    for sizes in ((4,), (4, 4, 4, 4)):
+        _judge(answer, sizes, make_optimizer=partial(torch.optim.SGD, lr=1e-4), steep=STEEP)
+    for sizes in ((4, 4, 4, 4), (6, 1, 3, 2)):
         _judge(answer, sizes)
     _judge(answer, (4, 4, 4, 4), dirty=True)
     for sizes in ((4, 4, 4, 4), (6, 1, 3, 2)):
@@ -38,15 +56,23 @@ def _weighted_window(answer: Callable) -> str:
 
 
 def _judge(
-    answer: Callable, sizes: Sequence[int], clip: float = 0.0, dirty: bool = False, make_optimizer: Callable = sgd
+    answer: Callable,
+    sizes: Sequence[int],
+    clip: float = 0.0,
+    dirty: bool = False,
+    make_optimizer: Callable = sgd,
+    steep: float = 1.0,
 ) -> None:
     """Judges two windows; `clip` is the limit, as a multiple of the first gradient's norm, or 0 for none."""
-    start, windows = mlp(3, 5, 4).double(), [_window(sizes, turn) for turn in range(2)]
+    start, windows = mlp(3, 5, 4).double(), [_window(sizes, turn, steep) for turn in range(2)]
+    with torch.no_grad():
+        start[0].weight /= steep
     max_norm = clip * float(_gradient(_flat(start.parameters()), windows[0]).norm()) or LOOSE
     case = f"micro-batches of {list(sizes)} samples, "
     case += f"max_norm {clip} times the window's norm" if clip else "no clip that acts"
     case += ", old gradients in the model" if dirty else ""
     weights, want, got, backwards = [], [], [], []  # the weights before each window; each step's gradient
+    how = []  # the answer changed what it was given
 
     def correct(model: nn.Module, optimizer: Optimizer) -> None:
         for window in windows:
@@ -63,18 +89,24 @@ def _judge(
         optimizer.register_step_post_hook(lambda *_: got.append(_gradients(model)))
         model[0].weight.register_post_accumulate_grad_hook(backwards.append)
         for window in windows:
-            answer(model, list(window), CLASS_WEIGHTS.clone(), optimizer, max_norm)
+            given = [(x.clone(), y.clone()) for x, y in window], CLASS_WEIGHTS.clone()
+            answer(model, *given, optimizer, max_norm)
+            how.append(changed(given, (window, CLASS_WEIGHTS), "the window or its class weights"))
 
     largest = max(windows[0], key=lambda batch: len(batch[1]))
+    one = alone(lambda model, optimizer: answer(model, [largest], CLASS_WEIGHTS.clone(), optimizer, LOOSE))
     try:
-        judge_model(train, correct, start, make_optimizer, case, lambda model: _loss(model, largest))
+        judge_model(train, correct, start, make_optimizer, case, one)
     except Mistake as mistake:
         if mistake.verdict.bug == "wrong-value":
             _judge_steps(got, len(backwards), len(windows), case)
             for k, window in enumerate(windows):
-                bugs = _known_bugs(got, k, weights[k], window, max_norm, dirty)
+                skips = len(backwards) < len(windows) * len(window)
+                bugs = _known_bugs(got, k, weights[k], window, max_norm, dirty, skips)
                 compare(got[k], want[k], case, bugs, CLIP_RTOL)
         raise
+    if any(how):
+        raise Mistake("changed-input", f"{case}: the update is right, but {next(filter(None, how))}.")
 
 
 def _judge_steps(got: list[Tensor], backwards: int, want: int, case: str) -> None:
@@ -90,50 +122,110 @@ def _judge_steps(got: list[Tensor], backwards: int, want: int, case: str) -> Non
 
 
 def _known_bugs(
-    got: list[Tensor], k: int, weights: Tensor, window: Window, max_norm: float, dirty: bool
+    got: list[Tensor], k: int, weights: Tensor, window: Window, max_norm: float, dirty: bool, skips: bool
 ) -> Iterator[tuple[str, str, Tensor]]:
-    """The gradients that known bugs would give at step `k`; the last entries fit any gradient."""
-    held, whole = got[k], _gradient(weights, window)
+    """The gradients that known bugs would give at step `k`; the last entries fit any gradient.
+
+    `skips` says that there were fewer backward passes than micro-batches.
+    """
+    held, whole, update = got[k], _gradient(weights, window), f"update {k + 1}"
     norm, limit = float(held.norm()), min(float(whole.norm()), max_norm)
     if not held.isfinite().all():
-        yield "wrong-value", "the step's gradient is not finite", held
+        yield "wrong-value", f"the gradient of {update} is not finite", held
     if not held.any():
-        yield "discarded-gradients", "the step found no gradient: something zeroes between backward() and step()", held
+        yield (
+            "discarded-gradients",
+            f"{update} found no gradient: it was zeroed before step(), or multiplied by 0",
+            held,
+        )
+    if max_norm == LOOSE and float((held - whole).norm()) < ROUNDED * norm:
+        yield "low-precision", f"the gradient of {update} is right to a few digits only: a factor is rounded", held
     if dirty:
-        yield "stale-gradients", f"gradients that were there before are still in update {k + 1}", whole + OLD
+        yield "stale-gradients", f"gradients that were there before are still in {update}", whole + OLD
     if k:
-        yield "stale-gradients", f"update {k + 1} also holds the gradient of the update before", whole + got[k - 1]
-    if limit == max_norm and norm > limit:
-        hint = f"the step's gradient has the norm {norm:.3g}, which is above max_norm {max_norm:.3g}"
-        yield "clip-timing", hint, _of_norm(norm, whole)
-    yield "loss-scale", f"the step's gradient is {norm / limit:.3g} times what it should be", _of_norm(norm, whole)
+        yield "stale-gradients", f"{update} also holds the gradient of the update before", whole + got[k - 1]
+    yield from _wrong_limits(got, k, whole, window, max_norm)
+    yield "loss-scale", f"the gradient of {update} is {norm / limit:.3g} times what it should be", _of_norm(norm, whole)
 
     means = [_gradient(weights, [batch]) for batch in window]
     shares = _shares([float(CLASS_WEIGHTS[y].sum()) for _, y in window])  # what each mean was divided by
     parts = [mean * share for mean, share in zip(means, shares, strict=True)]
-    for bug, hint, wrong in (*_wrong_shares(means, shares, weights, window), *_wrong_clips(means, parts, max_norm)):
-        yield bug, hint, _of_norm(norm, wrong)
+    for bug, hint, wrong in (
+        *_wrong_shares(means, shares, weights, window),
+        *_wrong_clips(means, parts, max_norm),
+        *_wrong_factors(held, parts, skips, scale=max_norm == LOOSE),
+    ):
+        yield bug, f"{hint} ({update})", _of_norm(norm, wrong)
     if any(float(gradient.norm()) > max_norm for gradient in (whole, *parts)):
         cosine = float(F.cosine_similarity(held, whole, dim=0))
-        hint = f"without a clip that acts it was correct; now the direction is off, cosine {cosine:.3f}"
+        hint = f"without a clip that acts it was correct; now the direction of {update} is off, cosine {cosine:.3f}"
         yield "clip-timing", hint, held
     samples = sum(len(y) for _, y in window)
-    yield "wrong-value", f"the step's gradient is not that of one batch of all {samples} samples", held
+    yield "wrong-value", f"the gradient of {update} is not that of one batch of all {samples} samples", held
+
+
+def _wrong_limits(
+    got: list[Tensor], k: int, whole: Tensor, window: Window, max_norm: float
+) -> Iterator[tuple[str, str, Tensor]]:
+    """The right gradient, clipped to something else than `max_norm`."""
+    held, same, update = got[k], _of_norm(float(got[k].norm()), whole), f"update {k + 1}"
+    norm, wants = float(held.norm()), float(whole.norm())
+    if wants > max_norm:
+        hint = f"{update} has the norm {norm:.3g}, which is above max_norm {max_norm:.3g}: not clipped, or too late"
+        yield "clip-timing", hint, whole
+        divisors = float(sum(CLASS_WEIGHTS[y].sum() for _, y in window)), sum(len(y) for _, y in window)
+        if any(close(norm, max_norm / divisor, CLIP_RTOL) for divisor in divisors):
+            yield "clip-timing", f"{update} has the norm {norm:.3g}: clipped first, and divided then", same
+        yield "clip-limit", f"{update} is clipped to the norm {norm:.3g} instead of max_norm {max_norm:.3g}", same
+        places = [p.numel() for p in mlp(3, 5, 4).parameters()]
+        pairs = list(zip(held.split(places), whole.split(places), strict=True))
+        pieces = torch.cat([_of_norm(float(own.norm()), piece) for own, piece in pairs])
+        yield (
+            "clip-limit",
+            f"{update}: some parameters are clipped more than others: clip their common norm, once",
+            pieces,
+        )
+    if close(norm, max_norm, CLIP_RTOL):
+        yield "clip-limit", f"{update} had a smaller norm than max_norm and is scaled up to it", same
+    if norm < wants and all(close(float(other.norm()), norm, SAME_RTOL) for other in got):
+        hint = f"every step has the norm {norm:.3g}: it is clipped to that number instead of max_norm {max_norm:.3g}"
+        yield "clip-limit", hint, same
+    entry = float(held.abs().max())
+    yield (
+        "clip-limit",
+        f"every entry is clipped to {entry:.3g}, which is no limit of the norm",
+        whole.clamp(-entry, entry),
+    )
+
+
+def _wrong_factors(held: Tensor, parts: list[Tensor], skips: bool, scale: bool) -> Iterator[tuple[str, str, Tensor]]:
+    """By how much each micro-batch counts, if that explains the gradient; `scale` if only a wrong scale would do so."""
+    matrix = torch.stack(parts, 1)
+    factors = torch.linalg.lstsq(matrix, held[:, None]).solution[:, 0]
+    missing = [place for place, factor in enumerate(factors.abs(), start=1) if factor < 1e-6 * factors.abs().max()]
+    if missing and skips:
+        yield "missing-backward", f"micro-batches {missing} never get a backward pass", matrix @ factors
+    if missing:
+        yield "discarded-gradients", f"micro-batches {missing} are missing: they were zeroed", matrix @ factors
+    if scale:
+        counts = rounded(factors.tolist())
+        yield "token-weights", f"the micro-batches count {counts} times what they should", matrix @ factors
 
 
 def _wrong_shares(
     means: list[Tensor], shares: list[float], weights: Tensor, window: Window
 ) -> Iterator[tuple[str, str, Tensor]]:
-    for place, mean in enumerate(means, start=1):
-        yield "discarded-gradients", f"the step's gradient is that of micro-batch {place} alone", mean
     should = f"and should count by what their means were divided by, {rounded(shares)}"
+    plain = [_gradient(weights, [batch], torch.ones_like(CLASS_WEIGHTS)) for batch in window]
     for counts, what in (([len(y) for _, y in window], "samples"), ([1] * len(window), "micro-batches")):
         hint = f"the micro-batches count by their {what}, {rounded(_shares(counts))}, {should}"
         yield "token-weights", hint, sum(mean * count for mean, count in zip(means, counts, strict=True))
+        without = sum(mean * count for mean, count in zip(plain, counts, strict=True))
+        yield "missing-class-weights", "this is the gradient of losses without class weights", without
     twice = sum(mean * share**2 for mean, share in zip(means, shares, strict=True))
     yield "token-weights", "each micro-batch is multiplied by its class weights twice", twice
-    without = _gradient(weights, window, torch.ones_like(CLASS_WEIGHTS))
-    yield "missing-class-weights", "this is the gradient of the loss without class weights", without
+    half = sum(mean * share for mean, share in zip(plain, shares, strict=True))
+    yield "missing-class-weights", "the class weights are in the shares and not in the losses", half
 
 
 def _wrong_clips(means: list[Tensor], parts: list[Tensor], max_norm: float) -> Iterator[tuple[str, str, Tensor]]:
@@ -151,9 +243,9 @@ def _wrong_clips(means: list[Tensor], parts: list[Tensor], max_norm: float) -> I
         yield "clip-timing", f"{what}. Clip once, when all of the window has been added up", wrong
 
 
-def _window(sizes: Sequence[int], turn: int) -> Window:
+def _window(sizes: Sequence[int], turn: int, steep: float) -> Window:
     classes = CLASSES.roll(5 * turn)[: sum(sizes)]
-    x = torch.randn(sum(sizes), 3, dtype=torch.float64) + classes[:, None]
+    x = steep * (torch.randn(sum(sizes), 3, dtype=torch.float64) + classes[:, None])
     return list(zip(x.split(list(sizes)), classes.split(list(sizes)), strict=True))
 
 
