@@ -191,7 +191,7 @@ GAN_CASES = [(EQUAL[:6], 2), (EQUAL[:6], 4), *((RAGGED, n) for n in (2, 4, 1, 10
         "is the last moment to zero this network?",
         "orphan-parameters": "Which network is frozen, or which loss is without a graph, when its backward pass runs? "
         "Do both networks learn again at the end?",
-        "discarded-gradients": "How often do you zero each network in one window? What does its .grad hold just before?",
+        "discarded-gradients": "How often do you zero each network in a window? What does its .grad hold just before?",
         "wrong-order": "The generator should meet the discriminator that has just been updated. Which of the four "
         "comes too early: a forward pass, a backward pass, a step, a window?",
         "irregular-window": "Count the steps of each optimizer in one window. Both make exactly one.",
