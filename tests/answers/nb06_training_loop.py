@@ -961,7 +961,32 @@ def gan_in_two_loops(generator, discriminator, batches, g_loss, d_loss, g_optimi
 def one_backward_for_the_window(window, players, n):
     for _, loss, optimizer in players:
         optimizer.zero_grad()
-        (sum(loss(batch) * len(batch) for batch in window) / sum(map(len, window))).backward()
+        whole(loss, window).backward()
+        optimizer.step()
+
+
+@gan
+def one_large_batch(window, players, n):
+    for _, loss, optimizer in players:
+        optimizer.zero_grad()
+        loss(torch.cat(window)).backward()
+        optimizer.step()
+
+
+@gan
+def one_large_batch_for_the_generator(window, players, n):
+    for k, (_, loss, optimizer) in enumerate(players):
+        optimizer.zero_grad()
+        backward(loss, [torch.cat(window)] if k else window)
+        optimizer.step()
+
+
+@gan
+def one_call_of_autograd_grad(window, players, n):
+    for net, loss, optimizer in players:
+        parameters = list(net.parameters())
+        for p, gradient in zip(parameters, torch.autograd.grad(whole(loss, window), parameters), strict=True):
+            p.grad = gradient
         optimizer.step()
 
 
@@ -972,21 +997,19 @@ def one_backward_for_the_discriminator(window, players, n):
         if k:
             backward(loss, window)
         else:
-            (sum(loss(batch) * len(batch) for batch in window) / sum(map(len, window))).backward()
+            whole(loss, window).backward()
         optimizer.step()
 
 
 @gan
 def one_backward_for_the_generator(window, players, n):
-    one_backward_for_the_discriminator_with(window, players[0], backward)
-    one_backward_for_the_discriminator_with(window, players[1], lambda loss, window: whole(loss, window).backward())
-
-
-def one_backward_for_the_discriminator_with(window, player, run):
-    _, loss, optimizer = player
-    optimizer.zero_grad()
-    run(loss, window)
-    optimizer.step()
+    for k, (_, loss, optimizer) in enumerate(players):
+        optimizer.zero_grad()
+        if k:
+            whole(loss, window).backward()
+        else:
+            backward(loss, window)
+        optimizer.step()
 
 
 def whole(loss, window):
@@ -1208,6 +1231,9 @@ for bug, answers in {
     "wrong-micro-batches": [the_generator_takes_windows_in_reverse],
     "orphan-parameters": [computes_the_losses_without_a_graph],
     "held-graphs": [
+        one_large_batch,
+        one_large_batch_for_the_generator,
+        one_call_of_autograd_grad,
         one_backward_for_the_window,
         one_backward_for_the_discriminator,
         one_backward_for_the_generator,

@@ -611,6 +611,31 @@ def returns_the_handle(model, make_optimizer, n):
     return removes_the_last(model, make_optimizer, n).__self__
 
 
+def thaws_everything(model, make_optimizer, n):
+    return with_names(model.requires_grad_(), make_optimizer, n)
+
+
+def returns_how_to_remove(model, make_optimizer, n):
+    """A function that returns the function that removes the hooks, and is never called."""
+    remove = with_names(model, make_optimizer, n)
+    return lambda: remove
+
+
+def zeroes_instead_of_removing(model, make_optimizer, n):
+    with_names(model, make_optimizer, n)
+    return model.zero_grad
+
+
+def limits_the_norm_of_all(model, make_optimizer, n):
+    def step(p, optimizer, own, n, _make):
+        if window_is_full(own, n):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            p.grad = None
+
+    return built_from(step)(model, make_optimizer, n)
+
+
 def stops_with_a_flag(model, make_optimizer, n):
     """The hooks stay, and go on zeroing."""
     stopped = []
@@ -673,14 +698,21 @@ for bug, answers in {
     "low-precision": [built_from(rounds)],
     "leftover-gradients": [built_from(swallows_its_error), calls_remove],
     "discarded-gradients": [zeroes_the_whole_model, built_from(zeroes_at_the_next_arrival)],
-    "clip-timing": [built_from(limits_the_norm), built_from(clips)],
+    "clip-timing": [limits_the_norm_of_all, built_from(limits_the_norm), built_from(clips)],
     "orphan-parameters": [uses_the_last_optimizer, only_matrices],
     "shared-optimizer": [one_hook_for_all],
     "shared-counter": [counts_each_arrival_of_all],
     "forgets-state": [one_optimizer_for_each_window],
     "not-attempted": [hooks_only_those_with_a_gradient],
-    "leaks-hooks": [removes_the_last, stops_with_a_flag, stays_with_a_flag],
-    "wrong-type": [returns_the_handle],
+    "frozen-parameters": [thaws_everything],
+    "leaks-hooks": [
+        returns_how_to_remove,
+        zeroes_instead_of_removing,
+        removes_the_last,
+        stops_with_a_flag,
+        stays_with_a_flag,
+    ],
+    "wrong-type": [returns_the_handle, lambda *a: [with_names(*a)], lambda *a: (with_names(*a), "done")],
     "wrong-value": [built_from(steps_twice), built_from(divides_each_sum), updates_by_hand],
 }.items():
     for answer in answers:

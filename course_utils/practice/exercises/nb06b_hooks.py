@@ -38,7 +38,7 @@ QUIET, LOUD = 2.0**-10, 2.0**10  # by what the loss is multiplied, so that a lim
         "loss-scale": "The caller divides the loss by N. What is left for the hook to divide?",
         "forgets-state": "Momentum and moments live in the optimizer. When is yours made, and how often?",
         "clip-timing": "The task asks for no clipping. Which of your lines limits a gradient?",
-        "frozen-parameters": "A tensor that does not require a gradient takes no hook.",
+        "frozen-parameters": "A tensor that does not require a gradient takes no hook, and stays as it is.",
         "leaks-hooks": "Every register_...() returns a handle with remove(). Keep them all.",
         "removes-foreign-hooks": "Only your own handles may be removed; other code has hooks on these parameters too.",
         "wrong-value": "Does your hook run before the gradient is added to .grad, or after it? And does it change "
@@ -76,6 +76,9 @@ class _Case:
 
     def judge(self) -> None:
         remove, correct = self.attach(), self.plain_loop()
+        thawed = [name for name, p in self.model.named_parameters() if p.requires_grad and name not in self.trained]
+        if thawed:
+            raise Mistake("frozen-parameters", f"{self.name}: your function lets {thawed} learn, which was frozen.")
         path, error = self.train()
         for k, (now, held) in enumerate(path):
             where = f"{self.name}: after micro-batch {k % self.n + 1} of window {k // self.n + 1}"
