@@ -590,7 +590,7 @@ def clips_to_one(parameters, max_norm):
 
 
 for bug, answers in {
-    "clip-timing": [
+    "clip-limit": [
         changed(clip=clips_to_one),
         changed(limit=lambda max_norm: 0.5),
         changed(clip=rescales_to_one),

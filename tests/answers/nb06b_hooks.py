@@ -698,7 +698,7 @@ for bug, answers in {
     "low-precision": [built_from(rounds)],
     "leftover-gradients": [built_from(swallows_its_error), calls_remove],
     "discarded-gradients": [zeroes_the_whole_model, built_from(zeroes_at_the_next_arrival)],
-    "clip-timing": [limits_the_norm_of_all, built_from(limits_the_norm), built_from(clips)],
+    "clip-limit": [limits_the_norm_of_all, built_from(limits_the_norm), built_from(clips)],
     "orphan-parameters": [uses_the_last_optimizer, only_matrices],
     "shared-optimizer": [one_hook_for_all],
     "shared-counter": [counts_each_arrival_of_all],

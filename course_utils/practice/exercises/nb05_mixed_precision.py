@@ -81,8 +81,9 @@ CASES = (
 @exercise(
     "amp_window",
     hints={
-        "clip-timing": "Whose norm do you limit, and to what? The message gives the norm of your update: compare it "
-        "with max_norm, and with the two orders of Step 4.",
+        "clip-timing": "Whose norm do you limit, and when? The message gives the norm of your update: compare it with "
+        "max_norm, and with the two orders of Step 4.",
+        "clip-limit": "Which number limits which norm? Compare the arguments of your clip with the task.",
         "scaler-timing": "A call is missing, or comes twice between two windows. Which row of the table in Step 3 is a "
         "window that was left out by hand?",
         "scheduler-cadence": "What do you ask to know whether the step was made? A scale may also grow. And with an "
@@ -230,12 +231,12 @@ def _diagnose_limit(answer: Callable, case: Case, k: int, row: Tensor) -> Bug | 
     """The bug of an update that is wrong where its gradient is large, and correct where it is tiny."""
     norm = float(row.norm())
     if close(norm, case.max_norm, CLIP_RTOL):
-        return "clip-timing", f"the update has norm {norm:.3g}: clipping only shortens, it never makes a norm larger"
+        return "clip-limit", f"the update has norm {norm:.3g}: clipping only shortens, it never makes a norm larger"
     tiny = Run(replace(case, windows=(replace(case.windows[k], of_all=1e-6),)))
     _, rows, _ = tiny.call(answer, 0, "")
     if len(rows) == 1 and close(rows[0], tiny.gradients[0], CLIP_RTOL, 0.0):
         found = f"the update has norm {norm:.3g}, and the same window with a tiny gradient is not touched"
-        return "clip-timing", f"{found}. Is the limit max_norm, and is it the norm of all entries together?"
+        return "clip-limit", f"{found}. Is the limit max_norm, and is it the norm of all entries together?"
     return None
 
 

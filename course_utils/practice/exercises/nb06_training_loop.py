@@ -47,7 +47,7 @@ CASES = (
         "wrong-length": "Count the windows of one epoch first, the short one too. No window spans two epochs.",
         "scheduler-cadence": "The scheduler steps before each update should be 0, 1, 2, ... Is yours inside the loop "
         "over micro-batches, before the optimizer's step, or in the loop over epochs?",
-        "clip-timing": "The task asks for no clipping. Which of your lines limits a gradient?",
+        "clip-limit": "The task asks for no clipping. Which of your lines limits a gradient?",
         "empty-step": "A step must not run on an empty .grad. Does something hide an error in your forward or backward "
         "pass?",
     },
@@ -115,7 +115,7 @@ def _judge_loud(judge: Callable) -> None:
         judge(loud=LOUD)
     except Mistake as mistake:
         found = "With tiny gradients all updates are right, so something limits large ones"
-        raise Mistake("clip-timing", f"{mistake.verdict.message} {found}.") from None
+        raise Mistake("clip-limit", f"{mistake.verdict.message} {found}.") from None
 
 
 def _epochs(count: int) -> str:
@@ -195,7 +195,7 @@ GAN_CASES = [(EQUAL[:6], 2), (EQUAL[:6], 4), *((RAGGED, n) for n in (2, 4, 1, 10
         "wrong-order": "The generator should meet the discriminator that has just been updated. Which of the four "
         "comes too early: a forward pass, a backward pass, a step, a window?",
         "irregular-window": "Count the steps of each optimizer in one window. Both make exactly one.",
-        "clip-timing": "The task asks for no clipping. Which of your lines limits a gradient?",
+        "clip-limit": "The task asks for no clipping. Which of your lines limits a gradient?",
         "held-graphs": "Both losses build a graph for every micro-batch. Which line of yours keeps it after its "
         "backward pass, or puts that pass off?",
         "wrong-value": "Take N = 1 first: the discriminator's update, then the generator's with the new discriminator.",

@@ -37,7 +37,7 @@ QUIET, LOUD = 2.0**-10, 2.0**10  # by what the loss is multiplied, so that a lim
         "zeros-kept": "The task asks for None, not for zeros. Which argument of zero_grad decides that?",
         "loss-scale": "The caller divides the loss by N. What is left for the hook to divide?",
         "forgets-state": "Momentum and moments live in the optimizer. When is yours made, and how often?",
-        "clip-timing": "The task asks for no clipping. Which of your lines limits a gradient?",
+        "clip-limit": "The task asks for no clipping. Which of your lines limits a gradient?",
         "frozen-parameters": "A tensor that does not require a gradient takes no hook, and stays as it is.",
         "leaks-hooks": "Every register_...() returns a handle with remove(). Keep them all.",
         "removes-foreign-hooks": "Only your own handles may be removed; other code has hooks on these parameters too.",
@@ -209,7 +209,7 @@ class _Case:
         if not self.sizes:
             yield "forgets-state", "make_optimizer was never called: who keeps momentum and moments?", now
         if self.loud > 1:
-            yield "clip-timing", "only here is the update not correct: something limits the gradient", now
+            yield "clip-limit", "only here is the update not correct: something limits the gradient", now
         if shared:
             yield "shared-optimizer", "the update is not correct: a hook stepped parameters of other hooks", now
         gap, step = _gap(now, correct[k]), _gap(correct[k], [_weights(self.start), *correct][max(0, k + 1 - self.n)])
