@@ -164,8 +164,10 @@ def _judge_case(answer: Callable, case: Case) -> None:
             stale = after_a_skip and not rows and _steps_alone(answer, case, k)
             found = _diagnose_steps(rows, backwards, norm, case, stale)
             found = found or _diagnose_update(rows[0], run.gradients[k], case.windows[k], case, scale, backwards)
-            if found and found[0] in ("loss-scale", "token-weights", "wrong-value"):
+            if found and found[0] in ("loss-scale", "token-weights"):
                 found = _diagnose_limit(answer, case, k, rows[0]) or found
+            if found and found[0] == "clip-timing" and close(rows[0], run.gradients[k], CLIP_RTOL):
+                found = _diagnose_loose_limit(answer, case, k, norm) or found
         if not found and rows and run.scheduled[-1] != scheduler_steps:
             found = "scheduler-cadence", "the scheduler has stepped before the optimizer"
         found = found or _diagnose_scheduler(run, lr if skipped else lr * DECAY, skipped, scale)
@@ -228,7 +230,7 @@ def _steps_alone(answer: Callable, case: Case, k: int) -> bool:
 
 
 def _diagnose_limit(answer: Callable, case: Case, k: int, row: Tensor) -> Bug | None:
-    """The bug of an update that is wrong where its gradient is large, and correct where it is tiny."""
+    """The bug of an update that is limited, but by another number than `max_norm`."""
     norm = float(row.norm())
     if close(norm, case.max_norm, CLIP_RTOL):
         return "clip-limit", f"the update has norm {norm:.3g}: clipping only shortens, it never makes a norm larger"
@@ -237,6 +239,16 @@ def _diagnose_limit(answer: Callable, case: Case, k: int, row: Tensor) -> Bug | 
     if len(rows) == 1 and close(rows[0], tiny.gradients[0], CLIP_RTOL, 0.0):
         found = f"the update has norm {norm:.3g}, and the same window with a tiny gradient is not touched"
         return "clip-limit", f"{found}. Is the limit max_norm, and is it the norm of all entries together?"
+    return None
+
+
+def _diagnose_loose_limit(answer: Callable, case: Case, k: int, norm: float) -> Bug | None:
+    """The bug of an update that should have been clipped and was not, while a larger one is."""
+    large = Run(replace(case, windows=(replace(case.windows[k], of_all=1e3),), skip_norm=inf))
+    _, rows, _ = large.call(answer, 0, "")
+    if len(rows) == 1 and float(rows[0].norm()) < 0.9 * float(large.gradients[0].norm()):
+        found = f"a gradient of norm {norm:.3g} reached the step as it was; only larger ones are limited"
+        return "clip-limit", f"{found}. Is the limit max_norm?"
     return None
 
 
