@@ -127,10 +127,10 @@ def changed(now: Any, before: Any, what: str) -> str:
     if isinstance(before, (list, tuple)):
         if not isinstance(now, (list, tuple)) or len(now) != len(before):
             left = len(now) if isinstance(now, (list, tuple)) else "no"
-            return f"{what} that your function was given holds {left} entries afterwards instead of {len(before)}"
+            return f"{what} that your function was given has {left} entries afterwards instead of {len(before)}"
         return next(filter(None, (changed(n, b, what) for n, b in zip(now, before, strict=True))), "")
     same = isinstance(now, Tensor) and now.shape == before.shape and torch.equal(now, before)
-    return "" if same else f"your function changed an entry of {what} that it was given"
+    return "" if same else f"your function changed {what} that it was given in place"
 
 
 def rounded(values: Sequence[float]) -> list[float]:

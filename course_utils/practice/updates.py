@@ -51,7 +51,7 @@ HINTS.update(
     {
         "not-reset": "What counts or adds up over a window must begin again with every window. Where does yours?",
         "missing-backward": "Count your calls to backward() in one window. Is the call inside the inner loop?",
-        "wrong-micro-batches": "Print the indices of the micro-batches in every window before you train on them.",
+        "wrong-batches": "Print which micro-batches are in every update, by their place in the list.",
         "filtered-windows": "Is a window N micro-batches of the epoch, or N of those that you did not leave out?",
         "changed-input": "The caller owns the micro-batches and uses them again. Which line of yours writes to them?",
         "wrong-weights": "Which weights does the model have at the moment when you compute the loss that you log?",
@@ -234,7 +234,7 @@ class Expected:
             later = strangers and k < many and strangers[-1] > wanted[k][-1]
             which = f"{self._update(k)} holds micro-batches {_numbers(used[k])} instead of {_numbers(wanted[k])}"
             yield later and set(wanted[k]) <= set(used[k]), "irregular-window", which
-            yield later or (strangers and not set(used[k]) & set(wanted[k])), "wrong-micro-batches", which
+            yield later or (strangers and not set(used[k]) & set(wanted[k])), "wrong-batches", which
             twice = k >= many and close(row, want + rows[k - many])
             which = f"micro-batches {_numbers(strangers)}" if strangers else "the same ones in the epoch before"
             hint = f"{self._update(k)} still holds gradients of earlier updates ({which})"

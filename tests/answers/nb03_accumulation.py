@@ -57,7 +57,7 @@ _ALSO_WRONG = {
 for _wrong in WRONG["accumulate"]:
     if _wrong.answer.__name__ in _ALSO_WRONG:
         wrong("accumulate_equal", _wrong.bug)(_wrong.answer)
-for _bug in ("wrong-micro-batches", "missing-backward", "irregular-window"):
+for _bug in ("wrong-batches", "missing-backward", "irregular-window"):
     for _groups in windows_of.OTHER_WINDOWS[_bug]:
         if _groups is not windows_of.sorted_by_size:
             wrong("accumulate_equal", _bug)(loop(_groups))

@@ -479,7 +479,7 @@ def sorted_by_size(batches, n):
 
 # Which micro-batches are in a window.
 OTHER_WINDOWS = {
-    "wrong-micro-batches": [
+    "wrong-batches": [
         lambda batches, n: windows(reversed(batches), n),
         lambda batches, n: reversed(list(windows(batches, n))),
         lambda batches, n: windows(Random(3).sample(batches, len(batches)), n),
@@ -535,7 +535,7 @@ for bug, changes in OTHER_SHARES.items():
         wrong("accumulate", bug)(loop(share=change))
 
 wrong("accumulate", "held-graphs")(loop(retain_graph=True))
-wrong("accumulate", "changed-input", says="holds 0 entries afterwards instead of 6")(
+wrong("accumulate", "changed-input", says="has 0 entries afterwards instead of 6")(
     loop(end=lambda model, batches: batches.clear())
 )
 wrong("accumulate", "changed-input")(loop(end=lambda model, batches: batches.sort(key=lambda batch: -int(batch[0]))))

@@ -50,8 +50,8 @@ def test_a_change_to_what_was_given_is_found_wherever_it_is():
     now = given()
     assert changed(now, given(), "the batches") == ""
     now[1][1].add_(1)
-    assert changed(now, given(), "the batches") == "your function changed an entry of the batches that it was given"
-    assert "holds 1 entries afterwards instead of 2" in changed(now[:1], given(), "the batches")
+    assert changed(now, given(), "the batches") == "your function changed the batches that it was given in place"
+    assert "has 1 entries afterwards instead of 2" in changed(now[:1], given(), "the batches")
     assert changed([None, now[1]], given(), "the batches")
     assert changed([(None, None), now[1]], given(), "the batches")
 

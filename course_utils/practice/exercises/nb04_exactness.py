@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, changed, close, compare, rounded
-from course_utils.practice.updates import CLIP_RTOL, adam, alone, judge_model, sgd
+from course_utils.practice.updates import CLIP_RTOL, ROUNDED, adam, alone, judge_model, sgd
 
 Window = Sequence[tuple[Tensor, Tensor]]
 
@@ -22,7 +22,6 @@ LOOSE = 1e6  # no gradient has such a norm: a clip that does nothing
 OLD = 0.5  # the entries of gradients that an earlier backward pass has left
 STEEP = 100.0  # times larger inputs: gradients that are larger than any limit that somebody may have written out
 SAME_RTOL = 2e-6  # two gradients that are clipped to one limit
-ROUNDED = 0.012  # a gradient that is so near to what it should be has lost digits
 
 
 @exercise(
@@ -72,7 +71,7 @@ def _judge(
     case += f"max_norm {clip} times the window's norm" if clip else "no clip that acts"
     case += ", old gradients in the model" if dirty else ""
     weights, want, got, backwards = [], [], [], []  # the weights before each window; each step's gradient
-    how = []  # the answer changed what it was given
+    changes = []  # how each call changed what it was given
 
     def correct(model: nn.Module, optimizer: Optimizer) -> None:
         for window in windows:
@@ -89,9 +88,10 @@ def _judge(
         optimizer.register_step_post_hook(lambda *_: got.append(_gradients(model)))
         model[0].weight.register_post_accumulate_grad_hook(backwards.append)
         for window in windows:
-            given = [(x.clone(), y.clone()) for x, y in window], CLASS_WEIGHTS.clone()
-            answer(model, *given, optimizer, max_norm)
-            how.append(changed(given, (window, CLASS_WEIGHTS), "the window or its class weights"))
+            given, class_weights = [(x.clone(), y.clone()) for x, y in window], CLASS_WEIGHTS.clone()
+            answer(model, given, class_weights, optimizer, max_norm)
+            changes.append(changed(given, window, "the window"))
+            changes.append(changed(class_weights, CLASS_WEIGHTS, "the class weights"))
 
     largest = max(windows[0], key=lambda batch: len(batch[1]))
     one = alone(lambda model, optimizer: answer(model, [largest], CLASS_WEIGHTS.clone(), optimizer, LOOSE))
@@ -105,8 +105,8 @@ def _judge(
                 bugs = _known_bugs(got, k, weights[k], window, max_norm, dirty, skips)
                 compare(got[k], want[k], case, bugs, CLIP_RTOL)
         raise
-    if any(how):
-        raise Mistake("changed-input", f"{case}: the update is right, but {next(filter(None, how))}.")
+    for how in filter(None, changes):
+        raise Mistake("changed-input", f"{case}: the update is right, but {how}.")
 
 
 def _judge_steps(got: list[Tensor], backwards: int, want: int, case: str) -> None:
