@@ -1,6 +1,7 @@
 """Answers to "amp_window": one window under a GradScaler."""
 
 import math
+from contextlib import suppress
 
 import torch
 from torch import nn
@@ -329,3 +330,319 @@ def at_the_limit(answer):
     window = [torch.tensor([0])]
     made = answer(tally, window, lambda model, batch: 4 * model(batch).mean(), optimizer, scaler, scheduler, 8.0, 4.0)
     return [float(made), float(tally.weight)]
+
+
+# More styles of right answers.
+
+
+@right("amp_window")
+def divides_the_gradient(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    """Sums first, divides the unscaled gradient once, under an autocast that leaves float64 alone."""
+    items = 0
+    for batch in window:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = loss_fn(model, batch) * len(batch)
+        scaler.scale(loss).backward()
+        items += len(batch)
+    scaler.unscale_(optimizer)
+    for p in model.parameters():
+        p.grad /= items
+    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    is_finite, is_spike = math.isfinite(norm), float(norm) > skip_norm
+    if not is_spike:
+        scaler.step(optimizer)
+    scaler.update()
+    if is_finite and not is_spike:
+        scheduler.step()
+    optimizer.zero_grad(set_to_none=False)
+    return is_finite and not is_spike
+
+
+@right("amp_window")
+def with_an_early_return(
+    model: nn.Module, window: list, loss_fn, optimizer, scaler, scheduler, max_norm: float, skip_norm: float
+) -> bool:
+    if not window:
+        return False
+    optimizer.zero_grad()
+    sizes = torch.tensor([len(batch) for batch in window])
+    for batch, share in zip(window, sizes / sizes.sum(), strict=True):  # shares in float32
+        scaler.scale(loss_fn(model, batch) * share).backward()
+    scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if not (torch.isfinite(norm) and norm <= skip_norm):
+        scaler.update()
+        return False
+    scaler.step(optimizer)
+    scaler.update()
+    scheduler.step()
+    return True
+
+
+@right("amp_window")
+def at_the_last_index(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    """Everything in one loop; the update in its last round. The verdict is a tensor."""
+    total, made = sum(batch.shape[0] for batch in window), None
+    for k, batch in enumerate(window, start=1):
+        loss = loss_fn(model, batch).float() * batch.shape[0] / total
+        scaler.scale(loss).backward()
+        if k == len(window):
+            scaler.unscale_(optimizer)
+            norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+            made = norm.isfinite() & (norm <= skip_norm)
+            if made:
+                scaler.step(optimizer), scheduler.step()
+            scaler.update(), optimizer.zero_grad()
+    return made
+
+
+@right("amp_window")
+def asks_the_scaler(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    """Reads whether an infinity was found, and never calls step for a window that is left out."""
+
+    def accumulate():
+        iterator, total = iter(window), sum(map(len, window))
+        while (batch := next(iterator, None)) is not None:
+            scaler.scale(len(batch) / total * loss_fn(model, batch)).backward()
+
+    model.zero_grad()
+    accumulate()
+    scaler.unscale_(optimizer)
+    overflow = scaler.is_enabled() and any(f.item() for f in scaler._found_inf_per_device(optimizer).values())
+    norm = nn.utils.get_total_norm(p.grad for p in model.parameters())
+    left_out = overflow or norm.item() > skip_norm
+    if not left_out:
+        nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norm)
+        scaler.step(optimizer)
+        scheduler.step()
+    scaler.update()
+    return not left_out
+
+
+@right("amp_window")
+def looks_at_every_gradient(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    """Collects the gradients by torch.autograd.grad and puts them into .grad itself."""
+    parameters, total = [*model.parameters()], sum(map(len, window))
+    sums = [torch.zeros_like(p) for p in parameters]
+    for batch in window:
+        scaled = scaler.scale(loss_fn(model, batch) * len(batch) / total)
+        for kept, gradient in zip(sums, torch.autograd.grad(scaled, parameters), strict=True):
+            kept += gradient
+    for p, kept in zip(parameters, sums, strict=True):
+        p.grad = kept
+    scaler.unscale_(optimizer)
+    finite = all(p.grad.isfinite().all() for p in parameters)
+    spike = finite and nn.utils.clip_grad_norm_(parameters, max_norm) > skip_norm
+    if finite and not spike:
+        scaler.step(optimizer)
+        scheduler.step()
+    scaler.update()
+    return int(finite and not spike)
+
+
+# More wrong answers.
+
+
+def changed(
+    losses=lambda losses: losses,
+    share=lambda batch, window: len(batch) / sum(map(len, window)),
+    chosen=lambda window: window,
+    clip=nn.utils.clip_grad_norm_,
+    limit=lambda max_norm: max_norm,
+    is_spike=lambda norm, max_norm, skip_norm: bool(norm > skip_norm),
+    before_step=lambda scaler, optimizer: None,
+    step=lambda scaler, optimizer: scaler.step(optimizer),
+    after_step=lambda scaler, optimizer: None,
+    update=lambda scaler, spike: scaler.update(),
+    tells=lambda made, scaler, before: made,
+    steps_of_the_schedule=1,
+    cast=lambda loss: loss,
+    finish=lambda window: None,
+):
+    """The solution, with one part exchanged."""
+
+    def answer(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+        for batch in chosen(window):
+            scaler.scale(cast(loss_fn(model, batch)) * share(batch, window)).backward()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])
+        clip(list(model.parameters()), limit(max_norm))
+        spike = is_spike(norm, max_norm, skip_norm)
+        before_step(scaler, optimizer)
+        if not spike:
+            step(scaler, optimizer)
+        after_step(scaler, optimizer)
+        before = scaler.get_scale()
+        update(scaler, spike)
+        made = not spike and scaler.get_scale() >= before
+        for _ in range(steps_of_the_schedule * made):
+            scheduler.step()
+        optimizer.zero_grad()
+        finish(window)
+        return tells(made, scaler, before)
+
+    return answer
+
+
+def drained(window):
+    """Yields the micro-batches and takes them out of the list."""
+    while window:
+        yield window.pop(0)
+
+
+def rescales_to_one(parameters, max_norm):
+    norm = nn.utils.get_total_norm([p.grad for p in parameters])
+    if norm > max_norm:
+        for p in parameters:
+            p.grad /= norm
+
+
+def keeps_all_losses(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    total = sum(map(len, window))
+    losses = [scaler.scale(loss_fn(model, batch) * len(batch) / total) for batch in window]
+    for loss in losses:
+        loss.backward()
+    return finishes(model, optimizer, scaler, scheduler, max_norm, skip_norm)
+
+
+def retains_graphs(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    total, logged = sum(map(len, window)), 0.0
+    for batch in window:
+        loss = loss_fn(model, batch) * len(batch) / total
+        logged += loss
+        scaler.scale(loss).backward(retain_graph=True)
+    return finishes(model, optimizer, scaler, scheduler, max_norm, skip_norm)
+
+
+def one_large_batch(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    scaler.scale(loss_fn(model, torch.cat(window))).backward()
+    return finishes(model, optimizer, scaler, scheduler, max_norm, skip_norm)
+
+
+def finishes(model, optimizer, scaler, scheduler, max_norm, skip_norm):
+    scaler.unscale_(optimizer)
+    return finishes_unscaled(model, optimizer, scaler, scheduler, max_norm, skip_norm)
+
+
+def asks_before_update(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    """Compares the scale before it can have changed, so that every window counts as made."""
+    total = sum(map(len, window))
+    for batch in window:
+        scaler.scale(loss_fn(model, batch) * len(batch) / total).backward()
+    scaler.unscale_(optimizer)
+    spike = bool(nn.utils.clip_grad_norm_(model.parameters(), max_norm) > skip_norm)
+    scale = scaler.get_scale()
+    if not spike:
+        scaler.step(optimizer)
+    made = not spike and scaler.get_scale() >= scale
+    scaler.update()
+    if made:
+        scheduler.step()
+    optimizer.zero_grad()
+    return made
+
+
+def returns_early_from_a_spike(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    optimizer.zero_grad()
+    total = sum(map(len, window))
+    for batch in window:
+        scaler.scale(loss_fn(model, batch) * len(batch) / total).backward()
+    scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if norm > skip_norm:
+        return False
+    scaler.step(optimizer)
+    scaler.update()
+    if norm.isfinite():
+        scheduler.step()
+    return bool(norm.isfinite())
+
+
+def hides_what_the_scaler_says(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    total = sum(map(len, window))
+    for batch in window:
+        scaler.scale(loss_fn(model, batch) * len(batch) / total).backward()
+        with suppress(RuntimeError):
+            scaler.unscale_(optimizer)
+    return finishes_unscaled(model, optimizer, scaler, scheduler, max_norm, skip_norm)
+
+
+def finishes_unscaled(model, optimizer, scaler, scheduler, max_norm, skip_norm):
+    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    made = bool(norm.isfinite()) and bool(norm <= skip_norm)
+    if made:
+        scaler.step(optimizer)
+        scheduler.step()
+    scaler.update()
+    optimizer.zero_grad()
+    return made
+
+
+def swallows_everything(model, window, loss_fn, *_):
+    with suppress(Exception):
+        for batch in window:
+            loss_fn(model, batch).backwards()
+    return True
+
+
+def clips_to_one(parameters, max_norm):
+    nn.utils.clip_grad_norm_(parameters, 1.0)
+
+
+for bug, answers in {
+    "clip-limit": [
+        changed(clip=clips_to_one),
+        changed(limit=lambda max_norm: 0.5),
+        changed(clip=rescales_to_one),
+        changed(limit=lambda max_norm: 2 * max_norm),
+        changed(clip=nn.utils.clip_grad_value_),
+        changed(clip=lambda parameters, max_norm: [nn.utils.clip_grad_norm_(p, max_norm / 2) for p in parameters]),
+        changed(clip=lambda parameters, max_norm: [p.grad.mul_(max_norm / (p.grad.norm() + 1e-6)) for p in parameters]),
+    ],
+    "skip-rule": [
+        changed(is_spike=lambda norm, max_norm, skip_norm: bool(norm > max_norm)),
+        changed(is_spike=lambda norm, max_norm, skip_norm: bool(norm >= skip_norm)),
+        changed(is_spike=lambda norm, max_norm, skip_norm: bool(norm > 2 * skip_norm)),
+        changed(is_spike=lambda norm, max_norm, skip_norm: bool(norm**2 > skip_norm)),
+    ],
+    "scheduler-cadence": [
+        changed(steps_of_the_schedule=2),
+        asks_before_update,
+    ],
+    "scaler-timing": [
+        changed(before_step=lambda scaler, optimizer: scaler.update()),
+        changed(update=lambda scaler, spike: scaler.update(1024.0)),
+        changed(update=lambda scaler, spike: scaler.update() or scaler.update()),
+        changed(step=lambda scaler, optimizer: scaler.step(optimizer) or scaler.step(optimizer)),
+        changed(before_step=lambda scaler, optimizer: scaler.unscale_(optimizer)),
+        returns_early_from_a_spike,
+        hides_what_the_scaler_says,
+    ],
+    "irregular-window": [changed(after_step=lambda scaler, optimizer: optimizer.step())],
+    "loss-scale": [
+        changed(share=lambda batch, window: len(batch) / len(window[0]) / len(window)),
+        changed(share=lambda batch, window: len(batch)),
+        changed(share=lambda batch, window: 1 / (1 + [id(b) for b in window].index(id(batch)))),
+        changed(share=lambda batch, window: len(batch) / sum(map(len, window)) / len(window)),
+    ],
+    "token-weights": [changed(share=lambda batch, window: len(batch) ** 2 / sum(len(b) ** 2 for b in window))],
+    "missing-backward": [changed(chosen=lambda window: window[:-1] or window)],
+    "held-graphs": [keeps_all_losses, retains_graphs, one_large_batch],
+    "low-precision": [
+        changed(cast=lambda loss: loss.bfloat16()),
+        changed(cast=lambda loss: loss.half()),
+    ],
+    "changed-input": [
+        changed(finish=lambda window: window.clear()),
+        changed(chosen=drained, share=lambda batch, window: 0.25),
+    ],
+    "wrong-value": [
+        changed(tells=lambda made, scaler, before: not made),
+        changed(tells=lambda made, scaler, before: scaler.get_scale()),
+        changed(tells=lambda made, scaler, before: print),
+        changed(share=lambda batch, window: round(len(batch) / sum(map(len, window)), 2)),
+    ],
+    "not-attempted": [swallows_everything],
+}.items():
+    for answer in answers:
+        wrong("amp_window", bug)(answer)

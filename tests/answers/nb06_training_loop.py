@@ -1,7 +1,7 @@
 """Answers to "scheduled" and "gan_updates": a schedule that counts updates, and the two updates of a GAN."""
 
 import math
-from itertools import islice
+from itertools import islice, pairwise, zip_longest
 
 import torch
 from torch import nn
@@ -429,13 +429,13 @@ for exercise, bug, says, answer in (
     (
         "scheduled",
         "scheduler-cadence",
-        "N = 4, 2 epochs: scheduler steps before each update [4, 8, 12, 16], expected [0, 1, 2, 3]",
+        "N = 2, 2 epochs: scheduler steps before each update [2, 4, 6, 8, 10, 12], expected [0, 1, 2, 3, 4, 5]",
         schedule(per_micro_batch=1, after=0),
     ),
     (
         "scheduled",
         "scheduler-cadence",
-        "before each update [0, 0, 1, 1], expected",  # 0, not -0
+        "before each update [0, 0, 0, 1, 1, 1], expected",  # 0, not -0
         schedule(after=0, per_epoch=1),
     ),
     (
@@ -472,7 +472,7 @@ def scheduled_with_closures(model, batches, loss_fn, optimizer, n, epochs, make_
         scheduler.step()
 
 
-@right("gan_updates")
+@wrong("gan_updates", "held-graphs")
 def gan_with_closures(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
     for window in windows(batches, n):
         for loss, optimizer in ((d_loss, d_optimizer), (g_loss, g_optimizer)):
@@ -549,3 +549,711 @@ def trained_gan(answer, n, sizes, dirty):
     for _ in range(2):
         answer(generates, discriminates, batches, g_loss, d_loss, *optimizers, n)
     return [*flat(nets), *(float(p.requires_grad) for p in nets.parameters())]
+
+
+# "scheduled": more styles of right answers.
+
+
+def scheduled_with(train_window, updates=lambda batches, n, epochs: math.ceil(len(batches) / n) * epochs):
+    """A loop over windows, each of which `train_window(model, window, loss_fn, optimizer)` uses for one update."""
+
+    def answer(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+        scheduler = make_scheduler(optimizer, updates(batches, n, epochs))
+        for _ in range(epochs):
+            for window in windows(batches, n):
+                train_window(model, window, loss_fn, optimizer)
+                scheduler.step()
+
+    return answer
+
+
+@right("scheduled")
+def scheduled_by_zip(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    missing = object()
+    grouped = [[b for b in group if b is not missing] for group in zip_longest(*[iter(batches)] * n, fillvalue=missing)]
+    scheduler = make_scheduler(optimizer=optimizer, updates=float(len(grouped) * epochs))
+    for window in grouped * epochs:
+        for p in model.parameters():
+            p.grad = None
+        sizes = torch.tensor([len(batch) for batch in window])
+        for batch, share in zip(window, sizes / sizes.sum(), strict=True):  # shares in float32
+            (loss_fn(model, batch) * share).backward()
+        optimizer.step()
+        scheduler.step()
+
+
+@right("scheduled")
+def scheduled_by_counting(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    """Counts the updates of an epoch by going through it once, then the micro-batches since the last update."""
+    per_epoch = sum(1 for k, _ in enumerate(batches) if k % n == 0)
+    scheduler = make_scheduler(optimizer, torch.tensor(per_epoch * epochs))
+    for _ in range(epochs):
+        count = items = 0
+        optimizer.zero_grad()
+        for k, batch in enumerate(batches):
+            (loss_fn(model, batch) * len(batch)).backward()
+            count, items = count + 1, items + len(batch)
+            if count == n or k == len(batches) - 1:
+                for p in model.parameters():
+                    p.grad.div_(items)
+                optimizer.step(), scheduler.step(), optimizer.zero_grad()
+                count = items = 0
+
+
+@right("scheduled")
+def scheduled_with_a_closure_that_accumulates(
+    model: nn.Module, batches: list, loss_fn, optimizer, n: int, epochs: int, make_scheduler
+) -> None:
+    if not batches:
+        return
+    starts = range(0, len(batches), n)
+    scheduler = make_scheduler(optimizer, len(starts) * epochs)
+    for _ in range(epochs):
+        for start in starts:
+            window = batches[start : start + n]
+
+            def closure(window=window):
+                optimizer.zero_grad()
+                total = 0.0
+                for batch in window:
+                    loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
+                    loss.backward()
+                    total += loss.item()
+                return total
+
+            optimizer.step(closure)
+            scheduler.step()
+
+
+@right("scheduled")
+def scheduled_by_while(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    total = epochs * ((len(batches) + n - 1) // n)
+    scheduler, done = make_scheduler(optimizer, total), 0
+    while done < total:
+        at = done * n % (((len(batches) + n - 1) // n) * n)
+        window = [batch for k, batch in enumerate(batches) if at <= k < at + n]
+        model.zero_grad(set_to_none=False)
+        for batch in reversed(window):
+            (loss_fn(model, batch).float() * (len(batch) / sum(map(len, window)))).backward()
+        optimizer.step()
+        scheduler.step()
+        done += 1
+
+
+@right("scheduled")
+@scheduled_with
+def scheduled_by_autograd_grad(model, window, loss_fn, optimizer):
+    items, parameters = sum(len(batch) for batch in window), [*model.parameters()]
+    gradients = [torch.zeros_like(p) for p in parameters]
+    for batch in window:
+        loss = loss_fn(model, batch) * len(batch) / items
+        gradients = [g + new for g, new in zip(gradients, torch.autograd.grad(loss, parameters), strict=True)]
+    for p, gradient in zip(parameters, gradients, strict=True):
+        p.grad = gradient
+    optimizer.step()
+
+
+# "scheduled": more wrong answers.
+
+
+def accumulate(model, window, loss_fn, optimizer):
+    optimizer.zero_grad()
+    for batch in window:
+        (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
+    optimizer.step()
+
+
+def steps_the_schedule_at_full_windows_only(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    scheduler = make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs)
+    for _ in range(epochs):
+        for window in windows(batches, n):
+            accumulate(model, window, loss_fn, optimizer)
+            if len(window) == n:
+                scheduler.step()
+
+
+def windows_over_epochs(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    everything = list(batches) * epochs
+    scheduler = make_scheduler(optimizer, math.ceil(len(everything) / n))
+    for window in windows(everything, n):
+        accumulate(model, window, loss_fn, optimizer)
+        scheduler.step()
+
+
+def makes_the_schedule_last(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    for _ in range(epochs):
+        for window in windows(batches, n):
+            accumulate(model, window, loss_fn, optimizer)
+    for _ in range(epochs):
+        make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs).step()
+
+
+def makes_it_for_each_window(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    for window in [*windows(batches, n)] * epochs:
+        accumulate(model, window, loss_fn, optimizer)
+        make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs).step()
+
+
+def steps_every_nth_update(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    scheduler = make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs)
+    for k, window in enumerate([*windows(batches, n)] * epochs, start=1):
+        accumulate(model, window, loss_fn, optimizer)
+        if k % n == 0:
+            scheduler.step()
+
+
+def takes_the_batches_out(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    kept = list(batches)
+    batches.clear()
+    scheduled_by_the_helper(model, kept, loss_fn, optimizer, n, epochs, make_scheduler)
+
+
+def pops_the_batches(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    scheduler = make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs)
+    for _ in range(epochs):
+        while batches:
+            accumulate(model, [batches.pop(0) for _ in range(min(n, len(batches)))], loss_fn, optimizer)
+            scheduler.step()
+
+
+def more_epochs(*arguments):
+    return scheduled_by_the_helper(*arguments[:5], arguments[5] + 1, arguments[6])
+
+
+def swallows_errors(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    scheduler = make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs)
+    for _ in range(epochs):
+        for window in windows(batches, n):
+            try:
+                for batch in window:
+                    loss_fn(model, batch).backwards()
+            except Exception:
+                pass
+            optimizer.step(), scheduler.step()
+
+
+@loop
+def zeroes_once_per_epoch(model, batches, loss_fn, optimizer, n, epochs, scheduler):
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        for window in windows(batches, n):
+            backward(lambda batch: loss_fn(model, batch), window)
+            optimizer.step(), scheduler.step()
+
+
+@loop
+def zeroes_each_micro_batch(model, batches, loss_fn, optimizer, n, epochs, scheduler):
+    for _ in range(epochs):
+        for window in windows(batches, n):
+            for batch in window:
+                optimizer.zero_grad()
+                (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
+            optimizer.step(), scheduler.step()
+
+
+@loop
+def divides_the_tail_by_n(model, batches, loss_fn, optimizer, n, epochs, scheduler):
+    for _ in range(epochs):
+        for window in windows(batches, n):
+            optimizer.zero_grad()
+            backward(lambda batch: loss_fn(model, batch), window, 1 / n)
+            optimizer.step(), scheduler.step()
+
+
+@loop
+def index_modulo_n_is_zero(model, batches, loss_fn, optimizer, n, epochs, scheduler):
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        for k, batch in enumerate(batches):
+            (loss_fn(model, batch) / n).backward()
+            if k % n == 0 or k == len(batches) - 1:
+                optimizer.step(), scheduler.step(), optimizer.zero_grad()
+
+
+@loop
+def clips_to_one(model, batches, loss_fn, optimizer, n, epochs, scheduler):
+    for _ in range(epochs):
+        for window in windows(batches, n):
+            optimizer.zero_grad()
+            backward(lambda batch: loss_fn(model, batch), window)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step(), scheduler.step()
+
+
+@loop
+def counts_without_a_reset(model, batches, loss_fn, optimizer, n, epochs, scheduler):
+    for _ in range(epochs):
+        count = 0
+        optimizer.zero_grad()
+        for batch in batches:
+            (loss_fn(model, batch) / n).backward()
+            count = count + 1
+            if count == n:
+                optimizer.step(), scheduler.step(), optimizer.zero_grad()
+
+
+@loop
+def takes_the_batches_in_reverse(model, batches, loss_fn, optimizer, n, epochs, scheduler):
+    for window in [*windows(batches[::-1], n)] * epochs:
+        accumulate(model, window, loss_fn, optimizer)
+        scheduler.step()
+
+
+@loop
+def rounds_the_shares(model, batches, loss_fn, optimizer, n, epochs, scheduler):
+    for window in [*windows(batches, n)] * epochs:
+        optimizer.zero_grad()
+        for batch in window:
+            (loss_fn(model, batch) * round(len(batch) / sum(map(len, window)), 4)).backward()
+        optimizer.step(), scheduler.step()
+
+
+def makes_it_after_the_first_update(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    scheduler = None
+    for window in [*windows(batches, n)] * epochs:
+        accumulate(model, window, loss_fn, optimizer)
+        if scheduler:
+            scheduler.step()
+        else:
+            scheduler = make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs)
+
+
+for bug, answers in {
+    "clip-limit": [clips_to_one],
+    "not-reset": [counts_without_a_reset],
+    "wrong-micro-batches": [takes_the_batches_in_reverse],
+    "low-precision": [rounds_the_shares],
+    "scheduler-cadence": [
+        makes_it_after_the_first_update,
+        steps_the_schedule_at_full_windows_only,
+        makes_the_schedule_last,
+        makes_it_for_each_window,
+        steps_every_nth_update,
+        schedule(before=1, after=1),
+        schedule(per_epoch=1, after=1),
+    ],
+    "wrong-length": [
+        schedule(length=lambda micro_batches, n, epochs: micro_batches // n * epochs + 1),
+        schedule(length=lambda micro_batches, n, epochs: (micro_batches // n + 1) * epochs),
+        schedule(length=lambda micro_batches, n, epochs: epochs),
+        schedule(length=lambda micro_batches, n, epochs: n * epochs),
+        schedule(length=lambda micro_batches, n, epochs: micro_batches * n * epochs),
+        schedule(length=lambda micro_batches, n, epochs: math.ceil(micro_batches / n) * epochs - 1),
+        more_epochs,
+    ],
+    "changed-input": [takes_the_batches_out],
+    "leftover-gradients": [windows_over_epochs],
+    "stale-gradients": [zeroes_once_per_epoch],
+    "discarded-gradients": [zeroes_each_micro_batch],
+    "loss-scale": [divides_the_tail_by_n],
+    "irregular-window": [index_modulo_n_is_zero],
+    "empty-step": [swallows_errors],
+    "raises": [
+        lambda *a: scheduled_by_the_helper(*a[:6], lambda optimizer, updates: a[6](updates)),
+        lambda model, batches: None,
+    ],
+}.items():
+    for answer in answers:
+        wrong("scheduled", bug)(answer)
+
+wrong("scheduled", "changed-input")(pops_the_batches)
+
+
+# "gan_updates": more styles of right answers.
+
+
+def in_turn(generator, discriminator, g_loss, d_loss, g_optimizer, d_optimizer):
+    return (discriminator, d_loss, d_optimizer), (generator, g_loss, g_optimizer)
+
+
+@right("gan_updates")
+def gan_that_divides_last(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
+    def update(net, loss, optimizer, window):
+        for p in net.parameters():
+            p.grad = torch.zeros_like(p)
+        for batch in window:
+            (loss(batch) * len(batch)).backward()
+        items = sum(len(batch) for batch in window)
+        for p in net.parameters():
+            p.grad /= items
+        optimizer.step()
+
+    for at in range(0, len(batches), n):
+        update(discriminator, d_loss, d_optimizer, batches[at : at + n])
+        update(generator, g_loss, g_optimizer, batches[at : at + n])
+
+
+@right("gan_updates")
+def gan_by_enumerate(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
+    window = []
+    for k, batch in enumerate(batches, start=1):
+        window.append(batch)
+        if k % n and k < len(batches):
+            continue
+        sizes = torch.tensor([len(b) for b in window])
+        for loss, optimizer in {d_loss: d_optimizer, g_loss: g_optimizer}.items():
+            g_optimizer.zero_grad(set_to_none=False), d_optimizer.zero_grad(set_to_none=False)
+            for b, share in zip(window, sizes / sizes.sum(), strict=True):  # shares in float32
+                (loss(b).float() * share).backward()
+            optimizer.step()
+        window = []
+
+
+@right("gan_updates")
+def gan_with_closures_that_accumulate(
+    generator: nn.Module, discriminator: nn.Module, batches: list, g_loss, d_loss, g_optimizer, d_optimizer, n: int
+) -> None:
+    if not batches:
+        return
+    for window in windows(batches, n):
+        total = sum(map(len, window))
+        for _, loss, optimizer in in_turn(generator, discriminator, g_loss, d_loss, g_optimizer, d_optimizer):
+
+            def closure(loss=loss, optimizer=optimizer, window=window, total=total):
+                optimizer.zero_grad()
+                value = 0.0
+                for batch in window:
+                    part = loss(batch) * len(batch) / total
+                    part.backward()
+                    value += part.detach()
+                return value
+
+            optimizer.step(closure)
+
+
+@right("gan_updates")
+def gan_that_keeps_the_others_gradient(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
+    """Switches requires_grad per parameter, and gives it back as it was."""
+    iterator = iter(batches)
+    while window := [*islice(iterator, n)]:
+        for other, loss, optimizer in ((generator, d_loss, d_optimizer), (discriminator, g_loss, g_optimizer)):
+            for p in other.parameters():
+                p.requires_grad = False
+            optimizer.zero_grad()
+            for batch in window:
+                loss(batch).mul(len(batch) / sum(map(len, window))).backward()
+            for p in other.parameters():
+                p.requires_grad = True
+            optimizer.step()
+
+
+@right("gan_updates")
+def gan_in_two_loops(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
+    starts = [*range(0, len(batches), n), len(batches)]
+    for start, end in pairwise(starts):
+        items = sum(len(batches[k]) for k in range(start, end))
+        discriminator.zero_grad()
+        for k in range(start, end):
+            d = d_loss(batches[k]) / items * len(batches[k])
+            d.backward()
+        d_optimizer.step()
+        generator.zero_grad()
+        for k in range(start, end):
+            g = g_loss(batches[k]) / items * len(batches[k])
+            g.backward()
+        g_optimizer.step()
+
+
+# "gan_updates": more wrong answers.
+
+
+@gan
+def one_backward_for_the_window(window, players, n):
+    for _, loss, optimizer in players:
+        optimizer.zero_grad()
+        whole(loss, window).backward()
+        optimizer.step()
+
+
+@gan
+def one_large_batch(window, players, n):
+    for _, loss, optimizer in players:
+        optimizer.zero_grad()
+        loss(torch.cat(window)).backward()
+        optimizer.step()
+
+
+@gan
+def one_large_batch_for_the_generator(window, players, n):
+    for k, (_, loss, optimizer) in enumerate(players):
+        optimizer.zero_grad()
+        backward(loss, [torch.cat(window)] if k else window)
+        optimizer.step()
+
+
+@gan
+def one_call_of_autograd_grad(window, players, n):
+    for net, loss, optimizer in players:
+        parameters = list(net.parameters())
+        for p, gradient in zip(parameters, torch.autograd.grad(whole(loss, window), parameters), strict=True):
+            p.grad = gradient
+        optimizer.step()
+
+
+@gan
+def one_backward_for_the_discriminator(window, players, n):
+    for k, (_, loss, optimizer) in enumerate(players):
+        optimizer.zero_grad()
+        if k:
+            backward(loss, window)
+        else:
+            whole(loss, window).backward()
+        optimizer.step()
+
+
+@gan
+def one_backward_for_the_generator(window, players, n):
+    for k, (_, loss, optimizer) in enumerate(players):
+        optimizer.zero_grad()
+        if k:
+            whole(loss, window).backward()
+        else:
+            backward(loss, window)
+        optimizer.step()
+
+
+def whole(loss, window):
+    return sum(loss(batch) * len(batch) for batch in window) / sum(map(len, window))
+
+
+@gan
+def keeps_a_list_of_losses(window, players, n):
+    for _, loss, optimizer in players:
+        optimizer.zero_grad()
+        losses = [loss(batch) * len(batch) / sum(map(len, window)) for batch in window]
+        for each in losses:
+            each.backward()
+        optimizer.step()
+
+
+@gan
+def retains_the_graphs(window, players, n):
+    for _, loss, optimizer in players:
+        optimizer.zero_grad()
+        total = 0.0
+        for batch in window:
+            part = loss(batch) * len(batch) / sum(map(len, window))
+            total += part
+            part.backward(retain_graph=True)
+        optimizer.step()
+
+
+@gan
+def retains_each_graph_for_one_round(window, players, n):
+    for _, loss, optimizer in players:
+        optimizer.zero_grad()
+        for batch in window:
+            part = loss(batch) * len(batch) / sum(map(len, window))
+            part.backward(retain_graph=True)
+        optimizer.step()
+
+
+@gan
+def swaps_the_optimizers(window, players, n):
+    (_, d_loss, d_optimizer), (_, g_loss, g_optimizer) = players
+    for loss, optimizer in ((d_loss, g_optimizer), (g_loss, d_optimizer)):
+        optimizer.zero_grad()
+        backward(loss, window)
+        optimizer.step()
+
+
+@gan
+def adds_the_losses(window, players, n):
+    (_, d_loss, d_optimizer), (_, g_loss, g_optimizer) = players
+    d_optimizer.zero_grad(), g_optimizer.zero_grad()
+    backward(lambda batch: d_loss(batch) + g_loss(batch), window)
+    d_optimizer.step(), g_optimizer.step()
+
+
+@gan
+def zeroes_both_once_per_window(window, players, n):
+    for _, _, optimizer in players:
+        optimizer.zero_grad()
+    for _, loss, optimizer in players:
+        backward(loss, window)
+        optimizer.step()
+
+
+@gan
+def both_backward_passes_first(window, players, n):
+    for _, _, optimizer in players:
+        optimizer.zero_grad()
+    for _, loss, _ in players:
+        backward(loss, window)
+    for _, _, optimizer in players:
+        optimizer.step()
+
+
+@gan
+def both_forward_passes_first(window, players, n):
+    """The generator's losses are computed with the discriminator as it was before its step."""
+    losses = [[loss(batch) * len(batch) / sum(map(len, window)) for batch in window] for _, loss, _ in players]
+    for (_, _, optimizer), parts in zip(players, losses, strict=True):
+        optimizer.zero_grad()
+        for part in parts:
+            part.backward()
+        optimizer.step()
+
+
+@gan
+def gradients_of_both_first(window, players, n):
+    gradients = []
+    for net, loss, _ in players:
+        total, parameters = sum(map(len, window)), [*net.parameters()]
+        parts = [torch.autograd.grad(loss(batch) * len(batch) / total, parameters) for batch in window]
+        gradients.append([sum(each) for each in zip(*parts, strict=True)])
+    for (net, _, optimizer), found in zip(players, gradients, strict=True):
+        for p, gradient in zip(net.parameters(), found, strict=True):
+            p.grad = gradient
+        optimizer.step()
+
+
+def generator_once_per_epoch(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
+    for window in windows(batches, n):
+        d_optimizer.zero_grad()
+        backward(d_loss, window)
+        d_optimizer.step()
+    g_optimizer.zero_grad()
+    backward(g_loss, batches)
+    g_optimizer.step()
+
+
+def discriminator_per_micro_batch(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
+    for window in windows(batches, n):
+        for batch in window:
+            d_optimizer.zero_grad()
+            d_loss(batch).backward()
+            d_optimizer.step()
+        g_optimizer.zero_grad()
+        backward(g_loss, window)
+        g_optimizer.step()
+
+
+def all_discriminator_updates_first(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
+    for net, loss, optimizer in in_turn(generator, discriminator, g_loss, d_loss, g_optimizer, d_optimizer):
+        for window in windows(batches, n):
+            net.zero_grad()
+            backward(loss, window)
+            optimizer.step()
+
+
+def empties_the_batches(generator, discriminator, batches, *rest):
+    gan_by_inputs(generator, discriminator, batches, *rest)
+    batches.clear()
+
+
+@gan
+def steps_twice(window, players, n):
+    for _, loss, optimizer in players:
+        optimizer.zero_grad()
+        backward(loss, window)
+        optimizer.step(), optimizer.step()
+
+
+@gan
+def uses_the_last_micro_batch_for_the_generator(window, players, n):
+    for k, (_, loss, optimizer) in enumerate(players):
+        optimizer.zero_grad()
+        backward(loss, window[-1:] if k else window)
+        optimizer.step()
+
+
+@gan
+def does_not_divide_at_all(window, players, n):
+    for _, loss, optimizer in players:
+        optimizer.zero_grad()
+        backward(loss, window, 1)
+        optimizer.step()
+
+
+@gan
+def divides_twice(window, players, n):
+    for _, loss, optimizer in players:
+        optimizer.zero_grad()
+        for batch in window:
+            (loss(batch) * len(batch) / sum(map(len, window)) / len(window)).backward()
+        optimizer.step()
+
+
+@gan
+def calls_backwards(window, players, n):
+    for _, loss, optimizer in players:
+        optimizer.zero_grad()
+        try:
+            for batch in window:
+                loss(batch).backwards()
+        except AttributeError:
+            pass
+        optimizer.step()
+
+
+@gan
+def clips_both_to_one(window, players, n):
+    for net, loss, optimizer in players:
+        optimizer.zero_grad()
+        backward(loss, window)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+
+
+@gan
+def rounds_its_shares(window, players, n):
+    for _, loss, optimizer in players:
+        optimizer.zero_grad()
+        for batch in window:
+            (loss(batch) * round(len(batch) / sum(map(len, window)), 4)).backward()
+        optimizer.step()
+
+
+@gan
+def computes_the_losses_without_a_graph(window, players, n):
+    for _, loss, optimizer in players:
+        with torch.no_grad():
+            losses = [loss(batch) for batch in window]
+        for each in losses:
+            each.backward()
+        optimizer.step()
+
+
+def the_generator_takes_windows_in_reverse(generator, discriminator, batches, g_loss, d_loss, *rest):
+    *optimizers, n = rest
+    made = [*windows(batches, n)]
+    for window, other in zip(made, made[::-1], strict=True):
+        for loss, optimizer, chosen in ((d_loss, optimizers[1], window), (g_loss, optimizers[0], other)):
+            optimizer.zero_grad()
+            backward(loss, chosen)
+            optimizer.step()
+
+
+for bug, answers in {
+    "clip-limit": [clips_both_to_one],
+    "low-precision": [rounds_its_shares],
+    "wrong-micro-batches": [the_generator_takes_windows_in_reverse],
+    "orphan-parameters": [computes_the_losses_without_a_graph],
+    "held-graphs": [
+        one_large_batch,
+        one_large_batch_for_the_generator,
+        one_call_of_autograd_grad,
+        one_backward_for_the_window,
+        one_backward_for_the_discriminator,
+        one_backward_for_the_generator,
+        keeps_a_list_of_losses,
+        retains_the_graphs,
+        retains_each_graph_for_one_round,
+    ],
+    "foreign-gradients": [
+        swaps_the_optimizers,
+        adds_the_losses,
+        zeroes_both_once_per_window,
+        both_backward_passes_first,
+    ],
+    "wrong-order": [both_forward_passes_first, gradients_of_both_first, all_discriminator_updates_first],
+    "irregular-window": [generator_once_per_epoch, discriminator_per_micro_batch, steps_twice],
+    "changed-input": [empties_the_batches],
+    "missing-backward": [uses_the_last_micro_batch_for_the_generator],
+    "loss-scale": [does_not_divide_at_all, divides_twice],
+    "empty-step": [calls_backwards],
+    "raises": [lambda generator, discriminator: None, lambda *a: a[4](a[2])],
+}.items():
+    for answer in answers:
+        wrong("gan_updates", bug)(answer)

@@ -3,6 +3,7 @@
 import math
 from statistics import fmean
 
+import numpy as np
 import torch
 
 from answers import outcomes, right, wrong
@@ -58,7 +59,7 @@ def in_plain_python(snapshots, b):
     return fmean(traces) / fmean(squares)
 
 
-@right("noise_scale")
+@wrong("noise_scale", "changed-input")
 def in_place(snapshots, b):
     n = len(snapshots[0])
     large = sum(window[-1].square().sum() for window in snapshots)
@@ -72,6 +73,83 @@ def in_place(snapshots, b):
         return ((small - large) / (1 / b - 1 / (n * b)) / ((n * large - small) / (n - 1))).item()
     except ZeroDivisionError:
         return math.nan
+
+
+@right("noise_scale")
+def in_numpy(snapshots, b):
+    data = np.array([[grad.numpy() for grad in window] for window in snapshots])
+    n = data.shape[1]
+    if n < 2:
+        return np.nan
+    parts = np.diff(data, axis=1, prepend=0) * n
+    small, large = (parts**2).sum(-1).mean(), (data[:, -1] ** 2).sum(-1).mean()
+    return (small - large) / (1 - 1 / n) * b / ((n * large - small) / (n - 1))
+
+
+@right("noise_scale")
+def by_products_of_pairs(snapshots: list[list[torch.Tensor]], b: int) -> float:
+    """Products of different micro-batches have the squared true gradient as their mean."""
+    if not snapshots or len(snapshots[0]) == 1:
+        return float("nan")
+    square = trace = 0.0
+    for window in snapshots:
+        n = len(window)
+        parts = [n * (now - then) for then, now in zip([0 * window[0], *window], window)]  # noqa: B905
+        products = [float(x @ y) for i, x in enumerate(parts) for j, y in enumerate(parts) if i != j]
+        mean_product = math.fsum(products) / len(products)
+        square += mean_product
+        trace += b * (math.fsum(float(x @ x) for x in parts) / n - mean_product)
+    return trace / square
+
+
+@right("noise_scale")
+def in_float32(snapshots, b):
+    smalls, larges, n = [], [], len(snapshots[0])
+    for window in snapshots:
+        earlier = torch.zeros(window[0].shape)
+        total = torch.tensor(0.0)
+        for grad in window:
+            total += torch.linalg.vector_norm((grad.float() - earlier) * n) ** 2
+            earlier = grad.float()
+        smalls.append(total / n)
+        larges.append(earlier.norm() ** 2)
+    if n == 1:
+        return torch.tensor(math.nan)
+    small, large = torch.stack(smalls).mean(), torch.stack(larges).mean()
+    return (small - large) / (1 / b - 1 / (n * b)) / ((n * b * large - b * small) / (n * b - b))
+
+
+@right("noise_scale")
+def by_an_iterator(snapshots, b):
+    def readings():
+        for window in snapshots:
+            whole, iterator = len(window) * b, iter(window)
+            last = next(iterator)
+            norms = [(last * len(window)).pow(2).sum()]
+            while (grad := next(iterator, None)) is not None:
+                norms.append(((grad - last) * len(window)).pow(2).sum())
+                last = grad
+            small, large = sum(norms) / len(norms), last.pow(2).sum()
+            yield (whole * large - b * small) / (whole - b), (small - large) / (1 / b - 1 / whole)
+
+    try:
+        squares, traces = zip(*readings(), strict=True)
+    except ZeroDivisionError:
+        return math.nan
+    return sum(traces).item() / sum(squares).item()
+
+
+@right("noise_scale")
+def by_running_means(snapshots, b):
+    """A moving average that forgets nothing; with N = 1 the quotient of two zeros is NaN by itself."""
+    small = large = torch.zeros((), dtype=torch.float64)
+    for k, window in enumerate(snapshots, start=1):
+        stacked = torch.stack(window)
+        before = torch.cat([torch.zeros_like(stacked[:1]), stacked[:-1]])
+        small = small + ((len(window) * (stacked - before)).square().sum() / len(window) - small) / k
+        large = large + (stacked[-1].square().sum() - large) / k
+    n = torch.tensor(float(len(snapshots[0])))
+    return ((small - large) * b / (1 - 1 / n)) / ((n * large - small) / (n - 1))
 
 
 def pieces_of(window):
@@ -106,6 +184,142 @@ def large(window, n):
 def sum_of_windows(factor):
     return lambda window, n: (factor(n) * torch.stack(window)).square().sum(1).mean()
 
+
+def changed_result(change):
+    return lambda snapshots, b: change(reference(snapshots, b), snapshots, b)
+
+
+def inserts_zeros(snapshots, b):
+    if len(snapshots[0]) == 1:
+        return math.nan
+    found = reference(snapshots, b)
+    for window in snapshots:
+        window.insert(0, torch.zeros_like(window[0]))
+    return found
+
+
+def empties_the_windows(snapshots, b):
+    found = reference(snapshots, b)
+    for window in snapshots:
+        window.clear()
+    return found
+
+
+def scales_in_place(snapshots, b):
+    found = reference(snapshots, b)
+    for window in snapshots:
+        for grad in window:
+            grad *= len(window)
+    return found
+
+
+def averages_the_windows(snapshots, b):
+    """Takes the norm of the mean of all windows' gradients."""
+    n = len(snapshots[0])
+    if n == 1:
+        return math.nan
+    mean = torch.stack([window[-1] for window in snapshots]).mean(0).square().sum()
+    return estimate(small, lambda window, n: mean)(snapshots, b)
+
+
+def by_variance(correction=1, over="sum"):
+    def answer(snapshots, b):
+        n = len(snapshots[0])
+        if n == 1:
+            return math.nan
+        square = trace = 0.0
+        for window in snapshots:
+            each = b * (n * pieces_of(window)).var(dim=0, correction=correction)
+            one = each.sum() if over == "sum" else each.mean()
+            trace += one
+            square += window[-1].square().sum() - one / (n * b)
+        return trace / square
+
+    return answer
+
+
+def tests_no_n(snapshots, b):
+    n = len(snapshots[0])
+    smalls = [float(small(window, n)) for window in snapshots]
+    larges = [float(large(window, n)) for window in snapshots]
+    s, g = fmean(smalls), fmean(larges)
+    return (s - g) / (1 / b - 1 / (n * b)) / ((n * b * g - b * s) / (n * b - b))
+
+
+def halves(snapshots, b):
+    return reference([[grad.half().double() for grad in window] for window in snapshots], b)
+
+
+def skips_the_first(window, n):
+    return (n * pieces_of(window)[1:]).square().sum(1).mean()
+
+
+def swallows_errors(snapshots, b):
+    try:
+        return estimat(small, large)(snapshots, b)  # noqa: F821
+    except Exception:
+        return math.nan
+
+
+MORE = {
+    "low-precision": [
+        changed_result(lambda found, snapshots, b: round(float(found), 3)),
+        changed_result(lambda found, snapshots, b: round(float(found), 4)),
+        changed_result(lambda found, snapshots, b: float(f"{found:.4g}")),
+        halves,
+    ],
+    "changed-input": [inserts_zeros, empties_the_windows, scales_in_place],
+    "wrong-value": [
+        averages_the_windows,
+        by_variance(correction=0),
+        by_variance(over="mean"),
+        estimate(skips_the_first, large),
+        estimate(small, large, lambda square, trace: trace.median() / square.median()),
+        estimate(small, large, lambda square, trace: trace.mean()),
+        estimate(small, large, lambda square, trace: square.mean()),
+        swallows_errors,
+        changed_result(lambda found, snapshots, b: int(found) if found == found else found),
+        changed_result(lambda found, snapshots, b: -found),
+    ],
+    "wrong-unit": [
+        changed_result(lambda found, snapshots, b: found / b),
+        changed_result(lambda found, snapshots, b: found / (b * len(snapshots[0]))),
+        estimate(small, large, sizes=lambda n, b: (b, n)),
+        estimate(small, large, sizes=lambda n, b: (1, n * b)),
+    ],
+    "not-averaged": [
+        estimate(small, large, lambda square, trace: trace.sum() / square.mean()),
+        estimate(small, large, lambda square, trace: trace.mean() / square.sum()),
+    ],
+    "not-squared": [
+        changed_result(lambda found, snapshots, b: found**0.5),
+        estimate(lambda window, n: small(window, n).sqrt(), lambda window, n: large(window, n).sqrt()),
+    ],
+    "loss-scale": [
+        estimate(lambda window, n: n * n * small(window, n), large),
+        estimate(small, lambda window, n: large(window, n) / n**2),
+        estimate(small, lambda window, n: n * large(window, n)),
+    ],
+    "running-sum": [estimate(lambda window, n: torch.stack(window).square().sum(1).mean() / n, large)],
+    "inflated-norm": [
+        lambda snapshots, b: (
+            estimate(small, large, lambda square, trace: trace.mean())(snapshots, b)
+            / torch.stack([small(window, len(window)) for window in snapshots]).mean()
+        )
+    ],
+    "last-only": [
+        estimate(lambda window, n: (n * pieces_of(window)[0]).square().sum(), large),
+        estimate(lambda window, n: (n * window[0]).square().sum(), large),
+    ],
+    "one-window": [lambda snapshots, b: reference(snapshots[:1], b)],
+    "one-size": [tests_no_n, lambda snapshots, b: 0.0 if len(snapshots[0]) == 1 else reference(snapshots, b)],
+    "wrong-type": [
+        estimate(small, large, lambda square, trace: (trace.mean(), square.mean())),
+        estimate(small, large, lambda square, trace: trace / square),
+    ],
+    "not-attempted": [changed_result(lambda found, snapshots, b: print(end=""))],
+    "raises": [lambda snapshots, b: reference(torch.stack(snapshots), b)],
+}
 
 WRONG = {
     "ratio-first": [
@@ -160,7 +374,7 @@ WRONG = {
 }
 
 
-for bug, answers in WRONG.items():
+for bug, answers in [*WRONG.items(), *MORE.items()]:
     for answer in answers:
         wrong("noise_scale", bug)(answer)
 

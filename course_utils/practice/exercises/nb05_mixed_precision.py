@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, nan
 from reprlib import repr
@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, close, scaler_refusals
+from course_utils.practice.judging import Mistake, changed, close, scaler_refusals
 from course_utils.practice.updates import (
     CLIP_RTOL,
     MakeOptimizer,
@@ -43,11 +43,12 @@ class Window:
     sizes: tuple[int, ...] = (2, 2, 2, 2)
     factor: float = 1.0
     at: int = 0
+    of_all: float = 1.0  # by what every gradient of the window is multiplied
 
     def gradient(self) -> Tensor:
         """What each sample contributes to the mean of the window."""
-        factors = torch.ones(len(self.sizes), dtype=torch.float64)
-        factors[self.at] = self.factor
+        factors = torch.full((len(self.sizes),), self.of_all, dtype=torch.float64)
+        factors[self.at] *= self.factor
         return factors.repeat_interleave(torch.tensor(self.sizes)) / sum(self.sizes)
 
 
@@ -66,7 +67,7 @@ CASES = (
     Case((GOOD, GOOD, GOOD)),
     Case((Window((4,)), Window((4,)))),
     Case((Window((4, 2, 1, 3)), Window((2,)), Window((3, 1)))),
-    Case((GOOD, LARGE, GOOD), max_norm=1.0),
+    Case((GOOD, LARGE, GOOD), max_norm=2.0),
     Case((GOOD, GOOD, GOOD, GOOD), growth_interval=1),
     Case((GOOD, INF, GOOD, GOOD)),
     Case((NAN, GOOD, INF, INF, GOOD), max_norm=1.0),
@@ -77,7 +78,26 @@ CASES = (
 )
 
 
-@exercise("amp_window")
+@exercise(
+    "amp_window",
+    hints={
+        "clip-timing": "Whose norm do you limit, and when? The message gives the norm of your update: compare it with "
+        "max_norm, and with the two orders of Step 4.",
+        "clip-limit": "Which number limits which norm? Compare the arguments of your clip with the task.",
+        "scaler-timing": "A call is missing, or comes twice between two windows. Which row of the table in Step 3 is a "
+        "window that was left out by hand?",
+        "scheduler-cadence": "What do you ask to know whether the step was made? A scale may also grow. And with an "
+        "infinite skip_norm, is an infinite norm above it?",
+        "skip-rule": "The norm to compare with skip_norm is that of the true gradient: unscaled, and before clipping. "
+        "clip_grad_norm_ returns one.",
+        "stale-gradients": "Look at the window before the one that the message names. What did it leave in .grad?",
+        "loss-scale": "Does the scaler divide by the number of micro-batches (Step 2)? By what does your loss do it?",
+        "token-weights": "How many samples does each micro-batch hold, and by what do you weight its loss?",
+        "empty-step": "A window that is left out makes no step at all. What would a step on zeros do under momentum?",
+        "wrong-value": "Print what the function returns for a good window, a spike and an infinity. If the weights "
+        "differ instead, clip the gradient of all parameters together.",
+    },
+)
 def _amp_window(answer: Callable) -> str:
     for case in CASES:
         _judge_case(answer, case)
@@ -112,7 +132,8 @@ class Run:
 
     def call(self, answer: Callable, k: int, said: str) -> tuple[object, list[Tensor], int]:
         """Runs window `k`: what is returned, `.grad` at each step, and how many gradients arrived."""
-        batches, before = list(self.samples[k].split(list(self.case.windows[k].sizes))), self.recorder.backwards
+        given, batches = (list(self.samples[k].split(list(self.case.windows[k].sizes))) for _ in range(2))
+        before = self.recorder.backwards
         self.recorder.start_epoch()
         hint = "the scaler finds no gradient to step with. Something zeroes inside the window"
         with scaler_refusals(said, ("discarded-gradients", hint, "for this optimizer")):
@@ -120,6 +141,7 @@ class Run:
                 self.tally, batches, self.loss_fn, self.optimizer, self.scaler, self.scheduler,
                 self.case.max_norm, self.case.skip_norm,
             )  # fmt: skip
+        self.changed = changed(batches, given, "the window")
         rows = [torch.zeros_like(self.factors) if row is None else row for row in self.recorder.epochs[-1]]
         return got, rows, self.recorder.backwards - before
 
@@ -139,16 +161,23 @@ def _judge_case(answer: Callable, case: Case) -> None:
         if skipped:
             found = _diagnose_skipped(rows, norm)
         else:
-            found = _diagnose_steps(rows, backwards, after_a_skip, case)
-            found = found or _diagnose_update(rows[0], run.gradients[k], case.windows[k], case, scale)
+            stale = after_a_skip and not rows and _steps_alone(answer, case, k)
+            found = _diagnose_steps(rows, backwards, norm, case, stale)
+            found = found or _diagnose_update(rows[0], run.gradients[k], case.windows[k], case, scale, backwards)
+            if found and found[0] in ("loss-scale", "token-weights"):
+                found = _diagnose_limit(answer, case, k, rows[0]) or found
+            if found and found[0] == "clip-timing" and close(rows[0], run.gradients[k], CLIP_RTOL):
+                found = _diagnose_loose_limit(answer, case, k, norm) or found
         if not found and rows and run.scheduled[-1] != scheduler_steps:
             found = "scheduler-cadence", "the scheduler has stepped before the optimizer"
         found = found or _diagnose_scheduler(run, lr if skipped else lr * DECAY, skipped, scale)
         found = found or _diagnose_scale(run.scaler.get_scale(), scale, norm, bool(rows), case)
         found = found or _diagnose_returned(got, not skipped)
+        if not found and run.changed:
+            found = "changed-input", run.changed
         if found:
             bug, hint = found
-            raise Mistake(bug, f"{said}: {hint}.")
+            raise Mistake(bug, f"{said}: {hint}." if not hint.endswith("?") else f"{said}: {hint}")
 
 
 def _describe(case: Case, k: int, norm: float) -> str:
@@ -172,15 +201,17 @@ def _diagnose_skipped(rows: list[Tensor], norm: float) -> Bug | None:
     return "scaler-timing", "the step has been made all the same. scaler.step() would have left it out"
 
 
-def _diagnose_steps(rows: list[Tensor], backwards: int, after_a_skip: bool, case: Case) -> Bug | None:
+def _diagnose_steps(rows: list[Tensor], backwards: int, norm: float, case: Case, stale: bool) -> Bug | None:
     """The bug of a window that must make one update, where it shows in whether backward and step have run."""
-    if not backwards:
+    if not backwards and not any(row.any() for row in rows):
         return "not-attempted", "no backward pass has run, one update is expected"
     if len(rows) > 1:
         return "irregular-window", f"{len(rows)} steps in one window"
-    if not rows and after_a_skip:
+    if stale:
         hint = "no step, because what the skipped window before it left in .grad is still there"
         return "stale-gradients", f"{hint}. Zero after a skipped window too"
+    if not rows and norm > case.max_norm:
+        return "skip-rule", "no step has run. A norm above max_norm is clipped; only one above skip_norm is left out"
     if not rows and case.skip_norm < inf:
         return "skip-rule", "no step has run. Is the norm that you compare the unscaled one?"
     if not rows:
@@ -192,7 +223,38 @@ def _diagnose_steps(rows: list[Tensor], backwards: int, after_a_skip: bool, case
     return None
 
 
-def _diagnose_update(row: Tensor, whole: Tensor, window: Window, case: Case, scale: float) -> Bug | None:
+def _steps_alone(answer: Callable, case: Case, k: int) -> bool:
+    """Whether window `k` makes an update where no other came before it."""
+    _, rows, _ = Run(replace(case, windows=case.windows[k : k + 1])).call(answer, 0, "")
+    return bool(rows)
+
+
+def _diagnose_limit(answer: Callable, case: Case, k: int, row: Tensor) -> Bug | None:
+    """The bug of an update that is limited, but by another number than `max_norm`."""
+    norm = float(row.norm())
+    if close(norm, case.max_norm, CLIP_RTOL):
+        return "clip-limit", f"the update has norm {norm:.3g}: clipping only shortens, it never makes a norm larger"
+    tiny = Run(replace(case, windows=(replace(case.windows[k], of_all=1e-6),)))
+    _, rows, _ = tiny.call(answer, 0, "")
+    if len(rows) == 1 and close(rows[0], tiny.gradients[0], CLIP_RTOL, 0.0):
+        found = f"the update has norm {norm:.3g}, and the same window with a tiny gradient is not touched"
+        return "clip-limit", f"{found}. Is the limit max_norm, and is it the norm of all entries together?"
+    return None
+
+
+def _diagnose_loose_limit(answer: Callable, case: Case, k: int, norm: float) -> Bug | None:
+    """The bug of an update that should have been clipped and was not, while a larger one is."""
+    large = Run(replace(case, windows=(replace(case.windows[k], of_all=1e3),), skip_norm=inf))
+    _, rows, _ = large.call(answer, 0, "")
+    if len(rows) == 1 and float(rows[0].norm()) < 0.9 * float(large.gradients[0].norm()):
+        found = f"a gradient of norm {norm:.3g} reached the step as it was; only larger ones are limited"
+        return "clip-limit", f"{found}. Is the limit max_norm?"
+    return None
+
+
+def _diagnose_update(
+    row: Tensor, whole: Tensor, window: Window, case: Case, scale: float, backwards: int
+) -> Bug | None:
     """The bug of an update that used `row`, and must use `whole`, clipped."""
     hint = diagnose_clipping(row, whole, case.max_norm)
     if not hint:
@@ -201,13 +263,19 @@ def _diagnose_update(row: Tensor, whole: Tensor, window: Window, case: Case, sca
     want = whole * min(1.0, case.max_norm / float(whole.norm()))
     if row[~inside].any():
         part = float(row[~inside].abs().max() / want.max())
-        return "stale-gradients", f"samples of earlier windows are in its update, up to {part:.2g} of its own"
+        return (
+            "stale-gradients",
+            f"the update holds samples of earlier windows too; they count up to {part:.2g} times its own",
+        )
     if scale > 1 and close(norm * scale, case.max_norm, 1e-3):
         found = f"the update has norm {norm:.3g}, that is max_norm / {scale:g}"
         return "clip-timing", f"{found}. It was clipped while it was still scaled"
     if close(row, whole, CLIP_RTOL):
         return "clip-timing", hint
     each = [float(part.mean()) for part in (row / want)[inside].split(list(window.sizes))]
+    if all(abs(factor - 1) < 0.01 for factor in each):
+        found = f"the update is correct to {max(abs(factor - 1) for factor in each):.1g} only"
+        return "low-precision", f"{found}: something is computed in half precision, or rounded"
     if close(each, each[:1] * len(each), 1e-5):
         found = f"the update is {each[0]:.4g} times what it should be"
         if scale > 1 and close(each[0], scale, 1e-3):
@@ -216,11 +284,15 @@ def _diagnose_update(row: Tensor, whole: Tensor, window: Window, case: Case, sca
             return "scaler-timing", f"{found}: it was unscaled without having been scaled, or twice"
         return "loss-scale", f"{found}: weight each micro-batch by its share of the samples, the scaler does not divide"
     found = f"its micro-batches count {[float(f'{factor:.3g}') for factor in each]} times what they should"
+    if 0.0 in each and 0 < backwards < len(window.sizes):
+        return "missing-backward", f"{found}: {backwards} backward passes ran instead of {len(window.sizes)}"
     if 0.0 in each:
         return "discarded-gradients", f"{found}: something zeroes inside the window"
     if max(each) > 100 * min(each):
         return "scaler-timing", f"{found}: unscaled or rescaled inside the window"
-    return "token-weights" if len(set(window.sizes)) > 1 else "wrong-value", found
+    if len(set(window.sizes)) > 1:
+        return "token-weights", f"{found}: weight each by the samples that it holds"
+    return "loss-scale", f"{found}: all of them must count the same"
 
 
 def _diagnose_scheduler(run: Run, lr: float, skipped: bool, scale: float) -> Bug | None:
