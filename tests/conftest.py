@@ -1,9 +1,14 @@
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
+import forked_kernels
 import pytest
+
+if sys.platform == "linux":
+    forked_kernels.use()
 
 
 @pytest.fixture(scope="module")
