@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -66,20 +65,22 @@ def _serve(listener: socket.socket) -> None:
 
     gc.freeze()
     gc.enable()
+    kernels = set()
     while sys.stdin not in (ready := select.select([listener, sys.stdin], [], [], 1)[0]):
         if ready:
             connection, _ = listener.accept()
-            if os.fork() == 0:
+            kernel = os.fork()
+            if kernel == 0:
                 listener.close()
                 _become(connection)
                 ipykernel.kernelapp.launch_new_instance()
                 os._exit(0)
+            kernels.add(kernel)
             connection.close()
-        with suppress(ChildProcessError):
-            os.waitpid(-1, os.WNOHANG)
-    with suppress(ChildProcessError):
-        while True:
-            os.wait()
+        kernels -= {kernel for kernel in kernels if os.waitpid(kernel, os.WNOHANG)[0]}
+    for kernel in kernels:
+        os.kill(kernel, signal.SIGKILL)
+        os.waitpid(kernel, 0)
 
 
 def _become(connection: socket.socket) -> None:
