@@ -15,7 +15,6 @@ os.environ.setdefault("TQDM_DISABLE", "1")  # nbval compares stderr, and a bar c
 # nbval imports nbformat, and that imports jsonschema, which would compile a grammar of web addresses, for 3 seconds in
 # each process, to check formats that notebooks don't have. Without this module it leaves those formats out.
 sys.modules.setdefault("rfc3987_syntax", None)
-pytest_plugins = ["nbval.plugin"]  # hence loaded here, and not by its entry point
 
 LONGEST = (
     "test_torchrun.py",
@@ -24,6 +23,12 @@ LONGEST = (
     "test_ranks.py",
     "09b_should_you_accumulate.ipynb",
 )
+
+
+def pytest_addoption(parser, pluginmanager):
+    """Loads nbval, which pyproject.toml has kept from being loaded before this file."""
+    if not pluginmanager.has_plugin("nbval"):
+        pluginmanager.import_plugin("nbval.plugin")
 
 
 def pytest_collection_modifyitems(items):
