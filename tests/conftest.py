@@ -1,24 +1,28 @@
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
+import forked_kernels
 import pytest
-import torch
+
+if sys.platform == "linux":
+    forked_kernels.use()
 
 
 @pytest.fixture(scope="module")
 def quick_scans():
     """The auditor searches among all living objects: those that are there before the tests are hidden from it."""
     gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    gc.freeze()  # for good: everything else that looks for garbage is faster, too
 
 
 @pytest.fixture(autouse=True)
 def _torch_as_before():
     """Every test starts from the same seed and in the usual number type, whatever the one before has set."""
+    import torch  # not above: the process that hands out the tests, and runs none, does without
+
     torch.manual_seed(0)
     yield
     torch.set_default_dtype(torch.float32)
@@ -35,6 +39,8 @@ def interruptible():
 @pytest.fixture
 def as_in_a_kernel():
     """Code of a notebook runs here as in its kernel, and leaves nothing behind."""
+    import torch
+
     where, dtype, random_state = os.getcwd(), torch.get_default_dtype(), torch.get_rng_state()
     os.chdir(Path(__file__).parent.parent / "notebooks")
     yield

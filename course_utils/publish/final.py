@@ -18,7 +18,6 @@ from course_utils import data
 from course_utils.practice.display import ASK, RIGHT, WRONG, as_static, box, folded, show_widget
 from course_utils.publish import PublishError
 from course_utils.publish.facts import read_facts
-from course_utils.publish.notebook import read_notebooks
 
 NUMBER = 20  # questions; more where the course has more notebooks
 SHORT = 160  # characters; a long statement gives away that it is true
@@ -130,6 +129,8 @@ def _cards() -> dict[str, list[Question]]:
 
 def read_cards() -> dict[str, list[tuple[str, str]]]:
     """The questions and answers of each notebook's cards."""
+    from course_utils.publish.notebook import read_notebooks  # seconds of imports that Colab's editions do without
+
     return {name: notebook.cards for name, notebook in read_notebooks().items()}
 
 

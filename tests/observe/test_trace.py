@@ -1,7 +1,6 @@
 """record(): every forward, backward, change, step and zeroing of any loop is seen, and nothing is changed."""
 
 import copy
-import gc
 
 import pytest
 import torch
@@ -14,15 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from course_utils import record
 from course_utils.observe.trace import Trace
 
+pytestmark = pytest.mark.usefixtures("quick_scans")
 X = torch.ones(3, 2)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    """record() looks through all objects for optimizers; here it need not look through those of earlier imports."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -143,6 +143,7 @@ def test_a_rank_that_dies_is_named_first_with_its_status_and_last_words(two):
 
 def test_a_hang_ends_at_the_time_limit_and_says_where(two):
     before = two.run(os.getpid)
+    two.run(settings)  # after this the ranks have imported this file, which may take longer than the limit
     with pytest.raises(RankError, match=r"rank 0 had not ended after 1\.5 s, and was here") as caught:
         two.run(hang_on_one, timeout=1.5)
     assert "dist.barrier()" in caught.value.errors[0]
@@ -245,45 +246,61 @@ def objects():
 def hang():
     time.sleep(600)
 
-"""
-
-
-def script(tmp_path, text):
-    path = tmp_path / "notebook.py"
-    path.write_text(NOTEBOOK + text, encoding="utf-8")
-    return [sys.executable, str(path)]
-
-
-def test_functions_and_classes_of_a_main_module_travel_and_their_errors_show_the_source(tmp_path):
-    """One script, since each start of ranks takes seconds. It has no main guard, as a notebook has none."""
-    command = script(
-        tmp_path,
-        """
 def nested(k):
     return lambda n: n + k
 
-with Ranks(2, timeout=60) as two:
-    print(two.run(work), two.run(decorated, 10), two.run(nested(5), 1), two.run(lambda: SCALE))
-    print(two.run(lambda: fibonacci.cache_parameters()["maxsize"]))
+two = Ranks(2, timeout=60)
+print(two.run(work), two.run(decorated, 10), two.run(nested(5), 1), two.run(lambda: SCALE))
+print(two.run(lambda: fibonacci.cache_parameters()["maxsize"]))
 
-    forward = Net.forward
-    zero, one = two.run(objects)
-    print(type(one) is Result, type(one.net) is Net, type(one.point) is Point, one.point == Point(1, 1))
-    SCALE = 100
-    print(Net.forward is forward, zero.net(torch.ones(4, 2)), two.run(work))
+forward = Net.forward
+zero, one = two.run(objects)
+print(type(one) is Result, type(one.net) is Net, type(one.point) is Point, one.point == Point(1, 1))
+SCALE = 100
+print(Net.forward is forward, zero.net(torch.ones(4, 2)), two.run(work))
 
-    cell = "def fails():\\n    raise ValueError('in a cell')  # this line\\n"
-    linecache.cache["/no/such/cell"] = (len(cell), None, cell.splitlines(keepends=True), "/no/such/cell")
-    exec(compile(cell, "/no/such/cell", "exec"))
-    try:
-        two.run(fails)
-    except RankError as error:
-        print(error.errors[1])
-""",
-    )
-    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120).stdout
-    printed = [line for line in printed.splitlines() if line.strip(" ^")]
-    assert printed == [
+cell = "def fails():\\n    raise ValueError('in a cell')  # this line\\n"
+linecache.cache["/no/such/cell"] = (len(cell), None, cell.splitlines(keepends=True), "/no/such/cell")
+exec(compile(cell, "/no/such/cell", "exec"))
+try:
+    two.run(fails)
+except RankError as error:
+    print(*(line for line in error.errors[1].splitlines() if line.strip(" ^")), sep="\\n")
+
+import socket
+occupied = socket.create_server(("127.0.0.1", 29500))  # the port that torch.distributed takes by default
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
+print(two.run(work))
+print(*two.run(os.getpid), flush=True)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell runs the tests in the background
+threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    two.run(hang, timeout=600)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+print(*two.run(os.getpid), flush=True)
+two.run(hang, timeout=600)
+"""
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory):
+    """One process for the tests below, since each start takes seconds. Like a notebook it has no main guard."""
+    path = tmp_path_factory.mktemp("ranks") / "notebook.py"
+    path.write_text(NOTEBOOK, encoding="utf-8")
+    command = [sys.executable, str(path)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    guard = threading.Timer(120, parent.kill)  # what hangs fails
+    guard.start()
+    yield parent
+    guard.cancel()
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+
+
+def test_functions_and_classes_of_a_main_module_travel_and_their_errors_show_the_source(notebook):
+    assert [notebook.stdout.readline().rstrip() for _ in range(8)] == [
         "[10, 10] [220, 220] [6, 6] [10, 10]",
         "[7, 7]",
         "True True True True",
@@ -296,39 +313,16 @@ with Ranks(2, timeout=60) as two:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
-def test_an_occupied_port_an_interrupt_and_a_killed_parent(tmp_path, interruptible):
-    command = script(
-        tmp_path,
-        """
-import socket
-occupied = socket.create_server(("127.0.0.1", 29500))  # the port that torch.distributed takes by default
-os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
-two = Ranks(2, timeout=60)
-print(two.run(work), flush=True)
-first = two.run(os.getpid)
-threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
-try:
-    two.run(hang, timeout=600)
-except KeyboardInterrupt:
-    print("interrupted", *first, flush=True)
-print(*two.run(os.getpid), flush=True)
-two.run(hang, timeout=600)
-""",
-    )
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    guard = threading.Timer(120, parent.kill)  # what hangs fails
-    guard.start()
-    assert parent.stdout.readline() == "[10, 10]\n"
-    said = parent.stdout.readline().split()
-    assert said[0] == "interrupted"
-    assert len(said) == 3
-    assert not alive(map(int, said[1:]))
-    ranks = [int(pid) for pid in parent.stdout.readline().split()]
+def test_an_occupied_port_an_interrupt_and_a_killed_parent(notebook):
+    assert notebook.stdout.readline() == "[100, 100]\n"
+    first = notebook.stdout.readline().split()
+    assert notebook.stdout.readline() == "interrupted\n"
+    assert len(first) == 2
+    assert not alive(map(int, first))
+    ranks = [int(pid) for pid in notebook.stdout.readline().split()]
     assert len(alive(ranks)) == 2
-    parent.send_signal(signal.SIGKILL)  # nothing in the parent can clean up after this
-    parent.wait()
-    parent.stdout.close()
-    guard.cancel()
+    notebook.send_signal(signal.SIGKILL)  # nothing in the parent can clean up after this
+    notebook.wait()
     end = time.monotonic() + 30
     while alive(ranks) and time.monotonic() < end:
         time.sleep(0.1)

@@ -167,45 +167,25 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
     fix="Create the optimizer from the model after moving or wrapping it.",
 )
 def orphan_parameters(history: History) -> Iterator[Finding]:
-    bugs = [*_all_frozen(history), *_another_model(history)][:1]
-    yield from bugs or [*_without_gradients(history), *_without_optimizer(history)]
-
-
-def _unowned(history: History) -> str:
-    count, _ = history.unowned
-    return f", while {count_noun(count, 'parameter')} that no optimizer holds did" if count else ""
-
-
-def _all_frozen(history: History) -> Iterator[Finding]:
     unowned, where = history.unowned
-    for lane, (_, trainable) in history.never.items():
-        if trainable == 0:
+    others = f", while {count_noun(unowned, 'parameter')} that no optimizer holds did" if unowned else ""
+    frozen_first = sorted(history.never.items(), key=lambda item: item[1][1] > 0)
+    for lane, (never, total) in frozen_first:
+        if never == total or (never and unowned):  # its parameters are not, or are no longer, those of the model
+            if total:
+                message = f"{never} of its {count_noun(total, 'parameter')} never received a gradient"
+                evidence = {"parameters": total, "without_gradient": never}
+            else:
+                message, evidence = "all of its parameters are frozen and none ever received a gradient", {}
             yield Finding(
-                ERROR if unowned else ADVICE,
-                f"all of its parameters are frozen and none ever received a gradient{_unowned(history)}",
-                evidence={"unowned_with_gradient": unowned},
+                ERROR if total or unowned else ADVICE,
+                message + others,
+                evidence={**evidence, "unowned_with_gradient": unowned},
                 fix="create the optimizer from the parameters that are trained, after the model was moved or wrapped",
                 where=where,
                 lane=lane,
             )
-
-
-def _another_model(history: History) -> Iterator[Finding]:
-    """The optimizer holds parameters that no longer are, or never were, those of the model."""
-    unowned, where = history.unowned
-    for lane, (never, total) in history.never.items():
-        if never and (never == total or unowned):
-            yield Finding(
-                ERROR,
-                f"{never} of its {count_noun(total, 'parameter')} never received a gradient{_unowned(history)}",
-                evidence={"parameters": total, "without_gradient": never, "unowned_with_gradient": unowned},
-                fix="create the optimizer from the model that is trained, after it was moved or wrapped",
-                where=where,
-                lane=lane,
-            )
-
-
-def _without_gradients(history: History) -> Iterator[Finding]:
+            return
     for lane, (never, total) in history.never.items():
         if never:
             yield Finding(
@@ -215,10 +195,6 @@ def _without_gradients(history: History) -> Iterator[Finding]:
                 fix="leave them out of the optimizer, or freeze them, if that is intended",
                 lane=lane,
             )
-
-
-def _without_optimizer(history: History) -> Iterator[Finding]:
-    unowned, where = history.unowned
     if unowned:
         yield Finding(
             ADVICE,
