@@ -821,7 +821,7 @@ def makes_it_after_the_first_update(model, batches, loss_fn, optimizer, n, epoch
 for bug, answers in {
     "clip-limit": [clips_to_one],
     "not-reset": [counts_without_a_reset],
-    "wrong-micro-batches": [takes_the_batches_in_reverse],
+    "wrong-batches": [takes_the_batches_in_reverse],
     "low-precision": [rounds_the_shares],
     "scheduler-cadence": [
         makes_it_after_the_first_update,
@@ -1228,7 +1228,7 @@ def the_generator_takes_windows_in_reverse(generator, discriminator, batches, g_
 for bug, answers in {
     "clip-limit": [clips_both_to_one],
     "low-precision": [rounds_its_shares],
-    "wrong-micro-batches": [the_generator_takes_windows_in_reverse],
+    "wrong-batches": [the_generator_takes_windows_in_reverse],
     "orphan-parameters": [computes_the_losses_without_a_graph],
     "held-graphs": [
         one_large_batch,
