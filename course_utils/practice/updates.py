@@ -318,7 +318,7 @@ def judge_limit(run: Callable[[float, float], Observed], case: str) -> None:
         if not close(row, want, CLIP_RTOL):
             norms = f"a gradient of norm {float(want.norm()):.3g} reaches the step with norm {float(row.norm()):.3g}"
             hint = "max_norm should be the limit, and nothing below it should change"
-            raise Mistake("clip-timing", f"{case}, max_norm = 1e12: {norms} (update {k}): {hint}.")
+            raise Mistake("clip-limit", f"{case}, max_norm = 1e12: {norms} (update {k}): {hint}.")
 
 
 @contextmanager
@@ -330,7 +330,7 @@ def only_clipping_is_new() -> Iterator[None]:
         if mistake.verdict.bug != "wrong-value":
             raise
         hint = "Without clipping all is right. Is it clipped by one norm, of all parameters together?"
-        raise Mistake("clip-timing", f"{mistake.verdict.message} {hint}") from None
+        raise Mistake("clip-limit", f"{mistake.verdict.message} {hint}") from None
 
 
 def recorded_tally(items: int, lr: float, dirty: bool = False) -> tuple[Tally, Optimizer, Recorder]:

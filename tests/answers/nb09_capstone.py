@@ -353,11 +353,11 @@ for bug, *edits in (
         ),
     ),
     # Clipping.
-    ("clip-timing", (CLIP, CLIP.replace("max_norm", "1.0"))),
-    ("clip-timing", (CLIP, CLIP.replace("max_norm", "1e-3"))),
+    ("clip-limit", (CLIP, CLIP.replace("max_norm", "1.0"))),
+    ("clip-limit", (CLIP, CLIP.replace("max_norm", "1e-3"))),
     ("clip-timing", (CLIP, CLIP.replace("max_norm", "max_norm / scaler.get_scale()"))),
     ("clip-timing", (CLIP, CLIP.replace("grad_norm_", "grad_value_"))),
-    ("clip-timing", (CLIP, "            for p in model.parameters():\n    " + CLIP.replace("model.parameters()", "p"))),
+    ("clip-limit", (CLIP, "            for p in model.parameters():\n    " + CLIP.replace("model.parameters()", "p"))),
     ("clip-timing", (CLIP, ""), (STEP, STEP + CLIP)),
     ("clip-timing", (UNSCALE + CLIP, CLIP)),
     # Scaler and scheduler.

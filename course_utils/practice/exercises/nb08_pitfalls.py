@@ -24,6 +24,7 @@ LOOSE, TIGHT, BETWEEN = 100.0, 0.1, 0.4  # on a tally, a window of 8 samples has
     hints={
         "loss-scale": "How many micro-batches does the update hold that is named, and by what is each of its losses "
         "divided? Where the limit acts, clipping hides this bug.",
+        "clip-limit": "Which number limits which norm? Compare the arguments of your clip with the task.",
         "clip-timing": "How often is the gradient clipped before a step reads it, and to which norm? Once is enough, "
         "after the last backward pass of the window.",
         "leftover-gradients": "The short window at the end of an epoch needs its update too.",

@@ -96,6 +96,7 @@ ON_A_MODEL = (
         "weights of all micro-batches that you use.",
         "token-weights": "What is the weight of a micro-batch in its window? Before the first backward pass, add the "
         "weights of all micro-batches that you use.",
+        "clip-limit": "Which number limits which norm? Compare the arguments of your clip with the task.",
         "clip-timing": "Clip once per window, to `max_norm`, between `unscale_` and `step`.",
         "scheduler-cadence": "Step the scheduler once per window, after the optimizer's step. And if that was left "
         "out? Compare the scale before and after `update()`.",
