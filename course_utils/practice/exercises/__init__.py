@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from reprlib import repr
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from course_utils.practice.deadline import Deadline, Endless, place
 from course_utils.practice.hints import HINTS
 from course_utils.practice.judging import Mistake, Verdict
 
-Judge = Callable[[Callable], str]
+Judge = Callable[[Any], str]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Exercise:
     notebook: str  # that sets it
     judge: Judge
     hints: dict[str, str] = field(default_factory=dict)  # where this exercise says more than HINTS does
+    takes: type | tuple[type, ...] = Callable  # what an answer is: a function, unless the exercise says otherwise
 
     def hint(self, bug: str) -> str:
         """What helps a learner whose answer has this bug, without giving the solution away."""
@@ -36,18 +38,21 @@ class Exercise:
 EXERCISES: dict[str, Exercise] = {}  # in the order of the notebooks
 
 
-def exercise(name: str, hints: dict[str, str] | None = None) -> Callable[[Judge], Judge]:
+def exercise(
+    name: str, hints: dict[str, str] | None = None, takes: type | tuple[type, ...] = Callable
+) -> Callable[[Judge], Judge]:
     """Registers the judge that follows for the exercise `name` of the notebook after which its module is called.
 
     Args:
         name: The name by which `check` finds it.
         hints: By the name of a bug, what `check` shows in a fold under the verdict, instead of the general hint.
+        takes: The type of an answer, or several types; any function if left out.
     """
 
     def register(judge: Judge) -> Judge:
         if name in EXERCISES:
             raise ValueError(f"two exercises are called {name!r}: in {EXERCISES[name].judge.__module__} and {judge}")
-        EXERCISES[name] = Exercise(name, judge.__module__.rpartition(".nb")[2], judge, hints or {})
+        EXERCISES[name] = Exercise(name, judge.__module__.rpartition(".nb")[2], judge, hints or {}, takes)
         return judge
 
     return register
@@ -70,8 +75,10 @@ def judge(name: str, answer: Callable, limit: float = 20.0) -> Verdict:
     """
     if name not in EXERCISES:
         raise ValueError(f"no exercise is called {name!r}, only {', '.join(EXERCISES)}")
-    if not callable(answer):
-        return Verdict("not-a-function", f"expected a function, got {repr(answer)} ({type(answer).__name__}).")
+    takes = EXERCISES[name].takes
+    if not isinstance(answer, takes):
+        bug = "not-a-function" if takes is Callable else "wrong-type"
+        return Verdict(bug, f"expected {_named(takes)}, got {repr(answer)} ({type(answer).__name__}).")
     with torch.random.fork_rng(devices=()), torch.enable_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as PyTorch's own, of a scheduler that steps before the optimizer
         torch.default_generator.manual_seed(1)
@@ -86,6 +93,13 @@ def judge(name: str, answer: Callable, limit: float = 20.0) -> Verdict:
             return mistake.verdict
         except (Exception, SystemExit) as error:
             return Verdict("raises", f"your function raised {type(error).__name__}: {error}")
+
+
+def _named(takes: type | tuple[type, ...]) -> str:
+    """What an exercise takes, in words."""
+    if takes is Callable:
+        return "a function"
+    return " or ".join(f"a {kind.__name__}" for kind in (takes if isinstance(takes, tuple) else (takes,)))
 
 
 for _path in sorted(Path(__file__).parent.glob("nb*.py")):
