@@ -101,7 +101,12 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
 
 def _judged(found: Exercise, answer: Any, limit: float) -> Verdict:
     printed, dtype = Printed(), torch.get_default_dtype()
-    with torch.random.fork_rng(devices=()), warnings.catch_warnings(), redirect_stdout(printed), redirect_stderr(printed):
+    with (
+        torch.random.fork_rng(devices=()),
+        warnings.catch_warnings(),
+        redirect_stdout(printed),
+        redirect_stderr(printed),
+    ):
         # PyTorch's warnings would be the judge's as often as the learner's: of a scheduler that steps first, say.
         warnings.simplefilter("ignore")
         torch.default_generator.manual_seed(1)
