@@ -1,13 +1,17 @@
 """One hint for every name that a judge can give a bug: what to look at next, never the solution.
 
-An exercise may say more than this: `@exercise("name", hints={...})`.
+An exercise may say more than this: `@exercise("name", hints={...})`. Code in a hint stands between backticks.
 """
 
 HINTS = {
     "not-attempted": "Write the body of the function, run its cell again, and the judge will tell you what it did.",
     "not-a-function": 'Pass the function itself, without parentheses: check("train", train).',
     "wrong-type": "Read in the task what the function returns, and look at what yours returned.",
-    "raises": "The line of your code where it happened is named above. Print the values on that line.",
+    "raises": "Print the values that the line above uses: what type are they, and what do they hold?",
+    "no-set-up": "After a restart the kernel knows nothing. Run the set-up cell at the top, then this cell again.",
+    "interrupted": "Run the cell again when you are ready. Nothing of this run is left.",
+    "notebook-solution": "Run All also runs the solution. The cell with your own function has to run after that.",
+    "another-loop": "Go back to the code that was given, with Undo, and change only the line that is wrong.",
     "endless": "Which line is meant to end the loop, and what would have to change for it to do so?",
     "wrong-value": "Take the smallest case named above, work it out by hand, and print each intermediate value.",
     "nan": "Which division can be 0/0 here? A mean over nothing is NaN, and 0 times NaN is still NaN.",

@@ -23,7 +23,25 @@ _CASES = (
 )
 
 
-@exercise("dirty")
+@exercise(
+    "dirty",
+    hints={
+        "crashes-on-none": "Before a backward pass `.grad` is None, and None has no entries. What must you ask before "
+        "you look at them?",
+        "none-is-clean": "Where `.grad` is None there is no gradient that could spoil the next sum.",
+        "zeros-are-clean": "Having a gradient does not make a parameter dirty. What must be in it?",
+        "misses-gradients": "Print what your function reads for this parameter. Is it `p.grad`?",
+        "signs-cancel": "The script that this notebook cites took a gradient for unused if its `sum()` was 0. Ask "
+        "about each number, not about their sum.",
+        "misses-nan": 'A comparison with NaN is never true, except "not equal". Which question is answered "yes" '
+        'by 3, by infinity and by NaN, and "no" only by 0?',
+        "misses-inf": 'Which question about a number is answered "yes" by 3, by infinity and by NaN, and "no" only '
+        "by 0?",
+        "misses-small": "Is 1e-30 equal to 0? Which comparison needs no threshold?",
+        "changes-gradients": "Something in your function writes: an assignment to `.grad`, or a method whose name ends "
+        "in an underscore.",
+    },
+)
 def _dirty(answer: Callable) -> str:
     for held, is_dirty, bug, hint in _CASES:
         case = f"a model whose 1.weight.grad is {None if held is None else list(held)}"

@@ -6,7 +6,18 @@ from course_utils.practice.exercises import exercise
 from course_utils.practice.updates import judge_loop_on_model, judge_updates, sgd
 
 
-@exercise("accumulate_equal")
+@exercise(
+    "accumulate_equal",
+    hints={
+        "loss-scale": "The factor in the message is N, or one over N. Count how often you divide, and what.",
+        "discarded-gradients": "A micro-batch is missing from its window. Zeroing belongs to the update, not to the "
+        "micro-batch.",
+        "irregular-window": "Print the numbers of the micro-batches after which you step. With N = 4 they should be 4, "
+        "8, 12.",
+        "stale-gradients": "Either nothing is cleared after the step, or the model's old gradients entered the first "
+        "window.",
+    },
+)
 def _accumulate_equal(answer: Callable) -> str:
     for n in (2, 4, 1):
         judge_updates(answer, (2,) * 4 * n, n)

@@ -13,7 +13,25 @@ from course_utils.practice.judging import Mistake, compare, number
 CASES = ((6, 4, 8), (5, 2, 3), (4, 3, 1), (7, 5, 2), (1, 4, 8))
 
 
-@exercise("noise_scale")
+@exercise(
+    "noise_scale",
+    hints={
+        "running-sum": "The copy after micro-batch k holds all micro-batches up to k. What did each backward pass add?",
+        "loss-scale": "What the loop added is a micro-batch's gradient divided by N, and its square is N² times too "
+        "small. The last copy of a window needs no factor: it is the mean already.",
+        "ratio-first": "You average one noise scale per window. Average the squared norms and the traces first, and "
+        "divide once.",
+        "wrong-unit": "b and B are numbers of samples, not of micro-batches.",
+        "swapped": "Which of the two batch sizes belongs to the small norms?",
+        "one-size": "Every formula divides by a difference of the two batch sizes. With N = 1 it is zero.",
+        "inflated-norm": "Noise makes the norm of a batch's gradient larger than that of the true one. Which formula "
+        "subtracts that?",
+        "not-squared": "The formulas hold for squared norms.",
+        "not-averaged": "Each window has N small squared norms. Take their mean.",
+        "one-window": "One window is far too noisy. Use all of them.",
+        "last-only": "Every micro-batch of a window gives a small norm, not only the last.",
+    },
+)
 def _noise_scale(answer: Callable) -> str:
     generator = torch.Generator().manual_seed(11)
     for windows, n, b in CASES:
