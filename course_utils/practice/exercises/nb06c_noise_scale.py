@@ -21,7 +21,7 @@ CASES = ((6, 4, 8), (5, 2, 3), (4, 3, 1), (7, 5, 2), (1, 4, 8))
         "small. The last copy of a window needs no factor: it is the mean already.",
         "ratio-first": "You average one noise scale per window. Average the squared norms and the traces first, and "
         "divide once.",
-        "wrong-unit": "b and B are numbers of samples, not of micro-batches.",
+        "wrong-unit": "Both b and B are numbers of samples, not of micro-batches.",
         "swapped": "Which of the two batch sizes belongs to the small norms?",
         "one-size": "Every formula divides by a difference of the two batch sizes. With N = 1 it is zero.",
         "inflated-norm": "Noise makes the norm of a batch's gradient larger than that of the true one. Which formula "
