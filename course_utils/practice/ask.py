@@ -131,11 +131,9 @@ def check(exercise: str, answer: Any, scored: bool = True, find_the_bug: bool = 
     if not isinstance(exercise, str):
         raise ValueError(f'the name of the exercise comes first, as in check("train", train); got {exercise!r}')
     if scored and exercise in EXERCISES and is_the_notebooks_solution(answer):
-        name = getattr(answer, "__name__", "this")
-        message = (
-            f"{name} is the one from the notebook's solution, so there is nothing to judge. Run the cell with yours."
-        )
-        verdict = Verdict("notebook-solution", message)
+        name = getattr(answer, "__name__", "this function")
+        message = f"this is the notebook's solution: it defines {name}, too. Run your own cell again."
+        verdict = Verdict("notebook-solution", message, EXERCISES[exercise].hint("notebook-solution"))
     else:
         verdict = judge(exercise, answer, limit)
     if scored and find_the_bug:

@@ -110,6 +110,7 @@ class _Call:
         return self._over.is_set()
 
     def start(self) -> None:
+        self._began = time.monotonic()
         self.thread.start()
 
     def _work(self) -> None:
@@ -131,31 +132,33 @@ class _Call:
 
     def wait(self, seconds: float, interrupted: Callable[[], bool]) -> str:
         """Waits until the function ends or has to be stopped; then says why."""
-        left, now = seconds, time.monotonic()
-        while not self._over.wait(min(_SLICE, max(left, 0.0))):
+        left, now = seconds, self._began
+        while not self.over:
             before, now = now, time.monotonic()
-            if interrupted():
-                return "interrupted"
             if not _is_importing(self._frame()):
                 left -= now - before
-            if left <= 0:
-                return "endless"
+            if interrupted() or left <= 0:
+                return "interrupted" if interrupted() else "endless"
+            self._over.wait(min(_SLICE, left))
         return ""
 
     def stop(self, reason: str) -> None:
         """Stops the function, or gives up if it cannot be stopped now."""
-        self.outcome.stopped, self.outcome.where = reason, _line_of(self._frame())
+        self.outcome.where = _line_of(self._frame())
         started = moved = time.monotonic()
         place, watch = None, _Watch()
-        while not self._over.wait(0.001):
+        while not self.over:
             frame = self._frame()
             here, now = frame and (id(frame), frame.f_lasti, len(self._caught)), time.monotonic()
             if here != place:
                 place, moved = here, now
-            self._send(frame, watch)
             if now - moved > _STUCK or now - started > _PATIENCE:
                 self.outcome.goes_on = True
-                return
+                break
+            self._send(frame, watch)
+            self._over.wait(0.001)
+        if self.outcome.goes_on or self._caught or isinstance(self.outcome.error, Endless):
+            self.outcome.stopped = reason  # otherwise it has ended by itself in the meantime
 
     def pursue(self) -> None:
         """Goes on stopping a function for which nobody waits any more."""
@@ -164,8 +167,8 @@ class _Call:
             self._send(self._frame(), watch)
 
     def _send(self, frame: FrameType | None, watch: "_Watch") -> None:
-        """Sends a stop, unless one is on its way or a library's code is running."""
-        if self._sent > len(self._caught):
+        """Sends a stop, unless one is on its way, or a module is being imported, which would stay half imported."""
+        if self._sent > len(self._caught) or _is_importing(frame):
             return
         # In the middle of a library, a stop could leave a setting of that library changed.
         if watch.allows(_is_learners(frame), pause=0.05 if self._sent else 0.0):

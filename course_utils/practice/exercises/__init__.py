@@ -119,11 +119,11 @@ def _verdict(outcome: Outcome, limit: float) -> Verdict:
     error = outcome.error
     where = outcome.where or place(error and error.__traceback__)
     if outcome.stopped:
-        bug, why = ("endless", f"it was still running after {limit:g} seconds")
+        bug, what = "endless", f"stopped: it was still running after {limit:g} second{'s' * (limit != 1)}"
         if outcome.stopped == "interrupted":
-            bug, why = "interrupted", "by you"
-        later = " It is inside a call that Python cannot interrupt, and ends when that call returns."
-        return Verdict(bug, f"stopped: {why}" + (f", in {where}." if where else ".") + later * outcome.goes_on)
+            bug, what = "interrupted", "stopped by you"
+        later = " It is in a call that Python cannot interrupt, and ends when that call returns."
+        return Verdict(bug, what + (f", in {where}." if where else ".") + later * outcome.goes_on)
     if error is None:
         return Verdict("", outcome.value)
     if isinstance(error, Mistake) and error.verdict.bug != "raises":
