@@ -17,8 +17,10 @@ _KEPT = 0.6  # of its lines that a loop must still have when its bug is fixed
 def lines_of(answer: Callable) -> list[str]:
     """The lines of a function without its comments and its docstring; none where the source cannot be found."""
     with suppress(Exception):  # an answer can be anything
-        tree = ast.parse(textwrap.dedent(inspect.getsource(_function(answer))))
-        return _lines(next(node for node in tree.body if isinstance(node, ast.FunctionDef)))
+        function = _function(answer)
+        body = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+        name = function.__code__.co_name
+        return _lines(next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == name))
     return []
 
 
