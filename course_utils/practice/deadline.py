@@ -144,7 +144,7 @@ class _Call:
 
     def stop(self, reason: str) -> None:
         """Stops the function, or gives up if it cannot be stopped now."""
-        self.outcome.where = _line_of(self._frame())
+        self.outcome.where = line_of(self._frame())
         started = moved = time.monotonic()
         place, watch = None, _Watch()
         while not self.over:
@@ -234,7 +234,7 @@ def _stop_threads(known: set[int | None]) -> None:
     """Ends the threads that the function started and in which code of the learner's still runs."""
     frames, stopped = sys._current_frames(), []
     for thread in threading.enumerate():
-        if thread.ident not in known and thread.name != "pursue" and _line_of(frames.get(thread.ident)):
+        if thread.ident not in known and thread.name != "pursue" and line_of(frames.get(thread.ident)):
             _set_async_exc(thread.ident, SystemExit)  # of which a thread says nothing when it ends
             stopped.append(thread)
     for thread in stopped:
@@ -253,8 +253,8 @@ def place(traceback: TracebackType | None) -> str:
     return found
 
 
-def _line_of(frame: FrameType | None) -> str:
-    """The same of a function that is running."""
+def line_of(frame: FrameType | None) -> str:
+    """The same of a function that is still running, from its innermost frame."""
     while frame is not None:
         if _is_learners(frame) and frame.f_lineno:
             return _line(frame.f_code.co_filename, frame.f_lineno)

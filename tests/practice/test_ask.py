@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import warnings
 from functools import partial
 from html import unescape
 
@@ -14,7 +15,7 @@ from ipywidgets import HTML, Dropdown, Image, SelectionSlider
 from course_utils import check, explore, plots, predict, progress, recall
 from course_utils.practice import ask, display
 from course_utils.practice.display import COURSE
-from course_utils.practice.exercises import EXERCISES
+from course_utils.practice.exercises import EXERCISES, judge
 from course_utils.practice.score import Score
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -164,6 +165,25 @@ def test_what_an_answer_prints_is_in_a_fold_up_to_twenty_lines(monkeypatch, caps
     assert ">0\n1\n" in many
     assert "\n19\n... and 10 more lines</pre>" in many
     assert "to stderr" not in bundles[0]["text/plain"]
+
+
+def test_a_warning_that_the_learners_code_causes_is_kept_once_and_no_other():
+    def slope(f, w, h):
+        warnings.warn("too steep", stacklevel=1)
+        return 0 * f(w)
+
+    assert judge("slope", slope).printed == "UserWarning: too steep\n"
+
+    verdict = judge("scheduled", ticks_first)
+    assert verdict.printed.startswith("UserWarning: Detected call of `lr_scheduler.step()` before `optimizer.step()`.")
+
+
+def ticks_first(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
+    scheduler = make_scheduler(optimizer, 4)
+    for batch in batches:
+        scheduler.step()
+        loss_fn(model, batch).backward()
+        optimizer.step()
 
 
 def test_code_in_a_verdict_is_shown_as_code(monkeypatch):

@@ -5,11 +5,13 @@ the bug. To add an exercise, decorate its judge with `@exercise("name")`; to add
 found here.
 """
 
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from reprlib import repr
@@ -17,7 +19,7 @@ from typing import Any
 
 import torch
 
-from course_utils.practice.deadline import Outcome, place, run
+from course_utils.practice.deadline import Outcome, line_of, place, run
 from course_utils.practice.hints import HINTS
 from course_utils.practice.judging import Mistake, Verdict
 from course_utils.practice.printed import Printed
@@ -107,12 +109,19 @@ def _judged(found: Exercise, answer: Any, limit: float) -> Verdict:
         redirect_stdout(printed),
         redirect_stderr(printed),
     ):
-        # PyTorch's warnings would be the judge's as often as the learner's: of a scheduler that steps first, say.
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("always")
+        warnings.showwarning = partial(_note, printed)
         torch.default_generator.manual_seed(1)
         outcome = run(lambda: found.judge(answer), limit)
     torch.set_default_dtype(dtype)
     return replace(_verdict(outcome, limit), printed=printed.text)
+
+
+def _note(printed: Printed, message: Warning | str, category: type[Warning], *_: Any) -> None:
+    """Keeps a warning once if the learner's code has caused it, such as PyTorch's of a scheduler that steps first."""
+    said = f"{category.__name__}: {message}\n"
+    if said not in printed.text and line_of(sys._getframe(1)):
+        printed.write(said)
 
 
 def _verdict(outcome: Outcome, limit: float) -> Verdict:
