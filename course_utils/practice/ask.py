@@ -6,6 +6,7 @@ text of a widget; and says in JSON what it is. Widgets are imported when the fir
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
@@ -162,7 +163,8 @@ def _found(exercise: str, answer: Any, verdict: Verdict) -> Verdict:
 
 
 def _show(exercise: str, verdict: Verdict, scored: bool) -> None:
-    message = verdict.message[:1].upper() + verdict.message[1:]
+    is_code = re.match(r"\w+ = ", verdict.message)  # "a = 2.0, b = ...": no sentence begins here
+    message = verdict.message if is_code else verdict.message[:1].upper() + verdict.message[1:]
     if verdict.passed:
         color, text = (RIGHT, f"Right. {message}") if scored else (ASK, f"The solution passes. {message}")
     elif verdict.bug == "not-attempted":

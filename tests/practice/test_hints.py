@@ -57,7 +57,7 @@ def test_every_name_in_the_code_of_a_judge_has_a_hint(path):
     here = {
         bug
         for exercise in EXERCISES.values()
-        if exercise.judge.__module__.endswith(f".{path.stem}")
+        if exercise.judge.__module__.endswith(f".{path.stem}") or path.parent == ROOM  # of several notebooks
         for bug in exercise.hints
     }
     assert names_in(path.read_text(encoding="utf-8")) <= HINTS.keys() | here
