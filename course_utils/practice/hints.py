@@ -16,7 +16,7 @@ HINTS = {
     "wrong-value": "Take the smallest case named above, work it out by hand, and print each intermediate value.",
     "nan": "Which division can be 0/0 here? A mean over nothing is NaN, and 0 times NaN is still NaN.",
     "stale-gradients": "Which line empties `.grad`, and is it reached before the first backward pass of every window?",
-    "discarded-gradients": "Which calls run between a `backward()` and the next `step()`? Does one of them zero `.grad`?",
+    "discarded-gradients": "Which calls run between a `backward()` and the next `step()`? Does one zero `.grad`?",
     "empty-step": "What is in `.grad` when `step()` runs? Print it just before.",
     "leftover-gradients": "What happens to the last micro-batches if their number is not a multiple of N?",
     "irregular-window": "Count the micro-batches before each step, and look at the first count and the last.",

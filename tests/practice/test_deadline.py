@@ -157,6 +157,7 @@ def test_in_another_thread_than_the_first():
     assert [verdict.bug for verdict in verdicts] == ["endless"]
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_stop_never_arrives_after_the_call(monkeypatch):
     """The time is over when the function ends, or just before or after; a late stop would be raised in this test."""
     monkeypatch.setattr(deadline, "_SLICE", 1e-5)
@@ -170,9 +171,9 @@ def test_a_stop_never_arrives_after_the_call(monkeypatch):
         return "done"
 
     try:
-        for seconds in (0.0, 1e-4, 1e-3, 3e-3):
-            for early in (0.9, 1.0, 1.1):
-                for _ in range(30):
+        for seconds in (0.0, 1e-4, 1e-3):
+            for early in (0.9, 0.98, 1.0, 1.02, 1.1):
+                for _ in range(60):
                     outcome = run(partial(busy, seconds), seconds * early)
                     assert (outcome.value == "done") == (outcome.error is None)
                     assert outcome.error is None or isinstance(outcome.error, Endless)
@@ -180,7 +181,7 @@ def test_a_stop_never_arrives_after_the_call(monkeypatch):
                     sum(range(100))
     finally:
         sys.setswitchinterval(interval)
-    assert 0 < stopped < 360
+    assert 0 < stopped < 900
 
 
 # Calls into C, which cannot be interrupted.
@@ -337,15 +338,20 @@ def test_an_interrupt_stops_the_answer_and_goes_no_further(answer, presses, inte
 
 def test_importing_does_not_count(tmp_path, monkeypatch):
     """A cold start imports for seconds, such as all that an optimizer's first step needs."""
-    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(1.0)\n")
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(1.5)\n")
     monkeypatch.syspath_prepend(tmp_path)
+
+    calls = []
 
     def slope(f, w, h):
         import slow_to_import  # noqa: F401
 
+        calls.append(w)
+        if len(calls) == 1:
+            time.sleep(0.5)
         return (f(w + h) - f(w - h)) / (2 * h)
 
-    assert judge("slope", slope, limit=0.4).passed
+    assert judge("slope", slope, limit=1.0).passed
 
 
 def test_in_a_new_process_the_first_call_is_in_time_and_nothing_is_left_that_a_profiler_would_hang_on():
