@@ -99,5 +99,5 @@ def test_a_hint_is_one_or_two_short_sentences_that_say_no_name():
     for exercise in EXERCISES.values():
         for bug, hint in (HINTS | exercise.hints).items():
             assert 20 <= len(hint) <= 260, f"{exercise.name}, {bug}: {len(hint)} characters"
-            assert re.match("[A-Z`]", hint), hint
+            assert re.match("[A-Z0-9`]", hint), hint
             assert re.search(r"[.?!)]$", hint), hint

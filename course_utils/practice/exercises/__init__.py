@@ -144,7 +144,7 @@ def _verdict(outcome: Outcome, limit: float) -> Verdict:
     if isinstance(error, Mistake):
         return replace(error.verdict, message=f"{where}: {error.verdict.message}" if where else error.verdict.message)
     said = f"{type(error).__name__}: {_text(error)}"
-    if isinstance(error, NameError):
+    if isinstance(error, NameError) and where:
         said += ". If a cell above defines it, run that cell first"
     return Verdict("raises", f"{where}: {said}" if where else f"calling your function, or reading its result: {said}")
 
