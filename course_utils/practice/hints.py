@@ -28,5 +28,5 @@ HINTS = {
     "scheduler-cadence": "Count the scheduler's steps and the optimizer's. They should alternate.",
     "foreign-gradients": "Which losses reach these parameters, and which of them does this optimizer belong to?",
     "orphan-parameters": "Compare the parameters that receive gradients with those that the optimizer holds.",
-    "sync-cadence": "In which micro-batch of a window do the ranks have to exchange gradients?",
+    "sync-cadence": "On which micro-batch of a window do the ranks have to agree?",
 }
