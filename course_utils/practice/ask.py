@@ -85,13 +85,13 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
 
 
 def check(
-    exercise: str, answer: Callable, scored: bool = True, find_the_bug: bool = False, limit: float = 20.0
+    exercise: str, answer: Any, scored: bool = True, find_the_bug: bool = False, limit: float = 20.0
 ) -> Verdict:
     """Runs a learner's answer to an exercise and says whether it is right, or which bug it has and how that shows.
 
     Args:
         exercise: The name of the exercise.
-        answer: The learner's function.
+        answer: The learner's function, or whatever else the exercise takes.
         scored: Whether it counts for the progress line, as the notebook's own solution does not.
         find_the_bug: The function was given with a bug in it. This is an exercise of its own, which counts as tried
             once the bug is fixed.
