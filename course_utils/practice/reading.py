@@ -57,7 +57,7 @@ class Riddle:
         answer = "".join(answer)
         for bug, differs in (("too-few", len(answer) < len(self._shown)), ("too-many", len(answer) > len(self._shown))):
             if differs:
-                raise Mistake(bug, f"there are {len(self._shown)} ledgers, and your answer has {len(answer)} letter{"s" * (len(answer) != 1)}.")
+                raise Mistake(bug, f"write {len(self._shown)} letters, one for each ledger; you wrote {len(answer)}.")
         records = {letter: self.trace(letter) for letter in {*answer, *self._shown}}
         wrong = [number for number, letters in enumerate(zip(answer, self._shown, strict=True), start=1)
                  if _difference(*(records[letter] for letter in letters))]  # fmt: skip
