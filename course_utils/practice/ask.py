@@ -84,9 +84,7 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
     return Guess(question, options, choice)
 
 
-def check(
-    exercise: str, answer: Any, scored: bool = True, find_the_bug: bool = False, limit: float = 20.0
-) -> Verdict:
+def check(exercise: str, answer: Any, scored: bool = True, find_the_bug: bool = False, limit: float = 20.0) -> Verdict:
     """Runs a learner's answer to an exercise and says whether it is right, or which bug it has and how that shows.
 
     Args:

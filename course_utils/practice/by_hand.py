@@ -47,7 +47,9 @@ def judge_numbers(answer: Mapping, want: Mapping[str, float | None], slips: Iter
     if best:
         values = " and ".join(f"{blank} = {_shown(wrong[blank])}" for blank in explained)
         raise Mistake(best.bug, f"not right yet, {values}: {best.hint}.")
-    raise Mistake("wrong-value", f"not right yet, {', '.join(f'{blank} = {_shown(got)}' for blank, got in wrong.items())}.")
+    raise Mistake(
+        "wrong-value", f"not right yet, {', '.join(f'{blank} = {_shown(got)}' for blank, got in wrong.items())}."
+    )
 
 
 def _read(value: object) -> float | None:

@@ -55,7 +55,9 @@ def assemble(header: str, lines: Mapping[str, str], order: str) -> Callable:
         source.append("    " * depth + lines[letter])
         depth += lines[letter].endswith(":")
     if lines[order[-1]].endswith(":"):
-        raise Mistake("empty-block", f"nothing comes after line {order[-1]}, `{lines[order[-1]]}`, so it repeats nothing.")
+        raise Mistake(
+            "empty-block", f"nothing comes after line {order[-1]}, `{lines[order[-1]]}`, so it repeats nothing."
+        )
     file, text = f"<your order {next(_numbers)}>", "\n".join(source)
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
     names: dict = {}

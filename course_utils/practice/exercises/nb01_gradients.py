@@ -115,11 +115,11 @@ _USES = {
     hints={
         "unfinished": "Fill in every blank. Write None where a tensor has no .grad at all.",
         "forgets-the-old-gradient": "backward() adds to .grad. What did it find there?",
-        "forgets-a-path": "Draw the graph and follow every arrow from loss back to the value. Each arrow adds its part.",
+        "forgets-a-path": "Draw the graph, and follow every arrow from loss back to the value. Each adds its part.",
         "swapped": "Which of the two tensors did you follow back to?",
         "leaves-only": "Whose .grad does backward() fill: that of every value, or of some?",
         "none-is-not-zero": "What does .grad hold where backward() never wrote anything?",
-        "wrong-value": "Compute a, b and loss first. Then go backward: how much does loss change with b, with a, with w?",
+        "wrong-value": "First a, b and loss. Then backward: how fast does loss change with b, with a, with w?",
     },
 )
 def _grad_on_paper(answer: dict) -> str:

@@ -94,7 +94,9 @@ def _break_it(answer: Callable) -> str:
     if bug != "discarded-gradients":
         raise Mistake("another-bug", f"the judge of loops calls it {bug}: {message}")
     if any(nones):
-        raise Mistake("none-at-the-step", f"at {sum(nones)} of {_BATCHES} steps .grad was None, and a guard would see it.")
+        raise Mistake(
+            "none-at-the-step", f"at {sum(nones)} of {_BATCHES} steps .grad was None, and a guard would see it."
+        )
     return (
         f"The judge of loops calls it discarded-gradients. {_BATCHES} batches, and as many forward passes, backward "
         "passes and steps, with a .grad at each: nothing is missing, and no batch has any influence."
