@@ -1,4 +1,4 @@
-"""The exercise of notebook 09: one epoch with everything that a window can need."""
+"""The exercises of notebook 09: one epoch with everything that a window can need, and a script of the learner's own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from course_utils.loops import windows
 from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, close, rounded, scaler_refusals
+from course_utils.practice.own_script import ScriptAudit, judge_own_script
 from course_utils.practice.updates import (
     OLD,
     Expected,
@@ -210,3 +211,20 @@ def _judge_model(answer: Callable, epoch: Epoch) -> None:
     groups = [group for group in windows(rows, epoch.n) if any(map(len, group))]
     correct = large_batches(groups, epoch.max_norm, 1e9, make_scheduler)
     judge_model(train, correct, mlp(3, 4, 2).double(), sgd, f"on a real model, {epoch}")
+
+
+@exercise(
+    "own_script",
+    takes=ScriptAudit,
+    hints={
+        "no-such-file": "A relative path begins in the notebook's folder. Try the absolute one.",
+        "no-prediction": "Read your loop first: where does it zero, divide, clip and step? Then name a rule, or none.",
+        "unknown-rule": "The rules' names are in the table of notebook 08.",
+        "cannot-run": "This is about the command and not about your loop. Read the auditor's own words.",
+        "script-failed": "Does the script run without the auditor, from the same folder, with the same arguments?",
+        "stopped-too-early": "Give it more time: audit_script(..., limit=900).",
+        "no-training": "Does the script train when it is run? It may need arguments, or train in a process of its own.",
+    },
+)
+def _own_script(answer: ScriptAudit) -> str:
+    return judge_own_script(answer)
