@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -39,6 +39,7 @@ class ScriptAudit:
     Args:
         script: The script's path, or None where none is named yet.
         prediction: The name of a rule, or "none"; None where nothing is predicted yet.
+        folder: Where the script is run.
         status: The auditor's exit status; None if it has not run.
         findings: As the auditor writes them to JSON.
         lanes: For each optimizer that was seen, the micro-batches in its window.
@@ -48,6 +49,7 @@ class ScriptAudit:
 
     script: str | None
     prediction: str | None
+    folder: str = "."
     status: int | None = None
     findings: list[dict] = field(default_factory=list)
     lanes: dict = field(default_factory=dict)
@@ -90,9 +92,9 @@ def audit_script(
     Returns:
         A `ScriptAudit`, for `check("own_script", ...)`.
     """
-    asked = ScriptAudit(script and str(script), prediction)
+    asked = ScriptAudit(script and str(Path(script).expanduser()), prediction, str(folder))
     try:
-        _require_question(asked, folder)
+        _require_question(asked)
     except Mistake:
         return asked
     with tempfile.TemporaryDirectory() as scratch:
@@ -109,8 +111,8 @@ def audit_script(
         status, stopped, output = _run(command, folder, limit, f"auditing {Path(asked.script).name}")
         text = report.read_text(encoding="utf-8") if report.exists() else ""
     said = json.loads(text) if text else {"findings": [], "window": {}}
-    audited = ScriptAudit(
-        asked.script, asked.prediction, status, said["findings"], said["window"], stopped, output[-2000:]
+    audited = replace(
+        asked, status=status, findings=said["findings"], lanes=said["window"], stopped=stopped, output=output[-2000:]
     )
     print(audited if text else output[-2000:])
     return audited
@@ -190,15 +192,15 @@ def judge_own_script(answer: ScriptAudit) -> str:
     agree = answer.prediction in (found or {NONE: ""}) or (answer.prediction == NONE and not answer.rules)
     what = ", ".join(f"{rule} ({found[rule]})" for rule in sorted(found)) or NONE
     verdict = "as you said" if agree else "which is something else: look at the lines that it names"
-    status = MEANING[answer.status]
-    return f"Prediction and findings are compared: you said {answer.prediction}, the auditor found {what}, {verdict}. {status[:1].upper()}{status[1:]}."
+    compared = f"you predicted {answer.prediction}, the auditor found {what}, {verdict}"
+    return f"Prediction and findings are compared: {compared}; {MEANING[answer.status]}."
 
 
-def _require_question(answer: ScriptAudit, folder: str = ".") -> None:
+def _require_question(answer: ScriptAudit) -> None:
     """What has to be there before the auditor runs: a script, and a prediction."""
     if answer.script is None or answer.script is ...:
         raise Mistake("not-attempted", "no script is named yet.")
-    if not (Path(folder) / answer.script).is_file():
+    if not (Path(answer.folder) / answer.script).is_file():
         raise Mistake("no-such-file", f"there is no file {answer.script}.")
     if answer.prediction in (None, "", ...):
         raise Mistake("no-prediction", 'predict first: the name of a rule, or "none". Nothing has run yet.')
