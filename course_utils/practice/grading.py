@@ -1,6 +1,5 @@
 """Exercises of the kind "write the test": the learner's checker looks at loops of the zoo, and the zoo grades it."""
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer, optimizer
 
 from course_utils.practice.judging import Mistake
+from course_utils.practice.recording import quick_records
 
 if TYPE_CHECKING:
     from course_utils.zoo import Specimen
@@ -40,7 +40,7 @@ def grade_on_zoo(checker: Callable[[Run], object], rules: Sequence[str]) -> int:
     from course_utils.zoo import ZOO
 
     specimens = [specimen for specimen in ZOO.values() if specimen.rule in rules]
-    with _quick_records():
+    with quick_records():
         _grade(checker, specimens)
     return len(specimens)
 
@@ -55,19 +55,6 @@ def _grade(checker: Callable[[Run], object], specimens: Sequence["Specimen"]) ->
         seen.add(found.fixed.__wrapped__)
         if _says(checker, found.fixed):
             raise Mistake("false-alarm", f"your checker accuses the fixed twin of {found.name}. {_about(found)}")
-
-
-@contextmanager
-def _quick_records() -> Iterator[None]:
-    """record() begins with a look through all living objects. Those of the notebook, none of a loop's, are hidden."""
-    frozen = gc.get_freeze_count()
-    if not frozen:
-        gc.freeze()
-    try:
-        yield
-    finally:
-        if not frozen:
-            gc.unfreeze()
 
 
 def _about(specimen: "Specimen") -> str:

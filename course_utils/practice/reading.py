@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from course_utils.observe import record
 from course_utils.observe.trace import Trace
 from course_utils.practice.judging import Mistake, close
+from course_utils.practice.recording import quick_records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,13 +26,16 @@ class Riddle:
 
     def __init__(self, name: str, loops: Mapping[str, Callable], shown: str, run: Callable[[Callable], object]):
         self.loops, self._shown, self._run = loops, shown, run
+        self._traces: dict[str, Trace] = {}
         RIDDLES[name] = self
 
     def trace(self, letter: str) -> Trace:
-        """What `record()` sees of a loop."""
-        with record() as trace:
-            self._run(self.loops[letter])
-        return trace
+        """What `record()` sees of a loop, which runs once."""
+        if letter not in self._traces:
+            with quick_records(), record() as trace:
+                self._run(self.loops[letter])
+            self._traces[letter] = trace
+        return self._traces[letter]
 
     def figure(self, number: int, title: str = "") -> "Figure":
         """One of the ledgers to be read.
