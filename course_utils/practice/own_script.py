@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -134,12 +135,17 @@ def _run(command: list[str], folder: str, limit: float, title: str) -> tuple[int
                     if stopped:
                         _stop(process)
                         break
-                    time.sleep(_PAUSE)
+                    _wait(process)
                     line.update()
         finally:  # also after an interrupt
             _stop(process)
         printed.seek(0)
         return process.returncode, stopped, printed.read().decode(errors="replace")
+
+
+def _wait(process: subprocess.Popen) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_PAUSE)
 
 
 def _stop(process: subprocess.Popen) -> None:

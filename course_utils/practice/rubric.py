@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from course_utils.practice.ask import _count, _score
+from course_utils.practice import ask
 from course_utils.practice.display import ASK, RIGHT, WRONG, as_static, box, folded, show_widget
 from course_utils.practice.exercises import EXERCISES, Verdict, judge
 
@@ -24,8 +24,9 @@ def rubric(exercise: str, report: Mapping[str, str], criteria: Sequence[str], sc
     Returns:
         The `Verdict` on the form alone; `passed` says that the report is complete.
     """
-    if isinstance(criteria, str) or not criteria or len(set(criteria)) < len(criteria):
-        raise ValueError(f"expected a list of different criteria, got {criteria!r}")
+    sentences = [criterion for criterion in criteria if isinstance(criterion, str)]
+    if isinstance(criteria, str) or not sentences or not len(criteria) == len(set(sentences)):
+        raise ValueError(f"expected a list of different sentences, got {criteria!r}")
     verdict = judge(exercise, report)
     message = verdict.message[:1].upper() + verdict.message[1:]
     if verdict.passed:
@@ -35,7 +36,7 @@ def rubric(exercise: str, report: Mapping[str, str], criteria: Sequence[str], sc
     else:
         color, text = WRONG, f"Not complete ({verdict.bug}). {message}"
     if scored:
-        _count(_score.judge, exercise, verdict.bug != "not-attempted", False)
+        ask._count(ask._score.judge, exercise, verdict.bug != "not-attempted", False)
     hint = "" if verdict.bug in ("", "not-attempted") else folded("Hint", EXERCISES[exercise].hint(verdict.bug))
     list_of = "".join(f"<div>&#9744; {escape(criterion)}</div>" for criterion in criteria)
     static = as_static(
@@ -65,7 +66,7 @@ def _form(exercise: str, html: str, criteria: Sequence[str], complete: bool, sco
         else:
             said.value = box(RIGHT, "Done: your report meets every criterion.")
             if scored:
-                _count(_score.judge, exercise, True, True)
+                ask._count(ask._score.judge, exercise, True, True)
 
     for each in boxes:
         each.observe(ticked, names="value")
