@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from course_utils.audit.__main__ import CANNOT_RUN, CLEAN, FOUND, SCRIPT_FAILED
-from course_utils.audit.rules.registry import RULES
 from course_utils.practice.judging import Mistake
 
+CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED = range(4)  # the exit statuses of the auditor's command
 MEANING = {
     CLEAN: "exit status 0: the script ran to its end, and no error was found",
     FOUND: "exit status 1: the script ran to its end, and at least one error was found",
@@ -204,6 +203,8 @@ def judge_own_script(answer: ScriptAudit) -> str:
 
 def _require_question(answer: ScriptAudit) -> None:
     """What has to be there before the auditor runs: a script, and a prediction."""
+    from course_utils.audit.rules import RULES
+
     if answer.script is None or answer.script is ...:
         raise Mistake("not-attempted", "no script is named yet.")
     if not (Path(answer.folder) / answer.script).is_file():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from course import NOTEBOOKS
 
+from course_utils.audit import __main__ as command
 from course_utils.practice import own_script
 from course_utils.practice.exercises import judge
 from course_utils.practice.own_script import MEANING, ScriptAudit, audit_script, public_loop
@@ -108,6 +109,11 @@ def test_every_loop_of_the_zoo_is_a_script_whose_name_says_nothing():
 def test_a_number_that_no_loop_has_is_an_error(number):
     with pytest.raises(ValueError, match=f"from 0 to {len(ZOO) - 1}, got"):
         public_loop(number)
+
+
+def test_the_exit_statuses_are_the_auditors():
+    names = ("CLEAN", "FOUND", "CANNOT_RUN", "SCRIPT_FAILED")
+    assert [getattr(command, name) for name in names] == [getattr(own_script, name) for name in names] == list(MEANING)
 
 
 def test_the_notebook_explains_the_exit_statuses_and_counts_the_loops():
