@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from cells import run
 from course import FACTS, NOTEBOOKS
 from execute import WIDGET
 
+from course_utils.practice.exercises import EXERCISES, SET_UP
 from course_utils.publish.notebook import as_course, claims, is_folded, section_of, tags
 
 ROOT = Path(__file__).parent.parent
@@ -148,11 +150,33 @@ def test_every_exercise_has_a_stub_hints_and_a_checked_solution(notebook):
         is_solution = "solution" in tags(cell)
         solved[is_solution].append(verdict["exercise"])
         assert is_solution == bool(re.search(r"assert (check|rubric)\(.*, scored=False\)", cell.source))
+        assert is_solution == cell.source.startswith("# Solution\n"), "so that check knows it from an answer"
         assert verdict["passed"] == is_solution, verdict
         if not is_solution and "find-the-bug" not in tags(cell):
             assert verdict["bug"] == "not-attempted", verdict
     assert solved[True] == solved[False], "every stub is followed by its solution"
-    assert "\n".join(cell.source for cell in notebook.for_learners).count("<details><summary>") >= 2
+    for exercise in solved[True]:
+        assert len(EXERCISES[exercise].hints) >= 2, f"{exercise} has hints of its own"
+
+
+@each_notebook
+def test_an_exercises_cell_needs_nothing_but_the_set_up_cell(notebook, as_in_a_kernel):
+    """After a restart a learner runs these two; an untouched stub must then be not done yet."""
+    for cell in notebook.code:
+        if displays(cell, "verdict") and "solution" not in tags(cell):
+            names: dict = {"__name__": "__main__"}
+            run(notebook.code[0].source, names)
+            run(cell.source, names)
+            verdict = names["_"]
+            assert (verdict.bug == "not-attempted") == ("find-the-bug" not in tags(cell)), verdict
+            assert verdict.bug not in NO_BUGS - {"not-attempted"}, verdict
+
+
+def test_check_knows_what_the_set_up_cell_defines():
+    """Of an answer that misses one of these names it says that the set-up cell comes first."""
+    names: dict = {}
+    exec(NOTEBOOKS["00_start"].code[0].source, names)
+    assert names.keys() - {"__builtins__", "_"} == SET_UP
 
 
 def imports(cells: list) -> str:
@@ -176,7 +200,7 @@ def test_a_loop_with_a_bug_to_find_has_one_and_its_fix_is_small(name):
         assert re.match(r"\*\*Find the bug, \d+ minutes, at home if time is short\.\*\* ", before.source)
         assert "solution" in tags(fix)
         assert is_folded(cell, "outputs"), "the verdict names the bug"
-        assert not is_folded(cell, "source")
+        assert is_folded(cell, "source"), "it looks much like an answer to the exercise above it"
 
         names: dict = {}
         exec(NOTEBOOKS[name].code[0].source, names)
@@ -191,8 +215,11 @@ def test_a_loop_with_a_bug_to_find_has_one_and_its_fix_is_small(name):
 
         exec(fix.source, names)
         assert [stored["passed"] for stored in displays(fix, "verdict")] == [True]
-        assert len(re.findall(r"# (mended|fixed): ", fix.source)) == 1
-        loop, fixed = (found.source.rpartition("\n\n\n")[0].splitlines() for found in (cell, fix))
+        assert len(re.findall(r"# fixed: ", fix.source)) == 1
+        given = re.sub(r"\A(import|from) .*\n\n\n", "", cell.source)
+        loop, fixed = (
+            source.rpartition("\n\n\n")[0].splitlines() for source in (given, fix.source.removeprefix("# Solution\n"))
+        )
         kept = {line.strip() for line in loop} & {line.strip() for line in fixed}
         changed = [line for line in loop + fixed if line.strip() and line.strip() not in kept]
         assert 1 <= len(changed) <= 8, changed

@@ -10,11 +10,26 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from course_utils.practice.display import ASK, RIGHT, WRONG, as_static, box, folded, png, show_box, show_widget, size
-from course_utils.practice.exercises import Verdict, judge
-from course_utils.practice.score import Score
+from course_utils.practice.display import (
+    ASK,
+    RIGHT,
+    WRONG,
+    as_static,
+    box,
+    folded,
+    png,
+    show_box,
+    show_verdict,
+    show_widget,
+    size,
+)
+from course_utils.practice.exercises import EXERCISES, Verdict, judge
+from course_utils.practice.hunts import given_in, is_fix, is_the_notebooks_solution, lines_of
+from course_utils.practice.score import Score, score_file
 
-_score = Score()  # of the notebook that this kernel runs
+_NOT_TRIED = {"not-attempted", "no-set-up", "interrupted", "notebook-solution"}  # these say nothing about the answer
+
+_score = Score(score_file())  # of the notebook that this kernel runs
 _line: Any = None  # the widget that shows it, once there is one
 
 
@@ -25,8 +40,10 @@ class Guess:
         self._question = question
         self._options = options
         self._widget = widget
-        _score.ask(question)
-        widget.observe(lambda change: _count(_score.choose, question), names="value")
+        before = _score.ask(question)
+        if before in options:
+            widget.value = before
+        widget.observe(lambda change: _count(_score.choose, question, change.new), names="value")
 
     @property
     def choice(self) -> str | None:
@@ -43,11 +60,15 @@ class Guess:
         answer = str(answer)
         if answer not in self._options:
             raise ValueError(f"measured {answer!r}, which is none of the options {self._options}")
-        if self.choice is not None:
-            _count(_score.compare, self._question, self.choice == answer)
+        in_time = _count(_score.compare, self._question, self.choice, self.choice == answer)
         if self.choice is None:
-            hint = "You made no prediction: choose one above first, and it is compared."
+            hint = "You made no prediction. To make one, run the question's cell again and choose before this cell."
             color, text = ASK, f"Measured: {answer}. ({hint})"
+        elif not in_time:
+            color, text = (
+                ASK,
+                f"You chose {self.choice} afterwards, so it doesn't count. Measured: {answer}.",
+            )
         elif self.choice == answer:
             color, text = RIGHT, f"You predicted {self.choice}, and that is what was measured."
         else:
@@ -87,32 +108,72 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
 def check(exercise: str, answer: Any, scored: bool = True, find_the_bug: bool = False, limit: float = 20.0) -> Verdict:
     """Runs a learner's answer to an exercise and says whether it is right, or which bug it has and how that shows.
 
+    No exception of the answer's leaves it, whatever the answer does. Nor does an interrupt from the keyboard: it stops
+    the answer, the verdict says so, and the cells that wait after this one run.
+
     Args:
         exercise: The name of the exercise.
-        answer: The learner's function, or whatever else the exercise takes.
+        answer: The learner's function, or what the exercise takes instead of one.
         scored: Whether it counts for the progress line, as the notebook's own solution does not.
-        find_the_bug: The function was given with a bug in it. This is an exercise of its own, which counts as tried
-            once the bug is fixed.
+        find_the_bug: The function was given with a bug in it. This is an exercise of its own: it counts as tried once
+            the bug is fixed, and another function than the one that was given does not fix it.
         limit: Seconds after which the answer is stopped.
 
     Returns:
-        The `Verdict`, with `passed`, `bug` and `message`.
+        The `Verdict`, with `passed`, `bug`, `message` and `hint`.
+
+    Raises:
+        ValueError: If no exercise has this name.
+
+    Example:
+        check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))    # Right. 5 functions, 2 distances: ...
     """
-    verdict = judge(exercise, answer, limit)
+    if not isinstance(exercise, str):
+        raise ValueError(f'the name of the exercise comes first, as in check("train", train); got {exercise!r}')
+    if scored and exercise in EXERCISES and is_the_notebooks_solution(answer):
+        name = getattr(answer, "__name__", "this function")
+        message = f"this is the notebook's solution: it defines {name}, too. Run your own cell again."
+        verdict = Verdict("notebook-solution", message, EXERCISES[exercise].hint("notebook-solution"))
+    else:
+        verdict = judge(exercise, answer, limit)
     if scored and find_the_bug:
+        verdict = _found(exercise, answer, verdict)
         _count(_score.judge, f"{exercise}, the bug", verdict.passed, verdict.passed)
     elif scored:
-        _count(_score.judge, exercise, verdict.bug != "not-attempted", verdict.passed)
+        _count(_score.judge, exercise, verdict.bug not in _NOT_TRIED, verdict.passed)
+        if verdict.passed:
+            _score.solved[exercise] = lines_of(answer)
+    _show(exercise, verdict, scored)
+    return verdict
+
+
+def _found(exercise: str, answer: Any, verdict: Verdict) -> Verdict:
+    """The verdict on a loop in which a bug was to be found: one that passes must be that loop."""
+    lines = lines_of(answer)
+    given = _score.given(exercise) or given_in(EXERCISES[exercise].notebook, exercise)
+    if verdict.passed and (not is_fix(lines, given) or (lines and lines == _score.solved.get(exercise))):
+        message = (
+            "this passes, but it is not the loop that was given with its bug fixed. Change only what is wrong there."
+        )
+        return Verdict("another-loop", message, EXERCISES[exercise].hint("another-loop"), verdict.printed)
+    if not verdict.passed and verdict.bug not in _NOT_TRIED and lines:
+        _score.give(exercise, lines)
+    return verdict
+
+
+def _show(exercise: str, verdict: Verdict, scored: bool) -> None:
     message = verdict.message[:1].upper() + verdict.message[1:]
     if verdict.passed:
-        color, text = RIGHT, f"Right. {message}"
+        color, text = (RIGHT, f"Right. {message}") if scored else (ASK, f"The solution passes. {message}")
     elif verdict.bug == "not-attempted":
         color, text = ASK, f"Not done yet. {message}"
+    elif verdict.bug in _NOT_TRIED:
+        color, text = ASK, message
     else:
         color, text = WRONG, f"Not yet right ({verdict.bug}). {message}"
     kind = {"kind": "verdict", "exercise": exercise, "passed": verdict.passed, "bug": verdict.bug, "message": message}
-    show_box(color, text, kind)
-    return verdict
+    kind |= {"hint": verdict.hint} if verdict.hint else {}
+    show_verdict(color, text, verdict.hint, verdict.printed, kind)
 
 
 def recall(*cards: tuple[str, str]) -> None:
@@ -124,11 +185,11 @@ def recall(*cards: tuple[str, str]) -> None:
     from ipywidgets import HTML, Checkbox, HBox, Layout, VBox
 
     html = [folded(question, answer) for question, answer in cards]
-    _score.deal([question for question, _ in cards])
+    before = _score.deal([question for question, _ in cards])
     rows = []
-    for (question, _), card in zip(cards, html, strict=True):
+    for (question, _), card, value in zip(cards, html, before, strict=True):
         layout = Layout(width="7em", flex="0 0 auto", margin="0.5em 0 0 0")
-        known = Checkbox(description="I knew it", indent=False, layout=layout)
+        known = Checkbox(value=value, description="I knew it", indent=False, layout=layout)
         known.observe(lambda change, question=question: _count(_score.know, question, change.new), names="value")
         rows.append(HBox([HTML(card, layout=Layout(flex="1 1 0%", min_width="0")), known]))
     text = "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards)
@@ -210,11 +271,12 @@ def _range(control: Any) -> str:
     return f"{name} {' / '.join(map(str, options))}"
 
 
-def _count(event: Callable, *what: Any) -> None:
+def _count(event: Callable, *what: Any) -> Any:
     """Tells the score, and updates the progress line if there is one."""
-    event(*what)
+    result = event(*what)
     if _line is not None:
         _line.value = _score_html()
+    return result
 
 
 def _score_html() -> str:

@@ -4,6 +4,7 @@ Beside these, an output of the course says in JSON what it is, so that the hando
 Programs that show notebooks ignore a type of content that they do not know.
 """
 
+import re
 from html import escape
 from io import BytesIO
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 COURSE = "application/vnd.course+json"
 BOX = "border-left:4px solid {color};padding:0.4em 0.9em;margin:0.3em 0"
 ASK, RIGHT, WRONG = "#0072B2", "#009E73", "#D55E00"
+_LINES, _WIDE = 20, 300  # of what an answer printed
 
 
 def show(figure: Any, alt: str) -> None:
@@ -45,6 +47,32 @@ def show_widget(widget: Any, static: dict[str, Any], metadata: dict | None = Non
 def show_box(color: str, text: str, course: dict | None = None) -> None:
     """Displays a text in a box of one of the colours of this module; `course` says in JSON what it is."""
     _display(as_static(box(color, escape(text)), text, course))
+
+
+def show_verdict(color: str, text: str, hint: str, printed: str, course: dict) -> None:
+    """Displays a verdict in a box, with its hint and what the answer printed in folds below it.
+
+    The text alone is the verdict without the hint, so that nothing gives a hint to those who did not ask.
+    """
+    lines = printed.rstrip("\n").split("\n")
+    shown = "\n".join(line[:_WIDE] for line in lines[:_LINES])
+    if len(lines) > _LINES:
+        shown += f"\n... and {len(lines) - _LINES} more lines"
+    html = _with_code(text) + _fold("Hint", _with_code(hint)) * bool(hint)
+    html += _fold("What your code printed", f'<pre style="margin:0">{escape(shown)}</pre>') * bool(printed.strip())
+    _display(as_static(box(color, html), text, course))
+
+
+def _with_code(text: str) -> str:
+    """HTML of a text in which code stands between backticks."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def _fold(title: str, html: str) -> str:
+    return (
+        f'<details style="margin-top:0.4em"><summary style="cursor:pointer">{title}</summary>'
+        f'<div style="padding:0.3em 0 0 1.1em">{html}</div></details>'
+    )
 
 
 def as_static(html: str, text: str, course: dict | None = None) -> dict[str, Any]:

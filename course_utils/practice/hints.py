@@ -1,13 +1,17 @@
 """One hint for every name that a judge can give a bug: what to look at next, never the solution.
 
-An exercise may say more than this: `@exercise("name", hints={...})`.
+An exercise may say more than this: `@exercise("name", hints={...})`. Code in a hint stands between backticks.
 """
 
 HINTS = {
     "not-attempted": "Write the body of the function, run its cell again, and the judge will tell you what it did.",
     "not-a-function": 'Pass the function itself, without parentheses: check("train", train).',
     "wrong-type": "Read in the task what the function returns, and look at what yours returned.",
-    "raises": "The line of your code where it happened is named above. Print the values on that line.",
+    "raises": "Print the values that the line above uses: what type are they, and what do they hold?",
+    "no-set-up": "After a restart the kernel knows nothing. Run the set-up cell at the top, then this cell again.",
+    "interrupted": "Run the cell again when you are ready. Nothing of this run is left.",
+    "notebook-solution": "Run All also runs the solution. The cell with your own function has to run after that.",
+    "another-loop": "Go back to the code that was given, with Undo, and change only the line that is wrong.",
     "endless": "Which line is meant to end the loop, and what would have to change for it to do so?",
     "wrong-value": "Take the smallest case named above, work it out by hand, and print each intermediate value.",
     "nan": "Which division can be 0/0 here? A mean over nothing is NaN, and 0 times NaN is still NaN.",
@@ -25,4 +29,30 @@ HINTS = {
     "foreign-gradients": "Which losses reach these parameters, and which of them does this optimizer belong to?",
     "orphan-parameters": "Compare the parameters that receive gradients with those that the optimizer holds.",
     "sync-cadence": "On which micro-batch of a window do the ranks have to agree?",
+    # Of exercises that are answered by something else than a function.
+    "unfinished": "Fill in every blank, or write every part.",
+    "unknown-line": "Write only letters that stand before the lines, or in the names of the loops, such as 'B A'.",
+    "empty-block": "Everything that is to happen for each batch comes after the line that ends in a colon.",
+    "too-few": "Write one letter for each figure, in the order of the figures.",
+    "too-many": "Write one letter for each figure, in the order of the figures.",
+    "swapped": "What you found is there. Look once more at which of them is which.",
+    "other-steps": "Mark the steps in the ledger, count them, and find the line of each loop that steps.",
+    "other-windows": "The line rises with each backward pass. How many rises are in `.grad` at the first step?",
+    "other-order": "What changes `.grad` between the last backward pass of a window and its step?",
+    "other-heights": "How high is the first rise in the ledger, and by what does the loop divide?",
+    "too-short": "Would a colleague who has not seen your code know what you mean?",
+    "no-question": "Write what you want to know as one question that a number can answer.",
+    "no-number": "What did your cell print, and from how many repetitions?",
+    "copied": "A measurement says what came out, and a conclusion what follows from it, and how far it holds.",
+    "does-not-run": "What a loop does shows only while it runs. Call `run()` inside the block that watches it.",
+    "asks-the-auditor": "`record()` says how many gradients each step used. What to conclude from that is up to you.",
+    "leaves-hooks": "Who removes a hook, or puts a replaced function back, if `run()` raises an error?",
+    "false-alarm": "What is true of every correct loop, whatever its windows?",
+    "no-such-file": "A relative path begins in the notebook's folder. Try the absolute one.",
+    "no-prediction": "Read your loop first: where does it zero, divide, clip and step? Then name a rule, or none.",
+    "unknown-rule": "The rules' names are in the table of notebook 08.",
+    "cannot-run": "This is about the command and not about your loop. Read the auditor's own words.",
+    "script-failed": "Does the script run without the auditor, from the same folder, with the same arguments?",
+    "stopped-too-early": "Give it more time, such as `limit=900`.",
+    "no-training": "Does the script train when it is run? It may need arguments, or train in a process of its own.",
 }

@@ -8,7 +8,7 @@ known bug that gives the same result: known bugs are data, triples of a name, a 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from reprlib import repr
@@ -31,6 +31,8 @@ class Verdict:
 
     bug: str
     message: str
+    hint: str = ""  # what to look at next
+    printed: str = field(default="", compare=False)  # by the answer, while it was judged
 
     @property
     def passed(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from course_utils.practice import ask
 from course_utils.practice.display import ASK, RIGHT, WRONG, as_static, box, folded, show_widget
-from course_utils.practice.exercises import EXERCISES, Verdict, judge
+from course_utils.practice.exercises import Verdict, judge
 
 
 def rubric(exercise: str, report: Mapping[str, str], criteria: Sequence[str], scored: bool = True) -> Verdict:
@@ -37,7 +37,7 @@ def rubric(exercise: str, report: Mapping[str, str], criteria: Sequence[str], sc
         color, text = WRONG, f"Not complete ({verdict.bug}). {message}"
     if scored:
         ask._count(ask._score.judge, exercise, verdict.bug != "not-attempted", False)
-    hint = "" if verdict.bug in ("", "not-attempted") else folded("Hint", EXERCISES[exercise].hint(verdict.bug))
+    hint = "" if verdict.bug in ("", "not-attempted") else folded("Hint", verdict.hint)
     list_of = "".join(f"<div>&#9744; {escape(criterion)}</div>" for criterion in criteria)
     static = as_static(
         box(color, f"{escape(text)}{list_of}") + hint,

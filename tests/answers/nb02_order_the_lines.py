@@ -53,7 +53,7 @@ for letters, bug, says in (
     ("...", "not-attempted", ""),
     ([], "not-attempted", ""),
     ([3, 7, 6, 2, 4], "wrong-type", ""),
-    (None, "wrong-type", "expected a str or list or tuple"),
+    (None, "wrong-type", "expected a str or a list or a tuple"),
     (train, "wrong-type", ""),
 ):
     wrong("order_the_lines", bug, says=says)(letters)

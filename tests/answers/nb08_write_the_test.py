@@ -197,6 +197,15 @@ def looks_for_leftovers_alone(run):
     return _trace(run).leftover() > 0
 
 
+@wrong("write_the_test", "misses-leftover-gradients")
+def takes_what_is_left_over_for_used(run):
+    trace = _trace(run)
+    return any(
+        sum(trace.windows(lane)) + trace.leftover(lane) != [e.kind for e in trace.on(lane)].count("backward")
+        for lane in trace.lanes
+    )
+
+
 @wrong("write_the_test", "misses-stale-gradients")
 def asks_whether_it_zeroes(run):
     trace = _trace(run)

@@ -61,6 +61,7 @@ def server(chromium, tmp_path_factory):
         "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
         "PYTHONPATH": str(folder / "course"),
+        "COURSE_SCORE": "on",  # as for a learner: the copy of the course goes with the tests
     }  # fmt: skip
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",

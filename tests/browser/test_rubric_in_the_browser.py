@@ -12,7 +12,9 @@ def test_a_complete_report_is_ticked_by_mouse_and_keyboard_and_then_it_is_done(l
     lab.open("06c_noise_scale")
     places = {cell["id"]: place for place, cell in enumerate(lab.cells())}
     stub = places["5e1f0e02"]
-    lab.run_cell(next(place for place, cell in enumerate(lab.cells()) if "".join(cell["source"]).startswith("# Set-up")))
+    lab.run_cell(
+        next(place for place, cell in enumerate(lab.cells()) if "".join(cell["source"]).startswith("# Set-up"))
+    )
     source = "".join(lab.cells()[stub]["source"])
 
     lab.run_cell(stub)

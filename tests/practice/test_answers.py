@@ -74,6 +74,7 @@ def test_a_wrong_answer_is_rejected_by_the_name_of_its_bug(exercise, wrong):
     assert (verdict.passed, verdict.bug) == (False, wrong.bug), verdict.message
     assert verdict.message
     assert wrong.says in verdict.message
+    assert verdict.hint, f"no hint for {verdict.bug}: add it to HINTS, or to the exercise's own hints"
 
 
 # Junk.
@@ -148,8 +149,10 @@ def test_an_untouched_stub_is_not_attempted(exercise):
 
 
 def test_an_exercise_that_nobody_knows_is_an_error():
-    with pytest.raises(ValueError, match="no exercise is called 'slop', only first_loop, slope"):
+    with pytest.raises(ValueError, match=r"no exercise is called 'slop'\. Did you mean 'slope'\?"):
         judge("slop", lambda: 0)
+    with pytest.raises(ValueError, match=r"no exercise is called 'bake a cake'\. There are first_loop, slope, "):
+        judge("bake a cake", lambda: 0)
 
 
 def test_judging_leaves_the_random_state_alone():

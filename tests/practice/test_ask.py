@@ -2,14 +2,19 @@
 
 import json
 import re
+import sys
+from functools import partial
+from html import unescape
 
 import IPython.display
 import pytest
+from cells import run
 from ipywidgets import HTML, Dropdown, Image, SelectionSlider
 
 from course_utils import check, explore, plots, predict, progress, recall
 from course_utils.practice import ask, display
 from course_utils.practice.display import COURSE
+from course_utils.practice.exercises import EXERCISES
 from course_utils.practice.score import Score
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -73,7 +78,12 @@ def test_a_question_without_two_different_options_is_an_error(options):
         ("4", 4, "You predicted 4, and that is what was measured."),
         ("4", [4], "You predicted 4, and that is what was measured."),
         ("1", "4", "You predicted 1; measured: 4."),
-        (None, 4, "Measured: 4. (You made no prediction: choose one above first, and it is compared.)"),
+        (
+            None,
+            4,
+            "Measured: 4. (You made no prediction. To make one, run the question's cell again and choose before this "
+            "cell.)",
+        ),
     ],
     ids=["right", "right in a list", "wrong", "none"],
 )
@@ -83,7 +93,7 @@ def test_the_reveal_compares_the_prediction_with_what_was_measured(shown, choice
     guess.reveal(measured)
     assert shown[-1].keys() == {"text/html", "text/plain", COURSE}
     assert shown[-1]["text/plain"] == text
-    assert text in shown[-1]["text/html"]
+    assert text in unescape(shown[-1]["text/html"])
 
 
 @pytest.mark.parametrize("measured", [5, None, [], [1, 4]])
@@ -92,6 +102,14 @@ def test_what_was_measured_must_be_one_of_the_options(shown, measured):
     with pytest.raises(ValueError, match="none of the options"):
         guess.reveal(measured)
     assert len(shown) == 1
+
+
+def test_a_choice_after_the_measurement_is_called_so(shown):
+    guess = predict("How many times?", [1, 4])
+    guess.reveal(4)
+    guess.choice = "4"
+    guess.reveal(4)
+    assert shown[-1]["text/plain"] == "You chose 4 afterwards, so it doesn't count. Measured: 4."
 
 
 # check
@@ -108,7 +126,7 @@ def test_what_was_measured_must_be_one_of_the_options(shown, measured):
 )
 def test_a_check_shows_the_verdict_and_returns_it(monkeypatch, answer, bug, beginning):
     bundles = []
-    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata: bundles.append(bundle))
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata=None: bundles.append(bundle))
     verdict = check("slope", answer)
     assert verdict.bug == bug
     (bundle,) = bundles
@@ -116,9 +134,91 @@ def test_a_check_shows_the_verdict_and_returns_it(monkeypatch, answer, bug, begi
     assert bundle["text/html"].startswith("<div")
 
 
+def test_the_hint_of_a_bug_is_in_a_fold_and_in_json_but_not_in_the_text(shown):
+    verdict = check("slope", lambda f, w, h: (f(w + h) - f(w)) / h)
+    assert verdict.hint == EXERCISES["slope"].hints["one-sided"]
+    (bundle,) = shown
+    assert bundle["text/html"].count("<details") == 1
+    assert (
+        f'<summary style="cursor:pointer">Hint</summary><div style="padding:0.3em 0 0 1.1em">{verdict.hint}</div>'
+        in (bundle["text/html"])
+    )
+    assert bundle[COURSE]["hint"] == verdict.hint
+    assert verdict.hint not in bundle["text/plain"]
+
+
+def test_what_an_answer_prints_is_in_a_fold_up_to_twenty_lines(monkeypatch, capsys):
+    bundles = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata=None: bundles.append(bundle))
+
+    def slope(f, w, h):
+        print("w <is>", w)
+        print("to stderr", file=sys.stderr)
+        return 0.0
+
+    check("slope", slope)
+    check("slope", lambda f, w, h: [print(line) for line in range(30)])
+    assert capsys.readouterr() == ("", "")
+    few, many = (bundle["text/html"].partition("What your code printed")[2] for bundle in bundles)
+    assert ">w &lt;is&gt; -1.5\nto stderr</pre>" in few
+    assert ">0\n1\n" in many
+    assert "\n19\n... and 10 more lines</pre>" in many
+    assert "to stderr" not in bundles[0]["text/plain"]
+
+
+def test_code_in_a_verdict_is_shown_as_code(monkeypatch):
+    bundles = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata=None: bundles.append(bundle))
+
+    def slope(f, w, h):
+        return f(w) < "text"
+
+    check("slope", slope)
+    line = slope.__code__.co_firstlineno + 1
+    assert f"Line {line}, <code>return f(w) &lt; &quot;text&quot;</code>: TypeError: " in bundles[0]["text/html"]
+
+
+def test_a_name_that_the_set_up_cell_defines_and_that_is_missing(shown, score):
+    namespace: dict = {}
+    exec("def slope(f, w, h):\n    return torch.tensor(f(w))", namespace)
+    verdict = check("slope", namespace["slope"])
+    assert verdict.bug == "no-set-up"
+    assert shown[-1]["text/plain"].startswith("Run the set-up cell first: it defines torch, which line 2")
+    exec("def slope(f, w, h):\n    return readings(f(w))", namespace)
+    verdict = check("slope", namespace["slope"])
+    assert (verdict.bug, verdict.message[-67:]) == (
+        "raises",
+        "'readings' is not defined. If a cell above defines it, run that cell first"[-67:],
+    )
+    assert "exercises 0 passed of 1 tried (1 set)" in score.text()
+
+
+def test_the_solution_that_run_all_left_behind_is_not_judged_as_an_answer(shown, score):
+    namespace: dict = {"check": check}
+    answer = """def slope(f, w, h):
+    return (f(w + h) - f(w - h)) / (2 * h)
+
+"""
+    run(f"# Solution\n{answer}\nassert check('slope', slope, scored=False).passed", namespace)
+    assert shown[-1]["text/plain"].startswith("The solution passes. 5 functions")
+    assert display.RIGHT not in shown[-1]["text/html"]
+    run("renamed = lambda f, w, h: 0.0\n_ = check('slope', slope)", namespace)
+    assert namespace["_"].bug == "notebook-solution"
+    assert shown[-1]["text/plain"].startswith("This is the notebook's solution: it defines slope, too. Run your own")
+    assert score.text().startswith("Nothing answered yet")
+    run(
+        f"# @title The solution\n# Solution\n{answer}_ = check('slope', partial(slope))",
+        namespace | {"partial": partial},
+    )
+    run(f"# My solution\n{answer}_ = check('slope', slope)", namespace)
+    assert namespace["_"].passed
+
+
 def test_a_check_of_an_unknown_exercise_is_an_error(shown):
-    with pytest.raises(ValueError, match="no exercise is called 'nothing'"):
-        check("nothing", print)
+    with pytest.raises(ValueError, match=r"no exercise is called 'slopes'\. Did you mean 'slope'\?"):
+        check("slopes", print)
+    with pytest.raises(ValueError, match="the name of the exercise comes first"):
+        check(print, "slope")
     assert shown == []
 
 
@@ -133,11 +233,12 @@ def test_every_output_says_in_json_what_it_is(shown, score):
     explore(lambda n, name, zero: draw(n, 1.0), n=[4, 1], name=["a", None], zero=[float("inf"), 0.5])
     explore(draw, steps=[13])
     verdict = {"kind": "verdict", "exercise": "slope", "passed": True, "bug": "", "message": passed.message}
+    hint = {"hint": failed.hint}
     assert [bundle[COURSE] for bundle in shown] == [
         {"kind": "prediction", "question": "Which?", "options": ["1", "two"]},
         {"kind": "reveal", "question": "Which?", "measured": "two"},
         verdict,
-        {**verdict, "passed": False, "bug": "wrong-sign", "message": "A" + failed.message[1:]},
+        {**verdict, "passed": False, "bug": "wrong-sign", "message": "A" + failed.message[1:], **hint},
         {"kind": "cards", "cards": [["When?", "Now."], ["Why?", "Because."]]},
         {"kind": "score"},
         {
@@ -204,6 +305,14 @@ def test_the_progress_line_counts_along(box, score, monkeypatch):
     other.choice = "b"
     other.reveal("b")  # chosen after the measurement
     assert says("1 right of 2 made (2 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    third = predict("When?", ["a", "b"])
+    third.reveal("a")
+    third.choice = "a"
+    third.reveal("a")
+    assert says("1 right of 2 made (3 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    predict("When?", ["a", "b"]).choice = "a"  # asked anew
+    assert says("1 right of 3 made (3 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    score._choices.pop("When?")
     check("slope", lambda f, w, h: 0.0)
     assert says("1 right of 2 made (2 asked)", "0 passed of 1 tried (1 set)", "0 known of 2")
     check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))
@@ -214,18 +323,48 @@ def test_the_progress_line_counts_along(box, score, monkeypatch):
     assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "1 known of 2")
 
 
-def test_a_bug_to_find_is_an_exercise_of_its_own_tried_once_it_is_fixed(box, score):
-    def right(f, w, h):
-        return (f(w + h) - f(w - h)) / (2 * h)
+GIVEN = """
+def slope(f, w, h):
+    right = f(w + h)
+    left = f(w - h)
+    rise = right - left
+    return rise / h
+"""
+FIXED = GIVEN.replace("rise / h", "rise / (2 * h)  # the distance")
 
-    check("slope", right)
-    for loop in (lambda f, w, h: 0.0, None, lambda f, w, h: ...):
+
+def defined(source):
+    namespace: dict = {}
+    run(source, namespace)
+    return namespace["slope"]
+
+
+def own_slope(f, w, h):
+    return (f(w + h) - f(w - h)) / (2 * h)
+
+
+def test_a_bug_to_find_is_an_exercise_of_its_own_tried_once_it_is_fixed(box, score):
+    check("slope", own_slope)
+    for loop in (defined(GIVEN), None, lambda f, w, h: ...):
         check("slope", loop, find_the_bug=True)
         assert "exercises 1 passed of 1 tried (2 set)" in score.text()
-    check("slope", right, scored=False, find_the_bug=True)
+    check("slope", defined(FIXED), scored=False, find_the_bug=True)
     assert "exercises 1 passed of 1 tried (2 set)" in score.text()
-    check("slope", right, find_the_bug=True)
+    check("slope", defined(FIXED), find_the_bug=True)
     assert "exercises 2 passed of 2 tried (2 set)" in score.text()
+
+
+def test_another_loop_than_the_given_one_does_not_fix_it(box, score):
+    check("slope", defined(GIVEN), find_the_bug=True)
+    verdict = check("slope", own_slope, find_the_bug=True)
+    assert verdict.bug == "another-loop"
+    assert "passed of 0 tried (1 set)" in score.text() or score.text().startswith("Nothing")
+    assert check("slope", defined(FIXED), find_the_bug=True).passed
+
+
+def test_the_answer_to_the_exercise_before_does_not_fix_a_loop_that_was_never_run(box, score):
+    assert check("slope", own_slope).passed
+    assert check("slope", own_slope, find_the_bug=True).bug == "another-loop"
 
 
 def test_a_cell_that_is_run_again_asks_and_deals_anew(box, score):

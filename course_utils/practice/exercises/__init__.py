@@ -7,7 +7,9 @@ a notebook, add a module. Both are found here.
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from reprlib import repr
@@ -15,12 +17,17 @@ from typing import Any
 
 import torch
 
-from course_utils.practice.deadline import Deadline, Endless, place
+from course_utils.practice.deadline import Outcome, place, run
 from course_utils.practice.hints import HINTS
 from course_utils.practice.judging import Mistake, Verdict
+from course_utils.practice.printed import Printed
 
 Judge = Callable[[Any], str]
-Takes = type | tuple[type, ...]
+
+SET_UP = {  # what the set-up cell of every notebook defines
+    "F", "check", "digits", "explore", "importlib", "ledger", "mlp", "nn", "plots", "predict", "recall", "record",
+    "saved_bytes", "show", "sys", "torch",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,23 +36,25 @@ class Exercise:
     notebook: str  # that sets it
     judge: Judge
     hints: dict[str, str] = field(default_factory=dict)  # where this exercise says more than HINTS does
-    takes: Takes = Callable  # what an answer is
+    takes: type | tuple[type, ...] = Callable  # what an answer is: a function, unless the exercise says otherwise
 
     def hint(self, bug: str) -> str:
         """What helps a learner whose answer has this bug, without giving the solution away."""
-        return self.hints.get(bug) or HINTS[bug]
+        return self.hints.get(bug) or HINTS.get(bug, "")
 
 
 EXERCISES: dict[str, Exercise] = {}  # in the order of the notebooks
 
 
-def exercise(name: str, hints: dict[str, str] | None = None, takes: Takes = Callable) -> Callable[[Judge], Judge]:
+def exercise(
+    name: str, hints: dict[str, str] | None = None, takes: type | tuple[type, ...] = Callable
+) -> Callable[[Judge], Judge]:
     """Registers the judge that follows for the exercise `name` of the notebook after which its module is called.
 
     Args:
         name: The name by which `check` finds it.
         hints: By the name of a bug, what `check` shows in a fold under the verdict, instead of the general hint.
-        takes: The type, or types, of an answer; by default anything that can be called.
+        takes: The type of an answer, or several types; any function if left out.
     """
 
     def register(judge: Judge) -> Judge:
@@ -62,8 +71,11 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
 
     Args:
         name: The name of the exercise.
-        answer: The learner's function, or whatever else the exercise takes.
-        limit: Seconds after which the function is stopped; the bug is then called `endless`.
+        answer: The learner's function, or what the exercise takes instead of one.
+        limit: Seconds after which the answer is stopped; the bug is then called `endless`.
+
+    Returns:
+        The verdict, with a hint if the answer is not right, and with what the answer printed.
 
     Raises:
         ValueError: If no exercise has this name.
@@ -73,28 +85,73 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
         True
     """
     if name not in EXERCISES:
-        raise ValueError(f"no exercise is called {name!r}, only {', '.join(EXERCISES)}")
-    takes = EXERCISES[name].takes
-    if not isinstance(answer, takes):
-        got = f"got {repr(answer)} ({type(answer).__name__})"
-        if takes is Callable:
-            return Verdict("not-a-function", f"expected a function, {got}.")
-        kinds = " or ".join(kind.__name__ for kind in (takes if isinstance(takes, tuple) else (takes,)))
-        return Verdict("wrong-type", f"expected a {kinds}, {got}.")
-    with torch.random.fork_rng(devices=()), torch.enable_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # such as PyTorch's own, of a scheduler that steps before the optimizer
+        near = get_close_matches(name, EXERCISES, n=1)
+        raise ValueError(
+            f"no exercise is called {name!r}. "
+            + (f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(EXERCISES)}.")
+        )
+    found = EXERCISES[name]
+    if isinstance(answer, found.takes):
+        verdict = _judged(found, answer, limit)
+    else:
+        bug = "not-a-function" if found.takes is Callable else "wrong-type"
+        verdict = Verdict(bug, f"expected {_named(found.takes)}, got {repr(answer)} ({type(answer).__name__}).")
+    return replace(verdict, hint="" if verdict.passed else found.hint(verdict.bug))
+
+
+def _judged(found: Exercise, answer: Any, limit: float) -> Verdict:
+    printed, dtype = Printed(), torch.get_default_dtype()
+    with (
+        torch.random.fork_rng(devices=()),
+        warnings.catch_warnings(),
+        redirect_stdout(printed),
+        redirect_stderr(printed),
+    ):
+        # PyTorch's warnings would be the judge's as often as the learner's: of a scheduler that steps first, say.
+        warnings.simplefilter("ignore")
         torch.default_generator.manual_seed(1)
-        try:
-            with Deadline(limit):
-                return Verdict("", EXERCISES[name].judge(answer))
-        except Endless as stopped:
-            where = place(stopped.__traceback__)
-            hint = f"stopped: it was still running after {limit:g} seconds" + (f", in {where}" if where else "")
-            return Verdict("endless", f"{hint}.")
-        except Mistake as mistake:
-            return mistake.verdict
-        except (Exception, SystemExit) as error:
-            return Verdict("raises", f"your function raised {type(error).__name__}: {error}")
+        outcome = run(lambda: found.judge(answer), limit)
+    torch.set_default_dtype(dtype)
+    return replace(_verdict(outcome, limit), printed=printed.text)
+
+
+def _verdict(outcome: Outcome, limit: float) -> Verdict:
+    error = outcome.error
+    where = outcome.where or place(error and error.__traceback__)
+    if outcome.stopped:
+        bug, what = "endless", f"stopped: it was still running after {limit:g} second{'s' * (limit != 1)}"
+        if outcome.stopped == "interrupted":
+            bug, what = "interrupted", "stopped by you"
+        later = " It is in a call that Python cannot interrupt, and ends when that call returns."
+        return Verdict(bug, what + (f", in {where}." if where else ".") + later * outcome.goes_on)
+    if error is None:
+        return Verdict("", outcome.value)
+    if isinstance(error, Mistake) and error.verdict.bug != "raises":
+        return error.verdict
+    cause = error.__cause__ if isinstance(error, Mistake) and error.__cause__ else error
+    where = place(cause.__traceback__)
+    if isinstance(cause, NameError) and cause.name in SET_UP:
+        return Verdict("no-set-up", f"run the set-up cell first: it defines {cause.name}, which {where or 'you'} uses.")
+    if isinstance(error, Mistake):
+        return replace(error.verdict, message=f"{where}: {error.verdict.message}" if where else error.verdict.message)
+    said = f"{type(error).__name__}: {_text(error)}"
+    if isinstance(error, NameError):
+        said += ". If a cell above defines it, run that cell first"
+    return Verdict("raises", f"{where}: {said}" if where else f"calling your function, or reading its result: {said}")
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an error of the learner's own that cannot be printed
+        return "(its message cannot be printed)"
+
+
+def _named(takes: type | tuple[type, ...]) -> str:
+    """What an exercise takes, in words."""
+    if takes is Callable:
+        return "a function"
+    return " or ".join(f"a {kind.__name__}" for kind in (takes if isinstance(takes, tuple) else (takes,)))
 
 
 for _path in sorted(Path(__file__).parent.glob("nb*.py")):

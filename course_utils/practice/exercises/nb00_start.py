@@ -7,7 +7,19 @@ from course_utils.practice.judging import Mistake
 from course_utils.practice.updates import judge_loop
 
 
-@exercise("first_loop")
+@exercise(
+    "first_loop",
+    hints={
+        "not-attempted": "Does each call end with its parentheses, `()`? And is each one inside the loop, indented as "
+        "far as the line above it?",
+        "stale-gradients": "The gradient of an earlier batch is in a later update. Which of our two loops did that, "
+        "and which line was missing there?",
+        "leftover-gradients": "The gradients are there, and no weight has moved. Which call moves the weights?",
+        "empty-step": "A step found nothing in `.grad`. Which call fills it, and does it come before the step?",
+        "discarded-gradients": "A step found nothing in `.grad`, although `backward()` had filled it. In which order "
+        "are the calls in our loop?",
+    },
+)
 def _first_loop(answer: Callable) -> str:
     try:
         # What .grad held before the call is asked in notebook 02.

@@ -10,7 +10,18 @@ from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, compare, number
 
 
-@exercise("slope")
+@exercise(
+    "slope",
+    hints={
+        "no-run": "A slope is a rise divided by a run. How far apart are your two points?",
+        "half-distance": "Draw the two points on a line, with w between them, and read off the distance from one to "
+        "the other.",
+        "double-distance": "Draw the two points on a line, with w between them, and read off the distance from one to "
+        "the other.",
+        "one-sided": "One of your two points is w itself, so you look to one side only.",
+        "wrong-sign": "Take a function that rises, and ask which of the two values is larger.",
+    },
+)
 def _slope(answer: Callable) -> str:
     cases = [(lambda w: w**3, lambda w: 3 * w**2, w) for w in (-1.5, 0.5, 2.0)]
     cases += [(lambda w: 5.0 - 2.0 * w, lambda w: -2.0, 1.0), (lambda w: w**2, lambda w: 2 * w, 0.0)]
@@ -44,7 +55,18 @@ class _Number:
         self.data, self.grad = data, grad
 
 
-@exercise("product_backward")
+@exercise(
+    "product_backward",
+    hints={
+        "not-attempted": "Which two attributes must have changed when your function returns?",
+        "swapped": "If b is 4 and a grows by a little, how much faster does a * b grow? Which of the two numbers did "
+        "you use?",
+        "no-chain-rule": "You pass on the slope of `out` along a. The task asks for the slope of the final result, so "
+        "something must multiply.",
+        "assigns": "It is the operator that this notebook is about. What happens to the first slope when a value is "
+        "used twice, as in a * a?",
+    },
+)
 def _product_backward(answer: Callable) -> str:
     for x, y, slope, old in ((2.0, 5.0, 1.0, 0.0), (2.0, 5.0, 3.0, 0.0), (2.0, 5.0, 3.0, 7.0)):
         a, b, out = _Number(x, old), _Number(y, old), _Number(x * y, slope)
@@ -113,12 +135,12 @@ _USES = {
     "grad_on_paper",
     takes=dict,
     hints={
-        "unfinished": "Fill in every blank. Write None where a tensor has no .grad at all.",
-        "forgets-the-old-gradient": "backward() adds to .grad. What did it find there?",
+        "unfinished": "Fill in every blank. Write `None` where a tensor has no `.grad` at all.",
+        "forgets-the-old-gradient": "`backward()` adds to `.grad`. What did it find there?",
         "forgets-a-path": "Draw the graph, and follow every arrow from loss back to the value. Each adds its part.",
         "swapped": "Which of the two tensors did you follow back to?",
-        "leaves-only": "Whose .grad does backward() fill: that of every value, or of some?",
-        "none-is-not-zero": "What does .grad hold where backward() never wrote anything?",
+        "leaves-only": "Whose `.grad` does `backward()` fill: that of every value, or of some?",
+        "none-is-not-zero": "What does `.grad` hold where `backward()` never wrote anything?",
         "wrong-value": "First a, b and loss. Then backward: how fast does loss change with b, with a, with w?",
     },
 )

@@ -8,7 +8,15 @@ from course_utils.practice.ordering import assemble, idle_lines, letters
 from course_utils.practice.updates import judge_loop
 
 
-@exercise("train")
+@exercise(
+    "train",
+    hints={
+        "stale-gradients": "If it begins with update 2, a call is missing from your loop. If it is the first update, "
+        "what can be in `.grad` before your first backward pass?",
+        "discarded-gradients": "What comes between your `backward()` and your `step()`? Look at the lower ledger "
+        "above.",
+    },
+)
 def _train(answer: Callable) -> str:
     judge_loop(lambda *loop: answer(*loop[:4]), n_values=(1,))
     return "a clean and a dirty start, 2 epochs, SGD and Adam: every update holds its own batch and nothing else."
@@ -30,16 +38,14 @@ _OPENS, _MAKES = "C", {"batch": "C", "loss": "F"}  # the line that makes each na
     "order_the_lines",
     takes=(str, list, tuple),
     hints={
-        "unknown-line": "Write only the letters that stand before the lines, such as 'B A D'.",
         "no-loop": "Which line makes everything after it happen once for each batch?",
         "nested-loop": "One pass over the batches is enough: how often does the loop inside the loop run?",
-        "empty-block": "Everything that is to happen for each batch comes after the line that ends in a colon.",
         "used-too-early": "Read your order from the top, once: is every name made before a line uses it?",
-        "idle-line": "Cover each line in turn. Does anything change without it? A name without () calls nothing.",
-        "stale-gradients": "Which line empties .grad, and is it reached before every backward pass, also the first?",
-        "discarded-gradients": "What stands between loss.backward() and optimizer.step() in your order?",
+        "idle-line": "Cover each line in turn. Does anything change without it? A name without brackets calls nothing.",
+        "stale-gradients": "Which line empties `.grad`, and is it reached before every backward pass, also the first?",
+        "discarded-gradients": "What stands between `loss.backward()` and `optimizer.step()` in your order?",
         "leftover-gradients": "Which line moves the weights, and how often is it reached?",
-        "empty-step": "What fills .grad, and has it run when the first step does?",
+        "empty-step": "What fills `.grad`, and has it run when the first step does?",
         "irregular-window": "How many updates does one batch get in your order?",
         "raises": "Does one forward pass get more than one backward pass in your order?",
     },

@@ -7,7 +7,20 @@ from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, close, compare, numbers, read_all, rounded
 
 
-@exercise("forgotten")
+@exercise(
+    "forgotten",
+    hints={
+        "zeroed": "This is where a correct loop would go. Two things are running totals here: what is in `.grad`, and "
+        "the position.",
+        "decays": "You have a momentum below 1, or a mean. Which line of the colleague's loop would make an old "
+        "gradient smaller?",
+        "off-by-one": "Go through the first update by hand: backward, then step. Is the first gradient in `.grad` when "
+        "the first step reads it? And is the start a position after an update?",
+        "uphill": "With a positive gradient, the loss gets smaller to the left. What does SGD do with the sign?",
+        "last-only": "A list of tensors holds the tensors, not the numbers that they held at the time. What happens to "
+        "a tensor that `step()` changes in place?",
+    },
+)
 def _forgotten(answer: Callable) -> str:
     for gradients, lr in (([2.0, -1.0, 0.5, -3.0, 4.0], 0.25), ([1.0, 1.0, 1.0], 0.5), ([3.0], 2.0), ([], 0.1)):
         right = [-lr * total for total in accumulate(accumulate(gradients))]

@@ -26,7 +26,25 @@ _CASES = (
 )
 
 
-@exercise("dirty")
+@exercise(
+    "dirty",
+    hints={
+        "crashes-on-none": "Before a backward pass `.grad` is None, and None has no entries. What must you ask before "
+        "you look at them?",
+        "none-is-clean": "Where `.grad` is None there is no gradient that could spoil the next sum.",
+        "zeros-are-clean": "Having a gradient does not make a parameter dirty. What must be in it?",
+        "misses-gradients": "Print what your function reads for this parameter. Is it `p.grad`?",
+        "signs-cancel": "The script that this notebook cites took a gradient for unused if its `sum()` was 0. Ask "
+        "about each number, not about their sum.",
+        "misses-nan": 'A comparison with NaN is never true, except "not equal". Which question is answered "yes" '
+        'by 3, by infinity and by NaN, and "no" only by 0?',
+        "misses-inf": 'Which question about a number is answered "yes" by 3, by infinity and by NaN, and "no" only '
+        "by 0?",
+        "misses-small": "Is 1e-30 equal to 0? Which comparison needs no threshold?",
+        "changes-gradients": "Something in your function writes: an assignment to `.grad`, or a method whose name ends "
+        "in an underscore.",
+    },
+)
 def _dirty(answer: Callable) -> str:
     for held, is_dirty, bug, hint in _CASES:
         case = f"a model whose 1.weight.grad is {None if held is None else list(held)}"
@@ -67,10 +85,10 @@ def _bits(model: nn.Module) -> list[list[int] | None]:
 @exercise(
     "break_it",
     hints={
-        "still-right": "Which call empties .grad, and between which two calls would it do harm?",
+        "still-right": "Which call empties `.grad`, and between which two calls would it do harm?",
         "another-bug": "Only the zeroing may be out of place. What does discarded-gradients mean, in your own words?",
         "calls-missing": "Only the zeroing may be out of place: every batch gets one forward, one backward, one step.",
-        "none-at-the-step": "What else than None can zero_grad() leave behind?",
+        "none-at-the-step": "What else than `None` can `zero_grad()` leave behind?",
         "some-get-through": "At some step a gradient was still there. Which batch did your zeroing miss?",
         "nothing-to-discard": "Each loss must really be differentiated. It is the zeroing that throws gradients away.",
     },

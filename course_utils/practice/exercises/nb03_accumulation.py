@@ -11,7 +11,18 @@ from course_utils.practice.reading import Riddle
 from course_utils.practice.updates import judge_loop_on_model, judge_updates, sgd
 
 
-@exercise("accumulate_equal")
+@exercise(
+    "accumulate_equal",
+    hints={
+        "loss-scale": "The factor in the message is N, or one over N. Count how often you divide, and what.",
+        "discarded-gradients": "A micro-batch is missing from its window. Zeroing belongs to the update, not to the "
+        "micro-batch.",
+        "irregular-window": "Print the numbers of the micro-batches after which you step. With N = 4 they should be 4, "
+        "8, 12.",
+        "stale-gradients": "Either nothing is cleared after the step, or the model's old gradients entered the first "
+        "window.",
+    },
+)
 def _accumulate_equal(answer: Callable) -> str:
     for n in (2, 4, 1):
         judge_updates(answer, (2,) * 4 * n, n)
@@ -94,13 +105,7 @@ _riddle = Riddle("read_the_ledger", LOOPS, "ED", _run_with_gradients_of_one)
     "read_the_ledger",
     takes=(str, list, tuple),
     hints={
-        "unknown-line": "Write the letters of two loops, first that of ledger 1, such as 'A B'.",
-        "too-few": "Write the letters of two loops, first that of ledger 1, such as 'A B'.",
-        "too-many": "Write the letters of two loops, first that of ledger 1, such as 'A B'.",
-        "swapped": "You have read both ledgers. Look once more at which of them is which.",
-        "other-steps": "Mark the steps in the ledger, count them, and find the line of each loop that steps.",
-        "other-windows": "The line rises with each backward pass. How many rises are in .grad at the first step?",
-        "other-order": "What changes .grad between the last backward pass of a window and its step?",
+        "other-order": "Between the last backward pass of a window and its step, what does the ledger show?",
         "other-heights": "One micro-batch has a gradient of norm 1. How high is the first rise in the ledger?",
     },
 )

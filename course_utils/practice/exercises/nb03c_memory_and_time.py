@@ -12,7 +12,22 @@ from course_utils.practice.judging import Mistake, compare, numbers, read_all, r
 from course_utils.practice.updates import judge_loop
 
 
-@exercise("logged_loss")
+@exercise(
+    "logged_loss",
+    hints={
+        "per-micro-batch": "You log inside the inner loop. A window is one update, so it gets one number.",
+        "last-only": "You log the variable that the inner loop leaves behind. Which micro-batch is that?",
+        "divided-by-n": "Something divides by N where the window holds fewer micro-batches, or divides what has been "
+        "divided already.",
+        "not-divided": "You add the losses before they are weighted. Add them after.",
+        "token-weights": "A micro-batch of 6 samples and one of 2 count alike in your mean. How did notebook 03b "
+        "weight them?",
+        "not-reset": "The sum of one window goes on into the next. Where does it have to start from zero?",
+        "held-graphs": "The losses are right and the memory is not: you sum the losses and call `backward()` once.",
+        "leftover-gradients": "The number of updates is wrong. Does a short last window get one of its own?",
+        "irregular-window": "The number of updates is wrong. Does each window get exactly one?",
+    },
+)
 def _logged_loss(answer: Callable) -> str:
     for sizes, n in (((4, 4), 2), ((4, 4, 4, 4), 2), ((4, 4, 4), 2), ((6, 2), 2), ((6, 2, 1), 2)):
         _judge_log(answer, sizes, n)

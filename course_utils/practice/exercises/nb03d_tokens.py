@@ -34,7 +34,24 @@ _EMPTY = (
 )
 
 
-@exercise("accumulate_tokens")
+@exercise(
+    "accumulate_tokens",
+    hints={
+        "token-weights": "The message says what counts how much. Do you divide by the micro-batches, by the words, or "
+        "by all positions with their padding?",
+        "loss-scale": "All tokens count the same, but not what they should. Is the divisor the number of valid targets "
+        "in this window? An empty micro-batch holds 0 of them, not 1.",
+        "nan": "Which micro-batch has a mean of 0/0, and what does a weight of 0 do to a NaN?",
+        "empty-step": "Sometimes the whole window is empty. A step with zeros in `.grad` still moves the weights under "
+        "momentum or Adam.",
+        "raises": "If it is a ZeroDivisionError: sometimes the whole window has no valid target. Otherwise print the "
+        "values on the line that is named.",
+        "held-graphs": "Your updates are right, but you add the losses and call `backward()` once, as torchtune did "
+        "for a while.",
+        "wrong-length": "One number per update: not one per micro-batch, and none for a window that makes no update.",
+        "wrong-loss": "The updates are right. The mean loss of a window is the sum of what you call `backward()` on.",
+    },
+)
 def _accumulate_tokens(answer: Callable) -> str:
     for batches, n in _PLAIN:
         _judge_counts(answer, batches, n)

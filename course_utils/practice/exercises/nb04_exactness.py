@@ -21,7 +21,19 @@ LOOSE = 1e6  # no gradient has such a norm: a clip that does nothing
 OLD = 0.5  # the entries of gradients that an earlier backward pass has left
 
 
-@exercise("weighted_window")
+@exercise(
+    "weighted_window",
+    hints={
+        "token-weights": "Your micro-batches are added in the wrong proportion. By what does PyTorch divide the mean "
+        "of a loss with class weights?",
+        "loss-scale": "The direction is right, the length is not. Without an active clip the factor in the message is "
+        "a number that you know.",
+        "missing-class-weights": "Is `weight=class_weights` in your loss?",
+        "clip-timing": "How often does your loop clip, and what has been added up at that moment?",
+        "stale-gradients": "The model's old gradients entered the update. Clear them before the first backward pass.",
+        "held-graphs": "The update is right, but you call `backward()` once for the whole window.",
+    },
+)
 def _weighted_window(answer: Callable) -> str:
     # Without a clip first: with one, a wrong scale would not show. Then old gradients, then clips that act.
     for sizes in ((4,), (4, 4, 4, 4), (6, 1, 3, 2)):

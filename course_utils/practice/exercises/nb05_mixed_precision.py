@@ -77,7 +77,23 @@ CASES = (
 )
 
 
-@exercise("amp_window")
+@exercise(
+    "amp_window",
+    hints={
+        "clip-timing": "Whose norm do you clip: that of the scaled gradients or that of the true ones? The message "
+        "gives the norm of your update.",
+        "scaler-timing": "A call is missing, or comes twice in one window. Go through a window that is left out "
+        "because of its norm: which calls does the scaler see?",
+        "scheduler-cadence": "How do you find out whether the step was made? A scale may also grow. And if `skip_norm` "
+        "is infinite, is an infinite norm above it?",
+        "skip-rule": "The norm to compare is that of the true gradient: unscaled, and before clipping. "
+        "`clip_grad_norm_` returns one.",
+        "stale-gradients": "Look at the window before the one in the message. What did it leave in `.grad`?",
+        "loss-scale": "The scaler multiplies the loss and divides the gradient again. It doesn't divide by the number "
+        "of micro-batches.",
+        "token-weights": "Each micro-batch counts by the samples that it holds. The scaler changes nothing about that.",
+    },
+)
 def _amp_window(answer: Callable) -> str:
     for case in CASES:
         _judge_case(answer, case)

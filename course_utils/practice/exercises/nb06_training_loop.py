@@ -38,7 +38,15 @@ CASES = (
 )  # fmt: skip
 
 
-@exercise("scheduled")
+@exercise(
+    "scheduled",
+    hints={
+        "wrong-length": "Count the windows of one epoch first, including the short one. No window spans two epochs.",
+        "scheduler-cadence": "The message lists the scheduler steps before each update. It should read 0, 1, 2, and so "
+        "on. Is your scheduler step inside the loop over micro-batches, before the optimizer's step, or in the loop "
+        "over epochs?",
+    },
+)
 def _scheduled(answer: Callable) -> str:
     for sizes, n, epochs in CASES:
         _judge_schedule(answer, sizes, n, epochs)
@@ -145,7 +153,20 @@ NAMES = {"D": "discriminator", "G": "generator"}
 GAN_CASES = [(EQUAL[:4], 2), (EQUAL[:6], 4), *((sizes, n) for sizes in (EQUAL[:4], RAGGED) for n in (2, 4, 1, 100))]
 
 
-@exercise("gan_updates")
+@exercise(
+    "gan_updates",
+    hints={
+        "foreign-gradients": "The message names the network and the update. Which backward pass ran between this "
+        "network's last zeroing and its own first backward pass?",
+        "stale-gradients": "A gradient of an earlier update, or from before the call, is still there. Zeroing right "
+        "before a network's own first backward pass also removes foreign gradients.",
+        "orphan-parameters": "You froze a network and did not unfreeze it before its own backward pass, or at the end.",
+        "discarded-gradients": "You zero once per micro-batch. Zero once per window, before the loop over its "
+        "micro-batches.",
+        "wrong-order": "The generator should meet the discriminator that has just been updated: one network's backward "
+        "passes and step, then the other's.",
+    },
+)
 def _gan_updates(answer: Callable) -> str:
     for sizes, n in GAN_CASES:
         _judge_gan(answer, sizes, n)

@@ -16,7 +16,23 @@ MAKERS = {"SGD with momentum": sgd, "Adam": adam}
 WINDOWS = 3
 
 
-@exercise("step_in_backward")
+@exercise(
+    "step_in_backward",
+    hints={
+        "shared-counter": "A backward pass runs your hook once for every parameter. What does your counter count?",
+        "per-micro-batch": "Your hook steps in every backward pass. It has to know how many gradients have arrived "
+        "since the last update.",
+        "irregular-window": "The first window is right. What happens to the count when it ends?",
+        "frozen-parameters": "A tensor that doesn't require a gradient takes no hook.",
+        "shared-optimizer": "When the first hook of a backward pass runs, the other gradients of this micro-batch have "
+        "not arrived. Whose step may it call?",
+        "leaks-hooks": "Every `register_...` method returns a handle with `remove()`. Keep them all.",
+        "removes-foreign-hooks": "Remove the hooks through the handles that you were given. Anything that empties a "
+        "model's hooks removes other people's too.",
+        "forgets-state": "Momentum and Adam's moments live in the optimizer. How long does yours live?",
+        "zeros-kept": "`.grad` should be None after the step. Does your call leave zeros?",
+    },
+)
 def _step_in_backward(answer: Callable) -> str:
     for n in (3, 1, 2, 4):
         for optimizer in MAKERS:

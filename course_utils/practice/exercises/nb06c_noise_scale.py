@@ -14,7 +14,25 @@ from course_utils.practice.report import judge_report
 CASES = ((6, 4, 8), (5, 2, 3), (4, 3, 1), (7, 5, 2), (1, 4, 8))
 
 
-@exercise("noise_scale")
+@exercise(
+    "noise_scale",
+    hints={
+        "running-sum": "The copy after micro-batch k holds all micro-batches up to k. What did each backward pass add?",
+        "loss-scale": "What the loop added is a micro-batch's gradient divided by N, and its square is N² times too "
+        "small. The last copy of a window needs no factor: it is the mean already.",
+        "ratio-first": "You average one noise scale per window. Average the squared norms and the traces first, and "
+        "divide once.",
+        "wrong-unit": "Both b and B are numbers of samples, not of micro-batches.",
+        "swapped": "Which of the two batch sizes belongs to the small norms?",
+        "one-size": "Every formula divides by a difference of the two batch sizes. With N = 1 it is zero.",
+        "inflated-norm": "Noise makes the norm of a batch's gradient larger than that of the true one. Which formula "
+        "subtracts that?",
+        "not-squared": "The formulas hold for squared norms.",
+        "not-averaged": "Each window has N small squared norms. Take their mean.",
+        "one-window": "One window is far too noisy. Use all of them.",
+        "last-only": "Every micro-batch of a window gives a small norm, not only the last.",
+    },
+)
 def _noise_scale(answer: Callable) -> str:
     generator = torch.Generator().manual_seed(11)
     for windows, n, b in CASES:
@@ -100,10 +118,6 @@ def _estimates(pieces: Tensor, b: int) -> Iterator[tuple[str, str, Tensor]]:
     takes=dict,
     hints={
         "unfinished": "Write all four parts. The prediction comes before you run anything, and stays as it is.",
-        "too-short": "Would a colleague who has not seen your code know what you mean?",
-        "no-question": "Write what you want to know as one question that a number can answer.",
-        "no-number": "What did your cell print, and from how many repetitions?",
-        "copied": "A measurement says what came out, and a conclusion what follows from it, and how far it holds.",
         "wrong-type": "Change only what stands between the quotation marks.",
     },
 )

@@ -29,7 +29,22 @@ CASES = (
 Window = list[tuple[float, bool]]  # for each micro-batch of one rank its factor, and whether the ranks synchronise
 
 
-@exercise("plan_epoch")
+@exercise(
+    "plan_epoch",
+    hints={
+        "sync-cadence": "Some rank waits for another. Does every rank, also one that has run out, plan the same number "
+        "of windows, with one sync in each, at its end?",
+        "token-weights": "Some tokens count more than others. The total is that of one window, over all ranks.",
+        "loss-scale": "All tokens count the same, but too little or too much. What does DDP divide by?",
+        "empty-step": "There is a window in which no rank has a valid token. Look at the total before you divide.",
+        "nan": "There is a window in which no rank has a valid token. Look at the total before you divide.",
+        "raises": "If it is a ZeroDivisionError: there is a window in which no rank has a valid token. Otherwise print "
+        "the values on the line that is named.",
+        "leftover-gradients": "How many windows has the longest rank, and is the last one short?",
+        "irregular-window": "How many windows has the longest rank? A window that nobody runs still has its place in "
+        "the plan: [].",
+    },
+)
 def _plan_epoch(answer: Callable) -> str:
     for counts, n in CASES:
         case = f"valid tokens {', '.join(f'{list(own)} on rank {r}' for r, own in enumerate(counts))}, n = {n}"

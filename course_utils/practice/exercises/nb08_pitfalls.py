@@ -11,7 +11,19 @@ EQUAL, TAIL = (2,) * 8, (2,) * 10
 LOOSE, TIGHT, BETWEEN = 100.0, 0.1, 0.4  # on a tally, a window of 8 samples has norm 0.35, one of 4 has 0.5
 
 
-@exercise("two_bugs")
+@exercise(
+    "two_bugs",
+    hints={
+        "loss-scale": "It is the update of a short window that is wrong. How many micro-batches does it hold, and by "
+        "what is each of its losses divided? Where the limit acts, clipping hides this bug.",
+        "clip-timing": "How often is the gradient clipped before a step reads it? Once is enough, after the last "
+        "backward pass of the window.",
+        "leftover-gradients": "The short window at the end of an epoch needs its update too.",
+        "irregular-window": "The short window at the end of an epoch gets one update, and no other window changes.",
+        "discarded-gradients": "Zeroing runs while a window is still being collected.",
+        "stale-gradients": "The model may come with gradients from before. When do you zero first?",
+    },
+)
 def _two_bugs(answer: Callable) -> str:
     cases = ((EQUAL, 4), (TAIL, 4), (EQUAL, 1), (TAIL, 100))
     for sizes, n, dirty in (*((*each, False) for each in cases), (EQUAL, 4, True)):
@@ -39,12 +51,9 @@ def _with_limit(answer: Callable, max_norm: float, *loop) -> object:
 @exercise(
     "write_the_test",
     hints={
-        "does-not-run": "What a loop does shows only while it runs. Call run() inside the block that watches it.",
-        "asks-the-auditor": "record() says how many gradients each step used; what to conclude from that is up to you.",
-        "leaves-hooks": "Who removes a hook, or puts a replaced function back, if run() raises an error?",
         "misses-stale-gradients": "What do the counts show if a gradient is used twice? Look at each optimizer.",
         "misses-discarded-gradients": "Compare how many gradients arrived with how many the steps used.",
-        "misses-leftover-gradients": "What is still in .grad when the loop has ended, or an epoch has?",
+        "misses-leftover-gradients": "What is still in `.grad` when the loop has ended, or an epoch has?",
         "false-alarm": "A short last window is no bug. What is true of every correct loop, whatever its windows?",
         "wrong-type": "True means that the loop is buggy, False that it is not.",
     },

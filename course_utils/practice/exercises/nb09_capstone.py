@@ -82,7 +82,28 @@ EPOCHS = (
 ON_A_MODEL = (Epoch((3, 1, 4, 2, 2, 1), 2, TIGHT), Epoch((3, 0, 4, 2, 0, 0, 1), 2, TIGHT, overflow=2, dirty=True))
 
 
-@exercise("production")
+@exercise(
+    "production",
+    hints={
+        "loss-scale": "What is the weight of a micro-batch in its window? Before the first backward pass, add the "
+        "weights of all micro-batches that you use.",
+        "token-weights": "What is the weight of a micro-batch in its window? Before the first backward pass, add the "
+        "weights of all micro-batches that you use.",
+        "clip-timing": "Clip once per window, between `unscale_` and `step`.",
+        "scheduler-cadence": "Step the scheduler once per window, after the optimizer's step. And if that was left "
+        "out? Compare the scale before and after `update()`.",
+        "empty-step": "If no token is left in a window, go on to the next one: a scaler that has seen no gradient "
+        "refuses its step.",
+        "empty-micro-batch": "Leave out micro-batches of weight 0 before anything else.",
+        "leftover-gradients": "Every micro-batch belongs to exactly one update. Where do you step?",
+        "discarded-gradients": "Every micro-batch belongs to exactly one update. Where do you zero?",
+        "scaler-timing": "Each window has one `unscale_`, one `step` and one `update`.",
+        "needs-length": "The loader may be a generator, which has no `len()`. Does `windows` need one?",
+        "stale-gradients": "When do you zero for the first time?",
+        "logged-loss": "The weights are right. Log the sum of the window's weighted losses, without the scaler's "
+        "factor.",
+    },
+)
 def _production(answer: Callable) -> str:
     for epoch in EPOCHS:
         _judge_epoch(answer, epoch)
@@ -217,13 +238,9 @@ def _judge_model(answer: Callable, epoch: Epoch) -> None:
     "own_script",
     takes=ScriptAudit,
     hints={
-        "no-such-file": "A relative path begins in the notebook's folder. Try the absolute one.",
         "no-prediction": "Read your loop first: where does it zero, divide, clip and step? Then name a rule, or none.",
-        "unknown-rule": "The rules' names are in the table of notebook 08.",
-        "cannot-run": "This is about the command and not about your loop. Read the auditor's own words.",
         "script-failed": "Does the script run without the auditor, from the same folder, with the same arguments?",
         "stopped-too-early": "Give it more time: audit_script(..., limit=900).",
-        "no-training": "Does the script train when it is run? It may need arguments, or train in a process of its own.",
     },
 )
 def _own_script(answer: ScriptAudit) -> str:

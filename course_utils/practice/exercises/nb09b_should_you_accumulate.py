@@ -45,7 +45,23 @@ class Card:
         return model(batch).mean()
 
 
-@exercise("survive")
+@exercise(
+    "survive",
+    hints={
+        "stale-gradients": "What is in `.grad` when you begin the window again?",
+        "discarded-gradients": "After an error the window begins again with its first item. And zeroing belongs before "
+        "the loop over the parts, not inside it.",
+        "token-weights": "The last part may be shorter. Each part counts by its share of all items, whatever the size "
+        "is by now.",
+        "loss-scale": "The last part may be shorter. Each part counts by its share of all items, whatever the size is "
+        "by now.",
+        "endless": "Half of one is none. Where do you stop?",
+        "kept-activations": "Where does the next attempt begin: inside the `except` or after it?",
+        "catches-too-much": "Which class do you catch?",
+        "not-caught": "Which error does PyTorch raise when memory runs out, and which do you catch?",
+        "wrong-size": "Return the size with which the whole window went through.",
+    },
+)
 def _survive(answer: Callable) -> str:
     for samples, size, fits in ((16, 16, 16), (16, 16, 4), (16, 8, 1), (14, 8, 4), (13, 13, 5), (7, 16, 2)):
         case = f"a window of {samples} samples, micro-batches of {size} to begin with, {fits} fit"

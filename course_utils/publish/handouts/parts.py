@@ -9,6 +9,7 @@ from html import unescape
 
 from nbformat import NotebookNode
 
+from course_utils.practice.exercises import EXERCISES
 from course_utils.publish import PublishError
 from course_utils.publish.notebook import Notebook, as_course, claims, is_folded, tags, text_of
 
@@ -150,13 +151,15 @@ class _Reader:
             return list(_prose(cell.source))
         if cell.source.startswith("# Set-up"):  # it is the same in every notebook, so that once is enough
             return [Code(cell.source, spoiler=False)] if self.notebook.name.startswith("00") else []
-        verdicts = [text_of(output) for output in cell.outputs if as_course(output).get("kind") == "verdict"]
+        judged = [output for output in cell.outputs if as_course(output).get("kind") == "verdict"]
+        verdicts = [text_of(output) for output in judged]
         if "solution" in tags(cell):
             return [Solution(cell.source, "\n".join(verdicts))]
         outputs = [part for output in cell.outputs for part in self.output(output, is_folded(cell, "outputs"))]
         if any(isinstance(part, Cards) for part in outputs):  # without the line of progress below them
             outputs = [part for part in outputs if not isinstance(part, OnScreen)]
-        return [*_source(cell, verdicts, outputs), *outputs, *map(Claim, claims(cell))]
+        hints = [] if "find-the-bug" in tags(cell) else [_hints(as_course(output)["exercise"]) for output in judged]
+        return [*_source(cell, verdicts, outputs), *hints, *outputs, *map(Claim, claims(cell))]
 
     def output(self, output: NotebookNode, spoiler: bool) -> Iterator[Part]:
         match as_course(output):
@@ -213,6 +216,14 @@ def _source(cell: NotebookNode, verdicts: list[str], outputs: list[Part]) -> Ite
         yield OnScreen(f"Folded in the notebook: {what[1] if what else 'a cell of code.'}")
     elif not is_folded(cell, "source") and not _only_predicts(cell.source):
         yield Code(cell.source, is_folded(cell, "outputs"))
+
+
+def _hints(exercise: str) -> Hints:
+    """What `check` shows in a fold when it has named a bug."""
+    by_hint: dict[str, list[str]] = {}
+    for bug, hint in EXERCISES[exercise].hints.items():
+        by_hint.setdefault(hint, []).append(bug)
+    return Hints([(f"It says: {' or '.join(bugs)}", hint) for hint, bugs in by_hint.items()])
 
 
 def _only_predicts(source: str) -> bool:

@@ -1,0 +1,125 @@
+"""check in a real kernel of Jupyter: whatever an answer does, the cell ends, and the cell after it runs clean."""
+
+import time
+
+import pytest
+
+jupyter_client = pytest.importorskip("jupyter_client")
+
+SET_UP = """
+import sys, threading, time, torch
+from course_utils import check
+
+def empty(*_):
+    while True:
+        pass
+
+def catches_everything(*_):
+    while True:
+        try:
+            time.sleep(0.01)
+        except:
+            pass
+
+def sleeps(*_):
+    time.sleep(4)
+    print("late")
+
+def sums(*_):
+    return sum(range(3 * 10**7))
+
+def multiplies(*_):
+    a = torch.ones(1500, 1500)
+    while True:
+        a = a @ a
+
+def starts_threads(*_):
+    for _ in range(3):
+        threading.Thread(target=empty).start()
+    empty()
+
+def prints(*_):
+    while True:
+        print("again")
+
+def recursion(*_):
+    return recursion()
+
+def leaves(*_):
+    raise SystemExit
+
+def interrupts(*_):
+    raise KeyboardInterrupt
+"""
+NEXT = """
+calls = []
+def step():
+    return 1
+sys.setprofile(lambda *event: calls.append(event))
+for _ in range(1000):
+    step()
+sys.setprofile(None)
+print(6 * 7, len(calls) >= 2000)
+"""
+
+
+class Kernel:
+    """Runs cells, and says how each ended: "ok" or an error's name, its text, and the verdict that it shows."""
+
+    def __init__(self, client, manager):
+        self.client, self.manager = client, manager
+
+    def run(self, code: str, interrupt: bool = False) -> tuple[str, str, str]:
+        message = self.client.execute(code)
+        text, verdict = "", ""
+        while True:
+            answer = self.client.get_iopub_msg(timeout=60)
+            if answer["parent_header"].get("msg_id") != message:
+                assert answer["msg_type"] == "status", f"something late: {answer['content']}"
+                continue
+            content = answer["content"]
+            if interrupt and content.get("execution_state") == "busy":
+                time.sleep(1.0)
+                self.manager.interrupt_kernel()
+            if content.get("execution_state") == "idle":
+                break
+            text += content.get("text", "") if answer["msg_type"] == "stream" else ""
+            verdict += content["data"]["text/plain"] if answer["msg_type"] == "display_data" else ""
+        reply = self.client.get_shell_msg(timeout=60)["content"]
+        return reply.get("ename") or reply["status"], text, verdict
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    manager, client = jupyter_client.manager.start_new_kernel(startup_timeout=120)
+    kernel = Kernel(client, manager)
+    assert kernel.run(SET_UP)[:2] == ("ok", "")
+    yield kernel
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.parametrize(
+    "answer", ["empty", "catches_everything", "sleeps", "sums", "multiplies", "starts_threads", "prints"]
+)
+def test_after_an_endless_answer_the_next_cell_runs_clean(kernel, answer):
+    ended, text, verdict = kernel.run(f"_ = check('slope', {answer}, limit=0.3)")
+    assert (ended, text) == ("ok", "")
+    assert verdict.startswith("Not yet right (endless). Stopped: it was still running after 0.3 seconds, in line ")
+    assert kernel.run(NEXT) == ("ok", "42 True\n", "")
+
+
+@pytest.mark.parametrize("answer", ["recursion", "leaves", "interrupts"])
+def test_after_an_answer_that_raises_the_next_cell_runs_clean(kernel, answer):
+    ended, text, verdict = kernel.run(f"_ = check('slope', {answer})")
+    assert (ended, text) == ("ok", "")
+    assert verdict.startswith("Not yet right (raises). Line ")
+    assert kernel.run(NEXT) == ("ok", "42 True\n", "")
+
+
+@pytest.mark.parametrize("answer", ["empty", "catches_everything", "sleeps"])
+def test_the_stop_button_stops_the_answer_and_nothing_else(kernel, answer):
+    ended, text, verdict = kernel.run(f"_ = check('slope', {answer}, limit=60)", interrupt=True)
+    assert (ended, text) == ("ok", "")
+    assert verdict.startswith("Stopped by you, in line ")
+    assert kernel.run(NEXT) == ("ok", "42 True\n", "")
