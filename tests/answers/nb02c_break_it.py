@@ -198,6 +198,25 @@ def leaves_a_batch_out(model, batches, loss_fn, optimizer):
         optimizer.step()
 
 
+@wrong("break_it", "calls-missing", says="5 backward passes and 0 steps")
+def steps_another_optimizer(model, batches, loss_fn, optimizer):
+    another = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches:
+        loss_fn(model, batch).backward()
+        optimizer.zero_grad(set_to_none=False)
+        another.step()
+
+
+@wrong("break_it", "nothing-to-discard")
+def zeroes_in_a_hook(model, batches, loss_fn, optimizer):
+    for p in model.parameters():
+        p.register_hook(lambda grad: grad * 0)
+    for batch in batches:
+        optimizer.zero_grad()
+        loss_fn(model, batch).backward()
+        optimizer.step()
+
+
 @wrong("break_it", "calls-missing", says="1 steps")
 def steps_once(model, batches, loss_fn, optimizer):
     for batch in batches:

@@ -1,6 +1,7 @@
 """A learner's checker, graded by the zoo: what it gets to see, and what it may not leave behind."""
 
 import gc
+from itertools import count
 
 import pytest
 import torch
@@ -54,6 +55,13 @@ def test_the_first_loop_that_is_missed_or_accused_is_named_with_its_source():
     assert "never-zeroed" in verdict.message
     assert ZOO["never-zeroed"].source in verdict.message
     assert mistake(lambda run: bool(run())).bug == "false-alarm"
+
+
+def test_a_checker_that_only_counts_its_calls_does_not_pass():
+    calls = count()
+    for says in (lambda: next(calls) % 2 == 0, lambda: next(calls) % 2 == 1):
+        with pytest.raises(Mistake):
+            grade_on_zoo(lambda run, says=says: bool(run()) and says(), RULES)
 
 
 def test_the_auditor_is_refused_and_works_again_afterwards():

@@ -99,7 +99,7 @@ def _break_it(answer: Callable) -> str:
         raise Mistake(bug, "no forward pass, no backward pass and no step has run yet.")
     with quick_records():
         forwards, nones, trace = _watch(answer)
-    backwards = [event for event in trace.events if event.kind == "backward"]
+    backwards = [event for event in trace.on() if event.kind == "backward"]
     counts = [forwards, len(backwards), len(nones)]
     if counts != [_BATCHES] * 3:
         done = "{} forward passes, {} backward passes and {} steps".format(*counts)
