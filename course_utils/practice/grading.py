@@ -42,28 +42,36 @@ def grade_on_zoo(checker: Callable[[Run], object], rules: Sequence[str]) -> int:
 
     specimens = [specimen for specimen in ZOO.values() if specimen.rule in rules]
     with quick_records():
-        _grade(checker, specimens)
-    return len(specimens)
+        wrong = [(specimen, loop) for specimen, loop in _shuffled(specimens) if _errs(checker, specimen, loop)]
+    missed = [s for s, loop in wrong if loop is s.buggy]
+    accused = [s for s, loop in wrong if loop is s.fixed]
+    if not wrong:
+        return len(specimens)
+    parts = [f"misses {len(missed)} of {len(specimens)} buggy loops ({_names(missed)})"] if missed else []
+    parts += [f"accuses the fixed twins of {_names(accused)}"] if accused else []
+    first = (missed or accused)[0]
+    about = f'What the buggy {first.name} does: "{first.what}" ({first.source})'
+    bug = f"misses-{first.rule}" if missed else "false-alarm"
+    raise Mistake(bug, f"your checker {' and '.join(parts)}. {about}")
 
 
-def _grade(checker: Callable[[Run], object], specimens: Sequence["Specimen"]) -> None:
-    """Shows each buggy loop and each twin once; which of the two comes first, a checker that counts cannot know."""
+def _shuffled(specimens: Sequence["Specimen"]) -> Iterator[tuple["Specimen", Run]]:
+    """Each buggy loop and each twin once. Which of the two comes first, a checker that counts its calls cannot know."""
     coin, seen = random.Random(3), set()
-    for found in specimens:
-        pair = [
-            (found.buggy, f"misses-{found.rule}", "passes the loop"),
-            (found.fixed, "false-alarm", "accuses the twin of"),
-        ]
-        for loop, bug, does in pair if coin.random() < 0.5 else pair[::-1]:
-            if loop.__wrapped__ in seen:  # one loop can be the twin of several
-                continue
-            seen.add(loop.__wrapped__)
-            if _says(checker, loop) != (loop is found.buggy):
-                raise Mistake(bug, f"your checker {does} {found.name}. {_about(found)}")
+    for specimen in specimens:
+        pair = [specimen.buggy, specimen.fixed]
+        for loop in pair if coin.random() < 0.5 else pair[::-1]:
+            if loop.__wrapped__ not in seen:  # one loop can be the twin of several
+                seen.add(loop.__wrapped__)
+                yield specimen, loop
 
 
-def _about(specimen: "Specimen") -> str:
-    return f'What the buggy one does: "{specimen.what}" ({specimen.source})'
+def _errs(checker: Callable[[Run], object], specimen: "Specimen", loop: Run) -> bool:
+    return _says(checker, loop) != (loop is specimen.buggy)
+
+
+def _names(specimens: Sequence["Specimen"]) -> str:
+    return ", ".join(specimen.name for specimen in specimens)
 
 
 def _says(checker: Callable[[Run], object], loop: Run) -> bool:

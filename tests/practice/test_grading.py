@@ -49,12 +49,18 @@ def test_every_loop_of_the_rules_and_every_twin_is_shown_once_and_has_no_name():
     assert len(seen) == len(expected) + len({specimen.fixed.__wrapped__ for specimen in expected})
 
 
-def test_the_first_loop_that_is_missed_or_accused_is_named_with_its_source():
+def test_all_that_is_missed_or_accused_is_named_and_the_first_of_it_explained():
     verdict = mistake(lambda run: run() and False)
     assert verdict.bug == "misses-stale-gradients"
-    assert "never-zeroed" in verdict.message
+    expected = [name for name, specimen in ZOO.items() if specimen.rule in RULES]
+    assert f"misses {len(expected)} of {len(expected)} buggy loops ({', '.join(expected)}). What" in verdict.message
     assert ZOO["never-zeroed"].source in verdict.message
-    assert mistake(lambda run: bool(run())).bug == "false-alarm"
+    verdict = mistake(lambda run: bool(run()))
+    assert verdict.bug == "false-alarm"
+    assert "your checker accuses the fixed twins of never-zeroed, " in verdict.message
+    both = mistake(lambda run: not unbalanced(run))
+    assert both.bug == "misses-stale-gradients"
+    assert " and accuses the fixed twins of " in both.message
 
 
 def test_a_checker_that_only_counts_its_calls_does_not_pass():
