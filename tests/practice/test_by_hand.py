@@ -7,7 +7,7 @@ import torch
 from course import NOTEBOOKS
 
 from course_utils.practice.by_hand import Slip, judge_numbers
-from course_utils.practice.exercises.nb01_gradients import graph
+from course_utils.practice.exercises.nb01_on_paper import graph
 from course_utils.practice.judging import Mistake
 
 WANT = {"w": 7.0, "x": 3.0, "a": None}

@@ -6,7 +6,7 @@ import traceback
 import pytest
 from course import NOTEBOOKS
 
-from course_utils.practice.exercises.nb02_zeroing import LINES
+from course_utils.practice.exercises.nb02_order_the_lines import LINES
 from course_utils.practice.judging import Mistake
 from course_utils.practice.ordering import assemble, idle_lines, letters, listing
 

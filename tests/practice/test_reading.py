@@ -5,7 +5,7 @@ from itertools import combinations
 
 from course import NOTEBOOKS
 
-from course_utils.practice.exercises import nb03_accumulation
+from course_utils.practice.exercises import nb03_read_the_ledger
 from course_utils.practice.reading import _difference, riddle
 
 RIDDLE = riddle("read_the_ledger")
@@ -16,7 +16,7 @@ def functions(source):
 
 
 def test_the_notebook_shows_the_loops_that_its_judge_runs():
-    with open(nb03_accumulation.__file__, encoding="utf-8") as file:
+    with open(nb03_read_the_ledger.__file__, encoding="utf-8") as file:
         judged = {name: text for name, text in functions(file.read()).items() if name.startswith("loop_")}
     (cell,) = [cell for cell in NOTEBOOKS["03_accumulation"].code if "def loop_a(" in cell.source]
     assert functions(cell.source) == judged

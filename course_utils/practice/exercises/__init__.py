@@ -47,7 +47,7 @@ EXERCISES: dict[str, Exercise] = {}  # in the order of the notebooks
 
 
 def exercise(
-    name: str, hints: dict[str, str] | None = None, takes: type | tuple[type, ...] = Callable
+    name: str, hints: dict[str, str] | None = None, takes: type | tuple[type, ...] = Callable, notebook: str = ""
 ) -> Callable[[Judge], Judge]:
     """Registers the judge that follows for the exercise `name` of the notebook after which its module is called.
 
@@ -55,12 +55,14 @@ def exercise(
         name: The name by which `check` finds it.
         hints: By the name of a bug, what `check` shows in a fold under the verdict, instead of the general hint.
         takes: The type of an answer, or several types; any function if left out.
+        notebook: The notebook that sets it, where the judge has a module of its own, such as nb01_on_paper.py.
     """
 
     def register(judge: Judge) -> Judge:
         if name in EXERCISES:
             raise ValueError(f"two exercises are called {name!r}: in {EXERCISES[name].judge.__module__} and {judge}")
-        EXERCISES[name] = Exercise(name, judge.__module__.rpartition(".nb")[2], judge, hints or {}, takes)
+        where = notebook or judge.__module__.rpartition(".nb")[2]
+        EXERCISES[name] = Exercise(name, where, judge, hints or {}, takes)
         return judge
 
     return register

@@ -1,4 +1,4 @@
-"""The exercises of notebook 06c: the noise scale, from what a loop leaves in `.grad`; an experiment of one's own."""
+"""The exercise of notebook 06c: the gradient noise scale, from what an accumulation loop leaves in `.grad`."""
 
 from collections.abc import Callable, Iterator
 from math import isnan
@@ -8,7 +8,6 @@ from torch import Tensor
 
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, compare, number
-from course_utils.practice.report import judge_report
 
 # Windows, micro-batches per window (n), samples per micro-batch (b). All estimates are positive.
 CASES = ((6, 4, 8), (5, 2, 3), (4, 3, 1), (7, 5, 2), (1, 4, 8))
@@ -111,16 +110,3 @@ def _estimates(pieces: Tensor, b: int) -> Iterator[tuple[str, str, Tensor]]:
     for place in (0, -1):
         hint = "only one micro-batch of each window is used; average over all N"
         yield "last-only", hint, ratio(norms[:, place], large)
-
-
-@exercise(
-    "own_experiment",
-    takes=dict,
-    hints={
-        "unfinished": "Write all four parts. The prediction comes before you run anything, and stays as it is.",
-        "wrong-type": "Change only what stands between the quotation marks.",
-    },
-)
-def _own_experiment(answer: dict) -> str:
-    judge_report(answer)
-    return "a question, a prediction, a measurement and a conclusion are there. Now judge them: tick what holds."

@@ -1,10 +1,9 @@
-"""The exercises of notebook 08: a loop with two bugs, where fixing one hides the other, and a test for other loops."""
+"""The exercise of notebook 08: a loop with two bugs, where fixing one hides the other."""
 
 from collections.abc import Callable
 from functools import partial
 
 from course_utils.practice.exercises import exercise
-from course_utils.practice.grading import grade_on_zoo
 from course_utils.practice.updates import OLD, Expected, judge_loop_on_model, run_on_tally, sgd
 
 EQUAL, TAIL = (2,) * 8, (2,) * 10
@@ -46,18 +45,3 @@ def _two_bugs(answer: Callable) -> str:
 
 def _with_limit(answer: Callable, max_norm: float, *loop) -> object:
     return answer(*loop, max_norm)
-
-
-@exercise(
-    "write_the_test",
-    hints={
-        "misses-stale-gradients": "What do the counts show if a gradient is used twice? Look at each optimizer.",
-        "misses-discarded-gradients": "Compare how many gradients arrived with how many the steps used.",
-        "misses-leftover-gradients": "What is still in `.grad` when the loop has ended, or an epoch has?",
-        "false-alarm": "A short last window is no bug. What is true of every correct loop, whatever its windows?",
-        "wrong-type": "True means that the loop is buggy, False that it is not.",
-    },
-)
-def _write_the_test(answer: Callable) -> str:
-    loops = grade_on_zoo(answer, ("stale-gradients", "discarded-gradients", "leftover-gradients"))
-    return f"your checker finds each of {loops} public bugs of three kinds, and accuses none of the fixed loops."

@@ -1,4 +1,4 @@
-"""The exercises of notebook 09: one epoch with everything that a window can need, and a script of the learner's own."""
+"""The exercise of notebook 09: one epoch with everything that a window can need."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,6 @@ from course_utils.loops import windows
 from course_utils.models import mlp
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, close, rounded, scaler_refusals
-from course_utils.practice.own_script import ScriptAudit, judge_own_script
 from course_utils.practice.updates import (
     OLD,
     Expected,
@@ -232,16 +231,3 @@ def _judge_model(answer: Callable, epoch: Epoch) -> None:
     groups = [group for group in windows(rows, epoch.n) if any(map(len, group))]
     correct = large_batches(groups, epoch.max_norm, 1e9, make_scheduler)
     judge_model(train, correct, mlp(3, 4, 2).double(), sgd, f"on a real model, {epoch}")
-
-
-@exercise(
-    "own_script",
-    takes=ScriptAudit,
-    hints={
-        "no-prediction": "Read your loop first: where does it zero, divide, clip and step? Then name a rule, or none.",
-        "script-failed": "Does the script run without the auditor, from the same folder, with the same arguments?",
-        "stopped-too-early": "Give it more time: audit_script(..., limit=900).",
-    },
-)
-def _own_script(answer: ScriptAudit) -> str:
-    return judge_own_script(answer)
