@@ -29,7 +29,7 @@ NONE = "none"  # the prediction that no error will be found
 
 _HOUSE = Path(__file__).parents[2]  # so that the other process finds this package where it is not installed
 _PAUSE = 0.2  # seconds between two looks at the other process
-_GRACE = 15.0  # seconds in which a script that is asked to stop may still report
+_GRACE = 10.0  # seconds in which a script that is asked to stop may still report; it is asked three times
 
 
 @dataclass(frozen=True)
@@ -159,13 +159,14 @@ def _wait(process: subprocess.Popen) -> None:
 
 def _stop(process: subprocess.Popen) -> None:
     """Asks a process to end, which lets the auditor report, and ends it if it does not."""
+    for _ in range(3):  # where Python ignores exceptions, in a weak reference's callback, it loses the request
+        if process.poll() is None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE)
     if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
 
 
 def public_loop(number: int) -> str:
