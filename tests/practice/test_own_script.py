@@ -78,6 +78,23 @@ def test_a_window_that_the_stop_has_cut_off_is_no_finding():
     assert own_script.without_the_stop(between_epochs)
 
 
+def test_a_process_that_has_lost_the_request_to_end_is_asked_again(monkeypatch):
+    code = """
+import signal, sys, time
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(len(asked)) if asked else asked.append(1))
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    with process.stdout:
+        assert process.stdout.readline() == b"ready\n"
+    monkeypatch.setattr(own_script, "_GRACE", 0.5)
+    own_script._stop(process)
+    assert process.returncode == 1  # by itself, at the second request
+
+
 def test_an_interrupt_ends_the_script(script, monkeypatch):
     started = []
     popen = subprocess.Popen
