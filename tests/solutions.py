@@ -1,12 +1,13 @@
-"""The solutions of the exercises, as learners read them: functions from the cells that are tagged `solution`."""
+"""The solutions of the exercises, as learners read them: functions, or what else an exercise takes, from the cells that
+are tagged `solution`."""
 
 import ast
 import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import nbformat
 
@@ -16,18 +17,21 @@ NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 class Solution(NamedTuple):
     exercise: str
     notebook: str
-    function: Callable
+    answer: Any
+
+
+LIVE = {"own_script"}  # answers that only a running notebook has
 
 
 @cache
 def solutions() -> list[Solution]:
-    """Every function that a solution's cell passes to `check`, in the order of the notebooks."""
+    """Every answer that a solution's cell passes to `check` or `rubric`, in the order of the notebooks."""
     return [solution for path in NOTEBOOKS for solution in _of(path)]
 
 
-def solution(exercise: str) -> Callable:
-    """The function that solves an exercise: the first one, not the fix of a loop in which to find the bug."""
-    return next(found.function for found in solutions() if found.exercise == exercise)
+def solution(exercise: str) -> Any:
+    """The answer that solves an exercise: the first one, not the fix of a loop in which to find the bug."""
+    return next(found.answer for found in solutions() if found.exercise == exercise)
 
 
 def _of(path: Path) -> Iterator[Solution]:
@@ -43,20 +47,21 @@ def _of(path: Path) -> Iterator[Solution]:
             with suppress(NameError):  # a definition that needs a result of the notebook
                 exec(compile(ast.Module([node], []), file, "exec"), namespace)
         if "solution" in cell.metadata.get("tags", []):
-            for exercise, function in _checked(body):
-                yield Solution(exercise, path.stem, namespace[function])
+            for exercise, name in _checked(body):
+                if exercise not in LIVE:
+                    yield Solution(exercise, path.stem, namespace[name])
 
 
 def _defines(node: ast.stmt) -> bool:
-    constant = ast.Constant | ast.UnaryOp | ast.USub | ast.Tuple | ast.Load
+    constant = ast.Constant | ast.UnaryOp | ast.USub | ast.Tuple | ast.Dict | ast.Load
     return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef) or (
         isinstance(node, ast.Assign) and all(isinstance(part, constant) for part in ast.walk(node.value))
     )
 
 
 def _checked(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    """What calls of `check("exercise", function, ...)` check."""
+    """What calls of `check("exercise", answer, ...)` and `rubric("exercise", answer, ...)` check."""
     for node in ast.walk(ast.Module(body, [])):
         match node:
-            case ast.Call(ast.Name("check"), [ast.Constant(str(exercise)), ast.Name(function), *_]):
-                yield exercise, function
+            case ast.Call(ast.Name("check" | "rubric"), [ast.Constant(str(exercise)), ast.Name(name), *_]):
+                yield exercise, name

@@ -1,7 +1,8 @@
-"""Right and wrong answers to the exercises, in one module per notebook: nb02_zeroing.py holds those of 02_zeroing.
+"""Right and wrong answers to the exercises, in modules by notebook: nb02_zeroing.py holds those of 02_zeroing.
 
-Every function that is decorated in these modules is judged by tests/practice/test_answers.py. The notebooks' own
-solutions need not be repeated: they are read from their cells.
+Every function that is decorated in these modules is judged by tests/practice/test_answers.py; answers of other kinds,
+such as texts, are passed to the decorator: `right("order_the_lines")("C F G B D")`. The notebooks' own solutions need
+not be repeated: they are read from their cells.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,8 +1,8 @@
 """The exercises and their judges, in one module per notebook: nb02_zeroing.py judges the exercises of 02_zeroing.
 
-A judge takes the learner's function. It returns a sentence that says what was tried, or raises a `Mistake` that names
-the bug. To add an exercise, decorate its judge with `@exercise("name")`; to add a notebook, add a module. Both are
-found here.
+A judge takes the learner's answer, a function unless `takes` says otherwise. It returns a sentence that says what was
+tried, or raises a `Mistake` that names the bug. To add an exercise, decorate its judge with `@exercise("name")`; to add
+a notebook, add a module. Both are found here.
 """
 
 import sys
@@ -49,7 +49,7 @@ EXERCISES: dict[str, Exercise] = {}  # in the order of the notebooks
 
 
 def exercise(
-    name: str, hints: dict[str, str] | None = None, takes: type | tuple[type, ...] = Callable
+    name: str, hints: dict[str, str] | None = None, takes: type | tuple[type, ...] = Callable, notebook: str = ""
 ) -> Callable[[Judge], Judge]:
     """Registers the judge that follows for the exercise `name` of the notebook after which its module is called.
 
@@ -57,12 +57,14 @@ def exercise(
         name: The name by which `check` finds it.
         hints: By the name of a bug, what `check` shows in a fold under the verdict, instead of the general hint.
         takes: The type of an answer, or several types; any function if left out.
+        notebook: The notebook that sets it, where the judge has a module of its own, such as nb01_on_paper.py.
     """
 
     def register(judge: Judge) -> Judge:
         if name in EXERCISES:
             raise ValueError(f"two exercises are called {name!r}: in {EXERCISES[name].judge.__module__} and {judge}")
-        EXERCISES[name] = Exercise(name, judge.__module__.rpartition(".nb")[2], judge, hints or {}, takes)
+        where = notebook or judge.__module__.rpartition(".nb")[2]
+        EXERCISES[name] = Exercise(name, where, judge, hints or {}, takes)
         return judge
 
     return register

@@ -154,7 +154,8 @@ class _Reader:
         judged = [output for output in cell.outputs if as_course(output).get("kind") == "verdict"]
         verdicts = [text_of(output) for output in judged]
         if "solution" in tags(cell):
-            return [Solution(cell.source, "\n".join(verdicts))]
+            printed = [part for output in cell.outputs for part in self.output(output, spoiler=True)]
+            return [Solution(cell.source, "\n".join(verdicts)), *printed]
         outputs = [part for output in cell.outputs for part in self.output(output, is_folded(cell, "outputs"))]
         if any(isinstance(part, Cards) for part in outputs):  # without the line of progress below them
             outputs = [part for part in outputs if not isinstance(part, OnScreen)]

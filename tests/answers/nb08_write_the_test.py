@@ -1,0 +1,276 @@
+"""Answers to "write_the_test": is a loop buggy, that is, does some gradient enter two updates, or none?"""
+
+from unittest.mock import patch
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from answers import right, wrong
+from course_utils import record
+from course_utils.audit import audit
+
+
+@right("write_the_test")
+def counts_on_every_lane(run):
+    with record() as trace:
+        run()
+    for lane in trace.lanes:
+        arrived = sum(event.kind == "backward" for event in trace.on(lane))
+        if sum(trace.windows(lane)) != arrived or trace.leftover(lane):
+            return True
+    return False
+
+
+@right("write_the_test")
+def counts_in_one_line(run):
+    with record() as trace:
+        run()
+    arrived = {lane: [e.kind for e in trace.on(lane)].count("backward") for lane in trace.lanes}
+    return any(arrived[lane] != sum(trace.windows(lane)) for lane in trace.lanes)
+
+
+@right("write_the_test")
+def counts_with_a_tensor(run):
+    with record() as trace:
+        run()
+    gaps = []
+    for lane in trace.lanes:
+        gaps.append(sum(trace.windows(lane)) - sum(e.kind == "backward" for e in trace.on(lane)))
+    return torch.tensor(gaps).any()
+
+
+@right("write_the_test")
+def follows_each_event(run):
+    """Not used is what was zeroed or is left; used twice is what a step finds that an earlier step has found."""
+    with record() as trace:
+        run()
+    for lane in trace.lanes:
+        fresh = old = 0
+        for event in trace.on(lane):
+            if event.kind == "backward":
+                fresh += 1
+                if old:
+                    return True
+            elif event.kind == "step":
+                fresh, old = 0, event.held
+            elif event.kind == "zero":
+                if fresh:
+                    return True
+                old = 0
+        if fresh:
+            return True
+    return False
+
+
+@right("write_the_test")
+def compares_directions(run):
+    return _differs_from_what_arrived(run, lambda tensor: tensor / tensor.norm().clamp(min=1e-300))
+
+
+@wrong("write_the_test", "false-alarm", says="clipped-running-sum")
+def takes_clipping_for_a_bug(run):
+    return _differs_from_what_arrived(run, lambda tensor: tensor)
+
+
+def _differs_from_what_arrived(run, normalized):
+    """What a step finds must be the sum of what has arrived at the parameter since the last step."""
+    arrived, bad, handles = {}, [], []
+    add_param_group = torch.optim.Optimizer.add_param_group
+
+    def add(self, group):
+        add_param_group(self, group)
+        for p in self.param_groups[-1]["params"]:
+            arrived[p] = []
+            handles.append(p.register_hook(lambda grad, p=p: arrived[p].append(grad.clone())))
+
+    def before_step(optimizer, *_):
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            found = torch.zeros_like(p) if p.grad is None else p.grad
+            if not torch.allclose(normalized(found), normalized(sum(arrived[p], torch.zeros_like(p)))):
+                bad.append(p)
+            arrived[p].clear()
+
+    hook = register_optimizer_step_pre_hook(before_step)
+    try:
+        with patch.object(torch.optim.Optimizer, "add_param_group", add):
+            run()
+    finally:
+        for handle in (hook, *handles):
+            handle.remove()
+    return bool(bad) or any(arrived.values())
+
+
+@right("write_the_test")
+def through_a_helper(run):
+    return _unbalanced(_trace(run))
+
+
+def _trace(run):
+    with record() as trace:
+        run()
+    return trace
+
+
+def _unbalanced(trace):
+    return not all(
+        sum(trace.windows(lane)) == sum(1 for e in trace.on(lane) if e.kind == "backward") for lane in trace.lanes
+    )
+
+
+@right("write_the_test")
+def returns_a_bool_of_a_list(run):
+    trace = _trace(run)
+    wrong = []
+    for lane in trace.lanes:
+        backwards = len([e for e in trace.on(lane) if e.kind == "backward"])
+        if backwards - trace.leftover(lane) != sum(trace.windows(lane)):
+            wrong.append("used twice or never")
+        if trace.leftover(lane):
+            wrong.append("left over")
+    return bool(wrong)
+
+
+@right("write_the_test")
+def runs_it_twice(run):
+    run()
+    return _unbalanced(_trace(run))
+
+
+@wrong("write_the_test", "misses-stale-gradients")
+def accuses_none(run):
+    run()
+    return False
+
+
+@wrong("write_the_test", "false-alarm")
+def accuses_all(run):
+    run()
+    return True
+
+
+@wrong("write_the_test", "does-not-run")
+def accuses_unseen(run):
+    return True
+
+
+@wrong("write_the_test", "does-not-run")
+def reads_the_source(run):
+    return "zero_grad" not in run.__name__
+
+
+@wrong("write_the_test", "asks-the-auditor")
+def asks_the_auditor(run):
+    with audit() as report:
+        run()
+    return bool(report.errors)
+
+
+@wrong("write_the_test", "misses-discarded-gradients")
+def wants_equal_windows(run):
+    return len(set(_trace(run).windows())) != 1
+
+
+@wrong("write_the_test", "misses-discarded-gradients")
+def looks_for_growing_windows(run):
+    trace = _trace(run)
+    return any(
+        later > earlier
+        for lane in trace.lanes
+        for earlier, later in zip(trace.windows(lane), trace.windows(lane)[1:], strict=False)
+    )
+
+
+@wrong("write_the_test", "misses-discarded-gradients")
+def looks_for_more_than_arrived(run):
+    trace = _trace(run)
+    return any(sum(trace.windows(lane)) > sum(e.kind == "backward" for e in trace.on(lane)) for lane in trace.lanes)
+
+
+@wrong("write_the_test", "misses-stale-gradients")
+def looks_for_less_than_arrived(run):
+    trace = _trace(run)
+    return sum(trace.windows()) < sum(e.kind == "backward" for e in trace.on())
+
+
+@wrong("write_the_test", "misses-stale-gradients")
+def looks_for_leftovers_alone(run):
+    return _trace(run).leftover() > 0
+
+
+@wrong("write_the_test", "misses-leftover-gradients")
+def takes_what_is_left_over_for_used(run):
+    trace = _trace(run)
+    return any(
+        sum(trace.windows(lane)) + trace.leftover(lane) != [e.kind for e in trace.on(lane)].count("backward")
+        for lane in trace.lanes
+    )
+
+
+@wrong("write_the_test", "misses-stale-gradients")
+def asks_whether_it_zeroes(run):
+    trace = _trace(run)
+    return not any(event.kind == "zero" for event in trace.events)
+
+
+@wrong("write_the_test", "misses-stale-gradients")
+def looks_at_the_losses(run):
+    losses = run()
+    return losses[-1] > losses[0]
+
+
+@wrong("write_the_test", "misses-stale-gradients")
+def wants_one_backward_per_step(run):
+    trace = _trace(run)
+    return sum(e.kind == "backward" for e in trace.on()) != sum(e.kind == "step" for e in trace.on())
+
+
+@wrong("write_the_test", "false-alarm")
+def takes_a_short_window_for_a_leftover(run):
+    trace = _trace(run)
+    return _unbalanced(trace) or any(len(set(trace.windows(lane))) > 1 for lane in trace.lanes)
+
+
+@wrong("write_the_test", "wrong-type")
+def returns_a_sentence(run):
+    return "buggy" if _unbalanced(_trace(run)) else "fine"
+
+
+@wrong("write_the_test", "wrong-type")
+def returns_the_counts(run):
+    return _trace(run).windows()
+
+
+@wrong("write_the_test", "not-attempted")
+def prints_and_returns_nothing(run):
+    _trace(run)
+
+
+@wrong("write_the_test", "misses-stale-gradients")
+def answers_the_other_way_round(run):
+    return not _unbalanced(_trace(run))
+
+
+@wrong("write_the_test", "leaves-hooks", says="a hook on every optimizer")
+def leaves_a_hook(run):
+    steps = []
+    register_optimizer_step_post_hook(lambda *_: steps.append(1))
+    return _unbalanced(_trace(run))
+
+
+@wrong("write_the_test", "leaves-hooks", says="Tensor.backward")
+def leaves_a_patch(run):
+    backward, calls = torch.Tensor.backward, []
+
+    def counted(self, *args, **options):
+        calls.append(1)
+        return backward(self, *args, **options)
+
+    torch.Tensor.backward = counted
+    return _unbalanced(_trace(run))
+
+
+@wrong("write_the_test", "raises")
+def breaks_the_loop(run):
+    with patch.object(torch.Tensor, "backward", None):
+        run()
+    return True

@@ -1,0 +1,132 @@
+"""A learner's checker, graded by the zoo: what it gets to see, and what it may not leave behind."""
+
+import gc
+from itertools import count
+
+import pytest
+import torch
+from torch.optim.optimizer import _global_optimizer_pre_hooks, register_optimizer_step_pre_hook
+
+from course_utils import record
+from course_utils.audit import audit
+from course_utils.practice.grading import grade_on_zoo
+from course_utils.practice.judging import Mistake
+from course_utils.practice.recording import quick_records
+from course_utils.zoo import ZOO
+
+RULES = ("stale-gradients", "leftover-gradients")
+
+
+def is_unbalanced(trace):
+    counts = {lane: [event.kind for event in trace.on(lane)].count("backward") for lane in trace.lanes}
+    return any(sum(trace.windows(lane)) != arrived for lane, arrived in counts.items())
+
+
+def unbalanced(run):
+    with record() as trace:
+        run()
+    return is_unbalanced(trace)
+
+
+def mistake(checker):
+    with pytest.raises(Mistake) as caught:
+        grade_on_zoo(checker, RULES)
+    return caught.value.verdict
+
+
+def test_every_loop_of_the_rules_and_every_twin_is_shown_once_and_has_no_name():
+    seen = []
+
+    def checker(run):
+        assert (run.__name__, run.__doc__) == ("run", None)
+        with record() as trace:
+            seen.append(tuple(run()))
+        return is_unbalanced(trace)
+
+    expected = [specimen for specimen in ZOO.values() if specimen.rule in RULES]
+    assert grade_on_zoo(checker, RULES) == len(expected)
+    assert set(seen) == {tuple(loop()) for specimen in expected for loop in (specimen.buggy, specimen.fixed)}
+    assert len(seen) == len(expected) + len({specimen.fixed.__wrapped__ for specimen in expected})
+
+
+def test_all_that_is_missed_or_accused_is_named_and_the_first_of_it_explained():
+    verdict = mistake(lambda run: run() and False)
+    assert verdict.bug == "misses-stale-gradients"
+    expected = [name for name, specimen in ZOO.items() if specimen.rule in RULES]
+    assert f"misses {len(expected)} of {len(expected)} buggy loops ({', '.join(expected)}). What" in verdict.message
+    assert ZOO["never-zeroed"].source in verdict.message
+    verdict = mistake(lambda run: bool(run()))
+    assert verdict.bug == "false-alarm"
+    assert "your checker accuses the fixed twins of never-zeroed, " in verdict.message
+    both = mistake(lambda run: not unbalanced(run))
+    assert both.bug == "misses-stale-gradients"
+    assert " and accuses the fixed twins of " in both.message
+
+
+def test_a_checker_that_only_counts_its_calls_does_not_pass():
+    calls = count()
+    for says in (lambda: next(calls) % 2 == 0, lambda: next(calls) % 2 == 1):
+        with pytest.raises(Mistake):
+            grade_on_zoo(lambda run, says=says: bool(run()) and says(), RULES)
+
+
+def test_the_auditor_is_refused_and_works_again_afterwards():
+    def checker(run):
+        with audit() as report:
+            run()
+        return bool(report.errors)
+
+    assert mistake(checker).bug == "asks-the-auditor"
+    with audit() as report:
+        ZOO["never-zeroed"].buggy()
+    assert report.rules == ["stale-gradients"]
+
+
+def leaves_a_hook(run):
+    torch.optim.Optimizer.zero_grad = lambda *_, **__: None
+    register_optimizer_step_pre_hook(lambda *_: None)
+    return unbalanced(run)
+
+
+def leaves_a_hook_and_raises(run):
+    leaves_a_hook(run)
+    raise KeyError("no such thing")
+
+
+def leaves_a_hook_and_is_interrupted(run):
+    leaves_a_hook(run)
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("checker", "error"),
+    [
+        (leaves_a_hook, Mistake),
+        (leaves_a_hook_and_raises, KeyError),
+        (leaves_a_hook_and_is_interrupted, KeyboardInterrupt),
+    ],
+)
+def test_what_a_checker_leaves_in_torch_is_taken_back_also_after_an_error(checker, error):
+    zero_grad = torch.optim.Optimizer.zero_grad
+    before = dict(_global_optimizer_pre_hooks)
+    with pytest.raises(error):
+        grade_on_zoo(checker, RULES)
+    assert torch.optim.Optimizer.zero_grad is zero_grad
+    assert _global_optimizer_pre_hooks == before
+
+
+@pytest.mark.parametrize(("frozen", "expected"), [(0, ["freeze", "loop", "unfreeze"]), (7, ["loop"])])
+def test_quick_records_hide_what_was_there_unless_somebody_has_frozen_it(monkeypatch, frozen, expected):
+    done = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
+    for name in ("freeze", "unfreeze"):
+        monkeypatch.setattr(gc, name, lambda name=name: done.append(name))
+
+    def interrupted():
+        with quick_records():
+            done.append("loop")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert done == expected

@@ -1,0 +1,63 @@
+"""Lines that are put in order: what assembles them, and what the notebook shows of them."""
+
+import ast
+import traceback
+
+import pytest
+from course import NOTEBOOKS
+
+from course_utils.practice.exercises.nb02_order_the_lines import LINES
+from course_utils.practice.judging import Mistake
+from course_utils.practice.ordering import assemble, idle_lines, letters, listing
+
+SUM = {"A": "total += number", "B": "for number in numbers:", "C": "total = 0", "D": "return total", "E": "while True:"}
+
+
+def test_what_comes_after_a_colon_is_inside_and_two_colons_nest():
+    assert listing(assemble("def add(numbers):", SUM, "CBA")).splitlines()[-1] == "        total += number"
+    nested = ast.parse(listing(assemble("def add(numbers):", SUM, "CBEA")))
+    loop = nested.body[0].body[1]
+    assert isinstance(loop, ast.For)
+    assert isinstance(loop.body[0], ast.While)
+
+
+def test_an_assembled_function_runs_and_its_lines_stand_in_tracebacks():
+    assert assemble("def add(numbers):", SUM, "CBAD")([3]) == 3
+    with pytest.raises(UnboundLocalError) as caught:
+        assemble("def add(numbers):", SUM, "BA")([3])
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].line == "total += number"
+
+
+@pytest.mark.parametrize("answer", ["C B A", "cba", "C, B, A", "c-b>a", ["C", "B", "A"], ("cb", "a"), "[C][B]\n[A]"])
+def test_letters_are_read_in_whatever_way_they_are_written(answer):
+    assert letters(answer, SUM) == "CBA"
+
+
+@pytest.mark.parametrize(
+    ("answer", "bug"), [("", "not-attempted"), ("...", "not-attempted"), ("CBZ", "unknown-line"), ([1], "wrong-type")]
+)
+def test_what_is_no_order_is_named(answer, bug):
+    with pytest.raises(Mistake) as caught:
+        letters(answer, SUM)
+    assert caught.value.verdict.bug == bug
+
+
+def test_a_block_without_lines_is_named():
+    with pytest.raises(Mistake) as caught:
+        assemble("def add(numbers):", SUM, "CB")
+    assert caught.value.verdict.bug == "empty-block"
+
+
+def test_an_idle_line_is_one_without_which_the_order_still_passes():
+    def judge(order):
+        if "A" not in order or "B" not in order:
+            raise Mistake("wrong", "")
+
+    assert idle_lines("AB", judge) == ""
+    assert idle_lines("ACBD", judge) == "CD"
+    assert idle_lines("AAB", judge) == "AA"  # either of the two
+
+
+def test_the_notebook_shows_the_lines_that_its_judge_puts_together():
+    shown = "\n".join(f"{letter}  {line}" for letter, line in LINES.items())
+    assert f"```text\n{shown}\n```" in NOTEBOOKS["02_zeroing"].prose

@@ -1,0 +1,43 @@
+"""Ledgers to be read: the loops in the notebook are those of the judge, and no two of them make the same record."""
+
+import ast
+from itertools import combinations
+
+from course import NOTEBOOKS
+
+from course_utils.practice.exercises import nb03_read_the_ledger
+from course_utils.practice.reading import _difference, riddle
+
+RIDDLE = riddle("read_the_ledger")
+
+
+def functions(source):
+    return {node.name: ast.unparse(node) for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_notebook_shows_the_loops_that_its_judge_runs():
+    with open(nb03_read_the_ledger.__file__, encoding="utf-8") as file:
+        judged = {name: text for name, text in functions(file.read()).items() if name.startswith("loop_")}
+    (cell,) = [cell for cell in NOTEBOOKS["03_accumulation"].code if "def loop_a(" in cell.source]
+    assert functions(cell.source) == judged
+    assert sorted(judged) == [f"loop_{letter.lower()}" for letter in RIDDLE.loops]
+
+
+def test_no_two_loops_make_the_same_record():
+    for one, other in combinations(RIDDLE.loops, 2):
+        assert _difference(RIDDLE.trace(one), RIDDLE.trace(other)), (one, other)
+    assert _difference(RIDDLE.trace("A"), RIDDLE.trace("A")) is None
+
+
+def test_a_figure_is_drawn_from_a_record_and_does_not_say_whose_it_is():
+    figure = RIDDLE.figure(1)
+    words = " ".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))
+    assert "Ledger 1" in words
+    assert "loop" not in words.replace("training loop", "")
+
+
+def test_the_captions_say_what_the_records_hold():
+    (cell,) = [cell for cell in NOTEBOOKS["03_accumulation"].code if "ledgers.figure(1)" in cell.source]
+    assert [e.norm for e in RIDDLE.trace("E").events if e.kind != "forward"][:7] == [1, 2, 3, 4, 1, 1, 0]
+    assert [e.norm for e in RIDDLE.trace("D").events if e.kind != "forward"][:6] == [1, 2, 3, 4, 4, 0]
+    assert cell.source.count("1, 2, 3 and 4") == 2
