@@ -17,6 +17,7 @@ import sys
 import sysconfig
 import threading
 import time
+from _frozen_importlib import _module_locks
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -135,7 +136,7 @@ class _Call:
         left, now = seconds, self._began
         while not self.over:
             before, now = now, time.monotonic()
-            if not _is_importing(self._frame()):
+            if not self._is_importing():
                 left -= now - before
             if interrupted() or left <= 0:
                 return "interrupted" if interrupted() else "endless"
@@ -144,7 +145,7 @@ class _Call:
 
     def stop(self, reason: str) -> None:
         """Stops the function, or gives up if it cannot be stopped now."""
-        self.outcome.where = line_of(self._frame())
+        self.outcome.where = _line_in(self._frame())
         started = moved = time.monotonic()
         place, watch = None, _Watch()
         while not self.over:
@@ -168,7 +169,7 @@ class _Call:
 
     def _send(self, frame: FrameType | None, watch: "_Watch") -> None:
         """Sends a stop, unless one is on its way, or a module is being imported, which would stay half imported."""
-        if self._sent > len(self._caught) or _is_importing(frame):
+        if self._sent > len(self._caught) or self._is_importing():
             return
         # In the middle of a library, a stop could leave a setting of that library changed.
         if watch.allows(_is_learners(frame), pause=0.05 if self._sent else 0.0):
@@ -189,7 +190,13 @@ class _Call:
         return stop
 
     def _frame(self) -> FrameType | None:
+        """The innermost frame. CPython 3.11 can crash where the frames around it are read while they run."""
         return sys._current_frames().get(self.thread.ident)
+
+    def _is_importing(self) -> bool:
+        """Whether the function's thread holds the lock of a module that is being imported."""
+        locks = [reference() for reference in list(_module_locks.values())]
+        return any(getattr(lock, "owner", None) == self.thread.ident for lock in locks)
 
 
 class _Watch:
@@ -232,15 +239,21 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
 
 def _stop_threads(known: set[int | None]) -> None:
     """Ends the threads that the function started and in which code of the learner's still runs."""
-    frames, stopped = sys._current_frames(), []
+    stopped = []
     for thread in threading.enumerate():
-        if thread.ident not in known and thread.name != "pursue" and line_of(frames.get(thread.ident)):
+        if thread.ident not in known and _runs_learners_code(thread):
             _set_async_exc(thread.ident, SystemExit)  # of which a thread says nothing when it ends
             stopped.append(thread)
     for thread in stopped:
         thread.join(timeout=0.2)
     if stopped:
         _settle()
+
+
+def _runs_learners_code(thread: threading.Thread) -> bool:
+    target = getattr(thread, "_target", None) or type(thread).run
+    file = getattr(getattr(target, "__code__", None), "co_filename", "")
+    return _is_learners(sys._current_frames().get(thread.ident)) or bool(file and not file.startswith(_LIBRARIES))
 
 
 def place(traceback: TracebackType | None) -> str:
@@ -254,12 +267,16 @@ def place(traceback: TracebackType | None) -> str:
 
 
 def line_of(frame: FrameType | None) -> str:
-    """The same of a function that is still running, from its innermost frame."""
+    """The same of the functions that are running in this thread, from the innermost frame on."""
     while frame is not None:
-        if _is_learners(frame) and frame.f_lineno:
-            return _line(frame.f_code.co_filename, frame.f_lineno)
+        if line := _line_in(frame):
+            return line
         frame = frame.f_back
     return ""
+
+
+def _line_in(frame: FrameType | None) -> str:
+    return _line(frame.f_code.co_filename, frame.f_lineno) if _is_learners(frame) else ""
 
 
 def _line(file: str, number: int | None) -> str:
@@ -273,11 +290,3 @@ def _is_learners(frame: FrameType | None) -> bool:
         return False
     made_by = frame.f_globals.get("__file__") or "" if frame.f_code.co_filename.startswith("<") else ""
     return not made_by.startswith(_LIBRARIES)
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
