@@ -37,7 +37,7 @@ ROOMS = {  # from the lowest to the highest: the rooms that each imports, and th
     "plots": ({"observe"}, {"matplotlib"}),
     "zoo": ({"data"}, {"torch"}),
     "audit": ({"", "observe", "plots"}, {"torch", "matplotlib"}),
-    "practice": ({"loops", "memory", "models"}, {"torch", "IPython", "ipywidgets"}),
+    "practice": ({"loops", "memory", "models", "observe"}, {"torch", "IPython", "ipywidgets", "traitlets"}),
     "publish": ({"audit", "data", "practice"}, {"tqdm", "nbformat", "ipywidgets", "pypandoc", "typst"}),
     "colab": ({"publish"}, set()),
     "final": ({"publish"}, set()),

@@ -4,6 +4,7 @@ An edit changes the text of the loop, and nothing else. It is offered only where
 """
 
 import ast
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from course_utils.observe.stepping import Loop, Steps
@@ -62,6 +63,22 @@ def _is_zeroing(node: ast.stmt) -> bool:
     return False
 
 
+def _factors(node: ast.expr) -> Iterator[ast.expr]:
+    """The parts of an expression that its value is a multiple of: not what a model or a loss function is called with.
+
+    >>> [ast.unparse(one) for one in _factors(ast.parse("scaler.scale(f(x / 2) / n).backward()").body[0].value)][-2:]
+    ['f(x / 2)', 'n']
+    """
+    yield node
+    match node:
+        case ast.Call(func=ast.Attribute(value=value, attr=name), args=arguments):
+            for inner in [value, *(arguments if name in ("scale", "backward") else [])]:
+                yield from _factors(inner)
+        case ast.BinOp(left=left, right=right):
+            yield from _factors(left)
+            yield from _factors(right)
+
+
 def _code(lines: list[str]) -> str:
     """What Python reads of some lines: without comments, and without lines that do nothing."""
     tree = ast.parse("\n".join(lines))
@@ -78,14 +95,16 @@ class _Source:
     def __init__(self, loop: Loop):
         self.loop, self.lines = loop, loop.lines
         self.statements = [node for node in ast.walk(loop.tree) if isinstance(node, ast.stmt)]
-        self.bodies = [
-            body for node in self.statements for name in ("body", "orelse", "finalbody") if (body := getattr(node, name, []))
-        ]  # fmt: skip
+        parts = ("body", "orelse", "finalbody")
+        self.bodies = [getattr(node, part) for node in self.statements for part in parts if getattr(node, part, None)]
 
     def at(self, steps: Steps, kind: str) -> list[ast.stmt]:
-        """The statements in which something of this kind happened."""
-        lines = sorted({frame.line for frame in steps.frames if frame.kind == kind})
-        return [node for node in map(self.loop.statement, lines) if node is not None]
+        """The statements in which something of this kind happened; of several on a line, the one that calls it."""
+        found = []
+        for line in sorted({frame.line for frame in steps.frames if frame.kind == kind}):
+            here = [node for node in self.statements if node.lineno == line and f".{kind}(" in ast.unparse(node)]
+            found += here[-1:] or filter(None, [self.loop.statement(line)])
+        return found
 
     def beside(self, one: ast.stmt, other: ast.stmt) -> bool:
         """Whether two statements are in the same block, so that they run equally often."""
@@ -140,8 +159,8 @@ class _Source:
                         return self.without(node)
                     case ast.Assign(targets=[ast.Name(id=name)]) if name in names:
                         sources.append(node)
-            for source in sources:
-                for node in ast.walk(source):
+            for source in (one for one in sources if isinstance(one, ast.Expr | ast.Assign)):
+                for node in _factors(source.value):
                     match node:
                         case ast.BinOp(left=ast.Call() | ast.Name(), op=ast.Div()) if node.lineno == node.end_lineno:
                             start, end = self.columns(node)
