@@ -597,7 +597,7 @@ def _short(value: Any) -> str | None:
     """A variable as short text; None if it says nothing in short."""
     if isinstance(value, Tensor):
         if value.numel() > 4 or value.dim() > 1 or value.is_complex():
-            return f"tensor of shape {tuple(value.shape)}"
+            return None
         value = value.detach().tolist()
     if isinstance(value, bool) or value is None:
         return str(value)
@@ -606,12 +606,12 @@ def _short(value: Any) -> str | None:
     if isinstance(value, (list, tuple)):
         if len(value) <= 4 and all(isinstance(one, (int, float)) for one in value):
             return f"[{', '.join(map(number, value))}]"
-        return f"{type(value).__name__} of {len(value)}"
+        return f"list of {len(value)}" if isinstance(value, list) else None
     return repr(value) if isinstance(value, str) and len(value) <= 20 else None
 
 
-def number(value: float) -> str:
-    """A number as it is shown: with four digits.
+def number(value: float, digits: int = 4) -> str:
+    """A number as it is shown: with four digits, or with as many as are asked for.
 
     >>> number(0.1 + 0.2), number(-0.0), number(3), number(12345.678), number(float("nan"))
     ('0.3', '0', '3', '1.235e+04', 'NaN')
@@ -622,7 +622,7 @@ def number(value: float) -> str:
         return "infinity" if value > 0 else "-infinity"
     if isinstance(value, int):
         return str(value)
-    text = f"{value:.4g}"
+    text = f"{value:.{digits}g}"
     return "0" if text == "-0" else text
 
 

@@ -4,6 +4,7 @@ All styles are inline, so that the same HTML serves a widget, a notebook without
 colours (of Okabe and Ito) are readable on white and on black; nothing is said by a colour alone.
 """
 
+from collections.abc import Iterable
 from html import escape
 from re import sub
 
@@ -24,9 +25,14 @@ KEYS = {"start", "backward", "zero", "change", "step", "skipped", "error", "cut"
 _SHOWN_FRAMES = 16
 
 
-def said(steps: Steps, place: int) -> str:
-    """The sentence of a frame, as HTML."""
-    return marked_up(sentence(steps, place))
+def said(tracks: list[Steps], places: tuple[int, ...]) -> str:
+    """What has just happened, in a sentence for each record, as HTML."""
+    sentences = [marked_up(sentence(steps, place)) for steps, place in zip(tracks, places, strict=True)]
+    if len(tracks) == 1:
+        return sentences[0]
+    named = (f"<b>{escape(steps.loop.name)}:</b> {text}" for steps, text in zip(tracks, sentences, strict=True))
+    columns = "".join(f'<div style="flex:1 1 24em;min-height:4.5em">{text}</div>' for text in named)
+    return f'<div style="display:flex;flex-wrap:wrap;gap:0 2.4em">{columns}</div>'
 
 
 def marked_up(text: str) -> str:
@@ -59,16 +65,15 @@ def variables(steps: Steps, frame: Frame) -> str:
 
 
 def _joined(frame: Frame) -> str:
-    return "   ".join(f"{name} = {text}" for name, text in frame.variables.items())
+    return " · ".join(f"{name} = {text}" for name, text in frame.variables.items())
 
 
 def state(steps: Steps, place: int) -> str:
     """The weights, `.grad` and the optimizer's state."""
     now, before = steps.frames[place], steps.frames[max(place - 1, 0)]
-    tiny = numbers_of(now.weights.values()) <= TINY
-    table = (_numbers if tiny else _norms)(steps, before, now)
+    table = (_numbers if _is_tiny(now.weights.values()) else _norms)(steps, before, now)
     optimizers = "; ".join(map(escape, steps.optimizers)) or "no optimizer"
-    return f'{table}<div style="font-size:12px;{_FAINT}">{optimizers}</div>'
+    return f'{_title("After this line")}<div style="overflow-x:auto">{table}</div>{_note(optimizers)}'
 
 
 def ledger(steps: Steps, frame: Frame) -> str:
@@ -93,15 +98,17 @@ def ledger(steps: Steps, frame: Frame) -> str:
         rows += [_row("", "")] * (min(len(whole.updates), ROWS) - len(book.updates[first:]))
         title = f"<b>{escape(lane)}</b>" if len(last) > 1 else ""
         tables.append(f'{title}<table style="border-collapse:collapse;margin:0;border:0">{"".join(rows)}</table>')
-    return "".join(tables) + _legend(last)
+    again = any(len(sum(book.updates, ())) > len(set(sum(book.updates, ()))) for book in last.values())
+    note = _note("A dashed frame: an earlier update has used this micro-batch already.") if again else ""
+    return _title("Ledger: which micro-batches") + "".join(tables) + note
 
 
-def _legend(books: dict[str, Ledger]) -> str:
-    again = any(len(sum(book.updates, ())) > len(set(sum(book.updates, ()))) for book in books.values())
-    parts = ["A number is a micro-batch."]
-    if again:
-        parts.append(f"{_block(1, True)} An earlier update has used it already.")
-    return f'<div style="font-size:12px;{_FAINT};margin-top:0.3em">{" ".join(parts)}</div>'
+def _title(text: str) -> str:
+    return f'<div style="font-size:12px;{_FAINT};margin-bottom:0.2em">{text}</div>'
+
+
+def _note(text: str) -> str:
+    return f'<div style="font-size:12px;{_FAINT};margin-top:0.3em">{text}</div>'
 
 
 def panel(tracks: list[Steps], places: tuple[int, ...]) -> list[str]:
@@ -109,11 +116,9 @@ def panel(tracks: list[Steps], places: tuple[int, ...]) -> list[str]:
     if len(tracks) == 1:
         (steps,), (place,) = tracks, places
         return [*_BEGIN, *_code_of(steps, place), *_numbers_of(steps, place), "</div>"]
-    pieces = list(_BEGIN)
+    pieces, tallest = list(_BEGIN), max(len(steps.loop.lines) for steps in tracks)
     for steps, place in zip(tracks, places, strict=True):
-        words = f'<div style="min-height:4.6em">{said(steps, place)}</div>'
-        title = f"<div><b>{escape(steps.loop.name)}</b></div>"
-        pieces += ['<div style="flex:1 1 24em;min-width:0">', title, words, *_code_of(steps, place)]
+        pieces += ['<div style="flex:1 1 24em;min-width:0">', *_code_of(steps, place, tallest)]
         pieces += ['<div style="height:0.7em"></div>', *_numbers_of(steps, place), "</div>"]
     return [*pieces, "</div>"]
 
@@ -121,15 +126,40 @@ def panel(tracks: list[Steps], places: tuple[int, ...]) -> list[str]:
 _BEGIN = ('<div style="display:flex;flex-wrap:wrap;gap:0.8em 2.4em;font-size:13px;line-height:1.5">',)
 
 
-def _code_of(steps: Steps, place: int) -> list[str]:
+def _code_of(steps: Steps, place: int, tallest: int = 0) -> list[str]:
     frame = steps.frames[place]
-    width = min(100, max(map(len, steps.loop.lines)) + 5) * 8
-    return [f'<div style="flex:1 1 {width}px;min-width:0">', code(steps, frame), variables(steps, frame), "</div>"]
+    missing = max(0, tallest - len(steps.loop.lines))  # two loops side by side take the same height
+    filled = f'<div style="{_MONO};height:{1.55 * missing:g}em"></div>' if missing else ""
+    width = 8 * (min(100, max(map(len, steps.loop.lines))) + 4)
+    return [
+        f'<div style="flex:0 1 {width}px;min-width:0">',
+        code(steps, frame),
+        filled + variables(steps, frame),
+        "</div>",
+    ]
 
 
 def _numbers_of(steps: Steps, place: int) -> list[str]:
+    values = steps.frames[0].weights.values()
+    letters = _letters(steps.frames[0].weights) if _is_tiny(values) else 23 + 9 * len(_state_keys(steps))
+    width = 8 * (11 + letters)
     below = ledger(steps, steps.frames[place])
-    return ['<div style="flex:1 1 22em">', state(steps, place), f'<div style="height:0.7em"></div>{below}</div>']
+    start = f'<div style="flex:1 1 {width}px;min-width:0">'
+    return [start, state(steps, place), f'<div style="height:0.9em"></div>{below}</div>']
+
+
+def _is_tiny(values: Iterable[Values]) -> bool:
+    return numbers_of(values) <= TINY
+
+
+def _letters(weights: dict[str, Values]) -> int:
+    """How wide the columns of a tiny model are."""
+    return sum(max(7, len(name) + 2) for name in _names(weights))
+
+
+def _names(weights: dict[str, Values]) -> list[str]:
+    """Of all single numbers."""
+    return [entry(name, values, place) for name, values in weights.items() for place in range(values.size)]
 
 
 # The tables of numbers
@@ -169,9 +199,8 @@ def _numbers(steps: Steps, before: Frame, now: Frame) -> str:
                     cells.append(_cell(number(value), old is None or old.numbers[place] != value))
         return f"<tr>{_head(title, kind='row')}{''.join(cells)}</tr>"
 
-    names = [entry(name, values, place) for name, values in now.weights.items() for place in range(values.size)]
-    heads = [_head(name, style=f"min-width:{width}") for name in names]
-    rows = [f"<tr>{_head('')}{''.join(heads)}</tr>", row("weight", before.weights, now.weights)]
+    heads = [_head(name, style=f"min-width:{width}") for name in _names(now.weights)]
+    rows = [f"<tr>{_head('')}{''.join(heads)}</tr>", row("value", before.weights, now.weights)]
     rows.append(row(".grad", before.grads, now.grads))
     for key in _state_keys(steps):
         was, values = ({name: some.get(key) for name, some in frame.state.items()} for frame in (before, now))
@@ -187,24 +216,25 @@ def _norms(steps: Steps, before: Frame, now: Frame) -> str:
     """A larger model: for each parameter the norms of its weights, of `.grad` with a bar, and of the state."""
     keys = _state_keys(steps)
     largest = max((v.norm for frame in steps.frames for v in frame.grads.values() if v is not None), default=0.0)
-    heads = ["norms", "weight", ".grad", "", *keys]
+    heads = ["norms", "value", ".grad", "", *keys]
     rows = [f"<tr>{''.join(_head(text, kind='row' if not place else 'col') for place, text in enumerate(heads))}</tr>"]
     names = list(now.weights)
     for name in names[:ROWS]:
         weight, grad, old = now.weights[name], now.grads[name], before.grads[name]
         share = 0.0 if grad is None or not largest else min(1.0, grad.norm / largest)
         bar = (
-            f'<div style="width:7em"><div style="height:0.8em;background:{BLUE};width:{100 * share:.0f}%"></div></div>'
+            f'<div style="width:5em"><div style="height:0.8em;background:{BLUE};width:{100 * share:.0f}%"></div></div>'
         )
         cells = [
-            _cell(number(weight.norm), weight != before.weights[name], style="min-width:4.6em"),
-            _cell("None" if grad is None else number(grad.norm), grad != old, style="min-width:4.6em"),
-            _cell(f'<div style="width:7em">{bar}</div>'),
+            _cell(number(weight.norm, 3), weight != before.weights[name], style="min-width:4.6em"),
+            _cell("None" if grad is None else number(grad.norm, 3), grad != old, style="min-width:4.6em"),
+            _cell(f'<div style="width:4em">{bar}</div>'),
         ]
         for key in keys:
             was, value = (frame.state.get(name, {}).get(key) for frame in (before, now))
-            text = "None" if value is None else number(value.numbers[0] if value.size == 1 else value.norm)
-            cells.append(_cell(text, was != value, style="min-width:4.6em"))
+            text = "None" if value is None else number(value.numbers[0] if value.size == 1 else value.norm, 3)
+            count = value is not None and value.size == 1
+            cells.append(_cell(text, was != value, style="" if count else "min-width:4.6em"))
         rows.append(f"<tr>{_head(name, kind='row')}{''.join(cells)}</tr>")
     more = len(names) - ROWS
     note = f'<div style="font-size:12px;{_FAINT}">and {more} more parameters</div>' if more > 0 else ""

@@ -25,10 +25,7 @@ def page(title: str, versions: dict[str, list[Steps]]) -> str:
 
     told = []
     for name, tracks in versions.items():
-        shown = [
-            [piece(said(tracks[0], places[0]) if len(tracks) == 1 else ""), [*map(piece, panel(tracks, places))]]
-            for places in moments(tracks)
-        ]
+        shown = [[piece(said(tracks, places)), [*map(piece, panel(tracks, places))]] for places in moments(tracks)]
         told.append({"name": name, "moments": shown})
     first = next(iter(versions.values()))
     filled = {

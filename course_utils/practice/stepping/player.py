@@ -32,8 +32,7 @@ def player(names: list[str], run: Callable[[str], list[Steps]]) -> Any:
 
     def show(*_: Any) -> None:
         here = places[slider.value]
-        if len(tracks) == 1:
-            sentence.value = _said(said(tracks[0], here[0]))
+        sentence.value = _said(said(tracks, here))
         shown.value = "".join(panel(tracks, here))
         back.disabled, following.disabled = slider.value == 0, slider.value == slider.max
 
@@ -57,7 +56,7 @@ def player(names: list[str], run: Callable[[str], list[Steps]]) -> Any:
     following.on_click(lambda _: setattr(slider, "value", min(slider.max, slider.value + 1)))
     controls = HBox([back, following, play, slider, count], layout=Layout(flex_flow="row wrap", align_items="center"))
     rows = [which] if len(names) > 1 else []
-    return VBox([*rows, controls, *([sentence] if len(tracks) == 1 else []), shown])
+    return VBox([*rows, controls, sentence, shown])
 
 
 def _said(html: str) -> str:
