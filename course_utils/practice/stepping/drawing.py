@@ -292,7 +292,8 @@ def key_frames(steps: Steps) -> list[int]:
 def strip_rows(steps: Steps) -> tuple[list[str], list[list[str]]]:
     """The filmstrip as a table of text: its head, and a row for each key frame."""
     tiny = numbers_of(steps.frames[0].weights.values()) <= 4
-    head = ["line", "what happens", *(["weight", ".grad"] if tiny else []), "in .grad"]
+    values = ["weight", ".grad"] if tiny else []
+    head = ["line", "what happens", *values, "micro-batches in it" if tiny else "micro-batches in .grad"]
     rows = []
     for place in key_frames(steps):
         frame = steps.frames[place]
@@ -306,7 +307,7 @@ def strip_rows(steps: Steps) -> tuple[list[str], list[list[str]]]:
 def strip(steps: Steps, title: str = "") -> str:
     """The filmstrip as HTML: a plain table, which is readable without any style."""
     head, rows = strip_rows(steps)
-    style = f"text-align:left;vertical-align:top;padding:2px 10px 2px 0;border-bottom:{_LINE}"
+    style = "text-align:left;vertical-align:top"
 
     def cell(kind: str, text: str) -> str:
         return f'<{kind} style="{style}">{marked_up(text)}</{kind}>'
