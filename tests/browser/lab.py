@@ -121,3 +121,36 @@ class Lab:
             self.page.wait_for_timeout(300)
             self.page.screenshot(path=str(folder / f"{name}-{part + 1}.png"))
         self.page.set_viewport_size(before)
+
+
+class ClassicNotebook:
+    """The same notebook in Notebook 7, used by its keys alone."""
+
+    def __init__(self, page, server: str, token: str):
+        self.page = page
+        self.errors: list[str] = []  # uncaught in the page
+        self._server = server
+        self._token = token
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def open(self, name: str) -> None:
+        """Opens a notebook and waits until its kernel is there."""
+        address = f"{self._server}/notebooks/notebooks/{name}.ipynb?token={self._token}"
+        self.page.goto(address, wait_until="domcontentloaded")
+        self.page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=60_000)
+        self.page.locator(".jp-NotebookKernelStatus, .jp-Notebook-ExecutionIndicator").first.wait_for(timeout=60_000)
+
+    def cell(self, number: int):
+        """The place of a cell in the page."""
+        return self.page.locator(".jp-Notebook .jp-Cell").nth(number)
+
+    def run_cell(self, number: int) -> None:
+        """Runs one cell by Shift and Enter, and waits until it has run."""
+        self.cell(number).locator(".jp-InputPrompt").click()
+        prompt = self.cell(number).locator(".jp-InputPrompt")
+        self.page.keyboard.press("Shift+Enter")
+        for _ in range(600):
+            if prompt.inner_text().strip()[1:-1].isdigit():
+                return
+            self.page.wait_for_timeout(100)
+        raise TimeoutError(f"cell {number} has not run after a minute: {prompt.inner_text()}")

@@ -1,0 +1,226 @@
+"""The stepping trace in a browser, by mouse and by keyboard: in JupyterLab, in Notebook 7, as a page of its own."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from course_utils import Tally
+from course_utils.practice import stepping
+from course_utils.practice.stepping import step_through
+
+STEPS = "The loop is called", "The next round begins: x = 1, y = 2.", "Now loss = 4."
+FIRST = "backward() puts the gradient of micro-batch 1 into .grad: None → -4."
+
+
+def picture(page, name: str, where=None) -> None:
+    """A picture of a part of the page, if the environment variable SCREENSHOTS names a folder for it."""
+    if "SCREENSHOTS" in os.environ:
+        folder = Path(os.environ["SCREENSHOTS"])
+        folder.mkdir(parents=True, exist_ok=True)
+        (where or page).screenshot(path=str(folder / f"{name}.png"))
+
+
+def place_of(sources: list[str], text: str) -> int:
+    (number,) = [number for number, source in enumerate(sources) if text in source]
+    return number
+
+
+def says(cell, text: str) -> None:
+    """Waits until the trace says this."""
+    cell.locator("[role=status]", has_text=text).wait_for(timeout=20_000)
+
+
+def lit(cell) -> str:
+    """The line with the pointer."""
+    return cell.locator("[aria-current=step]").inner_text().strip()
+
+
+def stepped_by_mouse_and_keyboard(page, cell, name: str) -> None:
+    """Goes through one_weight of 00 as a learner does."""
+    says(cell, STEPS[0])
+    for text in (*STEPS[1:], FIRST):
+        cell.get_by_role("button", name="Next").click()
+        says(cell, text)
+    assert lit(cell).split() == ["▶", "loss.backward()"]
+    height = cell.bounding_box()["height"]
+    picture(page, f"{name}-backward", cell)
+    cell.get_by_role("button", name="Back").click()
+    says(cell, STEPS[2])
+
+    handle = cell.locator(".noUi-handle")
+    handle.focus()
+    page.keyboard.press("ArrowRight")
+    says(cell, FIRST)
+    page.keyboard.press("ArrowRight")
+    says(cell, "Update 1: step() uses micro-batch 1: w 0 → 1.")
+    page.keyboard.press("End")
+    says(cell, "The loop has ended after 4 updates.")
+    assert cell.bounding_box()["height"] == height, "the page must not jump while a learner goes through the loop"
+
+    choice = cell.locator("select")
+    choice.focus()
+    page.keyboard.press("ArrowDown")
+    says(cell, STEPS[0])
+    assert "# optimizer.zero_grad()" in cell.inner_text()
+    cell.locator(".noUi-handle").focus()
+    page.keyboard.press("End")
+    says(cell, "The loop has ended after 4 updates. Micro-batches 1 to 4 are still in .grad")
+    picture(page, f"{name}-forgotten", cell)
+    page.keyboard.press("Home")
+    says(cell, STEPS[0])
+    cell.locator(".jupyter-widget-play button, .widget-play button").first.press("Enter")
+    says(cell, STEPS[1])  # it plays
+
+
+def test_in_jupyterlab_a_learner_steps_by_mouse_and_by_keyboard(lab):
+    lab.open("00_start")
+    sources = ["".join(cell["source"]) for cell in lab.cells()]
+    lab.run_cell(place_of(sources, "import importlib"))
+    number = place_of(sources, "def one_weight")
+    lab.run_cell(number)
+    stepped_by_mouse_and_keyboard(lab.page, lab.cell(number), "lab")
+    assert lab.errors == []
+
+
+def test_in_the_dark_theme_of_jupyterlab_it_can_be_read(lab):
+    lab.open("03b_windows")
+    sources = ["".join(cell["source"]) for cell in lab.cells()]
+    theme = "window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
+    lab.page.evaluate(theme)
+    for text in ("import importlib", "from course_utils import Tally", "def updates_of"):
+        lab.run_cell(place_of(sources, text))
+    number = place_of(sources, "step_through(")
+    lab.run_cell(number)
+    cell = lab.cell(number)
+    cell.locator(".noUi-handle").focus()
+    for _ in range(11):
+        lab.page.keyboard.press("ArrowRight")
+    says(cell, "zero_grad() empties .grad")
+    picture(lab.page, "lab-dark", cell)
+    colours = cell.locator("[aria-current=step]").evaluate(
+        "e => [getComputedStyle(e).color, getComputedStyle(document.querySelector('.jp-Notebook')).backgroundColor]"
+    )
+    text, ground = (sum(map(float, colour.split("(")[1].rstrip(")").split(",")[:3])) for colour in colours)
+    assert text - ground > 300, f"light on dark, but got {colours}"
+    assert lab.errors == []
+
+
+def test_in_notebook_7_a_learner_steps_by_mouse_and_by_keyboard(notebook):
+    notebook.open("00_start")
+    cells = notebook.page.locator(".jp-Notebook .jp-Cell")
+    sources = [cells.nth(number).inner_text() for number in range(cells.count())]
+    notebook.run_cell(place_of(sources, "import importlib.util"))
+    number = place_of(sources, "def one_weight")
+    notebook.run_cell(number)
+    stepped_by_mouse_and_keyboard(notebook.page, notebook.cell(number), "notebook")
+    assert notebook.errors == []
+
+
+def modulo(model, batches, optimizer, n):
+    for i, batch in enumerate(batches):
+        (model(batch).mean() / n).backward()
+        if (i + 1) % n == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def forgetful(model, batches, optimizer, n):
+    for i, batch in enumerate(batches):
+        (model(batch).mean() / n).backward()
+        if (i + 1) % n == 0:
+            optimizer.step()
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """Saves the page of a loop over five micro-batches, N = 2."""
+    monkeypatch.setattr(stepping, "show_widget", lambda *_: None)
+
+    def save(**options):
+        tally = Tally(5)
+        optimizer = torch.optim.SGD(tally.parameters(), lr=1.0)
+        trace = step_through(modulo, tally, torch.arange(5).split(1), optimizer, 2, **options)
+        return trace.save(tmp_path / "page.html")
+
+    return save
+
+
+@pytest.fixture(params=["light", "dark"])
+def page(chromium, request):
+    """A page without a network: whatever it asks for but its own file is refused, and noted."""
+    context = chromium.new_context(color_scheme=request.param, viewport={"width": 1100, "height": 700}, offline=True)
+    page = context.new_page()
+    page.scheme, page.problems = request.param, []
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.on("console", lambda message: page.problems.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda wanted: page.problems.append(wanted.url) if wanted.url[:5] != "file:" else None)
+    yield page
+    context.close()
+
+
+def test_the_page_from_disk_is_used_by_keyboard_alone(page, saved):
+    page.goto(saved().as_uri())
+    say, count = page.locator("#say"), page.locator("#count")
+    assert say.inner_text() == "The loop is called. None of its lines has run yet."
+    for text in ("The next round begins: i = 0, batch = [0].", "The forward pass: the loss is 0."):
+        page.keyboard.press("ArrowRight")
+        assert say.inner_text() == text
+    page.keyboard.press("ArrowLeft")
+    last = page.locator("#position").get_attribute("max")
+    assert count.inner_text() == f"1 of {last}"
+    page.keyboard.press("End")
+    assert say.inner_text().startswith("The loop has ended after 2 updates. Micro-batch 5 is still in .grad")
+    assert page.locator("#next").is_disabled()
+    picture(page, f"page-end-{page.scheme}")
+    page.keyboard.press("Home")
+    assert count.inner_text() == f"0 of {last}"
+
+    page.keyboard.press("Tab")  # the list of versions is the first thing to reach, then Next: Back is off at the start
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#version").input_value() == "without zero_grad()"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert count.inner_text() == f"1 of {int(last) - 2}"  # two lines less
+    page.keyboard.press("End")
+    assert page.locator("#panel").inner_text().count("▲ update") == 2
+    picture(page, f"page-forgotten-{page.scheme}")
+    assert page.problems == []
+
+
+def test_the_page_plays_and_pauses_and_reads_its_moment_aloud(page, saved):
+    page.clock.install()
+    page.goto(saved().as_uri())
+    page.keyboard.press("Space")
+    assert page.locator("#play").inner_text() == "Pause"
+    page.clock.run_for(3700)
+    assert page.locator("#count").inner_text().startswith("3 of ")
+    page.keyboard.press("Space")
+    page.clock.run_for(3700)
+    assert page.locator("#count").inner_text().startswith("3 of ")
+    spoken = page.locator("#position").get_attribute("aria-valuetext")
+    last = page.locator("#position").get_attribute("max")
+    assert spoken == f"3 of {last}: backward() puts the gradient of micro-batch 1 into .grad: weight[0] None → 0.5."
+    assert page.locator("#say").get_attribute("aria-live") == "polite"
+    assert page.problems == []
+
+
+HEIGHTS = """[...new Set(moments.map((_, place) => {
+  show(place);
+  return document.getElementById("panel").offsetHeight;
+}))]"""
+
+
+def test_the_page_does_not_jump_and_nothing_in_it_is_cut_off(page, saved):
+    for options, size in (({}, (1100, 700)), ({}, (420, 800)), ({"versus": forgetful}, (1100, 700))):
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.goto(saved(**options).as_uri())
+        for version in range(page.locator("#version option").count()):
+            if not options:
+                page.locator("#version").select_option(index=version)
+            heights = page.evaluate(HEIGHTS)
+            assert len(heights) == 1, f"the panel changes its height: {heights}"
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    picture(page, f"page-versus-{page.scheme}")
+    assert page.problems == []
