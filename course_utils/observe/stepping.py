@@ -372,6 +372,9 @@ class _Recorder(_TraceWriter):
     def attach(self, observer: Observer) -> None:
         super().attach(observer)
         self.observer = observer
+        for p in self.parameters.values():  # also those that no optimizer has; one that has them takes them over
+            observer.without_optimizer.add(p)
+        observer._list_lanes()
         observer.undo.callback(register_optimizer_step_post_hook(self.after_step).remove)
 
     def forward(self, lanes: list[Lane]) -> None:
@@ -482,6 +485,11 @@ def _copied(things: Any) -> Any:
     for p in _parameters(things).values():
         if p.grad is not None:  # deepcopy leaves it out for an nn.Parameter
             memo[id(p)].grad = p.grad.detach().clone()
+    for optimizer in _optimizers(things):  # and it copies of an optimizer only what all optimizers have
+        made = memo[id(optimizer)]
+        for name, value in vars(optimizer).items():
+            if name not in vars(made) and not callable(value) and "hook" not in name:
+                setattr(made, name, copy.deepcopy(value, memo))
     return copies
 
 

@@ -268,12 +268,12 @@ def _block(one: int, again: bool, lost: bool = False) -> str:
     if lost:
         style, note = f"border:1px solid {RED};text-decoration:line-through", "thrown away"
     elif again:
-        style, note = f"border:1px dashed {RED}", "used before"
+        style, note = f"border:2px dashed {RED}", "used before"
     else:
         style, note = f"border:1px solid {BLUE};background:{BLUE};color:#fff", ""
     title = f' title="micro-batch {one}, {note}"' if note else ""
     common = (
-        "display:inline-block;min-width:1.5em;box-sizing:border-box;text-align:center;padding:0 3px;line-height:1.4"
+        "display:inline-block;min-width:1.5em;box-sizing:border-box;text-align:center;padding:0 2px;line-height:1.4"
     )
     return f'<span style="{common};{style}"{title}>{one}</span>'
 

@@ -43,11 +43,12 @@ def variants(steps: Steps) -> dict[str, Loop]:
         edits[FORGOTTEN] = [source.without(node) for node in zeros]
     if steps_of and len({ast.unparse(node) for node in zeros}) == 1:
         zeroing = ast.unparse(zeros[0])
-        edits[TOO_EARLY] = edits[FORGOTTEN] + [source.before(node, zeroing) for node in steps_of]
+        moved = [source.without(node, "was here") for node in zeros]
+        edits[TOO_EARLY] = moved + [source.before(node, zeroing) for node in steps_of]
         if backwards and not any(source.beside(one, other) for one in backwards for other in steps_of):
             edits[TOO_OFTEN] = [source.after(node, zeroing) for node in backwards]
-    if division := source.division(backwards):
-        edits[NOT_DIVIDED] = [division]
+    if divided := source.division(backwards):
+        edits[NOT_DIVIDED] = divided
     for name, some in edits.items():
         if None not in some:
             lines = source.edited(some)
@@ -121,7 +122,7 @@ class _Source:
         after = self.lines[node.end_lineno - 1][end:].strip()
         return not self.lines[node.lineno - 1][:start].strip() and (not after or after.startswith("#"))
 
-    def without(self, node: ast.stmt) -> Edit | None:
+    def without(self, node: ast.stmt, why: str = "left out") -> Edit | None:
         if node.lineno != node.end_lineno:
             return None
         start, end = self.columns(node)
@@ -130,14 +131,14 @@ class _Source:
             return Edit(node.lineno, start, end, "pass")
         only = any(body == [node] for body in self.bodies)  # a block may not be empty
         line = self.lines[node.lineno - 1]
-        return Edit(node.lineno, start, len(line), f"{'pass  ' if only else ''}# {text}")
+        return Edit(node.lineno, start, len(line), f"{'pass  ' if only else ''}# {why}: {text}")
 
     def before(self, node: ast.stmt, text: str) -> Edit:
         start, _ = self.columns(node)
         indent = self.lines[node.lineno - 1][:start]
         if indent.strip():
             return Edit(node.lineno, start, start, f"{text}; ")
-        return Edit(node.lineno, start, start, f"{text}  # moved\n{indent}")
+        return Edit(node.lineno, start, start, f"{text}  # moved here\n{indent}")
 
     def after(self, node: ast.stmt, text: str) -> Edit | None:
         if not isinstance(node, ast.Expr | ast.Assign | ast.AugAssign):
@@ -148,7 +149,7 @@ class _Source:
         line, indent = self.lines[node.end_lineno - 1], self.lines[node.lineno - 1][:start]
         return Edit(node.end_lineno, len(line), len(line), f"\n{indent}{text}  # added")
 
-    def division(self, backwards: list[ast.stmt]) -> Edit | None:
+    def division(self, backwards: list[ast.stmt]) -> list[Edit | None]:
         """The division of the loss: in the statement that calls backward(), or where its variable gets its value."""
         for statement in backwards:
             names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
@@ -156,7 +157,7 @@ class _Source:
             for node in self.statements:
                 match node:
                     case ast.AugAssign(target=ast.Name(id=name), op=ast.Div()) if name in names:
-                        return self.without(node)
+                        return [self.without(node)]
                     case ast.Assign(targets=[ast.Name(id=name)]) if name in names:
                         sources.append(node)
             for source in (one for one in sources if isinstance(one, ast.Expr | ast.Assign)):
@@ -164,12 +165,15 @@ class _Source:
                     match node:
                         case ast.BinOp(left=ast.Call() | ast.Name(), op=ast.Div()) if node.lineno == node.end_lineno:
                             start, end = self.columns(node)
-                            return Edit(node.lineno, start, end, ast.get_source_segment(self.text, node.left))
-        return None
+                            text = ast.get_source_segment("\n".join(self.lines), node.left)
+                            return [Edit(node.lineno, start, end, text), *self.comment(node.lineno, "not divided")]
+        return []
 
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
+    def comment(self, line: int, text: str) -> list[Edit]:
+        """At the end of a line, if it has no other and is no part of a longer text."""
+        whole = self.lines[line - 1]
+        alone = any(node.lineno == node.end_lineno == line and self.alone(node) for node in self.statements)
+        return [Edit(line, len(whole), len(whole), f"  # {text}")] if alone and "#" not in whole else []
 
     def edited(self, edits: list[Edit]) -> list[str] | None:
         """The lines after all edits; None if the result is no Python."""

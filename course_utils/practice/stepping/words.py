@@ -132,10 +132,13 @@ def _cut(steps: Steps, before: Frame, now: Frame) -> str:
 def _end(steps: Steps, before: Frame, now: Frame) -> str:
     updates = sum(len(book.updates) for book in now.ledgers.values())
     said = f"The loop has ended after {updates} update{'s' * (updates != 1)}."
-    left = [number for book in now.ledgers.values() for number in book.unused]
-    if left:
-        said += f" {listed(left).capitalize()} {'is' if len(left) == 1 else 'are'} still in `.grad`; no step has used "
-        said += "it." if len(left) == 1 else "them."
+    for book in now.ledgers.values():
+        if book.held:
+            said += f" `.grad` still holds {listed(book.held)}"
+            if book.unused:
+                which = listed(book.unused) if book.unused != book.held else "it" if len(book.held) == 1 else "them"
+                said += f"; no step has used {which}"
+            said += "."
     return said
 
 
