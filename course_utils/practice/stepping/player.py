@@ -15,7 +15,7 @@ def player(names: list[str], run: Callable[[str], list[Steps]]) -> Any:
         names: Of the versions of the loop, the first one to be shown first.
         run: Runs a version and returns its record, or two of them to be shown side by side.
     """
-    from ipywidgets import HTML, Button, Dropdown, HBox, IntSlider, Layout, Play, VBox
+    from ipywidgets import HTML, Button, HBox, IntSlider, Layout, Play, ToggleButtons, VBox
     from traitlets import link
 
     tracks: list[Steps] = []
@@ -26,12 +26,14 @@ def player(names: list[str], run: Callable[[str], list[Steps]]) -> Any:
     play = Play(interval=1200, min=0, layout=Layout(flex="0 0 auto"))
     slider = IntSlider(description="moment", min=0, layout=Layout(flex="1 1 14em", min_width="10em"))
     count = HTML(layout=Layout(flex="0 0 auto", min_width="4em"))
-    which = Dropdown(description="The loop", options=names, layout=Layout(width="auto", max_width="28em"))
+    # Buttons, since JupyterLab takes the arrow keys that a list would need.
+    style = {"button_width": "auto", "description_width": "auto"}
+    which = ToggleButtons(description="The loop", options=names, style=style, layout=Layout(width="auto"))
     sentence = HTML(layout=Layout(min_height="3.4em", width="auto"))
     shown = HTML(layout=Layout(width="auto"))
 
     def show(*_: Any) -> None:
-        here = places[slider.value]
+        here = places[min(slider.value, len(places) - 1)]
         sentence.value = _said(said(tracks, here))
         shown.value = "".join(panel(tracks, here))
         back.disabled, following.disabled = slider.value == 0, slider.value == slider.max
@@ -42,10 +44,10 @@ def player(names: list[str], run: Callable[[str], list[Steps]]) -> Any:
         except Exception as problem:
             sentence.value = _said(marked_up(f"{type(problem).__name__}: {problem}"))
             return
-        slider.value = 0
         tracks[:], places[:] = found, moments(found)
+        count.value = f"of {len(places) - 1}"
+        slider.value = 0  # shows it, unless it is 0 already
         play.max = slider.max = len(places) - 1
-        count.value = f"of {slider.max}"
         show()
 
     choose()
