@@ -130,7 +130,7 @@ def _code_of(steps: Steps, place: int, tallest: int = 0) -> list[str]:
     frame = steps.frames[place]
     missing = max(0, tallest - len(steps.loop.lines))  # two loops side by side take the same height
     filled = f'<div style="{_MONO};height:{1.55 * missing:g}em"></div>' if missing else ""
-    width = 8 * (min(100, max(map(len, steps.loop.lines))) + 4)
+    width = 8 * (min(100, max(44, *map(len, steps.loop.lines))) + 4)  # the same for most loops, and their versions
     return [
         f'<div style="flex:0 1 {width}px;min-width:0">',
         code(steps, frame),
