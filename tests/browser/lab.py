@@ -1,6 +1,7 @@
 """A notebook in JupyterLab, as a person uses it: opened, run, clicked into, looked at."""
 
 import os
+import re
 from pathlib import Path
 
 LONGEST = 300_000  # milliseconds that a notebook may take to run
@@ -149,8 +150,9 @@ class ClassicNotebook:
         self.cell(number).locator(".jp-InputPrompt").click()
         prompt = self.cell(number).locator(".jp-InputPrompt")
         self.page.keyboard.press("Shift+Enter")
+        self.page.wait_for_timeout(500)  # the number of an earlier run goes, and a star comes
         for _ in range(600):
-            if prompt.inner_text().strip()[1:-1].isdigit():
+            if re.fullmatch(r"\[\d+\]:", prompt.inner_text().strip()):
                 return
             self.page.wait_for_timeout(100)
         raise TimeoutError(f"cell {number} has not run after a minute: {prompt.inner_text()}")

@@ -1,5 +1,6 @@
 """The stepping trace in a browser, by mouse and by keyboard: in JupyterLab, in Notebook 7, as a page of its own."""
 
+import json
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from course_utils import Tally
 from course_utils.practice import stepping
 from course_utils.practice.stepping import step_through
 
+NOTEBOOKS = Path(__file__).parent.parent.parent / "notebooks"
 STEPS = "The loop is called", "The next round begins: x = 1, y = 2.", "Now loss = 4."
 FIRST = "backward() puts the gradient of micro-batch 1 into .grad: None → -4."
 
@@ -22,8 +24,12 @@ def picture(page, name: str, where=None) -> None:
         (where or page).screenshot(path=str(folder / f"{name}.png"))
 
 
-def place_of(sources: list[str], text: str) -> int:
-    (number,) = [number for number, source in enumerate(sources) if text in source]
+def place_of(name: str, text: str) -> int:
+    """The number of the code cell of a notebook in which a text stands."""
+    cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    (number,) = [
+        number for number, cell in enumerate(cells) if cell["cell_type"] == "code" and text in "".join(cell["source"])
+    ]
     return number
 
 
@@ -74,9 +80,8 @@ def stepped_by_mouse_and_keyboard(page, cell, name: str) -> None:
 
 def test_in_jupyterlab_a_learner_steps_by_mouse_and_by_keyboard(lab):
     lab.open("00_start")
-    sources = ["".join(cell["source"]) for cell in lab.cells()]
-    lab.run_cell(place_of(sources, "import importlib"))
-    number = place_of(sources, "def one_weight")
+    lab.run_cell(place_of("00_start", "import importlib"))
+    number = place_of("00_start", "def one_weight")
     lab.run_cell(number)
     stepped_by_mouse_and_keyboard(lab.page, lab.cell(number), "lab")
     assert lab.errors == []
@@ -84,12 +89,11 @@ def test_in_jupyterlab_a_learner_steps_by_mouse_and_by_keyboard(lab):
 
 def test_in_the_dark_theme_of_jupyterlab_it_can_be_read(lab):
     lab.open("03b_windows")
-    sources = ["".join(cell["source"]) for cell in lab.cells()]
     theme = "window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
     lab.page.evaluate(theme)
     for text in ("import importlib", "from course_utils import Tally", "def updates_of"):
-        lab.run_cell(place_of(sources, text))
-    number = place_of(sources, "step_through(")
+        lab.run_cell(place_of("03b_windows", text))
+    number = place_of("03b_windows", "step_through(")
     lab.run_cell(number)
     cell = lab.cell(number)
     cell.locator(".noUi-handle").focus()
@@ -107,10 +111,8 @@ def test_in_the_dark_theme_of_jupyterlab_it_can_be_read(lab):
 
 def test_in_notebook_7_a_learner_steps_by_mouse_and_by_keyboard(notebook):
     notebook.open("00_start")
-    cells = notebook.page.locator(".jp-Notebook .jp-Cell")
-    sources = [cells.nth(number).inner_text() for number in range(cells.count())]
-    notebook.run_cell(place_of(sources, "import importlib.util"))
-    number = place_of(sources, "def one_weight")
+    notebook.run_cell(place_of("00_start", "import importlib"))
+    number = place_of("00_start", "def one_weight")
     notebook.run_cell(number)
     stepped_by_mouse_and_keyboard(notebook.page, notebook.cell(number), "notebook")
     assert notebook.errors == []

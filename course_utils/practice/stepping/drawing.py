@@ -297,7 +297,7 @@ def strip_rows(steps: Steps) -> tuple[list[str], list[list[str]]]:
     rows = []
     for place in key_frames(steps):
         frame = steps.frames[place]
-        text = steps.loop.lines[frame.line - 1].strip() if frame.line else ""
+        text = steps.loop.lines[frame.line - 1].strip() if frame.line > 1 else ""
         held = "; ".join(", ".join(map(str, book.held)) or "–" for book in frame.ledgers.values()) or "–"
         values = [grad_text(frame.weights), grad_text(frame.grads)] if tiny else []
         rows.append([f"`{text}`" if text else "", sentence(steps, place), *values, held])
