@@ -18,6 +18,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
+from warnings import catch_warnings, filterwarnings
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +69,7 @@ class Frame:
         weights: By the name of the parameter.
         grads: The same for `.grad`, where None is not zeros.
         state: For each parameter what its optimizer holds, by name: "momentum_buffer", "exp_avg".
+        optimizers: For each optimizer its name and settings, as text: a scheduler changes them.
         ledgers: By the name of the lane; an optimizer appears once gradients have come to it.
         lane: Of the event.
         taken: At the head of an `if` or a loop: whether its lines run next. None elsewhere.
@@ -82,6 +84,7 @@ class Frame:
     weights: dict[str, Values]
     grads: dict[str, Values | None]
     state: dict[str, dict[str, Values]]
+    optimizers: tuple[str, ...]
     ledgers: dict[str, Ledger]
     lane: str = ""
     taken: bool | None = None
@@ -155,13 +158,11 @@ class Steps:
         loop: The loop and its source.
         frames: In order.
         trace: The same run as `record()` sees it: `steps.trace.windows()`.
-        optimizers: For each optimizer its name and settings, as text.
     """
 
     loop: Loop
     frames: list[Frame]
     trace: Trace
-    optimizers: list[str]
 
     def __repr__(self) -> str:
         return f"<Steps of {self.loop.name}: {len(self.frames)} frames>"
@@ -211,7 +212,7 @@ class Scene:
         recorder = _Recorder(loop, _parameters(arguments), limit)
         with _random_numbers(self.random):
             recorder.run(args, kwargs)
-        return Steps(loop, recorder.frames, recorder.trace, [_described(o) for o in _optimizers(arguments)])
+        return Steps(loop, recorder.frames, recorder.trace)
 
 
 def record_steps(loop: Callable, *args: Any, limit: int = LIMIT, **kwargs: Any) -> Steps:
@@ -281,7 +282,9 @@ class _Recorder(_TraceWriter):
     # The run
 
     def run(self, args: tuple, kwargs: dict) -> None:
-        with observing(self), redirect_stdout(self.printed):
+        # A copied scheduler does not know that its optimizer's step is counted, and would warn.
+        with observing(self), redirect_stdout(self.printed), catch_warnings():
+            filterwarnings("ignore", "Seems like `optimizer.step")
             self.cut("start", line=1)
             self.recording = True
             before = sys.gettrace()
@@ -453,7 +456,7 @@ class _Recorder(_TraceWriter):
             )
         )  # fmt: skip
 
-    def snapshot(self) -> tuple[dict, dict, dict]:
+    def snapshot(self) -> tuple[dict, dict, dict, tuple[str, ...]]:
         for lane in self.observer.active:  # parameters and optimizers that the loop has made
             optimizer = lane.optimizer()
             if optimizer is not None and any(p is q for p in lane.parameters for q in self.parameters.values()):
@@ -466,7 +469,7 @@ class _Recorder(_TraceWriter):
             found = {key: _values(value) for key, value in entries.items() if isinstance(value, Tensor)}
             if found:
                 state[name] = found
-        return weights, grads, state
+        return weights, grads, state, tuple(map(_described, self.optimizers.values()))
 
 
 # Copies
@@ -595,6 +598,8 @@ def _values(tensor: Tensor) -> Values:
     tensor = local(tensor).detach()
     if tensor.is_sparse:
         tensor = tensor.coalesce().values()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
     size = tensor.numel()
     numbers = tuple(map(float, tensor.flatten().tolist())) if size <= SMALL else ()
     norm = torch.linalg.vector_norm(tensor.double() if tensor.dtype.is_floating_point else tensor.to(torch.float64))

@@ -200,6 +200,21 @@ def test_a_closure_and_adam_are_recorded(w):
     assert step.state["w"]["exp_avg_sq"].numbers[0] == pytest.approx(0.004, rel=1e-12)  # (1 - 0.999) * 4
 
 
+def test_a_scheduler_steps_the_copied_optimizer_without_a_warning(w, recwarn):
+    def loop(w, batches, optimizer, scheduler):
+        for x in batches:
+            (w * x).backward()
+            optimizer.step()
+            scheduler.step()
+
+    optimizer = SGD([w], lr=0.5)
+    steps = record_steps(loop, w, [1.0, 1.0], optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5))
+    assert [frame.optimizers for frame in of_kind(steps, "step")] == [("SGD, lr 0.5",), ("SGD, lr 0.25",)]
+    assert [frame.weights["w"].numbers[0] for frame in of_kind(steps, "step")] == [0.5, 0.0]  # 1 - 0.5, - 0.25 * 2
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert not recwarn.list
+
+
 def test_of_a_large_tensor_the_norm_is_kept():
     model = nn.Linear(5, 5, bias=False)
 

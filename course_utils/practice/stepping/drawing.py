@@ -72,7 +72,7 @@ def state(steps: Steps, place: int) -> str:
     """The weights, `.grad` and the optimizer's state."""
     now, before = steps.frames[place], steps.frames[max(place - 1, 0)]
     table = (_numbers if _is_tiny(now.weights.values()) else _norms)(steps, before, now)
-    optimizers = "; ".join(map(escape, steps.optimizers)) or "no optimizer"
+    optimizers = "; ".join(map(escape, now.optimizers)) or "no optimizer"
     return f'{_title("After this line")}<div style="overflow-x:auto">{table}</div>{_note(optimizers)}'
 
 

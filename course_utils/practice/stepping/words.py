@@ -157,6 +157,8 @@ def _line(steps: Steps, before: Frame, now: Frame) -> str:
         return f"The weights change: {_change(before.weights, now.weights, labelled=True)}."
     if before.grads != now.grads:
         return f"`.grad` changes: {_change(before.grads, now.grads)}."
+    if before.optimizers != now.optimizers and before.optimizers:
+        return f"The optimizer's settings change: {'; '.join(now.optimizers)}."
     if isinstance(statement, ast.Return):
         return "The loop returns."
     return f"Now {new}." if new else "No weight and no gradient changes."
