@@ -139,7 +139,7 @@ class ClassicNotebook:
         address = f"{self._server}/notebooks/notebooks/{name}.ipynb?token={self._token}"
         self.page.goto(address, wait_until="domcontentloaded")
         self.page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=60_000)
-        self.page.locator(".jp-NotebookKernelStatus, .jp-Notebook-ExecutionIndicator").first.wait_for(timeout=60_000)
+        self.page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for(timeout=60_000)
 
     def cell(self, number: int):
         """The place of a cell in the page."""
