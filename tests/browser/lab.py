@@ -147,12 +147,15 @@ class ClassicNotebook:
 
     def run_cell(self, number: int) -> None:
         """Runs one cell by Shift and Enter, and waits until it has run."""
-        self.cell(number).locator(".jp-InputPrompt").click()
         prompt = self.cell(number).locator(".jp-InputPrompt")
-        self.page.keyboard.press("Shift+Enter")
-        self.page.wait_for_timeout(500)  # the number of an earlier run goes, and a star comes
-        for _ in range(600):
+        for _ in range(20):  # it also says that it is idle before its kernel is there; then nothing runs
+            prompt.click()
+            self.page.keyboard.press("Shift+Enter")
+            self.page.wait_for_timeout(1000)  # the number of an earlier run goes, and a star comes
+            for _ in range(600):
+                if prompt.inner_text().strip() != "[*]:":
+                    break
+                self.page.wait_for_timeout(100)
             if re.fullmatch(r"\[\d+\]:", prompt.inner_text().strip()):
                 return
-            self.page.wait_for_timeout(100)
         raise TimeoutError(f"cell {number} has not run after a minute: {prompt.inner_text()}")

@@ -115,7 +115,8 @@ def test_in_notebook_7_a_learner_steps_by_mouse_and_by_keyboard(notebook):
     number = place_of("00_start", "def one_weight")
     notebook.run_cell(number)
     stepped_by_mouse_and_keyboard(notebook.page, notebook.cell(number), "notebook")
-    assert notebook.errors == []
+    own = "Cannot read properties of undefined (reading 'schema')"  # Notebook 7.6 has this error in every notebook
+    assert [error for error in notebook.errors if own not in error] == []
 
 
 def modulo(model, batches, optimizer, n):
