@@ -36,7 +36,6 @@ def player(names: list[str], run: Callable[[str], list[Steps]]) -> Any:
         here = places[min(slider.value, len(places) - 1)]
         sentence.value = _said(said(tracks, here))
         shown.value = "".join(panel(tracks, here))
-        back.disabled, following.disabled = slider.value == 0, slider.value == slider.max
 
     def choose(*_: Any) -> None:
         try:
