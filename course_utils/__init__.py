@@ -11,7 +11,7 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     plots     ledger and the other figures; they draw and compute nothing
     zoo       buggy loops from public bugs, each beside its fixed twin
     audit     audit: names a script's zeroing and accumulation bugs; `python -m course_utils.audit`
-    practice  predict, check, recall, explore, and the exercises by notebook
+    practice  predict, check, recall, explore, step_through, and the exercises by notebook
     publish   what is made from notebooks and facts: handouts, Colab editions, the final test
 
 `colab`, `final` and `handouts` are commands: `python -m course_utils.handouts`.
@@ -33,11 +33,12 @@ _LATER = {  # these need matplotlib or ipywidgets: imported when they are first 
     "recall": "practice",
     "progress": "practice",
     "explore": "practice",
+    "step_through": "practice",
 }
 
 __all__ = [  # noqa: RUF022
     "windows", "backward_window", "train_epoch", "evaluate", "record", "ledger", "show", "saved_bytes", "plan_memory",
-    "predict", "check", "recall", "progress", "explore", "digits", "words", "mlp", "Tally",
+    "predict", "check", "recall", "progress", "explore", "step_through", "digits", "words", "mlp", "Tally",
 ]  # fmt: skip
 
 

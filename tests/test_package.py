@@ -39,7 +39,7 @@ ROOMS = {  # from the lowest to the highest: the rooms that each imports, and th
     "audit": ({"", "observe", "plots"}, {"torch", "matplotlib"}),
     "practice": (
         {"loops", "memory", "models", "observe", "plots", "zoo", "audit"},
-        {"torch", "IPython", "ipywidgets", "tqdm", "matplotlib"},
+        {"torch", "IPython", "ipywidgets", "traitlets", "tqdm", "matplotlib"},
     ),
     "publish": ({"audit", "data", "practice"}, {"tqdm", "nbformat", "ipywidgets", "pypandoc", "typst"}),
     "colab": ({"publish"}, set()),
@@ -167,6 +167,7 @@ def test_installed_from_a_wheel_into_an_empty_folder_the_data_are_there(tmp_path
         archive.extractall(site)
     templates = {path.name for path in (PACKAGE / "publish" / "handouts" / "templates").iterdir()}
     assert {path.name for path in (site / "course_utils" / "publish" / "handouts" / "templates").iterdir()} == templates
+    assert (site / "course_utils" / "practice" / "stepping" / "page.html").is_file()
     folder = site / "course_utils" / "_data"
     packed = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
     assert packed >= data.manifest().keys() | {"manifest.json"}

@@ -134,9 +134,8 @@ def _address(name: str, repository: str) -> str:
 
 def _archive(needed: Sequence[str]) -> bytes:
     """This package and what is needed of the data; the same bytes for the same content."""
-    content = {
-        f"course_utils/{path.relative_to(PACKAGE).as_posix()}": path.read_bytes() for path in PACKAGE.rglob("*.py")
-    }
+    files = [*PACKAGE.rglob("*.py"), *PACKAGE.glob("practice/**/*.html")]  # the templates of print are not needed
+    content = {f"course_utils/{path.relative_to(PACKAGE).as_posix()}": path.read_bytes() for path in files}
     manifest = {name: entry for name, entry in data.manifest().items() if name.startswith(tuple(needed))}
     content["course_utils/_data/manifest.json"] = json.dumps(manifest).encode()
     content |= {f"course_utils/_data/{name}": data.read(name) for name in manifest}

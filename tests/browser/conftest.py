@@ -13,10 +13,12 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lab import Lab
+from lab import ClassicNotebook, Lab
 
 ROOT = Path(__file__).parent.parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -46,7 +48,21 @@ def chromium():
 def server(chromium, tmp_path_factory):
     """The address of a JupyterLab that serves a copy of the course; it ends with the tests, kernels and all."""
     pytest.importorskip("jupyterlab", reason='no JupyterLab; pip install -e ".[browser]"')
-    folder = tmp_path_factory.mktemp("lab")
+    options = ["--LabApp.extension_manager=readonly", "--LabApp.news_url=None", "--expose-app-in-browser"]
+    with _served("jupyterlab", tmp_path_factory.mktemp("lab"), options) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def notebook_server(chromium, tmp_path_factory):
+    """The same with Notebook 7."""
+    pytest.importorskip("notebook", reason='no Notebook; pip install -e ".[browser]"')
+    with _served("notebook", tmp_path_factory.mktemp("notebook"), []) as address:
+        yield address
+
+
+@contextmanager
+def _served(application: str, folder: Path, options: list[str]) -> Iterator[str]:
     for name in ("course_utils", "data", "notebooks"):
         shutil.copytree(ROOT / name, folder / "course" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name, setting in SETTINGS.items():
@@ -64,10 +80,9 @@ def server(chromium, tmp_path_factory):
         "COURSE_SCORE": "on",  # as for a learner: the copy of the course goes with the tests
     }  # fmt: skip
     command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
+        sys.executable, "-m", application, "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
         "--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder / 'course'}", f"--IdentityProvider.token={TOKEN}",
-        "--expose-app-in-browser", "--LabApp.extension_manager=readonly", "--LabApp.news_url=None",
-        "--ServerApp.shutdown_no_activity_timeout=600", "--MappingKernelManager.cull_idle_timeout=300",
+        "--ServerApp.shutdown_no_activity_timeout=600", "--MappingKernelManager.cull_idle_timeout=300", *options,
     ]  # fmt: skip
     address = f"http://127.0.0.1:{port}"
     with (folder / "log").open("wb") as log:
@@ -89,8 +104,23 @@ def lab(server, chromium):
         yield Lab(page, server, TOKEN)
     finally:
         page.close()
-        for session in json.loads(_request(f"{server}/api/sessions")):
-            _request(f"{server}/api/sessions/{session['id']}", "DELETE")
+        _end_kernels(server)
+
+
+@pytest.fixture
+def notebook(notebook_server, chromium):
+    """A notebook in Notebook 7, in a fresh window."""
+    page = chromium.new_page(viewport={"width": 1280, "height": 1400})
+    try:
+        yield ClassicNotebook(page, notebook_server, TOKEN)
+    finally:
+        page.close()
+        _end_kernels(notebook_server)
+
+
+def _end_kernels(address: str) -> None:
+    for session in json.loads(_request(f"{address}/api/sessions")):
+        _request(f"{address}/api/sessions/{session['id']}", "DELETE")
 
 
 def _request(address: str, method: str = "GET") -> bytes:

@@ -233,6 +233,20 @@ def test_what_is_for_a_formatter_or_a_screen_is_not_printed(name):
         assert ("The folded cell" in text) == ("Folded in the notebook" in text)
 
 
+def test_a_loop_that_the_screen_shows_line_by_line_is_printed_as_a_filmstrip(tmp_path):
+    track = {"loop": "train", "head": ["line", "what happens"], "rows": [["`a | b`", "`step()` moves w[0]: 1 → 2."]]}
+    shown = {COURSE: {"kind": "steps", "tracks": [track], "versions": ["as written", "without zero_grad()"]}}
+    output = v4.new_output("display_data", shown | {"text/plain": "train, step by step"})
+    handout = take_apart(book(tmp_path / "00_steps.ipynb", code("step_through(train, w)", output)))
+    assert [part.rows for part in handout.of(parts.Filmstrip)] == [track["rows"]]
+    for edition in editions.EDITIONS:
+        text, _ = editions.markdown(handout, edition)
+        assert "| line | what happens |\n| --- | --- |\n| `a \\| b` | `step()` moves w\\[0\\]\\: 1 → 2. |" in text
+        assert "train, step by step" not in text
+        assert "The loop can be changed there\\: without zero\\_grad()." in text
+        assert "[`a | b`]" in press.typst_of(text)
+
+
 # Where a page may end
 
 

@@ -45,6 +45,16 @@ def verbatim(text: str) -> str:
     return re.sub(r"(?<=[=(])(['\"])(\w*)\1", r"\\\1\2\\\1", text)  # code's quotes are straight
 
 
+def _cell(text: str) -> str:
+    """A cell of a table, with code between backquotes.
+
+    >>> print(_cell("`a | b` sets w[0]"))
+    `a \\| b` sets w\\[0\\]
+    """
+    pieces = enumerate(text.split("`"))  # code is every second one
+    return "`".join(piece.replace("|", "\\|") if place % 2 else verbatim(piece) for place, piece in pieces)
+
+
 class _Page:
     """What both editions share. A method for each kind of part, `show_` and its name, gives its Markdown."""
 
@@ -85,6 +95,10 @@ class _Page:
         self.figures[name] = part.png
         yield div("drawing", f"![{verbatim(part.caption)}]({name}){{width={part.inches:g}in}}")
 
+    def show_filmstrip(self, part: parts.Filmstrip) -> Iterable[str]:
+        rows = [part.head, ["---"] * len(part.head), *(map(_cell, row) for row in part.rows)]
+        yield "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
     def show_onscreen(self, part: parts.OnScreen) -> Iterable[str]:
         yield div("screen", verbatim(part.text))
 
@@ -115,7 +129,7 @@ class _Learner(_Page):
         yield div("introduction", introduction + (f" At the end\\: {_listed(last)}." if last else ""))
 
     def block(self, part: Part) -> Iterable[str]:
-        if isinstance(part, parts.Output | parts.Table | parts.Figure):
+        if isinstance(part, parts.Output | parts.Table | parts.Figure | parts.Filmstrip):
             if part.spoiler:
                 return []
             if self.answered:

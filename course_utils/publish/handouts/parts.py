@@ -47,6 +47,16 @@ class Figure:
 
 
 @dataclass
+class Filmstrip:
+    """A loop that the screen shows line by line: its key frames."""
+
+    loop: str
+    head: list[str]
+    rows: list[list[str]]  # code in them stands between backquotes
+    spoiler: bool
+
+
+@dataclass
 class OnScreen:
     """What only the screen shows, in a sentence."""
 
@@ -94,7 +104,7 @@ class Claim:
 
 
 Part = (
-    Prose | Code | Output | Table | Figure | OnScreen | Prediction | Measured | Exercise | Hints | Solution
+    Prose | Code | Output | Table | Figure | Filmstrip | OnScreen | Prediction | Measured | Exercise | Hints | Solution
     | Cards | Claim
 )  # fmt: skip
 
@@ -175,6 +185,11 @@ class _Reader:
                 if not self.drawn and "image/png" in output.data:
                     yield self.figure(output, "The sliders at their first values.", spoiler)
                 yield OnScreen(f"On screen. Sliders: {'; '.join(map(_range, controls))}.")
+            case {"kind": "steps", "tracks": tracks, "versions": [_, *changed]}:
+                for track in tracks:
+                    yield Filmstrip(**track, spoiler=spoiler)
+                also = f" The loop can be changed there: {', '.join(changed)}." if changed else ""
+                yield OnScreen(f"On screen. The same line by line.{also}")
             case {"kind": "score"}:
                 yield OnScreen("On screen. A line that counts what you have answered.")
             case {"kind": "final-test"}:

@@ -1,0 +1,237 @@
+"""The stepping trace in a browser, by mouse and by keyboard: in JupyterLab, in Notebook 7, as a page of its own."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from course_utils import Tally
+from course_utils.practice import stepping
+from course_utils.practice.stepping import step_through
+
+NOTEBOOKS = Path(__file__).parent.parent.parent / "notebooks"
+STEPS = "The loop is called", "The next round begins: x = 1, y = 2.", "Now loss = 4."
+FIRST = "backward() puts the gradient of micro-batch 1 into .grad: None → -4."
+
+
+def picture(page, name: str, where=None) -> None:
+    """A picture of a part of the page, if the environment variable SCREENSHOTS names a folder for it."""
+    if "SCREENSHOTS" in os.environ:
+        folder = Path(os.environ["SCREENSHOTS"])
+        folder.mkdir(parents=True, exist_ok=True)
+        (where or page).screenshot(path=str(folder / f"{name}.png"))
+
+
+def place_of(name: str, text: str) -> int:
+    """The number of the code cell of a notebook in which a text stands."""
+    cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    (number,) = [
+        number for number, cell in enumerate(cells) if cell["cell_type"] == "code" and text in "".join(cell["source"])
+    ]
+    return number
+
+
+def says(cell, text: str) -> None:
+    """Waits until the trace says this."""
+    cell.locator("[role=status]", has_text=text).wait_for(timeout=20_000)
+
+
+def lit(cell) -> str:
+    """The line with the pointer."""
+    return cell.locator("[aria-current=step]").inner_text().strip()
+
+
+def stepped_by_mouse_and_keyboard(page, cell, name: str, arrows: bool) -> None:
+    """Goes through one_weight of 00 as a learner does. `arrows`: the slider gets the arrow keys."""
+
+    def to_the_end(moments: int) -> None:
+        if arrows:
+            cell.locator(".noUi-handle").press("End")
+        else:
+            for _ in range(moments):
+                following.press("Space")
+
+    back, following = (cell.get_by_role("button", name=which) for which in ("Back", "Next"))
+    says(cell, STEPS[0])
+    for text in (*STEPS[1:], FIRST):
+        following.click()
+        says(cell, text)
+    assert lit(cell).split() == ["▶", "loss.backward()"]
+    height = cell.bounding_box()["height"]
+    picture(page, f"{name}-backward", cell)
+    back.click()
+    says(cell, STEPS[2])
+
+    following.press("Enter")
+    says(cell, FIRST)
+    following.press("Space")
+    says(cell, "Update 1: step() uses micro-batch 1: w 0 → 1.")
+    if arrows:
+        cell.locator(".noUi-handle").press("ArrowLeft")
+        says(cell, FIRST)
+    to_the_end(18)
+    says(cell, "The loop has ended after 4 updates.")
+    assert cell.bounding_box()["height"] == height, "the page must not jump while a learner goes through the loop"
+
+    cell.get_by_role("button", name="without zero_grad()").press("Enter")
+    cell.get_by_text("# left out: optimizer.zero_grad()").wait_for(timeout=20_000)
+    says(cell, STEPS[0])
+    to_the_end(18)
+    says(cell, "The loop has ended after 4 updates. .grad still holds micro-batches 1 to 4.")
+    picture(page, f"{name}-forgotten", cell)
+    cell.get_by_role("button", name="as written").press("Space")
+    says(cell, STEPS[0])
+    cell.locator(".jupyter-widget-play button, .widget-play button").first.press("Enter")
+    says(cell, STEPS[1])  # it plays
+
+
+def test_in_jupyterlab_a_learner_steps_by_mouse_and_by_keyboard(lab):
+    lab.open("00_start")
+    lab.run_cell(place_of("00_start", "import importlib"))
+    number = place_of("00_start", "def one_weight")
+    lab.run_cell(number)
+    stepped_by_mouse_and_keyboard(lab.page, lab.cell(number), "lab", arrows=True)
+    assert lab.errors == []
+
+
+def test_in_the_dark_theme_of_jupyterlab_it_can_be_read(lab):
+    lab.open("03b_windows")
+    theme = "window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
+    lab.page.evaluate(theme)
+    for text in ("import importlib", "from course_utils import Tally", "def updates_of"):
+        lab.run_cell(place_of("03b_windows", text))
+    number = place_of("03b_windows", "step_through(")
+    lab.run_cell(number)
+    cell = lab.cell(number)
+    cell.locator(".noUi-handle").focus()
+    for _ in range(10):
+        lab.page.keyboard.press("ArrowRight")
+    says(cell, "zero_grad() empties .grad")
+    picture(lab.page, "lab-dark", cell)
+    colours = cell.locator("[aria-current=step]").evaluate(
+        "e => [getComputedStyle(e).color, getComputedStyle(document.querySelector('.jp-Notebook')).backgroundColor]"
+    )
+    text, ground = (sum(map(float, colour.split("(")[1].rstrip(")").split(",")[:3])) for colour in colours)
+    assert text - ground > 300, f"light on dark, but got {colours}"
+    assert lab.errors == []
+
+
+def test_in_notebook_7_a_learner_steps_by_mouse_and_by_keyboard(notebook):
+    notebook.open("00_start")
+    notebook.run_cell(place_of("00_start", "import importlib"))
+    number = place_of("00_start", "def one_weight")
+    notebook.run_cell(number)
+    stepped_by_mouse_and_keyboard(notebook.page, notebook.cell(number), "notebook", arrows=False)  # it takes them
+    own = "Cannot read properties of undefined (reading 'schema')"  # Notebook 7.6 has this error in every notebook
+    assert [error for error in notebook.errors if own not in error] == []
+
+
+def modulo(model, batches, optimizer, n):
+    for i, batch in enumerate(batches):
+        (model(batch).mean() / n).backward()
+        if (i + 1) % n == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def forgetful(model, batches, optimizer, n):
+    for i, batch in enumerate(batches):
+        (model(batch).mean() / n).backward()
+        if (i + 1) % n == 0:
+            optimizer.step()
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """Saves the page of a loop over five micro-batches, N = 2."""
+    monkeypatch.setattr(stepping, "show_widget", lambda *_: None)
+
+    def save(**options):
+        tally = Tally(5)
+        optimizer = torch.optim.SGD(tally.parameters(), lr=1.0)
+        trace = step_through(modulo, tally, torch.arange(5).split(1), optimizer, 2, **options)
+        return trace.save(tmp_path / "page.html")
+
+    return save
+
+
+@pytest.fixture(params=["light", "dark"])
+def page(chromium, request):
+    """A page without a network: whatever it asks for but its own file is refused, and noted."""
+    context = chromium.new_context(color_scheme=request.param, viewport={"width": 1100, "height": 700}, offline=True)
+    page = context.new_page()
+    page.scheme, page.problems = request.param, []
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.on("console", lambda message: page.problems.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda wanted: page.problems.append(wanted.url) if wanted.url[:5] != "file:" else None)
+    yield page
+    context.close()
+
+
+def test_the_page_from_disk_is_used_by_keyboard_alone(page, saved):
+    page.goto(saved().as_uri())
+    say, count = page.locator("#say"), page.locator("#count")
+    assert say.inner_text() == "The loop is called. None of its lines has run yet."
+    for text in ("The next round begins: i = 0, batch = [0].", "The forward pass: the loss is 0."):
+        page.keyboard.press("ArrowRight")
+        assert say.inner_text() == text
+    page.keyboard.press("ArrowLeft")
+    last = page.locator("#position").get_attribute("max")
+    assert count.inner_text() == f"1 of {last}"
+    page.keyboard.press("End")
+    assert say.inner_text().startswith("The loop has ended after 2 updates. .grad still holds micro-batch 5; no step")
+    assert page.locator("#next").get_attribute("aria-disabled") == "true"
+    picture(page, f"page-end-{page.scheme}")
+    page.keyboard.press("Home")
+    assert count.inner_text() == f"0 of {last}"
+
+    page.keyboard.press("Tab")  # the list of versions is the first thing to reach, then Back and Next
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#version").input_value() == "without zero_grad()"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert count.inner_text() == f"1 of {int(last) - 2}"  # two lines less
+    page.keyboard.press("End")
+    assert page.locator("#panel").inner_text().count("▲ update") == 2
+    picture(page, f"page-forgotten-{page.scheme}")
+    assert page.problems == []
+
+
+def test_the_page_plays_and_pauses_and_reads_its_moment_aloud(page, saved):
+    page.clock.install()
+    page.goto(saved().as_uri())
+    page.keyboard.press("Space")
+    assert page.locator("#play").inner_text() == "Pause"
+    page.clock.run_for(3700)
+    assert page.locator("#count").inner_text().startswith("3 of ")
+    page.keyboard.press("Space")
+    page.clock.run_for(3700)
+    assert page.locator("#count").inner_text().startswith("3 of ")
+    spoken = page.locator("#position").get_attribute("aria-valuetext")
+    last = page.locator("#position").get_attribute("max")
+    assert spoken == f"3 of {last}: backward() puts the gradient of micro-batch 1 into .grad: weight[0] None → 0.5."
+    assert page.locator("#say").get_attribute("aria-live") == "polite"
+    assert page.problems == []
+
+
+HEIGHTS = """[...new Set(moments.map((_, place) => {
+  show(place);
+  return document.getElementById("panel").offsetHeight;
+}))]"""
+
+
+def test_the_page_does_not_jump_and_nothing_in_it_is_cut_off(page, saved):
+    for options, size in (({}, (1100, 700)), ({}, (420, 800)), ({"versus": forgetful}, (1100, 700))):
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.goto(saved(**options).as_uri())
+        for version in range(page.locator("#version option").count()):
+            if not options:
+                page.locator("#version").select_option(index=version)
+            heights = page.evaluate(HEIGHTS)
+            assert len(heights) == 1, f"the panel changes its height: {heights}"
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    picture(page, f"page-versus-{page.scheme}")
+    assert page.problems == []

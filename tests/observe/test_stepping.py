@@ -1,0 +1,483 @@
+"""The recorder of loops: its values are those of a calculation by hand, and what the learner has stays as it was."""
+
+import copy
+import gc
+import random
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import LBFGS, SGD, Adam
+from torch.optim import optimizer as optimizers
+
+from course_utils import Tally, record
+from course_utils.observe.stepping import LIMIT, Ledger, Loop, number, record_steps
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    """The observer looks through all objects for optimizers; here it need not look through those of earlier imports."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.fixture
+def w():
+    return nn.Parameter(torch.tensor(1.0))
+
+
+def one_weight(w, batches, optimizer):
+    for x in batches:
+        loss = w * x
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def modulo(model, batches, optimizer, n):
+    for i, batch in enumerate(batches):
+        (model(batch).mean() / n).backward()
+        if (i + 1) % n == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def of_kind(steps, kind):
+    return [frame for frame in steps.frames if frame.kind == kind]
+
+
+def grad(frame, name="w"):
+    values = frame.grads[name]
+    return None if values is None else values.numbers[0]
+
+
+# Values
+
+
+def test_weights_gradients_and_momentum_are_those_of_a_calculation_by_hand(w):
+    steps = record_steps(one_weight, w, [2.0, 4.0, 8.0], SGD([w], lr=0.5, momentum=0.5))
+    weight, buffer, expected = 1.0, 0.0, []
+    for x in (2.0, 4.0, 8.0):  # the gradient of w * x is x
+        buffer = 0.5 * buffer + x
+        weight -= 0.5 * buffer
+        expected.append((weight, x, buffer))
+    found = [
+        (frame.weights["w"].numbers[0], grad(frame), frame.state["w"]["momentum_buffer"].numbers[0])
+        for frame in of_kind(steps, "step")
+    ]
+    assert found == expected
+    assert [grad(frame) for frame in of_kind(steps, "zero")] == [None] * 3
+    assert [frame.loss for frame in of_kind(steps, "backward")] == [1.0 * 2.0, 0.0 * 4.0, -2.5 * 8.0]  # w * x
+
+
+def test_none_and_zeros_are_told_apart(w):
+    def zeros(w, batches, optimizer):
+        for x in batches:
+            (w * x).backward()
+            optimizer.zero_grad(set_to_none=False)
+
+    steps = record_steps(zeros, w, [2.0], SGD([w], lr=0.5))
+    assert grad(steps.frames[0]) is None
+    assert [grad(frame) for frame in of_kind(steps, "zero")] == [0.0]
+
+
+def test_every_line_has_a_frame_in_the_order_in_which_it_ran(w):
+    steps = record_steps(one_weight, w, [2.0, 4.0], SGD([w], lr=0.5))
+    kinds = ["start", *["line", "line", "backward", "step", "zero"] * 2, "line", "end"]
+    assert [frame.kind for frame in steps.frames] == kinds
+    assert [frame.line for frame in steps.frames] == [1, *[2, 3, 4, 5, 6] * 2, 2, 0]
+    assert [frame.taken for frame in steps.frames if frame.line == 2] == [True, True, False]
+    assert steps.frames[2].variables == {"x": "2", "loss": "2"}
+
+
+def test_two_events_on_one_line_have_a_frame_each(w):
+    def dense(w, batches, optimizer):
+        for x in batches:
+            (w * x).backward(), optimizer.step(), optimizer.zero_grad()
+
+    steps = record_steps(dense, w, [2.0], SGD([w], lr=0.5))
+    events = [(frame.kind, frame.line, grad(frame), frame.weights["w"].numbers[0]) for frame in steps.frames[2:-2]]
+    assert events == [("backward", 3, 2.0, 1.0), ("step", 3, 2.0, 0.0), ("zero", 3, None, 0.0)]
+
+
+def test_the_lines_of_a_function_inside_the_loop_are_seen_and_those_of_a_comprehension_belong_to_its_line():
+    tally = Tally(4)
+
+    def loop(model, batches, optimizer):
+        def update():
+            optimizer.step()
+            optimizer.zero_grad()
+
+        [model(batch).mean().backward() for batch in batches]
+        update()
+
+    steps = record_steps(loop, tally, torch.arange(4).split(1), SGD(tally.parameters(), lr=1.0))
+    assert [frame.line for frame in of_kind(steps, "backward")] == [6] * 4
+    assert [(frame.kind, frame.line) for frame in steps.frames if frame.line in (3, 4)] == [("step", 3), ("zero", 4)]
+
+
+def test_a_statement_of_several_lines_is_one_line(w):
+    def loop(w, optimizer):
+        loss = (
+            w
+            * 2.0
+        )  # fmt: skip
+        loss.backward()
+
+    steps = record_steps(loop, w, SGD([w], lr=0.5))
+    assert [(frame.kind, frame.line) for frame in steps.frames] == [
+        ("start", 1), ("line", 2), ("backward", 6), ("end", 0)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("style", ["None", "zero_", "data"])
+def test_zeroing_by_hand_belongs_to_the_line_that_did_it(w, style):
+    def none(w):
+        (w * 2.0).backward()
+        w.grad = None
+        w.abs()
+
+    def zero_(w):
+        (w * 2.0).backward()
+        w.grad.zero_()
+        w.abs()
+
+    def data(w):
+        (w * 2.0).backward()
+        w.grad.data.zero_()
+        w.abs()
+
+    steps = record_steps({"None": none, "zero_": zero_, "data": data}[style], w)
+    assert [(frame.line, frame.ledgers[frame.lane].lost) for frame in of_kind(steps, "zero")] == [(3, (1,))]
+
+
+def test_clipping_is_a_change_and_an_update_by_hand_changes_the_weights(w):
+    def loop(w):
+        (w * 4.0).backward()
+        nn.utils.clip_grad_norm_([w], 1.0)
+        with torch.no_grad():
+            w -= 0.5 * w.grad
+
+    steps = record_steps(loop, w)
+    (change,) = of_kind(steps, "change")
+    assert change.line == 3
+    assert grad(change) == pytest.approx(1.0, abs=1e-5)
+    moved = [b.line for a, b in zip(steps.frames, steps.frames[1:], strict=False) if a.weights != b.weights]
+    assert moved == [5]
+
+
+def test_a_closure_and_adam_are_recorded(w):
+    def loop(w, optimizer):
+        def closure():
+            optimizer.zero_grad()
+            loss = (w - 3.0) ** 2
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    steps = record_steps(loop, w, LBFGS([w], max_iter=2))
+    assert steps.frames[-1].kind == "end"
+    assert len(of_kind(steps, "step")) == 1
+    assert of_kind(steps, "backward")[0].line == 5
+
+    steps = record_steps(one_weight, w, [2.0], Adam([w], lr=0.5))
+    (step,) = of_kind(steps, "step")
+    assert step.state["w"]["step"].numbers == (1.0,)
+    assert step.state["w"]["exp_avg"].numbers[0] == pytest.approx(0.2, rel=1e-12)  # (1 - 0.9) * 2
+    assert step.state["w"]["exp_avg_sq"].numbers[0] == pytest.approx(0.004, rel=1e-12)  # (1 - 0.999) * 4
+
+
+def test_a_scheduler_steps_the_copied_optimizer_without_a_warning(w, recwarn):
+    def loop(w, batches, optimizer, scheduler):
+        for x in batches:
+            (w * x).backward()
+            optimizer.step()
+            scheduler.step()
+
+    optimizer = SGD([w], lr=0.5)
+    steps = record_steps(loop, w, [1.0, 1.0], optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5))
+    assert [frame.optimizers for frame in of_kind(steps, "step")] == [("SGD, lr 0.5",), ("SGD, lr 0.25",)]
+    assert [frame.weights["w"].numbers[0] for frame in of_kind(steps, "step")] == [0.5, 0.0]  # 1 - 0.5, - 0.25 * 2
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert not recwarn.list
+
+
+def test_of_a_large_tensor_the_norm_is_kept():
+    model = nn.Linear(5, 5, bias=False)
+
+    def loop(model):
+        model(torch.ones(1, 5)).sum().backward()
+
+    (frame,) = of_kind(record_steps(loop, model), "backward")
+    assert frame.weights["weight"].numbers == ()
+    assert frame.grads["weight"] == ((), 5.0, 25)  # 25 ones
+
+
+# The ledger
+
+
+def test_the_ledger_is_what_record_says():
+    tally = Tally(10)
+    optimizer = SGD(tally.parameters(), lr=1.0)
+    arguments = (tally, torch.arange(10).split(1), optimizer, 4)
+    steps = record_steps(modulo, *arguments)
+    with record() as trace:
+        modulo(*arguments)
+    assert str(steps.trace) == str(trace)
+    (book,) = steps.frames[-1].ledgers.values()
+    assert [len(used) for used in book.updates] == trace.windows() == [4, 4]
+    assert book == Ledger(held=(9, 10), updates=((1, 2, 3, 4), (5, 6, 7, 8)), lost=(), unused=(9, 10))
+
+
+def test_what_is_zeroed_before_a_step_is_lost_and_what_is_not_zeroed_is_used_again(w):
+    def early(w, batches, optimizer):
+        for x in batches:
+            (w * x).backward()
+            optimizer.zero_grad()
+            optimizer.step()
+
+    def never(w, batches, optimizer):
+        for x in batches:
+            (w * x).backward()
+            optimizer.step()
+
+    books = [record_steps(loop, w, [1.0, 1.0], SGD([w], lr=0.5)).frames[-1].ledgers["SGD"] for loop in (early, never)]
+    assert books == [Ledger((), ((), ()), (1, 2), ()), Ledger((1, 2), ((1,), (1, 2)), (), ())]
+
+
+def test_two_optimizers_have_a_ledger_each():
+    first, second = nn.Linear(1, 1), nn.Linear(1, 1)
+
+    def loop(first, second, one, other, x):
+        for model, optimizer in ((first, one), (second, other), (first, one)):
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    optimizers = (SGD(model.parameters(), lr=0.1) for model in (first, second))
+    steps = record_steps(loop, first, second, *optimizers, torch.ones(1, 1))
+    updates = {lane: book.updates for lane, book in steps.frames[-1].ledgers.items()}
+    assert updates == {"SGD": ((1,), (2,)), "SGD 2": ((1,),)}
+    assert set(steps.frames[0].weights) == {"first.weight", "first.bias", "second.weight", "second.bias"}
+
+
+# What the learner has stays as it was
+
+
+def test_the_model_the_optimizer_the_data_and_the_random_numbers_stay_as_they_were():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.Linear(2, 1))
+    optimizer = Adam(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    batches = [torch.ones(3, 2) for _ in range(3)]
+
+    def loop(model, batches, optimizer):
+        for batch in batches:
+            batch.mul_(2.0 + random.random() + np.random.rand())
+            model(batch).mean().backward()
+            optimizer.step()
+        batches.pop()
+
+    def whole():
+        held = copy.deepcopy((model.state_dict(), [p.grad for p in model.parameters()], optimizer.state_dict()))
+        return held, copy.deepcopy(batches), torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+
+    before, ids = whole(), [id(p) for group in optimizer.param_groups for p in group["params"]]
+    steps = record_steps(loop, model, batches, optimizer)
+    assert len(of_kind(steps, "step")) == 3
+    assert repr(whole()) == repr(before)
+    assert [id(p) for group in optimizer.param_groups for p in group["params"]] == ids
+
+
+def test_gradients_from_before_are_copied_too(w):
+    w.grad = torch.tensor(3.0)
+    steps = record_steps(one_weight, w, [2.0], SGD([w], lr=0.5))
+    assert grad(steps.frames[0]) == 3.0
+    assert [grad(frame) for frame in of_kind(steps, "backward")] == [5.0]
+    assert w.grad.item() == 3.0
+
+
+def test_runs_begin_alike():
+    model = nn.Linear(2, 1)
+
+    def loop(model, optimizer):
+        model(torch.randn(4, 2)).mean().backward()
+        optimizer.step()
+
+    torch.manual_seed(0)
+    steps = [record_steps(loop, model, SGD(model.parameters(), lr=0.1)) for _ in range(2)]
+    assert steps[0].frames == steps[1].frames
+
+
+def hooks():
+    return (
+        len(optimizers._global_optimizer_pre_hooks),
+        len(optimizers._global_optimizer_post_hooks),
+        torch.autograd.backward,
+        sys.gettrace(),
+    )
+
+
+@pytest.mark.parametrize("error", [ValueError("lost"), SystemExit(3)])
+def test_an_error_ends_the_record_at_its_line_and_everything_is_detached(w, error):
+    def loop(w, batches):
+        for x in batches:
+            (w * x).backward()
+            if x == 4.0:
+                raise error
+
+    before = hooks()
+    steps = record_steps(loop, w, [2.0, 4.0, 8.0])
+    assert hooks() == before
+    last = steps.frames[-1]
+    assert (last.kind, last.line, last.error) == ("error", 5, f"{type(error).__name__}: {error}")
+    assert grad(last) == 6.0
+
+
+def test_an_error_that_the_loop_catches_is_told_and_the_record_goes_on(w):
+    def loop(w, batches):
+        for x in batches:
+            try:
+                w.missing()
+            except AttributeError:
+                (w * x).backward()
+
+    steps = record_steps(loop, w, [2.0])
+    assert [frame.error for frame in steps.frames if frame.error] == ["AttributeError, which the loop catches"]
+    assert steps.frames[-1].kind == "end"
+
+
+def test_an_interrupt_ends_the_run_and_everything_is_detached(w):
+    def loop(w, batches):
+        for x in batches:
+            (w * x).backward()
+            raise KeyboardInterrupt
+
+    before, random_numbers = hooks(), torch.get_rng_state()
+    with pytest.raises(KeyboardInterrupt):
+        record_steps(loop, w, [2.0])
+    assert hooks() == before
+    assert torch.equal(torch.get_rng_state(), random_numbers)
+
+
+def test_another_tracer_comes_back_after_it(w):
+    def tracer(frame, event, arg):
+        return None
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(tracer)
+        record_steps(one_weight, w, [2.0], SGD([w], lr=0.5))
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
+
+
+def test_another_thread_is_not_traced(w):
+    traced = []
+
+    def loop(w):
+        thread = threading.Thread(target=lambda: traced.append(sys.gettrace()))
+        thread.start()
+        thread.join()
+
+    record_steps(loop, w)
+    assert traced == [None]
+
+
+def test_a_long_loop_is_cut_and_says_so(w):
+    def endless(w):
+        try:
+            while True:
+                (w * 2.0).backward()
+        except Exception:
+            pass
+
+    before = hooks()
+    steps = record_steps(endless, w)
+    assert len(steps.frames) == LIMIT + 1
+    assert steps.frames[-1].kind == "cut"
+    assert len(record_steps(endless, w, limit=10).frames) == 11
+    assert hooks() == before
+
+
+def test_what_the_loop_prints_belongs_to_its_line(w, capsys):
+    def loop(w):
+        print("loss", 3)
+        w.abs()
+
+    steps = record_steps(loop, w)
+    assert [(frame.line, frame.printed) for frame in steps.frames if frame.printed] == [(2, "loss 3\n")]
+    assert capsys.readouterr().out == ""
+
+
+# What cannot be recorded
+
+
+def test_a_model_from_outside_of_the_arguments_is_refused_before_anything_runs(w):
+    optimizer = SGD([w], lr=0.5)
+
+    def inner(batches, optimizer):
+        for x in batches:
+            (w * x).backward()
+
+    with pytest.raises(ValueError, match="inner uses w from outside its arguments"):
+        record_steps(inner, [2.0], optimizer)
+
+    def loop(batches, optimizer, loss_fn):
+        loss_fn(batches[0]).backward()
+
+    with pytest.raises(ValueError, match="<lambda> uses w from outside"):
+        record_steps(loop, [2.0], optimizer, lambda x: w * x)
+    assert w.grad is None
+
+
+@pytest.mark.parametrize("not_a_loop", [print, len, "train", nn.Linear(1, 1)])
+def test_only_a_plain_function_is_taken(not_a_loop):
+    with pytest.raises(TypeError, match="pass the loop itself, a function that is written with def"):
+        record_steps(not_a_loop)
+
+
+def test_wrong_arguments_are_named(w):
+    with pytest.raises(TypeError, match="one_weight: missing a required argument: 'optimizer'"):
+        record_steps(one_weight, w, [2.0])
+    with pytest.raises(ValueError, match="one_weight gets no weights"):
+        record_steps(one_weight, 1.0, [2.0], None)
+    with pytest.raises(TypeError, match="pass a list of micro-batches, not a generator"):
+        record_steps(one_weight, w, (x for x in [2.0]), SGD([w], lr=0.5))
+
+
+def test_a_function_without_source_is_refused():
+    names = {}
+    exec("def loop(w):\n    w.sum().backward()\n", names)
+    with pytest.raises(ValueError, match="the source of loop is not available"):
+        record_steps(names["loop"], torch.ones(1, requires_grad=True))
+
+
+def test_a_decorated_loop_is_recorded_as_it_runs(w):
+    @torch.enable_grad()
+    def loop(w, x):
+        (w * x).backward()
+
+    with torch.no_grad():
+        steps = record_steps(loop, w, 2.0)
+    assert [(frame.kind, frame.line) for frame in steps.frames] == [("start", 1), ("backward", 3), ("end", 0)]
+    assert not Loop(loop).plain
+
+
+def test_a_number_is_shown_with_four_digits():
+    values = (0.30000000000000004, -0.0, 7, float("inf"), float("nan"), -1234567.0)
+    assert [number(value) for value in values] == ["0.3", "0", "7", "infinity", "NaN", "-1.235e+06"]
