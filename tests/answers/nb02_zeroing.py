@@ -466,8 +466,8 @@ over(lambda batches: batches[:-1], "leftover-gradients")
 over(lambda batches: batches[:1], "irregular-window", "the loop ends after its first update")
 over(lambda batches: batches[1:], "irregular-window")
 over(lambda batches: batches * 2, "irregular-window")
-over(lambda batches: batches[::-1], "wrong-micro-batches")
-over(lambda batches: sorted(batches, key=len), "wrong-micro-batches")
+over(lambda batches: batches[::-1], "wrong-batches")
+over(lambda batches: sorted(batches, key=len), "wrong-batches")
 over(popped, "changed-input")
 over(emptied, "changed-input")
 over(lambda batches: [torch.cat(batches)], "irregular-window")
@@ -484,8 +484,8 @@ def goes_backward_from_the_running_total(model, batches, loss_fn, optimizer):
         optimizer.step()
 
 
-@wrong("train", "wrong-micro-batches")
-@wrong("first_loop", "wrong-micro-batches")
+@wrong("train", "wrong-batches")
+@wrong("first_loop", "wrong-batches")
 def trains_on_the_first_batch_only(model, batches, loss_fn, optimizer):
     train(model, [batches[0] for _ in batches], loss_fn, optimizer)
 

@@ -24,7 +24,7 @@ from course_utils.practice.updates import judge_loop
         "not-reset": "The first batch gets its step. What is different for the second one?",
         "loss-scale": "Each update should use the gradient as `backward()` left it. What changes the loss, or `.grad`, "
         "before the step?",
-        "wrong-micro-batches": "Print the number of the batch in every round of your loop. Are they all there, in "
+        "wrong-batches": "Print the number of the batch in every round of your loop. Are they all there, in "
         "their order?",
         "changed-input": "The list of batches belongs to the caller, who uses it again. Which line of yours writes to "
         "it or empties it?",
