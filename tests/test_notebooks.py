@@ -241,6 +241,15 @@ def test_the_instructor_has_one_folded_cell_whose_minutes_add_up_to_those_of_the
 
 
 @each_notebook
+def test_every_exercise_states_its_minutes_and_its_difficulty(notebook):
+    exercises = re.findall(r"^\*\*(?:At home|\w+ exercise|Find the bug)?,? ?\d+ minutes.*", notebook.prose, flags=re.M)
+    exercises = [text for text in exercises if " minutes · " not in text]
+    assert exercises
+    for text in exercises:
+        assert re.search(r"\*\* (\*[\w ]+\* · d|D)ifficulty [1-5]/5\. [A-Z`]", text), text
+
+
+@each_notebook
 def test_only_live_output_is_left_uncompared(notebook):
     for cell in notebook.code:
         if "explore(" in cell.source:
