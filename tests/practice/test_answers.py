@@ -25,8 +25,18 @@ def named(answers):
 
 SOLVED = [exercise for exercise in EXERCISES if exercise not in LIVE]
 OF_FUNCTIONS = [exercise for exercise in EXERCISES if EXERCISES[exercise].takes is Callable]
+
+
+def marks(exercise, wrong):
+    """One answer with each bug is tried whenever all tests run; the others with that bug in a run of their own."""
+    first = next(other for other in WRONG[exercise] if other.bug == wrong.bug)
+    return () if wrong is first else pytest.mark.variants
+
+
 ANSWERS = [
-    pytest.param(exercise, wrong, id="-".join((exercise, name_of(wrong.answer), *wrong.sources)))
+    pytest.param(
+        exercise, wrong, id="-".join((exercise, name_of(wrong.answer), *wrong.sources)), marks=marks(exercise, wrong)
+    )
     for exercise in WRONG
     for wrong in WRONG[exercise]
 ]
