@@ -20,6 +20,7 @@ from course_utils.audit.callsite import caller_location, where
 from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
 from course_utils.audit.probe import separate_graphs, watch_terms
 from course_utils.observe.observer import Lane, Listener, Observer, after, before, living, subclasses
+from course_utils.observe.sharded import group_type, unsharded_copies
 from course_utils.observe.trace import Event
 
 _PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
@@ -50,7 +51,8 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.scaled = 1.0  # the scaler's factor in what the next backward is called on
-        self.synced: bool | None = None  # does the next backward average over the ranks? None without ranks
+        self.synced: bool | None = None  # does the next backward average over the ranks? None without DDP
+        self.ranks = 1
         self.in_scheduler_step = False
 
 
@@ -104,8 +106,8 @@ class HistoryWriter(Listener):
     def backward_begins(self, roots: list[Tensor], given: bool) -> Backward:
         state, (place, line) = self.thread, caller_location()
         self.calls += 1
-        call = Backward(self.calls, place, line, scaled=state.scaled, synced=state.synced)
-        state.scaled, state.synced = 1.0, None
+        call = Backward(self.calls, place, line, scaled=state.scaled, synced=state.synced, ranks=state.ranks)
+        state.scaled, state.synced, state.ranks = 1.0, None, 1
         self.graphs = [graph for graph in self.graphs if graph() is not None]
         call.alive = len(self.graphs)  # graphs of earlier calls
         for root in roots:
@@ -119,6 +121,8 @@ class HistoryWriter(Listener):
     def received(self, lane: _AuditedLane, call: Backward) -> None:
         if lane.name not in call.lanes:
             call.lanes += (lane.name,)
+        if lane.waiting:
+            call.synced, call.ranks = not lane.waits, lane.parameters[0].device_mesh.size()
         self.search_due |= lane.weights < 0
         lane.fresh.append((call, lane.evaluation or 0))
         lane.scaled, lane.weights = call.scaled, lane.weight_versions()
@@ -201,8 +205,8 @@ class HistoryWriter(Listener):
     # Scaler, clipping, scheduler, ranks
 
     def _before_synced_forward(self, module: DistributedDataParallel) -> None:
-        if module.process_group.size() > 1:
-            self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
+        self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
+        self.thread.ranks = module.process_group.size()
 
     def _after_scale(self, scaler: GradScaler) -> None:
         if scaler.is_enabled():
@@ -290,6 +294,8 @@ class HistoryWriter(Listener):
         if self.searches > _SEARCHES:
             return
         owned = {key for lane in self.observer.active for key in lane.ids}
+        if any(lane.waiting for lane in self.observer.active):
+            owned |= unsharded_copies(living(*group_type()))
         unowned = 0
         for thing in living(_BatchNorm, nn.Parameter):
             if isinstance(thing, nn.Parameter):

@@ -27,6 +27,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from course_utils.observe.sharded import group_type, waiting_gradients
+
 NO_OPTIMIZER = "no optimizer"
 _SMALL = 10_000  # a gradient with fewer numbers is read whole at once
 _grad, _version = attrgetter("grad"), attrgetter("_version")
@@ -44,7 +46,9 @@ class Lane:
         self.parameters: list[Tensor] = []
         self.ids: set[int] = set()
         self.sharded = False  # is any parameter a DTensor?
-        self.seen: list[tuple[int, int] | None] = []  # of each .grad: its id and version; the tensor is not kept alive
+        self.waiting: dict[int, Callable[[], list[Tensor]]] = {}  # by a parameter's id: gradients that FSDP keeps
+        self.waits = False  # did the last comparison find such gradients, which wait for the other ranks?
+        self.seen: list[tuple[int, ...] | None] = []  # of each .grad: its id and version; the tensor is not kept alive
         self.ever: list[bool] = []  # has this parameter ever had a gradient?
         self.touched: list[int] = []  # the places of the gradients that the last comparison found written or replaced
         self.replaced = False  # the last comparison found other tensors, not only new versions
@@ -58,19 +62,23 @@ class Lane:
 
     def update(self) -> None:
         """Adds the parameters that the optimizer holds by now."""
-        optimizer = self.optimizer()
+        optimizer, known = self.optimizer(), len(self.parameters)
         if optimizer is not None:
             for group in optimizer.param_groups:
                 for p in group["params"]:
                     if id(p) not in self.ids:
                         self.add(p)
+        if self.sharded and len(self.parameters) > known:
+            waiting = waiting_gradients(living(*group_type()))
+            self.waiting = {key: waiting[key] for key in self.ids & waiting.keys()}
+            self.compare()
 
     def add(self, p: Tensor) -> None:
         self.ids.add(id(p))
         self.parameters.append(p)
         self.sharded |= hasattr(p, "_local_tensor")
-        grad = local(p.grad)
-        self.seen.append(None if grad is None else (id(grad), grad._version))
+        grad = p.grad
+        self.seen.append(None if grad is None else (id(grad), version(grad)))
         self.ever.append(False)
         self.empty &= grad is None
 
@@ -82,12 +90,14 @@ class Lane:
 
     def compare(self) -> bool:
         """Notes which gradients have been written or replaced since the last comparison. Were there any?"""
-        gradients = map(_grad, self.parameters)
-        if self.sharded:
-            gradients = map(local, gradients)
         seen = []  # a loop makes fewer calls than a comprehension
-        for grad in gradients:
-            seen.append(None if grad is None else (id(grad), grad._version))
+        if self.sharded:
+            self.waits = False
+            for gradients in map(self.sharded_gradients, self.parameters):
+                seen.append(tuple(mark for grad in gradients for mark in (id(grad), version(grad))) or None)
+        else:
+            for grad in map(_grad, self.parameters):
+                seen.append(None if grad is None else (id(grad), grad._version))
         self.replaced = False
         if seen == self.seen:
             self.touched = []
@@ -100,7 +110,15 @@ class Lane:
         self.seen = seen
         return True
 
+    def sharded_gradients(self, p: Tensor) -> list[Tensor]:
+        """The gradient of a parameter, which may be a shard, and those that wait to be added to it."""
+        waiting = self.waiting[id(p)]() if id(p) in self.waiting else []
+        self.waits |= bool(waiting)
+        return waiting if p.grad is None else [p.grad, *waiting]
+
     def all_zero(self) -> bool:
+        if self.sharded and any(any(map(any_nonzero, self.sharded_gradients(p))) for p in self.parameters):
+            return False
         for grad in map(_grad, self.parameters):  # noqa: SIM110
             if grad is not None and any_nonzero(grad):
                 return False
@@ -108,7 +126,7 @@ class Lane:
 
     def weight_versions(self) -> int:
         """A number that rises with every write to a parameter."""
-        return sum(map(_version, map(local, self.parameters) if self.sharded else self.parameters))
+        return sum(map(version if self.sharded else _version, self.parameters))
 
 
 class Listener:
@@ -429,6 +447,8 @@ class Observer:
         lane.name or self.name(lane)
         self.listener.stepped(lane, skipped)
         lane.unused = 0
+        if lane.waits:  # what no step can reach counts with this window, not once more with the next
+            lane.held = 0
 
 
 # Patches
@@ -501,8 +521,14 @@ def after(look: Callable) -> Callable:
 
 
 def local(tensor: Tensor | None) -> Tensor | None:
-    """This rank's shard of a DTensor, whose own version stands still; any other tensor itself."""
+    """This rank's shard of a DTensor; any other tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)
+
+
+def version(tensor: Tensor) -> int:
+    """A number that rises with every write. FSDP writes to a DTensor's shard, and everyone else to the DTensor."""
+    shard = local(tensor)
+    return tensor._version if shard is tensor else tensor._version + shard._version
 
 
 def any_nonzero(grad: Tensor) -> bool:
