@@ -90,7 +90,7 @@ class HistoryWriter(Listener):
             if hasattr(owner, name):
                 observer.patch(owner, name, self._around_clip)
         if torch.distributed.is_available():
-            observer.patch(DistributedDataParallel, "forward", before(self._before_synced_forward))
+            observer.patch(DistributedDataParallel, "forward", self._around_synced_forward)
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
 
@@ -204,9 +204,18 @@ class HistoryWriter(Listener):
 
     # Scaler, clipping, scheduler, ranks
 
-    def _before_synced_forward(self, module: DistributedDataParallel) -> None:
-        self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
-        self.thread.ranks = module.process_group.size()
+    def _around_synced_forward(self, original: Callable) -> Callable:
+        def forward(module, *args, **kwargs):
+            self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
+            self.thread.ranks = module.process_group.size()
+            if not module.gradient_as_bucket_view:
+                return original(module, *args, **kwargs)
+            self.observer.look()
+            output = original(module, *args, **kwargs)
+            self.observer.overlook()  # DDP has moved gradients into other buckets
+            return output
+
+        return forward
 
     def _after_scale(self, scaler: GradScaler) -> None:
         if scaler.is_enabled():
