@@ -1,23 +1,17 @@
-"""Loops that the auditor judges on several ranks: every engine, right and wrong. Importable, so that every rank finds them."""
+"""Loops that the auditor judges on several ranks: every engine, right and wrong. Importable, so that the ranks find them."""
 
 from contextlib import contextmanager, nullcontext
 
 import torch
-import torch.distributed as dist
+from on_ranks import masked_mse, mesh_of, shards, tokens, wrapped
+from torch import distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    FullyShardedDataParallel,
-    MixedPrecisionPolicy,
-    ShardingStrategy,
-    fully_shard,
-)
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from on_ranks import mesh_of
 
+from course_utils import train_epoch
 from course_utils.audit import audit
 
 N, UPDATES = 4, 5
@@ -43,11 +37,12 @@ ENGINES = {
     "DDP": DistributedDataParallel,
     "DDP, bucket views": lambda model: DistributedDataParallel(model, gradient_as_bucket_view=True),
     "DDP, static graph": lambda model: DistributedDataParallel(model, static_graph=True),
+    "compiled DDP": lambda model: torch.compile(DistributedDataParallel(model), backend="eager"),
     "FSDP2": sharded,
     "FSDP2, root only": lambda model: sharded(model, layers=False),
     "FSDP2, not resharded": lambda model: sharded(model, reshard_after_forward=False),
     "FSDP2, bfloat16": lambda model: sharded(model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32)),
-    "FSDP2, offloaded": lambda model: sharded(model, offload_policy=CPUOffloadPolicy()),
+    "compiled FSDP2": lambda model: torch.compile(sharded(model), backend="eager"),
     "HSDP": lambda model: sharded(model, mesh_of("HSDP")),
     "TP": tensor_parallel,
     "FSDP1": lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu")),
@@ -60,34 +55,58 @@ ENGINES = {
 @contextmanager
 def synchronised(model, yes):
     """Surrounds a micro-batch: does its backward pass exchange gradients?"""
+    model = getattr(model, "_orig_mod", model)
     if hasattr(model, "no_sync"):
         with nullcontext() if yes else model.no_sync():
             yield
-    elif hasattr(model, "set_requires_gradient_sync"):
-        model.set_requires_gradient_sync(yes)
-        yield
     else:
+        if hasattr(model, "set_requires_gradient_sync"):
+            model.set_requires_gradient_sync(yes)
         yield
 
 
-def train(engine, divide=True, sync="last", zero=True):
-    """A loop as people write it. What the arguments say is wrong with it, if anything is."""
+@contextmanager
+def scattered(model, yes):
+    """Another way with HSDP: every micro-batch is reduced over the shards, and the last one over the replicas."""
+    model.set_requires_all_reduce(yes)
+    model.set_is_last_backward(yes)
+    yield
+
+
+def train(engine, kind="right", surround=synchronised, zero=lambda model, optimizer: optimizer.zero_grad()):
+    """A loop as people write it. `kind` says what is wrong with it, if anything is."""
     model = ENGINES[engine](net())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for i in range(N * UPDATES):
         last = i % N == N - 1
-        with synchronised(model, {"every": True, "never": False}.get(sync, last)):
+        with surround(model, {"every": True, "never": False}.get(kind, i % N == 0 if kind == "first" else last)):
             loss = F.cross_entropy(model(torch.randn(4, 4)), torch.randint(2, (4,)))
-            (loss / N if divide else loss).backward()
+            (loss if kind == "undivided" else loss / N).backward()
         if last:
             optimizer.step()
-            if zero:
-                optimizer.zero_grad()
+            if kind != "never zeroed":
+                zero(model, optimizer)
+    return [p.to_local() if hasattr(p, "to_local") else p for p in model.parameters()]
 
 
-def judged(function, *args):
+def zero_in_place(model, optimizer):
+    optimizer.zero_grad(set_to_none=False)
+
+
+def judged(function, *args, window=None):
     """What the auditor says on this rank: (level, rule) of each finding, and the micro-batches of each update."""
-    with audit() as report:
+    with audit(window) as report:
         function(*args)
-    windows = [window.size for window in report.history.windows]
-    return [(finding.level, finding.rule, finding.message) for finding in report.findings], windows
+    return [(finding.level, finding.rule) for finding in report.findings], [w.size for w in report.history.windows]
+
+
+def judged_loops(engine, kinds, *args):
+    return {kind: judged(train, engine, kind, *args) for kind in kinds}
+
+
+def declared(kind):
+    """The project's own loop, under `--window 4`."""
+    batches = shards(dist.get_world_size(), equal=True)[dist.get_rank()]
+    model = wrapped(kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return judged(lambda: train_epoch(model, [*batches, batches[0]], masked_mse, optimizer, 4, tokens), window=4)

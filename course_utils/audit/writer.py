@@ -22,6 +22,7 @@ from course_utils.audit.probe import separate_graphs, watch_terms
 from course_utils.observe.observer import Lane, Listener, Observer, after, before, living, subclasses
 from course_utils.observe.sharded import group_type, unsharded_copies
 from course_utils.observe.trace import Event
+from course_utils.observe.uncompiled import backward_is_compiled
 
 _PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
 _SEARCHES = 5  # among all living objects
@@ -110,7 +111,7 @@ class HistoryWriter(Listener):
         state.scaled, state.synced, state.ranks = 1.0, None, 1
         self.graphs = [graph for graph in self.graphs if graph() is not None]
         call.alive = len(self.graphs)  # graphs of earlier calls
-        for root in roots:
+        for root in [] if backward_is_compiled() else roots:
             marks, again = watch_terms(root, self.key, call, known=len(roots) == 1 and not given)
             call.again |= again
             self.graphs += map(ref, marks[:1])
@@ -192,7 +193,8 @@ class HistoryWriter(Listener):
         name = self.observer.name(lane)
         lane.fresh.trim()
         left = lane.lost()
-        if left:
+        unseen = not lane.updates and lane.weight_versions() != lane.weights  # something else than a step, or compiled
+        if left and not unseen:
             self.history.leftover[name] = left
         trained = [ever for ever, p in zip(lane.ever, lane.parameters, strict=True) if p.requires_grad or ever]
         self.history.never[name] = (trained.count(False), len(trained))

@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from course_utils.observe.sharded import group_type, waiting_gradients
+from course_utils.observe.uncompiled import leave_uncompiled
 
 NO_OPTIMIZER = "no optimizer"
 _SMALL = 10_000  # a gradient with fewer numbers is read whole at once
@@ -212,6 +213,8 @@ class Observer:
         self.thread = threading.local()
 
     def attach(self) -> None:
+        leave_uncompiled("course_utils.observe")
+        leave_uncompiled("course_utils.audit")
         self.undo.callback(register_optimizer_step_pre_hook(self._before_step).remove)
         self.undo.callback(register_optimizer_step_post_hook(self._after_step).remove)
         self.patch(torch.autograd, "backward", self._around_backward)
@@ -402,7 +405,7 @@ class Observer:
         self.listener.received(lane, call)
 
     def _before_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        lane = self.lane_of(optimizer)
+        lane = None if torch.compiler.is_compiling() else self.lane_of(optimizer)
         if lane is None:
             return None
         call = self.inside() if self.running else None
@@ -440,7 +443,7 @@ class Observer:
         return evaluate
 
     def _after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        lane = self.lanes.get(id(optimizer))  # known before the step
+        lane = None if torch.compiler.is_compiling() else self.lanes.get(id(optimizer))  # known before the step
         if lane is None:
             return
         lane.depth = max(0, lane.depth - 1)
@@ -474,6 +477,8 @@ class _Patch:
 
         @wraps(self.original)
         def patched(*args, **kwargs):
+            if torch.compiler.is_compiling():  # Dynamo traces what would be there without the observer
+                return self.original(*args, **kwargs)
             return self.call(*args, **kwargs)
 
         patched.patch, self.patched = self, patched

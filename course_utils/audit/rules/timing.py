@@ -174,15 +174,19 @@ def _stepped_after_a_skip(lane: str, windows: list[Window]) -> Iterator[Finding]
     fix="Use no_sync() on all micro-batches of a window but the last.",
 )
 def sync_cadence(history: History) -> Iterator[Finding]:
-    fix = "use no_sync() around the forward and backward of all micro-batches of a window but the last"
+    fix = (
+        "exchange gradients in the last micro-batch of each window and in no other: no_sync() around forward and "
+        "backward with DDP, set_requires_gradient_sync(False) with FSDP2"
+    )
     for lane in history.lanes:
         windows = [w for w in history.of(lane) if w.fresh and all(call.synced is not None for call in w.fresh)]
         apart = [w for w in windows if not w.fresh[-1].synced]
         if apart:
             yield Finding(
                 ERROR,
-                f"{len(apart)} of {count_noun(len(windows), 'update')} used gradients whose last micro-batch was not "
-                "averaged over the ranks, so that the ranks drift apart",
+                _if_alone(apart[0])
+                + f"{len(apart)} of {count_noun(len(windows), 'update')} come before the last micro-batch is averaged "
+                "over the ranks, so that the ranks drift apart",
                 evidence={"update": apart[0].number, "updates": len(windows), "not_averaged": len(apart)},
                 fix=fix,
                 where=apart[0].where,
@@ -192,9 +196,16 @@ def sync_cadence(history: History) -> Iterator[Finding]:
         if often:
             yield Finding(
                 ADVICE,
-                f"the ranks all-reduce after each of {len(often[0].fresh)} micro-batches; once per update is enough",
+                _if_alone(often[0])
+                + f"the ranks exchange gradients after each of {len(often[0].fresh)} micro-batches; once per update is "
+                "enough",
                 evidence={"update": often[0].number, "updates": len(windows), "averaged_each_time": len(often)},
                 fix=fix,
                 where=often[0].where,
                 lane=lane,
             )
+
+
+def _if_alone(window: Window) -> str:
+    """One process has nobody to exchange with, and its loop is judged before it costs several GPUs."""
+    return "" if window.on_ranks else "on several ranks, "

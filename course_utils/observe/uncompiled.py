@@ -1,0 +1,63 @@
+"""Keeps Dynamo, the front end of `torch.compile`, out of the observer, so that scripts compile as they do without it.
+
+Dynamo meets the observer in two ways. It traces a patched function, as a part of the user's: then it must find the
+original there (`torch.compiler.is_compiling()`). Or it runs one after a graph break, and would compile what it runs.
+"""
+
+import sys
+from collections.abc import Iterator
+from functools import cache
+from types import CodeType, ModuleType
+
+import torch
+
+
+def leave_uncompiled(package: str) -> None:
+    """What is loaded of a package runs as it stands, also where compiled code calls it.
+
+    Args:
+        package: Its name. Modules that are loaded later need another call.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith(package) and isinstance(module, ModuleType):
+            _skip_module(module)
+
+
+def backward_is_compiled() -> bool:
+    """Is compiled autograd on? Then a hook on the graph would be compiled with it."""
+    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+    return getattr(compiled, "compiled_autograd_enabled", False)
+
+
+@cache
+def _skip_module(module: ModuleType) -> None:
+    for thing in list(vars(module).values()):
+        if getattr(thing, "__module__", None) == module.__name__:
+            for function in vars(thing).values() if isinstance(thing, type) else [thing]:
+                for code in _codes(getattr(_plain(function), "__code__", None)):
+                    _skip(code)
+
+
+def _plain(function: object) -> object:
+    """The function inside a property, a class method, a context manager, a cache or a rule."""
+    for inside in ("fget", "__func__", "__wrapped__"):
+        function = getattr(function, inside, None) or function
+    return function
+
+
+def _codes(code: CodeType | None) -> Iterator[CodeType]:
+    """The code of a function, and of the functions inside it."""
+    if code is not None:
+        yield code
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield from _codes(constant)
+
+
+def _skip(code: CodeType) -> None:
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "skip_code"):  # before torch 2.7
+        frames.skip_code(code)
+    else:
+        action = frames._FrameAction
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
