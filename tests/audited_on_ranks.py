@@ -1,4 +1,4 @@
-"""Loops that the auditor judges on several ranks: every engine, right and wrong. Importable, so that the ranks find them."""
+"""Loops that the auditor judges on several ranks: every engine, right and wrong. Importable, so ranks find them."""
 
 from contextlib import contextmanager, nullcontext
 

@@ -1,7 +1,7 @@
 """Where FSDP keeps gradients that the ranks have not exchanged yet: those of a micro-batch without synchronisation.
 
-FSDP2 replaces each parameter by an unsharded copy while a module runs. If `set_requires_gradient_sync(False)` was called
-before, a backward pass leaves its gradients on those copies, so that the `.grad` which the optimizer reads stays as it was.
+FSDP2 replaces each parameter by an unsharded copy while a module runs. After `set_requires_gradient_sync(False)` a
+backward pass leaves its gradients on those copies, and the `.grad` that the optimizer reads stays as it was.
 """
 
 import sys
