@@ -7,6 +7,7 @@ from on_ranks import masked_mse, mesh_of, shards, tokens, wrapped
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -110,3 +111,30 @@ def declared(kind):
     model = wrapped(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return judged(lambda: train_epoch(model, [*batches, batches[0]], masked_mse, optimizer, 4, tokens), window=4)
+
+
+def pipeline(schedule, kind):
+    """A stage for each rank; the micro-batches are inside the schedule."""
+    rank = dist.get_rank()
+    model = [nn.Sequential(nn.Linear(4, 6), nn.Tanh()), nn.Linear(6, 2)][rank]
+    stage = PipelineStage(model, rank, dist.get_world_size(), torch.device("cpu"))
+
+    def loss(scores, y):
+        return F.cross_entropy(scores, y) / (N if kind == "divided twice" else 1)
+
+    schedule = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}[schedule](
+        stage, N, loss_fn=loss, scale_grads=kind != "undivided"
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(UPDATES):
+        if rank == 0:
+            schedule.step(torch.randn(4 * N, 4))
+        else:
+            schedule.step(target=torch.randint(2, (4 * N,)))
+        optimizer.step()
+        if kind != "never zeroed":
+            optimizer.zero_grad()
+
+
+def judged_pipelines(schedule, kinds):
+    return {kind: judged(pipeline, schedule, kind) for kind in kinds}

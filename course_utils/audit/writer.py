@@ -3,6 +3,7 @@
 Nothing is computed here for every gradient, so that a large model costs little more than a small one.
 """
 
+import sys
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -27,6 +28,7 @@ from course_utils.observe.uncompiled import backward_is_compiled
 _PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
 _SEARCHES = 5  # among all living objects
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
+_STAGES = "torch.distributed.pipelining.stage"
 _numbers = count()
 
 
@@ -75,6 +77,7 @@ class HistoryWriter(Listener):
         self.batches: WeakKeyDictionary[_BatchNorm, int] = WeakKeyDictionary()  # that each has seen, as last read
         self.scalers: WeakKeyDictionary[GradScaler, int] = WeakKeyDictionary()
         self.schedulers: set[type] = set()  # classes whose step is watched
+        self.pipelines = False  # are their stages watched?
         self.from_before: dict[int, tuple[int, int]] = {}  # gradients that are older than the audit
 
     def attach(self, observer: Observer) -> None:
@@ -107,6 +110,9 @@ class HistoryWriter(Listener):
     def backward_begins(self, roots: list[Tensor], given: bool) -> Backward:
         state, (place, line) = self.thread, caller_location()
         self.calls += 1
+        if not self.pipelines and _STAGES in sys.modules:  # which a script may load at any time
+            self.pipelines = True
+            self.observer.patch(sys.modules[_STAGES]._PipelineStageBase, "scale_grads", self._around_scale_grads)
         call = Backward(self.calls, place, line, scaled=state.scaled, synced=state.synced, ranks=state.ranks)
         state.scaled, state.synced, state.ranks = 1.0, None, 1
         self.graphs = [graph for graph in self.graphs if graph() is not None]
@@ -218,6 +224,20 @@ class HistoryWriter(Listener):
             return output
 
         return forward
+
+    def _around_scale_grads(self, original: Callable) -> Callable:
+        """A stage of a pipeline divides the sum of its micro-batches' gradients, as if each loss had been divided."""
+
+        def scale_grads(stage, factor):
+            self.observer.look()
+            original(stage, factor)
+            self.observer.overlook()
+            ids = set(map(id, stage.submod.parameters()))
+            for call in {call for lane in self.observer.active if lane.ids & ids for call, _ in lane.fresh}:
+                for term in call.terms:
+                    term.value = term.value / factor
+
+        return scale_grads
 
     def _after_scale(self, scaler: GradScaler) -> None:
         if scaler.is_enabled():

@@ -297,7 +297,8 @@ def gradients_by_autograd_grad():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     for x, y in batches():
-        for p, g in zip(model.parameters(), torch.autograd.grad(F.cross_entropy(model(x), y), model.parameters())):
+        parameters = list(model.parameters())
+        for p, g in zip(parameters, torch.autograd.grad(F.cross_entropy(model(x), y), parameters), strict=True):
             p.grad = g
         optimizer.step()
     return model, optimizer

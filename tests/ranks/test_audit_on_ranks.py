@@ -66,3 +66,13 @@ def test_train_epoch_keeps_the_window_that_was_declared(two, kind):
     for findings, windows in two.run(loops.declared, kind):
         assert [rule for level, rule in findings if level != "undecided"] == []
         assert windows == [4, 4]
+
+
+@pytest.mark.parametrize("schedule", ["GPipe", "1F1B"])
+def test_a_stage_that_has_the_loss_is_judged_and_one_that_has_none_is_undecided(two, schedule):
+    kinds = ["right", "undivided", "divided twice", "never zeroed"]
+    first, last = two.run(loops.judged_pipelines, schedule, kinds)
+    expect([last], kinds, {"divided twice": ERRORS["undivided"]})
+    for kind, (findings, windows) in first.items():
+        stale = ERRORS["never zeroed"] if kind == "never zeroed" else []
+        assert (findings, windows) == ([*stale, ("undecided", "loss-scale")], WINDOWS)
