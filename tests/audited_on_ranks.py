@@ -138,3 +138,14 @@ def pipeline(schedule, kind):
 
 def judged_pipelines(schedule, kinds):
     return {kind: judged(pipeline, schedule, kind) for kind in kinds}
+
+
+def same_bits(engine):
+    """Do the auditor and its absence give the same parameters and leave the same random state?"""
+    outcomes = []
+    for watched in (nullcontext, audit):
+        torch.manual_seed(0)
+        with watched():
+            parameters = train(engine)
+        outcomes.append([p.detach().clone().view(torch.uint8).tolist() for p in parameters] + [torch.rand(1).item()])
+    return outcomes[0] == outcomes[1]

@@ -21,7 +21,7 @@ from course_utils.audit.callsite import caller_location, where
 from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
 from course_utils.audit.probe import separate_graphs, watch_terms
 from course_utils.observe.observer import Lane, Listener, Observer, after, before, living, subclasses
-from course_utils.observe.sharded import group_type, unsharded_copies
+from course_utils.observe.sharded import keepers, own_parameters
 from course_utils.observe.trace import Event
 from course_utils.observe.uncompiled import backward_is_compiled
 
@@ -128,8 +128,8 @@ class HistoryWriter(Listener):
     def received(self, lane: _AuditedLane, call: Backward) -> None:
         if lane.name not in call.lanes:
             call.lanes += (lane.name,)
-        if lane.waiting:
-            call.synced, call.ranks = not lane.waits, lane.parameters[0].device_mesh.size()
+        if lane.shards:
+            call.synced, call.ranks = not lane.waits, max(shard.ranks for shard in lane.shards.values())
         self.search_due |= lane.weights < 0
         lane.fresh.append((call, lane.evaluation or 0))
         lane.scaled, lane.weights = call.scaled, lane.weight_versions()
@@ -325,8 +325,8 @@ class HistoryWriter(Listener):
         if self.searches > _SEARCHES:
             return
         owned = {key for lane in self.observer.active for key in lane.ids}
-        if any(lane.waiting for lane in self.observer.active):
-            owned |= unsharded_copies(living(*group_type()))
+        if any(lane.shards for lane in self.observer.active):
+            owned |= own_parameters(living(*keepers()))
         unowned = 0
         for thing in living(_BatchNorm, nn.Parameter):
             if isinstance(thing, nn.Parameter):

@@ -27,7 +27,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from course_utils.observe.sharded import group_type, waiting_gradients
+from course_utils.observe.sharded import Shard, is_sharded, keepers, shards
 from course_utils.observe.uncompiled import leave_uncompiled
 
 NO_OPTIMIZER = "no optimizer"
@@ -46,9 +46,9 @@ class Lane:
         self.name = "" if optimizer is not None else NO_OPTIMIZER  # the observer names a lane when it is first used
         self.parameters: list[Tensor] = []
         self.ids: set[int] = set()
-        self.sharded = False  # is any parameter a DTensor?
-        self.waiting: dict[int, Callable[[], list[Tensor]]] = {}  # by a parameter's id: gradients that FSDP keeps
-        self.waits = False  # did the last comparison find such gradients, which wait for the other ranks?
+        self.sharded = False  # is any parameter a DTensor, or kept by FSDP?
+        self.shards: dict[int, Shard] = {}  # of the parameters that FSDP keeps, by their ids
+        self.waits = False  # did the last comparison find gradients that wait for the other ranks?
         self.seen: list[tuple[int, ...] | None] = []  # of each .grad: its id and version; the tensor is not kept alive
         self.ever: list[bool] = []  # has this parameter ever had a gradient?
         self.touched: list[int] = []  # the places of the gradients that the last comparison found written or replaced
@@ -70,14 +70,14 @@ class Lane:
                     if id(p) not in self.ids:
                         self.add(p)
         if self.sharded and len(self.parameters) > known:
-            waiting = waiting_gradients(living(*group_type()))
-            self.waiting = {key: waiting[key] for key in self.ids & waiting.keys()}
+            found = shards(living(*keepers()))
+            self.shards = {key: found[key] for key in self.ids & found.keys()}
             self.compare()
 
     def add(self, p: Tensor) -> None:
         self.ids.add(id(p))
         self.parameters.append(p)
-        self.sharded |= hasattr(p, "_local_tensor")
+        self.sharded |= is_sharded(p)
         grad = p.grad
         self.seen.append(None if grad is None else (id(grad), version(grad)))
         self.ever.append(False)
@@ -112,14 +112,16 @@ class Lane:
         return True
 
     def sharded_gradients(self, p: Tensor) -> list[Tensor]:
-        """The gradient of a parameter, which may be a shard, and those that wait to be added to it."""
-        waiting = self.waiting[id(p)]() if id(p) in self.waiting else []
-        self.waits |= bool(waiting)
-        return waiting if p.grad is None else [p.grad, *waiting]
+        """The gradient of a parameter, and those that FSDP will add to it."""
+        if id(p) not in self.shards:
+            return [] if p.grad is None else [p.grad]
+        gradients, waits = self.shards[id(p)].read(p)
+        self.waits |= waits
+        return gradients
 
     def all_zero(self) -> bool:
-        if self.sharded and any(any(map(any_nonzero, self.sharded_gradients(p))) for p in self.parameters):
-            return False
+        if self.sharded:
+            return not any(any(map(any_nonzero, self.sharded_gradients(p))) for p in self.parameters)
         for grad in map(_grad, self.parameters):  # noqa: SIM110
             if grad is not None and any_nonzero(grad):
                 return False

@@ -61,6 +61,19 @@ def test_a_compiled_model_is_judged_like_any_other(two, engine):
     expect(two.run(loops.judged_loops, engine, kinds), kinds)
 
 
+@pytest.mark.parametrize("engine", ["FSDP1", "FSDP1, original parameters"])
+def test_gradients_of_the_older_fsdp_which_cannot_step_before_an_exchange(two, engine):
+    kinds = ["right", "every", "undivided", "never zeroed"]
+    expect(two.run(loops.judged_loops, engine, kinds), kinds)
+
+
+@pytest.mark.parametrize(
+    "engine", ["DDP", "DDP, bucket views", "FSDP2", "HSDP", "TP", "FSDP1, original parameters", "compiled DDP"]
+)
+def test_training_on_ranks_is_the_same_bit_for_bit(two, engine):
+    assert two.run(loops.same_bits, engine) == [True, True]
+
+
 @pytest.mark.parametrize("kind", ["DDP", "FSDP2", "HSDP"])
 def test_train_epoch_keeps_the_window_that_was_declared(two, kind):
     for findings, windows in two.run(loops.declared, kind):

@@ -176,7 +176,7 @@ def _stepped_after_a_skip(lane: str, windows: list[Window]) -> Iterator[Finding]
 def sync_cadence(history: History) -> Iterator[Finding]:
     fix = (
         "exchange gradients in the last micro-batch of each window and in no other: no_sync() around forward and "
-        "backward with DDP, set_requires_gradient_sync(False) with FSDP2"
+        "backward with DDP and FSDP1, set_requires_gradient_sync(False) with FSDP2"
     )
     for lane in history.lanes:
         windows = [w for w in history.of(lane) if w.fresh and all(call.synced is not None for call in w.fresh)]
