@@ -74,7 +74,9 @@ def scattered(model, yes):
     yield
 
 
-def train(engine, kind="right", surround=synchronised, zero=lambda model, optimizer: optimizer.zero_grad()):
+def train(
+    engine, kind="right", surround=synchronised, zero=lambda model, optimizer: optimizer.zero_grad(), average=None
+):
     """A loop as people write it. `kind` says what is wrong with it, if anything is."""
     model = ENGINES[engine](net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -84,6 +86,8 @@ def train(engine, kind="right", surround=synchronised, zero=lambda model, optimi
             loss = F.cross_entropy(model(torch.randn(4, 4)), torch.randint(2, (4,)))
             (loss if kind == "undivided" else loss / N).backward()
         if last:
+            if average is not None:
+                average(model)
             optimizer.step()
             if kind != "never zeroed":
                 zero(model, optimizer)
@@ -92,6 +96,16 @@ def train(engine, kind="right", surround=synchronised, zero=lambda model, optimi
 
 def zero_in_place(model, optimizer):
     optimizer.zero_grad(set_to_none=False)
+
+
+def averaged_by_hand():
+    """All micro-batches without an exchange, and one at the end by the script itself."""
+
+    def average(model):
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+
+    return judged(lambda: train("DDP", "never", average=average))
 
 
 def judged(function, *args, window=None):

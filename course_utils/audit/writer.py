@@ -95,6 +95,7 @@ class HistoryWriter(Listener):
                 observer.patch(owner, name, self._around_clip)
         if torch.distributed.is_available():
             observer.patch(DistributedDataParallel, "forward", self._around_synced_forward)
+            observer.patch(torch.distributed, "all_reduce", self._around_all_reduce)
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
 
@@ -224,6 +225,18 @@ class HistoryWriter(Listener):
             return output
 
         return forward
+
+    def _around_all_reduce(self, original: Callable) -> Callable:
+        """A script may average gradients itself. The call writes to them and raises no version."""
+
+        def all_reduce(*args, **kwargs):
+            tensor = args[0] if args else kwargs.get("tensor")
+            for lane in self.observer.active:
+                if lane.unused and any(p.grad is tensor for p in lane.parameters):
+                    lane.open.rewritten = True
+            return original(*args, **kwargs)
+
+        return all_reduce
 
     def _around_scale_grads(self, original: Callable) -> Callable:
         """A stage of a pipeline divides the sum of its micro-batches' gradients, as if each loss had been divided."""

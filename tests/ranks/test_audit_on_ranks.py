@@ -74,6 +74,12 @@ def test_training_on_ranks_is_the_same_bit_for_bit(two, engine):
     assert two.run(loops.same_bits, engine) == [True, True]
 
 
+def test_a_script_that_averages_the_gradients_itself_makes_no_error(two):
+    for findings, windows in two.run(loops.averaged_by_hand):
+        assert findings == [("undecided", "loss-scale"), ("undecided", "sync-cadence")]
+        assert windows == WINDOWS
+
+
 @pytest.mark.parametrize("kind", ["DDP", "FSDP2", "HSDP"])
 def test_train_epoch_keeps_the_window_that_was_declared(two, kind):
     for findings, windows in two.run(loops.declared, kind):
@@ -89,3 +95,9 @@ def test_a_stage_that_has_the_loss_is_judged_and_one_that_has_none_is_undecided(
     for kind, (findings, windows) in first.items():
         stale = ERRORS["never zeroed"] if kind == "never zeroed" else []
         assert (findings, windows) == ([*stale, ("undecided", "loss-scale")], WINDOWS)
+
+
+@pytest.mark.parametrize("engine", ["DDP", "DDP, bucket views", "FSDP2"])
+def test_one_process_is_judged_as_it_would_be_with_others_but_may_exchange_with_nobody_as_often_as_it_likes(engine):
+    with Ranks(1, timeout=100) as one:
+        expect(one.run(loops.judged_loops, engine, list(ERRORS)), but={"every": []})
