@@ -23,11 +23,11 @@ from course_utils.audit.probe import separate_graphs, watch_terms
 from course_utils.observe.observer import Lane, Listener, Observer, after, before, living, subclasses
 from course_utils.observe.sharded import keepers, own_parameters
 from course_utils.observe.trace import Event
-from course_utils.observe.uncompiled import backward_is_compiled
 
 _PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
 _SEARCHES = 5  # among all living objects
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
+_COMPILED_AUTOGRAD = "torch._dynamo.compiled_autograd"
 _STAGES = "torch.distributed.pipelining.stage"
 _numbers = count()
 
@@ -118,7 +118,9 @@ class HistoryWriter(Listener):
         state.scaled, state.synced, state.ranks = 1.0, None, 1
         self.graphs = [graph for graph in self.graphs if graph() is not None]
         call.alive = len(self.graphs)  # graphs of earlier calls
-        for root in [] if backward_is_compiled() else roots:
+        if getattr(sys.modules.get(_COMPILED_AUTOGRAD), "compiled_autograd_enabled", False):
+            return call  # which would compile hooks on the graph with it
+        for root in roots:
             marks, again = watch_terms(root, self.key, call, known=len(roots) == 1 and not given)
             call.again |= again
             self.graphs += map(ref, marks[:1])
@@ -207,7 +209,7 @@ class HistoryWriter(Listener):
         self.history.never[name] = (trained.count(False), len(trained))
 
     def _event(self, kind: str, lane: _AuditedLane, held: int) -> Event:
-        event = Event(kind, lane.name or self.observer.name(lane), None, held)
+        event = tuple.__new__(Event, (kind, lane.name or self.observer.name(lane), None, held))  # as Event(), but fast
         self.history.trace.events.append(event)
         return event
 

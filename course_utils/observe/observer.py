@@ -338,7 +338,7 @@ class Observer:
     # Forward, backward, step
 
     def _before_forward(self, module: nn.Module, _inputs) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return
         self.thread.depth = getattr(self.thread, "depth", 0) + 1
         if self.thread.depth > 1 or (self.running and self.inside() is not None):  # a checkpoint computes again
@@ -356,7 +356,7 @@ class Observer:
         self.listener.forward([lane for lane in self.active if not lane.ids.isdisjoint(parameters)])
 
     def _after_forward(self, *_) -> None:
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_dynamo_compiling():
             self.thread.depth = max(0, getattr(self.thread, "depth", 0) - 1)
 
     def inside(self) -> Any:
@@ -407,7 +407,7 @@ class Observer:
         self.listener.received(lane, call)
 
     def _before_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        lane = None if torch.compiler.is_compiling() else self.lane_of(optimizer)
+        lane = None if torch.compiler.is_dynamo_compiling() else self.lane_of(optimizer)
         if lane is None:
             return None
         call = self.inside() if self.running else None
@@ -445,7 +445,7 @@ class Observer:
         return evaluate
 
     def _after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        lane = None if torch.compiler.is_compiling() else self.lanes.get(id(optimizer))  # known before the step
+        lane = None if torch.compiler.is_dynamo_compiling() else self.lanes.get(id(optimizer))  # known before the step
         if lane is None:
             return
         lane.depth = max(0, lane.depth - 1)
@@ -479,7 +479,7 @@ class _Patch:
 
         @wraps(self.original)
         def patched(*args, **kwargs):
-            if torch.compiler.is_compiling():  # Dynamo traces what would be there without the observer
+            if torch.compiler.is_dynamo_compiling():  # Dynamo traces what would be there without the observer
                 return self.original(*args, **kwargs)
             return self.call(*args, **kwargs)
 

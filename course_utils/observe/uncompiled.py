@@ -1,7 +1,7 @@
 """Keeps Dynamo, the front end of `torch.compile`, out of the observer, so that scripts compile as they do without it.
 
 Dynamo meets the observer in two ways. It traces a patched function, as a part of the user's: then it must find the
-original there (`torch.compiler.is_compiling()`). Or it runs one after a graph break, and would compile what it runs.
+original there (`torch.compiler.is_dynamo_compiling()`). Or it runs one after a graph break, and would compile what it runs.
 """
 
 import sys
@@ -21,12 +21,6 @@ def leave_uncompiled(package: str) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith(package) and isinstance(module, ModuleType):
             _skip_module(module)
-
-
-def backward_is_compiled() -> bool:
-    """Is compiled autograd on? Then a hook on the graph would be compiled with it."""
-    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
-    return getattr(compiled, "compiled_autograd_enabled", False)
 
 
 @cache
