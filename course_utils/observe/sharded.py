@@ -26,6 +26,11 @@ class Shard(NamedTuple):
 
 
 def is_sharded(p: Tensor) -> bool:
+    """Is it a DTensor, or a parameter of FSDP1?
+
+    >>> is_sharded(Tensor([1.0]))
+    False
+    """
     return hasattr(p, "_local_tensor") or hasattr(p, "_fsdp_flattened")
 
 

@@ -1,7 +1,8 @@
 """Keeps Dynamo, the front end of `torch.compile`, out of the observer, so that scripts compile as they do without it.
 
 Dynamo meets the observer in two ways. It traces a patched function, as a part of the user's: then it must find the
-original there (`torch.compiler.is_dynamo_compiling()`). Or it runs one after a graph break, and would compile what it runs.
+original there (`torch.compiler.is_dynamo_compiling()`). Or a patched function runs after a graph break, between two
+compiled pieces of the user's: then Dynamo would compile the observer, too.
 """
 
 import sys
@@ -17,6 +18,9 @@ def leave_uncompiled(package: str) -> None:
 
     Args:
         package: Its name. Modules that are loaded later need another call.
+
+    Example:
+        >>> leave_uncompiled("course_utils.observe")
     """
     for name, module in list(sys.modules.items()):
         if name.startswith(package) and isinstance(module, ModuleType):
