@@ -113,7 +113,9 @@ class HistoryWriter(Listener):
         self.calls += 1
         if not self.pipelines and _STAGES in sys.modules:  # which a script may load at any time
             self.pipelines = True
-            self.observer.patch(sys.modules[_STAGES]._PipelineStageBase, "scale_grads", self._around_scale_grads)
+            stage = sys.modules[_STAGES]._PipelineStageBase
+            if hasattr(stage, "scale_grads"):
+                self.observer.patch(stage, "scale_grads", self._around_scale_grads)
         call = Backward(self.calls, place, line, scaled=state.scaled, synced=state.synced, ranks=state.ranks)
         state.scaled, state.synced, state.ranks = 1.0, None, 1
         self.graphs = [graph for graph in self.graphs if graph() is not None]

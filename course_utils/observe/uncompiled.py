@@ -53,9 +53,9 @@ def _codes(code: CodeType | None) -> Iterator[CodeType]:
 
 
 def _skip(code: CodeType) -> None:
-    frames = torch._C._dynamo.eval_frame
-    if hasattr(frames, "skip_code"):  # before torch 2.7
+    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    if hasattr(frames, "skip_code"):  # in older versions
         frames.skip_code(code)
-    else:
+    elif hasattr(frames, "set_code_exec_strategy"):
         action = frames._FrameAction
         frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
