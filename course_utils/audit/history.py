@@ -78,7 +78,8 @@ class Backward:
     again: bool = False  # it went through a graph that an earlier call had gone through
     used: bool = False  # by a step of any optimizer
     scaled: float = 1.0
-    synced: bool | None = None  # averaged over the ranks; None without DistributedDataParallel
+    synced: bool | None = None  # averaged over the ranks; None without DDP and FSDP
+    ranks: int = 1  # over how many
     probes: tuple = ()  # hooks on its losses, while it runs
 
     @property
@@ -135,7 +136,7 @@ class Window:
     @property
     def on_ranks(self) -> bool:
         """Were its gradients, or some of them, to be averaged over several ranks?"""
-        return any(call.synced is not None for call in self.fresh)
+        return any(call.ranks > 1 for call in self.fresh)
 
     @property
     def held(self) -> int:

@@ -3,6 +3,7 @@
 Nothing is computed here for every gradient, so that a large model costs little more than a small one.
 """
 
+import sys
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -20,11 +21,14 @@ from course_utils.audit.callsite import caller_location, where
 from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
 from course_utils.audit.probe import separate_graphs, watch_terms
 from course_utils.observe.observer import Lane, Listener, Observer, after, before, living, subclasses
+from course_utils.observe.sharded import keepers, own_parameters
 from course_utils.observe.trace import Event
 
 _PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
 _SEARCHES = 5  # among all living objects
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
+_COMPILED_AUTOGRAD = "torch._dynamo.compiled_autograd"
+_STAGES = "torch.distributed.pipelining.stage"
 _numbers = count()
 
 
@@ -50,7 +54,8 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.scaled = 1.0  # the scaler's factor in what the next backward is called on
-        self.synced: bool | None = None  # does the next backward average over the ranks? None without ranks
+        self.synced: bool | None = None  # does the next backward average over the ranks? None without DDP
+        self.ranks = 1
         self.in_scheduler_step = False
 
 
@@ -72,6 +77,7 @@ class HistoryWriter(Listener):
         self.batches: WeakKeyDictionary[_BatchNorm, int] = WeakKeyDictionary()  # that each has seen, as last read
         self.scalers: WeakKeyDictionary[GradScaler, int] = WeakKeyDictionary()
         self.schedulers: set[type] = set()  # classes whose step is watched
+        self.pipelines = False  # are their stages watched?
         self.from_before: dict[int, tuple[int, int]] = {}  # gradients that are older than the audit
 
     def attach(self, observer: Observer) -> None:
@@ -88,7 +94,8 @@ class HistoryWriter(Listener):
             if hasattr(owner, name):
                 observer.patch(owner, name, self._around_clip)
         if torch.distributed.is_available():
-            observer.patch(DistributedDataParallel, "forward", before(self._before_synced_forward))
+            observer.patch(DistributedDataParallel, "forward", self._around_synced_forward)
+            observer.patch(torch.distributed, "all_reduce", self._around_all_reduce)
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
 
@@ -104,10 +111,17 @@ class HistoryWriter(Listener):
     def backward_begins(self, roots: list[Tensor], given: bool) -> Backward:
         state, (place, line) = self.thread, caller_location()
         self.calls += 1
-        call = Backward(self.calls, place, line, scaled=state.scaled, synced=state.synced)
-        state.scaled, state.synced = 1.0, None
+        if not self.pipelines and _STAGES in sys.modules:  # which a script may load at any time
+            self.pipelines = True
+            stage = sys.modules[_STAGES]._PipelineStageBase
+            if hasattr(stage, "scale_grads"):
+                self.observer.patch(stage, "scale_grads", self._around_scale_grads)
+        call = Backward(self.calls, place, line, scaled=state.scaled, synced=state.synced, ranks=state.ranks)
+        state.scaled, state.synced, state.ranks = 1.0, None, 1
         self.graphs = [graph for graph in self.graphs if graph() is not None]
         call.alive = len(self.graphs)  # graphs of earlier calls
+        if getattr(sys.modules.get(_COMPILED_AUTOGRAD), "compiled_autograd_enabled", False):
+            return call  # which would compile hooks on the graph with it
         for root in roots:
             marks, again = watch_terms(root, self.key, call, known=len(roots) == 1 and not given)
             call.again |= again
@@ -119,6 +133,8 @@ class HistoryWriter(Listener):
     def received(self, lane: _AuditedLane, call: Backward) -> None:
         if lane.name not in call.lanes:
             call.lanes += (lane.name,)
+        if lane.shards:
+            call.synced, call.ranks = not lane.waits, max(shard.ranks for shard in lane.shards.values())
         self.search_due |= lane.weights < 0
         lane.fresh.append((call, lane.evaluation or 0))
         lane.scaled, lane.weights = call.scaled, lane.weight_versions()
@@ -188,21 +204,57 @@ class HistoryWriter(Listener):
         name = self.observer.name(lane)
         lane.fresh.trim()
         left = lane.lost()
-        if left:
+        unseen = not lane.updates and lane.weight_versions() != lane.weights  # something else than a step, or compiled
+        if left and not unseen:
             self.history.leftover[name] = left
         trained = [ever for ever, p in zip(lane.ever, lane.parameters, strict=True) if p.requires_grad or ever]
         self.history.never[name] = (trained.count(False), len(trained))
 
     def _event(self, kind: str, lane: _AuditedLane, held: int) -> Event:
-        event = Event(kind, lane.name or self.observer.name(lane), None, held)
+        event = tuple.__new__(Event, (kind, lane.name or self.observer.name(lane), None, held))  # as Event(), but fast
         self.history.trace.events.append(event)
         return event
 
     # Scaler, clipping, scheduler, ranks
 
-    def _before_synced_forward(self, module: DistributedDataParallel) -> None:
-        if module.process_group.size() > 1:
+    def _around_synced_forward(self, original: Callable) -> Callable:
+        def forward(module, *args, **kwargs):
             self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
+            self.thread.ranks = module.process_group.size()
+            if not module.gradient_as_bucket_view:
+                return original(module, *args, **kwargs)
+            self.observer.look()
+            output = original(module, *args, **kwargs)
+            self.observer.overlook()  # DDP has moved gradients into other buckets
+            return output
+
+        return forward
+
+    def _around_all_reduce(self, original: Callable) -> Callable:
+        """A script may average gradients itself. The call writes to them and raises no version."""
+
+        def all_reduce(*args, **kwargs):
+            tensor = args[0] if args else kwargs.get("tensor")
+            for lane in self.observer.active:
+                if lane.unused and any(p.grad is tensor for p in lane.parameters):
+                    lane.open.rewritten = True
+            return original(*args, **kwargs)
+
+        return all_reduce
+
+    def _around_scale_grads(self, original: Callable) -> Callable:
+        """A stage of a pipeline divides the sum of its micro-batches' gradients, as if each loss had been divided."""
+
+        def scale_grads(stage, factor):
+            self.observer.look()
+            original(stage, factor)
+            self.observer.overlook()
+            ids = set(map(id, stage.submod.parameters()))
+            for call in {call for lane in self.observer.active if lane.ids & ids for call, _ in lane.fresh}:
+                for term in call.terms:
+                    term.value = term.value / factor
+
+        return scale_grads
 
     def _after_scale(self, scaler: GradScaler) -> None:
         if scaler.is_enabled():
@@ -290,6 +342,8 @@ class HistoryWriter(Listener):
         if self.searches > _SEARCHES:
             return
         owned = {key for lane in self.observer.active for key in lane.ids}
+        if any(lane.shards for lane in self.observer.active):
+            owned |= own_parameters(living(*keepers()))
         unowned = 0
         for thing in living(_BatchNorm, nn.Parameter):
             if isinstance(thing, nn.Parameter):

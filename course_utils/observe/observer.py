@@ -27,6 +27,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from course_utils.observe.sharded import Shard, is_sharded, keepers, shards
+from course_utils.observe.uncompiled import leave_uncompiled
+
 NO_OPTIMIZER = "no optimizer"
 _SMALL = 10_000  # a gradient with fewer numbers is read whole at once
 _grad, _version = attrgetter("grad"), attrgetter("_version")
@@ -43,8 +46,10 @@ class Lane:
         self.name = "" if optimizer is not None else NO_OPTIMIZER  # the observer names a lane when it is first used
         self.parameters: list[Tensor] = []
         self.ids: set[int] = set()
-        self.sharded = False  # is any parameter a DTensor?
-        self.seen: list[tuple[int, int] | None] = []  # of each .grad: its id and version; the tensor is not kept alive
+        self.sharded = False  # is any parameter a DTensor, or kept by FSDP?
+        self.shards: dict[int, Shard] = {}  # of the parameters that FSDP keeps, by their ids
+        self.waits = False  # did the last comparison find gradients that wait for the other ranks?
+        self.seen: list[tuple[int, ...] | None] = []  # of each .grad: its id and version; the tensor is not kept alive
         self.ever: list[bool] = []  # has this parameter ever had a gradient?
         self.touched: list[int] = []  # the places of the gradients that the last comparison found written or replaced
         self.replaced = False  # the last comparison found other tensors, not only new versions
@@ -58,19 +63,23 @@ class Lane:
 
     def update(self) -> None:
         """Adds the parameters that the optimizer holds by now."""
-        optimizer = self.optimizer()
+        optimizer, known = self.optimizer(), len(self.parameters)
         if optimizer is not None:
             for group in optimizer.param_groups:
                 for p in group["params"]:
                     if id(p) not in self.ids:
                         self.add(p)
+        if self.sharded and len(self.parameters) > known:
+            found = shards(living(*keepers()))
+            self.shards = {key: found[key] for key in self.ids & found.keys()}
+            self.compare()
 
     def add(self, p: Tensor) -> None:
         self.ids.add(id(p))
         self.parameters.append(p)
-        self.sharded |= hasattr(p, "_local_tensor")
-        grad = local(p.grad)
-        self.seen.append(None if grad is None else (id(grad), grad._version))
+        self.sharded |= is_sharded(p)
+        grad = p.grad
+        self.seen.append(None if grad is None else (id(grad), version(grad)))
         self.ever.append(False)
         self.empty &= grad is None
 
@@ -82,12 +91,14 @@ class Lane:
 
     def compare(self) -> bool:
         """Notes which gradients have been written or replaced since the last comparison. Were there any?"""
-        gradients = map(_grad, self.parameters)
-        if self.sharded:
-            gradients = map(local, gradients)
         seen = []  # a loop makes fewer calls than a comprehension
-        for grad in gradients:
-            seen.append(None if grad is None else (id(grad), grad._version))
+        if self.sharded:
+            self.waits = False
+            for gradients in map(self.sharded_gradients, self.parameters):
+                seen.append(tuple(mark for grad in gradients for mark in (id(grad), version(grad))) or None)
+        else:
+            for grad in map(_grad, self.parameters):
+                seen.append(None if grad is None else (id(grad), grad._version))
         self.replaced = False
         if seen == self.seen:
             self.touched = []
@@ -100,7 +111,17 @@ class Lane:
         self.seen = seen
         return True
 
+    def sharded_gradients(self, p: Tensor) -> list[Tensor]:
+        """The gradient of a parameter, and those that FSDP will add to it."""
+        if id(p) not in self.shards:
+            return [] if p.grad is None else [p.grad]
+        gradients, waits = self.shards[id(p)].read(p)
+        self.waits |= waits
+        return gradients
+
     def all_zero(self) -> bool:
+        if self.sharded:
+            return not any(any(map(any_nonzero, self.sharded_gradients(p))) for p in self.parameters)
         for grad in map(_grad, self.parameters):  # noqa: SIM110
             if grad is not None and any_nonzero(grad):
                 return False
@@ -108,7 +129,7 @@ class Lane:
 
     def weight_versions(self) -> int:
         """A number that rises with every write to a parameter."""
-        return sum(map(_version, map(local, self.parameters) if self.sharded else self.parameters))
+        return sum(map(version if self.sharded else _version, self.parameters))
 
 
 class Listener:
@@ -194,6 +215,8 @@ class Observer:
         self.thread = threading.local()
 
     def attach(self) -> None:
+        leave_uncompiled("course_utils.observe")
+        leave_uncompiled("course_utils.audit")
         self.undo.callback(register_optimizer_step_pre_hook(self._before_step).remove)
         self.undo.callback(register_optimizer_step_post_hook(self._after_step).remove)
         self.patch(torch.autograd, "backward", self._around_backward)
@@ -281,6 +304,12 @@ class Observer:
         for lane in self.active:
             self._look_at(lane, values)
 
+    def overlook(self) -> None:
+        """What has been written to gradients since the last event is no change by the script."""
+        if not self.running:
+            for lane in self.active:
+                lane.compare()
+
     def _look_at(self, lane: Lane, values: bool = False) -> None:
         written = lane.compare()
         if not written and not (values and lane.held and not lane.came_as_zeros):
@@ -309,7 +338,7 @@ class Observer:
     # Forward, backward, step
 
     def _before_forward(self, module: nn.Module, _inputs) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return
         self.thread.depth = getattr(self.thread, "depth", 0) + 1
         if self.thread.depth > 1 or (self.running and self.inside() is not None):  # a checkpoint computes again
@@ -327,7 +356,7 @@ class Observer:
         self.listener.forward([lane for lane in self.active if not lane.ids.isdisjoint(parameters)])
 
     def _after_forward(self, *_) -> None:
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_dynamo_compiling():
             self.thread.depth = max(0, getattr(self.thread, "depth", 0) - 1)
 
     def inside(self) -> Any:
@@ -378,7 +407,7 @@ class Observer:
         self.listener.received(lane, call)
 
     def _before_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        lane = self.lane_of(optimizer)
+        lane = None if torch.compiler.is_dynamo_compiling() else self.lane_of(optimizer)
         if lane is None:
             return None
         call = self.inside() if self.running else None
@@ -416,7 +445,7 @@ class Observer:
         return evaluate
 
     def _after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        lane = self.lanes.get(id(optimizer))  # known before the step
+        lane = None if torch.compiler.is_dynamo_compiling() else self.lanes.get(id(optimizer))  # known before the step
         if lane is None:
             return
         lane.depth = max(0, lane.depth - 1)
@@ -429,6 +458,8 @@ class Observer:
         lane.name or self.name(lane)
         self.listener.stepped(lane, skipped)
         lane.unused = 0
+        if lane.waits:  # what no step can reach counts with this window, not once more with the next
+            lane.held = 0
 
 
 # Patches
@@ -448,6 +479,8 @@ class _Patch:
 
         @wraps(self.original)
         def patched(*args, **kwargs):
+            if torch.compiler.is_dynamo_compiling():  # Dynamo traces what would be there without the observer
+                return self.original(*args, **kwargs)
             return self.call(*args, **kwargs)
 
         patched.patch, self.patched = self, patched
@@ -501,8 +534,14 @@ def after(look: Callable) -> Callable:
 
 
 def local(tensor: Tensor | None) -> Tensor | None:
-    """This rank's shard of a DTensor, whose own version stands still; any other tensor itself."""
+    """This rank's shard of a DTensor; any other tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)
+
+
+def version(tensor: Tensor) -> int:
+    """A number that rises with every write. FSDP writes to a DTensor's shard, and everyone else to the DTensor."""
+    shard = local(tensor)
+    return tensor._version if shard is tensor else tensor._version + shard._version
 
 
 def any_nonzero(grad: Tensor) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from course_utils.audit.history import Clip, History, Window
-from course_utils.audit.rules.registry import ADVICE, ERROR, Finding, count_noun, rule
+from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
 
 
 @rule(
@@ -174,25 +174,33 @@ def _stepped_after_a_skip(lane: str, windows: list[Window]) -> Iterator[Finding]
     fix="Use no_sync() on all micro-batches of a window but the last.",
 )
 def sync_cadence(history: History) -> Iterator[Finding]:
-    fix = "use no_sync() around the forward and backward of all micro-batches of a window but the last"
+    fix = (
+        "exchange gradients in the last micro-batch of each window and in no other: no_sync() around forward and "
+        "backward with DDP and FSDP1, set_requires_gradient_sync(False) with FSDP2"
+    )
     for lane in history.lanes:
         windows = [w for w in history.of(lane) if w.fresh and all(call.synced is not None for call in w.fresh)]
         apart = [w for w in windows if not w.fresh[-1].synced]
         if apart:
+            by_hand = any(w.rewritten for w in apart)
             yield Finding(
-                ERROR,
-                f"{len(apart)} of {count_noun(len(windows), 'update')} used gradients whose last micro-batch was not "
-                "averaged over the ranks, so that the ranks drift apart",
+                UNDECIDED if by_hand else ERROR,
+                ("" if apart[0].on_ranks else "on several ranks, ")  # a loop is judged before it costs several GPUs
+                + f"{len(apart)} of {count_noun(len(windows), 'update')} come before the last micro-batch is averaged "
+                "over the ranks, "
+                + ("unless the script does that itself" if by_hand else "so that the ranks drift apart"),
                 evidence={"update": apart[0].number, "updates": len(windows), "not_averaged": len(apart)},
                 fix=fix,
                 where=apart[0].where,
                 lane=lane,
             )
-        often = [w for w in windows if len(w.fresh) > 1 and all(call.synced for call in w.fresh)]
+        # one process alone may leave out no_sync(), as some libraries do for it
+        often = [w for w in windows if len(w.fresh) > 1 and w.on_ranks and all(call.synced for call in w.fresh)]
         if often:
             yield Finding(
                 ADVICE,
-                f"the ranks all-reduce after each of {len(often[0].fresh)} micro-batches; once per update is enough",
+                f"the ranks exchange gradients after each of {len(often[0].fresh)} micro-batches; once per update is "
+                "enough",
                 evidence={"update": often[0].number, "updates": len(windows), "averaged_each_time": len(often)},
                 fix=fix,
                 where=often[0].where,

@@ -1,0 +1,666 @@
+"""Training comes out the same with and without the auditor, bit for bit: weights, optimizers, losses, random numbers.
+
+Each scenario trains and returns all that it has made. What PyTorch compiles, it compiles into the same graphs.
+"""
+
+import copy
+import io
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_, parametrizations
+from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, SparseAdam, lr_scheduler
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.checkpoint import checkpoint
+
+from course_utils import train_epoch
+from course_utils.audit import audit
+from course_utils.observe import record
+
+pytestmark = [pytest.mark.usefixtures("quick_scans"), pytest.mark.filterwarnings("ignore")]
+SCENARIOS: dict[str, Callable] = {}
+
+
+def scenario(function: Callable) -> Callable:
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def net(dtype=torch.float32, *extra: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 5, dtype=dtype), nn.Tanh(), *extra, nn.Linear(5, 2, dtype=dtype))
+
+
+def batches(count: int = 8) -> list[tuple[Tensor, Tensor]]:
+    return [(torch.randn(4, 3), torch.randint(2, (4,))) for _ in range(count)]
+
+
+def train(model, optimizer, loss_of=F.cross_entropy, before_step=lambda: None, after_step=lambda: None) -> list:
+    """Four updates of two micro-batches. Returns everything."""
+    losses = []
+    for k, (x, y) in enumerate(batches()):
+        loss = loss_of(model(x), y) / 2
+        loss.backward()
+        losses.append(loss)
+        if k % 2:
+            before_step()
+            optimizer.step()
+            optimizer.zero_grad()
+            after_step()
+    return [model, optimizer, losses]
+
+
+# Optimizers
+
+
+class Lion(Optimizer):
+    """Somebody's own, which updates through `.data`."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.01})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                average = self.state[p].setdefault("average", torch.zeros_like(p))
+                p.data.add_(torch.sign(0.9 * average + 0.1 * p.grad), alpha=-group["lr"])
+                average.mul_(0.99).add_(p.grad, alpha=0.01)
+
+
+def with_optimizer(make: Callable) -> Callable:
+    def run():
+        model = net()
+        return train(model, make(model.parameters()))
+
+    return run
+
+
+for name, make in {
+    "sgd_for_loop": lambda p: SGD(p, lr=0.1, foreach=False),
+    "sgd_foreach": lambda p: SGD(p, lr=0.1, foreach=True),
+    "sgd_fused": lambda p: SGD(p, lr=0.1, momentum=0.9, fused=True),
+    "momentum_with_nesterov": lambda p: SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adam_for_loop": lambda p: Adam(p, lr=0.1, foreach=False),
+    "adam_foreach": lambda p: Adam(p, lr=0.1, foreach=True),
+    "adamw_fused": lambda p: AdamW(p, lr=0.1, fused=True),
+    "adam_with_amsgrad": lambda p: Adam(p, lr=0.1, amsgrad=True),
+    "adagrad": lambda p: Adagrad(p, lr=0.1),
+    "rmsprop": lambda p: RMSprop(p, lr=0.1, momentum=0.5, centered=True),
+    "an_optimizer_of_ones_own": Lion,
+}.items():
+    SCENARIOS[name] = with_optimizer(make)
+
+
+@scenario
+def lbfgs_with_a_closure():
+    model = net()
+    optimizer = LBFGS(model.parameters(), lr=0.1, max_iter=4, line_search_fn="strong_wolfe")
+    losses = []
+    for x, y in batches(3):
+
+        def closure(x=x, y=y):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        losses.append(optimizer.step(closure))
+    return model, optimizer, losses
+
+
+@scenario
+def sparse_gradients():
+    words = nn.Embedding(10, 3, sparse=True)
+    optimizer = SparseAdam(words.parameters(), lr=0.1)
+    for _ in range(3):
+        for _ in range(2):
+            words(torch.randint(10, (5,))).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return words, optimizer
+
+
+@scenario
+def several_optimizers_and_schedulers():
+    body, head = nn.Linear(3, 5), nn.Linear(5, 2)
+    optimizers = SGD(body.parameters(), lr=0.1, momentum=0.9), AdamW(head.parameters(), lr=0.1)
+    schedulers = [lr_scheduler.CosineAnnealingLR(optimizer, 4) for optimizer in optimizers]
+    for x, y in batches():
+        F.cross_entropy(head(body(x)), y).backward()
+        for one in (*optimizers, *schedulers):
+            one.step()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+    return body, head, optimizers, [scheduler.state_dict() for scheduler in schedulers]
+
+
+@scenario
+def an_optimizer_inside_the_backward():
+    model = net()
+    optimizers = {p: SGD([p], lr=0.1, momentum=0.9) for p in model.parameters()}
+
+    def update(p):
+        optimizers[p].step()
+        optimizers[p].zero_grad()
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(update)
+    for x, y in batches():
+        F.cross_entropy(model(x), y).backward()
+    return model, list(optimizers.values())
+
+
+@scenario
+def a_group_that_is_added_later():
+    model = net()
+    optimizer = Adam(model[0].parameters(), lr=0.1)
+    first = train(model, optimizer)
+    model[2].zero_grad()
+    optimizer.add_param_group({"params": model[2].parameters(), "lr": 0.01})
+    return first, train(model, optimizer)
+
+
+# Precision and clipping
+
+
+@scenario
+def a_scaler_that_meets_an_infinity():
+    model = net()
+    optimizer, scaler = SGD(model.parameters(), lr=0.1, momentum=0.9), GradScaler("cpu", init_scale=2.0**10)
+    for k, (x, y) in enumerate(batches()):
+        loss = F.cross_entropy(model(x), y) / 2 * (float("inf") if k == 3 else 1)
+        scaler.scale(loss).backward()
+        if k % 2:
+            scaler.unscale_(optimizer)
+            clip_grad_norm_(model.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    return model, optimizer, scaler.state_dict()
+
+
+@scenario
+def a_scaler_with_a_fused_optimizer():
+    model = net()
+    optimizer, scaler = Adam(model.parameters(), lr=0.1, fused=True), GradScaler("cpu", init_scale=2.0**10)
+    for k, (x, y) in enumerate(batches(4)):
+        scaler.scale(F.cross_entropy(model(x), y) * (float("nan") if k == 1 else 1)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    return model, optimizer, scaler.state_dict()
+
+
+@scenario
+def bfloat16_autocast():
+    model = net()
+    optimizer, losses = AdamW(model.parameters(), lr=0.1), []
+    for x, y in batches():
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss)
+    return model, optimizer, losses
+
+
+@scenario
+def float64_parameters():
+    model = net(torch.float64)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        F.cross_entropy(model(x.double()), y).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    return model, optimizer
+
+
+@scenario
+def complex_parameters():
+    w = nn.Parameter(torch.randn(3, dtype=torch.complex64))
+    optimizer = Adam([w], lr=0.1)
+    for x, _ in batches():
+        (x.to(torch.complex64) @ w).abs().square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return w, optimizer
+
+
+def clipped(clip: Callable) -> Callable:
+    def run():
+        model, norms = net(), []
+        optimizer = SGD(model.parameters(), lr=0.1)
+        return norms, train(model, optimizer, before_step=lambda: norms.append(clip(list(model.parameters()))))
+
+    return run
+
+
+def clip_by_hand(parameters):
+    norm = torch.stack([p.grad.norm() for p in parameters]).norm()
+    for p in parameters:
+        p.grad.mul_(torch.clamp(0.1 / norm, max=1))
+    return norm
+
+
+SCENARIOS["clipping_by_norm"] = clipped(lambda parameters: clip_grad_norm_(parameters, 0.1))
+SCENARIOS["clipping_by_value"] = clipped(lambda parameters: clip_grad_value_(parameters, 0.01))
+SCENARIOS["clipping_by_hand"] = clipped(clip_by_hand)
+
+
+# Autograd
+
+
+@scenario
+def checkpoints_of_both_kinds():
+    def run(reentrant):
+        body, head = net(torch.float32, nn.Dropout(0.5)), nn.Linear(2, 2)
+        optimizer = SGD([*body.parameters(), *head.parameters()], lr=0.1)
+        for x, y in batches(4):
+            x.requires_grad_()
+            F.cross_entropy(head(checkpoint(body, x, use_reentrant=reentrant)), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return body, head, optimizer
+
+    return run(True), run(False)
+
+
+@scenario
+def per_sample_gradients_by_torch_func():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def loss(parameters, x, y):
+        return F.cross_entropy(functional_call(model, parameters, (x[None],)), y[None])
+
+    for x, y in batches():
+        parameters = dict(model.named_parameters())
+        each = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
+        for name, p in parameters.items():
+            p.grad = each[name].clamp(-0.1, 0.1).mean(0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+@scenario
+def gradients_by_autograd_grad():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        parameters = list(model.parameters())
+        for p, g in zip(parameters, torch.autograd.grad(F.cross_entropy(model(x), y), parameters), strict=True):
+            p.grad = g
+        optimizer.step()
+    return model, optimizer
+
+
+@scenario
+def a_penalty_on_the_gradients_norm():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        x.requires_grad_()
+        loss = F.cross_entropy(model(x), y)
+        (g,) = torch.autograd.grad(loss, x, create_graph=True)
+        (loss + g.square().sum()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+@scenario
+def a_backward_that_makes_a_graph():
+    model = net()
+    loss = F.cross_entropy(model(batches(1)[0][0]), torch.zeros(4, dtype=torch.long))
+    loss.backward(create_graph=True)
+    first = [p.grad.clone() for p in model.parameters()]
+    sum(p.grad.square().sum() for p in model.parameters()).backward()
+    return model, first
+
+
+@scenario
+def forward_mode_and_inference_mode_in_between():
+    model, said = net(), []
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def look():
+        with torch.inference_mode():
+            said.append(model(torch.randn(4, 3)).clone())
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(torch.randn(4, 3), torch.randn(4, 3))
+            said.append(forward_ad.unpack_dual(model(dual)).tangent.detach())
+
+    return said, train(model, optimizer, after_step=look)
+
+
+@scenario
+def hooks_of_the_users_own():
+    model, seen = net(), []
+    for p in model.parameters():
+        p.register_hook(lambda g: g * 1.5)
+        p.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))
+    model[0].register_full_backward_hook(lambda module, inputs, outputs: seen.append(outputs[0].clone()))
+    model[2].register_forward_hook(lambda module, inputs, output: output * 2)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer.register_step_pre_hook(lambda *_: seen.append([p.grad.clone() for p in model.parameters()]))
+    return seen, train(model, optimizer)
+
+
+@scenario
+def hooks_on_the_loss_and_on_its_graph():
+    def loss(scores, y):
+        mean = F.cross_entropy(scores, y)
+        mean.register_hook(lambda g: g * 0.5)
+        mean.grad_fn.register_prehook(lambda gradients: (gradients[0] * 3,))
+        return mean
+
+    model = net()
+    return train(model, SGD(model.parameters(), lr=0.1), loss)
+
+
+@scenario
+def saved_tensors_that_are_packed():
+    model = net()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.to(torch.bfloat16), lambda t: t.float()):
+        lossy = train(model, SGD(model.parameters(), lr=0.1), lambda scores, y: scores.square().mean())
+    with torch.autograd.graph.save_on_cpu():
+        return lossy, train(model, SGD(model.parameters(), lr=0.1))
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.clamp(-0.1, 0.1)
+
+
+@scenario
+def a_function_of_ones_own():
+    model = net()
+    return train(model, SGD(model.parameters(), lr=0.1), lambda s, y: F.cross_entropy(Straight.apply(s) + s, y))
+
+
+@scenario
+def one_graph_for_several_calls():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        scores = model(x)
+        F.cross_entropy(scores, y).backward(retain_graph=True)
+        scores.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+# Models
+
+
+@scenario
+def dropout_and_batchnorm():
+    model = net(torch.float32, nn.BatchNorm1d(5), nn.Dropout(0.5))
+    return train(model, AdamW(model.parameters(), lr=0.1))
+
+
+@scenario
+def tied_and_parametrized_weights():
+    model = nn.Sequential(parametrizations.weight_norm(nn.Linear(3, 3)), nn.Tanh(), nn.Linear(3, 3), nn.Linear(3, 2))
+    model[2].weight = nn.Parameter(torch.randn(3, 3))
+    model.insert(2, nn.Linear(3, 3, bias=False))
+    model[2].weight = model[3].weight
+    parametrizations.spectral_norm(model[4])
+    return train(model, SGD(model.parameters(), lr=0.1))
+
+
+@scenario
+def images_with_channels_last():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)).to(
+        memory_format=torch.channels_last
+    )
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        x = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+        F.cross_entropy(model(x), torch.randint(2, (2,))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+@scenario
+def averaged_weights():
+    model = net()
+    averages = AveragedModel(model), AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    by_hand = copy.deepcopy(model)
+
+    def average():
+        for one in averages:
+            one.update_parameters(model)
+        with torch.no_grad():
+            for mine, new in zip(by_hand.parameters(), model.parameters(), strict=True):
+                mine.copy_(0.9 * mine + 0.1 * new)
+
+    return averages, by_hand, train(model, SGD(model.parameters(), lr=0.1), after_step=average)
+
+
+@scenario
+def a_gan():
+    maker, judge = nn.Linear(2, 3), nn.Linear(3, 1)
+    optimizers = [Adam(model.parameters(), lr=0.1) for model in (maker, judge)]
+    for x, _ in batches():
+        made = maker(torch.randn(4, 2))
+        optimizers[1].zero_grad()
+        (F.softplus(-judge(x)).mean() + F.softplus(judge(made.detach())).mean()).backward()
+        optimizers[1].step()
+        optimizers[0].zero_grad()
+        F.softplus(-judge(made)).mean().backward()
+        optimizers[0].step()
+    return maker, judge, optimizers
+
+
+@scenario
+def saved_and_loaded_and_copied_in_between():
+    model = net()
+    optimizer = Adam(model.parameters(), lr=0.1)
+    first = train(model, optimizer)
+    file = io.BytesIO()
+    torch.save([model.state_dict(), optimizer.state_dict()], file)
+    file.seek(0)
+    resumed = net()
+    resumed_optimizer = Adam(resumed.parameters(), lr=0.5)
+    for new, state in zip((resumed, resumed_optimizer), torch.load(file), strict=True):
+        new.load_state_dict(state)
+    both = copy.deepcopy([model, optimizer])
+    return first, train(resumed, resumed_optimizer), train(*both)
+
+
+@scenario
+def a_tensor_subclass_as_parameter():
+    class Named(Tensor):
+        pass
+
+    weight = nn.Parameter(torch.randn(3, 2).as_subclass(Named))
+    optimizer = AdamW([weight], lr=0.1)
+    for x, y in batches():
+        F.cross_entropy(x @ weight, y).as_subclass(Tensor).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return weight.as_subclass(Tensor), optimizer
+
+
+@scenario
+def threads_that_train_side_by_side():
+    jobs = [(net(), batches(4)) for _ in range(2)]
+
+    def work(model, data):
+        optimizer = SGD(model.parameters(), lr=0.1)
+        for x, y in data:
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    threads = [threading.Thread(target=work, args=job) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [model for model, _ in jobs]
+
+
+@scenario
+def the_projects_own_loop():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+    losses = train_epoch(
+        model, batches(7), lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]), optimizer, 3,
+        scaler=GradScaler("cpu", init_scale=8.0), max_norm=0.1, scheduler=scheduler,
+    )  # fmt: skip
+    return model, optimizer, losses, scheduler.state_dict()
+
+
+# Compiled, without the last stage of the default backend, which takes long. "aot_eager" also traces the backward pass.
+
+
+def compiled(function: Callable | None = None, backend: str = "eager", fullgraph: bool = True) -> Callable:
+    return torch.compile(function, backend=backend, fullgraph=fullgraph)
+
+
+@scenario
+def compiled_model_and_loss():
+    model = net()
+    whole = compiled(lambda x, y: F.cross_entropy(model(x), y), backend="aot_eager")
+    optimizer, losses = SGD(model.parameters(), lr=0.1), []
+    for x, y in batches():
+        losses.append(whole(x, y))
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, losses
+
+
+@scenario
+def compiled_clipping_in_one_graph():
+    model = net()
+    parameters = list(model.parameters())
+    by_norm = compiled(lambda: clip_grad_norm_(parameters, 0.1))
+    by_value = compiled(lambda: clip_grad_value_(parameters, 0.01))
+    return train(model, SGD(parameters, lr=0.1), before_step=lambda: (by_norm(), by_value()))
+
+
+@scenario
+def a_compiled_update():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    @compiled(fullgraph=False)
+    def update():
+        clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for x, y in batches():
+        F.cross_entropy(model(x), y).backward()
+        update()
+    return model, optimizer
+
+
+@scenario
+def a_compiled_training_step_with_a_scaler():
+    model = net()
+    optimizer, scaler = SGD(model.parameters(), lr=0.1), GradScaler("cpu", init_scale=8.0)
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    @compiled(fullgraph=False)
+    def step(x, y):
+        optimizer.zero_grad()
+        scaler.scale(F.cross_entropy(model(x), y)).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+
+    for x, y in batches(3):
+        step(x, y)
+    return model, optimizer
+
+
+@scenario
+def compiled_autograd():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with torch._dynamo.compiled_autograd._enable(compiled(fullgraph=False)):
+        for x, y in batches(3):
+            (F.cross_entropy(model(x), y) / 2).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return model, optimizer
+
+
+# The test
+
+
+def bits(thing) -> list:
+    """All numbers in a thing, as bytes."""
+    if isinstance(thing, (nn.Module, Optimizer)):
+        gradients = [p.grad for p in thing.parameters()] if isinstance(thing, nn.Module) else []
+        return bits([thing.state_dict(), gradients])
+    if isinstance(thing, Tensor):
+        values = thing.detach().as_subclass(Tensor).to_dense().contiguous()
+        return [thing.dtype, values.reshape(-1).view(torch.uint8).tolist()]
+    if isinstance(thing, dict):
+        return [(key, bits(value)) for key, value in thing.items()]
+    if isinstance(thing, (list, tuple)):
+        return [bits(one) for one in thing]
+    return [repr(thing)] if isinstance(thing, (int, float, str)) else []
+
+
+def outcome(run: Callable, watched: Callable) -> tuple:
+    """What comes out, how random numbers go on, Dynamo's graphs and their breaks; the warnings; the report."""
+    torch.manual_seed(0)
+    if torch._dynamo.utils.counters:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with watched() as report:
+            made = run()
+    counted = torch._dynamo.utils.counters
+    graphs = list(counted["graph_break"].values()), counted["stats"]["unique_graphs"]
+    return (bits(made), torch.rand(1).item(), graphs), {str(one.message) for one in warned}, report
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_training_is_the_same_bit_for_bit(name):
+    plain, warned, _ = outcome(SCENARIOS[name], nullcontext)
+    audited, warned_again, report = outcome(SCENARIOS[name], audit)
+    assert audited == plain
+    assert warned_again <= warned  # some are given only once
+    if "compiled" in name:  # an update inside compiled code is no step that the auditor sees
+        assert report.errors == []
+
+
+def test_there_are_enough_scenarios_and_the_comparison_sees_a_difference():
+    assert len(SCENARIOS) >= 39
+    assert bits(torch.tensor([0.0])) != bits(torch.tensor([-0.0]))
+    run = SCENARIOS["dropout_and_batchnorm"]
+    assert outcome(run, nullcontext)[0] == outcome(run, nullcontext)[0]
+    assert bits(run()) != bits(run())  # from one random state to the next
+
+
+@pytest.mark.parametrize("name", ["compiled_clipping_in_one_graph", "the_projects_own_loop"])
+def test_recording_changes_nothing_either(name):
+    assert outcome(SCENARIOS[name], record)[0] == outcome(SCENARIOS[name], nullcontext)[0]
