@@ -17,7 +17,9 @@ from torch.nn.utils import clip_grad
 from torch.optim import SGD, Optimizer, lr_scheduler
 
 from course_utils.audit.callsite import caller_location, where
+from course_utils.audit.forwards import Forward, earlier_forward, mark_forward
 from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
+from course_utils.audit.names import names_of
 from course_utils.audit.probe import separate_graphs, watch_terms
 from course_utils.observe.observer import Lane, Listener, Observer, after, before, living, subclasses
 from course_utils.observe.trace import Event
@@ -39,6 +41,8 @@ class _AuditedLane(Lane):
         self.weights = -1  # their version at the last backward; -1 before the first
         self.open = Window()
         self.last: Window | None = None
+        self.zeroings: list[Zeroing] = []  # since the last step, of gradients that no step had used
+        self.reaches: dict[tuple[int, ...], frozenset[int]] = {}  # sets of parameters that backward calls have reached
 
     def lost(self) -> list[Backward]:
         """The calls that no step has used, if nothing uses them from now on."""
@@ -65,6 +69,7 @@ class HistoryWriter(Listener):
         self.thread = _Thread()
         self.key = f"course_utils.audit {next(_numbers)}"  # audits may be nested
         self.graphs: list[ref] = []  # of the losses that backward was called on, for as long as something keeps them
+        self.forwards: list[ref] = []  # whose graphs are kept for further backward calls
         self.calls = 0
         self.searches = 0
         self.search_due = True
@@ -112,6 +117,9 @@ class HistoryWriter(Listener):
             marks, again = watch_terms(root, self.key, call, known=len(roots) == 1 and not given)
             call.again |= again
             self.graphs += map(ref, marks[:1])
+        self.forwards = [forward for forward in self.forwards if forward() is not None]
+        if self.forwards and (earlier := earlier_forward(roots, f"{self.key} forward")):
+            call.goes_on = earlier.call
         if call.number <= _PROBED_GRAPHS:
             call.graphs = max((separate_graphs(root) for root in roots), default=1)
         return call
@@ -119,12 +127,20 @@ class HistoryWriter(Listener):
     def received(self, lane: _AuditedLane, call: Backward) -> None:
         if lane.name not in call.lanes:
             call.lanes += (lane.name,)
+        if len(lane.touched) < len(lane.parameters):
+            places = tuple(lane.touched)
+            call.reach[lane.name] = lane.reaches.setdefault(places, frozenset(places))
         self.search_due |= lane.weights < 0
         lane.fresh.append((call, lane.evaluation or 0))
         lane.scaled, lane.weights = call.scaled, lane.weight_versions()
         if lane.evaluation is not None:  # an optimizer that calls its closure reads every gradient of it
             call.used = True
         self._event("backward", lane, lane.held)
+
+    def graph_kept(self, roots: list[Tensor], call: Backward) -> None:
+        forward = Forward(call.goes_on or call.number)
+        mark_forward(roots, f"{self.key} forward", forward)
+        self.forwards.append(ref(forward))
 
     def backward_ends(self, call: Backward) -> None:
         for probe in call.probes:
@@ -147,13 +163,19 @@ class HistoryWriter(Listener):
             for call in lost:
                 call.used = True
         elif lost:
-            self.history.zeroings.append(Zeroing(self.observer.name(lane), where(), lost, came_as_zeros))
+            zeroing = Zeroing(self.observer.name(lane), where(), lost, lane.updates, came_as_zeros)
+            lane.zeroings.append(zeroing)
+            self.history.zeroings.append(zeroing)
         if lane.held:
             self._event("zero", lane, 0)
         lane.fresh, lane.scaled, lane.open = Kept(), 1.0, Window(came_as_zeros=came_as_zeros)
 
+    def zeroed_in_part(self, lane: _AuditedLane) -> None:
+        pass  # the next step tells
+
     def changed(self, lane: _AuditedLane, assigned: bool) -> None:
         lane.open.assigned |= assigned
+        lane.open.replaced |= lane.replaced
         lane.open.rewritten |= not assigned
 
     def stepped(self, lane: _AuditedLane, skipped: bool) -> None:
@@ -162,9 +184,15 @@ class HistoryWriter(Listener):
         window.lane, window.where, window.skipped = lane.name, caller_location()[0], skipped
         window.number, window.place = lane.updates, history.windows.total
         window.stale = lane.held - lane.unused
+        window.uncleared = self._still_uncleared(lane) if lane.uncleared else 0
         window.unwritten_momentum = skipped and _allocates_momentum(lane.optimizer())
+        for zeroing in lane.zeroings:  # gradients may be read before they are zeroed, and put back
+            zeroing.rewritten = window.rewritten
+            for call in zeroing.lost if window.assigned or window.replaced else ():
+                call.used = True
+        lane.zeroings = []
         for call, evaluation in lane.fresh:
-            call.used = True
+            call.used, call.users, call.used_at = True, (*call.users, lane.name), call.used_at or self.calls
             if 0 < evaluation < lane.fresh[-1][1]:  # of an earlier call of the closure
                 window.stale += 1
             else:
@@ -181,6 +209,15 @@ class HistoryWriter(Listener):
         lane.last, lane.open, lane.fresh = window, Window(), Kept()
         if lane.updates % _TRIM_EVERY == 0:
             history.trim()
+
+    def _still_uncleared(self, lane: _AuditedLane) -> int:
+        """How many parameters have kept gradients of an earlier update; at the first time, also their names."""
+        places = [place for place in lane.uncleared if place < len(lane.parameters)]
+        ids = [id(lane.parameters[place]) for place in places if lane.parameters[place].grad is not None]
+        if ids and lane.name not in self.history.uncleared:
+            names = names_of(ids[:3])
+            self.history.uncleared[lane.name] = (len(lane.parameters), [names[key] for key in ids[:3] if key in names])
+        return len(ids)
 
     def ended(self, lane: _AuditedLane) -> None:
         if not lane.name and not lane.fresh:

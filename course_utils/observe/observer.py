@@ -50,6 +50,7 @@ class Lane:
         self.replaced = False  # the last comparison found other tensors, not only new versions
         self.empty = True  # no gradients, or nothing but zeros
         self.came_as_zeros = False  # the backward calls themselves brought nothing but zeros
+        self.uncleared: list[int] = []  # the places that kept what a step had used when the others were zeroed
         self.held = 0  # backward calls whose gradients are in .grad
         self.unused = 0  # those of them that no step has used
         self.depth = 0  # of the step that is running: a step may call the step that it inherits
@@ -100,6 +101,15 @@ class Lane:
         self.seen = seen
         return True
 
+    def left_uncleared(self) -> list[int]:
+        """After a step: the places that still hold gradients, if the last comparison found others zeroed."""
+        if self.unused or not (self.held or self.uncleared):
+            return []
+        touched = set(self.touched)
+        if not all(is_zero(self.parameters[place].grad) for place in touched):
+            return []
+        return [k for k, p in enumerate(self.parameters) if k not in touched and not is_zero(p.grad)]
+
     def all_zero(self) -> bool:
         for grad in map(_grad, self.parameters):  # noqa: SIM110
             if grad is not None and any_nonzero(grad):
@@ -133,11 +143,18 @@ class Listener:
     def received(self, lane: Lane, call: Any) -> None:
         """A backward call has added to the lane's gradients."""
 
+    def graph_kept(self, roots: list[Tensor], call: Any) -> None:
+        """A backward call leaves its graph for further calls."""
+
     def backward_ends(self, call: Any) -> None:
         pass
 
     def zeroed(self, lane: Lane) -> None:
         """All gradients of the lane are `None` or zero now. `lane.held` and `lane.unused` still say what was lost."""
+
+    def zeroed_in_part(self, lane: Lane) -> None:
+        """After a step, only a part of the gradients was zeroed: not those at the places `lane.uncleared`."""
+        self.changed(lane, assigned=False)
 
     def changed(self, lane: Lane, assigned: bool) -> None:
         """Something else was written to gradients. `assigned`: they have come from elsewhere than a backward call."""
@@ -288,16 +305,20 @@ class Observer:
         was_empty, lane.empty = lane.empty, not any(lane.seen) or lane.all_zero()
         if lane.empty and (written or not was_empty):
             self._zeroed(lane)
+        elif written and (uncleared := lane.left_uncleared()):
+            lane.uncleared, lane.held = uncleared, 0
+            self.listener.zeroed_in_part(lane)
         elif written:
             assigned = was_empty or (lane.replaced and not lane.unused)
-            lane.held = lane.unused if assigned else lane.held
+            if assigned:
+                lane.held, lane.uncleared = lane.unused, []
             lane.came_as_zeros = False
             self.listener.changed(lane, assigned)
 
     def _zeroed(self, lane: Lane) -> None:
         self.listener.zeroed(lane)
         lane.held = lane.unused = 0
-        lane.empty, lane.came_as_zeros = True, False
+        lane.empty, lane.came_as_zeros, lane.uncleared = True, False, []
 
     def _after_zero_grad(self, optimizer: Optimizer) -> None:
         self.look()
@@ -357,6 +378,8 @@ class Observer:
                 del self.running[me]
                 for lane in self.active:
                     self._receive(lane, call)
+                if any(args[:2]) or kwargs.get("retain_graph") or kwargs.get("create_graph"):
+                    self.listener.graph_kept(roots, call)
                 self.listener.backward_ends(call)
 
         return backward
@@ -503,6 +526,10 @@ def after(look: Callable) -> Callable:
 def local(tensor: Tensor | None) -> Tensor | None:
     """This rank's shard of a DTensor, whose own version stands still; any other tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)
+
+
+def is_zero(grad: Tensor | None) -> bool:
+    return grad is None or not any_nonzero(grad)
 
 
 def any_nonzero(grad: Tensor) -> bool:
