@@ -77,7 +77,7 @@ class Backward:
     alive: int = 0  # graphs of earlier calls that something still keeps
     again: bool = False  # it went through a graph that an earlier call had gone through
     goes_on: int = 0  # the number of the call whose forward pass it goes through once more; 0 if it has its own
-    reach: dict[str, frozenset[int]] = field(default_factory=dict)  # which parameters of a lane, if not all of them
+    reach: dict[int, frozenset[int]] = field(default_factory=dict)  # by a lane's key: its parameters, if not all
     used: bool = False  # by a step of any optimizer
     users: tuple[str, ...] = ()  # the optimizers whose steps used it
     used_at: int = 0  # how many backward calls there had been at the first of these steps
@@ -116,6 +116,7 @@ class Window:
     """
 
     lane: str = ""
+    key: int = 0  # of its lane
     where: str = ""
     number: int = 0
     place: int = 0
@@ -169,12 +170,12 @@ class Window:
         return most
 
     def _of_the_busiest_parameter(self, calls: list[Backward]) -> list[Backward]:
-        reaches = {call.reach.get(self.lane) for call in calls} - {None}  # None: all parameters
+        reaches = {call.reach.get(self.key) for call in calls} - {None}  # None: all parameters
         if len(reaches) < 2 or frozenset.intersection(*reaches):
             return calls
-        counts = Counter(place for call in calls for place in call.reach.get(self.lane, ()))
+        counts = Counter(place for call in calls for place in call.reach.get(self.key, ()))
         busiest = max(counts, key=counts.get)
-        return [call for call in calls if self.lane not in call.reach or busiest in call.reach[self.lane]]
+        return [call for call in calls if self.key not in call.reach or busiest in call.reach[self.key]]
 
     @property
     def size(self) -> int:
@@ -183,7 +184,7 @@ class Window:
     @property
     def of_several_tasks(self) -> bool:
         """Do its micro-batches reach different parameters?"""
-        return len({call.reach.get(self.lane) for call in self.micro_batches}) > 1
+        return len({call.reach.get(self.key) for call in self.micro_batches}) > 1
 
 
 @dataclass(eq=False, slots=True)
@@ -208,7 +209,9 @@ class History:
     declared: list[tuple[int, int]] = field(default_factory=list)  # (from which update on, how many micro-batches)
     uncleared: dict[str, tuple[int, list[str]]] = field(default_factory=dict)  # of a lane: parameters, names of some
     never: dict[str, tuple[int, int]] = field(default_factory=dict)  # parameters without any gradient, and all
-    unowned: tuple[int, str] = (0, "")  # parameters with gradients and no optimizer, and where it was seen
+    unowned: tuple[int, str] = (0, "")  # parameters whose gradients nothing is seen to use, and where they came
+    loose: set[str] = field(default_factory=set)  # manual lanes of tensors that are no parameters of a module
+    given: dict[str, str] = field(default_factory=dict)  # of a manual lane: the optimizer that is given its gradients
     failed: bool = False  # the script ended by an error or an interrupt, so its last window is not judged
     overlapping: bool = False  # backward calls of several threads: who received what cannot be told apart
     trace: Trace = field(default_factory=lambda: Trace(Kept()))  # for the ledger; nothing is measured for it
@@ -217,6 +220,15 @@ class History:
         """Lets go of what lies in the middle of a long run."""
         for kept in (self.windows, self.zeroings, self.backwards, self.trace.events):
             kept.trim()
+
+    def forget(self, lane: str) -> None:
+        """What looked like updates were none."""
+        for kept in (self.windows, self.zeroings, self.trace.events):
+            kept[:] = [item for item in kept if item.lane != lane]
+        for call in self.backwards:
+            call.lanes = tuple(name for name in call.lanes if name != lane)
+            call.users = tuple(name for name in call.users if name != lane)
+        self.updates.pop(lane, None)
 
     @property
     def lanes(self) -> list[str]:

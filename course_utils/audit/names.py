@@ -1,4 +1,4 @@
-"""What a parameter is called in the user's model, for messages. A search costs time: make it when a finding needs it."""
+"""What a parameter is called in the user's model. That takes a search, to be made when a finding needs it."""
 
 from collections.abc import Iterable
 

@@ -4,8 +4,9 @@ Nothing is computed here for every gradient, so that a large model costs little 
 """
 
 import threading
-from collections.abc import Callable
-from itertools import count
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import compress, count
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -17,15 +18,18 @@ from torch.nn.utils import clip_grad
 from torch.optim import SGD, Optimizer, lr_scheduler
 
 from course_utils.audit.callsite import caller_location, where
-from course_utils.audit.forwards import Forward, earlier_forward, mark_forward
+from course_utils.audit.forwards import Forward, earlier_forward, leaves, mark_forward
 from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
+from course_utils.audit.manual import FEW, Sample, agreement, given_to, goes_towards, move, proves_an_update, sample
 from course_utils.audit.names import names_of
 from course_utils.audit.probe import separate_graphs, watch_terms
-from course_utils.observe.observer import Lane, Listener, Observer, after, before, living, subclasses
+from course_utils.observe.observer import Lane, Listener, Observer, after, before, is_zero, living, local, subclasses
 from course_utils.observe.trace import Event
 
 _PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
 _SEARCHES = 5  # among all living objects
+_WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls, to find leaves that no optimizer holds
+_PATIENCE = 100  # backward calls without an update, or updates without a proof, until a manual lane is given up
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
 _numbers = count()
 
@@ -35,6 +39,7 @@ class _AuditedLane(Lane):
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
+        self.key = next(_numbers) + 1
         self.updates = 0
         self.fresh = Kept()  # backward calls since the last step, and in which call of a closure each came
         self.scaled = 1.0  # the scaler's factor that is in .grad
@@ -47,6 +52,78 @@ class _AuditedLane(Lane):
     def lost(self) -> list[Backward]:
         """The calls that no step has used, if nothing uses them from now on."""
         return [call for call, _ in self.fresh if not call.used]
+
+
+class _ManualLane(_AuditedLane):
+    """Leaves that no optimizer holds. They are kept alive only from a backward call until the next event."""
+
+    manual = True
+    per_parameter = ("refs", "named", "seen", "ever", "samples")
+
+    def __init__(self, leaves: Iterable[Tensor], died: Callable[[ref], None]) -> None:
+        self.refs: list[ref] = []
+        self.named: list[bool] = []  # is it a parameter of a module, not just a tensor?
+        self.samples: list[Sample | None] = []  # taken at the last backward call
+        self.kept: list[Tensor] = []  # so that an update before they die is seen
+        super().__init__(None)
+        self.kind, self.name, self.died = "manual update", "", died
+        self.calls, self.where = 0, ""  # backward calls, and where the first of them was
+        self.agreed = self.counted = 0  # signs of the first updates, as `agreement` counts them
+        self.proven = False  # has it been seen that the gradients are used?
+        self.dead = 0  # parameters that had gradients
+        for leaf in leaves:
+            self.add(leaf)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        alive = [leaf() for leaf in self.refs]
+        if any(leaf is None for leaf in alive):
+            stays = [leaf is not None for leaf in alive]
+            self.dead += sum(n and e and not s for n, e, s in zip(self.named, self.ever, stays, strict=True))
+            alive = list(compress(alive, stays))
+            for name in self.per_parameter:
+                setattr(self, name, list(compress(getattr(self, name), stays)))
+            self.ids, self.uncleared = set(map(id, alive)), []
+        return alive
+
+    @parameters.setter
+    def parameters(self, _: list) -> None:
+        pass  # only `add` adds any
+
+    def add(self, p: Tensor) -> None:
+        super().add(p)
+        self.refs.append(ref(p, self.died))
+        self.named.append(isinstance(p, nn.Parameter))
+        self.samples.append(None)
+
+    def watched(self) -> bool:
+        """Is it still worth a comparison of values?"""
+        return self.proven or max(self.calls, self.updates) <= _PATIENCE
+
+    def take_samples(self) -> None:
+        self.kept = self.parameters
+        for place, p in enumerate(self.kept):
+            self.samples[place] = sample(p, self.samples[place])
+
+    def moves(self) -> dict[int, Tensor]:
+        """By place, how far the parameters have moved since the last backward call."""
+        moves = {place: move(p, self.samples[place]) for place, p in enumerate(self.parameters)}
+        return {place: moved for place, moved in moves.items() if moved is not None}
+
+    def without(self, places: Iterable[int]) -> "_ManualLane | None":
+        """What else has a gradient becomes a lane of its own, with all that has happened to it."""
+        parameters = self.parameters
+        rest = [k for k, s in enumerate(self.samples) if s is not None and s.gradient.any() and k not in set(places)]
+        if not rest or any(parameters[k].dtype in (torch.float16, torch.bfloat16) for k in rest):  # rounded to no move
+            return None
+        other = _ManualLane([parameters[k] for k in rest], self.died)
+        for name in self.per_parameter:
+            setattr(other, name, [getattr(self, name)[k] for k in rest])
+        for name in ("empty", "came_as_zeros", "held", "unused", "updates", "scaled", "weights", "calls", "where"):
+            setattr(other, name, getattr(self, name))
+        other.fresh = Kept(self.fresh)
+        self.discard(other.ids)
+        return other
 
 
 class _Thread(threading.local):
@@ -62,7 +139,6 @@ class HistoryWriter(Listener):
     """Listens to an observer, and also to scalers, clipping, schedulers and ranks."""
 
     lane_type = _AuditedLane
-    kinds = (nn.Parameter,)
 
     def __init__(self) -> None:
         self.history = History()
@@ -77,7 +153,9 @@ class HistoryWriter(Listener):
         self.batches: WeakKeyDictionary[_BatchNorm, int] = WeakKeyDictionary()  # that each has seen, as last read
         self.scalers: WeakKeyDictionary[GradScaler, int] = WeakKeyDictionary()
         self.schedulers: set[type] = set()  # classes whose step is watched
-        self.from_before: dict[int, tuple[int, int]] = {}  # gradients that are older than the audit
+        self.walked: Counter[str] = Counter()  # by line: graphs of backward calls
+        self.walks = 0
+        self.received_by = 1  # how many lanes got gradients from the last backward call
 
     def attach(self, observer: Observer) -> None:
         self.observer = observer
@@ -96,10 +174,6 @@ class HistoryWriter(Listener):
             observer.patch(DistributedDataParallel, "forward", before(self._before_synced_forward))
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
-
-    def found(self, thing: nn.Parameter) -> None:
-        if thing.grad is not None:
-            self.from_before[id(thing)] = (id(thing.grad), thing.grad._version)
 
     def overlapped(self) -> None:
         self.history.overlapping = True
@@ -120,22 +194,31 @@ class HistoryWriter(Listener):
         self.forwards = [forward for forward in self.forwards if forward() is not None]
         if self.forwards and (earlier := earlier_forward(roots, f"{self.key} forward")):
             call.goes_on = earlier.call
+        if (self.walked[line] < _WALKS_A_LINE or not self.received_by) and self.walks < _WALKS:
+            self._find_unowned(roots, line)
+        self.received_by = 0
         if call.number <= _PROBED_GRAPHS:
             call.graphs = max((separate_graphs(root) for root in roots), default=1)
         return call
 
     def received(self, lane: _AuditedLane, call: Backward) -> None:
-        if lane.name not in call.lanes:
+        self.received_by += 1
+        if lane.name and lane.name not in call.lanes:
             call.lanes += (lane.name,)
         if len(lane.touched) < len(lane.parameters):
             places = tuple(lane.touched)
-            call.reach[lane.name] = lane.reaches.setdefault(places, frozenset(places))
+            call.reach[lane.key] = lane.reaches.setdefault(places, frozenset(places))
         self.search_due |= lane.weights < 0
         lane.fresh.append((call, lane.evaluation or 0))
         lane.scaled, lane.weights = call.scaled, lane.weight_versions()
         if lane.evaluation is not None:  # an optimizer that calls its closure reads every gradient of it
             call.used = True
-        self._event("backward", lane, lane.held)
+        if lane.manual:
+            lane.calls, lane.where = lane.calls + 1, lane.where or call.where
+            if lane.watched():
+                lane.take_samples()
+        if lane.name:
+            self._event("backward", lane, lane.held)
 
     def graph_kept(self, roots: list[Tensor], call: Backward) -> None:
         forward = Forward(call.goes_on or call.number)
@@ -148,7 +231,7 @@ class HistoryWriter(Listener):
         call.probes = ()
         self.history.backwards.append(call)
         if self.search_due:
-            self._search(call)
+            self._search()
         if call.number % _TRIM_EVERY == 0:
             self.history.trim()
             for lane in self.observer.active:
@@ -162,11 +245,11 @@ class HistoryWriter(Listener):
         if lost and lane.weight_versions() != lane.weights:  # something else than a step has read the gradients
             for call in lost:
                 call.used = True
-        elif lost:
+        elif lost and lane.name:
             zeroing = Zeroing(self.observer.name(lane), where(), lost, lane.updates, came_as_zeros)
             lane.zeroings.append(zeroing)
             self.history.zeroings.append(zeroing)
-        if lane.held:
+        if lane.held and lane.name:
             self._event("zero", lane, 0)
         lane.fresh, lane.scaled, lane.open = Kept(), 1.0, Window(came_as_zeros=came_as_zeros)
 
@@ -180,8 +263,14 @@ class HistoryWriter(Listener):
 
     def stepped(self, lane: _AuditedLane, skipped: bool) -> None:
         history, window = self.history, lane.open
+        if lane.manual and not lane.updates:  # it has a name from now on
+            for call, _ in lane.fresh:
+                call.lanes += (lane.name,) if lane.name not in call.lanes else ()
+        elif not lane.manual and (window.assigned or window.replaced):
+            self._step_givers(lane)
         lane.updates += 1
-        window.lane, window.where, window.skipped = lane.name, caller_location()[0], skipped
+        place = lane.fresh[-1][0].where if lane.manual and lane.fresh else caller_location()[0]
+        window.lane, window.key, window.where, window.skipped = lane.name, lane.key, place, skipped
         window.number, window.place = lane.updates, history.windows.total
         window.stale = lane.held - lane.unused
         window.uncleared = self._still_uncleared(lane) if lane.uncleared else 0
@@ -219,14 +308,80 @@ class HistoryWriter(Listener):
             self.history.uncleared[lane.name] = (len(lane.parameters), [names[key] for key in ids[:3] if key in names])
         return len(ids)
 
+    # Gradients that no optimizer reads
+
+    def _find_unowned(self, roots: list[Tensor], line: str) -> None:
+        self.walked[line] += 1
+        self.walks += 1
+        owned = set().union(*(lane.ids for lane in self.observer.active))
+        found = {id(leaf): leaf for leaf in leaves(roots) if id(leaf) not in owned}
+        if found:
+            memory = {_memory(p) for lane in self.observer.lanes.values() for p in lane.parameters} - {0}
+            new = [leaf for leaf in found.values() if _memory(leaf) not in memory]  # else a view of what one holds
+            midway = self.calls > 1 and not all(is_zero(leaf.grad) for leaf in new)
+            if new and not midway:  # a window whose first backward calls were missed is not begun
+                self.observer.add_manual_lane(_ManualLane(new, self.observer.note_death))
+
+    def wrote(self, lane: _ManualLane) -> bool:
+        moves = lane.moves() if lane.watched() and lane.name not in self.history.given else {}
+        lane.kept = []
+        if not moves:
+            return False
+        if not lane.proven:
+            for place in self._following(lane, moves):  # a target network, or a moving average
+                del moves[place]
+            if not moves:
+                return False
+            agreed, counted = agreement((moved, lane.samples[k]) for k, moved in moves.items())
+            lane.agreed, lane.counted = lane.agreed + agreed, lane.counted + counted
+            lane.proven = proves_an_update(lane.agreed, lane.counted)
+        if not lane.updates and (rest := lane.without(moves)) is not None:
+            self.observer.add_manual_lane(rest)
+        return True
+
+    def _following(self, lane: _ManualLane, moves: dict[int, Tensor]) -> list[int]:
+        """Which of the parameters that moved have come nearer to another one."""
+        parameters, others = lane.parameters, [p for other in self.observer.active for p in other.parameters]
+        following = [k for k, moved in moves.items() if goes_towards(parameters[k], lane.samples[k], moved, others)]
+        return following if any(len(moves[k]) >= FEW for k in following) else []
+
+    def _step_givers(self, taker: _AuditedLane) -> None:
+        """The gradients that were put into this optimizer may be those of a copy of its model."""
+        for lane in self.observer.manual:
+            samples = [s for s in lane.samples if s is not None and len(s.places) >= FEW]
+            if lane.unused and samples and all(given_to(s, taker.parameters) for s in samples):
+                lane.proven = True
+                self.observer.step(lane)
+                self.history.given[lane.name] = taker.name
+
+    def _end_manual(self, lane: _ManualLane) -> bool:
+        """Is it known that its gradients were used?"""
+        if lane.dead or lane.updates:
+            self.walked.clear()  # another model may come to the same lines
+        if lane.proven:
+            if not any(lane.named) and not lane.dead:
+                self.history.loose.add(lane.name)
+            return True
+        if lane.name:
+            self.history.forget(lane.name)
+        count, place = self.history.unowned
+        unowned = lane.dead + sum(map(all, zip(lane.named, lane.ever, strict=True)))
+        if unowned:
+            self.history.unowned = (count + unowned, place or lane.where)
+        return False
+
     def ended(self, lane: _AuditedLane) -> None:
-        if not lane.name and not lane.fresh:
+        if not lane.name and not lane.fresh and not lane.manual:
+            return
+        if lane.manual and not self._end_manual(lane):
             return
         name = self.observer.name(lane)
         lane.fresh.trim()
         left = lane.lost()
         if left:
             self.history.leftover[name] = left
+        if lane.manual:
+            return
         trained = [ever for ever, p in zip(lane.ever, lane.parameters, strict=True) if p.requires_grad or ever]
         self.history.never[name] = (trained.count(False), len(trained))
 
@@ -321,26 +476,15 @@ class HistoryWriter(Listener):
 
     # What only a search among all living objects finds: at the first backward, and when an optimizer has its first.
 
-    def _search(self, call: Backward) -> None:
+    def _search(self) -> None:
         self.search_due = False
         self.searches += 1
         if self.searches > _SEARCHES:
             return
-        owned = {key for lane in self.observer.active for key in lane.ids}
-        unowned = 0
-        for thing in living(_BatchNorm, nn.Parameter):
-            if isinstance(thing, nn.Parameter):
-                grad = thing.grad
-                unowned += (
-                    grad is not None
-                    and id(thing) not in owned
-                    and self.from_before.get(id(thing)) != (id(grad), grad._version)  # it is of this backward call
-                )
-            elif thing.num_batches_tracked is not None:
+        for thing in living(_BatchNorm):
+            if thing.num_batches_tracked is not None:
                 self.batchnorms = True
                 self.batches.setdefault(thing, thing.num_batches_tracked._version)
-        if call.number == 1 and unowned:
-            self.history.unowned = (unowned, call.where)
 
     def _batchnorm_moves(self, lane: _AuditedLane) -> int:
         """How often the running statistics of a layer of this lane have moved since its last step."""
@@ -350,6 +494,11 @@ class HistoryWriter(Listener):
                 self.batches[module] = module.num_batches_tracked._version  # read without waiting for a GPU
                 moves = max(moves, self.batches[module] - seen)
         return moves
+
+
+def _memory(tensor: Tensor) -> int:
+    tensor = local(tensor)
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
 
 
 def _allocates_momentum(optimizer: Optimizer | None) -> bool:

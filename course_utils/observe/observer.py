@@ -36,6 +36,7 @@ class Lane:
     """One optimizer: its parameters, and what was last seen of their gradients."""
 
     per_parameter = ("parameters", "seen", "ever")  # lists with one entry for each parameter
+    manual = False  # it has no optimizer, and its listener can tell when something else uses its gradients
 
     def __init__(self, optimizer: Optimizer | None, died: Callable[[ref], None] | None = None):
         self.optimizer = (lambda: None) if optimizer is None else ref(optimizer, died)  # a loop may drop its optimizers
@@ -105,10 +106,10 @@ class Lane:
         """After a step: the places that still hold gradients, if the last comparison found others zeroed."""
         if self.unused or not (self.held or self.uncleared):
             return []
-        touched = set(self.touched)
-        if not all(is_zero(self.parameters[place].grad) for place in touched):
+        touched, parameters = set(self.touched), self.parameters
+        if not all(is_zero(parameters[place].grad) for place in touched):
             return []
-        return [k for k, p in enumerate(self.parameters) if k not in touched and not is_zero(p.grad)]
+        return [k for k, p in enumerate(parameters) if k not in touched and not is_zero(p.grad)]
 
     def all_zero(self) -> bool:
         for grad in map(_grad, self.parameters):  # noqa: SIM110
@@ -148,6 +149,10 @@ class Listener:
 
     def backward_ends(self, call: Any) -> None:
         pass
+
+    def wrote(self, lane: Lane) -> bool:
+        """Has something used the gradients of a manual lane, and written to its parameters, since the last look?"""
+        return False
 
     def zeroed(self, lane: Lane) -> None:
         """All gradients of the lane are `None` or zero now. `lane.held` and `lane.unused` still say what was lost."""
@@ -204,6 +209,7 @@ class Observer:
         self.undo = ExitStack()
         self.lanes: dict[int, Lane] = {}  # by the id of the optimizer
         self.without_optimizer = listener.lane_type(None)
+        self.manual: list[Lane] = []  # lanes that the listener has added
         self.active: list[Lane] = []  # all lanes; replaced, never changed, since threads go through it
         self.died = False  # has an optimizer died since the last look?
         self.names: Counter[str] = Counter()
@@ -234,11 +240,11 @@ class Observer:
     def finish(self) -> None:
         try:
             self.look(values=True)
-            for lane in self.lanes.values():
+            for lane in (*self.lanes.values(), *self.manual):
                 self.listener.ended(lane)
         finally:
             self.lanes.clear()
-            self.active = []
+            self.active, self.manual = [], []
 
     # Lanes
 
@@ -250,18 +256,26 @@ class Observer:
                 return None
             if lane is not None:  # of a dead optimizer that lay at the same address
                 self.listener.ended(lane)
-            lane = self.lanes[id(optimizer)] = self.listener.lane_type(optimizer, self._note_death)
+            lane = self.lanes[id(optimizer)] = self.listener.lane_type(optimizer, self.note_death)
             self._list_lanes()
         lane.update()
         if self.without_optimizer.parameters:
             self.without_optimizer.discard(lane.ids)
+        for other in self.manual:
+            if not other.ids.isdisjoint(lane.ids):
+                other.discard(lane.ids)
         return lane
+
+    def add_manual_lane(self, lane: Lane) -> None:
+        self.manual.append(lane)
+        self._list_lanes()
 
     def _list_lanes(self) -> None:
         orphans = [self.without_optimizer] if self.without_optimizer.parameters else []
-        self.active = [*self.lanes.values(), *orphans]
+        self.active = [*self.lanes.values(), *self.manual, *orphans]
 
-    def _note_death(self, _) -> None:
+    def note_death(self, _) -> None:
+        """Of an optimizer, or of a parameter of a manual lane."""
         self.died = True
 
     def _end_dead_lanes(self) -> None:
@@ -271,6 +285,10 @@ class Observer:
                 self.lanes.pop(key, None)
                 self._look_at(lane)
                 self.listener.ended(lane)
+        for lane in self.manual:
+            if not lane.parameters:
+                self.listener.ended(lane)
+        self.manual = [lane for lane in self.manual if lane.parameters]
         self._list_lanes()
 
     def name(self, lane: Lane) -> str:
@@ -295,8 +313,18 @@ class Observer:
             return
         if self.died:
             self._end_dead_lanes()
+        alive = self._see_manual_steps() if self.manual else None  # until this look has ended
         for lane in self.active:
-            self._look_at(lane, values)
+            if not lane.manual or lane.parameters:
+                self._look_at(lane, values)
+        del alive
+
+    def _see_manual_steps(self) -> list[list[Tensor]]:
+        alive = [lane.parameters for lane in self.manual]
+        for lane in self.manual:
+            if lane.unused and self.listener.wrote(lane):
+                self.step(lane)
+        return alive
 
     def _look_at(self, lane: Lane, values: bool = False) -> None:
         written = lane.compare()
@@ -397,7 +425,7 @@ class Observer:
         lane.unused += 1
         if not lane.in_closure:  # whatever step was running has ended, perhaps by an exception
             lane.depth, lane.evaluation = 0, None
-        lane.name or self.name(lane)
+        lane.name or lane.manual or self.name(lane)
         self.listener.received(lane, call)
 
     def _before_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import torch
@@ -173,57 +174,46 @@ def test_a_state_that_is_carried_on_with_its_graph_brings_other_data():
 # A script that fails, or is interrupted, inside a window
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit("no more batches")])
-@pytest.mark.parametrize("clean_up", [False, True])
-def test_the_window_in_which_a_script_failed_is_not_judged(error, clean_up):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    with pytest.raises(BaseException) as raised, audit() as report:
-        try:
-            for i, (x, y) in enumerate(data(12)):
-                (F.cross_entropy(model(x), y) / 4).backward()
-                if i == 9:
-                    raise error
-                if (i + 1) % 4 == 0:
-                    optimizer.step()
-                    optimizer.zero_grad()
-        finally:
-            if clean_up:
-                optimizer.zero_grad()
-    assert raised.type in (error, type(error))
-    assert report.findings == []
-
-
-@pytest.mark.parametrize("ending", [None, SystemExit(0), SystemExit()])
-def test_a_script_that_ends_well_is_judged_to_its_end(ending):
+def loop_that_ends(after, error, clean_up=False, early_zero=False):
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     try:
-        with audit() as report:
-            for i, (x, y) in enumerate(data(10)):
-                (F.cross_entropy(model(x), y) / 4).backward()
-                if (i + 1) % 4 == 0:
-                    optimizer.step()
-                    optimizer.zero_grad()
-            if ending is not None:
-                raise ending
-    except SystemExit:
-        pass
-    assert report.rules == ["leftover-gradients"]
+        for i, (x, y) in enumerate(data(12)):
+            if early_zero:
+                optimizer.zero_grad()
+            (F.cross_entropy(model(x), y) / 4).backward()
+            if i + 1 == after:
+                raise error
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    finally:
+        if clean_up:
+            optimizer.zero_grad()
+
+
+def audited(loop, *args):
+    """What the audit of a loop found that may end by an error."""
+    with suppress(RuntimeError, KeyboardInterrupt, SystemExit), audit() as report:
+        loop(*args)
+    return report
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit("no more batches"), SystemExit(3)])
+@pytest.mark.parametrize("clean_up", [False, True])
+def test_the_window_in_which_a_script_failed_is_not_judged(error, clean_up):
+    report = audited(loop_that_ends, 10, error, clean_up)
+    assert report.history.updates == {"SGD": 2}
+    assert report.findings == []
+
+
+@pytest.mark.parametrize("ending", [SystemExit(0), SystemExit()])
+def test_a_script_that_ends_well_is_judged_to_its_end(ending):
+    assert audited(loop_that_ends, 10, ending).rules == ["leftover-gradients"]
 
 
 def test_an_interrupted_loop_that_zeroes_every_time_is_still_named():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    with pytest.raises(KeyboardInterrupt), audit() as report:
-        for i, (x, y) in enumerate(data(12)):
-            optimizer.zero_grad()
-            (F.cross_entropy(model(x), y) / 4).backward()
-            if i == 9:
-                raise KeyboardInterrupt
-            if (i + 1) % 4 == 0:
-                optimizer.step()
-    assert report.rules == ["discarded-gradients"]
+    assert audited(loop_that_ends, 10, KeyboardInterrupt, False, True).rules == ["discarded-gradients"]
 
 
 SCRIPT = """

@@ -19,13 +19,13 @@ def stale_gradients(history: History) -> Iterator[Finding]:
         windows = history.of(lane)
         stale = [window for window in windows if window.stale]
         if stale:
-            yield _used_again(lane, windows, stale)
+            yield _used_again(lane, windows, stale, history.given.get(lane))
         elif any(window.uncleared for window in windows):
             yield _used_again_in_part(history, lane, windows)
         yield from _from_before_the_loop(history, lane)
 
 
-def _used_again(lane: str, windows: list[Window], stale: list[Window]) -> Finding:
+def _used_again(lane: str, windows: list[Window], stale: list[Window], given_to: str | None) -> Finding:
     first = stale[0]
     repeated = " (no backward came between two steps)" if not first.fresh else ""
     after_skip = any(w.skipped and w.number < first.number for w in windows) and len(stale) < len(windows) / 2
@@ -40,6 +40,8 @@ def _used_again(lane: str, windows: list[Window], stale: list[Window]) -> Findin
         },
         fix="call zero_grad() after every step, also after one that the scaler skipped"
         if after_skip
+        else f"zero the model whose gradients are given to {given_to}: zero_grad() of {given_to} clears only its own"
+        if given_to
         else "call zero_grad() between each step and the next backward",
         where=first.where,
         lane=lane,
@@ -85,13 +87,17 @@ def _from_before_the_loop(history: History, lane: str) -> Iterator[Finding]:
         )
 
 
+def _useful_lines(history: History, lane: str) -> set[str]:
+    """The lines whose backward calls reach a step of this optimizer, or are used by nobody knows whom."""
+    return {call.line for call in history.backwards if call.used and (lane in call.users or not call.users)}
+
+
 @rule(
     "discarded-gradients",
     symptom="Learns slowly or not at all, and N makes no difference.",
     fix="Zero after the step, and nowhere inside a window.",
 )
 def discarded_gradients(history: History) -> Iterator[Finding]:
-    useful = {call.line for call in history.backwards if call.used}
     for lane in dict.fromkeys(zeroing.lane for zeroing in history.zeroings):
         zeroings = [z for z in history.zeroings if z.lane == lane]
         if history.failed and zeroings[-1].updates == history.updates[lane]:
@@ -100,6 +106,7 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
         if not lost:
             continue
         zeroing, call = lost[0]
+        useful = _useful_lines(history, lane)
         elsewhere = useful and not any(call.line in useful for _, call in lost)
         times = Counter(id(z) for z, _ in lost)
         given_up = useful and set(times.values()) == {history.size(lane)} and len(times) < len(history.of(lane)) / 2
@@ -347,7 +354,7 @@ def leftover_gradients(history: History) -> Iterator[Finding]:
 
 def _never_used(history: History, lane: str) -> Finding:
     calls = history.leftover[lane]
-    useful = {call.line for call in history.backwards if call.used}
+    useful = _useful_lines(history, lane)
     elsewhere = useful and not any(call.line in useful for call in calls)
     resumed = any(w.assigned for other in history.lanes if other != lane for w in history.of(other)[:1])
     return Finding(

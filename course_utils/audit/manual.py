@@ -1,0 +1,99 @@
+"""Updates that no torch optimizer makes: by hand, by another library's optimizer, or through a copy of the model.
+
+PyTorch has no hook for them, and a write through `.data` leaves no mark on a tensor. So a few numbers of each such
+parameter are compared, at the places where its gradient is largest: an update moves them along the gradient or against
+it. A copy of other weights, or a moving average of them, moves them towards those weights instead.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_utils.observe.observer import local
+
+_NUMBERS = 8  # of each parameter, at most
+_ENOUGH = 8  # numbers whose signs prove that an update read the gradients, if nearly all of them agree
+_NEARLY_ALL = 0.95
+FEW = 3  # numbers, at least, whose direction says anything
+_SAME = 0.99  # cosine of two directions that differ by rounding
+
+
+class Sample(NamedTuple):
+    """Some numbers of a parameter, and of its gradient at the same places."""
+
+    places: Tensor
+    values: Tensor
+    gradient: Tensor
+    memory: tuple[int, int]  # where the parameter lay, and its version: an update may leave all numbers as they are
+
+
+@torch.no_grad()
+def sample(p: Tensor, last: Sample | None) -> Sample | None:
+    """A sample at the places of the last one, if there still is a gradient there. None where there is no gradient."""
+    weights, grad = local(p), local(p.grad)
+    if grad is None or not weights.numel() or weights.is_complex():
+        return None
+    if grad.is_sparse:
+        grad = grad.coalesce()
+        width = weights[0].numel()
+        places = (grad.indices()[:1, :1] * width + torch.arange(min(_NUMBERS, width), device=grad.device)).flatten()
+        return Sample(places, torch.take(weights, places), grad.values().flatten()[: len(places)], _memory(weights))
+    if last is None or len(last.places) > weights.numel() or not torch.take(grad, last.places).any():
+        places = grad.abs().flatten().topk(min(_NUMBERS, grad.numel())).indices
+    else:
+        places = last.places
+    return Sample(places, torch.take(weights, places), torch.take(grad, places), _memory(weights))
+
+
+def _memory(weights: Tensor) -> tuple[int, int]:
+    return weights.data_ptr(), weights._version
+
+
+@torch.no_grad()
+def move(p: Tensor, then: Sample | None) -> Tensor | None:
+    """How far the parameter has moved since the sample was taken; None if nothing was written, or if nobody knows."""
+    if then is None or not then.gradient.any():
+        return None
+    now = torch.take(local(p), then.places)
+    unwritten = _memory(local(p)) == then.memory and torch.equal(now, then.values)
+    return None if unwritten else now.double() - then.values.double()
+
+
+def agreement(moves: Iterable[tuple[Tensor, Sample]]) -> tuple[int, int]:
+    """How many numbers moved with the sign of their gradient, less those of the other sign; how many moved at all."""
+    agreed = counted = 0
+    for moved, then in moves:
+        signs = torch.nan_to_num(moved.sign() * then.gradient.sign())
+        agreed, counted = agreed + int(signs.sum()), counted + int(signs.count_nonzero())
+    return agreed, counted
+
+
+def proves_an_update(agreed: int, counted: int) -> bool:
+    return counted >= _ENOUGH and abs(agreed) >= _NEARLY_ALL * counted
+
+
+@torch.no_grad()
+def goes_towards(p: Tensor, then: Sample, moved: Tensor, others: Iterable[Tensor]) -> bool:
+    """Has the parameter become one of the others, or an average of itself and one of them?"""
+    for other in map(local, others):
+        if other.shape == local(p).shape and other is not local(p):
+            way = torch.take(other, then.places).double() - then.values.double()
+            if same_direction(moved, way) and moved.norm() <= way.norm() / _SAME:
+                return True
+    return False
+
+
+def given_to(gradient: Sample, others: Iterable[Tensor]) -> bool:
+    """Is this gradient, or a multiple of it, also the gradient of one of the others?"""
+    return any(
+        grad is not None and not grad.is_sparse and grad.numel() > int(gradient.places.max())
+        and same_direction(gradient.gradient.double(), torch.take(grad, gradient.places).double())
+        for grad in (local(other.grad) for other in others)
+    )  # fmt: skip
+
+
+def same_direction(one: Tensor, other: Tensor) -> bool:
+    product = float(one.norm() * other.norm())
+    return product > 0 and float(one @ other) > _SAME * product
