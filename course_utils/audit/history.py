@@ -227,7 +227,9 @@ class History:
             kept[:] = [item for item in kept if item.lane != lane]
         for call in self.backwards:
             call.lanes = tuple(name for name in call.lanes if name != lane)
-            call.users = tuple(name for name in call.users if name != lane)
+            if lane in call.users:
+                call.users = tuple(name for name in call.users if name != lane)
+                call.used = bool(call.users)
         self.updates.pop(lane, None)
 
     @property

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from course_utils.observe.observer import local
 
+MANUAL = "manual update"  # stands where the name of an optimizer would stand
 _NUMBERS = 8  # of each parameter, at most
 _ENOUGH = 8  # numbers whose signs prove that an update read the gradients, if nearly all of them agree
 _NEARLY_ALL = 0.95

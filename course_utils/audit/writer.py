@@ -20,7 +20,17 @@ from torch.optim import SGD, Optimizer, lr_scheduler
 from course_utils.audit.callsite import caller_location, where
 from course_utils.audit.forwards import Forward, earlier_forward, leaves, mark_forward
 from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
-from course_utils.audit.manual import FEW, Sample, agreement, given_to, goes_towards, move, proves_an_update, sample
+from course_utils.audit.manual import (
+    FEW,
+    MANUAL,
+    Sample,
+    agreement,
+    given_to,
+    goes_towards,
+    move,
+    proves_an_update,
+    sample,
+)
 from course_utils.audit.names import names_of
 from course_utils.audit.probe import separate_graphs, watch_terms
 from course_utils.observe.observer import Lane, Listener, Observer, after, before, is_zero, living, local, subclasses
@@ -66,9 +76,10 @@ class _ManualLane(_AuditedLane):
         self.samples: list[Sample | None] = []  # taken at the last backward call
         self.kept: list[Tensor] = []  # so that an update before they die is seen
         super().__init__(None)
-        self.kind, self.name, self.died = "manual update", "", died
+        self.kind, self.name, self.died = MANUAL, "", died
         self.calls, self.where = 0, ""  # backward calls, and where the first of them was
         self.agreed = self.counted = 0  # signs of the first updates, as `agreement` counts them
+        self.stepped = False
         self.proven = False  # has it been seen that the gradients are used?
         self.dead = 0  # parameters that had gradients
         for leaf in leaves:
@@ -95,6 +106,11 @@ class _ManualLane(_AuditedLane):
         self.refs.append(ref(p, self.died))
         self.named.append(isinstance(p, nn.Parameter))
         self.samples.append(None)
+
+    @property
+    def loose(self) -> bool:
+        """Is it of tensors that are no parameters of a module, such as an attack's perturbation?"""
+        return not any(self.named) and not self.dead
 
     def watched(self) -> bool:
         """Is it still worth a comparison of values?"""
@@ -155,6 +171,7 @@ class HistoryWriter(Listener):
         self.schedulers: set[type] = set()  # classes whose step is watched
         self.walked: Counter[str] = Counter()  # by line: graphs of backward calls
         self.walks = 0
+        self.loose: dict[str, _ManualLane] = {}  # by the place of its first backward call, a lane that has ended
         self.received_by = 1  # how many lanes got gradients from the last backward call
 
     def attach(self, observer: Observer) -> None:
@@ -263,9 +280,11 @@ class HistoryWriter(Listener):
 
     def stepped(self, lane: _AuditedLane, skipped: bool) -> None:
         history, window = self.history, lane.open
-        if lane.manual and not lane.updates:  # it has a name from now on
-            for call, _ in lane.fresh:
-                call.lanes += (lane.name,) if lane.name not in call.lanes else ()
+        if lane.manual and not lane.stepped:  # it has a name from now on
+            lane.stepped = True
+            for held, (call, _) in enumerate(lane.fresh, 1):
+                call.lanes += (lane.name,)
+                self._event("backward", lane, held)
         elif not lane.manual and (window.assigned or window.replaced):
             self._step_givers(lane)
         lane.updates += 1
@@ -335,8 +354,12 @@ class HistoryWriter(Listener):
             agreed, counted = agreement((moved, lane.samples[k]) for k, moved in moves.items())
             lane.agreed, lane.counted = lane.agreed + agreed, lane.counted + counted
             lane.proven = proves_an_update(lane.agreed, lane.counted)
-        if not lane.updates and (rest := lane.without(moves)) is not None:
-            self.observer.add_manual_lane(rest)
+        if not lane.stepped:
+            if (rest := lane.without(moves)) is not None:
+                self.observer.add_manual_lane(rest)
+            earlier = self.loose.get(lane.where)
+            if lane.loose and earlier is not None:  # a perturbation for each batch: one lane for all
+                lane.name, lane.updates, lane.proven = earlier.name, earlier.updates, True
         return True
 
     def _following(self, lane: _ManualLane, moves: dict[int, Tensor]) -> list[int]:
@@ -359,8 +382,9 @@ class HistoryWriter(Listener):
         if lane.dead or lane.updates:
             self.walked.clear()  # another model may come to the same lines
         if lane.proven:
-            if not any(lane.named) and not lane.dead:
+            if lane.loose:
                 self.history.loose.add(lane.name)
+                self.loose[lane.where] = lane
             return True
         if lane.name:
             self.history.forget(lane.name)

@@ -16,11 +16,6 @@ for _subject in ("windows", "scale", "timing", "advice"):  # the order of RULES,
     import_module(f"{__name__}.{_subject}")
 
 
-def _of_a_loose_tensor(history: History, finding: Finding) -> bool:
-    """An attack's perturbation, an image that is optimized: their updates may change nothing, and then go unseen."""
-    return finding.level == ERROR and finding.lane in history.loose and finding.rule != "stale-gradients"
-
-
 def judge(history: History) -> list[Finding]:
     """All that the rules find in a run.
 
@@ -33,7 +28,8 @@ def judge(history: History) -> list[Finding]:
     findings = [finding for rule in RULES.values() for finding in rule(history)]
     mixed = {f.lane for f in findings if f.rule == "foreign-gradients"}  # their windows are not what was meant
     findings = [f for f in findings if f.lane not in mixed or f.rule not in ("irregular-window", "loss-scale")]
-    findings = [replace(f, level=UNDECIDED) if _of_a_loose_tensor(history, f) else f for f in findings]
+    # an update of an attack's perturbation may change nothing, and then nobody sees it
+    findings = [f for f in findings if f.lane not in history.loose or f.rule == "stale-gradients"]
     if history.overlapping:
         findings = [replace(f, level=UNDECIDED) if f.level == ERROR else f for f in findings]
     return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
