@@ -171,7 +171,7 @@ class HistoryWriter(Listener):
         self.schedulers: set[type] = set()  # classes whose step is watched
         self.walked: Counter[str] = Counter()  # by line: graphs of backward calls
         self.walks = 0
-        self.loose: dict[str, _ManualLane] = {}  # by the place of its first backward call, a lane that has ended
+        self.ended_at: dict[str, _ManualLane] = {}  # manual lanes that have ended, by the place of their first call
         self.received_by = 1  # how many lanes got gradients from the last backward call
 
     def attach(self, observer: Observer) -> None:
@@ -224,6 +224,8 @@ class HistoryWriter(Listener):
             call.lanes += (lane.name,)
         if len(lane.touched) < len(lane.parameters):
             places = tuple(lane.touched)
+            if len(lane.reaches) > _TRIM_EVERY:  # layers that are left out at random
+                lane.reaches = {}
             call.reach[lane.key] = lane.reaches.setdefault(places, frozenset(places))
         self.search_due |= lane.weights < 0
         lane.fresh.append((call, lane.evaluation or 0))
@@ -357,8 +359,8 @@ class HistoryWriter(Listener):
         if not lane.stepped:
             if (rest := lane.without(moves)) is not None:
                 self.observer.add_manual_lane(rest)
-            earlier = self.loose.get(lane.where)
-            if lane.loose and earlier is not None:  # a perturbation for each batch: one lane for all
+            earlier = self.ended_at.get(lane.where)
+            if earlier is not None:  # a perturbation for each batch, or a copy of the model: one lane for all
                 lane.name, lane.updates, lane.proven = earlier.name, earlier.updates, True
         return True
 
@@ -384,7 +386,7 @@ class HistoryWriter(Listener):
         if lane.proven:
             if lane.loose:
                 self.history.loose.add(lane.name)
-                self.loose[lane.where] = lane
+            self.ended_at[lane.where] = lane
             return True
         if lane.name:
             self.history.forget(lane.name)

@@ -199,8 +199,9 @@ def test_models_that_are_trained_by_hand_one_after_the_other():
         for model in (*kept, None, None, None):
             train(2, model=model)
             gc.collect()
-    assert len(report.history.updates) == 5
-    assert set(report.history.updates.values()) <= {5, 6}  # of some, the first window is missed
+    first, second, others = report.history.updates.values()  # those that do not live on share a lane
+    assert (first, second) == (6, 5)  # at the second, the line is not searched any more, and the first window missed
+    assert others >= 15
     assert report.findings == []
 
 
