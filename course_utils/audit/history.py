@@ -210,7 +210,8 @@ class History:
     uncleared: dict[str, tuple[int, list[str]]] = field(default_factory=dict)  # of a lane: parameters, names of some
     never: dict[str, tuple[int, int]] = field(default_factory=dict)  # parameters without any gradient, and all
     unowned: tuple[int, str] = (0, "")  # parameters whose gradients nothing is seen to use, and where they came
-    loose: set[str] = field(default_factory=set)  # manual lanes of tensors that are no parameters of a module
+    manual: set[str] = field(default_factory=set)  # lanes whose updates no torch optimizer makes
+    loose: set[str] = field(default_factory=set)  # those of them whose tensors are no parameters of a module
     given: dict[str, str] = field(default_factory=dict)  # of a manual lane: the optimizer that is given its gradients
     failed: bool = False  # the script ended by an error or an interrupt, so its last window is not judged
     overlapping: bool = False  # backward calls of several threads: who received what cannot be told apart

@@ -58,7 +58,7 @@ def move(p: Tensor, then: Sample | None) -> Tensor | None:
     if then is None or not then.gradient.any():
         return None
     now = torch.take(local(p), then.places)
-    unwritten = _memory(local(p)) == then.memory and torch.equal(now, then.values)
+    unwritten = _memory(local(p)) == then.memory and torch.allclose(now, then.values, rtol=0, atol=0, equal_nan=True)
     return None if unwritten else now.double() - then.values.double()
 
 

@@ -172,6 +172,7 @@ class HistoryWriter(Listener):
         self.walked: Counter[str] = Counter()  # by line: graphs of backward calls
         self.walks = 0
         self.ended_at: dict[str, _ManualLane] = {}  # manual lanes that have ended, by the place of their first call
+        self.unowned_at: dict[str, int] = {}  # parameters whose gradients nothing uses, by the same place
         self.received_by = 1  # how many lanes got gradients from the last backward call
 
     def attach(self, observer: Observer) -> None:
@@ -384,16 +385,17 @@ class HistoryWriter(Listener):
         if lane.dead or lane.updates:
             self.walked.clear()  # another model may come to the same lines
         if lane.proven:
+            self.history.manual.add(lane.name)
             if lane.loose:
                 self.history.loose.add(lane.name)
             self.ended_at[lane.where] = lane
             return True
         if lane.name:
             self.history.forget(lane.name)
-        count, place = self.history.unowned
         unowned = lane.dead + sum(map(all, zip(lane.named, lane.ever, strict=True)))
-        if unowned:
-            self.history.unowned = (count + unowned, place or lane.where)
+        if unowned:  # copies of one model count once
+            self.unowned_at[lane.where] = max(unowned, self.unowned_at.get(lane.where, 0))
+            self.history.unowned = (sum(self.unowned_at.values()), next(iter(self.unowned_at)))
         return False
 
     def ended(self, lane: _AuditedLane) -> None:

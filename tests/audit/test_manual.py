@@ -121,13 +121,31 @@ def test_an_update_by_hand_without_zeroing_is_stale(how):
     assert report.errors[0].evidence["backward_calls_held_at_each_step"] == [4, 8, 12]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "rule"), [({"divide": False}, "loss-scale"), ({"count": 14}, "leftover-gradients")]
-)  # fmt: skip
-def test_scale_and_leftovers_are_judged(wrong, rule):
+def test_leftovers_are_judged():
     with audit() as report:
-        train(**wrong)
-    assert report.rules == [rule]
+        train(count=14)
+    assert report.rules == ["leftover-gradients"]
+
+
+def test_the_scale_is_a_question_since_the_update_may_divide():
+    with audit() as report:
+        train(divide=False)
+    assert found(report) == [("loss-scale", "undecided")]
+    assert "unless the update by hand divides" in report.findings[0].message
+
+
+def test_weights_that_are_no_numbers_any_more_do_not_move():
+    model = net()
+    with audit() as report:
+        for i, (x, y) in enumerate(data(16)):
+            (F.cross_entropy(model(x * float("nan") if i == 6 else x), y) / 4).backward()
+            if i % 4 == 3:
+                with torch.no_grad():
+                    for p in model.parameters():
+                        p -= 0.1 * p.grad
+                        p.grad = None
+    assert [w.size for w in report.history.of("manual update")] == [4] * 4
+    assert report.errors == []
 
 
 def test_zeroing_in_every_micro_batch_is_named():
