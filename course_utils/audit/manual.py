@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from course_utils.observe.observer import local
 
@@ -18,6 +18,8 @@ _NUMBERS = 8  # of each parameter, at most
 _ENOUGH = 8  # numbers whose signs prove that an update read the gradients, if nearly all of them agree
 _NEARLY_ALL = 0.95
 FEW = 3  # numbers, at least, whose direction says anything
+_ORDINARY = {Tensor, nn.Parameter}  # other classes of tensors may not do what is needed here
+_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SAME = 0.99  # cosine of two directions that differ by rounding
 
 
@@ -27,25 +29,37 @@ class Sample(NamedTuple):
     places: Tensor
     values: Tensor
     gradient: Tensor
-    memory: tuple[int, int]  # where the parameter lay, and its version: an update may leave all numbers as they are
+    size: int  # of the parameter
+    memory: tuple[int, int]  # where it lay, and its version: an update may leave all numbers as they are
 
 
 @torch.no_grad()
 def sample(p: Tensor, last: Sample | None) -> Sample | None:
     """A sample at the places of the last one, if there still is a gradient there. None where there is no gradient."""
     weights, grad = local(p), local(p.grad)
-    if grad is None or not weights.numel() or weights.is_complex():
+    size = weights.numel()
+    if grad is None or not _can_be_read(weights, grad) or not size or weights.dtype not in _REAL:
         return None
     if grad.is_sparse:
         grad = grad.coalesce()
+        if grad.sparse_dim() != 1 or not grad.values().numel():
+            return None
         width = weights[0].numel()
-        places = (grad.indices()[:1, :1] * width + torch.arange(min(_NUMBERS, width), device=grad.device)).flatten()
-        return Sample(places, torch.take(weights, places), grad.values().flatten()[: len(places)], _memory(weights))
-    if last is None or len(last.places) > weights.numel() or not torch.take(grad, last.places).any():
-        places = grad.abs().flatten().topk(min(_NUMBERS, grad.numel())).indices
+        places = grad.indices()[0, 0] * width + torch.arange(min(_NUMBERS, width), device=grad.device)
+        return Sample(places, _take(weights, places), grad.values().flatten()[: len(places)], size, _memory(weights))
+    if last is None or last.size != size or not _take(grad, last.places).any():
+        places = grad.abs().flatten().topk(min(_NUMBERS, size)).indices
     else:
         places = last.places
-    return Sample(places, torch.take(weights, places), torch.take(grad, places), _memory(weights))
+    return Sample(places, _take(weights, places), _take(grad, places), size, _memory(weights))
+
+
+def _can_be_read(*tensors: Tensor) -> bool:
+    return {type(tensor) for tensor in tensors} <= _ORDINARY
+
+
+def _take(tensor: Tensor, places: Tensor) -> Tensor:
+    return tensor.flatten()[places.to(tensor.device)].to(places.device)
 
 
 def _memory(weights: Tensor) -> tuple[int, int]:
@@ -55,9 +69,9 @@ def _memory(weights: Tensor) -> tuple[int, int]:
 @torch.no_grad()
 def move(p: Tensor, then: Sample | None) -> Tensor | None:
     """How far the parameter has moved since the sample was taken; None if nothing was written, or if nobody knows."""
-    if then is None or not then.gradient.any():
+    if then is None or not then.gradient.any() or local(p).numel() != then.size:
         return None
-    now = torch.take(local(p), then.places)
+    now = _take(local(p), then.places)
     unwritten = _memory(local(p)) == then.memory and torch.allclose(now, then.values, rtol=0, atol=0, equal_nan=True)
     return None if unwritten else now.double() - then.values.double()
 
@@ -79,8 +93,8 @@ def proves_an_update(agreed: int, counted: int) -> bool:
 def goes_towards(p: Tensor, then: Sample, moved: Tensor, others: Iterable[Tensor]) -> bool:
     """Has the parameter become one of the others, or an average of itself and one of them?"""
     for other in map(local, others):
-        if other.shape == local(p).shape and other is not local(p):
-            way = torch.take(other, then.places).double() - then.values.double()
+        if other.shape == local(p).shape and other is not local(p) and _can_be_read(other):
+            way = _take(other, then.places).double() - then.values.double()
             if same_direction(moved, way) and moved.norm() <= way.norm() / _SAME:
                 return True
     return False
@@ -89,8 +103,8 @@ def goes_towards(p: Tensor, then: Sample, moved: Tensor, others: Iterable[Tensor
 def given_to(gradient: Sample, others: Iterable[Tensor]) -> bool:
     """Is this gradient, or a multiple of it, also the gradient of one of the others?"""
     return any(
-        grad is not None and not grad.is_sparse and grad.numel() > int(gradient.places.max())
-        and same_direction(gradient.gradient.double(), torch.take(grad, gradient.places).double())
+        grad is not None and not grad.is_sparse and grad.numel() == gradient.size and _can_be_read(grad)
+        and same_direction(gradient.gradient.double(), _take(grad, gradient.places).double())
         for grad in (local(other.grad) for other in others)
     )  # fmt: skip
 

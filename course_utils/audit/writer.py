@@ -209,9 +209,10 @@ class HistoryWriter(Listener):
             marks, again = watch_terms(root, self.key, call, known=len(roots) == 1 and not given)
             call.again |= again
             self.graphs += map(ref, marks[:1])
-        self.forwards = [forward for forward in self.forwards if forward() is not None]
-        if self.forwards and (earlier := earlier_forward(roots, f"{self.key} forward")):
-            call.goes_on = earlier.call
+        if self.forwards:
+            self.forwards = [forward for forward in self.forwards if forward() is not None]
+            earlier = earlier_forward(roots, f"{self.key} forward")
+            call.goes_on = earlier.call if earlier else 0
         if (self.walked[line] < _WALKS_A_LINE or not self.received_by) and self.walks < _WALKS:
             self._find_unowned(roots, line)
         self.received_by = 0
@@ -526,7 +527,8 @@ class HistoryWriter(Listener):
 
 def _memory(tensor: Tensor) -> int:
     tensor = local(tensor)
-    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
+    ordinary = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided
+    return tensor.untyped_storage().data_ptr() if ordinary else id(tensor)
 
 
 def _allocates_momentum(optimizer: Optimizer | None) -> bool:

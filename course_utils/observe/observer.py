@@ -267,7 +267,7 @@ class Observer:
         return lane
 
     def add_manual_lane(self, lane: Lane) -> None:
-        self.manual.append(lane)
+        self.manual = [*self.manual, lane]
         self._list_lanes()
 
     def _list_lanes(self) -> None:

@@ -374,3 +374,39 @@ def test_a_parameter_has_the_name_that_the_outermost_module_gives_it():
     assert name_of(id(model[0].weight)) == "Sequential.0.weight (2, 3)"
     assert name_of(id(wrapped.module[0].bias)) == "Sequential.0.bias (2,)"
     assert name_of(id(torch.zeros(2))) == ""
+
+
+# Tensors that nothing can be read from
+
+
+class Wrapped(torch.Tensor):
+    """As quantized weights are: most functions refuse them."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function.__name__ in ("flatten", "abs", "topk", "take", "numel"):
+            raise NotImplementedError(function)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("kind", ["subclass", "complex", "empty", "no row", "emptied"])
+def test_parameters_of_other_kinds_disturb_nobody(kind):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    extra = nn.Parameter(torch.ones(0 if kind == "empty" else 3, dtype=torch.complex64 if kind == "complex" else None))
+    table = nn.Embedding(4, 2, sparse=True)
+    if kind == "subclass":
+        extra = torch.ones(3).as_subclass(Wrapped).requires_grad_()
+    with audit() as report:
+        for x, y in data(4):
+            rows = table(torch.tensor([], dtype=torch.long) if kind == "no row" else torch.tensor([1]))
+            (F.cross_entropy(model(x), y) + extra.abs().sum() if kind == "complex" else
+             F.cross_entropy(model(x), y) + (extra * 1).sum() + rows.sum()).backward()  # fmt: skip
+            optimizer.step()
+            optimizer.zero_grad()
+            if kind == "emptied":  # as where weights are kept elsewhere between two uses
+                kept, table.weight.data = table.weight.data, torch.empty(0, 2)
+                F.cross_entropy(model(x), y).backward()
+                table.weight.data = kept
+                optimizer.zero_grad()
+    assert report.history.updates == {"SGD": 4}
