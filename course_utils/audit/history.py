@@ -128,6 +128,7 @@ class Window:
     assigned: bool = False  # gradients came from elsewhere than a backward call
     replaced: bool = False  # other tensors were put in the place of gradients
     rewritten: bool = False  # gradients were changed by something else than clipping and unscaling
+    overwritten: bool = False  # they were changed, and not only zeroed in part
     clips: tuple[Clip, ...] = ()
     unscaled_after: tuple[int, ...] = ()  # how many backward calls it held at each unscale_
     updated_after: tuple[tuple[int, str], ...] = ()  # scaler.update() inside the window
@@ -194,7 +195,7 @@ class Zeroing:
     lost: list[Backward]
     updates: int  # of the lane before it
     came_as_zeros: bool = False  # or old code cleared through .data: nothing else leaves no trace
-    rewritten: bool = False  # before the next step the script wrote to gradients itself, perhaps what it had read here
+    overwritten: bool = False  # before the next step the script wrote to gradients itself, perhaps what it had read here
 
 
 @dataclass

@@ -279,7 +279,8 @@ class HistoryWriter(Listener):
 
     def changed(self, lane: _AuditedLane, assigned: bool) -> None:
         lane.open.assigned |= assigned
-        lane.open.replaced |= lane.replaced
+        lane.open.replaced |= lane.put
+        lane.open.overwritten |= not all(is_zero(lane.parameters[place].grad) for place in lane.touched)
         lane.open.rewritten |= not assigned
 
     def stepped(self, lane: _AuditedLane, skipped: bool) -> None:
@@ -299,7 +300,7 @@ class HistoryWriter(Listener):
         window.uncleared = self._still_uncleared(lane) if lane.uncleared else 0
         window.unwritten_momentum = skipped and _allocates_momentum(lane.optimizer())
         for zeroing in lane.zeroings:  # gradients may be read before they are zeroed, and put back
-            zeroing.rewritten = window.rewritten
+            zeroing.overwritten = window.overwritten
             for call in zeroing.lost if window.assigned or window.replaced else ():
                 call.used = True
         lane.zeroings = []

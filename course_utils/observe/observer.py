@@ -48,7 +48,8 @@ class Lane:
         self.seen: list[tuple[int, int] | None] = []  # of each .grad: its id and version; the tensor is not kept alive
         self.ever: list[bool] = []  # has this parameter ever had a gradient?
         self.touched: list[int] = []  # the places of the gradients that the last comparison found written or replaced
-        self.replaced = False  # the last comparison found other tensors, not only new versions
+        self.replaced = False  # the last comparison found other tensors, or none any more, not only new versions
+        self.put = False  # it found other tensors
         self.empty = True  # no gradients, or nothing but zeros
         self.came_as_zeros = False  # the backward calls themselves brought nothing but zeros
         self.uncleared: list[int] = []  # the places that kept what a step had used when the others were zeroed
@@ -90,14 +91,16 @@ class Lane:
         seen = []  # a loop makes fewer calls than a comprehension
         for grad in gradients:
             seen.append(None if grad is None else (id(grad), grad._version))
-        self.replaced = False
+        self.replaced = self.put = False
         if seen == self.seen:
             self.touched = []
             return False
         self.touched = list(compress(range(len(seen)), map(ne, seen, self.seen)))
         for place in self.touched:
             now, before = seen[place], self.seen[place]
-            self.replaced |= now is None or before is None or now[0] != before[0]
+            if now is None or before is None or now[0] != before[0]:
+                self.replaced = True
+                self.put |= now is not None
             self.ever[place] |= now is not None
         self.seen = seen
         return True

@@ -68,6 +68,19 @@ def test_gradients_that_may_have_been_put_back_in_place_are_a_question():
     assert ("discarded-gradients", "undecided") in found(report)
 
 
+def test_gradients_that_are_cancelled_put_nothing_back():
+    model = nn.Sequential(net(), nn.Linear(2, 2))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for _ in range(4):
+            for x, y in data(3):
+                optimizer.zero_grad()
+                (F.cross_entropy(model(x), y) / 3).backward()
+            model[1].zero_grad()
+            optimizer.step()
+    assert "discarded-gradients" in report.rules
+
+
 @pytest.mark.parametrize("hand_over", [False, True])
 def test_gradients_that_are_zeroed_every_time_and_never_put_back_stay_an_error(hand_over):
     """The other update, whose gradients are put there by hand, saves only what belongs to it."""

@@ -112,7 +112,7 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
         given_up = useful and set(times.values()) == {history.size(lane)} and len(times) < len(history.of(lane)) / 2
         total = sum(lane in call.lanes for call in history.backwards)
         zeros = all(z.came_as_zeros for z, _ in lost) and 2 * len(lost) < total  # code that clears does so each time
-        put_back = all(z.rewritten for z, _ in lost)
+        put_back = all(z.overwritten for z, _ in lost)
         yield Finding(
             UNDECIDED if elsewhere or given_up or zeros or put_back else ERROR,
             f"the gradients of {len(lost)} of {count_noun(total, 'backward call')} were zeroed before "
