@@ -195,7 +195,9 @@ class Zeroing:
     lost: list[Backward]
     updates: int  # of the lane before it
     came_as_zeros: bool = False  # or old code cleared through .data: nothing else leaves no trace
-    overwritten: bool = False  # before the next step the script wrote to gradients itself, perhaps what it had read here
+    overwritten: bool = (
+        False  # before the next step the script wrote to gradients itself, perhaps what it had read here
+    )
 
 
 @dataclass

@@ -23,6 +23,7 @@ from course_utils.audit.history import Backward, Clip, History, Kept, Window, Ze
 from course_utils.audit.manual import (
     FEW,
     MANUAL,
+    MANY,
     Sample,
     agreement,
     given_to,
@@ -40,6 +41,7 @@ _PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
 _SEARCHES = 5  # among all living objects
 _WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls, to find leaves that no optimizer holds
 _PATIENCE = 100  # backward calls without an update, or updates without a proof, until a manual lane is given up
+_TELLING = 8  # parameters of a manual lane that are compared
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
 _numbers = count()
 
@@ -68,11 +70,12 @@ class _ManualLane(_AuditedLane):
     """Leaves that no optimizer holds. They are kept alive only from a backward call until the next event."""
 
     manual = True
-    per_parameter = ("refs", "named", "seen", "ever", "samples")
+    per_parameter = ("refs", "named", "seen", "ever", "telling", "samples")
 
     def __init__(self, leaves: Iterable[Tensor], died: Callable[[ref], None]) -> None:
         self.refs: list[ref] = []
         self.named: list[bool] = []  # is it a parameter of a module, not just a tensor?
+        self.telling: list[bool] = []  # is it one of those that are compared?
         self.samples: list[Sample | None] = []  # taken at the last backward call
         self.kept: list[Tensor] = []  # so that an update before they die is seen
         super().__init__(None)
@@ -105,6 +108,7 @@ class _ManualLane(_AuditedLane):
         super().add(p)
         self.refs.append(ref(p, self.died))
         self.named.append(isinstance(p, nn.Parameter))
+        self.telling.append(True)
         self.samples.append(None)
 
     @property
@@ -118,8 +122,16 @@ class _ManualLane(_AuditedLane):
 
     def take_samples(self) -> None:
         self.kept = self.parameters
+        if not any(self.telling):
+            self.telling = [True] * len(self.kept)
         for place, p in enumerate(self.kept):
-            self.samples[place] = sample(p, self.samples[place])
+            self.samples[place] = sample(p, self.samples[place]) if self.telling[place] else None
+
+    def compare_few(self, moved: Iterable[int]) -> None:
+        """From now on, which saves time: some of the parameters that an update has moved."""
+        places = sorted(moved)
+        few = set(places[:: 1 + len(places) // _TELLING])
+        self.telling = [place in few for place in range(len(self.telling))]
 
     def moves(self) -> dict[int, Tensor]:
         """By place, how far the parameters have moved since the last backward call."""
@@ -359,6 +371,8 @@ class HistoryWriter(Listener):
             agreed, counted = agreement((moved, lane.samples[k]) for k, moved in moves.items())
             lane.agreed, lane.counted = lane.agreed + agreed, lane.counted + counted
             lane.proven = proves_an_update(lane.agreed, lane.counted)
+        if lane.proven and all(lane.telling):
+            lane.compare_few(moves)
         if not lane.stepped:
             if (rest := lane.without(moves)) is not None:
                 self.observer.add_manual_lane(rest)
@@ -371,7 +385,7 @@ class HistoryWriter(Listener):
         """Which of the parameters that moved have come nearer to another one."""
         parameters, others = lane.parameters, [p for other in self.observer.active for p in other.parameters]
         following = [k for k, moved in moves.items() if goes_towards(parameters[k], lane.samples[k], moved, others)]
-        return following if any(len(moves[k]) >= FEW for k in following) else []
+        return following if any(len(moves[k]) >= MANY for k in following) else []
 
     def _step_givers(self, taker: _AuditedLane) -> None:
         """The gradients that were put into this optimizer may be those of a copy of its model."""

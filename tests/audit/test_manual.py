@@ -410,3 +410,19 @@ def test_parameters_of_other_kinds_disturb_nobody(kind):
                 table.weight.data = kept
                 optimizer.zero_grad()
     assert report.history.updates == {"SGD": 4}
+
+
+def test_of_many_parameters_a_few_are_compared_wherever_they_are_updated():
+    frozen_by_rate, trained = (nn.Sequential(*(nn.Linear(3, 3) for _ in range(12))) for _ in range(2))
+    with audit() as report:
+        for i, (x, y) in enumerate(data(24)):
+            (F.cross_entropy(trained(frozen_by_rate(x)), y) / 4).backward()
+            if i % 4 == 3:
+                with torch.no_grad():
+                    for p in trained.parameters():
+                        p -= 0.1 * p.grad
+                trained.zero_grad()
+                frozen_by_rate.zero_grad()
+    assert report.history.updates == {"manual update": 6}
+    assert [w.size for w in report.history.of("manual update")] == [4] * 6
+    assert found(report) == [("orphan-parameters", "advice")]
