@@ -801,3 +801,341 @@ def gradients_divided_by_hand_by_the_samples_that_a_window_gathered():
             optimizer.zero_grad()
             gathered = 0
     assert gathered == 0  # the last window was full
+
+
+# Gradients without an optimizer of PyTorch's, or read in more than one way
+
+
+@torch.no_grad()
+def update_by_hand(model: nn.Module, rate: float = 0.1) -> None:
+    for p in model.parameters():
+        p -= rate * p.grad
+
+
+@program
+def windows_by_hand_with_a_tail():
+    model = net()
+    for _ in range(2):
+        data = list(batches(10))
+        for start in range(0, len(data), 4):
+            window = data[start : start + 4]
+            for x, y in window:
+                (F.cross_entropy(model(x), y) / len(window)).backward()
+            update_by_hand(model)
+            model.zero_grad()
+
+
+@program
+def by_hand_through_data():
+    model = net()
+    for x, y in batches():
+        F.cross_entropy(model(x), y).backward()
+        for p in model.parameters():
+            p.data.add_(p.grad.data, alpha=-0.1)
+            p.grad.detach_()
+            p.grad.zero_()
+
+
+@program
+def two_tensors_by_hand():
+    w, b = torch.randn(3, 1, requires_grad=True), torch.zeros(1, requires_grad=True)
+    for x, _ in batches():
+        F.mse_loss(x @ w + b, x.sum(1, keepdim=True)).backward()
+        with torch.no_grad():
+            for p in (w, b):
+                p -= 0.1 * p.grad
+                p.grad = None
+
+
+@program
+def a_scaler_and_an_update_by_hand():
+    model, scaler = net(), GradScaler("cpu", init_scale=8.0)
+    for i, (x, y) in enumerate(batches()):
+        scaler.scale(F.cross_entropy(model(x), y) / 2).backward()
+        if i % 2:
+            for p in model.parameters():
+                p.grad /= scaler.get_scale()
+            update_by_hand(model)
+            model.zero_grad()
+
+
+@program
+def sharpness_aware_by_hand():
+    model = net()
+    for x, y in batches():
+        F.cross_entropy(model(x), y).backward()
+        steps = [0.05 * p.grad for p in model.parameters()]
+        torch._foreach_add_([p.data for p in model.parameters()], steps)
+        model.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        torch._foreach_sub_([p.data for p in model.parameters()], steps)
+        update_by_hand(model)
+        model.zero_grad()
+
+
+@program
+def an_embedding_by_hand():
+    for sparse in (False, True):
+        table = nn.Embedding(50, 4, sparse=sparse)
+        for _ in range(6):
+            F.mse_loss(table(torch.randint(50, (4,))), torch.zeros(4, 4)).backward()
+            with torch.no_grad():
+                table.weight -= 0.5 * table.weight.grad
+            table.weight.grad = None
+
+
+@program
+def workers_whose_gradients_a_shared_model_takes():
+    shared = net()
+    optimizer = Adam(shared.parameters())
+    workers = [net() for _ in range(2)]
+    for x, y in batches():
+        for local in workers:
+            local.load_state_dict(shared.state_dict())
+            local.zero_grad()
+            F.cross_entropy(local(x), y).backward()
+            for theirs, ours in zip(shared.parameters(), local.parameters(), strict=True):
+                theirs._grad = ours.grad
+            optimizer.step()
+
+
+@program
+def gradient_surgery():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    parameters = list(model.parameters())
+    for x, y in batches():
+        out, tasks = model(x), []
+        for loss in (F.cross_entropy(out, y), F.mse_loss(out, x[:, :2])):
+            optimizer.zero_grad()
+            loss.backward(retain_graph=True)
+            tasks.append([p.grad.clone() for p in parameters])
+        for p, one, other in zip(parameters, *tasks, strict=True):
+            p.grad = one + other - min(0.0, float((one * other).sum())) * other / other.square().sum()
+        optimizer.step()
+
+
+@program
+def gradients_summed_in_buffers():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        sums = [torch.zeros_like(p) for p in model.parameters()]
+        for x, y in batches(4):
+            optimizer.zero_grad()
+            (F.cross_entropy(model(x), y) / 4).backward()
+            for total, p in zip(sums, model.parameters(), strict=True):
+                total += p.grad
+        for total, p in zip(sums, model.parameters(), strict=True):
+            p.grad = total
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def clipped_sample_by_sample():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        for p in model.parameters():
+            p.summed_grad = torch.zeros_like(p)
+        for one, target in zip(x.split(1), y.split(1), strict=True):
+            F.cross_entropy(model(one), target).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for p in model.parameters():
+                p.summed_grad += p.grad
+            model.zero_grad()
+        for p in model.parameters():
+            p.grad = (p.summed_grad + 0.01 * torch.randn_like(p)) / len(x)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def twin_critics_in_one_optimizer():
+    critics = nn.ModuleList([net(3, 1) for _ in range(2)])
+    targets = copy.deepcopy(critics)
+    optimizer = Adam(critics.parameters())
+    for x, _ in batches():
+        with torch.no_grad():
+            wanted = 1 + 0.9 * torch.min(*(target(x.roll(1, 0)) for target in targets))
+        optimizer.zero_grad()
+        for critic in critics:
+            F.mse_loss(critic(x), wanted).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for old, new in zip(targets.parameters(), critics.parameters(), strict=True):
+                old.lerp_(new, 0.01)
+
+
+@program
+def two_discriminators_in_one_optimizer():
+    generators, critics = [net(3, 3) for _ in range(2)], [net(3, 1) for _ in range(2)]
+    g = Adam([p for model in generators for p in model.parameters()])
+    d = Adam([p for model in critics for p in model.parameters()])
+    real, fake = torch.ones(4, 1), torch.zeros(4, 1)
+    for x, _ in batches():
+        there = generators[0](x)
+        back = generators[1](there)
+        for critic in critics:
+            critic.requires_grad_(False)
+        g.zero_grad()
+        (F.l1_loss(back, x) + F.mse_loss(critics[0](there), real) + F.mse_loss(critics[1](back), real)).backward()
+        g.step()
+        for critic in critics:
+            critic.requires_grad_(True)
+        d.zero_grad()
+        for critic, made in zip(critics, (there, back), strict=True):
+            (0.5 * F.mse_loss(critic(x), real) + 0.5 * F.mse_loss(critic(made.detach()), fake)).backward()
+        d.step()
+
+
+@program
+def an_ensemble_in_windows():
+    members = [net() for _ in range(3)]
+    optimizer = SGD([p for member in members for p in member.parameters()], lr=0.1)
+    for i, (x, y) in enumerate(batches()):
+        for member in members:
+            (F.cross_entropy(member(x), y) / 4).backward()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def several_losses_of_one_forward_pass_in_windows():
+    body, heads = nn.Linear(3, 4), [nn.Linear(4, 2) for _ in range(3)]
+    optimizer = SGD([*body.parameters(), *(p for head in heads for p in head.parameters())], lr=0.1)
+    for i, (x, y) in enumerate(batches()):
+        features = body(x)
+        for head in heads:
+            (F.cross_entropy(head(features), y) / 4).backward(retain_graph=True)
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def layers_that_are_skipped_at_random():
+    layers = [nn.Linear(3, 3) for _ in range(4)]
+    optimizer = SGD([p for layer in layers for p in layer.parameters()], lr=0.1)
+    for i, (x, y) in enumerate(batches(24)):
+        for layer in [layers[0], *(layer for layer in layers[1:] if torch.rand(()) < 0.5)]:
+            x = layer(x)
+        (F.cross_entropy(x, y) / 4).backward()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def a_generator_in_the_graph_of_the_critics_loss():
+    generator, critic = net(2, 3), net(3, 1)
+    g, d = Adam(generator.parameters()), Adam(critic.parameters())
+    real, fake = torch.ones(4, 1), torch.zeros(4, 1)
+    for x, _ in batches():
+        made = generator(torch.randn(4, 2))
+        d.zero_grad()
+        loss = F.binary_cross_entropy_with_logits
+        (loss(critic(x), real) + loss(critic(made), fake)).backward(retain_graph=True)
+        d.step()
+        g.zero_grad()
+        loss(critic(generator(torch.randn(4, 2))), real).backward()
+        g.step()
+
+
+@program
+def a_target_network_in_the_graph():
+    online = net()
+    target = copy.deepcopy(online)
+    optimizer = Adam(online.parameters())
+    for i, (x, _) in enumerate(batches(24)):
+        optimizer.zero_grad()
+        F.mse_loss(online(x), 1 + 0.9 * target(x.roll(1, 0))).backward()
+        optimizer.step()
+        if i % 4 == 3:
+            target.load_state_dict(online.state_dict())
+
+
+@program
+def a_teacher_in_the_graph_that_is_a_moving_average():
+    student = net()
+    teacher = copy.deepcopy(student)
+    optimizer = SGD(student.parameters(), lr=0.1)
+    for x, y in batches():
+        optimizer.zero_grad()
+        out = student(x)
+        (F.cross_entropy(out, y) + F.mse_loss(out, teacher(x + 0.1 * torch.randn_like(x)))).backward()
+        optimizer.step()
+        for old, new in zip(teacher.parameters(), student.parameters(), strict=True):
+            old.data.mul_(0.99).add_(new.data, alpha=0.01)
+
+
+@program
+def an_attack_that_saturates():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        change = torch.zeros_like(x, requires_grad=True)
+        for _ in range(5):
+            F.cross_entropy(model(x + change), y).backward()
+            change.data.add_(change.grad.sign(), alpha=0.1).clamp_(-0.2, 0.2)
+            change.grad.zero_()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x + change.detach()), y).backward()
+        optimizer.step()
+
+
+@program
+def an_image_that_is_made_by_hand():
+    model, image = net().requires_grad_(False), torch.randn(1, 3, requires_grad=True)
+    for _ in range(12):
+        model(image)[0, 1].backward()
+        image.data += 0.1 * image.grad / image.grad.abs().mean()
+        image.grad.zero_()
+
+
+@program
+def first_order_meta_learning():
+    model = net()
+    optimizer = Adam(model.parameters())
+    for _ in range(4):
+        optimizer.zero_grad()
+        sums = [torch.zeros_like(p) for p in model.parameters()]
+        for _ in range(3):
+            inner = copy.deepcopy(model)
+            for x, y in batches(2):
+                F.cross_entropy(inner(x), y).backward()
+                update_by_hand(inner)
+                inner.zero_grad()
+            ((x, y),) = batches(1)
+            F.cross_entropy(inner(x), y).backward()
+            for total, p in zip(sums, inner.parameters(), strict=True):
+                total += p.grad / 3
+        for p, total in zip(model.parameters(), sums, strict=True):
+            p.grad = total
+        optimizer.step()
+
+
+@program
+def the_last_layer_waits():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for i, (x, y) in enumerate(batches()):
+        F.cross_entropy(model(x), y).backward()
+        if i < 4:
+            for p in model[2].parameters():
+                p.grad = None
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def each_part_is_zeroed_by_itself():
+    body, head = nn.Linear(3, 4), nn.Linear(4, 2)
+    optimizer = SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    for x, y in batches():
+        F.cross_entropy(head(body(x)), y).backward()
+        optimizer.step()
+        head.zero_grad()
+        body.zero_grad(set_to_none=False)

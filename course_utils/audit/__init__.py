@@ -36,6 +36,9 @@ def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
     try:
         with observing(writer):
             yield report
+    except BaseException as error:
+        writer.history.failed = not (isinstance(error, SystemExit) and error.code in (None, 0))
+        raise
     finally:
         writer.history.trim()
         report.findings = judge(writer.history)

@@ -48,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         with audit(window=options.window) as report:
             script = ModuleType("__main__")  # its objects live until the audit has ended
             script_exit = _run(script, options.script, options.args)
+            report.history.failed = script_exit != 0
     except Exception:  # not one of the script's, which _run handles
         traceback.print_exc()
         print("audit: the auditor itself has failed; the script is not to blame", file=sys.stderr)

@@ -76,7 +76,11 @@ class Backward:
     graphs: int = 1  # how many forward passes with nothing in common it went through
     alive: int = 0  # graphs of earlier calls that something still keeps
     again: bool = False  # it went through a graph that an earlier call had gone through
+    goes_on: int = 0  # the number of the call whose forward pass it goes through once more; 0 if it has its own
+    reach: dict[int, frozenset[int]] = field(default_factory=dict)  # by a lane's key: its parameters, if not all
     used: bool = False  # by a step of any optimizer
+    users: tuple[str, ...] = ()  # the optimizers whose steps used it
+    used_at: int = 0  # how many backward calls there had been at the first of these steps
     scaled: float = 1.0
     synced: bool | None = None  # averaged over the ranks; None without DDP and FSDP
     ranks: int = 1  # over how many
@@ -113,15 +117,19 @@ class Window:
     """
 
     lane: str = ""
+    key: int = 0  # of its lane
     where: str = ""
     number: int = 0
     place: int = 0
     fresh: list[Backward] = field(default_factory=list)
     stale: int = 0
+    uncleared: int = 0  # parameters that kept gradients of earlier updates when the others were zeroed
     skipped: bool = False  # by a GradScaler that found an infinity
     came_as_zeros: bool = False  # all that was in .grad was zero, and nothing is known to have written that
     assigned: bool = False  # gradients came from elsewhere than a backward call
+    replaced: bool = False  # other tensors were put in the place of gradients
     rewritten: bool = False  # gradients were changed by something else than clipping and unscaling
+    overwritten: bool = False  # they were changed, and not only zeroed in part
     clips: tuple[Clip, ...] = ()
     unscaled_after: tuple[int, ...] = ()  # how many backward calls it held at each unscale_
     updated_after: tuple[tuple[int, str], ...] = ()  # scaler.update() inside the window
@@ -144,23 +152,41 @@ class Window:
 
     @property
     def micro_batches(self) -> list[Backward]:
-        """One backward call for each micro-batch.
+        """One backward call for each micro-batch, which is other data for the same parameters.
 
+        Several calls through one forward pass are one micro-batch, and so are calls that reach disjoint parameters.
         Of several lines that call backward equally often, each is called for every micro-batch: the first counts. If
         they do not, and their losses are alike, then they take turns, as where the last micro-batch is synchronised.
         """
-        lines: dict[str, list[Backward]] = {}
+        forwards: dict[int, Backward] = {}
         for call in self.fresh:
+            forwards.setdefault(call.goes_on or call.number, call)
+        fresh = self._of_the_busiest_parameter(list(forwards.values()))
+        lines: dict[str, list[Backward]] = {}
+        for call in fresh:
             lines.setdefault(call.line, []).append(call)
         most = max(lines.values(), key=len, default=[])
-        synced = {call.synced for call in self.fresh}
+        synced = {call.synced for call in fresh}
         if len(lines) > 1 and (any(len(calls) < len(most) for calls in lines.values()) or len(synced) > 1):
-            return [call for call in self.fresh if call.line == most[0].line or call.kinds == most[0].kinds != ()]
+            return [call for call in fresh if call.line == most[0].line or call.kinds == most[0].kinds != ()]
         return most
+
+    def _of_the_busiest_parameter(self, calls: list[Backward]) -> list[Backward]:
+        reaches = {call.reach.get(self.key) for call in calls} - {None}  # None: all parameters
+        if len(reaches) < 2 or frozenset.intersection(*reaches):
+            return calls
+        counts = Counter(place for call in calls for place in call.reach.get(self.key, ()))
+        busiest = max(counts, key=counts.get)
+        return [call for call in calls if self.key not in call.reach or busiest in call.reach[self.key]]
 
     @property
     def size(self) -> int:
         return len(self.micro_batches)
+
+    @property
+    def of_several_tasks(self) -> bool:
+        """Do its micro-batches reach different parameters?"""
+        return len({call.reach.get(self.key) for call in self.micro_batches}) > 1
 
 
 @dataclass(eq=False, slots=True)
@@ -168,7 +194,11 @@ class Zeroing:
     lane: str
     where: str
     lost: list[Backward]
+    updates: int  # of the lane before it
     came_as_zeros: bool = False  # or old code cleared through .data: nothing else leaves no trace
+    overwritten: bool = (
+        False  # before the next step the script wrote to gradients itself, perhaps what it had read here
+    )
 
 
 @dataclass
@@ -181,8 +211,13 @@ class History:
     updates: Counter = field(default_factory=Counter)  # of each lane, all that there were
     leftover: dict[str, list[Backward]] = field(default_factory=dict)  # never used, still in .grad at the end
     declared: list[tuple[int, int]] = field(default_factory=list)  # (from which update on, how many micro-batches)
+    uncleared: dict[str, tuple[int, list[str]]] = field(default_factory=dict)  # of a lane: parameters, names of some
     never: dict[str, tuple[int, int]] = field(default_factory=dict)  # parameters without any gradient, and all
-    unowned: tuple[int, str] = (0, "")  # parameters with gradients and no optimizer, and where it was seen
+    unowned: tuple[int, str] = (0, "")  # parameters whose gradients nothing is seen to use, and where they came
+    manual: set[str] = field(default_factory=set)  # lanes whose updates no torch optimizer makes
+    loose: set[str] = field(default_factory=set)  # those of them whose tensors are no parameters of a module
+    given: dict[str, str] = field(default_factory=dict)  # of a manual lane: the optimizer that is given its gradients
+    failed: bool = False  # the script ended by an error or an interrupt, so its last window is not judged
     overlapping: bool = False  # backward calls of several threads: who received what cannot be told apart
     trace: Trace = field(default_factory=lambda: Trace(Kept()))  # for the ledger; nothing is measured for it
 
@@ -190,6 +225,17 @@ class History:
         """Lets go of what lies in the middle of a long run."""
         for kept in (self.windows, self.zeroings, self.backwards, self.trace.events):
             kept.trim()
+
+    def forget(self, lane: str) -> None:
+        """What looked like updates were none."""
+        for kept in (self.windows, self.zeroings, self.trace.events):
+            kept[:] = [item for item in kept if item.lane != lane]
+        for call in self.backwards:
+            call.lanes = tuple(name for name in call.lanes if name != lane)
+            if lane in call.users:
+                call.users = tuple(name for name in call.users if name != lane)
+                call.used = bool(call.users)
+        self.updates.pop(lane, None)
 
     @property
     def lanes(self) -> list[str]:

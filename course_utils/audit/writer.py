@@ -5,8 +5,9 @@ Nothing is computed here for every gradient, so that a large model costs little 
 
 import sys
 import threading
-from collections.abc import Callable
-from itertools import count
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import compress, count
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -18,14 +19,31 @@ from torch.nn.utils import clip_grad
 from torch.optim import SGD, Optimizer, lr_scheduler
 
 from course_utils.audit.callsite import caller_location, where
+from course_utils.audit.forwards import Forward, earlier_forward, leaves, mark_forward
 from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
+from course_utils.audit.manual import (
+    FEW,
+    MANUAL,
+    MANY,
+    Sample,
+    agreement,
+    given_to,
+    goes_towards,
+    move,
+    proves_an_update,
+    sample,
+)
+from course_utils.audit.names import names_of
 from course_utils.audit.probe import separate_graphs, watch_terms
-from course_utils.observe.observer import Lane, Listener, Observer, after, before, living, subclasses
+from course_utils.observe.observer import Lane, Listener, Observer, after, before, is_zero, living, local, subclasses
 from course_utils.observe.sharded import keepers, own_parameters
 from course_utils.observe.trace import Event
 
 _PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
 _SEARCHES = 5  # among all living objects
+_WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls, to find leaves that no optimizer holds
+_PATIENCE = 100  # backward calls without an update, or updates without a proof, until a manual lane is given up
+_TELLING = 8  # parameters of a manual lane that are compared
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
 _COMPILED_AUTOGRAD = "torch._dynamo.compiled_autograd"
 _STAGES = "torch.distributed.pipelining.stage"
@@ -37,16 +55,107 @@ class _AuditedLane(Lane):
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
+        self.key = next(_numbers) + 1
         self.updates = 0
         self.fresh = Kept()  # backward calls since the last step, and in which call of a closure each came
         self.scaled = 1.0  # the scaler's factor that is in .grad
         self.weights = -1  # their version at the last backward; -1 before the first
         self.open = Window()
         self.last: Window | None = None
+        self.zeroings: list[Zeroing] = []  # since the last step, of gradients that no step had used
+        self.reaches: dict[tuple[int, ...], frozenset[int]] = {}  # sets of parameters that backward calls have reached
 
     def lost(self) -> list[Backward]:
         """The calls that no step has used, if nothing uses them from now on."""
         return [call for call, _ in self.fresh if not call.used]
+
+
+class _ManualLane(_AuditedLane):
+    """Leaves that no optimizer holds. They are kept alive only from a backward call until the next event."""
+
+    manual = True
+    per_parameter = ("refs", "named", "seen", "ever", "telling", "samples")
+
+    def __init__(self, leaves: Iterable[Tensor], died: Callable[[ref], None]) -> None:
+        self.refs: list[ref] = []
+        self.named: list[bool] = []  # is it a parameter of a module, not just a tensor?
+        self.telling: list[bool] = []  # is it one of those that are compared?
+        self.samples: list[Sample | None] = []  # taken at the last backward call
+        self.kept: list[Tensor] = []  # so that an update before they die is seen
+        super().__init__(None)
+        self.kind, self.name, self.died = MANUAL, "", died
+        self.calls, self.where = 0, ""  # backward calls, and where the first of them was
+        self.agreed = self.counted = 0  # signs of the first updates, as `agreement` counts them
+        self.stepped = False
+        self.proven = False  # has it been seen that the gradients are used?
+        self.dead = 0  # parameters that had gradients
+        for leaf in leaves:
+            self.add(leaf)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        alive = [leaf() for leaf in self.refs]
+        if any(leaf is None for leaf in alive):
+            stays = [leaf is not None for leaf in alive]
+            self.dead += sum(n and e and not s for n, e, s in zip(self.named, self.ever, stays, strict=True))
+            alive = list(compress(alive, stays))
+            for name in self.per_parameter:
+                setattr(self, name, list(compress(getattr(self, name), stays)))
+            self.ids, self.uncleared = set(map(id, alive)), []
+        return alive
+
+    @parameters.setter
+    def parameters(self, _: list) -> None:
+        pass  # only `add` adds any
+
+    def add(self, p: Tensor) -> None:
+        super().add(p)
+        self.refs.append(ref(p, self.died))
+        self.named.append(isinstance(p, nn.Parameter))
+        self.telling.append(True)
+        self.samples.append(None)
+
+    @property
+    def loose(self) -> bool:
+        """Is it of tensors that are no parameters of a module, such as an attack's perturbation?"""
+        return not any(self.named) and not self.dead
+
+    def watched(self) -> bool:
+        """Is it still worth a comparison of values?"""
+        return self.proven or max(self.calls, self.updates) <= _PATIENCE
+
+    def take_samples(self) -> None:
+        self.kept = self.parameters
+        if not any(self.telling):
+            self.telling = [True] * len(self.kept)
+        for place, p in enumerate(self.kept):
+            self.samples[place] = sample(p, self.samples[place]) if self.telling[place] else None
+
+    def compare_few(self, moved: Iterable[int]) -> None:
+        """From now on, which saves time: some of the parameters that an update has moved."""
+        places = sorted(moved)
+        few = set(places[:: 1 + len(places) // _TELLING])
+        self.telling = [place in few for place in range(len(self.telling))]
+
+    def moves(self) -> dict[int, Tensor]:
+        """By place, how far the parameters have moved since the last backward call."""
+        moves = {place: move(p, self.samples[place]) for place, p in enumerate(self.parameters)}
+        return {place: moved for place, moved in moves.items() if moved is not None}
+
+    def without(self, places: Iterable[int]) -> "_ManualLane | None":
+        """What else has a gradient becomes a lane of its own, with all that has happened to it."""
+        parameters = self.parameters
+        rest = [k for k, s in enumerate(self.samples) if s is not None and s.gradient.any() and k not in set(places)]
+        if not rest or any(parameters[k].dtype in (torch.float16, torch.bfloat16) for k in rest):  # rounded to no move
+            return None
+        other = _ManualLane([parameters[k] for k in rest], self.died)
+        for name in self.per_parameter:
+            setattr(other, name, [getattr(self, name)[k] for k in rest])
+        for name in ("empty", "came_as_zeros", "held", "unused", "updates", "scaled", "weights", "calls", "where"):
+            setattr(other, name, getattr(self, name))
+        other.fresh = Kept(self.fresh)
+        self.discard(other.ids)
+        return other
 
 
 class _Thread(threading.local):
@@ -63,13 +172,13 @@ class HistoryWriter(Listener):
     """Listens to an observer, and also to scalers, clipping, schedulers and ranks."""
 
     lane_type = _AuditedLane
-    kinds = (nn.Parameter,)
 
     def __init__(self) -> None:
         self.history = History()
         self.thread = _Thread()
         self.key = f"course_utils.audit {next(_numbers)}"  # audits may be nested
         self.graphs: list[ref] = []  # of the losses that backward was called on, for as long as something keeps them
+        self.forwards: list[ref] = []  # whose graphs are kept for further backward calls
         self.calls = 0
         self.searches = 0
         self.search_due = True
@@ -78,7 +187,11 @@ class HistoryWriter(Listener):
         self.scalers: WeakKeyDictionary[GradScaler, int] = WeakKeyDictionary()
         self.schedulers: set[type] = set()  # classes whose step is watched
         self.pipelines = False  # are their stages watched?
-        self.from_before: dict[int, tuple[int, int]] = {}  # gradients that are older than the audit
+        self.walked: Counter[str] = Counter()  # by line: graphs of backward calls
+        self.walks = 0
+        self.ended_at: dict[str, _ManualLane] = {}  # manual lanes that have ended, by the place of their first call
+        self.unowned_at: dict[str, int] = {}  # parameters whose gradients nothing uses, by the same place
+        self.received_by = 1  # how many lanes got gradients from the last backward call
 
     def attach(self, observer: Observer) -> None:
         self.observer = observer
@@ -98,10 +211,6 @@ class HistoryWriter(Listener):
             observer.patch(torch.distributed, "all_reduce", self._around_all_reduce)
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
-
-    def found(self, thing: nn.Parameter) -> None:
-        if thing.grad is not None:
-            self.from_before[id(thing)] = (id(thing.grad), thing.grad._version)
 
     def overlapped(self) -> None:
         self.history.overlapping = True
@@ -126,21 +235,44 @@ class HistoryWriter(Listener):
             marks, again = watch_terms(root, self.key, call, known=len(roots) == 1 and not given)
             call.again |= again
             self.graphs += map(ref, marks[:1])
+        if self.forwards:
+            self.forwards = [forward for forward in self.forwards if forward() is not None]
+            earlier = earlier_forward(roots, f"{self.key} forward")
+            call.goes_on = earlier.call if earlier else 0
+        if (self.walked[line] < _WALKS_A_LINE or not self.received_by) and self.walks < _WALKS:
+            self._find_unowned(roots, line)
+        self.received_by = 0
         if call.number <= _PROBED_GRAPHS:
             call.graphs = max((separate_graphs(root) for root in roots), default=1)
         return call
 
     def received(self, lane: _AuditedLane, call: Backward) -> None:
-        if lane.name not in call.lanes:
+        self.received_by += 1
+        if lane.name and lane.name not in call.lanes:
             call.lanes += (lane.name,)
         if lane.shards:
             call.synced, call.ranks = not lane.waits, max(shard.ranks for shard in lane.shards.values())
+        if len(lane.touched) < len(lane.parameters):
+            places = tuple(lane.touched)
+            if len(lane.reaches) > _TRIM_EVERY:  # layers that are left out at random
+                lane.reaches = {}
+            call.reach[lane.key] = lane.reaches.setdefault(places, frozenset(places))
         self.search_due |= lane.weights < 0
         lane.fresh.append((call, lane.evaluation or 0))
         lane.scaled, lane.weights = call.scaled, lane.weight_versions()
         if lane.evaluation is not None:  # an optimizer that calls its closure reads every gradient of it
             call.used = True
-        self._event("backward", lane, lane.held)
+        if lane.manual:
+            lane.calls, lane.where = lane.calls + 1, lane.where or call.where
+            if lane.watched():
+                lane.take_samples()
+        if lane.name:
+            self._event("backward", lane, lane.held)
+
+    def graph_kept(self, roots: list[Tensor], call: Backward) -> None:
+        forward = Forward(call.goes_on or call.number)
+        mark_forward(roots, f"{self.key} forward", forward)
+        self.forwards.append(ref(forward))
 
     def backward_ends(self, call: Backward) -> None:
         for probe in call.probes:
@@ -148,7 +280,7 @@ class HistoryWriter(Listener):
         call.probes = ()
         self.history.backwards.append(call)
         if self.search_due:
-            self._search(call)
+            self._search()
         if call.number % _TRIM_EVERY == 0:
             self.history.trim()
             for lane in self.observer.active:
@@ -162,25 +294,46 @@ class HistoryWriter(Listener):
         if lost and lane.weight_versions() != lane.weights:  # something else than a step has read the gradients
             for call in lost:
                 call.used = True
-        elif lost:
-            self.history.zeroings.append(Zeroing(self.observer.name(lane), where(), lost, came_as_zeros))
-        if lane.held:
+        elif lost and lane.name:
+            zeroing = Zeroing(self.observer.name(lane), where(), lost, lane.updates, came_as_zeros)
+            lane.zeroings.append(zeroing)
+            self.history.zeroings.append(zeroing)
+        if lane.held and lane.name:
             self._event("zero", lane, 0)
         lane.fresh, lane.scaled, lane.open = Kept(), 1.0, Window(came_as_zeros=came_as_zeros)
 
+    def zeroed_in_part(self, lane: _AuditedLane) -> None:
+        pass  # the next step tells
+
     def changed(self, lane: _AuditedLane, assigned: bool) -> None:
         lane.open.assigned |= assigned
+        lane.open.replaced |= lane.put
+        lane.open.overwritten |= not all(is_zero(lane.parameters[place].grad) for place in lane.touched)
         lane.open.rewritten |= not assigned
 
     def stepped(self, lane: _AuditedLane, skipped: bool) -> None:
         history, window = self.history, lane.open
+        if lane.manual and not lane.stepped:  # it has a name from now on
+            lane.stepped = True
+            for held, (call, _) in enumerate(lane.fresh, 1):
+                call.lanes += (lane.name,)
+                self._event("backward", lane, held)
+        elif not lane.manual and (window.assigned or window.replaced):
+            self._step_givers(lane)
         lane.updates += 1
-        window.lane, window.where, window.skipped = lane.name, caller_location()[0], skipped
+        place = lane.fresh[-1][0].where if lane.manual and lane.fresh else caller_location()[0]
+        window.lane, window.key, window.where, window.skipped = lane.name, lane.key, place, skipped
         window.number, window.place = lane.updates, history.windows.total
         window.stale = lane.held - lane.unused
+        window.uncleared = self._still_uncleared(lane) if lane.uncleared else 0
         window.unwritten_momentum = skipped and _allocates_momentum(lane.optimizer())
+        for zeroing in lane.zeroings:  # gradients may be read before they are zeroed, and put back
+            zeroing.overwritten = window.overwritten
+            for call in zeroing.lost if window.assigned or window.replaced else ():
+                call.used = True
+        lane.zeroings = []
         for call, evaluation in lane.fresh:
-            call.used = True
+            call.used, call.users, call.used_at = True, (*call.users, lane.name), call.used_at or self.calls
             if 0 < evaluation < lane.fresh[-1][1]:  # of an earlier call of the closure
                 window.stale += 1
             else:
@@ -198,8 +351,91 @@ class HistoryWriter(Listener):
         if lane.updates % _TRIM_EVERY == 0:
             history.trim()
 
+    def _still_uncleared(self, lane: _AuditedLane) -> int:
+        """How many parameters have kept gradients of an earlier update; at the first time, also their names."""
+        places = [place for place in lane.uncleared if place < len(lane.parameters)]
+        ids = [id(lane.parameters[place]) for place in places if lane.parameters[place].grad is not None]
+        if ids and lane.name not in self.history.uncleared:
+            names = names_of(ids[:3])
+            self.history.uncleared[lane.name] = (len(lane.parameters), [names[key] for key in ids[:3] if key in names])
+        return len(ids)
+
+    # Gradients that no optimizer reads
+
+    def _find_unowned(self, roots: list[Tensor], line: str) -> None:
+        self.walked[line] += 1
+        self.walks += 1
+        owned = set().union(*(lane.ids for lane in self.observer.active))
+        if any(lane.shards for lane in self.observer.active):
+            owned |= own_parameters(living(*keepers()))
+        found = {id(leaf): leaf for leaf in leaves(roots) if id(leaf) not in owned}
+        if found:
+            memory = {_memory(p) for lane in self.observer.lanes.values() for p in lane.parameters} - {0}
+            new = [leaf for leaf in found.values() if _memory(leaf) not in memory]  # else a view of what one holds
+            midway = self.calls > 1 and not all(is_zero(leaf.grad) for leaf in new)
+            if new and not midway:  # a window whose first backward calls were missed is not begun
+                self.observer.add_manual_lane(_ManualLane(new, self.observer.note_death))
+
+    def wrote(self, lane: _ManualLane) -> bool:
+        moves = lane.moves() if lane.watched() and lane.name not in self.history.given else {}
+        lane.kept = []
+        if not moves:
+            return False
+        if not lane.proven:
+            for place in self._following(lane, moves):  # a target network, or a moving average
+                del moves[place]
+            if not moves:
+                return False
+            agreed, counted = agreement((moved, lane.samples[k]) for k, moved in moves.items())
+            lane.agreed, lane.counted = lane.agreed + agreed, lane.counted + counted
+            lane.proven = proves_an_update(lane.agreed, lane.counted)
+        if lane.proven and all(lane.telling):
+            lane.compare_few(moves)
+        if not lane.stepped:
+            if (rest := lane.without(moves)) is not None:
+                self.observer.add_manual_lane(rest)
+            earlier = self.ended_at.get(lane.where)
+            if earlier is not None:  # a perturbation for each batch, or a copy of the model: one lane for all
+                lane.name, lane.updates, lane.proven = earlier.name, earlier.updates, True
+        return True
+
+    def _following(self, lane: _ManualLane, moves: dict[int, Tensor]) -> list[int]:
+        """Which of the parameters that moved have come nearer to another one."""
+        parameters, others = lane.parameters, [p for other in self.observer.active for p in other.parameters]
+        following = [k for k, moved in moves.items() if goes_towards(parameters[k], lane.samples[k], moved, others)]
+        return following if any(len(moves[k]) >= MANY for k in following) else []
+
+    def _step_givers(self, taker: _AuditedLane) -> None:
+        """The gradients that were put into this optimizer may be those of a copy of its model."""
+        for lane in self.observer.manual:
+            samples = [s for s in lane.samples if s is not None and len(s.places) >= FEW]
+            if lane.unused and samples and all(given_to(s, taker.parameters) for s in samples):
+                lane.proven = True
+                self.observer.step(lane)
+                self.history.given[lane.name] = taker.name
+
+    def _end_manual(self, lane: _ManualLane) -> bool:
+        """Is it known that its gradients were used?"""
+        if lane.dead or lane.updates:
+            self.walked.clear()  # another model may come to the same lines
+        if lane.proven:
+            self.history.manual.add(lane.name)
+            if lane.loose:
+                self.history.loose.add(lane.name)
+            self.ended_at[lane.where] = lane
+            return True
+        if lane.name:
+            self.history.forget(lane.name)
+        unowned = lane.dead + sum(map(all, zip(lane.named, lane.ever, strict=True)))
+        if unowned:  # copies of one model count once
+            self.unowned_at[lane.where] = max(unowned, self.unowned_at.get(lane.where, 0))
+            self.history.unowned = (sum(self.unowned_at.values()), next(iter(self.unowned_at)))
+        return False
+
     def ended(self, lane: _AuditedLane) -> None:
-        if not lane.name and not lane.fresh:
+        if not lane.name and not lane.fresh and not lane.manual:
+            return
+        if lane.manual and not self._end_manual(lane):
             return
         name = self.observer.name(lane)
         lane.fresh.trim()
@@ -207,6 +443,8 @@ class HistoryWriter(Listener):
         unseen = not lane.updates and lane.weight_versions() != lane.weights  # something else than a step, or compiled
         if left and not unseen:
             self.history.leftover[name] = left
+        if lane.manual:
+            return
         trained = [ever for ever, p in zip(lane.ever, lane.parameters, strict=True) if p.requires_grad or ever]
         self.history.never[name] = (trained.count(False), len(trained))
 
@@ -336,28 +574,15 @@ class HistoryWriter(Listener):
 
     # What only a search among all living objects finds: at the first backward, and when an optimizer has its first.
 
-    def _search(self, call: Backward) -> None:
+    def _search(self) -> None:
         self.search_due = False
         self.searches += 1
         if self.searches > _SEARCHES:
             return
-        owned = {key for lane in self.observer.active for key in lane.ids}
-        if any(lane.shards for lane in self.observer.active):
-            owned |= own_parameters(living(*keepers()))
-        unowned = 0
-        for thing in living(_BatchNorm, nn.Parameter):
-            if isinstance(thing, nn.Parameter):
-                grad = thing.grad
-                unowned += (
-                    grad is not None
-                    and id(thing) not in owned
-                    and self.from_before.get(id(thing)) != (id(grad), grad._version)  # it is of this backward call
-                )
-            elif thing.num_batches_tracked is not None:
+        for thing in living(_BatchNorm):
+            if thing.num_batches_tracked is not None:
                 self.batchnorms = True
                 self.batches.setdefault(thing, thing.num_batches_tracked._version)
-        if call.number == 1 and unowned:
-            self.history.unowned = (unowned, call.where)
 
     def _batchnorm_moves(self, lane: _AuditedLane) -> int:
         """How often the running statistics of a layer of this lane have moved since its last step."""
@@ -367,6 +592,12 @@ class HistoryWriter(Listener):
                 self.batches[module] = module.num_batches_tracked._version  # read without waiting for a GPU
                 moves = max(moves, self.batches[module] - seen)
         return moves
+
+
+def _memory(tensor: Tensor) -> int:
+    tensor = local(tensor)
+    ordinary = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided
+    return tensor.untyped_storage().data_ptr() if ordinary else id(tensor)
 
 
 def _allocates_momentum(optimizer: Optimizer | None) -> bool:

@@ -39,6 +39,7 @@ class Lane:
     """One optimizer: its parameters, and what was last seen of their gradients."""
 
     per_parameter = ("parameters", "seen", "ever")  # lists with one entry for each parameter
+    manual = False  # it has no optimizer, and its listener can tell when something else uses its gradients
 
     def __init__(self, optimizer: Optimizer | None, died: Callable[[ref], None] | None = None):
         self.optimizer = (lambda: None) if optimizer is None else ref(optimizer, died)  # a loop may drop its optimizers
@@ -52,9 +53,11 @@ class Lane:
         self.seen: list[tuple[int, ...] | None] = []  # of each .grad: its id and version; the tensor is not kept alive
         self.ever: list[bool] = []  # has this parameter ever had a gradient?
         self.touched: list[int] = []  # the places of the gradients that the last comparison found written or replaced
-        self.replaced = False  # the last comparison found other tensors, not only new versions
+        self.replaced = False  # the last comparison found other tensors, or none any more, not only new versions
+        self.put = False  # it found other tensors
         self.empty = True  # no gradients, or nothing but zeros
         self.came_as_zeros = False  # the backward calls themselves brought nothing but zeros
+        self.uncleared: list[int] = []  # the places that kept what a step had used when the others were zeroed
         self.held = 0  # backward calls whose gradients are in .grad
         self.unused = 0  # those of them that no step has used
         self.depth = 0  # of the step that is running: a step may call the step that it inherits
@@ -99,14 +102,16 @@ class Lane:
         else:
             for grad in map(_grad, self.parameters):
                 seen.append(None if grad is None else (id(grad), grad._version))
-        self.replaced = False
+        self.replaced = self.put = False
         if seen == self.seen:
             self.touched = []
             return False
         self.touched = list(compress(range(len(seen)), map(ne, seen, self.seen)))
         for place in self.touched:
             now, before = seen[place], self.seen[place]
-            self.replaced |= now is None or before is None or now[0] != before[0]
+            if now is None or before is None or now[0] != before[0]:
+                self.replaced = True
+                self.put |= now is not None
             self.ever[place] |= now is not None
         self.seen = seen
         return True
@@ -119,9 +124,22 @@ class Lane:
         self.waits |= waits
         return gradients
 
+    def left_uncleared(self) -> list[int]:
+        """After a step: the places that still hold gradients, if the last comparison found others zeroed."""
+        if self.unused or not (self.held or self.uncleared):
+            return []
+        touched, parameters = set(self.touched), self.parameters
+        if not all(self.is_zero(parameters[place]) for place in touched):
+            return []
+        return [k for k, p in enumerate(parameters) if k not in touched and not self.is_zero(p)]
+
+    def is_zero(self, p: Tensor) -> bool:
+        """Holds the parameter no gradient, or one of zeros?"""
+        return not any(map(any_nonzero, self.sharded_gradients(p))) if self.sharded else is_zero(p.grad)
+
     def all_zero(self) -> bool:
         if self.sharded:
-            return not any(any(map(any_nonzero, self.sharded_gradients(p))) for p in self.parameters)
+            return all(map(self.is_zero, self.parameters))
         for grad in map(_grad, self.parameters):  # noqa: SIM110
             if grad is not None and any_nonzero(grad):
                 return False
@@ -154,11 +172,22 @@ class Listener:
     def received(self, lane: Lane, call: Any) -> None:
         """A backward call has added to the lane's gradients."""
 
+    def graph_kept(self, roots: list[Tensor], call: Any) -> None:
+        """A backward call leaves its graph for further calls."""
+
     def backward_ends(self, call: Any) -> None:
         pass
 
+    def wrote(self, lane: Lane) -> bool:
+        """Has something used the gradients of a manual lane, and written to its parameters, since the last look?"""
+        return False
+
     def zeroed(self, lane: Lane) -> None:
         """All gradients of the lane are `None` or zero now. `lane.held` and `lane.unused` still say what was lost."""
+
+    def zeroed_in_part(self, lane: Lane) -> None:
+        """After a step, only a part of the gradients was zeroed: not those at the places `lane.uncleared`."""
+        self.changed(lane, assigned=False)
 
     def changed(self, lane: Lane, assigned: bool) -> None:
         """Something else was written to gradients. `assigned`: they have come from elsewhere than a backward call."""
@@ -208,6 +237,7 @@ class Observer:
         self.undo = ExitStack()
         self.lanes: dict[int, Lane] = {}  # by the id of the optimizer
         self.without_optimizer = listener.lane_type(None)
+        self.manual: list[Lane] = []  # lanes that the listener has added
         self.active: list[Lane] = []  # all lanes; replaced, never changed, since threads go through it
         self.died = False  # has an optimizer died since the last look?
         self.names: Counter[str] = Counter()
@@ -240,11 +270,11 @@ class Observer:
     def finish(self) -> None:
         try:
             self.look(values=True)
-            for lane in self.lanes.values():
+            for lane in (*self.lanes.values(), *self.manual):
                 self.listener.ended(lane)
         finally:
             self.lanes.clear()
-            self.active = []
+            self.active, self.manual = [], []
 
     # Lanes
 
@@ -256,18 +286,26 @@ class Observer:
                 return None
             if lane is not None:  # of a dead optimizer that lay at the same address
                 self.listener.ended(lane)
-            lane = self.lanes[id(optimizer)] = self.listener.lane_type(optimizer, self._note_death)
+            lane = self.lanes[id(optimizer)] = self.listener.lane_type(optimizer, self.note_death)
             self._list_lanes()
         lane.update()
         if self.without_optimizer.parameters:
             self.without_optimizer.discard(lane.ids)
+        for other in self.manual:
+            if not other.ids.isdisjoint(lane.ids):
+                other.discard(lane.ids)
         return lane
+
+    def add_manual_lane(self, lane: Lane) -> None:
+        self.manual = [*self.manual, lane]
+        self._list_lanes()
 
     def _list_lanes(self) -> None:
         orphans = [self.without_optimizer] if self.without_optimizer.parameters else []
-        self.active = [*self.lanes.values(), *orphans]
+        self.active = [*self.lanes.values(), *self.manual, *orphans]
 
-    def _note_death(self, _) -> None:
+    def note_death(self, _) -> None:
+        """Of an optimizer, or of a parameter of a manual lane."""
         self.died = True
 
     def _end_dead_lanes(self) -> None:
@@ -277,6 +315,10 @@ class Observer:
                 self.lanes.pop(key, None)
                 self._look_at(lane)
                 self.listener.ended(lane)
+        for lane in self.manual:
+            if not lane.parameters:
+                self.listener.ended(lane)
+        self.manual = [lane for lane in self.manual if lane.parameters]
         self._list_lanes()
 
     def name(self, lane: Lane) -> str:
@@ -301,8 +343,18 @@ class Observer:
             return
         if self.died:
             self._end_dead_lanes()
+        alive = self._see_manual_steps() if self.manual else None  # until this look has ended
         for lane in self.active:
-            self._look_at(lane, values)
+            if not lane.manual or lane.parameters:
+                self._look_at(lane, values)
+        del alive
+
+    def _see_manual_steps(self) -> list[list[Tensor]]:
+        alive = [lane.parameters for lane in self.manual]
+        for lane in self.manual:
+            if lane.unused and self.listener.wrote(lane):
+                self.step(lane)
+        return alive
 
     def overlook(self) -> None:
         """What has been written to gradients since the last event is no change by the script."""
@@ -317,16 +369,20 @@ class Observer:
         was_empty, lane.empty = lane.empty, not any(lane.seen) or lane.all_zero()
         if lane.empty and (written or not was_empty):
             self._zeroed(lane)
+        elif written and (uncleared := lane.left_uncleared()):
+            lane.uncleared, lane.held = uncleared, 0
+            self.listener.zeroed_in_part(lane)
         elif written:
             assigned = was_empty or (lane.replaced and not lane.unused)
-            lane.held = lane.unused if assigned else lane.held
+            if assigned:
+                lane.held, lane.uncleared = lane.unused, []
             lane.came_as_zeros = False
             self.listener.changed(lane, assigned)
 
     def _zeroed(self, lane: Lane) -> None:
         self.listener.zeroed(lane)
         lane.held = lane.unused = 0
-        lane.empty, lane.came_as_zeros = True, False
+        lane.empty, lane.came_as_zeros, lane.uncleared = True, False, []
 
     def _after_zero_grad(self, optimizer: Optimizer) -> None:
         self.look()
@@ -386,6 +442,8 @@ class Observer:
                 del self.running[me]
                 for lane in self.active:
                     self._receive(lane, call)
+                if any(args[:2]) or kwargs.get("retain_graph") or kwargs.get("create_graph"):
+                    self.listener.graph_kept(roots, call)
                 self.listener.backward_ends(call)
 
         return backward
@@ -403,7 +461,7 @@ class Observer:
         lane.unused += 1
         if not lane.in_closure:  # whatever step was running has ended, perhaps by an exception
             lane.depth, lane.evaluation = 0, None
-        lane.name or self.name(lane)
+        lane.name or lane.manual or self.name(lane)
         self.listener.received(lane, call)
 
     def _before_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
@@ -542,6 +600,10 @@ def version(tensor: Tensor) -> int:
     """A number that rises with every write. FSDP writes to a DTensor's shard, and everyone else to the DTensor."""
     shard = local(tensor)
     return tensor._version if shard is tensor else tensor._version + shard._version
+
+
+def is_zero(grad: Tensor | None) -> bool:
+    return grad is None or not any_nonzero(grad)
 
 
 def any_nonzero(grad: Tensor) -> bool:

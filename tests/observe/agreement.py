@@ -5,7 +5,8 @@ which are hard to see through.
 
 They agree on a program if they know the same optimizers under the same names and, for each, the same windows: how many
 backward calls' gradients each step used, in order. Updates that a GradScaler skips are left out: the audit keeps them,
-as skipped, and in a trace they are no steps. An optimizer that never steps has no windows in either.
+as skipped, and in a trace they are no steps. An optimizer that never steps has no windows in either. Updates by hand
+are seen by the audit only, and compared with its own trace.
 """
 
 import gc
@@ -25,6 +26,7 @@ from correct_programs import PROGRAMS, batches, net
 
 from course_utils import record
 from course_utils.audit import audit
+from course_utils.audit.manual import MANUAL
 from course_utils.zoo import ZOO
 
 
@@ -111,11 +113,11 @@ def windows(loop: Callable) -> tuple[dict, dict, dict]:
         loop.declare = report.declare_window  # one of the programs uses it
         loop()
     history = report.history
-    return (
-        stepping({lane: trace.windows(lane) for lane in trace.lanes}),
-        stepping({lane: [w.held for w in history.of(lane) if not w.skipped] for lane in history.lanes}),
-        stepping({lane: history.trace.windows(lane) for lane in history.trace.lanes}),
-    )
+    recorded = {lane: trace.windows(lane) for lane in trace.lanes}
+    audited = {lane: [w.held for w in history.of(lane) if not w.skipped] for lane in history.lanes}
+    traced = {lane: history.trace.windows(lane) for lane in history.trace.lanes}
+    by_hand = {lane: sizes for lane, sizes in audited.items() if lane.startswith(MANUAL)}
+    return stepping(recorded | by_hand), stepping(audited), stepping(traced)
 
 
 def stepping(windows: dict[str, list[int]]) -> dict[str, list[int]]:

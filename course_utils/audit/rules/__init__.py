@@ -16,6 +16,10 @@ for _subject in ("windows", "scale", "timing", "advice"):  # the order of RULES,
     import_module(f"{__name__}.{_subject}")
 
 
+def _unless_it_divides(finding: Finding) -> Finding:
+    return replace(finding, level=UNDECIDED, message=f"{finding.message}, unless the update by hand divides")
+
+
 def judge(history: History) -> list[Finding]:
     """All that the rules find in a run.
 
@@ -28,6 +32,9 @@ def judge(history: History) -> list[Finding]:
     findings = [finding for rule in RULES.values() for finding in rule(history)]
     mixed = {f.lane for f in findings if f.rule == "foreign-gradients"}  # their windows are not what was meant
     findings = [f for f in findings if f.lane not in mixed or f.rule not in ("irregular-window", "loss-scale")]
+    # an update of an attack's perturbation may change nothing, and then nobody sees it
+    findings = [f for f in findings if f.lane not in history.loose or f.rule == "stale-gradients"]
+    findings = [_unless_it_divides(f) if f.lane in history.manual and f.rule == "loss-scale" else f for f in findings]
     if history.overlapping:
         findings = [replace(f, level=UNDECIDED) if f.level == ERROR else f for f in findings]
     return sorted(findings, key=lambda finding: LEVELS.index(finding.level))

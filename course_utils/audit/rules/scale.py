@@ -29,6 +29,9 @@ def _scale_verdicts(lane: str, n: int, windows: list[Window], full: list[Window]
     if any(w.rewritten for w in windows):
         why = "the script changes the gradients itself before the step"
         yield _unknown_scale(lane, full[0], why, "check by hand that the window's gradient is a mean")
+    elif full[0].of_several_tasks:
+        why = "the window's backward calls reach different parameters, as those of several tasks do"
+        yield _unknown_scale(lane, full[0], why, "check by hand that the micro-batches of each task add up to one mean")
     elif losses is None:
         why = "no loss was found that PyTorch's own functions reduce"
         yield _unknown_scale(lane, full[0], why, "check by hand that a window's weighted losses add up to one mean")

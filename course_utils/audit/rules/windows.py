@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from math import isclose
 
-from course_utils.audit.history import History, Window
+from course_utils.audit.history import Backward, History, Window
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
 from course_utils.audit.rules.terms import losses_of
 
@@ -19,11 +19,13 @@ def stale_gradients(history: History) -> Iterator[Finding]:
         windows = history.of(lane)
         stale = [window for window in windows if window.stale]
         if stale:
-            yield _used_again(lane, windows, stale)
+            yield _used_again(lane, windows, stale, history.given.get(lane))
+        elif any(window.uncleared for window in windows):
+            yield _used_again_in_part(history, lane, windows)
         yield from _from_before_the_loop(history, lane)
 
 
-def _used_again(lane: str, windows: list[Window], stale: list[Window]) -> Finding:
+def _used_again(lane: str, windows: list[Window], stale: list[Window], given_to: str | None) -> Finding:
     first = stale[0]
     repeated = " (no backward came between two steps)" if not first.fresh else ""
     after_skip = any(w.skipped and w.number < first.number for w in windows) and len(stale) < len(windows) / 2
@@ -38,7 +40,30 @@ def _used_again(lane: str, windows: list[Window], stale: list[Window]) -> Findin
         },
         fix="call zero_grad() after every step, also after one that the scaler skipped"
         if after_skip
+        else f"zero the model whose gradients are given to {given_to}: zero_grad() of {given_to} clears only its own"
+        if given_to
         else "call zero_grad() between each step and the next backward",
+        where=first.where,
+        lane=lane,
+    )
+
+
+def _used_again_in_part(history: History, lane: str, windows: list[Window]) -> Finding:
+    partly = [window for window in windows if window.uncleared]
+    first, (parameters, names) = partly[0], history.uncleared[lane]
+    listed = f" ({', '.join(names)}{', ...' if first.uncleared > len(names) else ''})" if names else ""
+    return Finding(
+        ERROR,
+        f"update {first.number} also used what an earlier step had used in {first.uncleared} of its "
+        f"{count_noun(parameters, 'parameter')}{listed}: only the others were zeroed; "
+        f"{len(partly)} of {count_noun(len(windows), 'update')} do so",
+        evidence={
+            "update": first.number,
+            "parameters": parameters,
+            "stale_parameters": first.uncleared,
+            "updates_affected": len(partly),
+        },
+        fix="zero all that the optimizer holds: optimizer.zero_grad()",
         where=first.where,
         lane=lane,
     )
@@ -62,25 +87,34 @@ def _from_before_the_loop(history: History, lane: str) -> Iterator[Finding]:
         )
 
 
+def _useful_lines(history: History, lane: str) -> set[str]:
+    """The lines whose backward calls reach a step of this optimizer, or are used by nobody knows whom."""
+    return {call.line for call in history.backwards if call.used and (lane in call.users or not call.users)}
+
+
 @rule(
     "discarded-gradients",
     symptom="Learns slowly or not at all, and N makes no difference.",
     fix="Zero after the step, and nowhere inside a window.",
 )
 def discarded_gradients(history: History) -> Iterator[Finding]:
-    useful = {call.line for call in history.backwards if call.used}
     for lane in dict.fromkeys(zeroing.lane for zeroing in history.zeroings):
-        lost = [(z, call) for z in history.zeroings if z.lane == lane for call in z.lost if not call.used]
+        zeroings = [z for z in history.zeroings if z.lane == lane]
+        if history.failed and zeroings[-1].updates == history.updates[lane]:
+            del zeroings[-1]  # perhaps by the script's own cleaning up
+        lost = [(z, call) for z in zeroings for call in z.lost if not call.used]
         if not lost:
             continue
         zeroing, call = lost[0]
+        useful = _useful_lines(history, lane)
         elsewhere = useful and not any(call.line in useful for _, call in lost)
         times = Counter(id(z) for z, _ in lost)
         given_up = useful and set(times.values()) == {history.size(lane)} and len(times) < len(history.of(lane)) / 2
         total = sum(lane in call.lanes for call in history.backwards)
         zeros = all(z.came_as_zeros for z, _ in lost) and 2 * len(lost) < total  # code that clears does so each time
+        put_back = all(z.overwritten for z, _ in lost)
         yield Finding(
-            UNDECIDED if elsewhere or given_up or zeros else ERROR,
+            UNDECIDED if elsewhere or given_up or zeros or put_back else ERROR,
             f"the gradients of {len(lost)} of {count_noun(total, 'backward call')} were zeroed before "
             "any step used them"
             + ("; no call on that line ever reaches a step, which may be intended" if elsewhere else "")
@@ -89,7 +123,8 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
                 "; they may have been zeros from the start, as from a batch whose targets are all masked"
                 if zeros
                 else ""
-            ),
+            )
+            + ("; the script writes to .grad itself before the step, perhaps what it has read there" * put_back),
             evidence={"backward_calls": total, "discarded": len(lost), "first": call.number, "backward": call.where},
             fix="zero after the step, or before the first backward of a window, and nowhere inside it",
             where=zeroing.where,
@@ -131,7 +166,7 @@ def empty_step(history: History) -> Iterator[Finding]:
 )
 def foreign_gradients(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
-        if any(call.lanes == (lane,) for call in history.backwards):  # it has a loss of its own
+        if any(call.lanes == (lane,) or call.users == (lane,) for call in history.backwards):  # it has its own loss
             others = [other for other in history.lanes if other != lane]
             yield from next(filter(None, (_gradients_of(history, lane, other) for other in others)), [])
 
@@ -139,8 +174,8 @@ def foreign_gradients(history: History) -> Iterator[Finding]:
 def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
     """What the loss of `other` left in the windows of `lane`."""
     windows = history.of(lane)
-    foreign = [(w, [call for call in w.fresh if other in call.lanes]) for w in windows]
-    mixed = [(w, calls) for w, calls in foreign if 0 < len(calls) < len(w.fresh) and all(call.used for call in calls)]
+    foreign = [(w, [call for call in w.fresh if _foreign(call, w, other)]) for w in windows]
+    mixed = [(w, calls) for w, calls in foreign if 0 < len(calls) < len(w.fresh)]
     if not mixed:
         return []
     window, calls = mixed[0]
@@ -159,6 +194,18 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
         lane=lane,
     )
     return [finding]
+
+
+def _foreign(call: Backward, window: Window, other: str) -> bool:
+    """Is it of the loss of `other`?
+
+    Where the window's own losses reach the parameters of `other`, too, as a generator's loss reaches the critic, it is
+    one that a step of `other` had used before this window's own call, which no other step uses.
+    """
+    if any(own.lanes == (window.lane,) for own in window.fresh):
+        return other in call.lanes
+    own = [own.number for own in window.fresh if own.users == (window.lane,)]
+    return other in call.users and bool(own) and call.used_at < max(own)
 
 
 @rule(
@@ -298,7 +345,7 @@ def _divided_for_nothing(lane: str, windows: list[Window]) -> Iterator[Finding]:
     fix="Make an update from the short window at every epoch's end.",
 )
 def leftover_gradients(history: History) -> Iterator[Finding]:
-    for lane in history.leftover:
+    for lane in () if history.failed else history.leftover:
         yield _never_used(history, lane)
     if not history.declared:
         for lane in history.lanes:
@@ -307,7 +354,7 @@ def leftover_gradients(history: History) -> Iterator[Finding]:
 
 def _never_used(history: History, lane: str) -> Finding:
     calls = history.leftover[lane]
-    useful = {call.line for call in history.backwards if call.used}
+    useful = _useful_lines(history, lane)
     elsewhere = useful and not any(call.line in useful for call in calls)
     resumed = any(w.assigned for other in history.lanes if other != lane for w in history.of(other)[:1])
     return Finding(
