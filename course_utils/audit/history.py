@@ -79,6 +79,7 @@ class Backward:
     used: bool = False  # by a step of any optimizer
     scaled: float = 1.0
     synced: bool | None = None  # averaged over the ranks; None without DistributedDataParallel
+    epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
     probes: tuple = ()  # hooks on its losses, while it runs
 
     @property
@@ -160,6 +161,11 @@ class Window:
     @property
     def size(self) -> int:
         return len(self.micro_batches)
+
+    @property
+    def over_epochs(self) -> bool:
+        """Does it hold micro-batches of two passes over a DataLoader?"""
+        return len({call.epoch for call in self.fresh} - {None}) > 1
 
 
 @dataclass(eq=False, slots=True)

@@ -15,8 +15,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
 from torch.optim import SGD, Optimizer, lr_scheduler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from course_utils.audit.callsite import caller_location, where
+from course_utils.audit.epochs import Epochs
 from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
 from course_utils.audit.probe import separate_graphs, watch_terms
 from course_utils.observe.observer import Lane, Listener, Observer, after, before, living, subclasses
@@ -73,6 +75,7 @@ class HistoryWriter(Listener):
         self.scalers: WeakKeyDictionary[GradScaler, int] = WeakKeyDictionary()
         self.schedulers: set[type] = set()  # classes whose step is watched
         self.from_before: dict[int, tuple[int, int]] = {}  # gradients that are older than the audit
+        self.epochs = Epochs()
 
     def attach(self, observer: Observer) -> None:
         self.observer = observer
@@ -89,6 +92,7 @@ class HistoryWriter(Listener):
                 observer.patch(owner, name, self._around_clip)
         if torch.distributed.is_available():
             observer.patch(DistributedDataParallel, "forward", before(self._before_synced_forward))
+        observer.patch(_BaseDataLoaderIter, "__next__", after(self.epochs.drawn))
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
 
@@ -106,6 +110,7 @@ class HistoryWriter(Listener):
         self.calls += 1
         call = Backward(self.calls, place, line, scaled=state.scaled, synced=state.synced)
         state.scaled, state.synced = 1.0, None
+        call.epoch = self.epochs.of_this_batch()
         self.graphs = [graph for graph in self.graphs if graph() is not None]
         call.alive = len(self.graphs)  # graphs of earlier calls
         for root in roots:
