@@ -6,7 +6,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 
 class Epochs:
-    """Counts the passes over the loaders that a script trains on.
+    """Counts the passes over the loader that a script trains on; of several at once, over the longest.
 
     A loader belongs to the training if its batch was the last one drawn before a backward call. Evaluation draws
     batches too, but its last one is never followed by a backward call.
@@ -14,7 +14,7 @@ class Epochs:
 
     def __init__(self) -> None:
         self.count = 0
-        self.last: ref | None = None  # the iterator that gave the last batch; the script decides how long it lives
+        self.last = self.main = _nothing  # weak references: the script decides how long an iterator lives
         self.drawn_from: WeakKeyDictionary[_BaseDataLoaderIter, int] = WeakKeyDictionary()  # batches, at a backward
 
     def drawn(self, iterator: _BaseDataLoaderIter) -> None:
@@ -22,16 +22,23 @@ class Epochs:
 
     def of_this_batch(self) -> int | None:
         """The pass that the last batch is from; None if it is from no loader, or from one that never ends."""
-        iterator = self.last() if self.last else None
+        iterator, main = self.last(), self.main()
         if iterator is None:
             return self.count or None
         drawn, length = iterator._num_yielded, _length(iterator)
         if length is None or drawn > length:
             return None
-        if drawn < self.drawn_from.get(iterator, drawn + 1):  # it is new, or its workers begin again
-            self.count += 1
+        begins = drawn < self.drawn_from.get(iterator, drawn + 1)  # it is new, or its workers begin again
         self.drawn_from[iterator] = drawn
+        if begins:
+            ended = main is None or main is iterator or main._num_yielded >= _length(main)
+            self.count += ended
+            self.main = ref(iterator) if ended or length > _length(main) else self.main
         return self.count
+
+
+def _nothing() -> None:
+    return None
 
 
 def _length(iterator: _BaseDataLoaderIter) -> int | None:

@@ -21,7 +21,7 @@ from course_utils.audit.callsite import caller_location, where
 from course_utils.audit.epochs import Epochs
 from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
 from course_utils.audit.probe import separate_graphs, watch_terms
-from course_utils.observe.observer import Lane, Listener, Observer, after, before, living, subclasses
+from course_utils.observe.observer import Lane, Listener, Observer, after, any_nonzero, before, living, subclasses
 from course_utils.observe.trace import Event
 
 _PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
@@ -41,6 +41,11 @@ class _AuditedLane(Lane):
         self.weights = -1  # their version at the last backward; -1 before the first
         self.open = Window()
         self.last: Window | None = None
+
+    def add(self, p: Tensor) -> None:
+        """A gradient that is there already came from before: nobody knows how many micro-batches it holds."""
+        super().add(p)
+        self.open.assigned |= not self.updates and p.grad is not None and any_nonzero(p.grad)
 
     def lost(self) -> list[Backward]:
         """The calls that no step has used, if nothing uses them from now on."""

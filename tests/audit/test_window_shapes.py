@@ -10,7 +10,8 @@ import torch
 from runs import net
 from torch.nn import functional as F
 from torch.optim import SGD
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from course_utils.audit import audit
 
@@ -173,3 +174,123 @@ def test_a_window_that_is_not_meant_is_named_with_its_update(name, loader):
     with audit() as report:
         run(epochs, by, loader)
     assert verdicts(report) == expected[-1 if loader else 0]
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_first_window_that_began_before_the_audit_is_not_judged(zero):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def accumulate(count):
+        for _ in range(count):
+            (F.cross_entropy(model(torch.randn(4, 3)), torch.randint(2, (4,))) / 4).backward()
+
+    accumulate(2)
+    with audit() as report:
+        if zero:
+            optimizer.zero_grad()
+        for count in (2, 4, 4, 4):
+            accumulate(count)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert verdicts(report) == (["!irregular-window 1"] if zero else [])
+
+
+# What is said
+
+
+def message_of(epochs, by, loader=False):
+    with audit() as report:
+        run(epochs, by, loader)
+    (finding,) = [f for f in report.findings if f.rule in RULES]
+    return finding.message, finding.evidence.get("sizes")
+
+
+def test_the_sizes_around_the_event_are_shown():
+    message, sizes = message_of([[4] * 30 + [8] + [4] * 10], 4)
+    assert message.endswith("those around it 4; a step was left out: ..., 4, 4, 4, 4, 8, 4, 4, 4, 4, ...")
+    assert (len(sizes), sizes[10]) == (20, 8)
+    message, sizes = message_of([[4, 4, 4, 4, 4, 4, 4, 4, 4, 8, 4]], 4)
+    assert message.endswith(": ..., 4, 4, 4, 4, 4, 4, 4, 8, 4")
+    message, sizes = message_of([[5, 4, 4]], 4)
+    assert message == "update 1 holds 5 micro-batches, most hold 4: 5, 4, 4"
+    assert sizes == [5, 4, 4]
+
+
+@pytest.mark.parametrize(("loader", "cause"), [(True, "were left over from the epoch before"), (False, "apparently")])
+def test_a_leak_is_certain_where_a_loader_shows_the_end_of_the_epoch(loader, cause):
+    assert cause in message_of([[4, 4, "+2"], [4, 4], [4, 4, "+2"], [4, 4]], 4, loader)[0]
+
+
+@pytest.mark.parametrize(("loader", "cause"), [(True, "; a step was left out:"), (False, "or an epoch ended")])
+def test_where_no_epochs_are_seen_the_cause_of_one_long_window_is_open(loader, cause):
+    assert cause in message_of([[4, 4, 7, 4, 4, 4]], 4, loader)[0]
+
+
+# Which epoch a batch is from
+
+
+def test_evaluation_and_a_second_loader_do_not_begin_an_epoch():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    train, evaluation, extra = (source(count, 4, loader=True) for count in (10, 3, 4))
+    with audit() as report:
+        for _ in range(2):
+            more = iter(extra)
+            for i, (x, y) in enumerate(train):
+                u, v = next(more) if i % 3 == 0 else (x, y)
+                (F.cross_entropy(model(torch.cat([x, u])), torch.cat([y, v])) / 4).backward()
+                if (i + 1) % 4 == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    with torch.no_grad():
+                        for _ in evaluation:
+                            pass
+            optimizer.zero_grad()
+    epochs = [call.epoch for call in report.history.backwards]
+    assert epochs == [1] * 10 + [2] * 10
+    assert [w.over_epochs for w in report.history.windows] == [False] * 4
+
+
+@pytest.mark.parametrize("kind", ["endless", "iterable", "list of a loader", "in a list first"])
+def test_a_loader_whose_end_is_not_seen_has_no_epochs(kind):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(12, 3), torch.randint(2, (12,)))
+
+    class Endless:
+        def __iter__(self):
+            while True:
+                yield from range(12)
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield from data
+
+    with audit() as report:
+        for _ in range(3):
+            loaders = {
+                "endless": lambda: DataLoader(data, 2, sampler=Endless()),
+                "iterable": lambda: DataLoader(Stream(), 2),
+                "list of a loader": lambda: list(DataLoader(data, 2)),
+                "in a list first": lambda: sorted(DataLoader(data, 2), key=len),
+            }
+            for i, (x, y) in zip(range(6), loaders[kind](), strict=False):
+                (F.cross_entropy(model(x), y) / 2).backward()
+                if i % 2:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    assert {call.epoch for call in report.history.backwards} == {None}
+    assert report.errors == []
+
+
+def test_the_loader_is_as_before_when_the_audit_has_ended():
+    before = vars(_BaseDataLoaderIter)["__next__"]
+
+    def fail():
+        assert vars(_BaseDataLoaderIter)["__next__"] is not before
+        raise KeyError
+
+    with pytest.raises(KeyError), audit():
+        fail()
+    assert vars(_BaseDataLoaderIter)["__next__"] is before

@@ -36,7 +36,7 @@ def carried_over(windows: list[Window]) -> list[tuple[Window, int]]:
             before = next((w.size for w in reversed(windows[:place]) if not w.over_epochs), 0)
             after = next((w.size for w in windows[place:] if not w.over_epochs), 0)
             usual = max(before, after)
-            if 0 < usual < window.size and _follows_its_size(window, _one_of(windows, usual)):
+            if 0 < usual < window.size and _follows_its_size(window, _some_of(windows, usual)):
                 over.append((window, usual))
     return over
 
@@ -49,8 +49,8 @@ def unexplained(windows: list[Window]) -> tuple[list[Window], int]:
     usual = _divisor(windows) or most_frequent([w.size for w in windows])
     if not windows:
         return windows, usual
-    one = _one_of(windows, usual)
-    return [w for w in windows if w.size == usual or _follows_its_size(w, one)], usual
+    others = _some_of(windows, usual)
+    return [w for w in windows if w.size == usual or _follows_its_size(w, others)], usual
 
 
 def odd_window(sizes: Sequence[int], ends: set[int] | None, usual: int) -> Odd | None:
@@ -92,10 +92,14 @@ def most_frequent(sizes: Sequence[int]) -> int:
     return max(counts, key=lambda size: (counts[size], size), default=0)
 
 
-def around(items: Sequence, place: int, reach: int) -> list:
-    """Those that are at most `reach` places away; more on one side where the other has fewer."""
-    first = max(0, min(place - reach, len(items) - 2 * reach - 1))
-    return list(items[first : first + 2 * reach + 1])
+def around(sizes: Sequence[int], place: int, count: int) -> range:
+    """The places of so many around one; more on one side where there are fewer on the other.
+
+    >>> around([4, 4, 8, 4, 4, 4], 2, 3), around([8, 4, 4, 4], 0, 3)
+    (range(1, 4), range(0, 3))
+    """
+    first = max(0, min(place - count // 2, len(sizes) - count))
+    return range(first, min(first + count, len(sizes)))
 
 
 def _is_tail(sizes: Sequence[int], k: int, ends: set[int] | None, usual: int) -> bool:
@@ -148,15 +152,18 @@ def _divisor(windows: list[Window]) -> int:
     return n if n and abs(share * n - 1) < 1e-6 and sum(w.size == n for w in windows) > 1 else 0
 
 
-def _one_of(windows: list[Window], size: int) -> Window:
-    return next((w for w in windows if w.size == size), windows[0])
+def _follows_its_size(window: Window, others: list[Window]) -> bool:
+    """Does a window count more than others of one size, or hold more samples, as it holds more micro-batches?"""
+    excess = abs(window.size / others[0].size - 1)
+    for amount, usual in zip(_amounts(window), zip(*map(_amounts, others), strict=True), strict=True):
+        known = [value for value in usual if value]
+        if amount and known and abs(amount * len(known) / sum(known) - 1) < excess / 2:
+            return False
+    return True
 
 
-def _follows_its_size(window: Window, other: Window) -> bool:
-    """Does a window count more than another, or hold more samples, as it holds more micro-batches?"""
-    excess = abs(window.size / other.size - 1)
-    amounts = zip(_amounts(window), _amounts(other), strict=True)
-    return not any(a and b and abs(a / b - 1) < excess / 2 for a, b in amounts)
+def _some_of(windows: list[Window], size: int) -> list[Window]:
+    return [w for w in windows if w.size == size][:20]
 
 
 def _amounts(window: Window) -> tuple[float | None, float | None]:

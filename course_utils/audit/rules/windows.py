@@ -287,9 +287,20 @@ def _uneven(history: History, lane: str) -> Iterator[Finding]:
         yield _irregular(lane, windows, place, why[odd.kind], UNDECIDED)
 
 
+def _whole(history: History, lane: str) -> list[Window]:
+    """Without those that come right after a zeroing, which may have taken a part of them."""
+    cut = {call.number for zeroing in history.zeroings if zeroing.lane == lane for call in zeroing.lost[-1:]}
+    windows, before = [], 0
+    for window in _countable(history, lane):
+        if cut.isdisjoint(range(before + 1, window.fresh[0].number)):
+            windows.append(window)
+        before = window.fresh[-1].number
+    return windows
+
+
 def _odd_window(history: History, lane: str) -> tuple[list[Window], Odd | None]:
     """The window that stands out, among those that hold nothing of the epoch before."""
-    windows = _countable(history, lane)
+    windows = _whole(history, lane)
     over = {id(window) for window, _ in carried_over(windows)}
     windows, usual = unexplained([w for w in windows if id(w) not in over])
     ends = None
@@ -316,17 +327,25 @@ def _irregular(
     lane: str, windows: list[Window], place: int, why: str, level: str = ERROR, fix: str | None = None
 ) -> Finding:
     window, sizes = windows[place], [w.size for w in windows]
-    shown = around(sizes, place, 4)
-    before, after = ("..., " if list(shown) != sizes[: len(shown)] else ""), ", ..."
-    listed = ", ".join(map(str, shown)) + (after if shown != sizes[-len(shown) :] else "")
     return Finding(
         level,
-        f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {why}: {before}{listed}",
-        evidence={"update": window.number, "sizes": around(sizes, place, 10)},
+        f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {why}: {_listed(sizes, place)}",
+        evidence={"update": window.number, "sizes": [sizes[k] for k in around(sizes, place, 20)]},
         fix=fix or "step after every n-th micro-batch, counted from 1: (i + 1) % n == 0, or loop over windows",
         where=window.where,
         lane=lane,
     )
+
+
+def _listed(sizes: list[int], place: int) -> str:
+    """The sizes around one place.
+
+    >>> _listed([4, 4, 8, 4], 2), _listed([4] * 20 + [8] + [4] * 20, 20)
+    ('4, 4, 8, 4', '..., 4, 4, 4, 4, 8, 4, 4, 4, 4, ...')
+    """
+    shown = around(sizes, place, 9)
+    before, after = ["..."] * (shown[0] > 0), ["..."] * (shown[-1] + 1 < len(sizes))
+    return ", ".join([*before, *(str(sizes[k]) for k in shown), *after])
 
 
 def _divided_for_nothing(lane: str, windows: list[Window]) -> Iterator[Finding]:
@@ -378,21 +397,25 @@ def _never_used(history: History, lane: str) -> Finding:
 
 def _inherited_tail(history: History, lane: str) -> Iterator[Finding]:
     """A window that also holds what was left over at the end of the epoch before."""
-    over, cause = carried_over(_countable(history, lane)), "from the end of an epoch"
-    if not over:
+    windows = _countable(history, lane)
+    over = carried_over(windows)
+    if over:
+        window, n = over[0]
+        message = f"{window.size - n} more than the windows inside an epoch: they were left over from the epoch before"
+    else:
         windows, odd = _odd_window(history, lane)
-        if odd is not None and _left_over(history, lane, windows, odd):
-            over, cause = [(windows[odd.place], odd.usual)], f"from before, apparently {cause}"
-    for window, n in over[:1]:
-        yield Finding(
-            UNDECIDED if window.rewritten else ERROR,  # a script that scales by hand may count samples
-            f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, most hold {n}: {window.size - n} "
-            f"were left over {cause}",
-            evidence={"update": window.number, "size": window.size, "usual": n},
-            fix="make an update from the short window at the end of every epoch",
-            where=window.where,
-            lane=lane,
-        )
+        if odd is None or not _left_over(history, lane, windows, odd):
+            return
+        window, n = windows[odd.place], odd.usual
+        message = f"those around it {n}: {window.size - n} were left over, apparently from the end of an epoch"
+    yield Finding(
+        UNDECIDED if window.rewritten else ERROR,  # a script that scales by hand may count samples
+        f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {message}",
+        evidence={"update": window.number, "size": window.size, "usual": n},
+        fix="make an update from the short window at the end of every epoch",
+        where=window.where,
+        lane=lane,
+    )
 
 
 def _left_over(history: History, lane: str, windows: list[Window], odd: Odd) -> bool:
