@@ -863,7 +863,39 @@ def windows_filled_up_to_a_number_of_samples():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     seen = 0
-    for size in (8, 13, 9, 12, 11, 8, 8, 8, 8, 12, 12, 13, 8, 8, 8, 8, 8, 8, 13, 13, 12, 9, 12, 12):
+    for size in (
+        8,
+        13,
+        9,
+        12,
+        11,
+        8,
+        8,
+        8,
+        8,
+        12,
+        12,
+        13,
+        8,
+        8,
+        8,
+        8,
+        8,
+        8,
+        13,
+        13,
+        12,
+        9,
+        11,
+        9,
+        8,
+        8,
+        8,
+        12,
+        12,
+        13,
+        8,
+    ):
         x, y = next(batches(1, size))
         (F.cross_entropy(model(x), y) * size / 40).backward()
         seen += size
