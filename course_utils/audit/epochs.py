@@ -14,7 +14,8 @@ class Epochs:
 
     def __init__(self) -> None:
         self.count = 0
-        self.last = self.main = _nothing  # weak references: the script decides how long an iterator lives
+        self.last: ref | None = None  # the iterator of the last batch; the script decides how long it lives
+        self.main: ref | None = None  # the iterator whose passes are counted
         self.drawn_from: WeakKeyDictionary[_BaseDataLoaderIter, int] = WeakKeyDictionary()  # batches, at a backward
 
     def drawn(self, iterator: _BaseDataLoaderIter) -> None:
@@ -22,7 +23,7 @@ class Epochs:
 
     def of_this_batch(self) -> int | None:
         """The pass that the last batch is from; None if it is from no loader, or from one that never ends."""
-        iterator, main = self.last(), self.main()
+        iterator, main = (None if known is None else known() for known in (self.last, self.main))
         if iterator is None:
             return self.count or None
         drawn, length = iterator._num_yielded, _length(iterator)
@@ -35,10 +36,6 @@ class Epochs:
             self.count += ended
             self.main = ref(iterator) if ended or length > _length(main) else self.main
         return self.count
-
-
-def _nothing() -> None:
-    return None
 
 
 def _length(iterator: _BaseDataLoaderIter) -> int | None:

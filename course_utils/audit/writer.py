@@ -115,7 +115,8 @@ class HistoryWriter(Listener):
         self.calls += 1
         call = Backward(self.calls, place, line, scaled=state.scaled, synced=state.synced)
         state.scaled, state.synced = 1.0, None
-        call.epoch = self.epochs.of_this_batch()
+        if self.epochs.last is not None:
+            call.epoch = self.epochs.of_this_batch()
         self.graphs = [graph for graph in self.graphs if graph() is not None]
         call.alive = len(self.graphs)  # graphs of earlier calls
         for root in roots:
