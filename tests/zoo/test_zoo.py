@@ -193,9 +193,10 @@ def test_only_the_schedules_that_are_stepped_too_early_warn():
 
 # The fixed loops: at each step the gradient is that of one large batch which holds the whole window.
 
-BY_HAND = {  # their tests are below: several optimizers, a summed loss, another precision
+BY_HAND = {  # their tests are below: several optimizers, a summed loss, another precision, a batch that is left out
     "critic-zeroed-once", "critic-with-the-generators-gradients", "critic-with-a-window-of-both",
     "scaler-made-in-every-epoch", "scaler-updated-twice", "added-up-in-bfloat16",
+    "step-jumped-over", "zeroed-by-one-loss",
 }  # fmt: skip
 CORRECT_GRADIENT = {  # buggy loops whose bug is not in the gradient
     "warmup-in-micro-batches", "decay-in-micro-batches", "one-backward-per-window", "running-loss-with-its-graphs",
@@ -458,6 +459,29 @@ def test_a_schedule_stepped_in_micro_batches_ends_too_early():
     assert buggy("decay-in-micro-batches").rates == pytest.approx([0.05, 0, 0, 0, 0, 0])
     assert fixed("warmup-in-micro-batches").rates == pytest.approx([0.025, 0.04375, 0.0625, 0.08125, 0.1, 0.1])
     assert fixed("decay-in-micro-batches").rates == pytest.approx([0.1 * (1 - k / 6) for k in range(6)])
+
+
+@pytest.mark.parametrize(("name", "damaged"), [("step-jumped-over", 7), ("zeroed-by-one-loss", 6)])
+def test_a_fixed_loop_leaves_out_the_damaged_micro_batch_and_nothing_else(name, damaged):
+    good = [batch for k, batch in enumerate(digit_batches(17)) if k != damaged]
+    assert all(map(close, fixed(name).gradients(), large_batches(cut(good, 4))))
+    assert len(fixed(name).gradients()) == 4
+    assert digit_batches(17, damaged=damaged)[damaged][0].isnan().all()
+
+
+def test_the_update_after_a_step_that_was_jumped_over_is_too_large():
+    found, before = buggy("step-jumped-over").gradients(), fixed("step-jumped-over").gradients()[0]
+    assert close(found[0], before)
+    model = perceptron(64, 16, 10)
+    move(model, cross_entropy(*predicted(model, digit_batches(4))))
+    window = [digit_batches(17)[k] for k in (4, 5, 6, 8, 9, 10, 11)]
+    mean = torch.autograd.grad(cross_entropy(*predicted(model, window)), list(model.parameters()))
+    assert close(found[1], times(7 / 4, mean))
+
+
+def predicted(model, window):
+    x, y = joined(window)
+    return model(x), y
 
 
 @pytest.mark.parametrize(("name", "graphs"), [("one-backward-per-window", 4), ("running-loss-with-its-graphs", 8)])
