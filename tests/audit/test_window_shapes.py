@@ -8,8 +8,10 @@ a number, or None for the size of its own window. The verdicts were written down
 import pytest
 import torch
 from runs import net
+from torch import nn
+from torch.amp import GradScaler
 from torch.nn import functional as F
-from torch.optim import SGD
+from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -296,3 +298,64 @@ def test_the_loader_is_as_before_when_the_audit_has_ended():
     with pytest.raises(KeyError), audit():
         fail()
     assert vars(_BaseDataLoaderIter)["__next__"] is before
+
+
+# The verdict depends neither on the optimizer nor on how gradients are zeroed
+
+
+def run_with(how, sizes):
+    """One update for each of `sizes`, and each loss divided by 4."""
+    body, head = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 2)
+    model = nn.Sequential(body, head)
+    if how == "bfloat16":
+        model.to(torch.bfloat16)
+    if how == "one layer is frozen":
+        body.requires_grad_(False)
+    make = {
+        "fused": lambda p: AdamW(p, fused=True),
+        "foreach": lambda p: AdamW(p, foreach=True),
+        "one by one": lambda p: AdamW(p, foreach=False),
+    }.get(how, lambda p: SGD(p, lr=0.1))
+    optimizers = [make(body.parameters()), make(head.parameters())] if how == "two" else [make(model.parameters())]
+    scaler = GradScaler("cpu", init_scale=4.0, enabled=how == "scaler")
+    for place, size in enumerate(sizes):
+        xs = torch.randn(size, 4, 3, dtype=head.weight.dtype)
+
+        def backward(xs=xs, place=place):
+            for x in xs:
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=how == "autocast"):
+                    loss = F.cross_entropy(model(x), torch.randint(2, (4,))) / 4
+                scaler.scale(loss * float("inf") if how == "scaler" and place == 4 else loss).backward()
+
+        if how == "closure":
+            optimizers[0].step(backward)
+        else:
+            backward()
+            for optimizer in optimizers:
+                scaler.step(optimizer)
+            scaler.update()
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=how != "zeros")
+
+
+HOWS = (
+    "plain", "fused", "foreach", "one by one", "two", "zeros", "closure",
+    "scaler", "autocast", "bfloat16", "one layer is frozen",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([4, 4, 4, 4, 4, 4, 4], []),
+        ([1, 1, 2, 2, 4, 4, 4], []),
+        ([5, 4, 4, 4, 4, 4, 4], ["!irregular-window 1"]),
+        ([4, 4, 8, 4, 4, 4, 4], ["!irregular-window 3"]),
+        ([4, 4, 7, 4, 7, 4, 4], ["!leftover-gradients 3"]),
+    ],
+)
+def test_the_verdict_is_that_of_the_sizes(how, sizes, expected):
+    with audit() as report:
+        run_with(how, sizes)
+    assert verdicts(report) == expected * (2 if how == "two" else 1)
