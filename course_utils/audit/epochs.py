@@ -6,7 +6,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 
 class Epochs:
-    """Counts the passes over the loader that a script trains on; of several at once, over the longest.
+    """Counts the passes over the loader that a script trains on; of several at once, over one of them.
 
     A loader belongs to the training if its batch was the last one drawn before a backward call. Evaluation draws
     batches too, but its last one is never followed by a backward call.
@@ -31,10 +31,9 @@ class Epochs:
             return None
         begins = drawn < self.drawn_from.get(iterator, drawn + 1)  # it is new, or its workers begin again
         self.drawn_from[iterator] = drawn
-        if begins:
-            ended = main is None or main is iterator or main._num_yielded >= _length(main)
-            self.count += ended
-            self.main = ref(iterator) if ended or length > _length(main) else self.main
+        if begins and (main is None or main is iterator or main._num_yielded >= _length(main)):
+            self.count += 1
+            self.main = self.last
         return self.count
 
 

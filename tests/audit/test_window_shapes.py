@@ -161,6 +161,12 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
         ["!discarded-gradients"],
     ),
     "the tail zeroed as the window grows": ([[1] * 8, [2, 2, "z1"], [4, 4, "z2"]], None, ["!discarded-gradients"]),
+    "the tail zeroed in each epoch of a short ramp": (
+        [[1, 1, 2, 2, 3, "z1"], [3, 4, "z3"], [1, 4, 4]],
+        1 / 16,
+        ["!discarded-gradients"],
+    ),
+    "every second step left out": ([[4, 8, 4, 8, 4, 8]], 4, ["!irregular-window 2"]),
     "the end never used": ([[4, 4, 4, "+2"]], 4, ["!leftover-gradients"]),
     "no number": ([[3, 1, 4, 2, 6, 5]], 4, ["?irregular-window"]),
     "larger at the end": ([[4, 4, 4, 8]], 4, ["?irregular-window 4"]),
@@ -254,6 +260,44 @@ def test_evaluation_and_a_second_loader_do_not_begin_an_epoch():
     epochs = [call.epoch for call in report.history.backwards]
     assert epochs == [1] * 10 + [2] * 10
     assert [w.over_epochs for w in report.history.windows] == [False] * 4
+
+
+def test_a_second_loader_that_is_drawn_from_last_hides_no_tail():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    first, second = source(10, 4, loader=True), source(7, 4, loader=True)
+    with audit() as report:
+        more = iter(second)
+        for _ in range(4):
+            for i, (x, y) in enumerate(first):
+                try:
+                    u, v = next(more)
+                except StopIteration:
+                    more = iter(second)
+                    u, v = next(more)
+                (F.cross_entropy(model(torch.cat([x, u])), torch.cat([y, v])) / 4).backward()
+                if (i + 1) % 4 == 0 or i + 1 == 10:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    assert verdicts(report) == []
+
+
+def test_a_sampler_that_goes_on_after_its_own_length_has_no_epochs():
+    class Endless(list):
+        def __iter__(self):
+            while True:
+                yield from super().__iter__()
+
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    batches = iter(DataLoader(TensorDataset(torch.randn(6, 3), torch.randint(2, (6,))), 2, sampler=Endless(range(6))))
+    with audit() as report:
+        for _ in range(5):
+            x, y = next(batches)
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert [call.epoch for call in report.history.backwards] == [1, 1, 1, None, None]
 
 
 @pytest.mark.parametrize("kind", ["endless", "iterable", "list of a loader", "in a list first"])

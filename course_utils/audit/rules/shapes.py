@@ -53,24 +53,25 @@ def unexplained(windows: list[Window]) -> tuple[list[Window], int]:
     return [w for w in windows if w.size == usual or _follows_its_size(w, others)], usual
 
 
-def odd_window(sizes: Sequence[int], ends: set[int] | None, usual: int) -> Odd | None:
+def odd_window(sizes: Sequence[int], ends: set[int], usual: int) -> Odd | None:
     """The first window that stands out.
 
     Args:
         sizes: Micro-batches in each window.
-        ends: The places of windows that end an epoch; None if that was not seen.
+        ends: The places of windows that are known to end an epoch.
         usual: Micro-batches in most windows.
 
-    >>> odd_window([5, 4, 4, 4], None, 4), odd_window([4, 8, 4, 4], None, 4)
+    >>> odd_window([5, 4, 4, 4], set(), 4), odd_window([4, 8, 4, 4], set(), 4)
     (Odd(kind='first', place=0, usual=4), Odd(kind='long', place=1, usual=4))
-    >>> odd_window([4, 4, 2, 4, 4, 2], None, 4), odd_window([1, 1, 2, 2, 4, 4], None, 4)
+    >>> odd_window([4, 4, 2, 4, 4, 2], set(), 4), odd_window([1, 1, 2, 2, 4, 4], set(), 4)
     (None, None)
     """
     places = [k for k in range(len(sizes)) if not _is_tail(sizes, k, ends, usual)]
     levels = [(size, list(group)) for size, group in groupby(places, key=sizes.__getitem__)]
     if len(levels) < 2:
         return None
-    if [size for size, _ in levels] in (sorted({size for size, _ in levels}), sorted({s for s, _ in levels})[::-1]):
+    distinct = sorted({size for size, _ in levels})
+    if [size for size, _ in levels] in (distinct, distinct[::-1]):
         return _end_of_a_ramp(levels)
     body = [sizes[k] for k in places]
     if body[0] != usual == body[1] and body.count(usual) >= max(2, len(body) / 2):
@@ -102,14 +103,14 @@ def around(sizes: Sequence[int], place: int, count: int) -> range:
     return range(first, min(first + count, len(sizes)))
 
 
-def _is_tail(sizes: Sequence[int], k: int, ends: set[int] | None, usual: int) -> bool:
-    """Short at the end of an epoch; or, if the ends were not seen, at the end of the run or between two alike."""
+def _is_tail(sizes: Sequence[int], k: int, ends: set[int], usual: int) -> bool:
+    """Short where an epoch is known to end, at the end of the run, or between two windows that are alike."""
     before = sizes[k - 1] if k else 0
     after = sizes[k + 1] if k + 1 < len(sizes) else 0
     if not after:
         return sizes[k] < before and sizes[k] != usual
-    if ends is not None:
-        return k in ends and sizes[k] < max(before, after)
+    if k in ends and sizes[k] < max(before, after):
+        return True
     steady = before == after or (sizes[k - 2 : k - 1] == [before] and sizes[k + 2 : k + 3] == [after])
     return sizes[k] < min(before, after, usual) and steady
 

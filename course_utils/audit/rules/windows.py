@@ -303,9 +303,7 @@ def _odd_window(history: History, lane: str) -> tuple[list[Window], Odd | None]:
     windows = _whole(history, lane)
     over = {id(window) for window, _ in carried_over(windows)}
     windows, usual = unexplained([w for w in windows if id(w) not in over])
-    ends = None
-    if windows and windows[-1].fresh[-1].epoch is not None:
-        ends = {k for k, (w, after) in enumerate(pairwise(windows)) if w.fresh[-1].epoch != after.fresh[0].epoch}
+    ends = {k for k, (w, after) in enumerate(pairwise(windows)) if w.fresh[-1].epoch != after.fresh[0].epoch}
     return windows, odd_window([w.size for w in windows], ends, usual)
 
 
