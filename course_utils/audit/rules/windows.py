@@ -258,10 +258,11 @@ def _declared_sizes(history: History, windows: list[Window]) -> list[int]:
 
 
 def _uneven(history: History, lane: str) -> Iterator[Finding]:
-    windows, odd = _odd_window(history, lane)
-    if odd is None or _left_over(history, lane, windows, odd):
+    judged, odd = _odd_window(history, lane)
+    if odd is None or _left_over(history, lane, judged, odd):
         return
-    size, place, n = windows[odd.place].size, odd.place, odd.usual
+    window, n, windows = judged[odd.place], odd.usual, _countable(history, lane)
+    place = windows.index(window)
     if odd.kind == "all":
         sizes = [w.size for w in windows]
         yield Finding(
@@ -273,10 +274,10 @@ def _uneven(history: History, lane: str) -> Iterator[Finding]:
             lane=lane,
         )
     elif odd.kind == "long":
-        yield _step_left_out(lane, windows, odd)
+        yield _step_left_out(lane, windows, place, n)
     elif odd.kind == "pattern":
         yield _irregular(lane, windows, place, "in a pattern that repeats, and not only as a tail")
-    elif odd.kind == "first" and size <= n + 1:
+    elif odd.kind == "first" and window.size <= n + 1:
         yield _irregular(lane, windows, place, f"most hold {n}")
     else:
         why = {
@@ -307,14 +308,14 @@ def _odd_window(history: History, lane: str) -> tuple[list[Window], Odd | None]:
     return windows, odd_window([w.size for w in windows], ends, usual)
 
 
-def _step_left_out(lane: str, windows: list[Window], odd: Odd) -> Finding:
-    window, n = windows[odd.place], odd.usual
+def _step_left_out(lane: str, windows: list[Window], place: int, n: int) -> Finding:
+    window = windows[place]
     seen = window.fresh[0].epoch is not None or window.size % n == 0
     cause = "a step was left out" if seen else "a step was left out, or an epoch ended without one"
     return _irregular(
         lane,
         windows,
-        odd.place,
+        place,
         f"those around it {n}; {cause}",
         UNDECIDED if window.rewritten else ERROR,  # a script that scales by hand may count samples
         "count only micro-batches that ran backward, and let no `continue` jump over the step",
