@@ -1139,3 +1139,208 @@ def each_part_is_zeroed_by_itself():
         optimizer.step()
         head.zero_grad()
         body.zero_grad(set_to_none=False)
+
+
+# Windows that are not all alike
+
+
+def ramp_as_detectors_do(factor: float, loader: bool) -> Callable:
+    """The window grows from 1 to 4 over 16 micro-batches; a counter that goes on over the epochs says when to step."""
+
+    def run() -> None:
+        model = net()
+        optimizer, scaler = SGD(model.parameters(), lr=0.001, momentum=0.9), GradScaler("cpu", enabled=False)
+        dataset = TensorDataset(torch.randn(88, 3), torch.randint(2, (88,)))
+        seen, last = 0, -1
+        for _ in range(3):
+            for x, y in DataLoader(dataset, 4) if loader else [dataset[k : k + 4] for k in range(0, 88, 4)]:
+                accumulate = max(1, round(1 + 3 * min(seen, 16) / 16))
+                loss = F.cross_entropy(model(x), y) * factor
+                scaler.scale(loss).backward()
+                if seen - last >= accumulate or seen == 65:
+                    scaler.step(optimizer)
+                    scaler.update()
+                    optimizer.zero_grad()
+                    last = seen
+                seen += 1
+
+    return run
+
+
+PROGRAMS["a ramp, times the batch"] = ramp_as_detectors_do(16.0, loader=False)
+PROGRAMS["a ramp, times the batch, from a loader"] = ramp_as_detectors_do(16.0, loader=True)
+
+
+def scheduled_windows(schedule: list[list[int]], foreach: bool | None = None, half: bool = False) -> Callable:
+    """An epoch for each list; each update is the mean over its own micro-batches."""
+
+    def run() -> None:
+        model = net().to(torch.bfloat16) if half else net()
+        optimizer = AdamW(model.parameters(), lr=0.01, foreach=foreach)
+        for sizes in schedule:
+            data = batches(sum(sizes))
+            for size in sizes:
+                for x, y in islice(data, size):
+                    out = model(x.to(model[0].weight.dtype))
+                    (F.cross_entropy(out.float(), y) / size).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return run
+
+
+PROGRAMS["a larger window from the second epoch on"] = scheduled_windows([[2, 2, 2, 1], [4, 4, 4, 3], [8, 8]])
+PROGRAMS["a smaller window after the warm-up"] = scheduled_windows([[8, 8, 2], [2] * 9, [2] * 9], foreach=True)
+PROGRAMS["a window that grows and shrinks"] = scheduled_windows([[1, 2, 4, 8, 8, 4, 2, 1]], foreach=False, half=True)
+PROGRAMS["doubling in each update"] = scheduled_windows([[1, 2, 4, 8]])
+
+
+@program
+def windows_filled_up_to_a_number_of_samples():
+    """Each sample counts alike, and a window has about as many of them as any other."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    seen = 0
+    for size in (
+        8,
+        13,
+        9,
+        12,
+        11,
+        8,
+        8,
+        8,
+        8,
+        12,
+        12,
+        13,
+        8,
+        8,
+        8,
+        8,
+        8,
+        8,
+        13,
+        13,
+        12,
+        9,
+        11,
+        9,
+        8,
+        8,
+        8,
+        12,
+        12,
+        13,
+        8,
+    ):
+        x, y = next(batches(1, size))
+        (F.cross_entropy(model(x), y) * size / 40).backward()
+        seen += size
+        if seen >= 40:
+            optimizer.step()
+            optimizer.zero_grad()
+            seen = 0
+    assert seen == 0
+
+
+@program
+def a_window_that_goes_on_over_the_epochs():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.randn(40, 3), torch.randint(2, (40,))), batch_size=4, shuffle=True)
+    seen = 0
+    for _ in range(4):
+        for x, y in loader:
+            (F.cross_entropy(model(x), y) / 4).backward()
+            seen += 1
+            if seen % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@program
+def labelled_and_unlabelled_loaders_with_tails():
+    """The second loader is short and begins again in the middle of a window."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    labelled = DataLoader(TensorDataset(torch.randn(40, 3), torch.randint(2, (40,))), batch_size=4)
+    other = DataLoader(TensorDataset(torch.randn(12, 3)), batch_size=4)
+    more = iter(other)
+    for _ in range(3):
+        for i, (x, y) in enumerate(labelled):
+            try:
+                (u,) = next(more)
+            except StopIteration:
+                more = iter(other)
+                (u,) = next(more)
+            held = min(4, 10 - i // 4 * 4)
+            ((F.cross_entropy(model(x), y) + 0.1 * model(u).square().mean()) / held).backward()
+            if (i + 1) % 4 == 0 or i + 1 == 10:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@program
+def evaluation_inside_an_epoch_and_a_tail_at_its_end():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    train, test = (DataLoader(TensorDataset(torch.randn(n, 3), torch.randint(2, (n,))), batch_size=4) for n in (56, 12))
+    for _ in range(3):
+        for i, (x, y) in enumerate(train):
+            (F.cross_entropy(model(x), y) / min(4, 14 - i // 4 * 4)).backward()
+            if (i + 1) % 4 == 0 or i + 1 == 14:
+                optimizer.step()
+                optimizer.zero_grad()
+            if i % 5 == 0:
+                with torch.no_grad():
+                    for u, v in test:
+                        F.cross_entropy(model(u), v)
+
+
+@program
+def an_endless_loader():
+    """One iterator for the whole run, whose sampler begins again and again; the tails come at regular places."""
+
+    class Endless:
+        def __iter__(self):
+            while True:
+                yield from range(40)
+
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    data = iter(DataLoader(TensorDataset(torch.randn(40, 3), torch.randint(2, (40,))), 4, sampler=Endless()))
+    for _ in range(3):
+        for i in range(10):
+            x, y = next(data)
+            (F.cross_entropy(model(x), y) / min(4, 10 - i // 4 * 4)).backward()
+            if (i + 1) % 4 == 0 or i + 1 == 10:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@program
+def a_resumed_run_with_a_short_first_epoch():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for first in (4, 0, 0):
+        for i, (x, y) in list(enumerate(batches(10)))[first:]:
+            (F.cross_entropy(model(x), y) / min(4, 10 - i // 4 * 4)).backward()
+            if (i + 1) % 4 == 0 or i + 1 == 10:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@program
+def a_scaler_that_skips_a_window_between_epochs_of_a_loader():
+    model = net()
+    optimizer, scaler = AdamW(model.parameters(), lr=0.01), GradScaler("cpu", init_scale=4.0)
+    loader = DataLoader(TensorDataset(torch.randn(40, 3), torch.randint(2, (40,))), batch_size=4)
+    for epoch in range(3):
+        for i, (x, y) in enumerate(loader):
+            x = x * float("inf") if (epoch, i) == (1, 9) else x
+            scaler.scale(F.cross_entropy(model(x), y) / min(4, 10 - i // 4 * 4)).backward()
+            if (i + 1) % 4 == 0 or i + 1 == 10:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()

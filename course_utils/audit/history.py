@@ -84,6 +84,7 @@ class Backward:
     scaled: float = 1.0
     synced: bool | None = None  # averaged over the ranks; None without DDP and FSDP
     ranks: int = 1  # over how many
+    epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
     probes: tuple = ()  # hooks on its losses, while it runs
 
     @property
@@ -187,6 +188,11 @@ class Window:
     def of_several_tasks(self) -> bool:
         """Do its micro-batches reach different parameters?"""
         return len({call.reach.get(self.key) for call in self.micro_batches}) > 1
+
+    @property
+    def over_epochs(self) -> bool:
+        """Does it hold micro-batches of two passes over a DataLoader?"""
+        return len({call.epoch for call in self.fresh} - {None}) > 1
 
 
 @dataclass(eq=False, slots=True)

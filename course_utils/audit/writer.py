@@ -17,8 +17,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
 from torch.optim import SGD, Optimizer, lr_scheduler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from course_utils.audit.callsite import caller_location, where
+from course_utils.audit.epochs import Epochs
 from course_utils.audit.forwards import Forward, earlier_forward, leaves, mark_forward
 from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
 from course_utils.audit.manual import (
@@ -35,7 +37,18 @@ from course_utils.audit.manual import (
 )
 from course_utils.audit.names import names_of
 from course_utils.audit.probe import separate_graphs, watch_terms
-from course_utils.observe.observer import Lane, Listener, Observer, after, before, is_zero, living, local, subclasses
+from course_utils.observe.observer import (
+    Lane,
+    Listener,
+    Observer,
+    after,
+    any_nonzero,
+    before,
+    is_zero,
+    living,
+    local,
+    subclasses,
+)
 from course_utils.observe.sharded import keepers, own_parameters
 from course_utils.observe.trace import Event
 
@@ -64,6 +77,11 @@ class _AuditedLane(Lane):
         self.last: Window | None = None
         self.zeroings: list[Zeroing] = []  # since the last step, of gradients that no step had used
         self.reaches: dict[tuple[int, ...], frozenset[int]] = {}  # sets of parameters that backward calls have reached
+
+    def add(self, p: Tensor) -> None:
+        """A gradient that is there already came from before: nobody knows how many micro-batches it holds."""
+        super().add(p)
+        self.open.assigned |= not self.updates and p.grad is not None and any_nonzero(p.grad)
 
     def lost(self) -> list[Backward]:
         """The calls that no step has used, if nothing uses them from now on."""
@@ -192,6 +210,7 @@ class HistoryWriter(Listener):
         self.ended_at: dict[str, _ManualLane] = {}  # manual lanes that have ended, by the place of their first call
         self.unowned_at: dict[str, int] = {}  # parameters whose gradients nothing uses, by the same place
         self.received_by = 1  # how many lanes got gradients from the last backward call
+        self.epochs = Epochs()
 
     def attach(self, observer: Observer) -> None:
         self.observer = observer
@@ -209,6 +228,7 @@ class HistoryWriter(Listener):
         if torch.distributed.is_available():
             observer.patch(DistributedDataParallel, "forward", self._around_synced_forward)
             observer.patch(torch.distributed, "all_reduce", self._around_all_reduce)
+        observer.patch(_BaseDataLoaderIter, "__next__", after(self.epochs.drawn))
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
 
@@ -227,6 +247,8 @@ class HistoryWriter(Listener):
                 self.observer.patch(stage, "scale_grads", self._around_scale_grads)
         call = Backward(self.calls, place, line, scaled=state.scaled, synced=state.synced, ranks=state.ranks)
         state.scaled, state.synced, state.ranks = 1.0, None, 1
+        if self.epochs.last is not None:
+            call.epoch = self.epochs.of_this_batch()
         self.graphs = [graph for graph in self.graphs if graph() is not None]
         call.alive = len(self.graphs)  # graphs of earlier calls
         if getattr(sys.modules.get(_COMPILED_AUTOGRAD), "compiled_autograd_enabled", False):

@@ -30,7 +30,7 @@ def grade_on_zoo(checker: Callable[[Run], object], rules: Sequence[str]) -> int:
 
     Args:
         checker: The learner's function.
-        rules: The rules of the zoo whose loops it must find.
+        rules: The rules of the zoo whose loops it must find, where a record can tell what an optimizer's updates hold.
 
     Raises:
         Mistake: `not-attempted` if it returns nothing; `wrong-type` for something else than True or False;
@@ -40,7 +40,7 @@ def grade_on_zoo(checker: Callable[[Run], object], rules: Sequence[str]) -> int:
     """
     from course_utils.zoo import ZOO
 
-    specimens = [specimen for specimen in ZOO.values() if specimen.rule in rules]
+    specimens = [specimen for specimen in ZOO.values() if specimen.rule in rules and specimen.holds]
     with quick_records():
         wrong = [(specimen, loop) for specimen, loop in _shuffled(specimens) if _errs(checker, specimen, loop)]
     missed = [s for s, loop in wrong if loop is s.buggy]

@@ -90,3 +90,40 @@ def zeroed_at_the_epochs_start_fixed() -> Losses:
                 optimizer.zero_grad()
                 last_step = epoch * 10 + i
             yield loss.item()
+
+
+@specimen(
+    source="WalkingMeatAxolotl/AnimaLoraStudio!486",
+    what="A loss that is NaN zeroes its window: two good micro-batches are lost; the update holds the fourth alone.",
+    holds={"SGD": [4, 1, 4, 4]},
+    leftover=1,
+    evidence={"backward_calls": 16, "discarded": 2},
+)
+def zeroed_by_one_loss() -> Losses:
+    model, optimizer = classifier()
+    for i, (images, labels) in enumerate(digit_batches(17, damaged=6)):
+        loss = cross_entropy(model(images), labels)
+        if not loss.isfinite():
+            optimizer.zero_grad()
+            continue
+        (loss / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()
+
+
+@zeroed_by_one_loss.fix
+def zeroed_by_one_loss_fixed() -> Losses:
+    model, optimizer = classifier()
+    held = 0
+    for images, labels in digit_batches(17, damaged=6):
+        loss = cross_entropy(model(images), labels)
+        if not loss.isfinite():
+            continue
+        (loss / 4).backward()
+        held += 1
+        if held % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()

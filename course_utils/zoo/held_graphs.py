@@ -1,8 +1,10 @@
 """The graphs of several micro-batches are alive at once."""
 
+import torch
 from torch.nn.functional import cross_entropy
+from torch.optim import SGD
 
-from course_utils.zoo.props import classifier, digit_batches
+from course_utils.zoo.props import classifier, digit_batches, perceptron
 from course_utils.zoo.registry import Losses, specimen
 
 
@@ -73,3 +75,37 @@ def running_loss_with_its_graphs_fixed() -> Losses:
             optimizer.step()
             running_loss += loss.item()
         yield running_loss / 8
+
+
+@specimen(
+    level="advice",
+    source="jlamprou/Infini-Attention#3",
+    what="The memory carries its graph from segment to segment: each backward goes through all segments before.",
+)
+def memory_carried_with_its_graph() -> Losses:
+    model = perceptron(80, 16)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        memory = torch.zeros(8, 16, dtype=torch.float64)
+        for images, labels in digit_batches(4):
+            memory = model(torch.cat([images, memory], dim=1)).tanh()
+            loss = cross_entropy(memory[:, :10], labels)
+            (loss / 4).backward(retain_graph=True)
+            yield loss.item()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@memory_carried_with_its_graph.fix
+def memory_carried_with_its_graph_fixed() -> Losses:
+    model = perceptron(80, 16)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        memory = torch.zeros(8, 16, dtype=torch.float64)
+        for images, labels in digit_batches(4):
+            memory = model(torch.cat([images, memory.detach()], dim=1)).tanh()
+            loss = cross_entropy(memory[:, :10], labels)
+            (loss / 4).backward()
+            yield loss.item()
+        optimizer.step()
+        optimizer.zero_grad()

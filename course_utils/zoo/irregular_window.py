@@ -70,3 +70,39 @@ def counted_from_one() -> Losses:
             optimizer.step()
             optimizer.zero_grad()
         yield loss.item()
+
+
+@specimen(
+    source="MeryylleA/lunariscodex!71",
+    what="A loss that is NaN jumps over the step: the next update holds 7 micro-batches, and each is divided by 4.",
+    holds={"SGD": [4, 7, 4]},
+    leftover=1,
+    evidence={"update": 2, "sizes": [4, 7, 4]},
+)
+def step_jumped_over() -> Losses:
+    model, optimizer = classifier()
+    for i, (images, labels) in enumerate(digit_batches(17, damaged=7)):
+        loss = cross_entropy(model(images), labels)
+        if not loss.isfinite():
+            continue
+        (loss / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()
+
+
+@step_jumped_over.fix
+def step_jumped_over_fixed() -> Losses:
+    model, optimizer = classifier()
+    held = 0
+    for images, labels in digit_batches(17, damaged=7):
+        loss = cross_entropy(model(images), labels)
+        if not loss.isfinite():
+            continue
+        (loss / 4).backward()
+        held += 1
+        if held % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()

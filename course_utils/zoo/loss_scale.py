@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from course_utils.zoo.props import classifier, digit_batches
+from course_utils.zoo.props import classifier, digit_batches, perceptron
 from course_utils.zoo.registry import Losses, specimen
 
 
@@ -136,3 +136,34 @@ def tail_divided_by_n_fixed() -> Losses:
                 optimizer.step()
                 optimizer.zero_grad()
             yield loss.item()
+
+
+@specimen(
+    source="agokrani/distillKitPlus#5",
+    what="Adds up 4 mean losses that the script itself spells out: every gradient is 4 times the large batch's.",
+)
+def distilled_and_never_divided() -> Losses:
+    model, optimizer = classifier()
+    teacher = perceptron(64, 10).requires_grad_(False)
+    for i, (images, _) in enumerate(2 * digit_batches(8)):
+        soft = teacher(images).softmax(-1)
+        loss = -(soft * model(images).log_softmax(-1)).sum(-1).mean()
+        loss.backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()
+
+
+@distilled_and_never_divided.fix
+def distilled_and_never_divided_fixed() -> Losses:
+    model, optimizer = classifier()
+    teacher = perceptron(64, 10).requires_grad_(False)
+    for i, (images, _) in enumerate(2 * digit_batches(8)):
+        soft = teacher(images).softmax(-1)
+        loss = -(soft * model(images).log_softmax(-1)).sum(-1).mean()
+        (loss / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        yield loss.item()

@@ -40,10 +40,13 @@ def _digits() -> tuple[Tensor, Tensor]:
     return images.double(), labels
 
 
-def digit_batches(count: int, size: int = 8) -> list[tuple[Tensor, Tensor]]:
-    """Micro-batches of handwritten digits."""
+def digit_batches(count: int, size: int = 8, damaged: int | None = None) -> list[tuple[Tensor, Tensor]]:
+    """Micro-batches of handwritten digits; the images of the damaged one are NaN."""
     images, labels = (tensor[: count * size].split(size) for tensor in _digits())
-    return list(zip(images, labels, strict=True))
+    batches = list(zip(images, labels, strict=True))
+    if damaged is not None:
+        batches[damaged] = (batches[damaged][0] * float("nan"), batches[damaged][1])
+    return batches
 
 
 def bigram_model() -> nn.Sequential:

@@ -3,7 +3,7 @@
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
-from course_utils.zoo.props import as_fake, as_real, classifier, digit_batches, gan, point_batches
+from course_utils.zoo.props import as_fake, as_real, classifier, digit_batches, gan, perceptron, point_batches
 from course_utils.zoo.registry import Losses, specimen
 
 
@@ -117,3 +117,62 @@ def critic_zeroed_once_fixed() -> Losses:
         optimizer_g.zero_grad()
         as_real(critic(generator(noise))).backward()
         optimizer_g.step()
+
+
+@specimen(
+    source="MorvanZhou/pytorch-A3C#21",
+    what="Zeroes the shared model and not the local one, which hands it its gradients: update k uses the sum of k.",
+)
+def local_model_never_zeroed() -> Losses:
+    shared, optimizer = classifier()
+    local = perceptron(64, 16, 10)
+    for images, labels in 2 * digit_batches(6):
+        loss = cross_entropy(local(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        for own, common in zip(local.parameters(), shared.parameters(), strict=True):
+            common._grad = own.grad
+        optimizer.step()
+        local.load_state_dict(shared.state_dict())
+        yield loss.item()
+
+
+@local_model_never_zeroed.fix
+def local_model_never_zeroed_fixed() -> Losses:
+    shared, optimizer = classifier()
+    local = perceptron(64, 16, 10)
+    for images, labels in 2 * digit_batches(6):
+        loss = cross_entropy(local(images), labels)
+        local.zero_grad()
+        loss.backward()
+        for own, common in zip(local.parameters(), shared.parameters(), strict=True):
+            common._grad = own.grad
+        optimizer.step()
+        local.load_state_dict(shared.state_dict())
+        yield loss.item()
+
+
+@specimen(
+    source="greebear/pytorch-learning#1",
+    what="Writes the update by hand, and zeroes nothing: each subtracts the sum of all gradients so far.",
+)
+def update_by_hand_never_zeroed() -> Losses:
+    model = perceptron(64, 16, 10)
+    for images, labels in 2 * digit_batches(6):
+        loss = cross_entropy(model(images), labels)
+        loss.backward()
+        for p in model.parameters():
+            p.data -= 0.1 * p.grad.data
+        yield loss.item()
+
+
+@update_by_hand_never_zeroed.fix
+def update_by_hand_never_zeroed_fixed() -> Losses:
+    model = perceptron(64, 16, 10)
+    for images, labels in 2 * digit_batches(6):
+        loss = cross_entropy(model(images), labels)
+        loss.backward()
+        for p in model.parameters():
+            p.data -= 0.1 * p.grad.data
+            p.grad.data.zero_()
+        yield loss.item()

@@ -26,14 +26,17 @@ def train(n=4, divide=True, count=8, zero=True):
                 optimizer.zero_grad()
 
 
-def train_windows(sizes, size_of=lambda k: 4):
-    """One update for each of `sizes`, which holds so many micro-batches; the k-th of them has `size_of(k)` samples."""
+def train_windows(sizes, size_of=lambda k: 4, by=None):
+    """One update for each of `sizes`, which holds so many micro-batches; the k-th of them has `size_of(k)` samples.
+
+    Losses are divided by what their window holds, as in a loop that plans each window, or all of them by `by`.
+    """
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     for window in sizes:
         for k in range(window):
             ((x, y),) = data(1, size_of(k))
-            (F.cross_entropy(model(x), y) / window).backward()
+            (F.cross_entropy(model(x), y) / (by or window)).backward()
         optimizer.step()
         optimizer.zero_grad()
 

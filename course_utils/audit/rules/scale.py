@@ -90,6 +90,8 @@ def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]
     """A short window whose loss is divided by n. `full` holds the losses of a full window."""
     if windows[0].size < n:  # a first window that is short is no tail
         return
+    if full[0][0].coefficient >= 1:  # nothing is divided: as where losses are sums over samples, tails count less
+        return
     for window in [w for w in windows if w.size < n]:
         tail = losses_of(window)
         if tail is None or len(tail) != len(full) or tail[0][0].reduction != "mean":

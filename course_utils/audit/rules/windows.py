@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from math import isclose
 
 from course_utils.audit.history import Backward, History, Window
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
+from course_utils.audit.rules.shapes import Odd, around, carried_over, odd_window, unexplained
 from course_utils.audit.rules.terms import losses_of
 
 
@@ -109,7 +111,7 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
         useful = _useful_lines(history, lane)
         elsewhere = useful and not any(call.line in useful for _, call in lost)
         times = Counter(id(z) for z, _ in lost)
-        given_up = useful and set(times.values()) == {history.size(lane)} and len(times) < len(history.of(lane)) / 2
+        given_up = useful and _whole_windows(history, lane, [call for _, call in lost], list(times.values()))
         total = sum(lane in call.lanes for call in history.backwards)
         zeros = all(z.came_as_zeros for z, _ in lost) and 2 * len(lost) < total  # code that clears does so each time
         put_back = all(z.overwritten for z, _ in lost)
@@ -130,6 +132,18 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
             where=zeroing.where,
             lane=lane,
         )
+
+
+def _whole_windows(history: History, lane: str, lost: list[Backward], times: list[int]) -> bool:
+    """Did each zeroing drop as many backward calls as the windows right before and after it hold?"""
+    windows = [w for w in history.of(lane) if w.fresh]
+    firsts = [lost[k] for k in accumulate([0, *times[:-1]])]
+    for call, dropped in zip(firsts, times, strict=True):
+        nearby = [w.size for w in windows if w.fresh[-1].number < call.number][-1:]
+        nearby += [w.size for w in windows if w.fresh[0].number > call.number][:1]
+        if dropped != max(nearby, default=0):
+            return False
+    return len(times) < len(windows) / 2
 
 
 @rule(
@@ -259,13 +273,18 @@ def orphan_parameters(history: History) -> Iterator[Finding]:
 )
 def irregular_window(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
-        windows = [w for w in history.of(lane) if w.fresh]
+        windows = _countable(history, lane)
         if history.declared:
             yield from _not_as_declared(history, lane, windows)
         elif len(windows) >= 2:
-            yield from _uneven(history, lane, windows)
+            yield from _uneven(history, lane)
         if history.size(lane) == 1:
             yield from _divided_for_nothing(lane, [w for w in windows if w.size == 1 and not w.skipped])
+
+
+def _countable(history: History, lane: str) -> list[Window]:
+    """Windows of which it is known how many micro-batches they hold."""
+    return [w for w in history.of(lane) if w.fresh and not w.assigned]
 
 
 def _not_as_declared(history: History, lane: str, windows: list[Window]) -> Iterator[Finding]:
@@ -276,7 +295,7 @@ def _not_as_declared(history: History, lane: str, windows: list[Window]) -> Iter
     if short and ((short[0] == 0 and len(sizes) > 1) or len(short) > len(sizes) / 2):
         different = sorted(different + short)
     if different:
-        yield _irregular(lane, windows[different[0]], sizes, f"declared: {declared[different[0]]}")
+        yield _irregular(lane, windows, different[0], f"declared: {declared[different[0]]}")
 
 
 def _declared_sizes(history: History, windows: list[Window]) -> list[int]:
@@ -285,15 +304,14 @@ def _declared_sizes(history: History, windows: list[Window]) -> list[int]:
     return [([first] + [n for start, n in history.declared if start <= w.place])[-1] for w in windows]
 
 
-def _uneven(history: History, lane: str, windows: list[Window]) -> Iterator[Finding]:
-    sizes, n = [w.size for w in windows], history.size(lane)
-    if n >= 2 and sizes[0] < n == sizes[1] and sizes.count(n) >= max(2, len(sizes) / 2):
-        yield _irregular(lane, windows[0], sizes, f"most hold {n}")
-    elif (period := _period(sizes)) and min(sizes[: period - 1]) < n:
-        yield _irregular(lane, windows[0], sizes, "in a pattern that repeats, and not only as a tail")
-    elif n == 1 and max(sizes) > 1 and not any(w.stale for w in windows):
-        yield _irregular(lane, max(windows, key=lambda w: w.size), sizes, "most hold 1")
-    elif Counter(sizes).most_common(1)[0][1] <= len(sizes) / 3 and len(sizes) >= 6:
+def _uneven(history: History, lane: str) -> Iterator[Finding]:
+    judged, odd = _odd_window(history, lane)
+    if odd is None or _left_over(history, lane, judged, odd):
+        return
+    window, n, windows = judged[odd.place], odd.usual, _countable(history, lane)
+    place = windows.index(window)
+    if odd.kind == "all":
+        sizes = [w.size for w in windows]
         yield Finding(
             UNDECIDED,
             f"windows hold {min(sizes)} to {count_noun(max(sizes), 'micro-batch')}, and no number is frequent",
@@ -302,24 +320,78 @@ def _uneven(history: History, lane: str, windows: list[Window]) -> Iterator[Find
             where=windows[0].where,
             lane=lane,
         )
+    elif odd.kind == "long":
+        yield _step_left_out(lane, windows, place, n)
+    elif odd.kind == "pattern":
+        yield _irregular(lane, windows, place, "in a pattern that repeats, and not only as a tail")
+    elif odd.kind == "first" and window.size <= n + 1:
+        yield _irregular(lane, windows, place, f"most hold {n}")
+    else:
+        why = {
+            "first": f"the others {n}; either the window shrinks on purpose, or a step was left out",
+            "last": f"those before {n}; either the window grows on purpose, or a step was left out",
+            "cut": f"and the next one the rest of {n}; either an epoch ends between them, or a step is too early",
+        }
+        yield _irregular(lane, windows, place, why[odd.kind], UNDECIDED)
 
 
-def _period(sizes: list[int]) -> int:
-    """After how many windows the sizes repeat, as they do if epochs are alike; 0 if they do not."""
-    periods = range(2, len(sizes) // 2 + 1)
-    return next((p for p in periods if sizes[p:] == sizes[:-p] and len(set(sizes)) > 1), 0)
+def _whole(history: History, lane: str) -> list[Window]:
+    """Without those that come right after a zeroing, which may have taken a part of them."""
+    cut = {call.number for zeroing in history.zeroings if zeroing.lane == lane for call in zeroing.lost[-1:]}
+    windows, before = [], 0
+    for window in _countable(history, lane):
+        if cut.isdisjoint(range(before + 1, window.fresh[0].number)):
+            windows.append(window)
+        before = window.fresh[-1].number
+    return windows
 
 
-def _irregular(lane: str, window: Window, sizes: list[int], why: str) -> Finding:
-    listed = ", ".join(map(str, sizes[:8])) + (", ..." if len(sizes) > 8 else "")
+def _odd_window(history: History, lane: str) -> tuple[list[Window], Odd | None]:
+    """The window that stands out, among those that hold nothing of the epoch before."""
+    windows = _whole(history, lane)
+    over = {id(window) for window, _ in carried_over(windows)}
+    windows, usual = unexplained([w for w in windows if id(w) not in over])
+    ends = {k for k, (w, after) in enumerate(pairwise(windows)) if w.fresh[-1].epoch != after.fresh[0].epoch}
+    return windows, odd_window([w.size for w in windows], ends, usual)
+
+
+def _step_left_out(lane: str, windows: list[Window], place: int, n: int) -> Finding:
+    window = windows[place]
+    seen = window.fresh[0].epoch is not None or window.size % n == 0
+    cause = "a step was left out" if seen else "a step was left out, or an epoch ended without one"
+    return _irregular(
+        lane,
+        windows,
+        place,
+        f"those around it {n}; {cause}",
+        UNDECIDED if window.rewritten else ERROR,  # a script that scales by hand may count samples
+        "count only micro-batches that ran backward, and let no `continue` jump over the step",
+    )
+
+
+def _irregular(
+    lane: str, windows: list[Window], place: int, why: str, level: str = ERROR, fix: str | None = None
+) -> Finding:
+    window, sizes = windows[place], [w.size for w in windows]
     return Finding(
-        ERROR,
-        f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {why}: {listed}",
-        evidence={"update": window.number, "sizes": sizes[:20]},
-        fix="step after every n-th micro-batch, counted from 1: (i + 1) % n == 0, or loop over windows",
+        level,
+        f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {why}: {_listed(sizes, place)}",
+        evidence={"update": window.number, "sizes": [sizes[k] for k in around(sizes, place, 20)]},
+        fix=fix or "step after every n-th micro-batch, counted from 1: (i + 1) % n == 0, or loop over windows",
         where=window.where,
         lane=lane,
     )
+
+
+def _listed(sizes: list[int], place: int) -> str:
+    """The sizes around one place.
+
+    >>> _listed([4, 4, 8, 4], 2), _listed([4] * 20 + [8] + [4] * 20, 20)
+    ('4, 4, 8, 4', '..., 4, 4, 4, 4, 8, 4, 4, 4, 4, ...')
+    """
+    shown = around(sizes, place, 9)
+    before, after = ["..."] * (shown[0] > 0), ["..."] * (shown[-1] + 1 < len(sizes))
+    return ", ".join([*before, *(str(sizes[k]) for k in shown), *after])
 
 
 def _divided_for_nothing(lane: str, windows: list[Window]) -> Iterator[Finding]:
@@ -371,17 +443,31 @@ def _never_used(history: History, lane: str) -> Finding:
 
 def _inherited_tail(history: History, lane: str) -> Iterator[Finding]:
     """A window that also holds what was left over at the end of the epoch before."""
-    windows = [w for w in history.of(lane) if w.fresh and not w.stale]
-    n = history.size(lane)
-    long = [w for w in windows if w.size > n]
-    if n >= 2 and long and len(long) < len(windows) / 2:
-        window = long[0]
-        yield Finding(
-            UNDECIDED if window.rewritten else ERROR,  # a script that scales by hand may count samples
-            f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, most hold {n}: {window.size - n} "
-            "were left over from before, apparently from the end of an epoch",
-            evidence={"update": window.number, "size": window.size, "usual": n},
-            fix="make an update from the short window at the end of every epoch",
-            where=window.where,
-            lane=lane,
-        )
+    windows = _countable(history, lane)
+    over = carried_over(windows)
+    if over:
+        window, n = over[0]
+        message = f"{window.size - n} more than the windows inside an epoch: they were left over from the epoch before"
+    else:
+        windows, odd = _odd_window(history, lane)
+        if odd is None or not _left_over(history, lane, windows, odd):
+            return
+        window, n = windows[odd.place], odd.usual
+        message = f"those around it {n}: {window.size - n} were left over, apparently from the end of an epoch"
+    yield Finding(
+        UNDECIDED if window.rewritten else ERROR,  # a script that scales by hand may count samples
+        f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {message}",
+        evidence={"update": window.number, "size": window.size, "usual": n},
+        fix="make an update from the short window at the end of every epoch",
+        where=window.where,
+        lane=lane,
+    )
+
+
+def _left_over(history: History, lane: str, windows: list[Window], odd: Odd) -> bool:
+    """Where no epochs were seen: is it too long by as much as another window is, or as the run's end has left over?"""
+    excess = windows[odd.place].size - odd.usual
+    if odd.kind != "long" or excess >= odd.usual or windows[odd.place].fresh[0].epoch is not None:
+        return False
+    as_long = sum(w.size == odd.usual + excess for w in windows)
+    return as_long > 1 or len(history.leftover.get(lane, [])) == excess
