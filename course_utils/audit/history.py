@@ -9,6 +9,8 @@ from torch import Tensor
 
 from course_utils.observe.trace import Event, Trace
 
+PROBED_GRAPHS = 20  # backward calls whose graphs are looked at in full
+
 
 class Kept(list):
     """A list of which `trim()` keeps the first `half` and the last `half` items; `total` counts all that were there.
@@ -38,10 +40,12 @@ class Term:
     """
 
     name: str
-    reduction: str  # "mean" or "sum"
+    reduction: str  # "mean", "sum", or "unknown" of a node that is neither
     value: float | Tensor
     scale: float  # the scaler's factor in `value`
     items: float | Tensor | None
+    own: tuple[float | Tensor, ...] = ()  # of a sum: the counts that its own mean could be taken over
+    weighted: bool = False  # the script has multiplied it by something
 
     @property
     def coefficient(self) -> float:
@@ -74,8 +78,10 @@ class Backward:
     lanes: tuple[str, ...] = ()
     terms: list[Term] = field(default_factory=list)
     graphs: int = 1  # how many forward passes with nothing in common it went through
-    alive: int = 0  # graphs of earlier calls that something still keeps
-    again: bool = False  # it went through a graph that an earlier call had gone through
+    alive: int = 0  # losses of earlier calls that something still keeps, with their graphs
+    kept: int = 0  # graphs of earlier calls of which something still keeps a part
+    again: int = 0  # the number of an earlier call that had gone through a loss of this one
+    passes: int = 1  # between how many backward calls its graph was built
     used: bool = False  # by a step of any optimizer
     scaled: float = 1.0
     synced: bool | None = None  # averaged over the ranks; None without DistributedDataParallel

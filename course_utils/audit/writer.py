@@ -17,12 +17,12 @@ from torch.nn.utils import clip_grad
 from torch.optim import SGD, Optimizer, lr_scheduler
 
 from course_utils.audit.callsite import caller_location, where
+from course_utils.audit.graphs import GraphWatch
 from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
-from course_utils.audit.probe import separate_graphs, watch_terms
+from course_utils.audit.probe import watch_terms
 from course_utils.observe.observer import Lane, Listener, Observer, after, before, living, subclasses
 from course_utils.observe.trace import Event
 
-_PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
 _SEARCHES = 5  # among all living objects
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
 _numbers = count()
@@ -65,6 +65,7 @@ class HistoryWriter(Listener):
         self.thread = _Thread()
         self.key = f"course_utils.audit {next(_numbers)}"  # audits may be nested
         self.graphs: list[ref] = []  # of the losses that backward was called on, for as long as something keeps them
+        self.graph_watch = GraphWatch(self.key)
         self.calls = 0
         self.searches = 0
         self.search_due = True
@@ -109,11 +110,9 @@ class HistoryWriter(Listener):
         self.graphs = [graph for graph in self.graphs if graph() is not None]
         call.alive = len(self.graphs)  # graphs of earlier calls
         for root in roots:
-            marks, again = watch_terms(root, self.key, call, known=len(roots) == 1 and not given)
-            call.again |= again
+            marks = watch_terms(root, self.key, call, known=len(roots) == 1 and not given)
             self.graphs += map(ref, marks[:1])
-        if call.number <= _PROBED_GRAPHS:
-            call.graphs = max((separate_graphs(root) for root in roots), default=1)
+        self.graph_watch.look(call, roots, self.observer.keeps_graph)
         return call
 
     def received(self, lane: _AuditedLane, call: Backward) -> None:
