@@ -43,6 +43,7 @@ def _scale_verdicts(lane: str, n: int, windows: list[Window], full: list[Window]
     else:
         # ranks that share a mean look buggy in one window by chance
         comparable = full if full[0].on_ranks else full[:1]
+        yield from _scale_of_several(lane, full[0], losses)
         for k, terms in enumerate(losses):
             if terms[0].reduction == "mean":
                 alike = [other[k] for other in map(losses_of, comparable) if other and len(other) > k]
@@ -98,6 +99,24 @@ def _divided_twice(n: int, terms: list[Term]) -> tuple[str, str, str]:
         return ERROR, f"the loss is divided by {n} twice, so every update is {n} times too small", "divide once"
     message = f"every update is 1/{n} of the mean over its window: the loss is divided by {n} twice, or has a weight"
     return UNDECIDED, message, "divide once, if no weight is intended"
+
+
+def _scale_of_several(lane: str, window: Window, losses: list[list[Term]]) -> Iterator[Finding]:
+    """Losses that are averaged in each micro-batch, as those of a list, have coefficients of 1 over their number."""
+    n, k = window.size, len(losses)
+    coefficients = [term.coefficient for terms in losses for term in terms]
+    if k > 1 and k != n and len({terms[0].name for terms in losses}) == 1 and nearly_equal(coefficients):
+        share = coefficients[0] * k
+        if isclose(share, 1.0, rel_tol=1e-3) or isclose(share * n * n, 1.0, rel_tol=1e-3):
+            yield Finding(
+                UNDECIDED,
+                f"the {k} losses of a micro-batch are multiplied by {coefficients[0]:.3g}; if that makes their mean, "
+                f"every update is {n} times too {'large' if share > 0.5 else 'small'}",
+                evidence={"update": window.number, "window": n, "losses": k, "coefficients": coefficients[:8]},
+                fix=_BY_HAND,
+                where=window.fresh[0].where,
+                lane=lane,
+            )
 
 
 def _scale_of_a_sum(lane: str, window: Window, terms: list[Term]) -> Iterator[Finding]:
@@ -165,7 +184,9 @@ def token_weights(history: History) -> Iterator[Finding]:
         if means:
             yield _mean_of_means(lane, windows, means)
         elif sums:
-            yield _weighted_sums(lane, *sums[0])
+            yield _weighted_otherwise(lane, *sums[0])
+        elif strange := [(window, terms) for window, terms, losses in uneven if _is_strange(window, terms, losses)]:
+            yield _weighted_otherwise(lane, *strange[0])
         else:
             yield from _means_of_ranks(lane, history)
 
@@ -200,14 +221,21 @@ def _only_the_last_is_short(uneven: list[list[Term]], windows: list[Window]) -> 
     return len(sizes) == 1 and all(entry[-1] < entry[0] for entry in counts) and (bool(full) or len(counts) > 2)
 
 
-def _weighted_sums(lane: str, window: Window, terms: list[Term]) -> Finding:
-    weights = [term.per_item for term in terms]
+def _is_strange(window: Window, terms: list[Term], losses: list[list[Term]]) -> bool:
+    """Whether a window's means have weights that neither their counts nor a total of 1 explain."""
+    return len(losses) == 1 and not window.on_ranks and not isclose(total(terms), 1.0, rel_tol=1e-2)
+
+
+def _weighted_otherwise(lane: str, window: Window, terms: list[Term]) -> Finding:
+    weights, kind = [term.coefficient for term in terms], terms[0].reduction
     return Finding(
         UNDECIDED,
-        f"the sums of a window's micro-batches are multiplied by {', '.join(f'{w:.3g}' for w in weights[:6])}; "
+        f"the {kind}s of a window's micro-batches are multiplied by {', '.join(f'{w:.3g}' for w in weights[:6])}; "
         "whether samples or tokens count alike cannot be seen from outside",
         evidence={"update": window.number, "weights": weights[:8]},
-        fix="divide every micro-batch's sum by the same number, the samples or tokens of the whole window",
+        fix="divide every micro-batch's sum by the same number, the samples or tokens of the whole window"
+        if kind == "sum"
+        else "multiply each mean loss by its samples or tokens over those of the window",
         where=window.fresh[0].where,
         lane=lane,
     )

@@ -45,7 +45,7 @@ def _as_means(terms: list[Term]) -> list[Term]:
                 ]
             )
     n = len(terms)
-    return min(means, key=lambda mean: _distance(mean[0].coefficient, n), default=terms)
+    return min(means, key=lambda mean: _surprise(mean[0].coefficient, n), default=terms)
 
 
 def _is_fraction(share: float) -> bool:
@@ -54,8 +54,10 @@ def _is_fraction(share: float) -> bool:
     return k > 0 and isclose(share * k, 1.0, rel_tol=1e-3)
 
 
-def _distance(share: float, n: int) -> tuple[bool, bool, float]:
-    return not isclose(share * n, 1.0, rel_tol=1e-3), not _is_fraction(share), -share
+def _surprise(share: float, n: int) -> int:
+    """The place of a coefficient in the order of what a window may be: correct, undivided, divided twice, else."""
+    usual = [1 / n, 1.0, 1 / n**2]
+    return next((k for k, each in enumerate(usual) if isclose(share, each, rel_tol=1e-3)), 4 - _is_fraction(share))
 
 
 def total(terms: list[Term]) -> float:
