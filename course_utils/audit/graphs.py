@@ -1,9 +1,10 @@
 """The graphs of the first backward calls: how far back they reach, and what keeps them alive."""
 
-from bisect import bisect_left
+from bisect import bisect
 from collections import Counter
 from weakref import ref
 
+import torch
 from torch import Tensor
 
 from course_utils.audit.history import PROBED_GRAPHS, Backward
@@ -18,7 +19,7 @@ class GraphWatch:
     def __init__(self, key: str) -> None:
         self.key = f"{key} forward"
         self.forwards: list[ref] = []  # of the calls so far, for as long as something keeps any of the forward pass
-        self.ends: list[int] = []  # the sequence numbers of what the last calls that kept their graphs were called on
+        self.ends: list[int] = []  # when the last calls began that kept their graphs, in operations
 
     def look(self, call: Backward, roots: list[Tensor], keeps_graph: bool) -> None:
         """Notes in the call what its graph has in common with others."""
@@ -35,7 +36,7 @@ class GraphWatch:
                 self.forwards.append(ref(metadata[self.key]))
         if nodes and (keeps_graph or self.ends):
             call.passes = built_between(nodes, self.ends)
-            self.ends = [*self.ends, nodes[0]._sequence_nr()] if keeps_graph else []
+            self.ends = [*self.ends, torch.autograd._get_sequence_nr()] if keeps_graph else []
 
 
 def forward_passes(root, enough: int = 3) -> int:
@@ -66,10 +67,10 @@ def built_between(roots: list, ends: list[int]) -> int:
 
     Args:
         roots: The nodes that backward is called on.
-        ends: For each earlier call, the sequence number of what it was called on: later operations have larger ones.
+        ends: When the earlier calls began: the sequence number that the next operation was to have.
     """
     nodes = set().union(*(_below(root, _LONG) for root in roots))
-    return len({bisect_left(ends, node._sequence_nr()) for node in nodes if not _is_leaf(node)})
+    return len({bisect(ends, node._sequence_nr()) for node in nodes if not _is_leaf(node)})
 
 
 def nearest_to_the_parameters(node):

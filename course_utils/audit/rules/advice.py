@@ -32,10 +32,9 @@ def held_graphs(history: History) -> Iterator[Finding]:
 
 def _counted_again(history: History) -> Iterator[Backward]:
     """Backward calls on a loss whose gradient the same window held already."""
-    for call in {call.number: call for w in history.windows for call in w.fresh if call.again}.values():
-        windows = [{other.number for other in w.fresh} for w in history.windows if call in w.fresh]
-        if any(call.again in numbers for numbers in windows):
-            yield call
+    windows = [w for w in history.windows if not (w.assigned or w.rewritten)]
+    calls = [call for w in windows for call in w.fresh if call.again in {other.number for other in w.fresh}]
+    yield from dict.fromkeys(calls)
 
 
 def _carried(history: History) -> Iterator[Finding]:
