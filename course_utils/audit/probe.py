@@ -18,7 +18,7 @@ _BETWEEN = frozenset({"Div", "Mul", "Add", "Sub", "Rsub", "Neg", "ToCopy", "Stac
 _COLLECTED = ("Stack", "Cat", "CopySlices")  # losses that the script has put into one tensor
 _LOSSES = ("NllLoss", "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy", "SoftMarginLoss", "MultiMarginLoss",
            "MultilabelMarginLoss", "KlDiv")  # fmt: skip
-_REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
+_REDUCTIONS = {1: "mean", 2: "sum"}
 _SUMS = ("Mean", "Sum", "Nansum", "Dot", "Bmm")  # the last two are how einsum sums up
 _FAR = 100  # nodes that are looked at in one backward call, at most
 _DEEP = 10  # nodes below a sum, of which one may hold the mask
@@ -85,17 +85,16 @@ def find_losses(root, scale: float = 1.0) -> tuple[list[tuple], list[tuple]]:
             continue
         seen.add(node)
         kind, name = _kind(node.name())
-        below = node.next_functions if kind != "loss" else ()
-        if kind == "between" and (loss := _smoothed(name, below)) is not None:
-            kind, of = "loss", loss
-        else:
-            of = node
+        if kind == "loss":
+            losses += _loss_term(node, node, scale, factors)
+            continue
+        below = node.next_functions
         if kind == "between":
-            factors += name == "Mul"
-            todo += [(child, factors) for child, _ in reversed(below)]
-        elif kind == "loss" and (reduction := _REDUCTIONS.get(getattr(of, "_saved_reduction", None), "none")) != "none":
-            count, own = _counts(of, reduction)
-            losses.append((node, Term(_kind(of.name())[1], reduction, 1.0, scale, count, own, factors > 0)))
+            if name == "Add" and (loss := _smoothed(below)) is not None:
+                losses += _loss_term(node, loss, scale, factors)
+            else:
+                factors += name == "Mul"
+                todo += [(child, factors) for child, _ in reversed(below)]
         elif kind == "reduction" and not _is_whole(node):
             others.append((node, Term(name, "unknown", 1.0, scale, None)))
         elif kind == "reduction" and (collected := _collected(node, below)):
@@ -110,6 +109,15 @@ def find_losses(root, scale: float = 1.0) -> tuple[list[tuple], list[tuple]]:
     return losses, others
 
 
+def _loss_term(node, loss, scale: float, factors: int) -> list[tuple]:
+    """The term of a loss function, whose coefficient arrives at `node`; none if it was not reduced."""
+    reduction = _REDUCTIONS.get(getattr(loss, "_saved_reduction", 0))
+    if reduction is None:
+        return []
+    count, own = _counts(loss, reduction)
+    return [(node, Term(_kind(loss.name())[1], reduction, 1.0, scale, count, own, factors > 0))]
+
+
 @cache
 def _kind(name: str) -> tuple[str, str]:
     """What a node is: "loss", "reduction", "between" these and the root, or anything else; and its short name."""
@@ -119,9 +127,9 @@ def _kind(name: str) -> tuple[str, str]:
     return "loss" if name.startswith(_LOSSES) else "between" if name in _BETWEEN else "", name
 
 
-def _smoothed(name: str, below: tuple):
+def _smoothed(below: tuple):
     """The loss inside a label-smoothed cross-entropy, two terms in proportions that only PyTorch itself gives them."""
-    if name != "Add" or len(below) != 2 or any(child is None or child.name() != "MulBackward1" for child, _ in below):
+    if any(child is None or child.name() != "MulBackward1" for child, _ in below):
         return None
     ((loss, _), *_) = below[0][0].next_functions
     return loss if loss is not None and loss.name().startswith("NllLoss") else None
@@ -151,12 +159,14 @@ def _is_whole(node) -> bool:
 def _counts(node, reduction: str) -> tuple[float | Tensor | None, tuple]:
     """Over how many items, or how much weight, a loss function took its mean or sum; and a sum's own counts."""
     total = getattr(node, "_saved_total_weight", None)
+    if total is not None:
+        items = _number(total)
+        return items, (items,) if reduction == "sum" else ()
     tensor = getattr(node, "_saved_self", None)
-    items = None if tensor is None else float(tensor.numel())
-    items = items if total is None else _number(total)
-    if reduction == "mean" or items is None:
-        return items, ()
-    return items, (items,) if tensor is None or tensor.dim() < 2 else (items, float(tensor.shape[0]))
+    if tensor is None:
+        return None, ()
+    items = float(tensor.numel())
+    return items, (items, float(len(tensor))) if reduction == "sum" and tensor.dim() else ()
 
 
 def _own_counts(node) -> tuple[float | Tensor, ...]:
