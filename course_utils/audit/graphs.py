@@ -46,7 +46,7 @@ def forward_passes(root, enough: int = 3) -> int:
         1 if there are fewer than `enough`, or if they differ: a penalty, or an actor beside a critic, is no
         micro-batch.
     """
-    losses, others = find_losses(root)
+    losses, others = find_losses(root, count=False)
     if others or len(losses) < enough or len({(term.name, term.reduction) for _, term in losses}) > 1:
         return 1
     seen, alike = set(), None

@@ -69,6 +69,16 @@ class Term:
 
 
 @dataclass(eq=False, slots=True)
+class NamedLoss:
+    """A loss that the script computes under a name, and before which updates it was seen unused."""
+
+    name: str
+    where: str
+    updates: set[int] = field(default_factory=set)
+    reached: bool = False  # by any backward call
+
+
+@dataclass(eq=False, slots=True)
 class Backward:
     """One backward call. `lanes`: the optimizers whose parameters received gradients."""
 
@@ -188,6 +198,8 @@ class History:
     declared: list[tuple[int, int]] = field(default_factory=list)  # (from which update on, how many micro-batches)
     never: dict[str, tuple[int, int]] = field(default_factory=dict)  # parameters without any gradient, and all
     unowned: tuple[int, str] = (0, "")  # parameters with gradients and no optimizer, and where it was seen
+    named_losses: list[NamedLoss] = field(default_factory=list)
+    updates_looked_at: int = 0  # for named losses
     overlapping: bool = False  # backward calls of several threads: who received what cannot be told apart
     trace: Trace = field(default_factory=lambda: Trace(Kept()))  # for the ledger; nothing is measured for it
 

@@ -72,10 +72,11 @@ def _number(tensor: Tensor) -> float | Tensor:
     return tensor.item() if tensor.is_cpu else tensor.detach()
 
 
-def find_losses(root, scale: float = 1.0) -> tuple[list[tuple], list[tuple]]:
+def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tuple], list[tuple]]:
     """The reductions below `root`, each with its term; and the nodes that are none, behind which a loss may lie.
 
-    Every term has the coefficient that it would have at the root.
+    Every term has the coefficient that it would have at the root. Without `count`, nothing is read that a backward
+    call frees.
     """
     losses, others, seen = [], [], set()
     todo = [(root, -1 if scale != 1 else 0)]  # nodes, and how often what they hold is multiplied; a scaler does it once
@@ -86,12 +87,12 @@ def find_losses(root, scale: float = 1.0) -> tuple[list[tuple], list[tuple]]:
         seen.add(node)
         kind, name = _kind(node.name())
         if kind == "loss":
-            losses += _loss_term(node, node, scale, factors)
+            losses += _loss_term(node, node, scale, factors, count)
             continue
         below = node.next_functions
         if kind == "between":
             if name == "Add" and (loss := _smoothed(below)) is not None:
-                losses += _loss_term(node, loss, scale, factors)
+                losses += _loss_term(node, loss, scale, factors, count)
             else:
                 factors += name == "Mul"
                 todo += [(child, factors) for child, _ in reversed(below)]
@@ -103,19 +104,24 @@ def find_losses(root, scale: float = 1.0) -> tuple[list[tuple], list[tuple]]:
             items = float(torch.Size(_sizes(node)).numel())
             losses.append((node, Term("mean", "mean", 1.0, scale, items, (), factors > 0)))
         elif kind == "reduction":
-            losses.append((node, Term("sum", "sum", 1.0, scale, None, _own_counts(node), factors > 0)))
+            losses.append((node, Term("sum", "sum", 1.0, scale, None, _own_counts(node) if count else (), factors > 0)))
         elif not name.endswith("AccumulateGrad"):
             others.append((node, Term(name, "unknown", 1.0, scale, None, (), factors > 0)))
     return losses, others
 
 
-def _loss_term(node, loss, scale: float, factors: int) -> list[tuple]:
+def _loss_term(node, loss, scale: float, factors: int, count: bool) -> list[tuple]:
     """The term of a loss function, whose coefficient arrives at `node`; none if it was not reduced."""
     reduction = _REDUCTIONS.get(getattr(loss, "_saved_reduction", 0))
     if reduction is None:
         return []
-    count, own = _counts(loss, reduction)
-    return [(node, Term(_kind(loss.name())[1], reduction, 1.0, scale, count, own, factors > 0))]
+    items, own = _counts(loss, reduction) if count else (None, ())
+    return [(node, Term(_kind(loss.name())[1], reduction, 1.0, scale, items, own, factors > 0))]
+
+
+def is_loss_function(name: str) -> bool:
+    """Whether a term of this name is of a loss function, and not of any mean or sum."""
+    return name.startswith(_LOSSES)
 
 
 @cache
@@ -141,7 +147,7 @@ def _collected(node, below: tuple) -> list:
     while len(children) == 1 and _kind(children[0].name())[1] in ("ToCopy", "View"):
         children = [child for child, _ in children[0].next_functions if child is not None]
     if _sizes(node) == () or any(_kind(child.name())[1] in _COLLECTED for child in children):
-        return children if any(find_losses(child)[0] for child in children) else []
+        return children if any(find_losses(child, count=False)[0] for child in children) else []
     return []
 
 

@@ -19,6 +19,7 @@ from torch.optim import SGD, Optimizer, lr_scheduler
 from course_utils.audit.callsite import caller_location, where
 from course_utils.audit.graphs import GraphWatch
 from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
+from course_utils.audit.named import NamedLosses
 from course_utils.audit.probe import watch_terms
 from course_utils.observe.observer import Lane, Listener, Observer, after, before, living, subclasses
 from course_utils.observe.trace import Event
@@ -66,6 +67,7 @@ class HistoryWriter(Listener):
         self.key = f"course_utils.audit {next(_numbers)}"  # audits may be nested
         self.graphs: list[ref] = []  # of the losses that backward was called on, for as long as something keeps them
         self.graph_watch = GraphWatch(self.key)
+        self.named = NamedLosses(self.key)
         self.calls = 0
         self.searches = 0
         self.search_due = True
@@ -77,6 +79,8 @@ class HistoryWriter(Listener):
 
     def attach(self, observer: Observer) -> None:
         self.observer = observer
+        observer.undo.callback(self._end_names)
+        observer.patch(torch.autograd, "grad", self._around_grad)
         observer.patch(GradScaler, "scale", after(self._after_scale))
         observer.patch(GradScaler, "unscale_", self._around_unscale)
         observer.patch(GradScaler, "step", self._around_scaler_step)
@@ -92,6 +96,21 @@ class HistoryWriter(Listener):
             observer.patch(DistributedDataParallel, "forward", before(self._before_synced_forward))
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
+
+    def _around_grad(self, original: Callable) -> Callable:
+        """A loss may be used by `autograd.grad` before the backward call, or without one."""
+
+        def grad(*args, **kwargs):
+            if not torch.compiler.is_compiling():
+                self.named.look(self.calls + 1, self.history.windows.total)
+            return original(*args, **kwargs)
+
+        return grad
+
+    def _end_names(self) -> None:
+        self.named.end()
+        self.history.named_losses = list(self.named.found.values())
+        self.history.updates_looked_at = len(self.named.updates)
 
     def found(self, thing: nn.Parameter) -> None:
         if thing.grad is not None:
@@ -113,6 +132,7 @@ class HistoryWriter(Listener):
             marks = watch_terms(root, self.key, call, known=len(roots) == 1 and not given)
             self.graphs += map(ref, marks[:1])
         self.graph_watch.look(call, roots, self.observer.keeps_graph)
+        self.named.look(call.number, self.history.windows.total)
         return call
 
     def received(self, lane: _AuditedLane, call: Backward) -> None:

@@ -1,0 +1,94 @@
+"""Losses that a script computes and gives a name: does a backward call, or `autograd.grad`, ever reach them?
+
+When a backward call begins, the variables of the functions that led to it hold the losses of that micro-batch. What is
+forgotten in the total is among them. Nothing has to be patched for this, and nothing is kept alive.
+"""
+
+import sys
+from collections.abc import Iterator
+from inspect import CO_OPTIMIZED
+from types import FrameType
+
+from torch import Tensor
+
+from course_utils.audit.callsite import is_users
+from course_utils.audit.history import PROBED_GRAPHS, NamedLoss
+from course_utils.audit.probe import find_losses, is_loss_function
+
+_EVERY = 32  # backward calls after the first ones, since a loss may be used only from some epoch on
+_FRAMES = 4  # functions of the user's that are looked at in one backward call, at most
+
+
+class NamedLosses:
+    """Watches the losses that are in variables when a backward call begins. `key`: their nodes are marked with it."""
+
+    def __init__(self, key: str) -> None:
+        self.terms_key, self.key = key, f"{key} name"
+        self.found: dict[tuple[str, str], NamedLoss] = {}
+        self.updates: set[int] = set()  # those before which it was looked
+        self.handles: list = []
+
+    def look(self, number: int, update: int) -> None:
+        """`number` is that of the backward call, and `update` that of the update which follows."""
+        if number > PROBED_GRAPHS and number % _EVERY:
+            return
+        self.updates.add(update)
+        for name, tensor, place in _named_tensors():
+            node = tensor.grad_fn
+            if node is None or tensor.numel() != 1 or self.key in node.metadata:
+                continue
+            loss = self.found.setdefault((name, place.rpartition(":")[0]), NamedLoss(name, place))
+            if not loss.reached:
+                self._watch(loss, node, update)
+
+    def _watch(self, loss: NamedLoss, node, update: int) -> None:
+        below = find_losses(node, count=False)[0]
+        if "loss" not in loss.name.lower() and not any(is_loss_function(term.name) for _, term in below):
+            return
+        node.metadata[self.key] = True
+        parts = [each for each, _ in below if each is not node]  # a sum for the log is used if all that it adds up is
+        left = {k for k, part in enumerate(parts) if self.terms_key not in part.metadata}
+        if self.terms_key in node.metadata or (parts and not left):  # a backward call goes through it, or has done so
+            loss.reached = True
+            return
+        loss.updates.add(update)
+
+        def note(reached: set[int]) -> None:
+            left.difference_update(reached)
+            loss.reached |= not left
+
+        self.handles.append(node.register_prehook(lambda _, all_of_it=frozenset(left): note(all_of_it)))
+        self.handles += [parts[k].register_prehook(lambda _, k=k: note({k})) for k in left]
+
+    def end(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+
+
+def _named_tensors() -> Iterator[tuple[str, Tensor, str]]:
+    """The tensors in the variables of the user's functions that are running, and the place in each function."""
+    frame, left = sys._getframe(1), _FRAMES
+    while frame is not None and left:
+        code = frame.f_code
+        if is_users(code.co_filename):
+            left -= 1
+            place = f"{code.co_filename}:{frame.f_lineno}"
+            for name, value in _variables(frame).items():
+                if isinstance(value, Tensor):
+                    yield name, value, place
+                elif type(value) is dict and "loss" in name.lower():
+                    yield from ((f"{name}[{k!r}]", v, place) for k, v in value.items() if isinstance(v, Tensor))
+        frame = frame.f_back
+
+
+def _variables(frame: FrameType) -> dict:
+    """A function's variables, and those of its module that it uses."""
+    code, names = frame.f_code, frame.f_locals
+    variables = {name: frame.f_globals[name] for name in code.co_names if name in frame.f_globals}
+    if not code.co_flags & CO_OPTIMIZED:  # a module or a notebook's cell
+        return variables
+    variables |= names
+    if type(names) is dict:
+        names.clear()  # a copy, which before Python 3.13 would stay with the frame and keep its tensors alive
+    return variables
