@@ -179,7 +179,7 @@ def _own_counts(node) -> tuple[float | Tensor, ...]:
     """The counts over which the mean of what a node sums up could be taken: its targets or mask, samples, numbers."""
     sizes = _sizes(node)
     if sizes is None:  # a product of two vectors
-        other = next((t for name in ("tensor", "mat2", "self") if (t := _saved(node, name)) is not None), None)
+        other = _saved(node, "tensor", "mat2", "self")
         return () if other is None else (_number(other.sum()),)
     if not sizes:
         return ()
@@ -188,7 +188,7 @@ def _own_counts(node) -> tuple[float | Tensor, ...]:
         node = next((child for child, _ in node.next_functions if child is not None), None)
         name = "" if node is None else _kind(node.name())[1]
         if name == "Mul":
-            mask = _saved(node, "other") if _saved(node, "other") is not None else _saved(node, "self")
+            mask = _saved(node, "other", "self")
             if mask is not None and mask.dim() and numel % mask.numel() == 0:
                 counts.append(_number(mask.sum() * (numel / mask.numel())))
         elif name == "MaskedFill":
@@ -202,10 +202,13 @@ def _own_counts(node) -> tuple[float | Tensor, ...]:
     return (*counts, float(sizes[0]), numel)
 
 
-def _saved(node, name: str) -> Tensor | None:
-    """What an operation has kept of an input, if it is a tensor that needs no gradient."""
-    tensor = getattr(node, f"_saved_{name}", None)
-    return tensor if isinstance(tensor, Tensor) and not tensor.requires_grad else None
+def _saved(node, *names: str) -> Tensor | None:
+    """What an operation has kept of the first of these inputs that is a plain tensor and needs no gradient."""
+    for name in names:
+        tensor = getattr(node, f"_saved_{name}", None)
+        if type(tensor) is Tensor and not tensor.requires_grad:
+            return tensor
+    return None
 
 
 def _ignored(node) -> int:

@@ -328,6 +328,17 @@ MIXED = {
     "a tail of tokens": (lambda out, y, samples, tokens: total(out, y) / tokens, TAIL, RIGHT),
     "a tail of one": (lambda out, y, samples, _: per_token(out, y).sum() / samples, {"windows": (N, N, 1)}, RIGHT),
     "samples of one, summed": (lambda out, y, *_: per_token(out, y).mean(1).sum(), {"sizes": (1,) * N}, RIGHT),
+    "as many samples as micro-batches": (
+        lambda out, y, *_: per_token(out, y).mean(1).sum() / N,
+        {"sizes": (N,) * N},
+        UNDECIDED,
+    ),
+    "as many losses as micro-batches": (
+        lambda out, y, *_: (torch.ones(N) * torch.stack([mean(out, y)] * N)).sum() / N,
+        {},
+        UNDECIDED,
+    ),
+    "windows of one, by a constant": (lambda out, y, *_: per_token(out, y).sum() / 1000, {"windows": (1,) * 6}, RIGHT),
     "windows of one": (lambda out, y, *_: per_token(out, y).sum() / len(y), {"windows": (1,) * 6}, RIGHT),
 }
 

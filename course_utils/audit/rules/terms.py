@@ -31,12 +31,13 @@ def _as_means(terms: list[Term]) -> list[Term]:
     coefficients: they change with it, or they are 1/k of a mean for a whole number k. What explains a correct loop
     comes first.
     """
-    if terms[0].reduction != "sum" or nearly_equal([1.0, *(term.coefficient for term in terms)]):
-        return terms
+    n, coefficients = len(terms), [term.coefficient for term in terms]
+    if terms[0].reduction != "sum" or any(nearly_equal([each, *coefficients]) for each in (1.0, 1 / n)):
+        return terms  # not divided, or by the number of micro-batches, which may be that of the samples by chance
     means = []
     for counts in zip(*(term.own for term in terms), strict=False):
         counts = [float(count) for count in counts]
-        shares = [term.coefficient * count for term, count in zip(terms, counts, strict=True)]
+        shares = [coefficient * count for coefficient, count in zip(coefficients, counts, strict=True)]
         if min(counts) > 0 and nearly_equal(shares) and (_is_fraction(shares[0]) or not nearly_equal(counts)):
             means.append(
                 [
@@ -44,7 +45,6 @@ def _as_means(terms: list[Term]) -> list[Term]:
                     for term, share, count in zip(terms, shares, counts, strict=True)
                 ]
             )
-    n = len(terms)
     return min(means, key=lambda mean: _surprise(mean[0].coefficient, n), default=terms)
 
 
