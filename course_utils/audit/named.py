@@ -12,10 +12,9 @@ from types import FrameType
 from torch import Tensor
 
 from course_utils.audit.callsite import is_users
-from course_utils.audit.history import PROBED_GRAPHS, NamedLoss
+from course_utils.audit.history import NamedLoss
 from course_utils.audit.probe import find_losses, is_loss_function
 
-_EVERY = 32  # backward calls after the first ones, since a loss may be used only from some epoch on
 _FRAMES = 4  # functions of the user's that are looked at in one backward call, at most
 
 
@@ -28,10 +27,8 @@ class NamedLosses:
         self.updates: set[int] = set()  # those before which it was looked
         self.handles: list = []
 
-    def look(self, number: int, update: int) -> None:
-        """`number` is that of the backward call, and `update` that of the update which follows."""
-        if number > PROBED_GRAPHS and number % _EVERY:
-            return
+    def look(self, update: int) -> None:
+        """A backward call, or `autograd.grad`, begins. `update` is the number of the update that follows, from 0."""
         self.updates.add(update)
         for name, tensor, place in _named_tensors():
             node = tensor.grad_fn

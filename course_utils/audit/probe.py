@@ -181,25 +181,33 @@ def _own_counts(node) -> tuple[float | Tensor, ...]:
     if sizes is None:  # a product of two vectors
         other = _saved(node, "tensor", "mat2", "self")
         return () if other is None else (_number(other.sum()),)
-    if not sizes:
+    numel, counts = torch.Size(sizes).numel(), []
+    if not sizes or not numel:
         return ()
-    counts, numel = [], float(torch.Size(sizes).numel())
     for _ in range(_DEEP):
         node = next((child for child, _ in node.next_functions if child is not None), None)
         name = "" if node is None else _kind(node.name())[1]
-        if name == "Mul":
-            mask = _saved(node, "other", "self")
-            if mask is not None and mask.dim() and numel % mask.numel() == 0:
-                counts.append(_number(mask.sum() * (numel / mask.numel())))
-        elif name == "MaskedFill":
-            counts.append(_number((~_saved(node, "mask")).sum()))
-        elif name == "Where":
-            counts.append(_number(_saved(node, "condition").sum()))
-        elif name.startswith("NllLoss"):
-            counts.append(_number((_saved(node, "target") != _ignored(node)).sum()))
+        mask = _mask(node, name)
+        if mask is not None and mask.dim() and mask.numel() and numel % mask.numel() == 0:
+            counts.append(_number(mask.sum() * (numel // mask.numel())))
         elif name not in _BETWEEN and name not in _SUMS:
             break
-    return (*counts, float(sizes[0]), numel)
+    return (*counts, float(sizes[0]), float(numel))
+
+
+def _mask(node, name: str) -> Tensor | None:
+    """What says which numbers count, or how much, if an operation of this name was told."""
+    if name == "Mul":
+        return _saved(node, "other", "self")
+    if name == "Where":
+        return _saved(node, "condition")
+    if name == "MaskedFill":
+        mask = _saved(node, "mask")
+        return None if mask is None else mask.logical_not()
+    if name.startswith("NllLoss"):
+        target = _saved(node, "target")
+        return None if target is None else target != _ignored(node)
+    return None
 
 
 def _saved(node, *names: str) -> Tensor | None:

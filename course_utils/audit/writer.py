@@ -18,12 +18,14 @@ from torch.optim import SGD, Optimizer, lr_scheduler
 
 from course_utils.audit.callsite import caller_location, where
 from course_utils.audit.graphs import GraphWatch
-from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
+from course_utils.audit.history import PROBED_GRAPHS, Backward, Clip, History, Kept, Window, Zeroing
 from course_utils.audit.named import NamedLosses
 from course_utils.audit.probe import watch_terms
 from course_utils.observe.observer import Lane, Listener, Observer, after, before, living, subclasses
 from course_utils.observe.trace import Event
 
+_PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names are looked at
+_NAMES_EVERY = 64  # backward calls after the first ones: a loss may be used only from some epoch on
 _SEARCHES = 5  # among all living objects
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
 _numbers = count()
@@ -68,7 +70,7 @@ class HistoryWriter(Listener):
         self.graphs: list[ref] = []  # of the losses that backward was called on, for as long as something keeps them
         self.graph_watch = GraphWatch(self.key)
         self.named = NamedLosses(self.key)
-        self.calls = 0
+        self.calls = self.grads = 0
         self.searches = 0
         self.search_due = True
         self.batchnorms = False  # are there any?
@@ -101,8 +103,9 @@ class HistoryWriter(Listener):
         """A loss may be used by `autograd.grad` before the backward call, or without one."""
 
         def grad(*args, **kwargs):
-            if not torch.compiler.is_compiling():
-                self.named.look(self.calls + 1, self.history.windows.total)
+            self.grads += 1
+            if self.grads <= _PROBED_GRADS and not torch.compiler.is_compiling():
+                self.named.look(self.history.windows.total)
             return original(*args, **kwargs)
 
         return grad
@@ -131,8 +134,11 @@ class HistoryWriter(Listener):
         for root in roots:
             marks = watch_terms(root, self.key, call, known=len(roots) == 1 and not given)
             self.graphs += map(ref, marks[:1])
-        self.graph_watch.look(call, roots, self.observer.keeps_graph)
-        self.named.look(call.number, self.history.windows.total)
+        if call.number <= PROBED_GRAPHS:
+            retain_graph, create_graph = self.observer.options
+            self.graph_watch.look(call, roots, keeps_graph=bool(retain_graph) and not create_graph)
+        if call.number <= PROBED_GRAPHS or call.number % _NAMES_EVERY == 0:
+            self.named.look(self.history.windows.total)
         return call
 
     def received(self, lane: _AuditedLane, call: Backward) -> None:

@@ -191,7 +191,7 @@ class Observer:
         self.died = False  # has an optimizer died since the last look?
         self.names: Counter[str] = Counter()
         self.running: dict[int, Any] = {}  # backward calls, by thread
-        self.keeps_graph = False  # does the backward call that runs, or the last one?
+        self.options = (None, None)  # retain_graph and create_graph of the last backward call
         self.thread = threading.local()
 
     def attach(self) -> None:
@@ -347,7 +347,7 @@ class Observer:
                 lane.update()
             roots = [tensors] if isinstance(tensors, Tensor) else [root for root in tensors if root is not None]
             given = grad_tensors is not None or kwargs.get("grad_variables") is not None
-            self.keeps_graph = _keeps_graph(*args, **kwargs)
+            self.options = (*args, None, None)[:2] if args else (kwargs.get("retain_graph"), kwargs.get("create_graph"))
             call = self.listener.backward_begins(roots, given)
             if self.running:
                 self.listener.overlapped()
@@ -431,11 +431,6 @@ class Observer:
         lane.name or self.name(lane)
         self.listener.stepped(lane, skipped)
         lane.unused = 0
-
-
-def _keeps_graph(retain_graph: bool | None = None, create_graph: bool = False, *_, **__) -> bool:
-    """Whether a backward call leaves its graph for another one; `create_graph` does so for a gradient's gradient."""
-    return bool(retain_graph) and not create_graph
 
 
 # Patches
