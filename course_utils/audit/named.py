@@ -1,7 +1,7 @@
 """Losses that a script computes and gives a name: does a backward call, or `autograd.grad`, ever reach them?
 
 When a backward call begins, the variables of the functions that led to it hold the losses of that micro-batch. What is
-forgotten in the total is among them. Nothing has to be patched for this, and nothing is kept alive.
+forgotten in the total is among them. No loss function has to be patched for this, and nothing is kept alive.
 """
 
 import sys
@@ -16,6 +16,7 @@ from course_utils.audit.history import NamedLoss
 from course_utils.audit.probe import find_losses, is_loss_function
 
 _FRAMES = 4  # functions of the user's that are looked at in one backward call, at most
+_HANDED_OUT = {"locals", "vars", "exec"}  # a function that uses one of these may hold, or write, its f_locals
 
 
 class NamedLosses:
@@ -31,8 +32,8 @@ class NamedLosses:
         """A backward call, or `autograd.grad`, begins. `update` is the number of the update that follows, from 0."""
         self.updates.add(update)
         for name, tensor, place in _named_tensors():
-            node = tensor.grad_fn
-            if node is None or tensor.numel() != 1 or self.key in node.metadata:
+            node = tensor.grad_fn if tensor.requires_grad and tensor.numel() == 1 else None
+            if node is None or self.key in node.metadata:
                 continue
             loss = self.found.setdefault((name, place.rpartition(":")[0]), NamedLoss(name, place))
             if not loss.reached:
@@ -72,20 +73,21 @@ def _named_tensors() -> Iterator[tuple[str, Tensor, str]]:
             left -= 1
             place = f"{code.co_filename}:{frame.f_lineno}"
             for name, value in _variables(frame).items():
-                if isinstance(value, Tensor):
+                if issubclass(type(value), Tensor):  # of others nothing but the type is read
                     yield name, value, place
                 elif type(value) is dict and "loss" in name.lower():
-                    yield from ((f"{name}[{k!r}]", v, place) for k, v in value.items() if isinstance(v, Tensor))
+                    yield from ((f"{name}[{k!r}]", v, place) for k, v in value.items() if issubclass(type(v), Tensor))
         frame = frame.f_back
 
 
 def _variables(frame: FrameType) -> dict:
     """A function's variables, and those of its module that it uses."""
-    code, names = frame.f_code, frame.f_locals
+    code = frame.f_code
     variables = {name: frame.f_globals[name] for name in code.co_names if name in frame.f_globals}
-    if not code.co_flags & CO_OPTIMIZED:  # a module or a notebook's cell
-        return variables
-    variables |= names
-    if type(names) is dict:
-        names.clear()  # a copy, which before Python 3.13 would stay with the frame and keep its tensors alive
+    # Before Python 3.13, f_locals is a copy that stays with the frame, and that locals() hands out as well.
+    if code.co_flags & CO_OPTIMIZED and _HANDED_OUT.isdisjoint(code.co_names):
+        names = frame.f_locals
+        variables |= names
+        if type(names) is dict:
+            names.clear()  # or its tensors would stay alive
     return variables

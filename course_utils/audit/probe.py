@@ -181,18 +181,21 @@ def _own_counts(node) -> tuple[float | Tensor, ...]:
     if sizes is None:  # a product of two vectors
         other = _saved(node, "tensor", "mat2", "self")
         return () if other is None else (_number(other.sum()),)
-    numel, counts = torch.Size(sizes).numel(), []
-    if not sizes or not numel:
+    samples, numel, counts = sizes[:1], torch.Size(sizes).numel(), []
+    if not samples or not numel:
         return ()
+    summed = numel
     for _ in range(_DEEP):
         node = next((child for child, _ in node.next_functions if child is not None), None)
         name = "" if node is None else _kind(node.name())[1]
         mask = _mask(node, name)
-        if mask is not None and mask.dim() and mask.numel() and numel % mask.numel() == 0:
-            counts.append(_number(mask.sum() * (numel // mask.numel())))
-        elif name not in _BETWEEN and name not in _SUMS:
+        if mask is not None and mask.dim() and mask.numel() and summed % mask.numel() == 0:
+            counts.append(_number(mask.sum() * (summed // mask.numel())))
+        elif name == "Sum":  # over some dimensions first
+            summed = torch.Size(_sizes(node)).numel()
+        elif name not in _BETWEEN:
             break
-    return (*counts, float(sizes[0]), float(numel))
+    return (*counts, float(samples[0]), float(numel))
 
 
 def _mask(node, name: str) -> Tensor | None:
