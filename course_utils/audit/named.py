@@ -6,6 +6,7 @@ forgotten in the total is among them. No loss function has to be patched for thi
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from inspect import CO_OPTIMIZED
 from types import FrameType
 
@@ -32,12 +33,12 @@ class NamedLosses:
         """A backward call, or `autograd.grad`, begins. `update` is the number of the update that follows, from 0."""
         self.updates.add(update)
         for name, tensor, place in _named_tensors():
-            node = tensor.grad_fn if tensor.requires_grad and tensor.numel() == 1 else None
-            if node is None or self.key in node.metadata:
-                continue
-            loss = self.found.setdefault((name, place.rpartition(":")[0]), NamedLoss(name, place))
-            if not loss.reached:
-                self._watch(loss, node, update)
+            with suppress(RuntimeError):  # a view that was written to under no_grad() refuses to tell its node
+                node = tensor.grad_fn if tensor.requires_grad and tensor.numel() == 1 else None
+                if node is not None and self.key not in node.metadata:
+                    loss = self.found.setdefault((name, place.rpartition(":")[0]), NamedLoss(name, place))
+                    if not loss.reached:
+                        self._watch(loss, node, update)
 
     def _watch(self, loss: NamedLoss, node, update: int) -> None:
         below = find_losses(node, count=False)[0]
