@@ -17,7 +17,7 @@ class GraphWatch:
     """Looks at the graphs of the first backward calls, before they run. `key`: nodes are marked under this name."""
 
     def __init__(self, key: str) -> None:
-        self.key = f"{key} forward"
+        self.key = f"{key} first operation"
         self.forwards: list[ref] = []  # of the calls so far, for as long as something keeps any of the forward pass
         self.ends: list[int] = []  # when the last calls began that kept their graphs, in operations
 
