@@ -1344,3 +1344,113 @@ def a_scaler_that_skips_a_window_between_epochs_of_a_loader():
                 scaler.step(optimizer)
                 scaler.update()
                 optimizer.zero_grad()
+
+
+# Losses spelled by hand, graphs that are shared, and losses of their own
+
+
+@program
+def sums_over_len_in_windows():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(batches(16)):
+        loss = F.cross_entropy(model(x), y, reduction="none")
+        (loss.sum() / len(x) / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def masked_sums_over_the_tokens_of_a_window():
+    model = nn.Linear(3, 2)
+    optimizer = AdamW(model.parameters())
+    for _ in range(4):
+        window = [(torch.randn(k, 6, 3), torch.randint(2, (k, 6)), torch.rand(k, 6) < 0.7) for k in (2, 5, 3)]
+        tokens = sum(mask.sum() for *_, mask in window)
+        for x, y, mask in window:
+            scores = model(x).log_softmax(-1).gather(-1, y[..., None]).squeeze(-1)
+            (-(scores * mask).sum() / tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def a_smoothed_loss_in_windows_under_a_scaler():
+    model, scaler = net(), GradScaler("cpu", init_scale=128.0)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(batches(16)):
+        scaler.scale(F.cross_entropy(model(x), y, label_smoothing=0.1) / 4).backward()
+        if (i + 1) % 4 == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+@program
+def an_autoencoder_in_windows():
+    model = net(3, 3)
+    optimizer = Adam(model.parameters())
+    for i, (x, _) in enumerate(batches(16)):
+        out = model(x)
+        ((F.mse_loss(out, x, reduction="sum") + 0.5 * out.square().sum()) / len(x) / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def a_critic_with_a_gradient_penalty():
+    critic = net(3, 1)
+    optimizer = Adam(critic.parameters())
+    for real, _ in batches():
+        fake = torch.randn(4, 3)
+        between = (0.3 * real + 0.7 * fake).requires_grad_()
+        (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+        penalty = (slope.norm(dim=1) - 1).square().mean()
+        optimizer.zero_grad()
+        (critic(fake).mean() - critic(real).mean() + 10 * penalty).backward()
+        optimizer.step()
+
+
+@program
+def an_episode_of_actor_and_critic_in_one_backward():
+    trunk, actor, critic = nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(4, 1)
+    optimizer = Adam([*trunk.parameters(), *actor.parameters(), *critic.parameters()])
+    for _ in range(4):
+        policy_losses, value_losses = [], []
+        for x, _ in batches(5, 1):
+            state = trunk(x)
+            chosen = torch.distributions.Categorical(logits=actor(state))
+            value = critic(state).squeeze()
+            policy_losses.append(-chosen.log_prob(chosen.sample()).squeeze() * (1.5 - value.item()))
+            value_losses.append(F.smooth_l1_loss(value, torch.tensor(1.5)))
+        optimizer.zero_grad()
+        (torch.stack(policy_losses).sum() + torch.stack(value_losses).sum()).backward()
+        optimizer.step()
+
+
+@program
+def losses_measured_one_by_one_and_then_together():
+    trunk, heads = nn.Linear(3, 4), [nn.Linear(4, 2), nn.Linear(4, 2)]
+    optimizer = SGD([*trunk.parameters(), *heads[0].parameters(), *heads[1].parameters()], lr=0.1)
+    for x, y in batches():
+        state = trunk(x).tanh()
+        losses = [F.cross_entropy(head(state), y) for head in heads]
+        slopes = [torch.autograd.grad(loss, state, retain_graph=True)[0].norm() for loss in losses]
+        optimizer.zero_grad()
+        sum(loss / slope for loss, slope in zip(losses, slopes, strict=True)).backward()
+        optimizer.step()
+
+
+@program
+def an_uncertainty_that_is_learned():
+    model, log_variance = net(), nn.Parameter(torch.zeros(2))
+    optimizer = Adam([*model.parameters(), log_variance])
+    for i, (x, y) in enumerate(batches(16)):
+        out = model(x)
+        losses = torch.stack([F.cross_entropy(out, y), F.mse_loss(out, x[:, :2])])
+        (((-log_variance).exp() * losses + log_variance).sum() / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()

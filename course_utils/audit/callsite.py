@@ -40,6 +40,10 @@ def where() -> str:
     return caller_location()[0]
 
 
+def is_users(file: str) -> bool:
+    return _kind(file) == "user"
+
+
 @cache
 def _kind(file: str) -> str:
     """Whose code it is: "watched" (PyTorch's and this package's own), "library", or "user"."""

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from course_utils.observe.trace import Event, Trace
 
+PROBED_GRAPHS = 20  # backward calls whose graphs are looked at in full
+
 
 class Kept(list):
     """A list of which `trim()` keeps the first `half` and the last `half` items; `total` counts all that were there.
@@ -38,10 +40,12 @@ class Term:
     """
 
     name: str
-    reduction: str  # "mean" or "sum"
+    reduction: str  # "mean", "sum", or "unknown" of a node that is neither
     value: float | Tensor
     scale: float  # the scaler's factor in `value`
     items: float | Tensor | None
+    own: tuple[float | Tensor, ...] = ()  # of a sum: the counts that its own mean could be taken over
+    weighted: bool = False  # the script has multiplied it by something
 
     @property
     def coefficient(self) -> float:
@@ -65,6 +69,16 @@ class Term:
 
 
 @dataclass(eq=False, slots=True)
+class NamedLoss:
+    """A loss that the script computes under a name, and before which updates it was seen unused."""
+
+    name: str
+    where: str
+    updates: set[int] = field(default_factory=set)
+    reached: bool = False  # by any backward call
+
+
+@dataclass(eq=False, slots=True)
 class Backward:
     """One backward call. `lanes`: the optimizers whose parameters received gradients."""
 
@@ -74,8 +88,10 @@ class Backward:
     lanes: tuple[str, ...] = ()
     terms: list[Term] = field(default_factory=list)
     graphs: int = 1  # how many forward passes with nothing in common it went through
-    alive: int = 0  # graphs of earlier calls that something still keeps
-    again: bool = False  # it went through a graph that an earlier call had gone through
+    alive: int = 0  # losses of earlier calls that something still keeps, with their graphs
+    kept: int = 0  # graphs of earlier calls of which something still keeps a part
+    again: int = 0  # the number of an earlier call that had gone through a loss of this one
+    passes: int = 1  # between how many backward calls its graph was built
     goes_on: int = 0  # the number of the call whose forward pass it goes through once more; 0 if it has its own
     reach: dict[int, frozenset[int]] = field(default_factory=dict)  # by a lane's key: its parameters, if not all
     used: bool = False  # by a step of any optimizer
@@ -224,6 +240,8 @@ class History:
     loose: set[str] = field(default_factory=set)  # those of them whose tensors are no parameters of a module
     given: dict[str, str] = field(default_factory=dict)  # of a manual lane: the optimizer that is given its gradients
     failed: bool = False  # the script ended by an error or an interrupt, so its last window is not judged
+    named_losses: list[NamedLoss] = field(default_factory=list)
+    updates_looked_at: int = 0  # for named losses
     overlapping: bool = False  # backward calls of several threads: who received what cannot be told apart
     trace: Trace = field(default_factory=lambda: Trace(Kept()))  # for the ledger; nothing is measured for it
 

@@ -12,49 +12,59 @@ from torch import Tensor
 from course_utils.audit.history import Backward, Term
 
 # Nodes between a root and its losses: linear in the loss, so that the coefficient does not depend on its value.
-_BETWEEN = ("Div", "Mul", "Add", "Sub", "Neg", "ToCopy", "Stack", "Cat", "Clone", "Alias", "View", "Reshape", "Squeeze",
-            "Unsqueeze", "Expand", "Select", "Unbind", "Copy", "To")  # fmt: skip
+_BETWEEN = frozenset({"Div", "Mul", "Add", "Sub", "Rsub", "Neg", "ToCopy", "Stack", "Cat", "Clone", "Alias", "View",
+            "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Expand", "Permute", "Select", "Slice",
+            "Unbind", "Split", "CopySlices", "CopyBackwards"})  # fmt: skip
+_COLLECTED = ("Stack", "Cat", "CopySlices")  # losses that the script has put into one tensor
 _LOSSES = ("NllLoss", "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy", "SoftMarginLoss", "MultiMarginLoss",
            "MultilabelMarginLoss", "KlDiv")  # fmt: skip
 _REDUCTIONS = {1: "mean", 2: "sum"}
+_SUMS = ("Mean", "Sum", "Nansum", "Dot", "Bmm")  # the last two are how einsum sums up
 _FAR = 100  # nodes that are looked at in one backward call, at most
+_DEEP = 10  # nodes below a sum, of which one may hold the mask
 
 
 class Mark:
-    """Left on the graph node of a loss, and alive for as long as that graph is."""
+    """Left on the graph node of a loss, and alive for as long as that graph is. `call`: the last to go through it."""
+
+    call = 0
 
 
-def watch_terms(root: Tensor, key: str, call: Backward, known: bool = False) -> tuple[list[Mark], bool]:
+def watch_terms(root: Tensor, key: str, call: Backward, known: bool = False) -> list[Mark]:
     """Finds the losses below `root`, so that `call.terms` holds their terms when the backward call has ended.
 
     Args:
         root: What backward is called on.
         key: The losses' nodes are marked under this name.
-        call: Receives the terms, and in `probes` the hooks, which must be removed after the call.
+        call: Receives the terms, and in `probes` the hooks, which must be removed after the call. Its `again` is set
+            if an earlier call has gone through one of the losses.
         known: Backward starts at `root` alone, with a gradient of 1. A root that is itself a loss needs no hook then,
             and most are; a hook costs the smallest backward a tenth of its time.
 
     Returns:
-        The marks on the losses' nodes, and whether one of them was there before, from an earlier backward call.
+        The marks on the losses' nodes.
     """
-    marks, again = [], False
+    marks = []
     start = root.grad_fn
     known = known and root.numel() == 1 and not root._backward_hooks  # the user's own may change the gradient
-    for node, name, reduction, items in _losses(start):
-        metadata = node.metadata
-        again |= key in metadata
-        marks.append(metadata.setdefault(key, Mark()))
+    losses, others = find_losses(start, call.scaled)
+    for node, term in losses or others:
+        if term.reduction != "unknown":
+            mark = node.metadata.setdefault(key, Mark())
+            call.again, mark.call = mark.call or call.again, call.number
+            marks.append(mark)
         if known and node is start:
-            call.terms.append(Term(name, reduction, 1.0, call.scaled, items))
+            call.terms.append(term)
             continue
 
-        def note(gradients, name=name, reduction=reduction, items=items) -> None:
+        def note(gradients, term=term) -> None:
             (gradient, *_) = gradients
             if gradient is not None and gradient.numel() == 1:
-                call.terms.append(Term(name, reduction, _number(gradient), call.scaled, items))
+                term.value = _number(gradient)
+                call.terms.append(term)
 
         call.probes += (node.register_prehook(note),)
-    return marks, again
+    return marks
 
 
 def _number(tensor: Tensor) -> float | Tensor:
@@ -62,72 +72,156 @@ def _number(tensor: Tensor) -> float | Tensor:
     return tensor.item() if tensor.is_cpu else tensor.detach()
 
 
-def _losses(root) -> list[tuple]:
-    """The reductions below `root`, each with its name, kind and count of items."""
-    losses, todo, seen = [], [root], set()
+def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tuple], list[tuple]]:
+    """The reductions below `root`, each with its term; and the nodes that are none, behind which a loss may lie.
+
+    Every term has the coefficient that it would have at the root. Without `count`, nothing is read that a backward
+    call frees.
+    """
+    losses, others, seen = [], [], set()
+    todo = [(root, -1 if scale != 1 else 0)]  # nodes, and how often what they hold is multiplied; a scaler does it once
     while todo and len(seen) < _FAR:
-        node = todo.pop()
+        node, factors = todo.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         kind, name = _kind(node.name())
+        if kind == "loss":
+            losses += _loss_term(node, node, scale, factors, count)
+            continue
+        below = node.next_functions
         if kind == "between":
-            todo += [child for child, _ in reversed(node.next_functions)]
-        elif kind == "loss":
-            reduction = getattr(node, "_saved_reduction", None)
-            if reduction in _REDUCTIONS:
-                losses.append((node, name, _REDUCTIONS[reduction], _count(node)))
-        elif kind == "reduction":
-            below = [child for child, _ in node.next_functions if child is not None]
-            if any(child.name().startswith(("Stack", "Cat")) for child in below):
-                todo += below  # a mean or sum over losses that were collected
+            if name == "Add" and (loss := _smoothed(below)) is not None:
+                losses += _loss_term(node, loss, scale, factors, count)
             else:
-                losses.append((node, name.lower(), name.lower(), _numel(node) if name == "Mean" else None))
-    return losses
+                factors += name == "Mul"
+                todo += [(child, factors) for child, _ in reversed(below)]
+        elif kind == "reduction" and not _is_whole(node):
+            others.append((node, Term(name, "unknown", 1.0, scale, None)))
+        elif kind == "reduction" and (collected := _collected(node, below)):
+            todo += [(child, factors) for child in collected]
+        elif name == "Mean":
+            items = float(torch.Size(_sizes(node)).numel())
+            losses.append((node, Term("mean", "mean", 1.0, scale, items, (), factors > 0)))
+        elif kind == "reduction":
+            losses.append((node, Term("sum", "sum", 1.0, scale, None, _own_counts(node) if count else (), factors > 0)))
+        elif not name.endswith("AccumulateGrad"):
+            others.append((node, Term(name, "unknown", 1.0, scale, None, (), factors > 0)))
+    return losses, others
+
+
+def _loss_term(node, loss, scale: float, factors: int, count: bool) -> list[tuple]:
+    """The term of a loss function, whose coefficient arrives at `node`; none if it was not reduced."""
+    reduction = _REDUCTIONS.get(getattr(loss, "_saved_reduction", 0))
+    if reduction is None:
+        return []
+    items, own = _counts(loss, reduction) if count else (None, ())
+    return [(node, Term(_kind(loss.name())[1], reduction, 1.0, scale, items, own, factors > 0))]
+
+
+def is_loss_function(name: str) -> bool:
+    """Whether a term of this name is of a loss function, and not of any mean or sum."""
+    return name.startswith(_LOSSES)
 
 
 @cache
 def _kind(name: str) -> tuple[str, str]:
     """What a node is: "loss", "reduction", "between" these and the root, or anything else; and its short name."""
-    name = name.removesuffix("0").removesuffix("1").removesuffix("Backward")
-    if name in ("Mean", "Sum"):
+    name = name.removeprefix("torch::autograd::").removesuffix("0").removesuffix("1").removesuffix("Backward")
+    if name in _SUMS:
         return "reduction", name
-    return "loss" if name.startswith(_LOSSES) else "between" if name.startswith(_BETWEEN) else "", name
+    return "loss" if name.startswith(_LOSSES) else "between" if name in _BETWEEN else "", name
 
 
-def _numel(node) -> float | None:
-    sizes = getattr(node, "_saved_self_sym_sizes", None)
-    return None if sizes is None else float(torch.Size(sizes).numel())
+def _smoothed(below: tuple):
+    """The loss inside a label-smoothed cross-entropy, two terms in proportions that only PyTorch itself gives them."""
+    if any(child is None or child.name() != "MulBackward1" for child, _ in below):
+        return None
+    ((loss, _), *_) = below[0][0].next_functions
+    return loss if loss is not None and loss.name().startswith("NllLoss") else None
 
 
-def _count(node) -> float | Tensor | None:
-    """Over how many items, or how much weight, the mean of a loss function was taken."""
+def _collected(node, below: tuple) -> list:
+    """What a reduction was taken over, if that is a collection of losses, or a loss that is one number already."""
+    children = [child for child, _ in below if child is not None]
+    while len(children) == 1 and _kind(children[0].name())[1] in ("ToCopy", "View"):
+        children = [child for child, _ in children[0].next_functions if child is not None]
+    if _sizes(node) == () or any(_kind(child.name())[1] in _COLLECTED for child in children):
+        return children if any(find_losses(child, count=False)[0] for child in children) else []
+    return []
+
+
+def _sizes(node) -> tuple[int, ...] | None:
+    """The shape of what a reduction was taken over."""
+    return getattr(node, "_saved_self_sym_sizes", None)
+
+
+def _is_whole(node) -> bool:
+    """Whether a reduction was taken over all dimensions."""
+    dims = getattr(node, "_saved_dim", None)
+    return not dims or len(dims) >= len(_sizes(node) or ())
+
+
+def _counts(node, reduction: str) -> tuple[float | Tensor | None, tuple]:
+    """Over how many items, or how much weight, a loss function took its mean or sum; and a sum's own counts."""
     total = getattr(node, "_saved_total_weight", None)
     if total is not None:
-        return _number(total)
+        items = _number(total)
+        return items, (items,) if reduction == "sum" else ()
     tensor = getattr(node, "_saved_self", None)
-    return None if tensor is None else float(tensor.numel())
+    if tensor is None:
+        return None, ()
+    items = float(tensor.numel())
+    return items, (items, float(len(tensor))) if reduction == "sum" and tensor.dim() else ()
 
 
-def separate_graphs(root: Tensor, enough: int = 3) -> int:
-    """How many losses of one kind lie below `root` whose graphs have nothing in common but the parameters."""
-    groups: dict[str, list] = {}
-    for node, name, _, _ in _losses(root.grad_fn):
-        groups.setdefault(name, []).append(node)
-    nodes = max(groups.values(), key=len, default=[])
-    if len(nodes) < enough:
-        return 1
-    seen: set = set()
-    for node in nodes:
-        mine: set = set()
-        todo = [node]
-        while todo:
-            inner = todo.pop()
-            if inner is None or inner in mine or inner.name().endswith("AccumulateGrad"):
-                continue
-            mine.add(inner)
-            todo += [child for child, _ in inner.next_functions]
-        if mine & seen:
-            return 1
-        seen |= mine
-    return len(nodes)
+def _own_counts(node) -> tuple[float | Tensor, ...]:
+    """The counts over which the mean of what a node sums up could be taken: its targets or mask, samples, numbers."""
+    sizes = _sizes(node)
+    if sizes is None:  # a product of two vectors
+        other = _saved(node, "tensor", "mat2", "self")
+        return () if other is None else (_number(other.sum()),)
+    samples, numel, counts = sizes[:1], torch.Size(sizes).numel(), []
+    if not samples or not numel:
+        return ()
+    summed = numel
+    for _ in range(_DEEP):
+        node = next((child for child, _ in node.next_functions if child is not None), None)
+        name = "" if node is None else _kind(node.name())[1]
+        mask = _mask(node, name)
+        if mask is not None and mask.dim() and mask.numel() and summed % mask.numel() == 0:
+            counts.append(_number(mask.sum() * (summed // mask.numel())))
+        elif name == "Sum":  # over some dimensions first
+            summed = torch.Size(_sizes(node)).numel()
+        elif name not in _BETWEEN:
+            break
+    return (*counts, float(samples[0]), float(numel))
+
+
+def _mask(node, name: str) -> Tensor | None:
+    """What says which numbers count, or how much, if an operation of this name was told."""
+    if name == "Mul":
+        return _saved(node, "other", "self")
+    if name == "Where":
+        return _saved(node, "condition")
+    if name == "MaskedFill":
+        mask = _saved(node, "mask")
+        return None if mask is None else mask.logical_not()
+    if name.startswith("NllLoss"):
+        target = _saved(node, "target")
+        return None if target is None else target != _ignored(node)
+    return None
+
+
+def _saved(node, *names: str) -> Tensor | None:
+    """What an operation has kept of the first of these inputs that is a plain tensor and needs no gradient."""
+    for name in names:
+        tensor = getattr(node, f"_saved_{name}", None)
+        if type(tensor) is Tensor and not tensor.requires_grad:
+            return tensor
+    return None
+
+
+def _ignored(node) -> int:
+    index = node._saved_ignore_index
+    return index - 2**64 if index >= 2**63 else index  # it is shown as an unsigned number

@@ -22,7 +22,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from course_utils.audit.callsite import caller_location, where
 from course_utils.audit.epochs import Epochs
 from course_utils.audit.forwards import Forward, earlier_forward, leaves, mark_forward
-from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
+from course_utils.audit.graphs import GraphWatch
+from course_utils.audit.history import PROBED_GRAPHS, Backward, Clip, History, Kept, Window, Zeroing
 from course_utils.audit.manual import (
     FEW,
     MANUAL,
@@ -35,8 +36,9 @@ from course_utils.audit.manual import (
     proves_an_update,
     sample,
 )
+from course_utils.audit.named import NamedLosses
 from course_utils.audit.names import names_of
-from course_utils.audit.probe import separate_graphs, watch_terms
+from course_utils.audit.probe import watch_terms
 from course_utils.observe.observer import (
     Lane,
     Listener,
@@ -52,7 +54,8 @@ from course_utils.observe.observer import (
 from course_utils.observe.sharded import keepers, own_parameters
 from course_utils.observe.trace import Event
 
-_PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
+_PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names are looked at
+_NAMES_EVERY = 64  # backward calls after the first ones: a loss may be used only from some epoch on
 _SEARCHES = 5  # among all living objects
 _WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls, to find leaves that no optimizer holds
 _PATIENCE = 100  # backward calls without an update, or updates without a proof, until a manual lane is given up
@@ -197,7 +200,9 @@ class HistoryWriter(Listener):
         self.key = f"course_utils.audit {next(_numbers)}"  # audits may be nested
         self.graphs: list[ref] = []  # of the losses that backward was called on, for as long as something keeps them
         self.forwards: list[ref] = []  # whose graphs are kept for further backward calls
-        self.calls = 0
+        self.graph_watch = GraphWatch(self.key)
+        self.named = NamedLosses(self.key)
+        self.calls = self.grads = 0
         self.searches = 0
         self.search_due = True
         self.batchnorms = False  # are there any?
@@ -214,6 +219,8 @@ class HistoryWriter(Listener):
 
     def attach(self, observer: Observer) -> None:
         self.observer = observer
+        observer.undo.callback(self._end_names)
+        observer.patch(torch.autograd, "grad", self._around_grad)
         observer.patch(GradScaler, "scale", after(self._after_scale))
         observer.patch(GradScaler, "unscale_", self._around_unscale)
         observer.patch(GradScaler, "step", self._around_scaler_step)
@@ -231,6 +238,22 @@ class HistoryWriter(Listener):
         observer.patch(_BaseDataLoaderIter, "__next__", after(self.epochs.drawn))
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
+
+    def _around_grad(self, original: Callable) -> Callable:
+        """A loss may be used by `autograd.grad` before the backward call, or without one."""
+
+        def grad(*args, **kwargs):
+            self.grads += 1
+            if self.grads <= _PROBED_GRADS and not torch.compiler.is_compiling():
+                self.named.look(self.history.windows.total)
+            return original(*args, **kwargs)
+
+        return grad
+
+    def _end_names(self) -> None:
+        self.named.end()
+        self.history.named_losses = list(self.named.found.values())
+        self.history.updates_looked_at = len(self.named.updates)
 
     def overlapped(self) -> None:
         self.history.overlapping = True
@@ -254,8 +277,7 @@ class HistoryWriter(Listener):
         if getattr(sys.modules.get(_COMPILED_AUTOGRAD), "compiled_autograd_enabled", False):
             return call  # which would compile hooks on the graph with it
         for root in roots:
-            marks, again = watch_terms(root, self.key, call, known=len(roots) == 1 and not given)
-            call.again |= again
+            marks = watch_terms(root, self.key, call, known=len(roots) == 1 and not given)
             self.graphs += map(ref, marks[:1])
         if self.forwards:
             self.forwards = [forward for forward in self.forwards if forward() is not None]
@@ -264,8 +286,11 @@ class HistoryWriter(Listener):
         if (self.walked[line] < _WALKS_A_LINE or not self.received_by) and self.walks < _WALKS:
             self._find_unowned(roots, line)
         self.received_by = 0
-        if call.number <= _PROBED_GRAPHS:
-            call.graphs = max((separate_graphs(root) for root in roots), default=1)
+        if call.number <= PROBED_GRAPHS:
+            retain_graph, create_graph = self.observer.options
+            self.graph_watch.look(call, roots, keeps_graph=bool(retain_graph) and not create_graph)
+        if call.number <= PROBED_GRAPHS or call.number % _NAMES_EVERY == 0:
+            self.named.look(self.history.windows.total)
         return call
 
     def received(self, lane: _AuditedLane, call: Backward) -> None:

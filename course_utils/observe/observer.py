@@ -242,6 +242,7 @@ class Observer:
         self.died = False  # has an optimizer died since the last look?
         self.names: Counter[str] = Counter()
         self.running: dict[int, Any] = {}  # backward calls, by thread
+        self.options = (None, None)  # retain_graph and create_graph of the last backward call
         self.thread = threading.local()
 
     def attach(self) -> None:
@@ -431,6 +432,7 @@ class Observer:
                 lane.update()
             roots = [tensors] if isinstance(tensors, Tensor) else [root for root in tensors if root is not None]
             given = grad_tensors is not None or kwargs.get("grad_variables") is not None
+            self.options = (*args, None, None)[:2] if args else (kwargs.get("retain_graph"), kwargs.get("create_graph"))
             call = self.listener.backward_begins(roots, given)
             if self.running:
                 self.listener.overlapped()

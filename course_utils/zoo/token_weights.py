@@ -40,7 +40,6 @@ def mean_of_means_fixed() -> Losses:
 
 
 @specimen(
-    level="undecided",
     source="allenai/open-instruct!1161",
     what="A masked mean over each micro-batch instead of the window: one target counts 1/32 or 1/176, not 1/104.",
 )

@@ -12,7 +12,8 @@ from course_utils.audit.rules.registry import ADVICE, ERROR, LEVELS, RULES, UNDE
 
 __all__ = ["ADVICE", "ERROR", "RULES", "UNDECIDED", "Finding", "Rule", "judge", "rule"]
 
-for _subject in ("windows", "scale", "timing", "advice"):  # the order of RULES, and so of reports and the cheat sheet
+_SUBJECTS = ("windows", "scale", "unused", "timing", "advice")  # the order of RULES, and so of reports
+for _subject in _SUBJECTS:
     import_module(f"{__name__}.{_subject}")
 
 

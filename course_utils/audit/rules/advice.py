@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from course_utils.audit.history import History
+from course_utils.audit.history import PROBED_GRAPHS, Backward, History
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
 
 
@@ -14,35 +14,80 @@ from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding,
     fix="Call backward on each micro-batch; log .item() or .detach().",
 )
 def held_graphs(history: History) -> Iterator[Finding]:
-    again = [call for call in history.backwards if call.again]
+    again = list(_counted_again(history))
     if again:
         yield Finding(
             ERROR if len(again) > 1 else UNDECIDED,
-            f"{count_noun(len(again), 'backward call')} went through a loss that an earlier call had gone through: its "
-            "graph is kept, and its gradient counts once for every call",
+            f"{count_noun(len(again), 'backward call')} went through a loss that an earlier call of the same window "
+            "had gone through: its graph is kept, and its gradient counts once for every call",
             evidence={"calls": len(again)},
             fix="call backward on each loss once, and detach() what is added up for the log",
             where=again[0].where,
         )
-    kept = max(history.backwards, key=lambda call: call.alive, default=None)
-    if kept is not None and not again and kept.alive >= 5 and kept.alive > history.backwards.total / 4:
+    yield from _carried(history)
+    if not again:
+        yield from _kept(history)
+    yield from _together(history)
+
+
+def _counted_again(history: History) -> Iterator[Backward]:
+    """Backward calls on a loss whose gradient the same window held already."""
+    windows = [w for w in history.windows if not (w.assigned or w.rewritten)]
+    calls = [call for w in windows for call in w.fresh if call.again in {other.number for other in w.fresh}]
+    yield from dict.fromkeys(calls)
+
+
+def _carried(history: History) -> Iterator[Finding]:
+    """A state that goes from micro-batch to micro-batch with its graph."""
+    longest = max(history.backwards, key=lambda call: call.passes, default=None)
+    if longest is not None and longest.passes > 2:  # two losses of one forward pass make two
         yield Finding(
             ADVICE,
-            f"the graphs of {kept.alive} earlier losses were still alive at backward call {kept.number}: something "
-            "keeps the losses themselves, such as a sum for the log",
-            evidence={"graphs_alive": kept.alive, "backward_call": kept.number},
-            fix="add up loss.item() or loss.detach()",
-            where=kept.where,
+            f"backward call {longest.number} also went back through what was computed before each of "
+            f"{longest.passes - 1} earlier calls: a tensor is carried over with its graph, such as a hidden state",
+            evidence={"passes": longest.passes, "backward_call": longest.number},
+            fix="detach() what is carried over, or add the losses up and call backward once at the end",
+            where=longest.where,
         )
-    together = [call for call in history.backwards if call.graphs > 2]
-    if together:
+
+
+def _kept(history: History) -> Iterator[Finding]:
+    """Graphs of earlier backward calls that something keeps: their losses, or anything else of the forward pass."""
+    losses = max(history.backwards, key=lambda call: call.alive, default=None)
+    parts = max(history.backwards, key=lambda call: call.kept, default=None)
+    total = history.backwards.total
+    if losses is not None and losses.alive >= 5 and losses.alive > total / 4:
         yield Finding(
             ADVICE,
-            f"one backward call went through {together[0].graphs} forward passes that have nothing in common: the "
+            f"the graphs of {losses.alive} earlier losses were still alive at backward call {losses.number}: something "
+            "keeps the losses themselves, such as a sum for the log",
+            evidence={"graphs_alive": losses.alive, "backward_call": losses.number},
+            fix="add up loss.item() or loss.detach()",
+            where=losses.where,
+        )
+    elif parts is not None and parts.kept >= 5 and parts.kept > min(total, PROBED_GRAPHS) / 2:
+        yield Finding(
+            ADVICE,
+            f"the graphs of {parts.kept} earlier forward passes were still alive at backward call {parts.number}: "
+            "something keeps tensors of them, such as a list of outputs or features",
+            evidence={"graphs_alive": parts.kept, "backward_call": parts.number},
+            fix="detach() what is collected",
+            where=parts.where,
+        )
+
+
+def _together(history: History) -> Iterator[Finding]:
+    """A window whose micro-batches share one backward call."""
+    calls = {w.fresh[0].number: w.fresh[0] for w in history.windows if len(w.fresh) == 1 and w.fresh[0].graphs > 2}
+    if calls:
+        first = next(iter(calls.values()))
+        yield Finding(
+            ADVICE,
+            f"one backward call went through {first.graphs} forward passes that have nothing in common: the "
             "activations of all of them were in memory at once",
-            evidence={"graphs": together[0].graphs, "calls": len(together)},
+            evidence={"graphs": first.graphs, "calls": len(calls)},
             fix="if these are micro-batches, call backward on each before the next forward pass: the sum is the same",
-            where=together[0].where,
+            where=first.where,
         )
 
 

@@ -23,6 +23,10 @@ def loss_scale(history: History) -> Iterator[Finding]:
             yield from islice(_scale_verdicts(lane, n, windows, full), 1)
 
 
+_NOT_FOUND = "no loss was found that PyTorch's own functions reduce"
+_BY_HAND = "check by hand that a window's weighted losses add up to one mean"
+
+
 def _scale_verdicts(lane: str, n: int, windows: list[Window], full: list[Window]) -> Iterator[Finding]:
     """All that is to be said about the scale of a lane's losses; the first verdict counts."""
     losses = losses_of(full[0])
@@ -33,15 +37,22 @@ def _scale_verdicts(lane: str, n: int, windows: list[Window], full: list[Window]
         why = "the window's backward calls reach different parameters, as those of several tasks do"
         yield _unknown_scale(lane, full[0], why, "check by hand that the micro-batches of each task add up to one mean")
     elif losses is None:
-        why = "no loss was found that PyTorch's own functions reduce"
-        yield _unknown_scale(lane, full[0], why, "check by hand that a window's weighted losses add up to one mean")
+        differ = any(call.terms for call in full[0].micro_batches)
+        why = "the micro-batches of a window have different losses" if differ else _NOT_FOUND
+        yield _unknown_scale(lane, full[0], why, _BY_HAND)
+    elif losses[0][0].reduction == "unknown":
+        if not any(isclose(total(terms), 1.0, rel_tol=1e-3) for terms in losses):  # what is divided by n may be right
+            yield _unknown_scale(lane, full[0], _NOT_FOUND, _BY_HAND)
     else:
         # ranks that share a mean look buggy in one window by chance
         comparable = full if full[0].on_ranks else full[:1]
+        yield from _scale_of_several(lane, full[0], losses)
         for k, terms in enumerate(losses):
             if terms[0].reduction == "mean":
                 alike = [other[k] for other in map(losses_of, comparable) if other and len(other) > k]
                 yield from _scale_of_a_mean(lane, full[0], alike, alone=len(losses) == 1)
+            elif len(losses) == 1 and not full[0].on_ranks:
+                yield from _scale_of_a_sum(lane, full[0], terms)
         yield from _tail_scale(lane, n, windows, losses)
 
 
@@ -72,8 +83,7 @@ def _scale_of_a_mean(lane: str, window: Window, alike: list[list[Term]], alone: 
             "samples or tokens"
         )
     elif alone and all(isclose(share * n, 1.0, rel_tol=1e-3) for share in totals):  # several losses may have weights
-        level, fix = ERROR, "divide once"
-        message = f"the loss is divided by {n} twice, so every update is {n} times too small"
+        level, message, fix = _divided_twice(n, alike[0])
     elif window.on_ranks and not nearly_equal(totals):
         level, evidence = UNDECIDED, {**evidence, "totals": totals[:64]}
         message = (
@@ -86,6 +96,52 @@ def _scale_of_a_mean(lane: str, window: Window, alike: list[list[Term]], alone: 
     yield Finding(level, message, evidence=evidence, fix=fix, where=window.fresh[0].where, lane=lane)
 
 
+def _divided_twice(n: int, terms: list[Term]) -> tuple[str, str, str]:
+    """What a script divides by is a count; what it multiplies by may be a weight."""
+    if not any(term.weighted for term in terms):
+        return ERROR, f"the loss is divided by {n} twice, so every update is {n} times too small", "divide once"
+    message = f"every update is 1/{n} of the mean over its window: the loss is divided by {n} twice, or has a weight"
+    return UNDECIDED, message, "divide once, if no weight is intended"
+
+
+def _scale_of_several(lane: str, window: Window, losses: list[list[Term]]) -> Iterator[Finding]:
+    """Losses that are averaged in each micro-batch, as those of a list, have coefficients of 1 over their number."""
+    n, k = window.size, len(losses)
+    coefficients = [term.coefficient for terms in losses for term in terms]
+    if k > 1 and k != n and len({terms[0].name for terms in losses}) == 1 and nearly_equal(coefficients):
+        share = coefficients[0] * k
+        if isclose(share, 1.0, rel_tol=1e-3) or isclose(share * n * n, 1.0, rel_tol=1e-3):
+            yield Finding(
+                UNDECIDED,
+                f"the {k} losses of a micro-batch are multiplied by {coefficients[0]:.3g}; if that makes their mean, "
+                f"every update is {n} times too {'large' if share > 0.5 else 'small'}",
+                evidence={"update": window.number, "window": n, "losses": k, "coefficients": coefficients[:8]},
+                fix=_BY_HAND,
+                where=window.fresh[0].where,
+                lane=lane,
+            )
+
+
+def _scale_of_a_sum(lane: str, window: Window, terms: list[Term]) -> Iterator[Finding]:
+    """Verdicts on a sum that is not a mean in disguise: its numbers should count 1 / (all that the window holds)."""
+    n, coefficients = window.size, [term.coefficient for term in terms]
+    if nearly_equal([1.0, *coefficients]) or not nearly_equal(coefficients):
+        return  # sums by choice; and weights that differ are for `token-weights`
+    shares = [coefficients[0] * sum(map(float, counts)) for counts in zip(*(term.own for term in terms), strict=False)]
+    if any(isclose(share, 1.0, rel_tol=1e-3) for share in shares):
+        return
+    if any(isclose(share * n, 1.0, rel_tol=1e-3) for share in shares):
+        level, message, fix = _divided_twice(n, terms)
+    else:
+        level, fix = UNDECIDED, _BY_HAND
+        message = (
+            f"the sum of each micro-batch is multiplied by {coefficients[0]:.3g}; whether they add up to the mean over "
+            "the window cannot be seen"
+        )
+    evidence = {"update": window.number, "window": n, "coefficients": coefficients[:8], "loss": terms[0].name}
+    yield Finding(level, message, evidence=evidence, fix=fix, where=window.fresh[0].where, lane=lane)
+
+
 def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]) -> Iterator[Finding]:
     """A short window whose loss is divided by n. `full` holds the losses of a full window."""
     if windows[0].size < n:  # a first window that is short is no tail
@@ -94,7 +150,7 @@ def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]
         return
     for window in [w for w in windows if w.size < n]:
         tail = losses_of(window)
-        if tail is None or len(tail) != len(full) or tail[0][0].reduction != "mean":
+        if tail is None or len(tail) != len(full) or not tail[0][0].reduction == full[0][0].reduction == "mean":
             continue
         ratio = total(tail[0]) / total(full[0])
         if not isclose(ratio, 1.0, rel_tol=1e-2) and isclose(ratio, window.size / n, rel_tol=1e-2):
@@ -133,7 +189,9 @@ def token_weights(history: History) -> Iterator[Finding]:
         if means:
             yield _mean_of_means(lane, windows, means)
         elif sums:
-            yield _weighted_sums(lane, *sums[0])
+            yield _weighted_otherwise(lane, *sums[0])
+        elif strange := [(window, terms) for window, terms, losses in uneven if _is_strange(window, terms, losses)]:
+            yield _weighted_otherwise(lane, *strange[0])
         else:
             yield from _means_of_ranks(lane, history)
 
@@ -168,14 +226,21 @@ def _only_the_last_is_short(uneven: list[list[Term]], windows: list[Window]) -> 
     return len(sizes) == 1 and all(entry[-1] < entry[0] for entry in counts) and (bool(full) or len(counts) > 2)
 
 
-def _weighted_sums(lane: str, window: Window, terms: list[Term]) -> Finding:
-    weights = [term.per_item for term in terms]
+def _is_strange(window: Window, terms: list[Term], losses: list[list[Term]]) -> bool:
+    """Whether a window's means have weights that neither their counts nor a total of 1 explain."""
+    return len(losses) == 1 and not window.on_ranks and not isclose(total(terms), 1.0, rel_tol=1e-2)
+
+
+def _weighted_otherwise(lane: str, window: Window, terms: list[Term]) -> Finding:
+    weights, kind = [term.coefficient for term in terms], terms[0].reduction
     return Finding(
         UNDECIDED,
-        f"the sums of a window's micro-batches are multiplied by {', '.join(f'{w:.3g}' for w in weights[:6])}; "
+        f"the {kind}s of a window's micro-batches are multiplied by {', '.join(f'{w:.3g}' for w in weights[:6])}; "
         "whether samples or tokens count alike cannot be seen from outside",
         evidence={"update": window.number, "weights": weights[:8]},
-        fix="divide every micro-batch's sum by the same number, the samples or tokens of the whole window",
+        fix="divide every micro-batch's sum by the same number, the samples or tokens of the whole window"
+        if kind == "sum"
+        else "multiply each mean loss by its samples or tokens over those of the window",
         where=window.fresh[0].where,
         lane=lane,
     )

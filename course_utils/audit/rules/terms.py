@@ -1,6 +1,7 @@
 """The losses of a window and what the user's code made of them, as several rules compare them."""
 
-from math import isfinite
+from dataclasses import replace
+from math import isclose, isfinite
 
 from course_utils.audit.history import Term, Window
 
@@ -11,7 +12,52 @@ def losses_of(window: Window) -> list[list[Term]] | None:
     if not calls or len({call.kinds for call in calls}) != 1 or not calls[0].terms:
         return None
     losses = [list(terms) for terms in zip(*(call.terms for call in calls), strict=True)]
-    return losses if all(isfinite(term.coefficient) for terms in losses for term in terms) else None
+    if not all(isfinite(term.coefficient) for terms in losses for term in terms):
+        return None
+    return [_as_means(_unsigned(terms)) for terms in losses]
+
+
+def _unsigned(terms: list[Term]) -> list[Term]:
+    """A loss that is written with a minus in front, as -log_probability.mean(), counts as one without."""
+    if any(term.coefficient >= 0 for term in terms):
+        return terms
+    return [replace(term, value=-term.value) for term in terms]
+
+
+def _as_means(terms: list[Term]) -> list[Term]:
+    """Sums that the script divides by counts of their own are means in disguise: the same terms as means.
+
+    A sum may have several counts (its targets, its samples, its numbers), and one of them must explain all
+    coefficients: they change with it, or they are 1/k of a mean for a whole number k. What explains a correct loop
+    comes first.
+    """
+    n, coefficients = len(terms), [term.coefficient for term in terms]
+    if terms[0].reduction != "sum" or any(nearly_equal([each, *coefficients]) for each in (1.0, 1 / n)):
+        return terms  # not divided, or by the number of micro-batches, which may be that of the samples by chance
+    means = []
+    for counts in zip(*(term.own for term in terms), strict=False):
+        counts = [float(count) for count in counts]
+        shares = [coefficient * count for coefficient, count in zip(coefficients, counts, strict=True)]
+        if min(counts) > 0 and nearly_equal(shares) and (_is_fraction(shares[0]) or not nearly_equal(counts)):
+            means.append(
+                [
+                    Term(term.name, "mean", share, 1.0, count, weighted=term.weighted)
+                    for term, share, count in zip(terms, shares, counts, strict=True)
+                ]
+            )
+    return min(means, key=lambda mean: _surprise(mean[0].coefficient, n), default=terms)
+
+
+def _is_fraction(share: float) -> bool:
+    """Whether it is 1/k for a whole number k."""
+    k = round(1 / share) if share > 0 else 0
+    return k > 0 and isclose(share * k, 1.0, rel_tol=1e-3)
+
+
+def _surprise(share: float, n: int) -> int:
+    """The place of a coefficient in the order of what a window may be: correct, undivided, divided twice, else."""
+    usual = [1 / n, 1.0, 1 / n**2]
+    return next((k for k, each in enumerate(usual) if isclose(share, each, rel_tol=1e-3)), 4 - _is_fraction(share))
 
 
 def total(terms: list[Term]) -> float:

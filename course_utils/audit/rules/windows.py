@@ -397,7 +397,8 @@ def _listed(sizes: list[int], place: int) -> str:
 def _divided_for_nothing(lane: str, windows: list[Window]) -> Iterator[Finding]:
     """Losses divided by a whole number, and a step after each of them: is the step in the wrong place?"""
     losses = [losses_of(w) for w in windows]
-    factors = {terms[0].coefficient for columns in losses if columns and len(columns) == 1 for terms in columns}
+    alone = [columns[0] for columns in losses if columns and len(columns) == 1]
+    factors = {terms[0].coefficient for terms in alone if terms[0].reduction != "sum"}  # a sum is divided by a count
     (factor,) = factors if len(factors) == 1 else (1.0,)
     if len(windows) > 2 and 0 < factor < 0.6 and isclose(1 / factor, round(1 / factor), rel_tol=1e-6):
         n = round(1 / factor)

@@ -1,0 +1,97 @@
+"""Losses that a script computes and gives a name: does a backward call, or `autograd.grad`, ever reach them?
+
+When a backward call begins, the variables of the functions that led to it hold the losses of that micro-batch. What is
+forgotten in the total is among them. No loss function has to be patched for this, and nothing is kept alive.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from inspect import CO_OPTIMIZED
+from types import FrameType
+
+from torch import Tensor
+
+from course_utils.audit.callsite import is_users
+from course_utils.audit.history import NamedLoss
+from course_utils.audit.probe import find_losses, is_loss_function
+
+_FRAMES = 4  # functions of the user's that are looked at in one backward call, at most
+_COMPILED_AUTOGRAD = "torch._dynamo.compiled_autograd"
+_HANDED_OUT = {"locals", "vars", "exec"}  # a function that uses one of these may hold, or write, its f_locals
+
+
+class NamedLosses:
+    """Watches the losses that are in variables when a backward call begins. `key`: their nodes are marked with it."""
+
+    def __init__(self, key: str) -> None:
+        self.terms_key, self.key = key, f"{key} name"
+        self.found: dict[tuple[str, str], NamedLoss] = {}
+        self.updates: set[int] = set()  # those before which it was looked
+        self.handles: list = []
+
+    def look(self, update: int) -> None:
+        """A backward call, or `autograd.grad`, begins. `update` is the number of the update that follows, from 0."""
+        if getattr(sys.modules.get(_COMPILED_AUTOGRAD), "compiled_autograd_enabled", False):
+            return  # it would compile the hooks with the graph
+        self.updates.add(update)
+        for name, tensor, place in _named_tensors():
+            with suppress(RuntimeError):  # a view that was written to under no_grad() refuses to tell its node
+                node = tensor.grad_fn if tensor.requires_grad and tensor.numel() == 1 else None
+                if node is not None and self.key not in node.metadata:
+                    loss = self.found.setdefault((name, place.rpartition(":")[0]), NamedLoss(name, place))
+                    if not loss.reached:
+                        self._watch(loss, node, update)
+
+    def _watch(self, loss: NamedLoss, node, update: int) -> None:
+        below = find_losses(node, count=False)[0]
+        if "loss" not in loss.name.lower() and not any(is_loss_function(term.name) for _, term in below):
+            return
+        node.metadata[self.key] = True
+        parts = [each for each, _ in below if each is not node]  # a sum for the log is used if all that it adds up is
+        left = {k for k, part in enumerate(parts) if self.terms_key not in part.metadata}
+        if self.terms_key in node.metadata or (parts and not left):  # a backward call goes through it, or has done so
+            loss.reached = True
+            return
+        loss.updates.add(update)
+
+        def note(reached: set[int]) -> None:
+            left.difference_update(reached)
+            loss.reached |= not left
+
+        self.handles.append(node.register_prehook(lambda _, all_of_it=frozenset(left): note(all_of_it)))
+        self.handles += [parts[k].register_prehook(lambda _, k=k: note({k})) for k in left]
+
+    def end(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+
+
+def _named_tensors() -> Iterator[tuple[str, Tensor, str]]:
+    """The tensors in the variables of the user's functions that are running, and the place in each function."""
+    frame, left = sys._getframe(1), _FRAMES
+    while frame is not None and left:
+        code = frame.f_code
+        if is_users(code.co_filename):
+            left -= 1
+            place = f"{code.co_filename}:{frame.f_lineno}"
+            for name, value in _variables(frame).items():
+                if issubclass(type(value), Tensor):  # of others nothing but the type is read
+                    yield name, value, place
+                elif type(value) is dict and "loss" in name.lower():
+                    yield from ((f"{name}[{k!r}]", v, place) for k, v in value.items() if issubclass(type(v), Tensor))
+        frame = frame.f_back
+
+
+def _variables(frame: FrameType) -> dict:
+    """A function's variables, and those of its module that it uses."""
+    code = frame.f_code
+    variables = {name: frame.f_globals[name] for name in code.co_names if name in frame.f_globals}
+    # Before Python 3.13, f_locals is a copy that stays with the frame, and that locals() hands out as well.
+    if code.co_flags & CO_OPTIMIZED and _HANDED_OUT.isdisjoint(code.co_names):
+        names = frame.f_locals
+        variables |= names
+        if type(names) is dict:
+            names.clear()  # or its tensors would stay alive
+    return variables

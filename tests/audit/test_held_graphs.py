@@ -1,0 +1,311 @@
+"""What `held-graphs` finds, and what only looks like it. The verdicts were written before the first run."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from runs import data, net
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import SGD, Adam
+
+from course_utils.audit import audit
+
+pytestmark = pytest.mark.usefixtures("quick_scans")
+CORRECT, HELD = [], []
+
+
+def correct(function):
+    CORRECT.append(function)
+    return function
+
+
+def held(level, evidence):
+    return lambda function: HELD.append(pytest.param(function, level, evidence, id=function.__name__)) or function
+
+
+def net_of(*sizes):
+    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.Tanh())]
+    return nn.Sequential(*layers[:-1])
+
+
+def update(*optimizers):
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def said(loop):
+    with audit() as report:
+        loop()
+    assert report.history.windows
+    return [(f.level, f.evidence) for f in report.findings if f.rule == "held-graphs"]
+
+
+# Several losses, or several forward passes, in one backward call that are no micro-batches
+
+
+@correct
+def wgan_with_a_gradient_penalty():
+    critic, made = net_of(3, 5, 1), torch.randn(4, 3)
+    optimizer = Adam(critic.parameters())
+    for x, _ in data():
+        between = (0.3 * x + 0.7 * made).requires_grad_()
+        (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+        (critic(made).mean() - critic(x).mean() + 10 * (slope.norm(dim=1) - 1).square().mean()).backward()
+        update(optimizer)
+
+
+@correct
+def an_episode_of_actor_and_critic():
+    trunk, actor, critic = net_of(3, 4), nn.Linear(4, 2), nn.Linear(4, 1)
+    optimizer = Adam([*trunk.parameters(), *actor.parameters(), *critic.parameters()])
+    for _ in range(4):
+        policy_losses, value_losses = [], []
+        for x, _ in data(5, 1):
+            state = trunk(x)
+            chosen = torch.distributions.Categorical(logits=actor(state))
+            value = critic(state).squeeze()
+            policy_losses.append(-chosen.log_prob(chosen.sample()).squeeze() * (1.5 - value.item()))
+            value_losses.append(F.smooth_l1_loss(value, torch.tensor(1.5)))
+        (torch.stack(policy_losses).sum() + torch.stack(value_losses).sum()).backward()
+        update(optimizer)
+
+
+@correct
+def cycles_of_two_generators():
+    a, b, critic_a, critic_b = net_of(3, 3), net_of(3, 3), net_of(3, 1), net_of(3, 1)
+    optimizer = Adam([*a.parameters(), *b.parameters()])
+    for x, _ in data():
+        y = torch.randn(4, 3)
+        fake_x, fake_y, real = a(y), b(x), torch.ones(4, 1)
+        losses = [F.mse_loss(critic_a(fake_x), real), F.mse_loss(critic_b(fake_y), real)]
+        losses += [10 * F.l1_loss(b(fake_x), y), 10 * F.l1_loss(a(fake_y), x), 5 * F.l1_loss(a(x), x)]
+        sum(losses).backward()
+        update(optimizer)
+
+
+@correct
+def an_ensemble():
+    members = nn.ModuleList(net() for _ in range(3))
+    optimizer = SGD(members.parameters(), lr=0.1)
+    for x, y in data():
+        sum(F.cross_entropy(member(x), y) for member in members).backward()
+        update(optimizer)
+
+
+@correct
+def deep_supervision():
+    trunk, heads = net_of(3, 4), nn.ModuleList(nn.Linear(4, 2) for _ in range(3))
+    optimizer = SGD([*trunk.parameters(), *heads.parameters()], lr=0.1)
+    for x, y in data():
+        state = trunk(x)
+        sum(F.cross_entropy(head(state), y) for head in heads).backward()
+        update(optimizer)
+
+
+@correct
+def physics():
+    model = net_of(1, 4, 1)
+    optimizer = Adam(model.parameters())
+    for _ in range(4):
+        t = torch.rand(5, 1, requires_grad=True)
+        (slope,) = torch.autograd.grad(model(t).sum(), t, create_graph=True)
+        begin, end = model(torch.zeros(1, 1)), model(torch.ones(1, 1))
+        ((slope + t) ** 2).mean().add(begin.square().mean()).add(end.square().mean()).backward()
+        update(optimizer)
+
+
+@correct
+def several_backward_calls_of_two_micro_batches_each():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for i in range(8):
+        pairs = data(2)
+        (sum(F.cross_entropy(model(x), y) for x, y in pairs) / 8).backward()
+        if i % 4 == 3:
+            update(optimizer)
+
+
+# A loss that several calls go through, but whose gradient counts once
+
+
+@correct
+def tasks_that_are_measured_first():
+    trunk, heads = net_of(3, 4), [nn.Linear(4, 2), nn.Linear(4, 2)]
+    parameters = [*trunk.parameters(), *heads[0].parameters(), *heads[1].parameters()]
+    optimizer = SGD(parameters, lr=0.1)
+    for x, y in data():
+        state = trunk(x)
+        losses = [F.cross_entropy(head(state), y) for head in heads]
+        norms = []
+        for loss in losses:
+            loss.backward(retain_graph=True)
+            norms.append(sum(p.grad.norm() for p in trunk.parameters()))
+            optimizer.zero_grad()
+        sum(loss / norm.detach() for loss, norm in zip(losses, norms, strict=True)).backward()
+        update(optimizer)
+
+
+@correct
+def a_reconstruction_for_encoder_and_decoder():
+    encoder, decoder = net_of(3, 2), net_of(2, 3)
+    of_encoder, of_decoder = Adam(encoder.parameters()), Adam(decoder.parameters())
+    for x, _ in data():
+        code = encoder(x)
+        loss = F.mse_loss(decoder(code), x)
+        of_encoder.zero_grad()
+        (loss + 0.1 * code.square().mean()).backward(retain_graph=True)
+        gradients = [p.grad.clone() for p in encoder.parameters()]
+        of_decoder.zero_grad()
+        (2 * loss).backward()
+        for p, gradient in zip(encoder.parameters(), gradients, strict=True):
+            p.grad = gradient
+        of_encoder.step()
+        of_decoder.step()
+
+
+@correct
+def two_losses_of_one_forward_pass():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in data():
+        out = model(x)
+        F.cross_entropy(out, y).backward(retain_graph=True)
+        out.square().mean().backward(retain_graph=True)
+        (out.abs().mean() * 0.1).backward()
+        update(optimizer)
+
+
+@held("error", {"calls": 4})
+def a_loss_that_counts_twice():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in data(4):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward(retain_graph=True)
+        (loss + 0.1 * sum(p.square().sum() for p in model.parameters())).backward()
+        update(optimizer)
+
+
+# What is carried from micro-batch to micro-batch
+
+
+def segments(detach, retain, n=4):
+    cell, head = nn.RNNCell(3, 4), nn.Linear(4, 2)
+    optimizer = SGD([*cell.parameters(), *head.parameters()], lr=0.1)
+    for _ in range(3):
+        state = torch.zeros(4, 4)
+        for k in range(n):
+            batches = data(2)
+            for x, _ in batches:
+                state = cell(x, state)
+            (F.cross_entropy(head(state), batches[-1][1]) / n).backward(retain_graph=retain and k + 1 < n)
+            if detach:
+                state = state.detach()
+        update(optimizer)
+
+
+@held("advice", {"passes": 4, "backward_call": 4})
+def a_memory_with_its_graph():
+    segments(detach=False, retain=True)
+
+
+@held("advice", {"passes": 3, "backward_call": 3})
+def a_memory_with_its_graph_over_three_segments():
+    segments(detach=False, retain=True, n=3)
+
+
+@correct
+def a_memory_that_is_detached():
+    segments(detach=True, retain=False)
+
+
+@correct
+def a_memory_that_is_detached_and_a_graph_kept_for_nothing():
+    segments(detach=True, retain=True)
+
+
+@correct
+def a_memory_of_two_segments():
+    segments(detach=False, retain=True, n=2)  # nothing tells this from two losses of one forward pass
+
+
+@correct
+def steps_inside_that_are_differentiated():
+    model = nn.Linear(3, 2, bias=False)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in data():
+        weight = model.weight
+        for _ in range(3):
+            (slope,) = torch.autograd.grad(F.cross_entropy(x @ weight.T, y), weight, create_graph=True)
+            weight = weight - 0.1 * slope
+        F.cross_entropy(x @ weight.T, y).backward()
+        update(optimizer)
+
+
+# What is collected
+
+
+def collecting(kept, per_epoch=12, n=2, epochs=2):
+    body, head = net_of(3, 4, 4), nn.Linear(4, 2)
+    optimizer = SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    for _ in range(epochs):
+        collected = []
+        for i, (x, y) in enumerate(data(per_epoch)):
+            features = body(x)
+            (F.cross_entropy(head(features), y) / n).backward()
+            collected.append(kept(features))
+            if (i + 1) % n == 0:
+                update(optimizer)
+        assert len(collected) == per_epoch
+
+
+@held("advice", {"graphs_alive": 11, "backward_call": 12})
+def features_with_their_graphs():
+    collecting(lambda features: features)
+
+
+@held("advice", {"graphs_alive": 11, "backward_call": 12})
+def norms_of_features_with_their_graphs():
+    collecting(lambda features: features.square().mean())
+
+
+@held("advice", {"graphs_alive": 19, "backward_call": 20})
+def features_of_a_long_epoch():
+    collecting(lambda features: [features], per_epoch=60, n=4)
+
+
+@correct
+def features_that_are_detached():
+    collecting(lambda features: features.detach())
+
+
+@correct
+def numbers():
+    collecting(lambda features: features.mean().item())
+
+
+@correct
+def features_of_a_window():
+    collecting(lambda features: features, per_epoch=4, n=4, epochs=6)
+
+
+@held("advice", {"graphs": 4, "calls": 4})
+def one_backward_call_for_four_micro_batches():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        torch.stack([F.cross_entropy(model(x), y) for x, y in data(4)]).mean().backward()
+        update(optimizer)
+
+
+@pytest.mark.parametrize("loop", CORRECT, ids=lambda loop: loop.__name__)
+def test_what_only_looks_like_held_graphs_is_left_alone(loop):
+    assert said(loop) == []
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("loop", "level", "evidence"), HELD)
+def test_held_graphs_are_named(loop, level, evidence):
+    assert said(loop) == [(level, evidence)]

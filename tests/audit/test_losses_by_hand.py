@@ -1,0 +1,356 @@
+"""Losses that people spell by hand: each in a correct window, and with the three bugs of scale and weight.
+
+A spelling is the mean over a micro-batch's own samples or tokens. What a window makes of it decides the verdict, which
+is the same however the mean is written: divided by n it is right if the micro-batches are equally large; undivided, or
+divided twice, it is an error of `loss-scale`; and where micro-batches have unequal counts, a mean of means is an error
+of `token-weights`. Few spellings hide what they are: `VERDICTS` lists what is said of them instead.
+"""
+
+import pytest
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.nn import functional as F
+from torch.optim import SGD, AdamW
+
+from course_utils.audit import audit
+
+pytestmark = pytest.mark.usefixtures("quick_scans")
+N, LETTERS, LONG = 4, 5, 6  # micro-batches in a window, classes, tokens in a sample
+EVEN, UNEVEN = (3, 3, 3, 3), (3, 5, 2, 4)  # samples in the micro-batches of a window
+
+SPELLINGS = {}  # for each name, the mean over a micro-batch's own samples or tokens, and whether some are masked
+
+
+def flat(out, y):
+    return out.flatten(0, 1), y.flatten()
+
+
+def per_token(out, y):
+    return F.cross_entropy(out.transpose(1, 2), y, reduction="none")
+
+
+def log_probs(out, y):
+    return out.log_softmax(-1).gather(-1, y.clamp(min=0)[..., None]).squeeze(-1)
+
+
+def one_hot(y):
+    return F.one_hot(y.clamp(min=0), LETTERS).float()
+
+
+def soft(y):
+    return one_hot(y) * 0.9 + 0.02
+
+
+# Means over all tokens of a micro-batch
+
+for name, loss in {
+    "cross_entropy": lambda out, y: F.cross_entropy(*flat(out, y)),
+    "the module": lambda out, y: nn.CrossEntropyLoss()(*flat(out, y)),
+    "nll_loss": lambda out, y: F.nll_loss(out.log_softmax(-1).flatten(0, 1), y.flatten()),
+    "none, mean": lambda out, y: per_token(out, y).mean(),
+    "none, sum by numel": lambda out, y: per_token(out, y).sum() / y.numel(),
+    "none, sum by len": lambda out, y: per_token(out, y).sum() / len(y),
+    "sum by numel": lambda out, y: F.cross_entropy(*flat(out, y), reduction="sum") / y.numel(),
+    "sum by a tensor": lambda out, y: F.cross_entropy(*flat(out, y), reduction="sum") / torch.tensor(y.numel()),
+    "gathered": lambda out, y: -log_probs(out, y).mean(),
+    "gathered, negated first": lambda out, y: (-log_probs(out, y)).mean(),
+    "one-hot, mean": lambda out, y: -(out.log_softmax(-1) * one_hot(y)).sum(-1).mean(),
+    "one-hot, sum by numel": lambda out, y: -(out.log_softmax(-1) * one_hot(y)).sum() / y.numel(),
+    "einsum": lambda out, y: -torch.einsum("btc,btc->", out.log_softmax(-1), one_hot(y)) / y.numel(),
+    "logsumexp": lambda out, y: (out.logsumexp(-1) - out.gather(-1, y[..., None]).squeeze(-1)).mean(),
+    "square, mean": lambda out, y: ((out - one_hot(y)) ** 2).mean(),
+    "square, sum by len": lambda out, y: ((out - one_hot(y)) ** 2).sum() / len(y),
+    "square, sum by the tensor's len": lambda out, y: (out - one_hot(y)).square().sum().div(len(out)),
+    "mse sum by numel": lambda out, y: F.mse_loss(out, one_hot(y), reduction="sum") / out.numel(),
+    "mse sum by len": lambda out, y: F.mse_loss(out, one_hot(y), reduction="sum") / len(out),
+    "smooth l1 sum by numel": lambda out, y: F.smooth_l1_loss(out, one_hot(y), reduction="sum") / out.numel(),
+    "l1": lambda out, y: F.l1_loss(out, one_hot(y)),
+    "label smoothing": lambda out, y: F.cross_entropy(*flat(out, y), label_smoothing=0.1),
+    "label smoothing, sum": lambda out, y: (
+        F.cross_entropy(*flat(out, y), label_smoothing=0.1, reduction="sum") / y.numel()
+    ),
+    "label smoothing, none": lambda out, y: F.cross_entropy(
+        *flat(out, y), label_smoothing=0.1, reduction="none"
+    ).mean(),
+    "probabilities": lambda out, y: F.cross_entropy(out.flatten(0, 1), soft(y).flatten(0, 1)),
+    "kl_div": lambda out, y: F.kl_div(out.log_softmax(-1).flatten(0, 1), soft(y).flatten(0, 1), reduction="batchmean"),
+    "kl_div by hand": lambda out, y: (
+        F.kl_div(out.log_softmax(-1), soft(y), reduction="none").sum() / (y.numel())  #
+    ),
+    "bce": lambda out, y: F.binary_cross_entropy_with_logits(out, one_hot(y)),
+    "bce none, sum": lambda out, y: (
+        F.binary_cross_entropy_with_logits(out, one_hot(y), reduction="none").sum() / out.numel()
+    ),
+    "focal": lambda out, y: ((1 - (-per_token(out, y)).exp()) ** 2 * per_token(out, y)).mean(),
+    "mean of sample means": lambda out, y: per_token(out, y).mean(1).mean(),
+    "sum of sample means by len": lambda out, y: per_token(out, y).mean(1).sum() / len(y),
+    "mean, then mean again": lambda out, y: F.cross_entropy(*flat(out, y)).mean(),
+    "through other types": lambda out, y: F.cross_entropy(*flat(out, y)).double().to(torch.float32) * 1.0,
+    "gaussian": lambda out, y: F.gaussian_nll_loss(out, one_hot(y), torch.ones_like(out)),
+    "log cosh": lambda out, y: (out - one_hot(y)).cosh().log().mean(),
+    "policy gradient": lambda out, y: -(log_probs(out, y) * torch.randn(y.shape)).mean(),
+    "stack of samples": lambda out, y: torch.stack([F.cross_entropy(o, t) for o, t in zip(out, y, strict=True)]).mean(),
+    "list of samples": lambda out, y: sum(F.cross_entropy(o, t) for o, t in zip(out, y, strict=True)) / len(y),
+    "rmse": lambda out, y: F.mse_loss(out, one_hot(y)).sqrt(),
+    "norm": lambda out, y: torch.linalg.norm(out - one_hot(y)) / len(y),
+    "custom function": lambda out, y: Fused.apply(out, y),
+}.items():
+    SPELLINGS[name] = (loss, False)
+
+
+def valid(y):
+    return y != -100
+
+
+# Means over the tokens that are not masked
+
+for name, loss in {
+    "ignore_index": lambda out, y: F.cross_entropy(*flat(out, y)),
+    "ignored, none, sum": lambda out, y: per_token(out, y).sum() / valid(y).sum(),
+    "ignored, sum": lambda out, y: F.cross_entropy(*flat(out, y), reduction="sum") / valid(y).sum(),
+    "ignored, sum by an int": lambda out, y: F.cross_entropy(*flat(out, y), reduction="sum") / int(valid(y).sum()),
+    "masked": lambda out, y: (per_token(out, y) * valid(y)).sum() / valid(y).sum(),
+    "masked, clamped": lambda out, y: (per_token(out, y) * valid(y).float()).sum() / valid(y).sum().clamp(min=1),
+    "masked, epsilon": lambda out, y: (valid(y).float() * per_token(out, y)).sum() / (valid(y).sum() + 1e-8),
+    "masked, then a factor": lambda out, y: (per_token(out, y) * valid(y)).sum() * (1 / valid(y).sum()),
+    "masked after a view": lambda out, y: (
+        (per_token(out, y).view(-1) * valid(y).view(-1)).sum() / valid(y).sum()  #
+    ),
+    "selected": lambda out, y: per_token(out, y).masked_select(valid(y)).mean(),
+    "indexed": lambda out, y: per_token(out, y)[valid(y)].sum() / valid(y).sum(),
+    "where": lambda out, y: torch.where(valid(y), -log_probs(out, y), 0.0).sum() / valid(y).sum(),
+    "masked_fill": lambda out, y: log_probs(out, y).masked_fill(~valid(y), 0.0).sum() / -valid(y).sum(),
+    "gathered and masked": lambda out, y: -(log_probs(out, y) * valid(y)).sum() / valid(y).sum(),
+    "dot": lambda out, y: per_token(out, y).flatten() @ valid(y).flatten().float() / valid(y).sum(),
+    "squares and a mask": lambda out, y: (
+        ((out - one_hot(y)) ** 2).mean(-1).mul(valid(y)).sum() / valid(y).sum()  #
+    ),
+    "squares and a wide mask": lambda out, y: (
+        ((out - one_hot(y)) ** 2 * valid(y)[..., None]).sum() / (valid(y).sum() * LETTERS)
+    ),
+    "weights": lambda out, y: (per_token(out, y) * (0.5 * valid(y))).sum() / (0.5 * valid(y)).sum(),
+    "label smoothing, ignored": lambda out, y: F.cross_entropy(*flat(out, y), label_smoothing=0.2),
+    "masked, sums of samples": lambda out, y: (per_token(out, y) * valid(y)).sum(1).sum() / valid(y).sum(),
+}.items():
+    SPELLINGS[name] = (loss, True)
+
+
+class Fused(torch.autograd.Function):
+    """A loss whose graph is one node, as fused kernels have it."""
+
+    @staticmethod
+    def forward(ctx, out, y):
+        ctx.save_for_backward(out, y)
+        return F.cross_entropy(*flat(out, y))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        out, y = ctx.saved_tensors
+        return gradient * (out.softmax(-1) - one_hot(y)) / y.numel(), None
+
+
+def micro_batch(size, masked=0):
+    """Samples of `LONG` tokens, of which the last `masked` are padding."""
+    x, y = torch.randn(size, LONG, 3), torch.randint(LETTERS, (size, LONG))
+    y[:, LONG - masked :] = -100
+    return x, y
+
+
+def verdicts(*runs):
+    """Trains once for each of `runs`, which are arguments of `train`; what the auditor says of each."""
+    with audit() as report:
+        kept = [train(*arguments, **how) for arguments, how in runs]
+    assert len(report.history.lanes) == len(kept)
+    return [[(f.rule, f.level) for f in report.findings if f.lane == lane] for lane in report.history.lanes]
+
+
+def train(loss, masked=False, sizes=EVEN, windows=(N,) * 3, scaled=False, optimizer=SGD):
+    """Updates with `loss(out, y, samples, tokens)`, which is also told what the window holds."""
+    model = nn.Linear(3, LETTERS)
+    optimizer, scaler = optimizer(model.parameters(), lr=0.01), GradScaler("cpu", init_scale=64.0, enabled=scaled)
+    for n in windows:
+        window = [micro_batch(size, masked and 1 + size % 3) for size in sizes[:n]]
+        samples, tokens = sum(len(y) for _, y in window), sum(valid(y).sum() for _, y in window)
+        for x, y in window:
+            with torch.autocast("cpu", enabled=scaled):
+                out = model(x)
+            scaler.scale(loss(out.float(), y, samples, tokens)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    return optimizer
+
+
+RIGHT, UNDECIDED = [], [("loss-scale", "undecided")]
+SCALE, TOKENS = [("loss-scale", "error")], [("token-weights", "error")]
+WINDOWS = {  # what a window makes of a mean, the sizes of its micro-batches, and what is to be said
+    "divided by n": (lambda mean: mean / N, EVEN, RIGHT),
+    "undivided": (lambda mean: mean, EVEN, SCALE),
+    "divided twice": (lambda mean: mean / N / N, EVEN, SCALE),
+    "mean of means": (lambda mean: mean / N, UNEVEN, TOKENS),
+}
+HIDDEN = {"undivided": UNDECIDED, "divided twice": UNDECIDED, "mean of means": RIGHT}
+LISTED = {**HIDDEN, "mean of means": UNDECIDED}  # as many losses as samples: no two windows are alike
+VERDICTS = {  # written down before the first run, as all others
+    "stack of samples": LISTED,
+    "list of samples": LISTED,
+    "rmse": HIDDEN,
+    "norm": dict.fromkeys(WINDOWS, UNDECIDED),  # it is also divided by len(y)
+    "custom function": HIDDEN,
+    "through other types": {"divided twice": UNDECIDED},  # it is multiplied, if only by 1
+    "masked, then a factor": {"divided twice": UNDECIDED},
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_mean_is_judged_alike_however_it_is_spelled(name):
+    mean, masked = SPELLINGS[name]
+    runs = [
+        ((lambda out, y, *_, made=made: made(mean(out, y)), masked, sizes), {}) for made, sizes, _ in WINDOWS.values()
+    ]
+    expected = {window: verdict for window, (_, _, verdict) in WINDOWS.items()} | VERDICTS.get(name, {})
+    assert dict(zip(WINDOWS, verdicts(*runs), strict=True)) == expected
+
+
+# Sums, which the script divides by what the window holds
+
+SUMS = {
+    "sum": (lambda out, y: F.cross_entropy(*flat(out, y), reduction="sum"), False),
+    "sum, ignored": (lambda out, y: F.cross_entropy(*flat(out, y), reduction="sum"), True),
+    "none, sum": (lambda out, y: per_token(out, y).sum(), False),
+    "none, masked, sum": (lambda out, y: (per_token(out, y) * valid(y)).sum(), True),
+    "gathered": (lambda out, y: -(log_probs(out, y) * valid(y)).sum(), True),
+    "selected": (lambda out, y: per_token(out, y)[valid(y)].sum(), True),
+    "smoothed": (lambda out, y: F.cross_entropy(*flat(out, y), reduction="sum", label_smoothing=0.1), True),
+    "dot": (lambda out, y: per_token(out, y).flatten() @ valid(y).flatten().float(), True),
+}
+OF_SUMS = {
+    "by the window's tokens": (lambda total, samples, tokens: total / tokens, RIGHT),
+    "by the window's tokens, an int": (lambda total, samples, tokens: total / int(tokens), RIGHT),
+    "by tokens, and by n as well": (lambda total, samples, tokens: total / tokens / N, SCALE),
+    "by n times the tokens": (lambda total, samples, tokens: total / (tokens * N), SCALE),
+    "by n alone": (lambda total, samples, tokens: total / N, UNDECIDED),
+    "not divided": (lambda total, samples, tokens: total, RIGHT),  # a window is one large batch, whose loss is a sum
+    "by a constant": (lambda total, samples, tokens: total / 1000, UNDECIDED),
+    "by tokens and weighted": (lambda total, samples, tokens: total / tokens * 0.25, UNDECIDED),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_is_judged_by_what_it_is_divided_by(name):
+    loss, masked = SUMS[name]
+    runs = [
+        ((lambda out, y, *window, divide=divide: divide(loss(out, y), *window), masked, UNEVEN), {})
+        for divide, _ in OF_SUMS.values()
+    ]
+    assert dict(zip(OF_SUMS, verdicts(*runs), strict=True)) == {way: verdict for way, (_, verdict) in OF_SUMS.items()}
+
+
+# Several losses, weights of the script's choice, tails, scalers
+
+
+def mean(out, y):
+    return F.cross_entropy(*flat(out, y))
+
+
+def total(out, y):
+    return F.cross_entropy(*flat(out, y), reduction="sum")
+
+
+def kl(out, y):
+    return F.kl_div(out.log_softmax(-1).flatten(0, 1), soft(y).flatten(0, 1), reduction="batchmean")
+
+
+def penalty(out):
+    return out.square().mean()
+
+
+TAIL = {"windows": (N, N, 2), "sizes": EVEN}
+UNEVEN_SIZES = {"sizes": UNEVEN}
+MIXED = {
+    "half of it": (lambda out, y, *_: 0.5 * mean(out, y) / N, {}, RIGHT),
+    "half of it, undivided": (lambda out, y, *_: 0.5 * mean(out, y), {}, RIGHT),  # a weight is a choice
+    "a GAN's two halves": (lambda out, y, *_: 0.5 * (mean(out, y) + penalty(out)) / N, {}, RIGHT),
+    "distillation": (lambda out, y, *_: (0.3 * mean(out, y) + 0.7 * kl(out, y)) / N, {}, RIGHT),
+    "distillation at a temperature": (lambda out, y, *_: (0.1 * mean(out, y) + 0.9 * 4 * kl(out, y)) / N, {}, RIGHT),
+    "a box": (lambda out, y, *_: (mean(out, y) + 7.5 * F.l1_loss(out, one_hot(y))) / N, {}, RIGHT),
+    "a box, undivided": (lambda out, y, *_: mean(out, y) + 7.5 * F.l1_loss(out, one_hot(y)), {}, SCALE),
+    "times the batch": (lambda out, y, *_: mean(out, y) * len(y), {}, RIGHT),
+    "times the batch, unequal ones": (lambda out, y, *_: mean(out, y) * len(y), UNEVEN_SIZES, RIGHT),
+    "three in a buffer, times the batch": (lambda out, y, *_: buffered(out, y).sum() * len(y), UNEVEN_SIZES, RIGHT),
+    "three in a buffer": (lambda out, y, *_: buffered(out, y).sum() / N, {}, RIGHT),
+    "three in a buffer, undivided": (lambda out, y, *_: buffered(out, y).sum(), {}, SCALE),
+    "an uncertainty": (lambda out, y, *_: (torch.tensor(-0.3).exp() * mean(out, y) + 0.3) / N, {}, RIGHT),
+    "a penalty on tokens that count alike": (
+        lambda out, y, samples, tokens: total(out, y) / tokens + 0.1 * penalty(out) / N,
+        UNEVEN_SIZES,
+        [("token-weights", "advice")],  # the penalty is a mean of means, by choice perhaps
+    ),
+    "an autoencoder": (
+        lambda out, y, *_: (F.mse_loss(out, one_hot(y), reduction="sum") + out.square().sum()) / len(y) / N,
+        {},
+        RIGHT,
+    ),
+    "an autoencoder, undivided": (
+        lambda out, y, *_: (F.mse_loss(out, one_hot(y), reduction="sum") + 0.5 * out.square().sum()) / len(y),
+        {},
+        SCALE,
+    ),
+    "means weighted by tokens": (
+        lambda out, y, samples, tokens: mean(out, y) * valid(y).sum() / tokens,
+        UNEVEN_SIZES,
+        RIGHT,
+    ),
+    "means weighted by samples": (
+        lambda out, y, samples, tokens: per_token(out, y).mean(1).sum() / samples,
+        UNEVEN_SIZES,
+        RIGHT,
+    ),
+    "padding counts too": (lambda out, y, *_: (per_token(out, y) * valid(y)).mean() / N, {"masked": True}, RIGHT),
+    "a sum of per-sample sums": (lambda out, y, samples, _: per_token(out, y).sum() / samples, UNEVEN_SIZES, RIGHT),
+    "a sum of per-sample sums, twice": (lambda out, y, n, _: per_token(out, y).sum() / n / N, UNEVEN_SIZES, SCALE),
+    "by a random number": (lambda out, y, *_: mean(out, y) * torch.rand(()), {}, [("token-weights", "undecided")]),
+    "masked mean, scaled": (lambda out, y, *_: SPELLINGS["masked"][0](out, y), {"scaled": True, "masked": True}, SCALE),
+    "masked mean, scaled, divided": (
+        lambda out, y, *_: SPELLINGS["masked"][0](out, y) / N,
+        {"scaled": True, "masked": True, "optimizer": AdamW},
+        RIGHT,
+    ),
+    "masked mean, scaled, divided twice": (
+        lambda out, y, *_: SPELLINGS["masked"][0](out, y) / N / N,
+        {"scaled": True, "masked": True},
+        SCALE,
+    ),
+    "a tail of sum by len": (lambda out, y, *_: per_token(out, y).sum() / len(y) / N, TAIL, SCALE),
+    "a tail of one-hot": (lambda out, y, *_: SPELLINGS["one-hot, sum by numel"][0](out, y) / N, TAIL, SCALE),
+    "a tail of its own": (lambda out, y, samples, _: per_token(out, y).sum() / samples, TAIL, RIGHT),
+    "a tail of tokens": (lambda out, y, samples, tokens: total(out, y) / tokens, TAIL, RIGHT),
+    "a tail of one": (lambda out, y, samples, _: per_token(out, y).sum() / samples, {"windows": (N, N, 1)}, RIGHT),
+    "samples of one, summed": (lambda out, y, *_: per_token(out, y).mean(1).sum(), {"sizes": (1,) * N}, RIGHT),
+    "as many samples as micro-batches": (
+        lambda out, y, *_: per_token(out, y).mean(1).sum() / N,
+        {"sizes": (N,) * N},
+        UNDECIDED,
+    ),
+    "as many losses as micro-batches": (
+        lambda out, y, *_: (torch.ones(N) * torch.stack([mean(out, y)] * N)).sum() / N,
+        {},
+        UNDECIDED,
+    ),
+    "windows of one, by a constant": (lambda out, y, *_: per_token(out, y).sum() / 1000, {"windows": (1,) * 6}, RIGHT),
+    "windows of one": (lambda out, y, *_: per_token(out, y).sum() / len(y), {"windows": (1,) * 6}, RIGHT),
+}
+
+
+def buffered(out, y):
+    losses = torch.zeros(3)
+    losses[0], losses[1], losses[2] = mean(out, y), F.l1_loss(out, one_hot(y)), penalty(out)
+    losses[1] *= 7.5
+    return losses
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_weights_are_choices_and_counts_are_not(name):
+    loss, how, verdict = MIXED[name]
+    assert verdicts(((loss,), how)) == [verdict]
