@@ -19,11 +19,10 @@ from torch.optim import SGD, Optimizer, lr_scheduler
 from course_utils.audit.callsite import caller_location, where
 from course_utils.audit.history import Backward, Clip, History, Kept, Window, Zeroing
 from course_utils.audit.probe import separate_graphs, watch_terms
-from course_utils.observe.observer import Lane, Listener, Observer, after, before, living, subclasses
+from course_utils.observe.observer import Lane, Listener, Observer, after, before, leaves, subclasses
 from course_utils.observe.trace import Event
 
 _PROBED_GRAPHS = 20  # backward calls whose graphs are compared in full
-_SEARCHES = 5  # among all living objects
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
 _numbers = count()
 
@@ -58,7 +57,7 @@ class HistoryWriter(Listener):
     """Listens to an observer, and also to scalers, clipping, schedulers and ranks."""
 
     lane_type = _AuditedLane
-    kinds = (nn.Parameter,)
+    kinds = (_BatchNorm,)
 
     def __init__(self) -> None:
         self.history = History()
@@ -66,13 +65,13 @@ class HistoryWriter(Listener):
         self.key = f"course_utils.audit {next(_numbers)}"  # audits may be nested
         self.graphs: list[ref] = []  # of the losses that backward was called on, for as long as something keeps them
         self.calls = 0
-        self.searches = 0
-        self.search_due = True
+        self.reached: list[Tensor] = []  # by the first backward call, while it runs
         self.batchnorms = False  # are there any?
-        self.batches: WeakKeyDictionary[_BatchNorm, int] = WeakKeyDictionary()  # that each has seen, as last read
+        self.batches: WeakKeyDictionary[_BatchNorm, int | None] = (
+            WeakKeyDictionary()
+        )  # each has seen
         self.scalers: WeakKeyDictionary[GradScaler, int] = WeakKeyDictionary()
         self.schedulers: set[type] = set()  # classes whose step is watched
-        self.from_before: dict[int, tuple[int, int]] = {}  # gradients that are older than the audit
 
     def attach(self, observer: Observer) -> None:
         self.observer = observer
@@ -89,12 +88,15 @@ class HistoryWriter(Listener):
                 observer.patch(owner, name, self._around_clip)
         if torch.distributed.is_available():
             observer.patch(DistributedDataParallel, "forward", before(self._before_synced_forward))
+        observer.patch(_BatchNorm, "__init__", after(self.found))
+        observer.patch(nn.Module, "__setstate__", after(self.found))  # by copy.deepcopy, which calls no __init__
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
 
-    def found(self, thing: nn.Parameter) -> None:
-        if thing.grad is not None:
-            self.from_before[id(thing)] = (id(thing.grad), thing.grad._version)
+    def found(self, thing: nn.Module) -> None:
+        if isinstance(thing, _BatchNorm):
+            self.batchnorms = True
+            self.batches[thing] = None  # not read before its optimizer steps: loading a checkpoint counts, too
 
     def overlapped(self) -> None:
         self.history.overlapping = True
@@ -114,12 +116,13 @@ class HistoryWriter(Listener):
             self.graphs += map(ref, marks[:1])
         if call.number <= _PROBED_GRAPHS:
             call.graphs = max((separate_graphs(root) for root in roots), default=1)
+        if call.number == 1:
+            self.reached = leaves(roots)
         return call
 
     def received(self, lane: _AuditedLane, call: Backward) -> None:
         if lane.name not in call.lanes:
             call.lanes += (lane.name,)
-        self.search_due |= lane.weights < 0
         lane.fresh.append((call, lane.evaluation or 0))
         lane.scaled, lane.weights = call.scaled, lane.weight_versions()
         if lane.evaluation is not None:  # an optimizer that calls its closure reads every gradient of it
@@ -131,8 +134,8 @@ class HistoryWriter(Listener):
             probe.remove()
         call.probes = ()
         self.history.backwards.append(call)
-        if self.search_due:
-            self._search(call)
+        if call.number == 1:
+            self._count_unowned(call)
         if call.number % _TRIM_EVERY == 0:
             self.history.trim()
             for lane in self.observer.active:
@@ -282,36 +285,24 @@ class HistoryWriter(Listener):
 
         return step
 
-    # What only a search among all living objects finds: at the first backward, and when an optimizer has its first.
+    # Parameters and layers
 
-    def _search(self, call: Backward) -> None:
-        self.search_due = False
-        self.searches += 1
-        if self.searches > _SEARCHES:
-            return
+    def _count_unowned(self, call: Backward) -> None:
+        """Parameters of the first backward call that no optimizer holds."""
+        reached, self.reached = self.reached, []
         owned = {key for lane in self.observer.active for key in lane.ids}
-        unowned = 0
-        for thing in living(_BatchNorm, nn.Parameter):
-            if isinstance(thing, nn.Parameter):
-                grad = thing.grad
-                unowned += (
-                    grad is not None
-                    and id(thing) not in owned
-                    and self.from_before.get(id(thing)) != (id(grad), grad._version)  # it is of this backward call
-                )
-            elif thing.num_batches_tracked is not None:
-                self.batchnorms = True
-                self.batches.setdefault(thing, thing.num_batches_tracked._version)
-        if call.number == 1 and unowned:
+        unowned = sum(isinstance(p, nn.Parameter) and id(p) not in owned and p.grad is not None for p in reached)
+        if unowned:
             self.history.unowned = (unowned, call.where)
 
     def _batchnorm_moves(self, lane: _AuditedLane) -> int:
         """How often the running statistics of a layer of this lane have moved since its last step."""
         moves = 0
         for module, seen in list(self.batches.items()):
-            if module.weight is not None and id(module.weight) in lane.ids:
-                self.batches[module] = module.num_batches_tracked._version  # read without waiting for a GPU
-                moves = max(moves, self.batches[module] - seen)
+            batches = module.num_batches_tracked
+            if batches is not None and module.weight is not None and id(module.weight) in lane.ids:
+                self.batches[module] = batches._version  # read without waiting for a GPU
+                moves = max(moves, batches._version - (batches._version if seen is None else seen))
         return moves
 
 
