@@ -67,9 +67,7 @@ class HistoryWriter(Listener):
         self.calls = 0
         self.reached: list[Tensor] = []  # by the first backward call, while it runs
         self.batchnorms = False  # are there any?
-        self.batches: WeakKeyDictionary[_BatchNorm, int | None] = (
-            WeakKeyDictionary()
-        )  # each has seen
+        self.batches: WeakKeyDictionary[_BatchNorm, int | None] = WeakKeyDictionary()  # each has seen
         self.scalers: WeakKeyDictionary[GradScaler, int] = WeakKeyDictionary()
         self.schedulers: set[type] = set()  # classes whose step is watched
 

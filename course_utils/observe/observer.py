@@ -204,9 +204,7 @@ class Observer:
             self.undo.callback(register_module_forward_pre_hook(self._before_forward).remove)
             self.undo.callback(register_module_forward_hook(self._after_forward, always_call=True).remove)
         self.listener.attach(self)
-        used = [
-            kind for kind in subclasses(Optimizer) if hasattr(kind.step, "hooked")
-        ]  # by its first object
+        used = [kind for kind in subclasses(Optimizer) if hasattr(kind.step, "hooked")]  # by its first object
         for thing in living(*used, *self.listener.kinds):
             if isinstance(thing, Optimizer):
                 self.lane_of(thing)
