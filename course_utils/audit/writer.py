@@ -58,6 +58,7 @@ class HistoryWriter(Listener):
 
     lane_type = _AuditedLane
     kinds = (_BatchNorm,)
+    hears_zeroing_at_once = False  # only the line on which gradients are lost is told
 
     def __init__(self) -> None:
         self.history = History()

@@ -116,6 +116,7 @@ class Listener:
 
     lane_type = Lane  # may have more to note for each optimizer
     kinds: tuple[type, ...] = ()  # what to find, besides optimizers, when the block begins
+    hears_zeroing_at_once = True  # else at the next event, if it was of gradients that a step has used
 
     def attach(self, observer: "Observer") -> None:
         """The block begins. Further functions may be wrapped with `observer.patch`."""
@@ -301,7 +302,8 @@ class Observer:
         lane.empty, lane.came_as_zeros = True, False
 
     def _after_zero_grad(self, optimizer: Optimizer) -> None:
-        self.look()
+        if self.listener.hears_zeroing_at_once or self.running or any([lane.unused for lane in self.active]):
+            self.look()
         if self.running and self.inside() is not None:  # an optimizer that steps and zeroes inside a backward call
             lane = self.lane_of(optimizer)
             if lane is not None:
