@@ -36,7 +36,10 @@ ROOMS = {  # from the lowest to the highest: the rooms that each imports, and th
     "ranks": (set(), {"torch", "tqdm", "cloudpickle"}),
     "plots": ({"observe"}, {"matplotlib"}),
     "zoo": ({"data"}, {"torch"}),
-    "audit": ({"", "observe", "plots"}, {"torch", "matplotlib"}),
+    "audit": (
+        {"", "observe", "plots"},
+        {"torch", "matplotlib", "pytest", "lightning", "pytorch_lightning", "transformers"},
+    ),
     "practice": (
         {"loops", "memory", "models", "observe", "plots", "zoo", "audit"},
         {"torch", "IPython", "ipywidgets", "traitlets", "tqdm", "matplotlib"},

@@ -56,7 +56,6 @@ from course_utils.observe.trace import Event
 
 _PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names are looked at
 _NAMES_EVERY = 64  # backward calls after the first ones: a loss may be used only from some epoch on
-_SEARCHES = 5  # among all living objects
 _WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls, to find leaves that no optimizer holds
 _PATIENCE = 100  # backward calls without an update, or updates without a proof, until a manual lane is given up
 _TELLING = 8  # parameters of a manual lane that are compared
@@ -193,6 +192,8 @@ class HistoryWriter(Listener):
     """Listens to an observer, and also to scalers, clipping, schedulers and ranks."""
 
     lane_type = _AuditedLane
+    kinds = (_BatchNorm,)
+    hears_zeroing_at_once = False  # only the line on which gradients are lost is told
 
     def __init__(self) -> None:
         self.history = History()
@@ -203,10 +204,8 @@ class HistoryWriter(Listener):
         self.graph_watch = GraphWatch(self.key)
         self.named = NamedLosses(self.key)
         self.calls = self.grads = 0
-        self.searches = 0
-        self.search_due = True
         self.batchnorms = False  # are there any?
-        self.batches: WeakKeyDictionary[_BatchNorm, int] = WeakKeyDictionary()  # that each has seen, as last read
+        self.batches: WeakKeyDictionary[_BatchNorm, int | None] = WeakKeyDictionary()  # each has seen
         self.scalers: WeakKeyDictionary[GradScaler, int] = WeakKeyDictionary()
         self.schedulers: set[type] = set()  # classes whose step is watched
         self.pipelines = False  # are their stages watched?
@@ -236,6 +235,8 @@ class HistoryWriter(Listener):
             observer.patch(DistributedDataParallel, "forward", self._around_synced_forward)
             observer.patch(torch.distributed, "all_reduce", self._around_all_reduce)
         observer.patch(_BaseDataLoaderIter, "__next__", after(self.epochs.drawn))
+        observer.patch(_BatchNorm, "__init__", after(self.found))
+        observer.patch(nn.Module, "__setstate__", after(self.found))  # by copy.deepcopy, which calls no __init__
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
 
@@ -254,6 +255,11 @@ class HistoryWriter(Listener):
         self.named.end()
         self.history.named_losses = list(self.named.found.values())
         self.history.updates_looked_at = len(self.named.updates)
+
+    def found(self, thing: nn.Module) -> None:
+        if isinstance(thing, _BatchNorm):
+            self.batchnorms = True
+            self.batches[thing] = None  # not read before its optimizer steps: loading a checkpoint counts, too
 
     def overlapped(self) -> None:
         self.history.overlapping = True
@@ -304,7 +310,6 @@ class HistoryWriter(Listener):
             if len(lane.reaches) > _TRIM_EVERY:  # layers that are left out at random
                 lane.reaches = {}
             call.reach[lane.key] = lane.reaches.setdefault(places, frozenset(places))
-        self.search_due |= lane.weights < 0
         lane.fresh.append((call, lane.evaluation or 0))
         lane.scaled, lane.weights = call.scaled, lane.weight_versions()
         if lane.evaluation is not None:  # an optimizer that calls its closure reads every gradient of it
@@ -326,8 +331,6 @@ class HistoryWriter(Listener):
             probe.remove()
         call.probes = ()
         self.history.backwards.append(call)
-        if self.search_due:
-            self._search()
         if call.number % _TRIM_EVERY == 0:
             self.history.trim()
             for lane in self.observer.active:
@@ -619,25 +622,16 @@ class HistoryWriter(Listener):
 
         return step
 
-    # What only a search among all living objects finds: at the first backward, and when an optimizer has its first.
-
-    def _search(self) -> None:
-        self.search_due = False
-        self.searches += 1
-        if self.searches > _SEARCHES:
-            return
-        for thing in living(_BatchNorm):
-            if thing.num_batches_tracked is not None:
-                self.batchnorms = True
-                self.batches.setdefault(thing, thing.num_batches_tracked._version)
+    # BatchNorm
 
     def _batchnorm_moves(self, lane: _AuditedLane) -> int:
         """How often the running statistics of a layer of this lane have moved since its last step."""
         moves = 0
         for module, seen in list(self.batches.items()):
-            if module.weight is not None and id(module.weight) in lane.ids:
-                self.batches[module] = module.num_batches_tracked._version  # read without waiting for a GPU
-                moves = max(moves, self.batches[module] - seen)
+            batches = module.num_batches_tracked
+            if batches is not None and module.weight is not None and id(module.weight) in lane.ids:
+                self.batches[module] = batches._version  # read without waiting for a GPU
+                moves = max(moves, batches._version - (batches._version if seen is None else seen))
         return moves
 
 

@@ -154,7 +154,8 @@ class Listener:
     """What an observer can tell. A listener overrides what it needs to hear; the other methods do nothing."""
 
     lane_type = Lane  # may have more to note for each optimizer
-    kinds: tuple[type, ...] = ()  # what to find among all living objects, besides optimizers, when the block begins
+    kinds: tuple[type, ...] = ()  # what to find, besides optimizers, when the block begins
+    hears_zeroing_at_once = True  # else at the next event, if it was of gradients that a step has used
 
     def attach(self, observer: "Observer") -> None:
         """The block begins. Further functions may be wrapped with `observer.patch`."""
@@ -258,7 +259,8 @@ class Observer:
             self.undo.callback(register_module_forward_pre_hook(self._before_forward).remove)
             self.undo.callback(register_module_forward_hook(self._after_forward, always_call=True).remove)
         self.listener.attach(self)
-        for thing in living(Optimizer, *self.listener.kinds):
+        used = [kind for kind in subclasses(Optimizer) if hasattr(kind.step, "hooked")]  # by its first object
+        for thing in living(*used, *self.listener.kinds):
             if isinstance(thing, Optimizer):
                 self.lane_of(thing)
             else:
@@ -386,7 +388,8 @@ class Observer:
         lane.empty, lane.came_as_zeros, lane.uncleared = True, False, []
 
     def _after_zero_grad(self, optimizer: Optimizer) -> None:
-        self.look()
+        if self.listener.hears_zeroing_at_once or self.running or any([lane.unused for lane in self.active]):
+            self.look()
         if self.running and self.inside() is not None:  # an optimizer that steps and zeroes inside a backward call
             lane = self.lane_of(optimizer)
             if lane is not None:
@@ -630,7 +633,9 @@ def subclasses(cls: type) -> Iterable[type]:
 
 
 def living(*classes: type) -> list:
-    """All living objects of these classes. Of others only the type is read: some answer nothing else safely."""
-    kinds = {id(kind) for cls in classes for kind in subclasses(cls)}
-    things = gc.get_objects()  # hundreds of thousands: hence no loop in Python
-    return list(compress(things, map(kinds.__contains__, map(id, map(type, things)))))
+    """All living objects of these classes, which are written in Python: such an object refers to its class.
+
+    This goes once through the heap, without a look at each object. It takes longer with every class.
+    """
+    kinds = {id(kind): kind for cls in classes for kind in subclasses(cls)}
+    return [thing for thing in gc.get_referrers(*kinds.values()) if id(type(thing)) in kinds]  # others are not touched

@@ -6,6 +6,7 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.nn.modules import module as modules
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
 from torch.optim import SGD, Optimizer, lr_scheduler
@@ -23,6 +24,7 @@ def state():
     """All that an audit might have changed."""
     owners = (
         Optimizer, nn.Module, torch.autograd, GradScaler, clip_grad, nn.utils, DistributedDataParallel, torch.Tensor,
+        _BatchNorm,
         *subclasses(lr_scheduler.LRScheduler),
     )  # fmt: skip
     attributes = {(owner, name): id(thing) for owner in owners for name, thing in vars(owner).items()}

@@ -1,0 +1,136 @@
+"""The fixture `audited`, in runs of pytest inside this one."""
+
+import pytest
+import torch
+import torch._dynamo  # as an optimizer would: pytester forgets what the inner run imports, which torch doesn't bear
+from torch.optim import Optimizer
+
+import course_utils.audit  # noqa: F401
+
+pytest_plugins = ["pytester"]
+
+CONFTEST = 'pytest_plugins = ["course_utils.audit.pytest_plugin"]\n'
+TRAINING = """
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def train(n=4, divide=True, count=8):
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(count):
+        loss = F.cross_entropy(model(torch.randn(4, 3)), torch.randint(2, (4,)))
+        (loss / n if divide else loss).backward()
+        if (i + 1) % n == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.fixture
+def run(pytester):
+    """Runs a file of tests, and says how many passed, failed, and so on."""
+
+    def run_tests(code, *options):
+        pytester.makeconftest(CONFTEST)
+        pytester.makepyfile(TRAINING + code)
+        result = pytester.runpytest_inprocess("-p", "no:nbval", "-p", "no:xdist", *options)
+        return result.parseoutcomes(), str(result.stdout)
+
+    before = vars(torch.autograd)["backward"], vars(Optimizer)["zero_grad"]
+    yield run_tests
+    assert (vars(torch.autograd)["backward"], vars(Optimizer)["zero_grad"]) == before
+
+
+def test_a_correct_loop_passes(run):
+    outcomes, _ = run("def test_training(audited): train()")
+    assert outcomes == {"passed": 1}
+
+
+def test_a_loop_with_an_error_fails_in_the_call_with_the_report_alone(run):
+    outcomes, output = run("def test_training(audited): train(divide=False)")
+    assert outcomes == {"failed": 1}
+    assert "ERROR loss-scale" in output
+    assert "fix: divide each loss" in output
+    assert "Traceback" not in output
+    assert "pytest_plugin.py" not in output
+
+
+def test_a_declared_window_is_judged(run):
+    declared = "def test_training(audited):\n    audited.declare_window({})\n    train()"
+    assert run(declared.format(4))[0] == {"passed": 1}
+
+
+def test_a_declared_window_that_is_not_kept_fails(run):
+    outcomes, output = run("def test_training(audited):\n    audited.declare_window(2)\n    train()")
+    assert outcomes == {"failed": 1}
+    assert "irregular-window" in output
+
+
+def test_an_allowed_rule_does_not_fail_and_others_do(run):
+    outcomes, output = run("""
+pytestmark = pytest.mark.allow_findings("leftover-gradients")
+
+def test_the_tail(audited): train(count=6)
+
+def test_another_bug(audited): train(count=6, divide=False)
+
+@pytest.mark.allow_findings("loss-scale")
+def test_both(audited): train(count=6, divide=False)
+""", "--strict-markers")  # fmt: skip
+    assert outcomes == {"passed": 2, "failed": 1}
+    assert "FAILED" in output
+    assert "::test_another_bug" in output
+
+
+def test_an_unknown_rule_is_an_error_that_names_the_rules(run):
+    outcomes, output = run('@pytest.mark.allow_findings("loss-scal")\ndef test_training(audited): train()')
+    assert outcomes == {"errors": 1}
+    assert "no rule loss-scal; the rules are stale-gradients, " in output
+
+
+def test_a_test_that_fails_by_itself_shows_its_own_error_and_the_report(run):
+    outcomes, output = run("def test_training(audited):\n    train(divide=False)\n    assert 1 == 2, 'my own'")
+    assert outcomes == {"failed": 1}
+    assert "my own" in output
+    assert "Captured audit call" in output
+    assert "ERROR loss-scale" in output
+
+
+def test_a_model_from_a_fixture_is_watched_and_so_is_a_class_without_pytest(run):
+    outcomes, _ = run("""
+import unittest
+
+@pytest.fixture
+def model():
+    return nn.Linear(3, 2)
+
+def test_training(audited, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        F.mse_loss(model(torch.ones(1, 3)), torch.zeros(1, 2)).backward()
+        optimizer.step()
+
+@pytest.mark.usefixtures("audited")
+class TestTraining(unittest.TestCase):
+    def test_training(self):
+        train(divide=False)
+""")
+    assert outcomes == {"failed": 2}
+
+
+def test_where_the_test_is_not_reached_the_audit_ends_all_the_same(run):
+    outcomes, _ = run("""
+@pytest.fixture
+def broken(audited):
+    raise ValueError
+
+def test_training(audited, broken): train()
+
+def test_skipped(audited): pytest.skip("not today")
+
+def test_without(): train(divide=False)
+""")
+    assert outcomes == {"errors": 1, "skipped": 1, "passed": 1}
