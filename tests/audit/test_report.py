@@ -8,6 +8,7 @@ import runs
 from runs import train
 
 from course_utils.audit import AuditError, Finding, audit
+from course_utils.audit.text import as_text
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
 
@@ -15,12 +16,12 @@ pytestmark = pytest.mark.usefixtures("quick_scans")
 def test_the_report_as_text_names_rule_level_location_and_fix():
     with audit() as report:
         train(divide=False)
-    text = str(report)
+    text = as_text(report, width=200)
     assert text.startswith("8 backward calls; SGD: 2 updates of 4 micro-batches (inferred).")
     lines = Path(runs.__file__).read_text(encoding="utf-8").splitlines()
     line = next(k for k, text in enumerate(lines, 1) if "if divide else loss" in text)
     assert "\nERROR loss-scale  " in text
-    assert f"runs.py:{line}\n" in text
+    assert f"runs.py:{line}\n    (loss / n if divide else loss).backward()\n  The mean" in text
     assert "4.0 times too large" in text
     assert "\n  fix: divide each loss" in text
     assert repr(report) == "<Report of 1 error among 1 finding>"
