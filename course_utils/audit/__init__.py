@@ -6,6 +6,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from course_utils.audit.frames import without_auditor
 from course_utils.audit.report import AuditError, Report
 from course_utils.audit.rules import Finding, judge
 from course_utils.audit.writer import HistoryWriter
@@ -36,6 +37,9 @@ def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
     try:
         with observing(writer):
             yield report
+    except BaseException as error:
+        without_auditor(error)
+        raise
     finally:
         writer.history.trim()
         report.findings = judge(writer.history)

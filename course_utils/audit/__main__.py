@@ -192,7 +192,10 @@ def _status(error: BaseException) -> int:
             return int(error.code or 0)
         print(error.code, file=sys.stderr)
         return 1
-    traceback.print_exception(without_auditor(error))
+    entry = error.__traceback__
+    while entry is not None and entry.tb_frame.f_code.co_filename == __file__:  # as if Python ran the script itself
+        entry = entry.tb_next
+    traceback.print_exception(without_auditor(error.with_traceback(entry)))
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 

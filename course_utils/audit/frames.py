@@ -13,6 +13,8 @@ _AUDITOR = tuple(str(_PACKAGE / room) for room in ("audit", "observe"))
 def without_auditor(error: BaseException) -> BaseException:
     """Takes the auditor's own frames out of the traceback of a script's error, and of the errors that led to it.
 
+    An error that the auditor itself has raised keeps them.
+
     Args:
         error: Any exception; it is changed in place.
 
@@ -20,10 +22,13 @@ def without_auditor(error: BaseException) -> BaseException:
         The same exception.
     """
     for each in _chain(error):
-        kept = [entry for entry in _entries(each.__traceback__) if not _is_auditor(entry)]
+        entries = list(_entries(each.__traceback__))
+        if not entries or _is_auditor(entries[-1]):
+            continue
+        kept = [entry for entry in entries if not _is_auditor(entry)]
         for entry, following in zip(kept, [*kept[1:], None], strict=False):
             entry.tb_next = following
-        each.__traceback__ = kept[0] if kept else None
+        each.__traceback__ = kept[0]
     return error
 
 
@@ -40,9 +45,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _entries(entry: TracebackType | None) -> Iterator[TracebackType]:
     while entry is not None:
-        following = entry.tb_next
         yield entry
-        entry = following
+        entry = entry.tb_next
 
 
 def _is_auditor(entry: TracebackType) -> bool:

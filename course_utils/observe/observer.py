@@ -446,6 +446,7 @@ class _Patch:
         self.wrappers: list[Callable] = []
         self.call = self.original
 
+        @_unseen_by_warnings
         @wraps(self.original)
         def patched(*args, **kwargs):
             return self.call(*args, **kwargs)
@@ -455,9 +456,19 @@ class _Patch:
 
     def set(self, wrappers: list[Callable]) -> None:
         self.wrappers = wrappers
-        self.call = reduce(lambda call, wrapper: wrapper(call), wrappers, self.original)
+        self.call = reduce(lambda call, wrapper: _unseen_by_warnings(wrapper(call)), wrappers, self.original)
         if not wrappers and vars(self.owner).get(self.name) is self.patched:
             setattr(self.owner, self.name, self.original)
+
+
+def _unseen_by_warnings(function: Callable) -> Callable:
+    """A warning points at the caller of a function, found by counting frames, so a wrapper must not be counted.
+
+    The `warnings` module of every supported Python passes over the frames of the import system, which it knows by
+    their file's name.
+    """
+    function.__code__ = function.__code__.replace(co_filename=f"{__file__}/importlib/_bootstrap")
+    return function
 
 
 def _patch(owner: object, name: str, wrapper: Callable) -> Callable[[], None]:
