@@ -1,9 +1,10 @@
 """The words of a report: wrapped for a terminal or a file, and as annotations of GitHub."""
 
 import os
+import re
 import shutil
 from pathlib import Path
-from textwrap import shorten, wrap
+from textwrap import wrap
 from typing import TYPE_CHECKING, TextIO
 
 from course_utils.audit.callsite import short, source
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 88  # of what isn't written to a terminal, such as a notebook's output: the same everywhere
 _WIDEST = 100
+_OPERATORS, _NO_BREAK = re.compile(" (%|[+]|==|!=) "), "\N{NO-BREAK SPACE}"  # (i + 1) % n == 0 stays on one line
 _COLOURS = {ERROR: "1;31", ADVICE: "1;33", UNDECIDED: "1;36", "code": "2", "fix": "32", "name": "1"}
 _ANNOTATIONS = {ERROR: "error", ADVICE: "warning", UNDECIDED: "notice"}
 
@@ -61,16 +63,24 @@ def as_text(report: "Report", width: int, colour: bool = False) -> str:
 def lines_of(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
     """Text in lines of at most this width; those after the first have the indent `hanging`, if it differs."""
     hanging = indent if hanging is None else hanging
-    return wrap(
-        text, width, initial_indent=indent, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
-    )
+    return [
+        line.replace(_NO_BREAK, " ")
+        for line in wrap(
+            _OPERATORS.sub(rf"{_NO_BREAK}\1{_NO_BREAK}", text),
+            width,
+            initial_indent=indent,
+            subsequent_indent=hanging,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
 
 
 def _code(finding: Finding, width: int) -> list[str]:
     """The line of the user's code, and below it the line of the library that it led to."""
     via = getattr(finding.where, "via", "")
     lines = [source(finding.where), f"via {short(via)}  {source(via)}".rstrip() if via else ""]
-    return [f"    {shorten(line, width - 4, placeholder=' ...')}" for line in lines if line]
+    return [f"    {line if len(line) <= width - 4 else line[: width - 8] + ' ...'}" for line in lines if line]
 
 
 def paint(text: str, kind: str, colour: bool) -> str:

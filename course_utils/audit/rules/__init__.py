@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from course_utils.audit.history import History
+from course_utils.audit.rules.fixes import by_cause
 from course_utils.audit.rules.registry import ADVICE, ERROR, LEVELS, RULES, UNDECIDED, Finding, Rule, rule
 
 __all__ = ["ADVICE", "ERROR", "RULES", "UNDECIDED", "Finding", "Rule", "judge", "rule"]
@@ -25,7 +26,7 @@ def judge(history: History) -> list[Finding]:
     Returns:
         The findings, errors first.
     """
-    findings = [finding for rule in RULES.values() for finding in rule(history)]
+    findings = [by_cause(finding, history) for rule in RULES.values() for finding in rule(history)]
     mixed = {f.lane for f in findings if f.rule == "foreign-gradients"}  # their windows are not what was meant
     findings = [f for f in findings if f.lane not in mixed or f.rule not in ("irregular-window", "loss-scale")]
     if history.overlapping:
