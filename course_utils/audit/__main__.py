@@ -151,7 +151,6 @@ def _code_of_script(module: ModuleType, script: str) -> CodeType:
 
 def _code_of_module(module: ModuleType, name: str) -> CodeType:
     """Also imports the packages that the module lies in, so that its relative imports work."""
-    sys.path[0] = str(Path.cwd())
     spec = find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         spec = find_spec(f"{name}.__main__")

@@ -37,11 +37,11 @@ def as_page(report: "Report", title: str, before: str = "") -> str:
         before: Words before the summary.
     """
     findings = "".join(_section(report, finding) for finding in report.findings) or "<p>Nothing was found.</p>"
-    counts = f"{count_noun(len(report.errors), 'error')}, {count_noun(len(report.findings), 'finding')}"
+    counts = f"{count_noun(len(report.errors), 'error')} among {count_noun(len(report.findings), 'finding')}"
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>\n'
-        f"<body><h1>{escape(title)}</h1>\n<p>{escape(before + report.summary())} In all, {counts}.</p>\n"
+        f"<body><h1>{escape(title)}</h1>\n<p>{escape(before + report.summary())} {counts}.</p>\n"
         f"{_drawing(report)}\n{findings}</body></html>\n"
     )
 
