@@ -36,7 +36,7 @@ ROOMS = {  # from the lowest to the highest: the rooms that each imports, and th
     "ranks": (set(), {"torch", "tqdm", "cloudpickle"}),
     "plots": ({"observe"}, {"matplotlib"}),
     "zoo": ({"data"}, {"torch"}),
-    "audit": ({"", "observe", "plots"}, {"torch", "matplotlib"}),
+    "audit": ({"", "observe", "plots", "zoo"}, {"torch", "matplotlib"}),
     "practice": (
         {"loops", "memory", "models", "observe", "plots", "zoo", "audit"},
         {"torch", "IPython", "ipywidgets", "traitlets", "tqdm", "matplotlib"},

@@ -22,6 +22,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from course_utils.audit import Report, audit
+from course_utils.audit.callsite import SCRIPTS
 from course_utils.audit.explain import explain
 from course_utils.audit.frames import without_auditor
 from course_utils.audit.page import as_page
@@ -131,7 +132,9 @@ def _run(module: ModuleType, options: argparse.Namespace) -> int:
     sys.modules["__main__"] = module
     code_of = _code_of_module if options.m else _code_of_script
     try:
-        exec(code_of(module, options.script), vars(module))
+        code = code_of(module, options.script)
+        SCRIPTS.add(code.co_filename)
+        exec(code, vars(module))
         status = 0
     except BaseException as error:
         status = _status(error)

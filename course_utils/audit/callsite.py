@@ -19,6 +19,7 @@ _ZOO = f"{_PACKAGE / 'zoo'}{os.sep}"  # buggy loops to watch, although they stan
 _STANDARD = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _FABRIC = ("lightning/fabric/", "lightning_fabric/")
+SCRIPTS: set[str] = set()  # files that the command runs, wherever they lie: an installed package can be run with -m
 _CELLS = ("/ipykernel_", "<ipython-input-")  # a cell's file has a name that changes with every session
 
 
@@ -74,7 +75,7 @@ def where() -> Place:
 @cache
 def _kind(file: str) -> str:
     """Whose code it is: "watched" (PyTorch's and this package's own), "library", or "user"."""
-    if file.startswith(_ZOO):
+    if file.startswith(_ZOO) or file in SCRIPTS:
         return "user"
     if file.startswith((*_WATCHED, "<frozen", "<eval_with_key>")) or file == contextlib.__file__:
         return "watched"

@@ -4,7 +4,7 @@ import sys
 from html import escape
 from typing import TYPE_CHECKING
 
-from course_utils.audit.callsite import short
+from course_utils.audit.callsite import short, source
 from course_utils.audit.history import History
 from course_utils.audit.rules import ERROR, Finding
 from course_utils.audit.rules.registry import count_noun
@@ -92,7 +92,7 @@ class Report:
         rows = "".join(
             f'<tr><td style="text-align:left;vertical-align:top"><b>{escape(finding.rule)}</b><br>{finding.level}</td>'
             f'<td style="text-align:left">{escape(self.sentence(finding))}<br><i>fix:</i> {escape(finding.fix)}<br>'
-            f"<code>{escape(short(finding.where))}</code></td></tr>"
+            f"<code>{escape(f'{short(finding.where)}  {source(finding.where)}'.strip())}</code></td></tr>"
             for finding in self.findings
         )
         found = f"<table>{rows}</table>" if rows else "<p>Nothing was found.</p>"

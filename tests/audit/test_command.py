@@ -341,6 +341,16 @@ def test_a_module_that_cannot_run(files, module, status, complaint, package, cap
     assert "audit/__main__.py" not in errors
 
 
+def test_a_module_of_an_installed_package_is_the_users_code_if_it_is_run(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "installed_trainer_of_tests.py").write_text(script(zero="pass"))
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path[1:]])
+    assert main(["-m", "installed_trainer_of_tests"]) == 1
+    printed = capsys.readouterr().out
+    assert "ERROR stale-gradients  installed_trainer_of_tests.py:8\n    optimizer.step()\n  Update" in printed
+
+
 def test_a_script_with_a_relative_import_runs_through_m_alone(package, capsys):
     folder = package(__init__="", beside="x = 5", train="from .beside import x")
     assert main([str(folder / "train.py")]) == 3
