@@ -203,3 +203,19 @@ def test_a_tail_keeps_the_rules_fix():
     with audit() as report:
         train(lambda function, loss: function(loss), divide=4, count=19)
     assert fixes(report)["leftover-gradients"].startswith("make one more update after the loop")
+
+
+def test_backward_calls_after_the_training_are_no_steps_that_stopped():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for x, y in data(3):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        optimizer.zero_grad()
+        for x, _ in data(9):
+            model(x).sum().backward()  # for a map of saliency
+    (finding,) = report.findings
+    assert finding.level == "undecided"
+    assert "count micro-batches" not in finding.fix

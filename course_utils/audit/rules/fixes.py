@@ -54,6 +54,8 @@ _FRAMEWORK_FIXES = {
         "irregular-window": "step if (batch_idx + 1) % {n} == 0 or self.trainer.is_last_batch, or use automatic "
         "optimization and Trainer(accumulate_grad_batches={n})",
         "leftover-gradients": "with manual optimization, also step if self.trainer.is_last_batch",
+        "foreign-gradients": "call self.toggle_optimizer(optimizer) before each optimizer's forward pass and "
+        "self.untoggle_optimizer(optimizer) after its step: the other's parameters then receive nothing",
     },
     "fabric": {
         "undivided": "fabric.backward() divides nothing: pass it loss / {n}",
@@ -108,7 +110,7 @@ def _two_steps_in_a_row(finding: Finding, history: History) -> str:
         return ""
     first, second = windows[k - 1].where, windows[k].where
     if first == second:
-        return f"{short(second)} steps twice with no backward between: step once per window"
+        return f"{short(second)} steps twice with no backward between: let it step only after a backward"
     return f"two steps follow each other, at {short(first)} and {short(second)}: remove one of them"
 
 
@@ -120,7 +122,7 @@ def _one_update(finding: Finding, history: History) -> str:
     """Most of the run was never used: it is no tail that is lost, the steps have stopped."""
     windows, left = history.of(finding.lane), len(history.leftover.get(finding.lane, ()))
     calls = sum(finding.lane in call.lanes for call in history.backwards)
-    if not windows or left <= 2 * history.size(finding.lane) or left < calls / 2:
+    if finding.level != ERROR or not windows or left <= 2 * history.size(finding.lane) or left < calls / 2:
         return ""
     steps = "is the only step" if len(windows) == 1 else f"made the last of {len(windows)} steps long before the end"
     return (
