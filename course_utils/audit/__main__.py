@@ -27,7 +27,7 @@ from course_utils.audit.explain import explain
 from course_utils.audit.frames import without_auditor
 from course_utils.audit.page import as_page
 from course_utils.audit.rules import RULES
-from course_utils.audit.text import as_annotations, as_text, has_colour, rule_line, width_of
+from course_utils.audit.text import as_annotations, as_text, has_colour, rule_line, width_of, write
 
 CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED = 0, 1, 2, 3
 
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("audit: the auditor itself has failed; the script is not to blame", file=sys.stderr)
         return CANNOT_RUN
     of_rank = f"Rank {rank} of {world}. " if world > 1 else ""
-    print(_words(report, options, script_exit, of_rank), end="", flush=True)  # in one write: the ranks print together
+    write(_words(report, options, script_exit, of_rank), sys.stdout)
     if options.json:
         options.json.write_text(
             json.dumps({**report.as_dict(), "script_exit": script_exit}, indent=2), encoding="utf-8"
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _words(report: Report, options: argparse.Namespace, script_exit: int, of_rank: str) -> str:
     """What is printed at the end. It begins on a line of its own: a progress bar may have left the last one open."""
     width, colour = width_of(sys.stdout), has_colour(sys.stdout)
-    text = f"\n{rule_line(f'audit of {options.script}', width)}\n{of_rank}{as_text(report, width, colour)}\n"
+    text = f"\n{rule_line(f'audit of {options.script}', width)}\n{as_text(report, width, colour, of_rank)}\n"
     if script_exit:
         text += f"\nThe script ended with status {script_exit}; the report covers what it did before that.\n"
     return text + (as_annotations(report) if options.github else "")
@@ -106,11 +106,18 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.window is not None and options.window < 1:
         parser.error(f"--window must be 1 or more, got {options.window}")
-    if options.m and find_spec(options.script.partition(".")[0]) is None:
+    if options.m and not _may_be_module(options.script):
         parser.error(f"there is no module {options.script}")
     if not options.m and not Path(options.script).is_file():
         parser.error(f"there is no script {options.script}")
     return options
+
+
+def _may_be_module(name: str) -> bool:
+    """Is its package there? More isn't known before the package is imported, which may run code of the user's."""
+    first, *rest = name.split(".")
+    is_path = not first.isidentifier() or (rest == ["py"] and Path(name).is_file())
+    return not is_path and find_spec(first) is not None
 
 
 class _Explain(argparse.Action):
@@ -120,7 +127,7 @@ class _Explain(argparse.Action):
         if name is not None and name not in RULES:
             parser.error(f"there is no rule {name!r}; the rules are {', '.join(RULES)}")
         width, colour = width_of(sys.stdout), has_colour(sys.stdout)
-        print(explain(name, width, colour))
+        write(f"{explain(name, width, colour)}\n", sys.stdout)
         parser.exit()
 
 

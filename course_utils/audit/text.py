@@ -39,15 +39,26 @@ def rule_line(title: str, width: int) -> str:
     return f"── {title} ".ljust(width, "─")
 
 
-def as_text(report: "Report", width: int, colour: bool = False) -> str:
+def write(text: str, stream: TextIO) -> None:
+    """Prints text, in one piece, also where the stream knows only some characters: a long run must not end in that."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.replace("─", "-").encode(encoding, "replace").decode(encoding)
+    print(text, end="", file=stream, flush=True)
+
+
+def as_text(report: "Report", width: int, colour: bool = False, before: str = "") -> str:
     """The report in lines of at most this width, unless a single word is longer.
 
     Args:
         report: A complete report.
         width: Columns.
         colour: Whether to mark levels, code and fixes by ANSI colours.
+        before: Words before the summary.
     """
-    lines = lines_of(report.summary(), width)
+    lines = lines_of(before + report.summary(), width)
     for finding in report.findings:
         head = f"{finding.level.upper()} {finding.rule}"
         place = f"  {short(finding.where)}" if finding.where else ""

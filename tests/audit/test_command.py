@@ -1,6 +1,7 @@
 """The auditor's command line, and four public loops that it judges."""
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -323,6 +324,8 @@ def test_a_module_runs_as_python_m_would_run_it(module, name, package, capsys):
     ("files", "module", "status", "complaint"),
     [
         ({"__init__": ""}, "no_such_module_at_all.train", 2, "there is no module"),
+        ({"__init__": ""}, ".train", 2, "there is no module"),
+        ({"__init__": ""}, "", 2, "there is no module"),
         ({"__init__": ""}, "trainer_of_tests.train", 3, "trainer_of_tests.train"),
         ({"__init__": ""}, "trainer_of_tests", 3, "trainer_of_tests"),
         ({"__init__": "1 / 0", "train": ""}, "trainer_of_tests.train", 3, "ZeroDivisionError"),
@@ -339,6 +342,15 @@ def test_a_module_that_cannot_run(files, module, status, complaint, package, cap
     errors = capsys.readouterr().err
     assert complaint in errors
     assert "audit/__main__.py" not in errors
+
+
+def test_a_file_is_not_a_module(tmp_path, monkeypatch, capsys):
+    (tmp_path / "train_of_tests.py").write_text("raise SystemError")  # python -m would import it first
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["-m", "train_of_tests.py"])
+    assert "there is no module train_of_tests.py" in capsys.readouterr().err
 
 
 def test_a_module_of_an_installed_package_is_the_users_code_if_it_is_run(tmp_path, monkeypatch, capsys):
@@ -374,3 +386,14 @@ train()
     assert "ArithmeticError: here" in errors
     assert "in train" in errors
     assert "course_utils" not in errors
+
+
+def test_a_terminal_that_knows_few_characters_gets_those_that_it_knows(audited, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    code = script(zero="pass").replace("optimizer.step()", "optimizer.step()  # größer")
+    assert audited(code)[0] == 1
+    text = stream.buffer.getvalue().decode("ascii")
+    assert "\n-- audit of " in text
+    assert "optimizer.step()  # gr" in text
+    assert "already used; 3 of 4 updates do so" in " ".join(text.split())
