@@ -15,9 +15,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache, reduce, wraps
+from functools import cache, lru_cache, reduce, wraps
 from itertools import compress
 from operator import attrgetter, ne
+from types import CodeType
 from typing import Any
 from weakref import ref
 
@@ -467,8 +468,13 @@ def _unseen_by_warnings(function: Callable) -> Callable:
     The `warnings` module of every supported Python passes over the frames of the import system, which it knows by
     their file's name.
     """
-    function.__code__ = function.__code__.replace(co_filename=f"{__file__}/importlib/_bootstrap")
+    function.__code__ = _as_in_the_import_system(function.__code__)
     return function
+
+
+@cache  # one code object for all patches, as without this: Dynamo decides for each whether to compile it
+def _as_in_the_import_system(code: CodeType) -> CodeType:
+    return code.replace(co_filename=f"{__file__}/importlib/_bootstrap")
 
 
 def _patch(owner: object, name: str, wrapper: Callable) -> Callable[[], None]:
