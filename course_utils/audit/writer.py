@@ -89,7 +89,9 @@ class HistoryWriter(Listener):
                 observer.patch(owner, name, self._around_clip)
         if torch.distributed.is_available():
             observer.patch(DistributedDataParallel, "forward", before(self._before_synced_forward))
-        observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
+        observer.patch(
+            lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)), warns=True
+        )
         self._watch(subclasses(lr_scheduler.LRScheduler))
 
     def found(self, thing: nn.Parameter) -> None:
@@ -262,7 +264,7 @@ class HistoryWriter(Listener):
         for cls in schedulers:
             if "step" in vars(cls) and cls not in self.schedulers:
                 self.schedulers.add(cls)
-                self.observer.patch(cls, "step", self._around_scheduler_step)
+                self.observer.patch(cls, "step", self._around_scheduler_step, warns=True)
 
     def _around_scheduler_step(self, original: Callable) -> Callable:
         def step(scheduler, *args, **kwargs):

@@ -15,10 +15,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache, lru_cache, reduce, wraps
+from functools import lru_cache, reduce, wraps
 from itertools import compress
 from operator import attrgetter, ne
-from types import CodeType
 from typing import Any
 from weakref import ref
 
@@ -211,9 +210,9 @@ class Observer:
             else:
                 self.listener.found(thing)
 
-    def patch(self, owner: object, name: str, wrapper: Callable) -> None:
-        """Until the block ends, `owner.name` is what `wrapper` makes of it."""
-        self.undo.callback(_patch(owner, name, wrapper))
+    def patch(self, owner: object, name: str, wrapper: Callable, warns: bool = False) -> None:
+        """Until the block ends, `owner.name` is what `wrapper` makes of it. `warns`: it warns about its caller."""
+        self.undo.callback(_patch(owner, name, wrapper, warns))
 
     def finish(self) -> None:
         try:
@@ -447,7 +446,6 @@ class _Patch:
         self.wrappers: list[Callable] = []
         self.call = self.original
 
-        @_unseen_by_warnings
         @wraps(self.original)
         def patched(*args, **kwargs):
             return self.call(*args, **kwargs)
@@ -457,9 +455,22 @@ class _Patch:
 
     def set(self, wrappers: list[Callable]) -> None:
         self.wrappers = wrappers
-        self.call = reduce(lambda call, wrapper: _unseen_by_warnings(wrapper(call)), wrappers, self.original)
+        self.call = reduce(lambda call, wrapper: wrapper(call), wrappers, self.original)
         if not wrappers and vars(self.owner).get(self.name) is self.patched:
             setattr(self.owner, self.name, self.original)
+
+
+def _patch(owner: object, name: str, wrapper: Callable, warns: bool = False) -> Callable[[], None]:
+    """Returns what undoes it."""
+    present = vars(owner)[name]
+    patch = getattr(present, "patch", None)
+    if not isinstance(patch, _Patch) or patch.patched is not present:  # functools.wraps copies attributes
+        patch = _Patch(owner, name)
+    if warns:
+        _unseen_by_warnings(patch.patched)
+    added = (lambda original: _unseen_by_warnings(wrapper(original))) if warns else wrapper
+    patch.set([*patch.wrappers, added])
+    return lambda: patch.set([other for other in patch.wrappers if other is not added])
 
 
 def _unseen_by_warnings(function: Callable) -> Callable:
@@ -468,23 +479,8 @@ def _unseen_by_warnings(function: Callable) -> Callable:
     The `warnings` module of every supported Python passes over the frames of the import system, which it knows by
     their file's name.
     """
-    function.__code__ = _as_in_the_import_system(function.__code__)
+    function.__code__ = function.__code__.replace(co_filename=f"{__file__}/importlib/_bootstrap")
     return function
-
-
-@cache  # one code object for all patches, as without this: Dynamo decides for each whether to compile it
-def _as_in_the_import_system(code: CodeType) -> CodeType:
-    return code.replace(co_filename=f"{__file__}/importlib/_bootstrap")
-
-
-def _patch(owner: object, name: str, wrapper: Callable) -> Callable[[], None]:
-    """Returns what undoes it."""
-    present = vars(owner)[name]
-    patch = getattr(present, "patch", None)
-    if not isinstance(patch, _Patch) or patch.patched is not present:  # functools.wraps copies attributes
-        patch = _Patch(owner, name)
-    patch.set([*patch.wrappers, wrapper])
-    return lambda: patch.set([other for other in patch.wrappers if other is not wrapper])
 
 
 def before(look: Callable) -> Callable:

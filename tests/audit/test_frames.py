@@ -93,11 +93,7 @@ def scheduler_with_an_epoch():
     scheduler.step(epoch=3)  # warns: deprecated
 
 
-def old_backward():
-    torch.autograd.backward(net().weight.sum(), grad_variables=torch.ones(()))  # warns: deprecated
-
-
-@pytest.mark.parametrize("script", [early_scheduler, scheduler_with_an_epoch, old_backward])
+@pytest.mark.parametrize("script", [early_scheduler, scheduler_with_an_epoch])
 def test_a_warning_points_at_the_line_that_it_points_at_without_the_audit(script):
     def warned():
         with warnings.catch_warnings(record=True) as caught:
