@@ -89,9 +89,7 @@ class HistoryWriter(Listener):
                 observer.patch(owner, name, self._around_clip)
         if torch.distributed.is_available():
             observer.patch(DistributedDataParallel, "forward", before(self._before_synced_forward))
-        observer.patch(
-            lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)), warns=True
-        )
+        observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
 
     def found(self, thing: nn.Parameter) -> None:
