@@ -11,6 +11,7 @@ Every hook and every patch of the course's instruments is attached here, and det
 """
 
 import gc
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -480,6 +481,8 @@ def _unseen_by_warnings(function: Callable) -> Callable:
     their file's name.
     """
     function.__code__ = function.__code__.replace(co_filename=f"{__file__}/importlib/_bootstrap")
+    if "torch._dynamo" in sys.modules:  # it takes other code for the script's, and would compile it by itself
+        torch._dynamo.eval_frame.skip_code(function.__code__)
     return function
 
 
