@@ -115,7 +115,7 @@ def short(place: str) -> str:
 
     >>> short(str(Path.cwd() / "train.py:12")), short("/venv/lib/python3.11/site-packages/trl/trainer.py:9")
     ('train.py:12', 'trl/trainer.py:9')
-    >>> short("/tmp/ipykernel_812/90210.py:3")
+    >>> short("/run/ipykernel_812/90210.py:3")
     'notebook cell, line 3'
     """
     file, _, line = place.rpartition(":")

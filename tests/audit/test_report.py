@@ -181,7 +181,7 @@ def test_a_user_may_ask_for_no_colours(name, value, monkeypatch):
 
 
 def test_a_cell_of_a_notebook_is_named_without_its_file(monkeypatch):
-    file = "/tmp/ipykernel_812/3141592.py"
+    file = "/run/ipykernel_812/3141592.py"
     monkeypatch.setitem(linecache.cache, file, (20, None, ["x = 1\n", "loss.backward()\n"], file))
     with audit() as report:
         pass
