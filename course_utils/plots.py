@@ -17,6 +17,7 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#
 _LOOKS = ((BLUE, "-", "o"), (RED, "--", "s"), (GREEN, "-.", "^"), (ORANGE, ":", "D"), (PINK, (0, (5, 1)), "v"))
 _FONT = 11
 _SMALL = {"fontsize": _FONT - 1}
+_CHARACTER = 0.0128  # the width of a bold character of a note, as a share of the lane's
 
 Pair = tuple[float, float]
 
@@ -91,11 +92,14 @@ def ledger(
     lanes = lanes if lanes is not None else {lane: lane for lane in trace.lanes}
     if not lanes:
         raise ValueError("the trace has no events to draw: did a loop run inside `with record() as trace:`?")
-    figure, axes = _figure(height=1.1 + 1.9 * len(lanes), rows=len(lanes))
     places = {id(event): place for place, event in enumerate(trace.events)}
+    events = {lane: {places[id(event)]: event for event in trace.on(lane)} for lane in lanes}
+    rows = {lane: _rows_of_notes(notes or {}, events[lane], len(trace.events)) for lane in lanes}
+    more = 0.28 * max((row for placed in rows.values() for row in placed.values()), default=0)
+    figure, axes = _figure(height=1.1 + (1.9 + more) * len(lanes), rows=len(lanes))
     entries = {}
     for axis, (lane, name) in zip(axes, lanes.items(), strict=True):
-        _lane(axis, {places[id(event)]: event for event in trace.on(lane)}, len(trace.events), notes or {})
+        _lane(axis, events[lane], len(trace.events), notes or {}, rows[lane])
         axis.set_ylabel(f"{name}\n{ylabel}", fontsize=_FONT)
         entries |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
     axes[0].set_title(title, fontsize=_FONT + 1, loc="left")
@@ -104,7 +108,24 @@ def ledger(
     return figure
 
 
-def _lane(axis: Axes, events: Mapping[int, Event], end: int, notes: Mapping[int, str]) -> None:
+def _rows_of_notes(notes: Mapping[int, str], events: Mapping[int, Event], end: int) -> dict[int, int]:
+    """For each note of a lane, the lowest row of labels in which it covers no other one."""
+    rows: dict[int, int] = {}
+    ends: list[float] = []  # where the last label of each row ends
+    for place in sorted(notes.keys() & events.keys(), key=lambda place: _span(place, notes[place], end)):
+        left, right = _span(place, notes[place], end)
+        rows[place] = next((row for row, taken in enumerate(ends) if taken < left), len(ends))
+        ends[rows[place] : rows[place] + 1] = [right]
+    return rows
+
+
+def _span(place: int, note: str, end: int) -> Pair:
+    """From where to where a label reaches: to the right of its place, or to the left where the lane ends."""
+    width = (len(note) + 2) * _CHARACTER * (end + 1)
+    return (place, place + width) if place + width < end or place < width else (place - width, place)
+
+
+def _lane(axis: Axes, events: Mapping[int, Event], end: int, notes: Mapping[int, str], rows: Mapping[int, int]) -> None:
     heights = {place: event.held if event.norm is None else event.norm for place, event in events.items()}
     top = max(filter(isfinite, heights.values()), default=0.0) or 1.0
     axis.step(list(heights), list(heights.values()), where="post", color=BLACK, linewidth=1.4, zorder=1)
@@ -117,12 +138,14 @@ def _lane(axis: Axes, events: Mapping[int, Event], end: int, notes: Mapping[int,
             axis.vlines(x, 0, 1.08 * top, color=color, linewidth=0.9, linestyle=":")
         axis.scatter(x, y, marker=marker, s=46, color=color, label=label, zorder=2, linewidths=1.2,
                      edgecolors=None if marker == "|" else BLACK)  # fmt: skip
-    marked = sorted(notes.keys() & events.keys())
-    for place in marked:  # above everything else in the lane
-        axis.plot([place, place], [heights[place], 1.13 * top], color=RED, linewidth=1.6, zorder=1)
-        axis.text(place, 1.15 * top, notes[place], ha="left" if place < 0.7 * end else "right", va="bottom",
-                  weight="bold", bbox={"facecolor": "white", "edgecolor": RED, "pad": 2}, **_SMALL)  # fmt: skip
-    axis.set(xlim=(-1, end), ylim=(-0.08 * top, (1.3 if marked else 1.12) * top), xticks=[])
+    for place, row in sorted(rows.items()):  # above everything else in the lane
+        bottom = (1.15 + 0.26 * row) * top
+        axis.plot([place, place], [heights[place], bottom - 0.02 * top], color=RED, linewidth=1.6, zorder=1)
+        axis.text(place, bottom, notes[place], va="bottom", weight="bold", **_SMALL,
+                  ha="left" if _span(place, notes[place], end)[0] == place else "right",
+                  bbox={"facecolor": "white", "edgecolor": RED, "pad": 2})  # fmt: skip
+    highest = 1.3 + 0.26 * max(rows.values()) if rows else 1.12
+    axis.set(xlim=(-1, end), ylim=(-0.08 * top, highest * top), xticks=[])
     if all(event.norm is None for event in events.values()):  # counts
         axis.yaxis.get_major_locator().set_params(integer=True)
 

@@ -37,7 +37,7 @@ ROOMS = {  # from the lowest to the highest: the rooms that each imports, and th
     "plots": ({"observe"}, {"matplotlib"}),
     "zoo": ({"data"}, {"torch"}),
     "audit": (
-        {"", "observe", "plots"},
+        {"", "observe", "plots", "zoo"},
         {"torch", "matplotlib", "pytest", "lightning", "pytorch_lightning", "transformers"},
     ),
     "practice": (

@@ -6,6 +6,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from course_utils.audit.frames import clean_tracebacks
 from course_utils.audit.report import AuditError, Report
 from course_utils.audit.rules import Finding, judge
 from course_utils.audit.writer import HistoryWriter
@@ -34,7 +35,7 @@ def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
     if window is not None:
         report.declare_window(window)
     try:
-        with observing(writer):
+        with clean_tracebacks(), observing(writer):
             yield report
     except BaseException as error:
         writer.history.failed = not (isinstance(error, SystemExit) and error.code in (None, 0))

@@ -1,10 +1,10 @@
-"""The auditor's command line: `python -m course_utils.audit [--json FILE] [--window N] script.py [args]`.
+"""The auditor's command line: `python -m course_utils.audit [options] script.py [args]`; `--help` lists the options.
 
 Exit status 0: no error was found; 1: at least one was found; 2: the audit could not run; 3: the script itself failed
 (what was found before that is reported, and the JSON holds the script's own exit status).
 
 On several ranks, use `torchrun --nproc-per-node N -m course_utils.audit script.py`: each rank prints a report of its
-own and writes a JSON file of its own, with the rank in the name.
+own and writes files of its own, with the rank in the name.
 """
 
 import argparse
@@ -16,11 +16,18 @@ import threading
 import time
 import traceback
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
-from course_utils.audit import audit
+from course_utils.audit import Report, audit
+from course_utils.audit.callsite import SCRIPTS
+from course_utils.audit.explain import explain
+from course_utils.audit.frames import without_auditor
+from course_utils.audit.page import as_page
+from course_utils.audit.rules import RULES
+from course_utils.audit.text import as_annotations, as_text, has_colour, rule_line, width_of, write
 
 CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED = 0, 1, 2, 3
 
@@ -36,31 +43,35 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options = _parse(arguments)
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    if options.json and world > 1:
-        options.json = options.json.with_stem(f"{options.json.stem}-rank{rank}")
-    if options.json:
-        try:  # before the script runs for hours
-            options.json.touch()
-        except OSError as error:
-            print(f"audit: cannot write {options.json}: {error}", file=sys.stderr)
-            return CANNOT_RUN
+    for name in ("json", "html"):
+        file = getattr(options, name)
+        if file is not None:
+            file = file.with_stem(f"{file.stem}-rank{rank}") if world > 1 else file
+            setattr(options, name, file.absolute())  # the script may change the directory
+            try:  # before the script runs for hours
+                file.touch()
+            except OSError as error:
+                print(f"audit: cannot write {file}: {error}", file=sys.stderr)
+                return CANNOT_RUN
+    if rank == 0:
+        print(f"audit: watching {options.script}", file=sys.stderr, flush=True)
     try:
         with audit(window=options.window) as report:
             script = ModuleType("__main__")  # its objects live until the audit has ended
-            script_exit = _run(script, options.script, options.args)
+            script_exit = _run(script, options)
             report.history.failed = script_exit != 0
     except Exception:  # not one of the script's, which _run handles
         traceback.print_exc()
         print("audit: the auditor itself has failed; the script is not to blame", file=sys.stderr)
         return CANNOT_RUN
-    text = f"Rank {rank} of {world}. {report}\n" if world > 1 else f"{report}\n"
-    if script_exit:
-        text += f"\nThe script ended with status {script_exit}; the report covers what it did before that.\n"
-    print(text, end="", flush=True)  # in one write: the ranks print at the same time
+    of_rank = f"Rank {rank} of {world}. " if world > 1 else ""
+    write(_words(report, options, script_exit, of_rank), sys.stdout)
     if options.json:
         options.json.write_text(
             json.dumps({**report.as_dict(), "script_exit": script_exit}, indent=2), encoding="utf-8"
         )
+    if options.html:
+        options.html.write_text(as_page(report, f"Audit of {options.script}", of_rank), encoding="utf-8")
     if script_exit:
         return SCRIPT_FAILED
     if world > 1:
@@ -68,32 +79,70 @@ def main(arguments: list[str] | None = None) -> int:
     return FOUND if report.errors else CLEAN
 
 
+def _words(report: Report, options: argparse.Namespace, script_exit: int, of_rank: str) -> str:
+    """What is printed at the end. It begins on a line of its own: a progress bar may have left the last one open."""
+    width, colour = width_of(sys.stdout), has_colour(sys.stdout)
+    text = f"\n{rule_line(f'audit of {options.script}', width)}\n{as_text(report, width, colour, of_rank)}\n"
+    if script_exit:
+        text += f"\nThe script ended with status {script_exit}; the report covers what it did before that.\n"
+    return text + (as_annotations(report) if options.github else "")
+
+
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m course_utils.audit",
+        usage="%(prog)s [options] script.py [its arguments]\n       %(prog)s [options] -m module [its arguments]",
         description="Runs a training script, unchanged, and names its zeroing and accumulation bugs.",
+        epilog="exit status: 0 no error found; 1 at least one error; 2 the audit could not run; 3 the script failed",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the findings to FILE")
-    parser.add_argument("--window", type=int, metavar="N", help="the intended micro-batches per update (else inferred)")
-    parser.add_argument("script", type=Path, help="the script to run, followed by its own arguments")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    add = parser.add_argument
+    add("-m", action="store_true", help="run a module by its name, as python -m does")
+    add("--window", type=int, metavar="N", help="the intended micro-batches per update (else inferred)")
+    add("--json", type=Path, metavar="FILE", help="also write the findings to FILE")
+    add("--html", type=Path, metavar="FILE", help="also write the report, with a drawing of the run, to FILE")
+    add("--github", action="store_true", help="also print the findings as annotations for GitHub Actions")
+    add("--explain", action=_Explain, nargs="?", metavar="RULE", help="explain a rule, or list all, and run nothing")
+    add("script", help="the script or module to run, followed by its own arguments")
+    add("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.window is not None and options.window < 1:
         parser.error(f"--window must be 1 or more, got {options.window}")
-    if not options.script.is_file():
+    if options.m and not _may_be_module(options.script):
+        parser.error(f"there is no module {options.script}")
+    if not options.m and not Path(options.script).is_file():
         parser.error(f"there is no script {options.script}")
     return options
 
 
-def _run(module: ModuleType, script: Path, arguments: list[str]) -> int:
-    """Runs the script as `python script.py arguments` would, and returns its exit status."""
+def _may_be_module(name: str) -> bool:
+    """Is its package there? More isn't known before the package is imported, which may run code of the user's."""
+    first, *rest = name.split(".")
+    is_path = not first.isidentifier() or (rest == ["py"] and Path(name).is_file())
+    return not is_path and find_spec(first) is not None
+
+
+class _Explain(argparse.Action):
+    """Like `--help`: prints and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace, name: str | None, option=None) -> None:
+        if name is not None and name not in RULES:
+            parser.error(f"there is no rule {name!r}; the rules are {', '.join(RULES)}")
+        width, colour = width_of(sys.stdout), has_colour(sys.stdout)
+        write(f"{explain(name, width, colour)}\n", sys.stdout)
+        parser.exit()
+
+
+def _run(module: ModuleType, options: argparse.Namespace) -> int:
+    """Runs the script as `python script.py arguments` or `python -m module` would, and returns its exit status."""
     argv, path, main = sys.argv, sys.path[:], sys.modules["__main__"]
     terminate = _on_terminate()
-    sys.argv, sys.path[0] = [str(script), *arguments], str(script.resolve().parent)
+    sys.argv = [options.script, *options.args]
     sys.modules["__main__"] = module
-    module.__file__ = str(script)
+    code_of = _code_of_module if options.m else _code_of_script
     try:
-        exec(compile(script.read_bytes(), str(script), "exec", dont_inherit=True), vars(module))
+        code = code_of(module, options.script)
+        SCRIPTS.add(code.co_filename)
+        exec(code, vars(module))
         status = 0
     except BaseException as error:
         status = _status(error)
@@ -103,6 +152,26 @@ def _run(module: ModuleType, script: Path, arguments: list[str]) -> int:
         if terminate is not None:
             signal.signal(signal.SIGTERM, terminate)
     return status
+
+
+def _code_of_script(module: ModuleType, script: str) -> CodeType:
+    sys.path[0] = str(Path(script).resolve().parent)
+    module.__file__ = os.path.abspath(script)
+    return compile(Path(script).read_bytes(), module.__file__, "exec", dont_inherit=True)
+
+
+def _code_of_module(module: ModuleType, name: str) -> CodeType:
+    """Also imports the packages that the module lies in, so that its relative imports work."""
+    spec = find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = find_spec(f"{name}.__main__")
+    code = spec.loader.get_code(spec.name) if spec is not None and spec.loader is not None else None
+    if code is None:
+        raise ImportError(f"there is no module {name} that can be run", name=name)
+    sys.argv[0] = spec.origin
+    module.__spec__, module.__loader__, module.__package__ = spec, spec.loader, spec.parent
+    module.__file__, module.__cached__ = spec.origin, spec.cached
+    return code
 
 
 def _on_terminate() -> Any:
@@ -133,7 +202,10 @@ def _status(error: BaseException) -> int:
             return int(error.code or 0)
         print(error.code, file=sys.stderr)
         return 1
-    traceback.print_exception(error.with_traceback(error.__traceback__.tb_next))  # without this file's line
+    entry = error.__traceback__
+    while entry is not None and entry.tb_frame.f_code.co_filename == __file__:  # as if Python ran the script itself
+        entry = entry.tb_next
+    traceback.print_exception(without_auditor(error.with_traceback(entry)))
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 

@@ -1,42 +1,74 @@
-"""Where in the user's code something happened."""
+"""Where in the user's code something happened, through which library, and what the line says."""
 
 import contextlib
+import linecache
 import os
 import sys
 import sysconfig
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import torch
 
 import course_utils
 
+FRAMEWORKS = ("accelerate", "fabric", "lightning", "transformers", "trl")  # each may call those before it
 _PACKAGE = Path(course_utils.__file__).parent
 _WATCHED = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, _PACKAGE))
 _ZOO = f"{_PACKAGE / 'zoo'}{os.sep}"  # buggy loops to watch, although they stand in this package
 _STANDARD = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
 _PACKAGES = ("/site-packages/", "/dist-packages/")
+_FABRIC = ("lightning/fabric/", "lightning_fabric/")
+SCRIPTS: set[str] = set()  # files that the command runs, wherever they lie: an installed package can be run with -m
+_CELLS = ("/ipykernel_", "<ipython-input-")  # a cell's file has a name that changes with every session
 
 
-def caller_location() -> tuple[str, str]:
+class Place(str):
+    """A line of the user's code, as "file:line".
+
+    Attributes:
+        via: The line of the library that the user's line called and that made the call; "" if there is none.
+        framework: Whose loop that is, if it is one of `FRAMEWORKS`.
+    """
+
+    via: str = ""
+    framework: str = ""
+
+
+def caller_location() -> tuple[Place, str]:
     """File and line of the user's code that led here; and a name for the way from there, through any library.
 
     Two calls inside a library may come from one line of the user's, and two lines of the user's may come to one call
     inside a library: only both together tell what belongs together.
     """
-    frame, nearest = sys._getframe(1), ""
+    frame, nearest, library, best = sys._getframe(1), None, None, -1
     while frame is not None:
-        kind = _kind(frame.f_code.co_filename)
+        code = frame.f_code.co_filename
+        kind = _kind(code)
         if kind != "watched":
-            place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            nearest = nearest or place
+            here = code, frame.f_lineno
+            nearest = nearest or here
             if kind == "user":
-                return place, f"{place} {nearest}"
+                return _way(here, nearest, library)
+            if (rank := _rank(code)) > best:  # of Accelerate inside a Trainer, the Trainer is what the user knows
+                library, best = here, rank
         frame = frame.f_back
-    return nearest, nearest
+    return _way(nearest or ("", 0), nearest, None)
 
 
-def where() -> str:
+@lru_cache(maxsize=10_000)
+def _way(user: tuple[str, int], nearest: tuple[str, int], library: tuple[str, int] | None) -> tuple[Place, str]:
+    place = Place(_text(user))
+    if library is not None:
+        place.via, place.framework = _text(library), _framework(library[0])
+    return place, f"{place} {_text(nearest)}" if nearest else ""
+
+
+def _text(location: tuple[str, int]) -> str:
+    return f"{location[0]}:{location[1]}" if location[0] else ""
+
+
+def where() -> Place:
     return caller_location()[0]
 
 
@@ -47,9 +79,60 @@ def is_users(file: str) -> bool:
 @cache
 def _kind(file: str) -> str:
     """Whose code it is: "watched" (PyTorch's and this package's own), "library", or "user"."""
-    if file.startswith(_ZOO):
+    if file.startswith(_ZOO) or file in SCRIPTS:
         return "user"
     if file.startswith((*_WATCHED, "<frozen", "<eval_with_key>")) or file == contextlib.__file__:
         return "watched"
     path = file.replace("\\", "/")
     return "library" if path.startswith(_STANDARD) or any(part in path for part in _PACKAGES) else "user"
+
+
+@cache
+def _rank(file: str) -> int:
+    """How much a library's file says about whose loop it is: the standard library says nothing."""
+    if _inside_package(file) is None:
+        return -1
+    framework = _framework(file)
+    return FRAMEWORKS.index(framework) + 1 if framework else 0
+
+
+@cache
+def _framework(file: str) -> str:
+    inside = _inside_package(file) or ""
+    if inside.startswith(_FABRIC):
+        return "fabric"
+    package = inside.partition("/")[0].replace("pytorch_lightning", "lightning")
+    return package if package in FRAMEWORKS else ""
+
+
+def _inside_package(file: str) -> str | None:
+    """An installed file's path from its package on, such as "transformers/trainer.py"."""
+    path = file.replace("\\", "/")
+    return next((path.rpartition(part)[2] for part in _PACKAGES if part in path), None)
+
+
+# For people
+
+
+def short(place: str) -> str:
+    """A location as a report shows it.
+
+    >>> short(str(Path.cwd() / "train.py:12")), short("/venv/lib/python3.11/site-packages/trl/trainer.py:9")
+    ('train.py:12', 'trl/trainer.py:9')
+    >>> short("/run/ipykernel_812/90210.py:3")
+    'notebook cell, line 3'
+    """
+    file, _, line = place.rpartition(":")
+    if not file:
+        return place
+    if any(part in file for part in _CELLS):
+        return f"notebook cell, line {line}"
+    path = Path(file)
+    below = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{_inside_package(file) or below}:{line}"
+
+
+def source(place: str) -> str:
+    """The text of a line of code; "" if it cannot be read."""
+    file, _, line = place.rpartition(":")
+    return linecache.getline(file, int(line)).strip() if line.isdecimal() else ""

@@ -1,12 +1,14 @@
 """The report of an audit: as text, as HTML in a notebook, as JSON, as a ledger."""
 
+import sys
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from course_utils.audit.callsite import short, source
 from course_utils.audit.history import History
 from course_utils.audit.rules import ERROR, Finding
 from course_utils.audit.rules.registry import count_noun
+from course_utils.audit.text import as_text, width_of
 from course_utils.observe.trace import Trace
 
 if TYPE_CHECKING:
@@ -74,24 +76,14 @@ class Report:
         keys = ("rule", "level", "message", "evidence", "fix", "where")
         return {
             "findings": [
-                {key: getattr(finding, key) for key in keys} | {"message": self._sentence(finding)}
+                {key: getattr(finding, key) for key in keys} | {"message": self.sentence(finding)}
                 for finding in self.findings
             ],
             "window": {lane: self.history.size(lane) for lane in self.history.lanes},
         }
 
     def __str__(self) -> str:
-        lines = [self.summary()]
-        for finding in self.findings:
-            lines += [
-                "",
-                f"{finding.level.upper()} {finding.rule}" + (f"  {_relative(finding.where)}" if finding.where else ""),
-                f"  {self._sentence(finding)}",
-                f"  fix: {finding.fix}",
-            ]
-        if not self.findings:
-            lines += ["", "Nothing was found."]
-        return "\n".join(lines)
+        return as_text(self, width_of(sys.stdout))
 
     def __repr__(self) -> str:
         return f"<Report of {count_noun(len(self.errors), 'error')} among {count_noun(len(self.findings), 'finding')}>"
@@ -99,14 +91,14 @@ class Report:
     def _repr_html_(self) -> str:
         rows = "".join(
             f'<tr><td style="text-align:left;vertical-align:top"><b>{escape(finding.rule)}</b><br>{finding.level}</td>'
-            f'<td style="text-align:left">{escape(self._sentence(finding))}<br><i>fix:</i> {escape(finding.fix)}<br>'
-            f"<code>{escape(_relative(finding.where))}</code></td></tr>"
+            f'<td style="text-align:left">{escape(self.sentence(finding))}<br><i>fix:</i> {escape(finding.fix)}<br>'
+            f"<code>{escape(f'{short(finding.where)}  {source(finding.where)}'.strip())}</code></td></tr>"
             for finding in self.findings
         )
         found = f"<table>{rows}</table>" if rows else "<p>Nothing was found.</p>"
         return f"<p>{escape(self.summary())}</p>{found}"
 
-    def _sentence(self, finding: Finding) -> str:
+    def sentence(self, finding: Finding) -> str:
         """The message as a sentence; it begins with the optimizer's name if there are several."""
         several = len(self.history.lanes) > 1 and finding.lane
         return f"{finding.lane}: {finding.message}" if several else finding.message[:1].upper() + finding.message[1:]
@@ -141,13 +133,6 @@ class Report:
         else:
             event = next((event for event in reversed(events) if event.lane == finding.lane), None)
         return next((index for index, other in enumerate(events) if other is event), None)
-
-
-def _relative(where: str) -> str:
-    """A location with its path relative to the working directory, if the file is below it."""
-    path, _, line = where.rpartition(":")
-    path = Path(path)
-    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{line}" if where else ""
 
 
 class AuditError(AssertionError):

@@ -602,7 +602,7 @@ class HistoryWriter(Listener):
         for cls in schedulers:
             if "step" in vars(cls) and cls not in self.schedulers:
                 self.schedulers.add(cls)
-                self.observer.patch(cls, "step", self._around_scheduler_step)
+                self.observer.patch(cls, "step", self._around_scheduler_step, warns=True)
 
     def _around_scheduler_step(self, original: Callable) -> Callable:
         def step(scheduler, *args, **kwargs):

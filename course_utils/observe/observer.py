@@ -11,6 +11,7 @@ Every hook and every patch of the course's instruments is attached here, and det
 """
 
 import gc
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -266,9 +267,9 @@ class Observer:
             else:
                 self.listener.found(thing)
 
-    def patch(self, owner: object, name: str, wrapper: Callable) -> None:
-        """Until the block ends, `owner.name` is what `wrapper` makes of it."""
-        self.undo.callback(_patch(owner, name, wrapper))
+    def patch(self, owner: object, name: str, wrapper: Callable, warns: bool = False) -> None:
+        """Until the block ends, `owner.name` is what `wrapper` makes of it. `warns`: it warns about its caller."""
+        self.undo.callback(_patch(owner, name, wrapper, warns))
 
     def finish(self) -> None:
         try:
@@ -556,14 +557,29 @@ class _Patch:
             setattr(self.owner, self.name, self.original)
 
 
-def _patch(owner: object, name: str, wrapper: Callable) -> Callable[[], None]:
+def _patch(owner: object, name: str, wrapper: Callable, warns: bool = False) -> Callable[[], None]:
     """Returns what undoes it."""
     present = vars(owner)[name]
     patch = getattr(present, "patch", None)
     if not isinstance(patch, _Patch) or patch.patched is not present:  # functools.wraps copies attributes
         patch = _Patch(owner, name)
-    patch.set([*patch.wrappers, wrapper])
-    return lambda: patch.set([other for other in patch.wrappers if other is not wrapper])
+    if warns:
+        _unseen_by_warnings(patch.patched)
+    added = (lambda original: _unseen_by_warnings(wrapper(original))) if warns else wrapper
+    patch.set([*patch.wrappers, added])
+    return lambda: patch.set([other for other in patch.wrappers if other is not added])
+
+
+def _unseen_by_warnings(function: Callable) -> Callable:
+    """A warning points at the caller of a function, found by counting frames, so a wrapper must not be counted.
+
+    The `warnings` module of every supported Python passes over the frames of the import system, which it knows by
+    their file's name.
+    """
+    function.__code__ = function.__code__.replace(co_filename=f"{__file__}/importlib/_bootstrap")
+    if "torch._dynamo" in sys.modules:  # it takes other code for the script's, and would compile it by itself
+        torch._dynamo.eval_frame.skip_code(function.__code__)
+    return function
 
 
 def before(look: Callable) -> Callable:

@@ -1,6 +1,10 @@
 """The auditor's command line, and four public loops that it judges."""
 
+import contextlib
+import io
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +64,7 @@ def test_a_public_loop_is_diagnosed(name, audited):
         assert words in errors[rule]["message"]
         assert errors[rule]["where"].startswith(f"{LOOPS / name}.py:")
     assert result["script_exit"] == 0
+    printed = " ".join(printed.split())  # in one line
     assert all(error["message"] in printed for error in errors.values())
 
 
@@ -174,3 +179,221 @@ for x in DataLoader(torch.randn(8, 3), batch_size=4, num_workers=1):
 """
     status, result, _, _ = audited(code)
     assert (status, result["findings"][0]["rule"]) == (1, "stale-gradients")
+
+
+# What is printed around the report
+
+
+def test_it_says_that_it_watches_and_begins_the_report_on_a_line_of_its_own(audited, tmp_path):
+    code = script("sys.stderr.write('50%|####    |')")
+    _, _, printed, errors = audited(code)
+    path = tmp_path / "train.py"
+    assert errors == f"audit: watching {path}\n50%|####    |"
+    first, rule, summary, *_ = printed.splitlines()
+    assert first == ""
+    assert rule.startswith(f"── audit of {path} ─") or len(str(path)) > 70
+    assert summary.startswith("4 backward calls; SGD: 4 updates")
+
+
+def test_in_a_terminal_of_80_columns(tmp_path):
+    pty = pytest.importorskip("pty")
+    (tmp_path / "train.py").write_text(script(zero="pass"))
+    terminal, inside = pty.openpty()
+    environment = os.environ | {"COLUMNS": "80", "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("NO_COLOR", None)
+    command = [sys.executable, "-m", "course_utils.audit", "train.py"]
+    run = subprocess.Popen(command, stdout=inside, stderr=inside, cwd=tmp_path, env=environment)
+    os.close(inside)
+    written = b""
+    with contextlib.suppress(OSError):  # how a terminal ends
+        while part := os.read(terminal, 10_000):
+            written += part
+    os.close(terminal)
+    assert run.wait() == 1
+    text = written.decode()
+    assert "\033[1;31mERROR stale-gradients\033[0m  train.py:8" in text
+    assert "── audit of train.py ─" in text
+    plain = re.sub(r"\033\[[\d;]*m", "", text).splitlines()
+    assert max(map(len, plain)) == 80  # the rule line
+    assert "    optimizer.step()" in plain
+
+
+def test_annotations_on_the_command_line(audited, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    _, _, printed, _ = audited(script(zero="pass"), options=["--github"])
+    (annotation,) = [line for line in printed.splitlines() if line.startswith("::")]
+    assert annotation.startswith("::error file=train.py,line=8,title=stale-gradients (error)::Update 2 used")
+    assert "::" not in audited(script(zero="pass"))[2]
+
+
+def test_a_page_on_the_command_line(audited, tmp_path, monkeypatch):
+    page = tmp_path / "page.html"
+    assert audited(script("import os; os.chdir('/')", zero="pass"), options=["--html", str(page)])[0] == 1
+    assert "stale-gradients" in page.read_text(encoding="utf-8")
+    assert "optimizer.step()" in page.read_text(encoding="utf-8")
+
+
+def test_files_are_named_from_where_the_command_began(tmp_path, monkeypatch, capsys):
+    (tmp_path / "train.py").write_text(script("import os; os.chdir('/')", zero="pass"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "chdir", os.chdir)  # which monkeypatch.chdir puts right
+    assert main(["--json", "found.json", "--html", "page.html", "train.py"]) == 1
+    assert json.loads((tmp_path / "found.json").read_text())["findings"]
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert "    optimizer.step()\n" in capsys.readouterr().out
+
+
+def test_a_page_that_cannot_be_written_ends_with_2(tmp_path, capsys):
+    (tmp_path / "train.py").write_text("raise SystemError")
+    assert main(["--html", "/no/where.html", str(tmp_path / "train.py")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["loss-scale"], 0), ([], 0), (["loss-scales"], 2)])
+def test_explain_runs_nothing(arguments, status, capsys):
+    with pytest.raises(SystemExit) as ending:
+        main(["--explain", *arguments])
+    assert ending.value.code == status
+    printed = capsys.readouterr()
+    assert "watching" not in printed.err
+    assert ("nanoGPT" in printed.out) == (arguments == ["loss-scale"])
+    assert "token-weights" in (printed.err if status else printed.out) or arguments == ["loss-scale"]
+
+
+def test_the_help_names_every_option_and_the_exit_statuses(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for word in ("-m", "--window N", "--json FILE", "--html FILE", "--github", "--explain [RULE]"):
+        assert word in text
+    assert "0 no error found; 1 at least one error; 2 the audit could not run; 3 the script failed" in text
+
+
+# Modules
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Writes a package and goes to the folder that it lies in."""
+
+    def write(**files):
+        for name, code in files.items():
+            path = tmp_path / "trainer_of_tests" / f"{name}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(code)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path[1:]])  # as python -m has it
+        return tmp_path / "trainer_of_tests"
+
+    yield write
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trainer_of_tests"]:
+        del sys.modules[name]
+
+
+CHECKS = """
+import sys
+from . import beside
+from .beside import x
+assert __name__ == "__main__" and __package__ == "trainer_of_tests", (__name__, __package__)
+assert __spec__.name == "trainer_of_tests.NAME" and __file__ == sys.argv[0] == __spec__.origin
+assert sys.argv[1:] == ["-m", "--lr", "3"], sys.argv
+assert sys.modules["__main__"].x == 5
+"""
+
+
+@pytest.mark.parametrize(("module", "name"), [("trainer_of_tests.train", "train"), ("trainer_of_tests", "__main__")])
+def test_a_module_runs_as_python_m_would_run_it(module, name, package, capsys):
+    code = CHECKS.replace("NAME", name) + script(zero="pass")
+    folder = package(__init__="", beside="x = 5", **{name: code})
+    before = sys.argv, sys.path[:], sys.modules["__main__"]
+    assert main(["--json", "found.json", "-m", module, "-m", "--lr", "3"]) == 1, capsys.readouterr().err
+    assert (sys.argv, sys.path, sys.modules["__main__"]) == before
+    result = json.loads((folder.parent / "found.json").read_text())
+    (finding,) = result["findings"]
+    assert finding["where"].startswith(f"{folder / name}.py:")
+    printed = capsys.readouterr()
+    assert f"audit: watching {module}\n" in printed.err
+    assert f"trainer_of_tests/{name}.py:" in printed.out
+
+    plain = subprocess.run([sys.executable, "-m", module, "-m", "--lr", "3"], cwd=folder.parent, check=False)
+    assert plain.returncode == 0  # the same checks hold without the auditor
+
+
+@pytest.mark.parametrize(
+    ("files", "module", "status", "complaint"),
+    [
+        ({"__init__": ""}, "no_such_module_at_all.train", 2, "there is no module"),
+        ({"__init__": ""}, ".train", 2, "there is no module"),
+        ({"__init__": ""}, "", 2, "there is no module"),
+        ({"__init__": ""}, "trainer_of_tests.train", 3, "trainer_of_tests.train"),
+        ({"__init__": ""}, "trainer_of_tests", 3, "trainer_of_tests"),
+        ({"__init__": "1 / 0", "train": ""}, "trainer_of_tests.train", 3, "ZeroDivisionError"),
+        ({"__init__": "", "train": "from .nowhere import x"}, "trainer_of_tests.train", 3, "nowhere"),
+    ],
+)
+def test_a_module_that_cannot_run(files, module, status, complaint, package, capsys):
+    package(**files)
+    try:
+        ended = main(["-m", module])
+    except SystemExit as ending:
+        ended = ending.code
+    assert ended == status
+    errors = capsys.readouterr().err
+    assert complaint in errors
+    assert "audit/__main__.py" not in errors
+
+
+def test_a_file_is_not_a_module(tmp_path, monkeypatch, capsys):
+    (tmp_path / "train_of_tests.py").write_text("raise SystemError")  # python -m would import it first
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["-m", "train_of_tests.py"])
+    assert "there is no module train_of_tests.py" in capsys.readouterr().err
+
+
+def test_a_module_of_an_installed_package_is_the_users_code_if_it_is_run(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "installed_trainer_of_tests.py").write_text(script(zero="pass"))
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path[1:]])
+    assert main(["-m", "installed_trainer_of_tests"]) == 1
+    printed = capsys.readouterr().out
+    assert "ERROR stale-gradients  installed_trainer_of_tests.py:8\n    optimizer.step()\n  Update" in printed
+
+
+def test_a_script_with_a_relative_import_runs_through_m_alone(package, capsys):
+    folder = package(__init__="", beside="x = 5", train="from .beside import x")
+    assert main([str(folder / "train.py")]) == 3
+    assert "attempted relative import" in capsys.readouterr().err
+    assert main(["-m", "trainer_of_tests.train"]) == 0
+
+
+def test_the_traceback_of_a_script_has_no_frame_of_the_auditor(audited):
+    code = """
+import torch
+def bad(grad):
+    raise ArithmeticError("here")
+w = torch.ones(2, requires_grad=True)
+w.register_hook(bad)
+def train():
+    w.sum().backward()
+train()
+"""
+    status, _, _, errors = audited(code)
+    assert status == 3
+    assert "ArithmeticError: here" in errors
+    assert "in train" in errors
+    assert "course_utils" not in errors
+
+
+def test_a_terminal_that_knows_few_characters_gets_those_that_it_knows(audited, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    code = script(zero="pass").replace("optimizer.step()", "optimizer.step()  # größer")
+    assert audited(code)[0] == 1
+    text = stream.buffer.getvalue().decode("ascii")
+    assert "\n-- audit of " in text
+    assert "optimizer.step()  # gr" in text
+    assert "already used; 3 of 4 updates do so" in " ".join(text.split())

@@ -1,13 +1,23 @@
 """The report of an audit: as text, as HTML, as JSON, as a ledger, as an exception."""
 
+import io
 import json
+import linecache
+import re
 from pathlib import Path
 
 import pytest
 import runs
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from runs import train
 
 from course_utils.audit import AuditError, Finding, audit
+from course_utils.audit.callsite import Place
+from course_utils.audit.explain import explain
+from course_utils.audit.page import as_page
+from course_utils.audit.rules import RULES
+from course_utils.audit.text import as_annotations, as_text, has_colour, lines_of, width_of
+from course_utils.zoo import ZOO
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
 
@@ -15,12 +25,12 @@ pytestmark = pytest.mark.usefixtures("quick_scans")
 def test_the_report_as_text_names_rule_level_location_and_fix():
     with audit() as report:
         train(divide=False)
-    text = str(report)
+    text = as_text(report, width=200)
     assert text.startswith("8 backward calls; SGD: 2 updates of 4 micro-batches (inferred).")
     lines = Path(runs.__file__).read_text(encoding="utf-8").splitlines()
     line = next(k for k, text in enumerate(lines, 1) if "if divide else loss" in text)
     assert "\nERROR loss-scale  " in text
-    assert f"runs.py:{line}\n" in text
+    assert f"runs.py:{line}\n    (loss / n if divide else loss).backward()\n  The mean" in text
     assert "4.0 times too large" in text
     assert "\n  fix: divide each loss" in text
     assert repr(report) == "<Report of 1 error among 1 finding>"
@@ -104,3 +114,158 @@ def test_strict_raises_with_the_report():
     with pytest.raises(ZeroDivisionError), audit(strict=True):  # noqa: PT012
         train(divide=False)
         1 / 0  # noqa: B018
+
+
+# As text
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def many():
+    """A report with several findings of all levels."""
+    with audit() as report:
+        train(divide=False)
+        train(n=1, zero=False, count=20)
+    report.findings.append(Finding("undecided", "nothing is known", fix="look at it", rule="rule"))
+    return report
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_no_line_is_wider_than_asked_and_no_word_is_broken(width, many):
+    text = as_text(many, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert " ".join(text.split()).count("divide each loss by the micro-batches of its window (4)") == 1
+    assert "\n  fix: " in text
+    assert "\n       " in text  # under the first word of the fix
+
+
+def test_a_formula_stays_on_one_line():
+    for width in range(30, 60):
+        lines = lines_of("step after every n-th micro-batch, counted from 1: (i + 1) % n == 0, or not", width)
+        assert any("(i + 1) % n == 0" in line for line in lines)
+        assert max(map(len, lines)) <= width
+
+
+def test_without_a_terminal_the_text_is_the_same_everywhere(many, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    assert width_of(io.StringIO()) == 88
+    assert width_of(Terminal()) == 50
+    assert "\033" not in str(many)
+    assert str(many) == as_text(many, 88)
+
+
+def test_a_wide_terminal_is_used_up_to_100_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    assert width_of(Terminal()) == 100
+
+
+def test_colours_are_for_terminals_alone_and_change_no_word(many, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert has_colour(Terminal())
+    assert not has_colour(io.StringIO())
+    painted = as_text(many, 80, colour=True)
+    assert "\033[1;31mERROR loss-scale\033[0m" in painted
+    assert re.sub(r"\033\[[\d;]*m", "", painted) == as_text(many, 80)
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_a_user_may_ask_for_no_colours(name, value, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(name, value)
+    assert not has_colour(Terminal())
+
+
+def test_a_cell_of_a_notebook_is_named_without_its_file(monkeypatch):
+    file = "/run/ipykernel_812/3141592.py"
+    monkeypatch.setitem(linecache.cache, file, (20, None, ["x = 1\n", "loss.backward()\n"], file))
+    with audit() as report:
+        pass
+    report.findings.append(Finding("error", "wrong", fix="do right", where=Place(f"{file}:2"), rule="rule"))
+    assert "ERROR rule  notebook cell, line 2\n    loss.backward()\n  Wrong\n" in str(report)
+    for text in (str(report), report._repr_html_(), as_page(report, "An audit")):
+        assert "ipykernel" not in text
+
+
+# As annotations
+
+
+def test_annotations_are_escaped_as_github_asks(monkeypatch, tmp_path):
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    with audit() as report:
+        pass
+    report.findings += [
+        Finding("error", "50% of: this, that", fix="a\nb", where=f"{tmp_path}/odd,na:me.py:3", rule="loss-scale"),
+        Finding("advice", "hm", fix="wait", where="/elsewhere/x.py:7", rule="batchnorm"),
+        Finding("undecided", "eh", fix="think", rule="token-weights"),
+    ]
+    assert as_annotations(report).splitlines() == [
+        "::error file=odd%2Cna%3Ame.py,line=3,title=loss-scale (error)::50%25 of: this, that%0Afix: a%0Ab",
+        "::warning file=/elsewhere/x.py,line=7,title=batchnorm (advice)::Hm%0Afix: wait",
+        "::notice title=token-weights (undecided)::Eh%0Afix: think",
+    ]
+
+
+# As a page
+
+
+def test_the_page_needs_nothing_else(many):
+    page = as_page(many, "Audit of a <b> & c")
+    assert page.startswith("<!DOCTYPE html>")
+    assert "<h1>Audit of a &lt;b&gt; &amp; c</h1>" in page
+    assert page.count("<section") == len(many.findings)
+    assert "<svg" in page
+    assert "if divide else loss" in page
+    assert not re.search(r"<(script|link|img|iframe)|src=|@import", page)
+    assert not re.search(r"url\((?!#)", page)
+
+
+def test_a_page_without_events_or_findings():
+    with audit() as report:
+        pass
+    page = as_page(report, "Audit of x.py", "Rank 0 of 2. ")
+    assert "Rank 0 of 2. 0 backward calls" in page
+    assert "Nothing was found." in page
+    assert "<svg" not in page
+
+
+# Labels of the ledger
+
+
+def test_labels_of_the_ledger_do_not_cover_each_other():
+    with audit() as report:
+        train(n=2, count=6)
+    for rule, update in (("irregular-window", 1), ("stale-gradients", 2), ("loss-scale", 3), ("token-weights", 3)):
+        report.findings.append(Finding("error", "m", evidence={"update": update}, fix="f", lane="SGD", rule=rule))
+    figure = report.ledger()
+    FigureCanvasAgg(figure).draw()
+    boxes = [text.get_bbox_patch().get_window_extent() for text in figure.axes[0].texts]
+    assert len(boxes) == 3
+    assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
+    right = figure.bbox.x1
+    assert all(0 <= box.x0 < box.x1 <= right for box in boxes)
+
+
+# Explanations
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_is_explained_by_symptom_cause_fix_and_public_bugs(name):
+    assert RULES[name].cause.endswith(".")
+    assert "\n" not in RULES[name].cause
+    text = explain(name, 80)
+    words = " ".join(text.split())
+    for part in (RULES[name].symptom, RULES[name].cause, RULES[name].fix):
+        assert part in words
+    assert max(len(line) for line in text.splitlines() if "https://" not in line) <= 80
+    for specimen in ZOO.values():
+        assert (specimen.url in text) == (specimen.url in [s.url for s in ZOO.values() if s.rule == name])
+
+
+def test_the_list_of_rules_has_each_with_its_symptom():
+    words = " ".join(explain(None, 80).split())
+    assert all(f"{name} {rule.symptom}" in words for name, rule in RULES.items())

@@ -1,13 +1,14 @@
 """The rules: each reads the history of a run and says what is wrong in it, with its evidence.
 
 To add a rule, write a generator of findings over a `History` in the module of its subject and decorate it with
-`@rule(name, symptom=..., fix=...)`. That registers it: the auditor, the cheat sheet and the tests read `RULES`.
+`@rule(name, symptom=..., cause=..., fix=...)`. That registers it: the auditor, the cheat sheet and the tests read `RULES`.
 """
 
 from dataclasses import replace
 from importlib import import_module
 
 from course_utils.audit.history import History
+from course_utils.audit.rules.fixes import by_cause
 from course_utils.audit.rules.registry import ADVICE, ERROR, LEVELS, RULES, UNDECIDED, Finding, Rule, rule
 
 __all__ = ["ADVICE", "ERROR", "RULES", "UNDECIDED", "Finding", "Rule", "judge", "rule"]
@@ -30,7 +31,7 @@ def judge(history: History) -> list[Finding]:
     Returns:
         The findings, errors first.
     """
-    findings = [finding for rule in RULES.values() for finding in rule(history)]
+    findings = [by_cause(finding, history) for rule in RULES.values() for finding in rule(history)]
     mixed = {f.lane for f in findings if f.rule == "foreign-gradients"}  # their windows are not what was meant
     findings = [f for f in findings if f.lane not in mixed or f.rule not in ("irregular-window", "loss-scale")]
     # an update of an attack's perturbation may change nothing, and then nobody sees it

@@ -12,6 +12,8 @@ from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding,
     "held-graphs",
     symptom="Memory grows with N, or from batch to batch.",
     fix="Call backward on each micro-batch; log .item() or .detach().",
+    cause="Backward is called once on a sum of losses, or something keeps the losses, so activations of several "
+    "micro-batches are in memory together.",
 )
 def held_graphs(history: History) -> Iterator[Finding]:
     again = list(_counted_again(history))
@@ -95,6 +97,8 @@ def _together(history: History) -> Iterator[Finding]:
     "batchnorm",
     symptom="The gradient depends on what else is in the micro-batch.",
     fix="Use GroupNorm or LayerNorm, or freeze the layer with eval().",
+    cause="In training mode the layer normalizes by its own micro-batch, so a window of N isn't the same as one "
+    "batch of N times the size.",
 )
 def batchnorm(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -116,6 +120,8 @@ def batchnorm(history: History) -> Iterator[Finding]:
     "low-precision-accumulation",
     symptom="A long window loses small gradients.",
     fix="Use float32 weights under autocast, or a sum in float32.",
+    cause="The gradient's sum has the weights' data type; in bfloat16 or float16 it soon is too large for small "
+    "addends to change it.",
 )
 def low_precision_accumulation(history: History) -> Iterator[Finding]:
     for lane in history.lanes:

@@ -41,12 +41,14 @@ class Rule:
         symptom: What one notices in a run that breaks the rule.
         fix: What to do about it in general; each finding says it for its own case.
         detect: The function that was registered.
+        cause: How such code comes about and what it does to the gradient.
     """
 
     name: str
     symptom: str
     fix: str
     detect: Callable[[History], Iterator[Finding]]
+    cause: str = ""
 
     def __call__(self, history: History) -> Iterator[Finding]:
         for finding in self.detect(history):
@@ -56,13 +58,16 @@ class Rule:
 RULES: dict[str, Rule] = {}
 
 
-def rule(name: str, *, symptom: str, fix: str) -> Callable[[Callable[[History], Iterator[Finding]]], Rule]:
+def rule(
+    name: str, *, symptom: str, fix: str, cause: str = ""
+) -> Callable[[Callable[[History], Iterator[Finding]]], Rule]:
     """Registers a generator of findings over a `History` as a rule.
 
     Args:
         name: The name under which all its findings appear.
         symptom: What one notices in a run that breaks the rule, in one line; the cheat sheet prints it.
         fix: What to do about it, in one line; the cheat sheet prints it.
+        cause: How it comes about and what it does to the gradient, in a sentence; `--explain` prints it.
 
     Raises:
         ValueError: If a rule of this name exists, or if `symptom` or `fix` is empty.
@@ -82,7 +87,7 @@ def rule(name: str, *, symptom: str, fix: str) -> Callable[[Callable[[History], 
         raise ValueError(f"the rule {name!r} needs a symptom and a fix, got {symptom!r} and {fix!r}")
 
     def register(detect: Callable[[History], Iterator[Finding]]) -> Rule:
-        RULES[name] = Rule(name, symptom, fix, detect)
+        RULES[name] = Rule(name, symptom, fix, detect, cause)
         return RULES[name]
 
     return register

@@ -13,6 +13,8 @@ from course_utils.audit.rules.terms import items_count_alike, losses_of, nearly_
     "loss-scale",
     symptom="The gradient's norm, and the best learning rate, depend on N.",
     fix="Divide each mean by its window's micro-batches, or weight it by its tokens.",
+    cause="Gradients of a window are summed, so means that nobody divides add up to N times the mean; a division "
+    "by a fixed N is wrong for a short window.",
 )
 def loss_scale(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -169,6 +171,8 @@ def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]
     "token-weights",
     symptom="Losses agree, gradients do not; short sequences count more.",
     fix="Multiply each mean by its tokens over those of the window.",
+    cause="Each micro-batch takes the mean over its own targets, so a target in a short micro-batch gets more "
+    "weight than one in a long micro-batch.",
 )
 def token_weights(history: History) -> Iterator[Finding]:
     for lane in history.lanes:

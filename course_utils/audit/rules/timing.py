@@ -10,6 +10,8 @@ from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding,
     "clip-timing",
     symptom="N norms per update, or norms of max_norm / scale.",
     fix="Clip once per window: last backward, unscale_(), clip, step.",
+    cause="A norm is limited before the window's gradient is complete, or while it holds the scaler's factor, so "
+    "it isn't the update's norm.",
 )
 def clip_timing(history: History) -> Iterator[Finding]:
     first_of_kind: dict[str, tuple[Window, Clip, str]] = {}
@@ -53,6 +55,8 @@ def _mistimed(window: Window, clip: Clip) -> tuple[str, str]:
     "scaler-timing",
     symptom="Micro-batches count unequally, or the scaler refuses a call.",
     fix="One unscale_() and update() per window, one scaler per run.",
+    cause="The scale changes, or is taken out of .grad, between the micro-batches of a window, which then add "
+    "gradients of different scales.",
 )
 def scaler_timing(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -125,6 +129,8 @@ def _momentum_unwritten(lane: str, windows: list[Window]) -> Iterator[Finding]:
     "scheduler-cadence",
     symptom="The warm-up ends N times too early.",
     fix="Step the scheduler once per update made; count lengths in updates.",
+    cause="A schedule whose lengths are counted in updates is stepped in the loop over micro-batches, or for an "
+    "update that the scaler skipped.",
 )
 def scheduler_cadence(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -172,6 +178,8 @@ def _stepped_after_a_skip(lane: str, windows: list[Window]) -> Iterator[Finding]
     "sync-cadence",
     symptom="The ranks drift apart, or run N all-reduces per update.",
     fix="Use no_sync() on all micro-batches of a window but the last.",
+    cause="DDP averages after every backward unless it runs under no_sync(), and the last micro-batch of a window "
+    "must not.",
 )
 def sync_cadence(history: History) -> Iterator[Finding]:
     fix = (

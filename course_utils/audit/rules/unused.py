@@ -10,6 +10,7 @@ from course_utils.audit.rules.registry import ADVICE, Finding, count_noun, rule
     "unused-loss",
     symptom="A logged loss doesn't fall, and its weight makes no difference.",
     fix="Add it to the total, or compute it under no_grad().",
+    cause="The loss is computed and logged, but it isn't part of what backward is called on.",
 )
 def unused_loss(history: History) -> Iterator[Finding]:
     for loss in history.named_losses:

@@ -15,6 +15,8 @@ from course_utils.audit.rules.terms import losses_of
     "stale-gradients",
     symptom="Learns faster at a small learning rate, diverges at a usual one.",
     fix="Zero between each step and the next backward, also after a skipped step.",
+    cause="Each backward adds to .grad, and a step leaves it as it was, so gradients that nothing clears count "
+    "again in every later update.",
 )
 def stale_gradients(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -98,6 +100,8 @@ def _useful_lines(history: History, lane: str) -> set[str]:
     "discarded-gradients",
     symptom="Learns slowly or not at all, and N makes no difference.",
     fix="Zero after the step, and nowhere inside a window.",
+    cause="zero_grad() runs between a backward and the step that should use its gradient, as at the start of every "
+    "micro-batch.",
 )
 def discarded_gradients(history: History) -> Iterator[Finding]:
     for lane in dict.fromkeys(zeroing.lane for zeroing in history.zeroings):
@@ -150,6 +154,8 @@ def _whole_windows(history: History, lane: str, lost: list[Backward], times: lis
     "empty-step",
     symptom="Weights stand still; before the step there is no gradient.",
     fix="Backward, step, zero, in this order.",
+    cause="The step comes before the backward or after the zeroing, or a window holds no target at all; momentum "
+    "and weight decay still act.",
 )
 def empty_step(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -177,6 +183,8 @@ def empty_step(history: History) -> Iterator[Finding]:
     "foreign-gradients",
     symptom="One of two networks, as in a GAN, doesn't learn: its steps also use the other's loss.",
     fix="Zero its parameters right before its own backward, or freeze them in the other's.",
+    cause="A loss reaches the parameters of another optimizer as well, and what it leaves there isn't cleared "
+    "before that optimizer's own backward.",
 )
 def foreign_gradients(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -226,6 +234,8 @@ def _foreign(call: Backward, window: Window, other: str) -> bool:
     "orphan-parameters",
     symptom="A part never changes; its .grad stays None.",
     fix="Create the optimizer from the model after moving or wrapping it.",
+    cause="The optimizer was created from other tensors than those that are trained, as before the model was "
+    "moved, wrapped or given a new layer.",
 )
 def orphan_parameters(history: History) -> Iterator[Finding]:
     unowned, where = history.unowned
@@ -270,6 +280,8 @@ def orphan_parameters(history: History) -> Iterator[Finding]:
     "irregular-window",
     symptom="The first update comes early: windows of 1, N, N.",
     fix="Test (i + 1) % N == 0, or loop over windows.",
+    cause="The test for the step counts from 0, such as i % N == 0, or counts something else than the "
+    "micro-batches of one window.",
 )
 def irregular_window(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
@@ -416,6 +428,8 @@ def _divided_for_nothing(lane: str, windows: list[Window]) -> Iterator[Finding]:
     "leftover-gradients",
     symptom="Fewer updates than batches / N, rounded up.",
     fix="Make an update from the short window at every epoch's end.",
+    cause="The number of micro-batches isn't a multiple of N, and nothing steps after the last of an epoch: they "
+    "are lost, or join the next epoch's first update.",
 )
 def leftover_gradients(history: History) -> Iterator[Finding]:
     for lane in () if history.failed else history.leftover:
