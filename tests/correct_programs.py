@@ -1454,3 +1454,75 @@ def an_uncertainty_that_is_learned():
         if (i + 1) % 4 == 0:
             optimizer.step()
             optimizer.zero_grad()
+
+
+@program
+def a_backward_call_on_meta_tensors_before_the_loop():
+    """As a count of the operations does; then training."""
+    with torch.device("meta"):
+        model = net()
+        F.cross_entropy(model(torch.randn(4, 3)), torch.zeros(4, dtype=torch.long)).backward()
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(batches(16)):
+        (F.cross_entropy(model(x), y) / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def sums_one_of_which_is_halved_for_two_samples():
+    """The 2 is a choice, as the sum beside it shows, and no count of samples."""
+    model = net(3, 2)
+    optimizer = SGD(model.parameters(), lr=0.01)
+    for i, (x, _) in enumerate(batches(16, 2)):
+        out = model(x)
+        where, how_sure = out[:, :1], out[:, 1:]
+        loss = F.mse_loss(where, x[:, :1], reduction="sum") / 2
+        loss = loss + F.binary_cross_entropy_with_logits(how_sure, torch.ones(2, 1), reduction="sum")
+        loss.backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def by_hand_clipped_and_loaded_again():
+    """As where the best weights are loaded after training: the model that was trained is gone."""
+    model = net()
+    for x, y in batches():
+        model.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        update_by_hand(model)
+    model = copy.deepcopy(model)
+
+
+@program
+def a_schedule_for_epochs_that_end_inside_windows():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = StepLR(optimizer, step_size=1)
+    seen = 0
+    for _ in range(4):
+        for x, y in batches(10):
+            (F.cross_entropy(model(x), y) / 4).backward()
+            seen += 1
+            if seen % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        schedule.step()
+
+
+@program
+def windows_over_a_data_set_with_a_short_last_batch():
+    model = net()
+    optimizer = Adam(model.parameters())
+    data = TensorDataset(torch.randn(30, 3), torch.randint(2, (30,)))
+    endless = (batch for _ in range(9) for batch in DataLoader(data, 8))
+    for _ in range(8):
+        for x, y in islice(endless, 3):
+            (F.cross_entropy(model(x), y) / 3).backward()
+        optimizer.step()
+        optimizer.zero_grad()

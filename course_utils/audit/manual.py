@@ -56,7 +56,7 @@ def sample(p: Tensor, last: Sample | None) -> Sample | None:
 
 
 def _can_be_read(*tensors: Tensor) -> bool:
-    return {type(tensor) for tensor in tensors} <= _ORDINARY
+    return {type(tensor) for tensor in tensors} <= _ORDINARY and not any(tensor.is_meta for tensor in tensors)
 
 
 def _take(tensor: Tensor, places: Tensor) -> Tensor:

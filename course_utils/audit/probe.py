@@ -5,6 +5,7 @@ arrives at the loss's node is therefore exactly d(root)/d(loss), whatever that c
 """
 
 from functools import cache
+from math import nan
 
 import torch
 from torch import Tensor
@@ -68,8 +69,8 @@ def watch_terms(root: Tensor, key: str, call: Backward, known: bool = False) -> 
 
 
 def _number(tensor: Tensor) -> float | Tensor:
-    """On a GPU it is not read here, which would wait for all that the GPU still has to do."""
-    return tensor.item() if tensor.is_cpu else tensor.detach()
+    """On a GPU it is not read here, which would wait for all that the GPU still has to do. A meta tensor has none."""
+    return tensor.item() if tensor.is_cpu else nan if tensor.is_meta else tensor.detach()
 
 
 def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tuple], list[tuple]]:

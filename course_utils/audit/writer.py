@@ -583,6 +583,8 @@ class HistoryWriter(Listener):
         def clip(parameters, *args, **kwargs):
             parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
             self.observer.look()
+            for lane in self.observer.manual:
+                lane.kept = lane.parameters  # the update comes after clipping, and may be the last one
             ids = set(map(id, parameters))
             norm = args[1].detach() if len(args) > 1 and isinstance(args[1], Tensor) else None
             for lane in self.observer.active:

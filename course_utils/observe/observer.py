@@ -630,6 +630,8 @@ def is_zero(grad: Tensor | None) -> bool:
 def any_nonzero(grad: Tensor) -> bool:
     if type(grad) is not Tensor:
         grad = local(grad)
+    if grad.is_meta:
+        return True  # there are no numbers
     if grad.is_sparse:
         grad = grad._values()
     if type(grad) is Tensor and grad.is_cpu:  # faster than any(): it makes no tensor, and stops at the first difference

@@ -1,7 +1,8 @@
 """The rules: each reads the history of a run and says what is wrong in it, with its evidence.
 
 To add a rule, write a generator of findings over a `History` in the module of its subject and decorate it with
-`@rule(name, symptom=..., cause=..., fix=...)`. That registers it: the auditor, the cheat sheet and the tests read `RULES`.
+`@rule(name, symptom=..., fix=..., cause=...)`. That registers it: the auditor, the cheat sheet and the tests read
+`RULES`.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """What the user's code made of each loss, and of each sample or token in it."""
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, pairwise
 from math import isclose
 
 from course_utils.audit.history import History, Term, Window
@@ -208,7 +208,7 @@ def _mean_of_means(lane: str, windows: list[Window], means: list[tuple[str, Wind
     counts = [term.count for term in terms]
     weights = [term.per_item * sum(counts) / total(terms) for term in terms]
     return Finding(
-        ADVICE if _only_the_last_is_short([terms for _, terms in means], windows) else level,
+        ADVICE if _short_where_the_data_end([terms for _, terms in means], windows) else level,
         f"micro-batches of {', '.join(f'{count:g}' for count in counts[:6])} samples or tokens count alike, "
         f"so that one of them counts {', '.join(f'{weight:.2g}' for weight in weights[:6])} times what it should",
         evidence={"update": window.number, "counts": counts[:8], "weights": weights[:8], "windows": len(means)},
@@ -220,6 +220,21 @@ def _mean_of_means(lane: str, windows: list[Window], means: list[tuple[str, Wind
 
 def _spread(weights: list[float]) -> float:
     return max(weights) / min(weights)
+
+
+def _short_where_the_data_end(uneven: list[list[Term]], windows: list[Window]) -> bool:
+    name = uneven[0][0].name
+    columns = [next((terms for terms in losses_of(w) or [] if terms[0].name == name), []) for w in windows]
+    return _only_the_last_is_short(uneven, windows) or _comes_again([t.count for terms in columns for t in terms])
+
+
+def _comes_again(counts: list[float | None]) -> bool:
+    """As where a window goes on over the end of a data set: every so many full micro-batches, one is short."""
+    if None in counts:
+        return False
+    short = [k for k, count in enumerate(counts) if count < max(counts)]
+    between = {after - before for before, after in pairwise(short)}
+    return len({counts[k] for k in short}) == len(between) == 1 and min(between) > 2
 
 
 def _only_the_last_is_short(uneven: list[list[Term]], windows: list[Window]) -> bool:

@@ -14,7 +14,8 @@ def losses_of(window: Window) -> list[list[Term]] | None:
     losses = [list(terms) for terms in zip(*(call.terms for call in calls), strict=True)]
     if not all(isfinite(term.coefficient) for terms in losses for term in terms):
         return None
-    return [_as_means(_unsigned(terms)) for terms in losses]
+    plain = any(terms[0].reduction == "sum" and all(term.coefficient == 1 for term in terms) for terms in losses)
+    return losses if plain else [_as_means(_unsigned(terms)) for terms in losses]  # 0.5 * sum beside a sum is no mean
 
 
 def _unsigned(terms: list[Term]) -> list[Term]:

@@ -136,10 +136,16 @@ def scheduler_cadence(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
         windows = [w for w in history.of(lane) if w.fresh]
         inside = [w for w in windows if w.scheduler_steps]
-        if inside and (len(inside) > 1 or len(inside[0].scheduler_steps) > 1):
+        if inside and (len(inside) > 1 or len(inside[0].scheduler_steps) > 1) and not _once_per_epoch(windows):
             yield _stepped_inside(lane, windows, inside)
         else:
             yield from _stepped_after_a_skip(lane, windows)
+
+
+def _once_per_epoch(windows: list[Window]) -> bool:
+    """Much more seldom than updates are made: a window may go on over the end of an epoch."""
+    steps = sum(len(w.scheduler_steps) + len(w.scheduler_steps_after) for w in windows)
+    return 2 * steps <= len(windows)
 
 
 def _stepped_inside(lane: str, windows: list[Window], inside: list[Window]) -> Finding:
