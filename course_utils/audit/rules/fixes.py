@@ -108,14 +108,20 @@ def _two_steps_in_a_row(finding: Finding, history: History) -> str:
     k = places.get(finding.evidence.get("update"), 0)
     if not k or not _nothing_new(windows[k]) or not windows[k - 1].fresh:
         return ""
-    first, second = windows[k - 1].where, windows[k].where
+    first, second = (_place(window.where, finding) for window in windows[k - 1 : k + 1])
     if first == second:
-        return f"{short(second)} steps twice with no backward between: let it step only after a backward"
-    return f"two steps follow each other, at {short(first)} and {short(second)}: remove one of them"
+        return f"{second} steps twice with no backward between: let it step only after a backward"
+    return f"two steps follow each other, at {first} and {second}: remove one of them"
 
 
 def _nothing_new(window: Window) -> bool:
-    return not (window.fresh or window.assigned or window.skipped)
+    return not (window.fresh or window.assigned or window.skipped or window.came_as_zeros)
+
+
+def _place(where: str, finding: Finding) -> str:
+    """The line alone, if the file is the one that the finding names."""
+    file, _, line = where.rpartition(":")
+    return f"line {line}" if file == finding.where.rpartition(":")[0] else short(where)
 
 
 def _one_update(finding: Finding, history: History) -> str:
@@ -126,7 +132,7 @@ def _one_update(finding: Finding, history: History) -> str:
         return ""
     steps = "is the only step" if len(windows) == 1 else f"made the last of {len(windows)} steps long before the end"
     return (
-        f"{short(windows[-1].where)} {steps}: let its condition count micro-batches, as in (i + 1) % n == 0; a count "
+        f"{_place(windows[-1].where, finding)} {steps}: let its condition count micro-batches, as in (i + 1) % n == 0; a count "
         "of updates stands still as soon as no update is made"
     )
 
