@@ -132,8 +132,8 @@ def _one_update(finding: Finding, history: History) -> str:
         return ""
     steps = "is the only step" if len(windows) == 1 else f"made the last of {len(windows)} steps long before the end"
     return (
-        f"{_place(windows[-1].where, finding)} {steps}: let its condition count micro-batches, as in (i + 1) % n == 0; a count "
-        "of updates stands still as soon as no update is made"
+        f"{_place(windows[-1].where, finding)} {steps}: let its condition count micro-batches, as in (i + 1) % n == 0; "
+        "a count of updates stands still as soon as no update is made"
     )
 
 
