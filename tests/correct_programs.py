@@ -1526,3 +1526,16 @@ def windows_over_a_data_set_with_a_short_last_batch():
             (F.cross_entropy(model(x), y) / 3).backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+@program
+def windows_over_the_end_of_a_data_set_that_is_reached_once():
+    model = net()
+    optimizer = Adam(model.parameters())
+    data = TensorDataset(torch.randn(110, 3), torch.randint(2, (110,)))
+    endless = (batch for _ in range(2) for batch in DataLoader(data, 8))
+    for _ in range(7):
+        for x, y in islice(endless, 3):
+            (F.cross_entropy(model(x), y) / 3).backward()
+        optimizer.step()
+        optimizer.zero_grad()

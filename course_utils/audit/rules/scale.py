@@ -233,7 +233,7 @@ def _comes_again(counts: list[float | None]) -> bool:
     if None in counts:
         return False
     short = [k for k, count in enumerate(counts) if count < max(counts)]
-    between = {after - before for before, after in pairwise(short)}
+    between = {after - before for before, after in pairwise(short)} or set(short)  # only once, after so many
     return len({counts[k] for k in short}) == len(between) == 1 and min(between) > 2
 
 
