@@ -220,6 +220,8 @@ def _norms(gradients: list[Tensor | None]) -> list[float]:
 
 def _values(grad: Tensor) -> Tensor:
     values = grad if type(grad) is Tensor else local(grad)
+    if values.is_meta:
+        return torch.tensor(float("nan"), device="cpu")  # there are no numbers
     if values.is_sparse:
         values = values.detach().coalesce().values()
     return values.detach() if values.requires_grad else values
