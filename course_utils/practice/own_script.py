@@ -111,21 +111,11 @@ def audit_script(
         status, stopped, output = _run(command, folder, limit, f"auditing {Path(asked.script).name}")
         text = report.read_text(encoding="utf-8") if report.exists() else ""
     said = json.loads(text) if text else {"findings": [], "window": {}}
-    findings = without_the_stop(said["findings"]) if stopped else said["findings"]
     audited = replace(
-        asked, status=status, findings=findings, lanes=said["window"], stopped=stopped, output=output[-2000:]
+        asked, status=status, findings=said["findings"], lanes=said["window"], stopped=stopped, output=output[-2000:]
     )
     print(audited if text else output[-2000:])
     return audited
-
-
-def without_the_stop(findings: list[dict]) -> list[dict]:
-    """The findings on a script, without what its being stopped has caused: a last window that never got its step."""
-    return [
-        finding
-        for finding in findings
-        if finding["rule"] != "leftover-gradients" or "of the run were never used" not in finding["message"]
-    ]
 
 
 def _run(command: list[str], folder: str, limit: float, title: str) -> tuple[int, bool, str]:

@@ -23,7 +23,6 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from course_utils.loops import windows
 from course_utils.memory import saved_bytes
 from course_utils.models import Tally, mlp
-from course_utils.practice.hints import HINTS
 from course_utils.practice.judging import (
     F32_ATOL,
     F32_RTOL,
@@ -47,19 +46,6 @@ Loop = Callable[[nn.Module, Sequence, Callable, Optimizer, int], object]
 Train = Callable[[nn.Module, Optimizer], object]
 MakeOptimizer = Callable[[Iterable], Optimizer]
 Diagnoses = Iterator[tuple[bool, str, str]]  # whether a bug shows, its name, and how; asked only if none before shows
-
-HINTS.update(
-    {
-        "not-reset": "What counts or adds up over a window must begin again with every window. Where does yours?",
-        "missing-backward": "Count your calls to backward() in one window. Is the call inside the inner loop?",
-        "wrong-batches": "Print which micro-batches are in every update, by their place in the list.",
-        "filtered-windows": "Is a window N micro-batches of the epoch, or N of those that you did not leave out?",
-        "changed-input": "The caller owns the micro-batches and uses them again. Which line of yours writes to them?",
-        "wrong-weights": "Which weights does the model have at the moment when you compute the loss that you log?",
-        "wrong-length": "A window is one update and gets one number. Where in the loops do you append it?",
-        "low-precision": "Print the dtype of the model, of the loss and of .grad. Which line changes it, or rounds?",
-    }
-)
 
 
 @dataclass

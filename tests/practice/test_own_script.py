@@ -10,7 +10,6 @@ import pytest
 from course import NOTEBOOKS
 
 from course_utils.audit import __main__ as command
-from course_utils.audit import audit
 from course_utils.practice import own_script
 from course_utils.practice.exercises import judge
 from course_utils.practice.own_script import MEANING, ScriptAudit, audit_script, public_loop
@@ -64,18 +63,6 @@ def test_a_script_that_runs_too_long_is_stopped_and_judged_by_what_it_did(script
     assert capsys.readouterr().out.startswith("error: stale-gradients, train.py, line 8\n  Update 2 used")
     message = "you predicted stale-gradients, the auditor found stale-gradients (error), as you said; exit status 3"
     assert message in judge("own_script", audited).message
-
-
-def test_a_window_that_the_stop_has_cut_off_is_no_finding():
-    def findings(loop):
-        with audit() as report:
-            loop()
-        return report.as_dict()["findings"]
-
-    left_over, between_epochs = (findings(ZOO[name].buggy) for name in ("tail-never-used", "tail-in-the-next-epoch"))
-    assert [finding["rule"] for finding in left_over] == ["leftover-gradients"]
-    assert own_script.without_the_stop(left_over) == []
-    assert own_script.without_the_stop(between_epochs)
 
 
 def test_a_process_that_has_lost_the_request_to_end_is_asked_again(monkeypatch):
