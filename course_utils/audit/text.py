@@ -61,8 +61,10 @@ def as_text(report: "Report", width: int, colour: bool = False, before: str = ""
     lines = lines_of(before + report.summary(), width)
     for finding in report.findings:
         head = f"{finding.level.upper()} {finding.rule}"
-        place = f"  {short(finding.where)}" if finding.where else ""
-        lines += ["", paint(head, finding.level, colour) + place]
+        place = short(finding.where) if finding.where else ""
+        fits = len(f"{head}  {place}") <= width
+        lines += ["", paint(head, finding.level, colour) + (f"  {place}".rstrip() if fits else "")]
+        lines += [] if fits else [f"    {place}"]
         lines += [paint(line, "code", colour) for line in _code(finding, width)]
         lines += lines_of(report.sentence(finding), width, "  ")
         lines += [paint(line, "fix", colour) for line in lines_of(f"fix: {finding.fix}", width, "  ", "       ")]

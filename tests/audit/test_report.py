@@ -137,10 +137,20 @@ def many():
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_no_line_is_wider_than_asked_and_no_word_is_broken(width, many):
     text = as_text(many, width)
-    assert max(map(len, text.splitlines())) <= width
+    too_wide = [line for line in text.splitlines() if len(line) > width]
+    assert all(len(line.split()) == 1 for line in too_wide), too_wide  # a path has no place where it could be broken
     assert " ".join(text.split()).count("divide each loss by the micro-batches of its window (4)") == 1
     assert "\n  fix: " in text
     assert "\n       " in text  # under the first word of the fix
+
+
+def test_a_place_that_does_not_fit_beside_the_rule_has_a_line_of_its_own():
+    with audit() as report:
+        train()
+    report.findings.append(Finding("error", "words", fix="less", where=f"{'deep/' * 12}train.py:7", rule="loss-scale"))
+    head, place = as_text(report, 60).split("\n\n")[1].splitlines()[:2]
+    assert (head, place) == ("ERROR loss-scale", f"    {'deep/' * 12}train.py:7")
+    assert "ERROR loss-scale  deep/" in as_text(report, 100)
 
 
 def test_a_formula_stays_on_one_line():
