@@ -1,5 +1,7 @@
 """The fixture `audited`, in runs of pytest inside this one."""
 
+import sys
+
 import pytest
 import torch
 import torch._dynamo  # as an optimizer would: pytester forgets what the inner run imports, which torch doesn't bear
@@ -30,8 +32,10 @@ def train(n=4, divide=True, count=8):
 
 
 @pytest.fixture
-def run(pytester):
+def run(pytester, monkeypatch):
     """Runs a file of tests, and says how many passed, failed, and so on."""
+    # As in a run of its own: pytest warns about a plugin that was imported before, here by the tests of the package.
+    monkeypatch.delitem(sys.modules, "course_utils.audit.pytest_plugin", raising=False)
 
     def run_tests(code, *options):
         pytester.makeconftest(CONFTEST)
