@@ -5,8 +5,11 @@ later calls are compared with the marks. A loop that keeps no graph pays nothing
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from torch import Tensor
+
+from course_utils.audit.nodes import is_leaf, walk
 
 
 class Forward:
@@ -50,21 +53,10 @@ def earlier_forward(roots: Iterable[Tensor], key: str) -> Forward | None:
 
 def leaves(roots: Iterable[Tensor], most: int = 50_000) -> list[Tensor]:
     """The leaves that a backward call on `roots` reaches; of a graph with more nodes than `most`, those among them."""
-    return [node.variable for _, node in zip(range(most), _walk(roots), strict=False) if is_leaf(node)]
+    nodes = islice(walk(root.grad_fn for root in roots), most)
+    return [node.variable for node in nodes if is_leaf(node)]
 
 
-def is_leaf(node) -> bool:
-    return node.name().endswith("AccumulateGrad")
-
-
-def _walk(roots: Iterable[Tensor], key: str = "") -> Iterator:
+def _walk(roots: Iterable[Tensor], key: str) -> Iterator:
     """Every node below `roots`, once; nothing below a node that is marked under `key`."""
-    todo, seen = [root.grad_fn for root in roots], set()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        below = [] if key and not is_leaf(node) and key in node.metadata else node.next_functions
-        yield node
-        todo += [child for child, _ in below]
+    return walk((root.grad_fn for root in roots), lambda node: not is_leaf(node) and key in node.metadata)

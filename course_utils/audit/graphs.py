@@ -2,12 +2,14 @@
 
 from bisect import bisect
 from collections import Counter
+from itertools import islice
 from weakref import ref
 
 import torch
 from torch import Tensor
 
 from course_utils.audit.history import Backward
+from course_utils.audit.nodes import is_leaf, walk
 from course_utils.audit.probe import Mark, find_losses
 
 _LONG = 1_000  # nodes that are followed in one graph, at most
@@ -49,8 +51,8 @@ def forward_passes(root, enough: int = 3) -> int:
         return 1
     seen, alike = set(), None
     for loss, _ in losses:
-        mine = _below(loss)
-        parameters = {node for node in mine if _is_leaf(node)}
+        mine = set(walk([loss]))
+        parameters = {node for node in mine if is_leaf(node)}
         mine -= parameters
         operations = Counter(node.name() for node in mine)
         alike = alike or (operations, parameters)
@@ -67,29 +69,15 @@ def built_between(roots: list, ends: list[int]) -> int:
         roots: The nodes that backward is called on.
         ends: When the earlier calls began: the sequence number that the next operation was to have.
     """
-    nodes = set().union(*(_below(root, _LONG) for root in roots))
-    return len({bisect(ends, node._sequence_nr()) for node in nodes if not _is_leaf(node)})
+    nodes = set().union(*(islice(walk([root]), _LONG) for root in roots))
+    return len({bisect(ends, node._sequence_nr()) for node in nodes if not is_leaf(node)})
 
 
 def nearest_to_the_parameters(node):
     """The first operation on one way down to the parameters. It lives for as long as anything of that forward pass."""
     for _ in range(_LONG):
-        below = next((child for child, _ in node.next_functions if child is not None and not _is_leaf(child)), None)
+        below = next((child for child, _ in node.next_functions if child is not None and not is_leaf(child)), None)
         if below is None:
             break
         node = below
     return node
-
-
-def _below(root, most: float = float("inf")) -> set:
-    nodes, todo = set(), [root]
-    while todo and len(nodes) < most:
-        node = todo.pop()
-        if node is not None and node not in nodes:
-            nodes.add(node)
-            todo += [child for child, _ in node.next_functions]
-    return nodes
-
-
-def _is_leaf(node) -> bool:
-    return node.name().endswith("AccumulateGrad")

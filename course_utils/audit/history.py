@@ -273,6 +273,10 @@ class History:
     def of(self, lane: str) -> list[Window]:
         return [window for window in self.windows if window.lane == lane]
 
+    def useful_lines(self, lane: str) -> set[str]:
+        """The lines whose backward calls reach a step of this lane, or are used by nobody knows whom."""
+        return {call.line for call in self.backwards if call.used and (lane in call.users or not call.users)}
+
     def size(self, lane: str) -> int:
         """Micro-batches per update: as declared, or the most frequent number, and of two the larger."""
         if self.declared:

@@ -15,9 +15,9 @@ from torch import Tensor
 from course_utils.audit.callsite import is_users
 from course_utils.audit.history import NamedLoss
 from course_utils.audit.probe import find_losses, is_loss_function
+from course_utils.observe.uncompiled import backward_is_compiled
 
 _FRAMES = 4  # functions of the user's that are looked at in one backward call, at most
-_COMPILED_AUTOGRAD = "torch._dynamo.compiled_autograd"
 _HANDED_OUT = {"locals", "vars", "exec"}  # a function that uses one of these may hold, or write, its f_locals
 
 
@@ -32,8 +32,8 @@ class NamedLosses:
 
     def look(self, update: int) -> None:
         """A backward call, or `autograd.grad`, begins. `update` is the number of the update that follows, from 0."""
-        if getattr(sys.modules.get(_COMPILED_AUTOGRAD), "compiled_autograd_enabled", False):
-            return  # it would compile the hooks with the graph
+        if backward_is_compiled():
+            return
         self.updates.add(update)
         for name, tensor, place in _named_tensors():
             with suppress(RuntimeError):  # a view that was written to under no_grad() refuses to tell its node

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from course_utils.audit.history import Backward, Term
+from course_utils.audit.nodes import is_leaf
 
 # Nodes between a root and its losses: linear in the loss, so that the coefficient does not depend on its value.
 _BETWEEN = frozenset({"Div", "Mul", "Add", "Sub", "Rsub", "Neg", "ToCopy", "Stack", "Cat", "Clone", "Alias", "View",
@@ -106,7 +107,7 @@ def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tupl
             losses.append((node, Term("mean", "mean", 1.0, scale, items, (), factors > 0)))
         elif kind == "reduction":
             losses.append((node, Term("sum", "sum", 1.0, scale, None, _own_counts(node) if count else (), factors > 0)))
-        elif not name.endswith("AccumulateGrad"):
+        elif not is_leaf(node):
             others.append((node, Term(name, "unknown", 1.0, scale, None, (), factors > 0)))
     return losses, others
 

@@ -6,8 +6,8 @@ Nothing is computed here for every gradient, so that a large model costs little 
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
-from itertools import compress, count
+from collections.abc import Callable
+from itertools import count
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -24,27 +24,15 @@ from course_utils.audit.epochs import Epochs
 from course_utils.audit.forwards import Forward, earlier_forward, leaves, mark_forward
 from course_utils.audit.graphs import GraphWatch
 from course_utils.audit.history import PROBED_GRAPHS, Backward, Clip, History, Kept, Window, Zeroing
-from course_utils.audit.manual import (
-    FEW,
-    MANUAL,
-    MANY,
-    Sample,
-    agreement,
-    given_to,
-    goes_towards,
-    move,
-    proves_an_update,
-    sample,
-)
+from course_utils.audit.lanes import AuditedLane, ManualLane
+from course_utils.audit.manual import FEW, MANY, agreement, given_to, goes_towards, proves_an_update
 from course_utils.audit.named import NamedLosses
 from course_utils.audit.names import names_of
 from course_utils.audit.probe import watch_terms
 from course_utils.observe.observer import (
-    Lane,
     Listener,
     Observer,
     after,
-    any_nonzero,
     before,
     is_zero,
     living,
@@ -53,129 +41,14 @@ from course_utils.observe.observer import (
 )
 from course_utils.observe.sharded import keepers, own_parameters
 from course_utils.observe.trace import Event
+from course_utils.observe.uncompiled import backward_is_compiled
 
 _PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names are looked at
 _NAMES_EVERY = 64  # backward calls after the first ones: a loss may be used only from some epoch on
 _WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls, to find leaves that no optimizer holds
-_PATIENCE = 100  # backward calls without an update, or updates without a proof, until a manual lane is given up
-_TELLING = 8  # parameters of a manual lane that are compared
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
-_COMPILED_AUTOGRAD = "torch._dynamo.compiled_autograd"
 _STAGES = "torch.distributed.pipelining.stage"
 _numbers = count()
-
-
-class _AuditedLane(Lane):
-    """An optimizer and the window that is being filled."""
-
-    def __init__(self, *args) -> None:
-        super().__init__(*args)
-        self.key = next(_numbers) + 1
-        self.updates = 0
-        self.fresh = Kept()  # backward calls since the last step, and in which call of a closure each came
-        self.scaled = 1.0  # the scaler's factor that is in .grad
-        self.weights = -1  # their version at the last backward; -1 before the first
-        self.open = Window()
-        self.last: Window | None = None
-        self.zeroings: list[Zeroing] = []  # since the last step, of gradients that no step had used
-        self.reaches: dict[tuple[int, ...], frozenset[int]] = {}  # sets of parameters that backward calls have reached
-
-    def add(self, p: Tensor) -> None:
-        """A gradient that is there already came from before: nobody knows how many micro-batches it holds."""
-        super().add(p)
-        self.open.assigned |= not self.updates and p.grad is not None and any_nonzero(p.grad)
-
-    def lost(self) -> list[Backward]:
-        """The calls that no step has used, if nothing uses them from now on."""
-        return [call for call, _ in self.fresh if not call.used]
-
-
-class _ManualLane(_AuditedLane):
-    """Leaves that no optimizer holds. They are kept alive only from a backward call until the next event."""
-
-    manual = True
-    per_parameter = ("refs", "named", "seen", "ever", "telling", "samples")
-
-    def __init__(self, leaves: Iterable[Tensor], died: Callable[[ref], None]) -> None:
-        self.refs: list[ref] = []
-        self.named: list[bool] = []  # is it a parameter of a module, not just a tensor?
-        self.telling: list[bool] = []  # is it one of those that are compared?
-        self.samples: list[Sample | None] = []  # taken at the last backward call
-        self.kept: list[Tensor] = []  # so that an update before they die is seen
-        super().__init__(None)
-        self.kind, self.name, self.died = MANUAL, "", died
-        self.calls, self.where = 0, ""  # backward calls, and where the first of them was
-        self.agreed = self.counted = 0  # signs of the first updates, as `agreement` counts them
-        self.stepped = False
-        self.proven = False  # has it been seen that the gradients are used?
-        self.dead = 0  # parameters that had gradients
-        for leaf in leaves:
-            self.add(leaf)
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        alive = [leaf() for leaf in self.refs]
-        if any(leaf is None for leaf in alive):
-            stays = [leaf is not None for leaf in alive]
-            self.dead += sum(n and e and not s for n, e, s in zip(self.named, self.ever, stays, strict=True))
-            alive = list(compress(alive, stays))
-            for name in self.per_parameter:
-                setattr(self, name, list(compress(getattr(self, name), stays)))
-            self.ids, self.uncleared = set(map(id, alive)), []
-        return alive
-
-    @parameters.setter
-    def parameters(self, _: list) -> None:
-        pass  # only `add` adds any
-
-    def add(self, p: Tensor) -> None:
-        super().add(p)
-        self.refs.append(ref(p, self.died))
-        self.named.append(isinstance(p, nn.Parameter))
-        self.telling.append(True)
-        self.samples.append(None)
-
-    @property
-    def loose(self) -> bool:
-        """Is it of tensors that are no parameters of a module, such as an attack's perturbation?"""
-        return not any(self.named) and not self.dead
-
-    def watched(self) -> bool:
-        """Is it still worth a comparison of values?"""
-        return self.proven or max(self.calls, self.updates) <= _PATIENCE
-
-    def take_samples(self) -> None:
-        self.kept = self.parameters
-        if not any(self.telling):
-            self.telling = [True] * len(self.kept)
-        for place, p in enumerate(self.kept):
-            self.samples[place] = sample(p, self.samples[place]) if self.telling[place] else None
-
-    def compare_few(self, moved: Iterable[int]) -> None:
-        """From now on, which saves time: some of the parameters that an update has moved."""
-        places = sorted(moved)
-        few = set(places[:: 1 + len(places) // _TELLING])
-        self.telling = [place in few for place in range(len(self.telling))]
-
-    def moves(self) -> dict[int, Tensor]:
-        """By place, how far the parameters have moved since the last backward call."""
-        moves = {place: move(p, self.samples[place]) for place, p in enumerate(self.parameters)}
-        return {place: moved for place, moved in moves.items() if moved is not None}
-
-    def without(self, places: Iterable[int]) -> "_ManualLane | None":
-        """What else has a gradient becomes a lane of its own, with all that has happened to it."""
-        parameters = self.parameters
-        rest = [k for k, s in enumerate(self.samples) if s is not None and s.gradient.any() and k not in set(places)]
-        if not rest or any(parameters[k].dtype in (torch.float16, torch.bfloat16) for k in rest):  # rounded to no move
-            return None
-        other = _ManualLane([parameters[k] for k in rest], self.died)
-        for name in self.per_parameter:
-            setattr(other, name, [getattr(self, name)[k] for k in rest])
-        for name in ("empty", "came_as_zeros", "held", "unused", "updates", "scaled", "weights", "calls", "where"):
-            setattr(other, name, getattr(self, name))
-        other.fresh = Kept(self.fresh)
-        self.discard(other.ids)
-        return other
 
 
 class _Thread(threading.local):
@@ -191,7 +64,7 @@ class _Thread(threading.local):
 class HistoryWriter(Listener):
     """Listens to an observer, and also to scalers, clipping, schedulers and ranks."""
 
-    lane_type = _AuditedLane
+    lane_type = AuditedLane
     kinds = (_BatchNorm,)
     hears_zeroing_at_once = False  # only the line on which gradients are lost is told
 
@@ -211,7 +84,7 @@ class HistoryWriter(Listener):
         self.pipelines = False  # are their stages watched?
         self.walked: Counter[str] = Counter()  # by line: graphs of backward calls
         self.walks = 0
-        self.ended_at: dict[str, _ManualLane] = {}  # manual lanes that have ended, by the place of their first call
+        self.ended_at: dict[str, ManualLane] = {}  # manual lanes that have ended, by the place of their first call
         self.unowned_at: dict[str, int] = {}  # parameters whose gradients nothing uses, by the same place
         self.received_by = 1  # how many lanes got gradients from the last backward call
         self.epochs = Epochs()
@@ -280,8 +153,8 @@ class HistoryWriter(Listener):
             call.epoch = self.epochs.of_this_batch()
         self.graphs = [graph for graph in self.graphs if graph() is not None]
         call.alive = len(self.graphs)  # graphs of earlier calls
-        if getattr(sys.modules.get(_COMPILED_AUTOGRAD), "compiled_autograd_enabled", False):
-            return call  # which would compile hooks on the graph with it
+        if backward_is_compiled():
+            return call
         for root in roots:
             marks = watch_terms(root, self.key, call, known=len(roots) == 1 and not given)
             self.graphs += map(ref, marks[:1])
@@ -299,7 +172,7 @@ class HistoryWriter(Listener):
             self.named.look(self.history.windows.total)
         return call
 
-    def received(self, lane: _AuditedLane, call: Backward) -> None:
+    def received(self, lane: AuditedLane, call: Backward) -> None:
         self.received_by += 1
         if lane.name and lane.name not in call.lanes:
             call.lanes += (lane.name,)
@@ -338,7 +211,7 @@ class HistoryWriter(Listener):
 
     # Zeroing, changes, steps
 
-    def zeroed(self, lane: _AuditedLane) -> None:
+    def zeroed(self, lane: AuditedLane) -> None:
         lost = lane.lost() if lane.fresh else []
         came_as_zeros = not lane.touched
         if lost and lane.weight_versions() != lane.weights:  # something else than a step has read the gradients
@@ -352,16 +225,16 @@ class HistoryWriter(Listener):
             self._event("zero", lane, 0)
         lane.fresh, lane.scaled, lane.open = Kept(), 1.0, Window(came_as_zeros=came_as_zeros)
 
-    def zeroed_in_part(self, lane: _AuditedLane) -> None:
+    def zeroed_in_part(self, lane: AuditedLane) -> None:
         pass  # the next step tells
 
-    def changed(self, lane: _AuditedLane, assigned: bool) -> None:
+    def changed(self, lane: AuditedLane, assigned: bool) -> None:
         lane.open.assigned |= assigned
         lane.open.replaced |= lane.put
         lane.open.overwritten |= not all(is_zero(lane.parameters[place].grad) for place in lane.touched)
         lane.open.rewritten |= not assigned
 
-    def stepped(self, lane: _AuditedLane, skipped: bool) -> None:
+    def stepped(self, lane: AuditedLane, skipped: bool) -> None:
         history, window = self.history, lane.open
         if lane.manual and not lane.stepped:  # it has a name from now on
             lane.stepped = True
@@ -401,7 +274,7 @@ class HistoryWriter(Listener):
         if lane.updates % _TRIM_EVERY == 0:
             history.trim()
 
-    def _still_uncleared(self, lane: _AuditedLane) -> int:
+    def _still_uncleared(self, lane: AuditedLane) -> int:
         """How many parameters have kept gradients of an earlier update; at the first time, also their names."""
         places = [place for place in lane.uncleared if place < len(lane.parameters)]
         ids = [id(lane.parameters[place]) for place in places if lane.parameters[place].grad is not None]
@@ -424,9 +297,9 @@ class HistoryWriter(Listener):
             new = [leaf for leaf in found.values() if _memory(leaf) not in memory]  # else a view of what one holds
             midway = self.calls > 1 and not all(is_zero(leaf.grad) for leaf in new)
             if new and not midway:  # a window whose first backward calls were missed is not begun
-                self.observer.add_manual_lane(_ManualLane(new, self.observer.note_death))
+                self.observer.add_manual_lane(ManualLane(new, self.observer.note_death))
 
-    def wrote(self, lane: _ManualLane) -> bool:
+    def wrote(self, lane: ManualLane) -> bool:
         moves = lane.moves() if lane.watched() and lane.name not in self.history.given else {}
         lane.kept = []
         if not moves:
@@ -449,13 +322,13 @@ class HistoryWriter(Listener):
                 lane.name, lane.updates, lane.proven = earlier.name, earlier.updates, True
         return True
 
-    def _following(self, lane: _ManualLane, moves: dict[int, Tensor]) -> list[int]:
+    def _following(self, lane: ManualLane, moves: dict[int, Tensor]) -> list[int]:
         """Which of the parameters that moved have come nearer to another one."""
         parameters, others = lane.parameters, [p for other in self.observer.active for p in other.parameters]
         following = [k for k, moved in moves.items() if goes_towards(parameters[k], lane.samples[k], moved, others)]
         return following if any(len(moves[k]) >= MANY for k in following) else []
 
-    def _step_givers(self, taker: _AuditedLane) -> None:
+    def _step_givers(self, taker: AuditedLane) -> None:
         """The gradients that were put into this optimizer may be those of a copy of its model."""
         for lane in self.observer.manual:
             samples = [s for s in lane.samples if s is not None and len(s.places) >= FEW]
@@ -464,7 +337,7 @@ class HistoryWriter(Listener):
                 self.observer.step(lane)
                 self.history.given[lane.name] = taker.name
 
-    def _end_manual(self, lane: _ManualLane) -> bool:
+    def _end_manual(self, lane: ManualLane) -> bool:
         """Is it known that its gradients were used?"""
         if lane.dead or lane.updates:
             self.walked.clear()  # another model may come to the same lines
@@ -482,7 +355,7 @@ class HistoryWriter(Listener):
             self.history.unowned = (sum(self.unowned_at.values()), next(iter(self.unowned_at)))
         return False
 
-    def ended(self, lane: _AuditedLane) -> None:
+    def ended(self, lane: AuditedLane) -> None:
         if not lane.name and not lane.fresh and not lane.manual:
             return
         if lane.manual and not self._end_manual(lane):
@@ -498,7 +371,7 @@ class HistoryWriter(Listener):
         trained = [ever for ever, p in zip(lane.ever, lane.parameters, strict=True) if p.requires_grad or ever]
         self.history.never[name] = (trained.count(False), len(trained))
 
-    def _event(self, kind: str, lane: _AuditedLane, held: int) -> Event:
+    def _event(self, kind: str, lane: AuditedLane, held: int) -> Event:
         event = tuple.__new__(Event, (kind, lane.name or self.observer.name(lane), None, held))  # as Event(), but fast
         self.history.trace.events.append(event)
         return event
@@ -584,7 +457,8 @@ class HistoryWriter(Listener):
             parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
             self.observer.look()
             for lane in self.observer.manual:
-                lane.kept = lane.parameters  # the update comes after clipping, and may be the last one
+                if lane.unused:
+                    lane.kept = lane.parameters  # the update comes after clipping, and may be the last one
             ids = set(map(id, parameters))
             norm = args[1].detach() if len(args) > 1 and isinstance(args[1], Tensor) else None
             for lane in self.observer.active:
@@ -626,7 +500,7 @@ class HistoryWriter(Listener):
 
     # BatchNorm
 
-    def _batchnorm_moves(self, lane: _AuditedLane) -> int:
+    def _batchnorm_moves(self, lane: AuditedLane) -> int:
         """How often the running statistics of a layer of this lane have moved since its last step."""
         moves = 0
         for module, seen in list(self.batches.items()):

@@ -13,6 +13,15 @@ from types import CodeType, ModuleType
 import torch
 
 
+def backward_is_compiled() -> bool:
+    """Whether compiled autograd is on, which would compile hooks on a graph with the graph.
+
+    >>> backward_is_compiled()
+    False
+    """
+    return getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "compiled_autograd_enabled", False)
+
+
 def leave_uncompiled(package: str) -> None:
     """What is loaded of a package runs as it stands, also where compiled code calls it.
 

@@ -14,13 +14,9 @@ from course_utils.audit.rules.registry import ADVICE, ERROR, LEVELS, RULES, UNDE
 
 __all__ = ["ADVICE", "ERROR", "RULES", "UNDECIDED", "Finding", "Rule", "judge", "rule"]
 
-_SUBJECTS = ("windows", "scale", "unused", "timing", "advice")  # the order of RULES, and so of reports
+_SUBJECTS = ("windows", "sizes", "scale", "unused", "timing", "advice")  # the order of RULES, and so of reports
 for _subject in _SUBJECTS:
     import_module(f"{__name__}.{_subject}")
-
-
-def _unless_it_divides(finding: Finding) -> Finding:
-    return replace(finding, level=UNDECIDED, message=f"{finding.message}, unless the update by hand divides")
 
 
 def judge(history: History) -> list[Finding]:
@@ -37,7 +33,6 @@ def judge(history: History) -> list[Finding]:
     findings = [f for f in findings if f.lane not in mixed or f.rule not in ("irregular-window", "loss-scale")]
     # an update of an attack's perturbation may change nothing, and then nobody sees it
     findings = [f for f in findings if f.lane not in history.loose or f.rule == "stale-gradients"]
-    findings = [_unless_it_divides(f) if f.lane in history.manual and f.rule == "loss-scale" else f for f in findings]
     if history.overlapping:
         findings = [replace(f, level=UNDECIDED) if f.level == ERROR else f for f in findings]
     return sorted(findings, key=lambda finding: LEVELS.index(finding.level))

@@ -1,6 +1,7 @@
 """What the user's code made of each loss, and of each sample or token in it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice, pairwise
 from math import isclose
 
@@ -22,7 +23,12 @@ def loss_scale(history: History) -> Iterator[Finding]:
         n = history.size(lane)
         full = [w for w in windows if w.size == n]
         if n >= 2 and full:
-            yield from islice(_scale_verdicts(lane, n, windows, full), 1)
+            verdicts = islice(_scale_verdicts(lane, n, windows, full), 1)
+            yield from map(_unless_it_divides, verdicts) if lane in history.manual else verdicts
+
+
+def _unless_it_divides(finding: Finding) -> Finding:
+    return replace(finding, level=UNDECIDED, message=f"{finding.message}, unless the update by hand divides")
 
 
 _NOT_FOUND = "no loss was found that PyTorch's own functions reduce"

@@ -1,0 +1,129 @@
+"""What the audit notes of each optimizer, and of parameters that something else updates."""
+
+from collections.abc import Callable, Iterable
+from itertools import compress, count
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+
+from course_utils.audit.history import Backward, Kept, Window, Zeroing
+from course_utils.audit.manual import MANUAL, Sample, move, sample
+from course_utils.observe.observer import Lane, any_nonzero
+
+_PATIENCE = 100  # backward calls without an update, or updates without a proof, until a manual lane is given up
+_TELLING = 8  # parameters of a manual lane that are compared
+_keys = count(1)
+
+
+class AuditedLane(Lane):
+    """An optimizer and the window that is being filled."""
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.key = next(_keys)
+        self.updates = 0
+        self.fresh = Kept()  # backward calls since the last step, and in which call of a closure each came
+        self.scaled = 1.0  # the scaler's factor that is in .grad
+        self.weights = -1  # their version at the last backward; -1 before the first
+        self.open = Window()
+        self.last: Window | None = None
+        self.zeroings: list[Zeroing] = []  # since the last step, of gradients that no step had used
+        self.reaches: dict[tuple[int, ...], frozenset[int]] = {}  # sets of parameters that backward calls have reached
+
+    def add(self, p: Tensor) -> None:
+        """A gradient that is there already came from before: nobody knows how many micro-batches it holds."""
+        super().add(p)
+        self.open.assigned |= not self.updates and p.grad is not None and any_nonzero(p.grad)
+
+    def lost(self) -> list[Backward]:
+        """The calls that no step has used, if nothing uses them from now on."""
+        return [call for call, _ in self.fresh if not call.used]
+
+
+class ManualLane(AuditedLane):
+    """Leaves that no optimizer holds. They are kept alive only from a backward call until the next event."""
+
+    manual = True
+    per_parameter = ("refs", "named", "seen", "ever", "telling", "samples")
+
+    def __init__(self, leaves: Iterable[Tensor], died: Callable[[ref], None]) -> None:
+        self.refs: list[ref] = []
+        self.named: list[bool] = []  # is it a parameter of a module, not just a tensor?
+        self.telling: list[bool] = []  # is it one of those that are compared?
+        self.samples: list[Sample | None] = []  # taken at the last backward call
+        self.kept: list[Tensor] = []  # so that an update before they die is seen
+        super().__init__(None)
+        self.kind, self.name, self.died = MANUAL, "", died
+        self.calls, self.where = 0, ""  # backward calls, and where the first of them was
+        self.agreed = self.counted = 0  # signs of the first updates, as `agreement` counts them
+        self.stepped = False
+        self.proven = False  # has it been seen that the gradients are used?
+        self.dead = 0  # parameters that had gradients
+        for leaf in leaves:
+            self.add(leaf)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        alive = [leaf() for leaf in self.refs]
+        if any(leaf is None for leaf in alive):
+            stays = [leaf is not None for leaf in alive]
+            self.dead += sum(n and e and not s for n, e, s in zip(self.named, self.ever, stays, strict=True))
+            alive = list(compress(alive, stays))
+            for name in self.per_parameter:
+                setattr(self, name, list(compress(getattr(self, name), stays)))
+            self.ids, self.uncleared = set(map(id, alive)), []
+        return alive
+
+    @parameters.setter
+    def parameters(self, _: list) -> None:
+        pass  # only `add` adds any
+
+    def add(self, p: Tensor) -> None:
+        super().add(p)
+        self.refs.append(ref(p, self.died))
+        self.named.append(isinstance(p, nn.Parameter))
+        self.telling.append(True)
+        self.samples.append(None)
+
+    @property
+    def loose(self) -> bool:
+        """Is it of tensors that are no parameters of a module, such as an attack's perturbation?"""
+        return not any(self.named) and not self.dead
+
+    def watched(self) -> bool:
+        """Is it still worth a comparison of values?"""
+        return self.proven or max(self.calls, self.updates) <= _PATIENCE
+
+    def take_samples(self) -> None:
+        self.kept = self.parameters
+        if not any(self.telling):
+            self.telling = [True] * len(self.kept)
+        for place, p in enumerate(self.kept):
+            self.samples[place] = sample(p, self.samples[place]) if self.telling[place] else None
+
+    def compare_few(self, moved: Iterable[int]) -> None:
+        """From now on, which saves time: some of the parameters that an update has moved."""
+        places = sorted(moved)
+        few = set(places[:: 1 + len(places) // _TELLING])
+        self.telling = [place in few for place in range(len(self.telling))]
+
+    def moves(self) -> dict[int, Tensor]:
+        """By place, how far the parameters have moved since the last backward call."""
+        moves = {place: move(p, self.samples[place]) for place, p in enumerate(self.parameters)}
+        return {place: moved for place, moved in moves.items() if moved is not None}
+
+    def without(self, places: Iterable[int]) -> "ManualLane | None":
+        """What else has a gradient becomes a lane of its own, with all that has happened to it."""
+        parameters = self.parameters
+        rest = [k for k, s in enumerate(self.samples) if s is not None and s.gradient.any() and k not in set(places)]
+        if not rest or any(parameters[k].dtype in (torch.float16, torch.bfloat16) for k in rest):  # rounded to no move
+            return None
+        other = ManualLane([parameters[k] for k in rest], self.died)
+        for name in self.per_parameter:
+            setattr(other, name, [getattr(self, name)[k] for k in rest])
+        for name in ("empty", "came_as_zeros", "held", "unused", "updates", "scaled", "weights", "calls", "where"):
+            setattr(other, name, getattr(self, name))
+        other.fresh = Kept(self.fresh)
+        self.discard(other.ids)
+        return other
