@@ -52,7 +52,7 @@ def earlier_forward(roots: Iterable[Tensor], key: str) -> Forward | None:
 
 
 def leaves(roots: Iterable[Tensor], most: int = 50_000) -> list[Tensor]:
-    """The leaves that a backward call on `roots` reaches; of a graph with more nodes than `most`, those among them."""
+    """The leaves that a backward call on `roots` reaches, the nearest first, within its nearest `most` nodes."""
     nodes = islice(walk(root.grad_fn for root in roots), most)
     return [node.variable for node in nodes if is_leaf(node)]
 

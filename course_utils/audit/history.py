@@ -94,6 +94,7 @@ class Backward:
     passes: int = 1  # between how many backward calls its graph was built
     goes_on: int = 0  # the number of the call whose forward pass it goes through once more; 0 if it has its own
     reach: dict[int, frozenset[int]] = field(default_factory=dict)  # by a lane's key: its parameters, if not all
+    nearest: int = 0  # the key of the lane whose parameters lie nearest to what it was called on; 0 if not known
     used: bool = False  # by a step of any optimizer
     users: tuple[str, ...] = ()  # the optimizers whose steps used it
     used_at: int = 0  # how many backward calls there had been at the first of these steps

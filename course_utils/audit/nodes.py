@@ -1,13 +1,14 @@
 """Going through the graph of a backward call."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 
 def walk(nodes: Iterable, stop: Callable[[object], bool] | None = None) -> Iterator:
-    """Every node that is reached from these, once; nothing below a node for which `stop` holds."""
-    todo, seen = list(nodes), {None}
+    """Every node that is reached from these, once, the nearest first; nothing below a node for which `stop` holds."""
+    todo, seen = deque(nodes), {None}
     while todo:
-        node = todo.pop()
+        node = todo.popleft()
         if node in seen:
             continue
         seen.add(node)

@@ -84,6 +84,7 @@ class HistoryWriter(Listener):
         self.pipelines = False  # are their stages watched?
         self.walked: Counter[str] = Counter()  # by line: graphs of backward calls
         self.walks = 0
+        self.nearest_at: dict[str, int] = {}  # by line: the lane whose parameters a backward call reaches first
         self.ended_at: dict[str, ManualLane] = {}  # manual lanes that have ended, by the place of their first call
         self.unowned_at: dict[str, int] = {}  # parameters whose gradients nothing uses, by the same place
         self.received_by = 1  # how many lanes got gradients from the last backward call
@@ -163,7 +164,8 @@ class HistoryWriter(Listener):
             earlier = earlier_forward(roots, f"{self.key} forward")
             call.goes_on = earlier.call if earlier else 0
         if (self.walked[line] < _WALKS_A_LINE or not self.received_by) and self.walks < _WALKS:
-            self._find_unowned(roots, line)
+            self._walk(roots, line)
+        call.nearest = self.nearest_at.get(line, 0)
         self.received_by = 0
         if call.number <= PROBED_GRAPHS:
             retain_graph, create_graph = self.observer.options
@@ -283,15 +285,21 @@ class HistoryWriter(Listener):
             self.history.uncleared[lane.name] = (len(lane.parameters), [names[key] for key in ids[:3] if key in names])
         return len(ids)
 
-    # Gradients that no optimizer reads
+    # Whose parameters a backward call reaches
 
-    def _find_unowned(self, roots: list[Tensor], line: str) -> None:
+    def _walk(self, roots: list[Tensor], line: str) -> None:
         self.walked[line] += 1
         self.walks += 1
+        reached = leaves(roots)
+        nearest = id(reached[0]) if reached else None
+        self.nearest_at[line] = next((lane.key for lane in self.observer.lanes.values() if nearest in lane.ids), 0)
+        self._find_unowned(reached)
+
+    def _find_unowned(self, reached: list[Tensor]) -> None:
         owned = set().union(*(lane.ids for lane in self.observer.active))
         if any(lane.shards for lane in self.observer.active):
             owned |= own_parameters(living(*keepers()))
-        found = {id(leaf): leaf for leaf in leaves(roots) if id(leaf) not in owned}
+        found = {id(leaf): leaf for leaf in reached if id(leaf) not in owned}
         if found:
             memory = {_memory(p) for lane in self.observer.lanes.values() for p in lane.parameters} - {0}
             new = [leaf for leaf in found.values() if _memory(leaf) not in memory]  # else a view of what one holds

@@ -312,3 +312,18 @@ def test_a_fused_sgd_whose_first_window_overflows_has_momentum_that_nobody_wrote
     assert report.rules == (["scaler-timing"] if wrong else [])
     if wrong:
         assert report.errors[0].evidence == {"update": 1}
+
+
+def test_a_regularizer_of_the_body_below_a_head_is_no_error():
+    body, head = torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (body, head)]
+    with audit() as report:
+        for _ in range(6):
+            x = torch.randn(5, 3)
+            head(body(x).relu()).square().mean().backward()
+            (0.01 * body.weight.square().sum()).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert report.errors == []
+    assert [finding.level for finding in report.findings if finding.rule == "foreign-gradients"] == ["undecided"]

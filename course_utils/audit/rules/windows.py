@@ -186,15 +186,21 @@ def foreign_gradients(history: History) -> Iterator[Finding]:
 
 
 def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
-    """What the loss of `other` left in the windows of `lane`."""
+    """What the loss of `other` left in the windows of `lane`.
+
+    A loss that reaches `other` only through this lane's parameters, as a generator's does through the critic, is not
+    meant for them. One that comes to `other` first may be: a head's loss trains the body below it, and the body may
+    have a regularizer of its own.
+    """
     windows = history.of(lane)
     foreign = [(w, [call for call in w.fresh if _foreign(call, w, other)]) for w in windows]
     mixed = [(w, calls) for w, calls in foreign if 0 < len(calls) < len(w.fresh)]
     if not mixed:
         return []
     window, calls = mixed[0]
+    certain = any(_used_before(call, w, other) or call.nearest == w.key for w, calls in mixed for call in calls)
     finding = Finding(
-        ERROR,
+        ERROR if certain else UNDECIDED,
         f"update {window.number} holds {count_noun(len(calls), 'backward call')} of the loss of {other} in addition "
         f"to its own; {len(mixed)} of {count_noun(len(windows), 'update')} do",
         evidence={
@@ -218,6 +224,11 @@ def _foreign(call: Backward, window: Window, other: str) -> bool:
     """
     if any(own.lanes == (window.lane,) for own in window.fresh):
         return other in call.lanes
+    return _used_before(call, window, other)
+
+
+def _used_before(call: Backward, window: Window, other: str) -> bool:
+    """Had a step of `other` used it before the window's own loss was computed?"""
     own = [own.number for own in window.fresh if own.users == (window.lane,)]
     return other in call.users and bool(own) and call.used_at < max(own)
 
