@@ -265,6 +265,33 @@ def pictures(images: Sequence[Sequence[float]], titles: Sequence[object]) -> Fig
     return figure
 
 
+def windows(samples: Sequence[Sequence[int]]) -> Figure:
+    """The words of accumulation: micro-batches in windows, an update after each, and each window's effective batch.
+
+    Args:
+        samples: For each window, how many samples each of its micro-batches holds.
+    """
+    figure, (axis,) = _figure(height=2.2)
+    left = 0.0
+    for number, window in enumerate(samples, start=1):
+        right = left + len(window)
+        places = [left + place + 0.5 for place in range(len(window))]
+        axis.bar(places, [1] * len(window), width=0.9, color=SKY, edgecolor=BLACK)
+        for place, many in zip(places, window, strict=True):
+            axis.text(place, 0.5, f"micro-\nbatch\nof {many}", ha="center", va="center", fontsize=_FONT - 1)
+        axis.plot([left + 0.05, left + 0.05, right - 0.05, right - 0.05], [1.15, 1.3, 1.3, 1.15], color=BLACK)
+        axis.text((left + right) / 2, 1.4, f"window {number}", ha="center", fontsize=_FONT)
+        _arrow(axis, (right, 0.5), (right + 0.5, 0.5), RED, 1.6)
+        axis.plot(right + 0.6, 0.5, "D", color=RED, markeredgecolor=BLACK, markersize=9)
+        axis.text(right + 0.6, 0.95, f"update {number}", ha="center", va="center", color=RED, fontsize=_FONT)
+        batch = f"effective batch {number}: {sum(window)} samples"
+        axis.text((left + right) / 2, -0.15, batch, ha="center", va="top", fontsize=_FONT)
+        left = right + 1.3
+    axis.set(xlim=(-0.2, left - 0.1), ylim=(-0.6, 1.8))
+    axis.axis("off")
+    return figure
+
+
 def bars(values: Mapping[str, float], xlabel: str, written: str = "{:,.0f}") -> Figure:
     """One labelled horizontal bar per entry, with its value, formatted by `written`, at its end."""
     figure, (axis,) = _figure(height=0.9 + 0.45 * len(values))

@@ -1,15 +1,15 @@
 """How long a notebook takes and how it reads: `python tests/edition.py notebooks/02_zeroing.ipynb` prints its figures.
 
-Reading speeds and limits are those of CONTRIBUTING.md: 180 words and 12 lines of code a minute.
+The limits are those of CONTRIBUTING.md; the reading speeds stand in course_utils/publish/reading.py.
 """
 
 import re
 import sys
 from pathlib import Path
 
-from course_utils.publish.notebook import Notebook, tags
+from course_utils.publish.notebook import PATHS, Notebook
+from course_utils.publish.reading import reading
 
-WORDS_A_MINUTE, LINES_A_MINUTE = 180, 12
 MOST_WORDS, MOST_LINES, MOST_COLUMNS, MOST_MINUTES = 2200, 240, 88, 45
 
 _PASS = (
@@ -34,27 +34,14 @@ LEFT_OUT = {
 }
 
 
-def words(notebook: Notebook) -> int:
-    """The words of its prose: without the instructor's cell, addresses of links, tables' rules and fenced code."""
-    text = "\n".join(cell.source for cell in notebook.for_learners if cell.cell_type == "markdown")
-    text = re.sub(r"```.*?```|<!--.*?-->|<[^>]+>|\]\([^)]*\)", " ", text, flags=re.S)
-    return len(re.findall(r"\S*\w\S*", text))
-
-
-def lines(notebook: Notebook) -> int:
-    """The lines of code that are not empty, without the solutions, which are folded."""
-    code = (cell.source for cell in notebook.code if "solution" not in tags(cell))
-    return sum(bool(line.strip()) for source in code for line in source.splitlines())
-
-
-def exercise_minutes(notebook: Notebook) -> int:
-    """The minutes of the exercises that belong to the notebook; those "at home" do not."""
-    return sum(map(int, re.findall(r"^\*\*(?:\w+ exercise, )?(\d+) minutes\.\*\*", notebook.prose, flags=re.M)))
-
-
-def honest_minutes(notebook: Notebook) -> float:
-    """What reading, running and the exercises take."""
-    return words(notebook) / WORDS_A_MINUTE + lines(notebook) / LINES_A_MINUTE + exercise_minutes(notebook)
+def limits(notebook: Notebook) -> dict[str, tuple[float, float]]:
+    """What has a limit, and the limit."""
+    found = reading(notebook)
+    return {
+        "words": (found.words, MOST_WORDS),
+        "lines of code": (found.lines, MOST_LINES),
+        "honest minutes": (round(found.minutes, 1), MOST_MINUTES),
+    }
 
 
 def wide_lines(notebook: Notebook) -> list[str]:
@@ -79,10 +66,10 @@ def shown(notebook: Notebook) -> str:
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:]):
         book = Notebook(path)
-        print(
-            f"{book.name}: {words(book)} words of {MOST_WORDS}, {lines(book)} lines of {MOST_LINES}, "
-            f"exercises {exercise_minutes(book)} min; {honest_minutes(book):.0f} honest minutes, stated {book.minutes}"
-        )
+        figures = ", ".join(f"{figure:g} of {most} {what}" for what, (figure, most) in limits(book).items())
+        print(f"{book.name}: {figures}; stated {book.minutes}, exercises {reading(book).exercises}")
+        if sections := book.paths.get(PATHS[0]):
+            print(f"  {reading(book, sections).minutes:.1f} minutes in the path of {PATHS[0]}: {', '.join(sections)}")
         for line in wide_lines(book):
             print(f"  over {MOST_COLUMNS} columns: {line.strip()[:70]}")
         for word in left_out(shown(book)):

@@ -7,17 +7,25 @@ from pathlib import Path
 import pytest
 from cells import run
 from course import FACTS, NOTEBOOKS
+from edition import left_out, limits, shown, wide_lines
 from execute import WIDGET
 
-from course_utils.practice.exercises import EXERCISES, SET_UP
-from course_utils.publish.notebook import as_course, claims, is_folded, section_of, tags
+from course_utils.practice.exercises import EXERCISES
+from course_utils.publish.contents import path_minutes
+from course_utils.publish.handouts.answers import says
+from course_utils.publish.notebook import PATHS, WITHOUT_A_KERNEL, as_course, claims, is_folded, section_of, tags
+from course_utils.publish.reading import reading
 
 ROOT = Path(__file__).parent.parent
+SECOND_EDITION = ("00_start",)  # these keep the limits of CONTRIBUTING.md
 LESSONS = {name: notebook for name, notebook in NOTEBOOKS.items() if name != "00_start"}
 HEADINGS = ["Why", "Predict", "Step 1", "See it", "Myth", "Your turn", "Metrics to watch", "Recall", "Takeaways"]
 LEDGER = {"A": 86, "B": 83, "C": 25, "D": 25, "G": 33, "X": 18}  # how many claims each common source makes
 
 each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
+of_the_second_edition = pytest.mark.parametrize(
+    "notebook", [NOTEBOOKS[name] for name in SECOND_EDITION], ids=SECOND_EDITION
+)
 each_lesson = pytest.mark.parametrize("notebook", LESSONS.values(), ids=LESSONS)
 
 
@@ -77,8 +85,50 @@ def test_nothing_is_stored_that_differs_from_run_to_run(notebook):
             assert not found, f"{found} in the output of: {cell.source[:80]}"
 
 
-def test_the_set_up_cell_is_the_same_everywhere():
-    assert len({notebook.code[0].source for notebook in NOTEBOOKS.values()}) == 1
+OWN_IMPORTS = re.compile(r"^from course_utils import (\([^)]*\)|.*)$", flags=re.M)
+
+
+def test_the_set_up_cell_is_the_same_everywhere_but_for_what_it_imports_from_the_course():
+    for notebook in NOTEBOOKS.values():
+        assert len(OWN_IMPORTS.findall(notebook.code[0].source)) == 1
+    assert len({OWN_IMPORTS.sub("", notebook.code[0].source) for notebook in NOTEBOOKS.values()}) == 1
+
+
+@of_the_second_edition
+def test_the_set_up_cell_imports_what_the_notebook_uses_and_nothing_else(notebook):
+    imports = [line for line in ast.parse(notebook.code[0].source).body if isinstance(line, ast.ImportFrom)]
+    (imported,) = [line for line in imports if line.module == "course_utils"]
+    later = [node for cell in notebook.code[1:] for node in ast.walk(ast.parse(cell.source))]
+    used = {node.id for node in later if isinstance(node, ast.Name)}
+    assert [alias.name for alias in imported.names if alias.name not in used] == []
+
+
+@of_the_second_edition
+def test_it_keeps_the_limits_of_words_lines_and_minutes(notebook):
+    over = {what: figures for what, figures in limits(notebook).items() if figures[0] > figures[1]}
+    assert not over
+    assert wide_lines(notebook) == []
+
+
+@of_the_second_edition
+def test_its_title_states_honest_minutes(notebook):
+    honest = reading(notebook).minutes
+    assert 0.8 * honest <= notebook.minutes <= 1.2 * honest, f"{honest:.0f} by what there is to read and to do"
+
+
+@of_the_second_edition
+def test_it_has_no_word_that_the_course_leaves_out(notebook):
+    assert left_out(shown(notebook)) == []
+
+
+@of_the_second_edition
+def test_its_title_cell_names_its_paths_and_ends_with_a_line_for_those_who_read_a_copy(notebook):
+    assert "\n\n**Paths:** " in notebook.cells[0].source
+    assert notebook.cells[0].source.endswith(f"\n\n{WITHOUT_A_KERNEL}")
+
+
+def test_the_shortest_path_takes_no_longer_than_its_name_says():
+    assert 0 < path_minutes(NOTEBOOKS.values(), PATHS[0]) <= 90
 
 
 @each_lesson
@@ -113,6 +163,36 @@ def test_what_gives_an_answer_away_is_folded(notebook):
                 assert is_folded(cell, part), f"the solution's {part} show: {cell.source[:80]}"
         if cell.source.startswith("recall("):
             assert is_folded(cell, "source"), "the answers of the cards show"
+
+
+def previewed(cell) -> str:
+    """What JupyterLab 4 shows of folded outputs: the first line that is not empty of the first of them, raw.
+
+    HTML comes before plain text (`getOutputPlaceholderText` in @jupyterlab/cells). Nothing shows if the code is folded,
+    too; but a reader may unfold it.
+    """
+    output = cell.outputs[0] if cell.outputs else {}
+    data = output.get("data", {"text/plain": output.get("text", "")})
+    kind = next((kind for kind in PREVIEWED if kind in data), "")
+    return next((line for line in data.get(kind, "").split("\n") if line), "")
+
+
+PREVIEWED = ("text/html", "image/svg+xml", "application/pdf", "text/markdown", "text/plain")
+
+
+@of_the_second_edition
+def test_what_shows_of_folded_outputs_is_no_html_and_gives_no_answer_away(notebook):
+    for cell in notebook.code:
+        if not is_folded(cell, "outputs"):
+            continue
+        line = previewed(cell)
+        assert not line.lstrip().startswith("<"), f"HTML shows: {line}"
+        for reveal in displays(cell, "reveal"):
+            line = line.replace(reveal["question"], "")
+            numbers = re.findall(r"\d+(?:\.\d+)?", reveal["measured"])
+            given_away = [answer for answer in [reveal["measured"], *numbers] if says(line.lower(), answer.lower())]
+            assert not given_away, f"{given_away} shows in: {line}"
+            assert not line.startswith("Figure: "), f"what a figure shows is in: {line}"
 
 
 @each_notebook
@@ -170,13 +250,6 @@ def test_an_exercises_cell_needs_nothing_but_the_set_up_cell(notebook, as_in_a_k
             verdict = names["_"]
             assert (verdict.bug == "not-attempted") == ("find-the-bug" not in tags(cell)), verdict
             assert verdict.bug not in NO_BUGS - {"not-attempted"}, verdict
-
-
-def test_check_knows_what_the_set_up_cell_defines():
-    """Of an answer that misses one of these names it says that the set-up cell comes first."""
-    names: dict = {}
-    exec(NOTEBOOKS["00_start"].code[0].source, names)
-    assert names.keys() - {"__builtins__", "_"} == SET_UP
 
 
 def imports(cells: list) -> str:

@@ -19,7 +19,7 @@ from course_utils.practice.display import (
     box,
     folded,
     png,
-    show_box,
+    show_below,
     show_verdict,
     show_widget,
     size,
@@ -56,25 +56,24 @@ class Guess:
         self._widget.value = option
 
     def reveal(self, measured: Any) -> None:
-        """Shows the guess beside what was measured: one of the options, or a list that holds one of them."""
+        """Shows the guess beside what was measured: one of the options, or a list that holds one of them.
+
+        The question comes first: it is all that shows of the answer where the cell's outputs are folded.
+        """
         (answer,) = measured if isinstance(measured, (list, tuple)) and len(measured) == 1 else (measured,)
         answer = str(answer)
         if answer not in self._options:
             raise ValueError(f"measured {answer!r}, which is none of the options {self._options}")
         in_time = _count(_score.compare, self._question, self.choice, self.choice == answer)
         if self.choice is None:
-            hint = "You made no prediction. To make one, run the question's cell again and choose before this cell."
-            color, text = ASK, f"Measured: {answer}. ({hint})"
+            color, text = ASK, f"Measured: {answer}."
         elif not in_time:
-            color, text = (
-                ASK,
-                f"You chose {self.choice} afterwards, so it doesn't count. Measured: {answer}.",
-            )
+            color, text = ASK, f"You chose {self.choice} afterwards, so it doesn't count. Measured: {answer}."
         elif self.choice == answer:
             color, text = RIGHT, f"You predicted {self.choice}, and that is what was measured."
         else:
             color, text = WRONG, f"You predicted {self.choice}; measured: {answer}."
-        show_box(color, text, {"kind": "reveal", "question": self._question, "measured": answer})
+        show_below(self._question, color, text, {"kind": "reveal", "question": self._question, "measured": answer})
 
 
 def predict(question: str, options: Sequence[Any]) -> Guess:

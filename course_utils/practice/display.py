@@ -44,9 +44,9 @@ def show_widget(widget: Any, static: dict[str, Any], metadata: dict | None = Non
     _display({"application/vnd.jupyter.widget-view+json": view, **static}, metadata)
 
 
-def show_box(color: str, text: str, course: dict | None = None) -> None:
-    """Displays a text in a box of one of the colours of this module; `course` says in JSON what it is."""
-    _display(as_static(box(color, escape(text)), text, course))
+def show_below(head: str, color: str, text: str, course: dict | None = None) -> None:
+    """Displays a text in a box of one of the colours of this module, and above the box a line, which a fold shows."""
+    _display(as_static(box(color, escape(text)), f"{head}\n{text}", course, head))
 
 
 def show_verdict(color: str, text: str, hint: str, printed: str, course: dict) -> None:
@@ -75,9 +75,19 @@ def _fold(title: str, html: str) -> str:
     )
 
 
-def as_static(html: str, text: str, course: dict | None = None) -> dict[str, Any]:
-    """What is shown where no kernel is live, by type of content; `course` says in JSON what it is, with a `kind`."""
-    return {"text/html": html, "text/plain": text} | ({COURSE: course} if course else {})
+def as_static(html: str, text: str, course: dict | None = None, head: str = " ") -> dict[str, Any]:
+    """What is shown where no kernel is live, by type of content.
+
+    Args:
+        html: The HTML.
+        text: The same as plain text.
+        course: What it is, as JSON, with a `kind`.
+        head: The first line of the HTML. Of outputs that are folded JupyterLab 4 shows the first line that is not
+            empty of the first one, raw: so it is never a tag.
+    """
+    return {"text/html": f"{escape(head, quote=False)}\n{html}", "text/plain": text} | (
+        {COURSE: course} if course else {}
+    )
 
 
 def box(color: str, html: str) -> str:

@@ -1,43 +1,77 @@
-"""The tables of contents, generated from the notebooks' title cells: `python -m course_utils.publish.contents`.
+"""The tables of contents and the paths through the course: `python -m course_utils.publish.contents`.
 
-README.md and the notebook 00_start each hold one between the comments `<!-- contents -->` and `<!-- /contents -->`.
-With `--check` nothing is written, and the exit status is 1 if a table is out of date.
+They are generated from the notebooks' title cells. README.md and the notebook 00_start each hold both between the
+comments `<!-- contents -->` and `<!-- /contents -->`. Every title cell that names its paths gets a last line for those
+who read the notebook without a kernel. With `--check` nothing is written, and the exit status is 1 if anything is out
+of date.
 """
 
 import argparse
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
+from math import ceil
 from pathlib import Path
 
 import nbformat
 
 from course_utils.publish import PublishError
-from course_utils.publish.notebook import Notebook, folder, read_notebooks
+from course_utils.publish.notebook import PATHS, WITHOUT_A_KERNEL, Notebook, folder, read_notebooks
+from course_utils.publish.reading import reading
 
 BEGIN, END = "<!-- contents -->", "<!-- /contents -->"
 
 
 def outdated() -> dict[Path, str]:
-    """The files whose tables are out of date, each with the content that it should have.
+    """The files that are out of date, each with the content that it should have.
 
     Raises:
         PublishError: If a notebook cannot be read, or one of the two tables has lost its place.
     """
     notebooks = read_notebooks()
+    books, start = list(notebooks.values()), notebooks["00_start"]
     readme = folder().parent / "README.md"
-    table = _table(notebooks.values(), "[`{0}`](notebooks/{0}.ipynb)")
-    now = {readme: _with_table(readme.read_text(encoding="utf-8"), table, readme)}
-    start = notebooks.pop("00_start")
+    contents = _contents(books, books, "[`{0}`](notebooks/{1}.ipynb)".format)
+    now = {readme: _with_table(readme.read_text(encoding="utf-8"), contents, readme)}
+
     cell = next((cell for cell in start.cells if BEGIN in cell.source), start.cells[0])
-    cell.source = _with_table(cell.source, _table(notebooks.values(), "[{0}]({0}.ipynb)"), start.path)
+    contents = _contents([book for book in books if book is not start], books, "[{0}]({1}.ipynb)".format)
+    cell.source = _with_table(cell.source, contents, start.path)
+    for book in books:
+        title = book.cells[0]
+        if "**Paths:**" in title.source:
+            title.source = f"{title.source.replace(WITHOUT_A_KERNEL, '').rstrip()}\n\n{WITHOUT_A_KERNEL}"
+            now[book.path] = nbformat.writes(book.node) + "\n"
     now[start.path] = nbformat.writes(start.node) + "\n"
     return {path: text for path, text in now.items() if path.read_text(encoding="utf-8") != text}
 
 
-def _table(notebooks: Iterable[Notebook], link: str) -> str:
-    rows = [f"| {link.format(book.name)} | {book.question} | {book.minutes} |" for book in notebooks]
-    return "\n".join(["| notebook | its question | minutes |", "| --- | --- | --- |", *rows])
+def _contents(listed: Collection[Notebook], books: Collection[Notebook], link: Callable[[str, str], str]) -> str:
+    """A table of the notebooks that are listed, and one of the paths through all of them."""
+    rows = [f"| {link(book.name, book.name)} | {book.question} | {book.minutes} |" for book in listed]
+    table = ["| notebook | its question | minutes |", "| --- | --- | --- |", *rows]
+    paths = [f"| {path} | {_time(path_minutes(books, path))} | {_stops(books, path, link)} |" for path in PATHS]
+    return "\n".join([*table, "", "| path | time | what to read |", "| --- | --- | --- |", *paths])
+
+
+def path_minutes(books: Collection[Notebook], path: str) -> int:
+    """The minutes of a path: what its sections take, and of notebooks that are on it as a whole what they state."""
+    on_it = [(book, book.paths[path]) for book in books if path in book.paths]
+    return ceil(sum(reading(book, sections).minutes if sections else book.minutes for book, sections in on_it))
+
+
+def _time(minutes: int) -> str:
+    return f"{minutes} minutes" if minutes <= 90 else f"about {round(minutes / 30) / 2:g} hours"
+
+
+def _stops(books: Collection[Notebook], path: str, link: Callable[[str, str], str]) -> str:
+    """The notebooks of a path, with their sections unless all are meant."""
+    on_it = [book for book in books if path in book.paths]
+    if len(on_it) == len(books):
+        return "all notebooks, in this order"
+    links = [link(book.name.partition("_")[0], book.name) for book in on_it]
+    sections = [", ".join(book.paths[path]) for book in on_it]
+    return "; ".join(f"{stop}: {parts}" if parts else stop for stop, parts in zip(links, sections, strict=True))
 
 
 def _with_table(text: str, table: str, path: Path) -> str:
@@ -50,7 +84,7 @@ def _with_table(text: str, table: str, path: Path) -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m course_utils.publish.contents",
-        description="Writes the table of README.md and the map of 00_start from the notebooks' title cells.",
+        description="Writes the tables of README.md and 00_start, and the last lines of the title cells.",
     )
     parser.add_argument("--check", action="store_true", help="only say what is out of date")
     options = parser.parse_args(arguments)

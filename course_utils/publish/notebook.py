@@ -14,6 +14,11 @@ from nbformat import NotebookNode
 from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError
 
+PATHS = ("90 minutes", "one day", "everything")  # through the course, from the shortest to the longest
+WITHOUT_A_KERNEL = (  # the end of the title cells, for those who read a notebook on GitHub; not for paper
+    "*Reading a copy that doesn't run, on GitHub for instance? Answer each question before you scroll on: what "
+    "JupyterLab folds away is open there.*"
+)
 _TITLE = re.compile(r"# (?P<title>.+)\n\n\*\*(?P<minutes>\d+) minutes.*\*\*\n\n\*(?P<question>[^*\n]+)\*(?:\n|$)")
 
 
@@ -42,6 +47,27 @@ class Notebook:
                 f"{path}: the first cell must hold a title, a line '**N minutes ...**' and a question in italics"
             )
         self.title, self.question, self.minutes = found["title"], found["question"], int(found["minutes"])
+
+    @cached_property
+    def paths(self) -> dict[str, list[str]]:
+        """The paths of `PATHS` that lead through it, each with its sections there; none are named if it is all of it.
+
+        They are read from the title cell: `**Paths:** 90 minutes (Why, Step 1) · one day · everything. **Skip** ...`
+        Without this line a notebook is on "everything", and on "one day" if its number has no letter.
+
+        Raises:
+            PublishError: If the line names an unknown path or section.
+        """
+        line = re.search(r"^\*\*Paths:\*\* ([^.\n]*)", self.cells[0].source, flags=re.M)
+        if not line:
+            return {path: [] for path in PATHS[1:] if path == "everything" or re.match(r"\d+_", self.name)}
+        found = {}
+        for path in line[1].split(" · "):
+            name, _, sections = path.removesuffix(")").partition(" (")
+            found[name] = sections.split(", ") if sections else []
+            if name not in PATHS or not set(found[name]) <= set(self.headings):
+                raise PublishError(f"{self.path}: {path!r} names a path that is none of {PATHS}, or no section of it")
+        return found
 
     @property
     def code(self) -> list[NotebookNode]:

@@ -79,12 +79,7 @@ def test_a_question_without_two_different_options_is_an_error(options):
         ("4", 4, "You predicted 4, and that is what was measured."),
         ("4", [4], "You predicted 4, and that is what was measured."),
         ("1", "4", "You predicted 1; measured: 4."),
-        (
-            None,
-            4,
-            "Measured: 4. (You made no prediction. To make one, run the question's cell again and choose before this "
-            "cell.)",
-        ),
+        (None, 4, "Measured: 4."),
     ],
     ids=["right", "right in a list", "wrong", "none"],
 )
@@ -93,8 +88,17 @@ def test_the_reveal_compares_the_prediction_with_what_was_measured(shown, choice
     guess.choice = choice
     guess.reveal(measured)
     assert shown[-1].keys() == {"text/html", "text/plain", COURSE}
-    assert shown[-1]["text/plain"] == text
+    assert shown[-1]["text/plain"] == f"How many times?\n{text}"
     assert text in unescape(shown[-1]["text/html"])
+
+
+def test_the_first_line_of_every_html_is_no_tag_and_that_of_a_reveal_is_the_question(shown):
+    """JupyterLab shows it where the outputs are folded."""
+    predict("Is a < b?", ["yes", "no"]).reveal("yes")
+    check("slope", lambda f, w, h: None)
+    recall(("When?", "Now."))
+    lines = [bundle["text/html"].split("\n")[0] for bundle in shown]
+    assert lines == [" ", "Is a &lt; b?", " ", " ", " "]
 
 
 @pytest.mark.parametrize("measured", [5, None, [], [1, 4]])
@@ -110,7 +114,7 @@ def test_a_choice_after_the_measurement_is_called_so(shown):
     guess.reveal(4)
     guess.choice = "4"
     guess.reveal(4)
-    assert shown[-1]["text/plain"] == "You chose 4 afterwards, so it doesn't count. Measured: 4."
+    assert shown[-1]["text/plain"].endswith("\nYou chose 4 afterwards, so it doesn't count. Measured: 4.")
 
 
 # check
@@ -132,7 +136,7 @@ def test_a_check_shows_the_verdict_and_returns_it(monkeypatch, answer, bug, begi
     assert verdict.bug == bug
     (bundle,) = bundles
     assert bundle["text/plain"] == beginning + verdict.message[0].upper() + verdict.message[1:]
-    assert bundle["text/html"].startswith("<div")
+    assert bundle["text/html"].startswith(" \n<div")
 
 
 def test_the_hint_of_a_bug_is_in_a_fold_and_in_json_but_not_in_the_text(shown):
@@ -198,12 +202,16 @@ def test_code_in_a_verdict_is_shown_as_code(monkeypatch):
     assert f"Line {line}, <code>return f(w) &lt; &quot;text&quot;</code>: TypeError: " in bundles[0]["text/html"]
 
 
-def test_a_name_that_the_set_up_cell_defines_and_that_is_missing(shown, score):
+def test_a_name_that_is_missing_before_the_set_up_cell_has_run_and_after_it(shown, score):
     namespace: dict = {}
     exec("def slope(f, w, h):\n    return torch.tensor(f(w))", namespace)
     verdict = check("slope", namespace["slope"])
     assert verdict.bug == "no-set-up"
-    assert shown[-1]["text/plain"].startswith("Run the set-up cell first: it defines torch, which line 2")
+    assert shown[-1]["text/plain"].startswith("Run the set-up cell first: torch, which line 2")
+    assert shown[-1]["text/plain"].endswith(" uses, is not defined, and neither is torch.")
+    exec("def slope(f, w, h):\n    return mlp(f(w))", namespace)
+    assert check("slope", namespace["slope"]).message.startswith("run the set-up cell first: mlp, which line 2")
+    exec("import torch", namespace)
     exec("def slope(f, w, h):\n    return readings(f(w))", namespace)
     verdict = check("slope", namespace["slope"])
     assert (verdict.bug, verdict.message[-67:]) == (
@@ -431,7 +439,7 @@ def test_choices_are_listed_where_no_kernel_is_live(shown):
 def test_a_figure_that_cannot_be_drawn_stands_as_its_error(shown):
     explore(draw, steps=[13, 1])
     (bundle,) = shown
-    assert bundle["text/html"] == "<pre>RuntimeError: no &lt;13&gt;</pre>"
+    assert bundle["text/html"] == " \n<pre>RuntimeError: no &lt;13&gt;</pre>"
 
 
 def test_a_slider_that_moves_draws_the_figure_again(box):

@@ -1,7 +1,8 @@
-"""The tables of contents: up to date, generated from the title cells, and nothing but they is changed."""
+"""The tables of contents and the paths: up to date, generated from the title cells, and nothing but they is changed."""
 
 import re
 import shutil
+from math import ceil
 
 import nbformat
 import pytest
@@ -42,9 +43,9 @@ def test_a_changed_title_cell_changes_its_row_in_both_and_nothing_else(course, c
     assert main(["--check"]) == 0
     for file, old in zip(files, before, strict=True):
         new = file.read_text(encoding="utf-8").splitlines()
-        (changed,) = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
-        assert "What is " in changed[1]
-        assert "| 77 |" in changed[1]
+        (changed,) = [b for a, b in zip(old, new, strict=True) if a != b and "hours" not in b]
+        assert "What is " in changed
+        assert "| 77 |" in changed
     assert "| What is \\1 in `zero_grad()`? | 77 |" in files[0].read_text(encoding="utf-8")
 
 
@@ -53,6 +54,36 @@ def test_a_new_notebook_gets_its_rows(course):
     assert main([]) == 0
     assert "[`10_more`](notebooks/10_more.ipynb)" in (course / "README.md").read_text(encoding="utf-8")
     assert "[10_more](10_more.ipynb)" in (course / "notebooks" / "00_start.ipynb").read_text(encoding="utf-8")
+
+
+def test_the_paths_stand_below_the_table_with_their_sections_and_their_time(course):
+    path = course / "notebooks" / "02_zeroing.ipynb"
+    book = nbformat.read(path, as_version=4)
+    kept = [line for line in book.cells[0].source.split("\n\n") if not line.startswith("**Paths:**")]
+    book.cells[0].source = "\n\n".join([*kept[:3], "**Paths:** 90 minutes (Why, Step 1) · everything.", *kept[3:]])
+    nbformat.write(book, path)
+    assert main([]) == 0
+    assert nbformat.read(path, as_version=4).cells[0].source.count(notebook.WITHOUT_A_KERNEL) == 1
+    for file, link in (("README.md", "[`02`](notebooks/02_zeroing.ipynb)"), ("notebooks/00_start.ipynb", "")):
+        paths = (course / file).read_text(encoding="utf-8").partition("| path | time | what to read |")[2]
+        paths = paths.partition(contents.END)[0]
+        short, day, everything = re.findall(r"\| (90 minutes|one day|everything) \| (.+?) \| (.+?) \|", paths)
+        assert f"{link or '[02](02_zeroing.ipynb)'}: Why, Step 1" in short[2]
+        assert "02_zeroing" not in day[2]
+        assert re.fullmatch(r"\d+ minutes", short[1])
+        assert re.fullmatch(r"about [\d.]+ hours", everything[1])
+        assert everything[2] == "all notebooks, in this order"
+
+
+def test_a_path_takes_what_its_sections_take_and_what_whole_notebooks_state(course):
+    books = notebook.read_notebooks()
+    whole = sum(book.minutes for book in books.values())
+    assert contents.path_minutes(books.values(), "everything") == whole
+    book = books["02_zeroing"]
+    book.paths["90 minutes"] = ["Why"]
+    why = contents.path_minutes([book], "90 minutes")
+    assert why == ceil(contents.reading(book, ["Why"]).minutes)
+    assert 1 <= why <= 10
 
 
 def test_without_a_place_for_the_table_nothing_is_written(course, capsys):

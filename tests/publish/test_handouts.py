@@ -591,7 +591,7 @@ def test_links_lead_to_the_handouts_that_are_built_too_and_to_no_others(tmp_path
     text = start.read_text(encoding="utf-8")
     assert "[02_zeroing](02_zeroing.pdf)" in text
     assert "*09_capstone*" in text
-    assert set(re.findall(r"\]\((\w+\.(?:pdf|ipynb))", text)) == {"02_zeroing.pdf"}
+    assert set(re.findall(r"\]\((\w+\.(?:pdf|ipynb))", text)) == {"00_start.pdf", "02_zeroing.pdf"}
 
 
 def test_errors_of_pandoc_and_typst_are_passed_on(monkeypatch):

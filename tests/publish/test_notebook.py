@@ -1,6 +1,7 @@
 """The reader of notebooks: what it finds, where it looks, and what it says of a file that is no notebook."""
 
 import json
+import re
 
 import nbformat
 import pytest
@@ -54,6 +55,35 @@ def test_headings_sections_and_the_notes_of_the_instructor(book):
     assert book.instructor.startswith("| section | minutes |")
     assert "details" not in book.instructor
     assert len(book.for_learners) == len(book.cells) - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "paths"),
+    [
+        (
+            "02_zeroing",
+            "**Paths:** 90 minutes (Why, Predict) · one day · everything. **Skip** Step 5 if you can.",
+            {"90 minutes": ["Why", "Predict"], "one day": [], "everything": []},
+        ),
+        ("03b_windows", "**Paths:** everything.", {"everything": []}),
+        ("03b_windows", "", {"everything": []}),
+        ("03_accumulation", "", {"one day": [], "everything": []}),
+    ],
+    ids=["all", "one", "no line, with a letter", "no line, without a letter"],
+)
+def test_the_paths_that_lead_through_a_notebook(tmp_path, name, line, paths):
+    cell = v4.new_markdown_cell("## Why · one real bug\n\n## Predict")
+    book = Notebook(written(tmp_path / f"{name}.ipynb", cell, title=f"{TITLE}\n\n{line}\n\nAfter this notebook"))
+    assert book.paths == paths
+
+
+@pytest.mark.parametrize("path", ["two days", "one day (Why, Step 7)", ""])
+def test_a_path_or_a_section_that_there_is_not_is_an_error_that_names_it(tmp_path, path):
+    book = Notebook(
+        written(tmp_path / "x.ipynb", v4.new_markdown_cell("## Why"), title=f"{TITLE}\n\n**Paths:** {path}.")
+    )
+    with pytest.raises(PublishError, match=f"x.ipynb: '{re.escape(path)}' names a path that is none of"):
+        _ = book.paths
 
 
 def test_what_is_asked_and_answered_is_read_from_the_data_beside_the_text(book):

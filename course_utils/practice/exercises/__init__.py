@@ -15,6 +15,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from reprlib import repr
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -25,11 +26,6 @@ from course_utils.practice.judging import Mistake, Verdict
 from course_utils.practice.printed import Printed
 
 Judge = Callable[[Any], str]
-
-SET_UP = {  # what the set-up cell of every notebook defines
-    "F", "check", "digits", "explore", "importlib", "ledger", "mlp", "nn", "plots", "predict", "recall", "record",
-    "saved_bytes", "show", "sys", "torch",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -126,6 +122,13 @@ def _note(printed: Printed, message: Warning | str, category: type[Warning], *_:
         printed.write(said)
 
 
+def _names_at(traceback: TracebackType | None) -> dict[str, Any]:
+    """The global names where an exception was raised."""
+    while traceback and traceback.tb_next:
+        traceback = traceback.tb_next
+    return traceback.tb_frame.f_globals if traceback else {}
+
+
 def _verdict(outcome: Outcome, limit: float) -> Verdict:
     error = outcome.error
     where = outcome.where or place(error and error.__traceback__)
@@ -141,8 +144,9 @@ def _verdict(outcome: Outcome, limit: float) -> Verdict:
         return error.verdict
     cause = error.__cause__ if isinstance(error, Mistake) and error.__cause__ else error
     where = place(cause.__traceback__)
-    if isinstance(cause, NameError) and cause.name in SET_UP:
-        return Verdict("no-set-up", f"run the set-up cell first: it defines {cause.name}, which {where or 'you'} uses.")
+    if isinstance(cause, NameError) and "torch" not in _names_at(cause.__traceback__):  # every set-up cell imports it
+        said = f"{cause.name}, which {where or 'your answer'} uses, is not defined, and neither is torch."
+        return Verdict("no-set-up", f"run the set-up cell first: {said}")
     if isinstance(error, Mistake):
         return replace(error.verdict, message=f"{where}: {error.verdict.message}" if where else error.verdict.message)
     said = f"{type(error).__name__}: {_text(error)}"

@@ -11,7 +11,7 @@ from nbformat import NotebookNode
 
 from course_utils.practice.exercises import EXERCISES
 from course_utils.publish import PublishError
-from course_utils.publish.notebook import Notebook, as_course, claims, is_folded, tags, text_of
+from course_utils.publish.notebook import WITHOUT_A_KERNEL, Notebook, as_course, claims, is_folded, tags, text_of
 
 
 @dataclass
@@ -158,7 +158,7 @@ class _Reader:
     def parts(self, cell: NotebookNode) -> list[Part]:
         if cell.cell_type == "markdown":
             self.drawn &= not re.search(r"^## ", cell.source, flags=re.M)
-            return list(_prose(cell.source))
+            return list(_prose(cell.source.replace(WITHOUT_A_KERNEL, "")))
         if cell.source.startswith("# Set-up"):  # it is the same in every notebook, so that once is enough
             return [Code(cell.source, spoiler=False)] if self.notebook.name.startswith("00") else []
         judged = [output for output in cell.outputs if as_course(output).get("kind") == "verdict"]

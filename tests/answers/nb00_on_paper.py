@@ -1,0 +1,35 @@
+"""Answers to "every_second_step": what `.grad` holds after three backward passes, and what each slip leads to."""
+
+import torch
+
+from answers import right, wrong
+
+
+def on_paper(second, third, fourth):
+    return {"after backward 2": second, "after backward 3": third, "after backward 4": fourth}
+
+
+for correct in (
+    on_paper(-6, 1, 1.5),
+    on_paper(-6.0, 1.0, 1.5),
+    on_paper("-6", "1", "1.5"),
+    on_paper(torch.tensor(-6), torch.tensor(1), torch.tensor(1.5)),
+    on_paper(-4 - 2, 2 * 0.5, 1 + 2 * 0.25),
+):
+    right("every_second_step")(correct)
+
+for slip, bug, says in (
+    (on_paper(-6, -5, -1.5), "zeroes-never", "after backward 3 = -5"),
+    (on_paper(-2, -1, -0.5), "zeroes-every-time", "after backward 2 = -2"),
+    (on_paper(-2, -3, 0.5), "zeroes-in-the-wrong-place", "after backward 3 = -3"),
+    (on_paper(-6, 1, 0.5), "forgets-to-add", "after backward 4 = 0.5"),
+    (on_paper(-6, 2, 1.5), "wrong-value", "after backward 3 = 2"),
+    (on_paper(-8, 0, 0), "steps-too-rarely", "after backward 2 = -8"),
+    (on_paper(-6, 1, ...), "unfinished", "after backward 4"),
+    (on_paper(..., ..., ...), "not-attempted", ""),
+    ({}, "not-attempted", ""),
+    (on_paper(-6, None, 1.5), "wrong-value", "None"),
+    (on_paper(-6, [1], 1.5), "wrong-type", ""),
+    (-6, "wrong-type", "expected a dict"),
+):
+    wrong("every_second_step", bug, says=says)(slip)
