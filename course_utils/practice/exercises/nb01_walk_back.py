@@ -106,6 +106,7 @@ _BUGS = {
 
 @exercise(
     "walk_back",
+    notebook="01_gradients",
     hints={
         "not-attempted": "Which attribute of the leaves should have changed when your function returns?",
         "does-nothing": "Which line writes to the leaves, and is it reached?",
