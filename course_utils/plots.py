@@ -202,6 +202,57 @@ def steps_downhill(w: Sequence[float], loss: Sequence[float], start: Pair, ends:
     return figure
 
 
+def backward_passes(
+    places: Mapping[str, Pair],
+    calls: Mapping[str, tuple[Sequence[tuple[str, str, float]], Mapping[str, str]]],
+    leaves: Collection[str],
+) -> Figure:
+    """Backward passes through a small computation graph: what flows along each edge, and where it adds up.
+
+    There is one panel per call. Its arrows are what this call sends back; edges of the other calls are thin lines.
+
+    Args:
+        places: Where each value stands, from left to right as the forward pass computes them.
+        calls: By the title of its panel, the flows of a call, each as (from, to, amount), and words beside a value.
+        leaves: The values whose `.grad` outlives a call. Their words have a solid frame, the others' a dashed one.
+
+    Example:
+        backward_passes({"a": (0, 0), "loss": (1, 0)}, {"loss.backward()": ([("loss", "a", 6.0)], {"a": "6"})}, ["a"])
+    """
+    figure, axes = _figure(height=2.1 * len(calls), rows=len(calls))
+    edges = {(start, end) for flows, _ in calls.values() for start, end, _ in flows}
+    for axis, (title, (flows, words)) in zip(axes, calls.items(), strict=True):
+        for start, end in sorted(edges):
+            axis.plot(
+                *zip(places[start], places[end], strict=True), color=BLACK, linewidth=0.6, linestyle=":", zorder=0
+            )
+        amounts: dict[Pair, list[str]] = {}
+        for start, end, amount in flows:
+            amounts.setdefault((start, end), []).append(f"{amount:g}")
+        for (start, end), parts in amounts.items():
+            look = {"arrowstyle": "-|>", "color": BLUE, "lw": 1.8, "shrinkA": 20, "shrinkB": 20}
+            axis.annotate("", places[end], places[start], arrowprops=look)
+            middle = [(one + other) / 2 for one, other in zip(places[start], places[end], strict=True)]
+            axis.text(*middle, " + ".join(parts), color=BLUE, ha="center", va="center", fontsize=_FONT,
+                      bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})  # fmt: skip
+        for name, place in places.items():
+            shape = {
+                "boxstyle": "round,pad=0.5",
+                "facecolor": ORANGE if name in leaves else "white",
+                "edgecolor": BLACK,
+            }
+            axis.text(*place, name, ha="center", va="center", fontsize=_FONT, bbox=shape)
+        for name, text in words.items():
+            frame = {"facecolor": "white", "edgecolor": BLACK, "pad": 3, "linestyle": "-" if name in leaves else "--"}
+            shift, va = (-26, "top") if name in leaves else (22, "bottom")
+            _write(axis, text, places[name], (0, shift), va=va, bbox=frame)
+        xs, ys = zip(*places.values(), strict=True)
+        axis.set(xlim=(min(xs) - 0.6, max(xs) + 0.4), ylim=(min(ys) - 0.7, max(ys) + 0.6))
+        axis.set_title(title, fontsize=_FONT, loc="left")
+        axis.axis("off")
+    return figure
+
+
 def arrows(gradients: Sequence[Pair], total: Pair, mean: Pair) -> Figure:
     """Gradients of two weights as arrows laid head to tail, with their sum and their mean from the origin."""
     figure, (axis,) = _figure(width=6.5, height=4.2)

@@ -59,6 +59,23 @@ def test_the_same_figure_gives_the_same_bytes():
     assert first == second
 
 
+def test_backward_passes_writes_what_flows_and_joins_the_flows_along_one_edge():
+    places = {"a": (0, 0), "h": (1, 1), "loss": (2, 0)}
+    calls = {
+        "first": ([("loss", "h", 9.0), ("loss", "h", 9.0), ("h", "a", 0.5)], {"h": "18", "a": ".grad: 9"}),
+        "second": ([("loss", "a", 3.0)], {"a": ".grad: 12"}),
+    }
+    first, second = plots.backward_passes(places, calls, leaves=["a"]).axes
+    assert [text.get_text() for text in first.texts if text.get_text()] == [
+        "9 + 9", "0.5", "a", "h", "loss", "18", ".grad: 9",
+    ]  # fmt: skip
+    assert "3" in [text.get_text() for text in second.texts]
+    assert [axis.get_title(loc="left") for axis in (first, second)] == ["first", "second"]
+    assert len(first.lines) == len(second.lines) == 3, "each panel has the edges of all calls"
+    frames = {text.get_text(): text.get_bbox_patch().get_linestyle() for text in first.texts[-2:]}
+    assert frames == {"18": "--", ".grad: 9": "-"}
+
+
 def test_the_ledger_draws_the_norms_of_each_lane_where_its_events_are():
     sgd, adam = plots.ledger(TRACE).axes
     assert sgd.get_ylabel().startswith("SGD")
