@@ -13,8 +13,7 @@ from course_utils.practice.updates import judge_loop
         "far as the line above it?",
         "stale-gradients": "If it begins with update 2, a call is missing from your loop. If it is the first update, "
         "what can be in `.grad` before your first backward pass?",
-        "discarded-gradients": "What comes between your `backward()` and your `step()`? Look at the lower ledger "
-        "above.",
+        "discarded-gradients": "What comes between your `backward()` and your `step()`?",
         "leftover-gradients": "The gradients are there, and no weight has moved. Which call moves the weights, and "
         "does it run for every batch?",
         "irregular-window": "Count the steps and the batches: each batch should have one step. Is a call outside the "
