@@ -18,7 +18,8 @@ from course_utils.practice.recording import quick_records
     hints={
         "still-right": "Which call empties `.grad`, and between which two calls would it do harm?",
         "another-bug": "Only the zeroing may be out of place. What does discarded-gradients mean, in your own words?",
-        "calls-missing": "Only the zeroing may be out of place: every batch gets one forward, one backward, one step.",
+        "calls-missing": "Only the zeroing may be out of place: every batch gets one forward pass, one backward pass "
+        "and one step.",
         "none-at-the-step": "What else than `None` can `zero_grad()` leave behind?",
         "some-get-through": "At some step a gradient was still there. Which batch did your zeroing miss?",
         "nothing-to-discard": "Each loss must really be differentiated. It is the zeroing that throws gradients away.",
