@@ -1,6 +1,8 @@
 """The small models that the notebooks train."""
 
+from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +52,48 @@ class Tally(nn.Module):
     def forward(self, batch: Tensor) -> Tensor:
         """The loss of each sample in `batch`, a vector of integers."""
         return self.weight[batch]
+
+
+class Shares(NamedTuple):
+    """What a loop made of its micro-batches, as the weight of each one in each sum of gradients.
+
+    Args:
+        updates: One row per update, with a weight for each micro-batch: what `.grad` held before the step.
+        left: The weights that are still in `.grad` at the end; empty if nothing is.
+    """
+
+    updates: list[list[float]]
+    left: list[float]
+
+
+def shares_of(loop: Callable, micro_batches: int, n: int, epochs: int = 1) -> Shares:
+    """Runs a training loop on a `Tally` with micro-batches of one sample each, and reads `.grad` before every step.
+
+    Args:
+        loop: Called once per epoch as `loop(model, batches, optimizer, n)`; `model(batch)` is the batch's losses.
+        micro_batches: How many there are in an epoch.
+        n: Handed to the loop: micro-batches per update.
+        epochs: How often the loop runs, on the same micro-batches.
+
+    Example:
+        >>> def one_update(model, batches, optimizer, n):
+        ...     for batch in batches:
+        ...         (model(batch).mean() / n).backward()
+        ...     optimizer.step()
+        >>> shares_of(one_update, micro_batches=2, n=2)
+        Shares(updates=[[0.5, 0.5]], left=[0.5, 0.5])
+    """
+    tally, updates = Tally(micro_batches), []
+    optimizer = torch.optim.SGD(tally.parameters(), lr=1.0)
+
+    def weights() -> list[float]:
+        return [] if tally.weight.grad is None else tally.weight.grad.tolist()
+
+    optimizer.register_step_pre_hook(lambda *_: updates.append(weights() or [0.0] * micro_batches))
+    for _ in range(epochs):
+        loop(tally, torch.arange(micro_batches).split(1), optimizer, n)
+    left = weights()
+    return Shares(updates, left if any(left) else [])
 
 
 class Transformer(nn.Module):

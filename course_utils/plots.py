@@ -275,12 +275,13 @@ def arrows(gradients: Sequence[Pair], total: Pair, mean: Pair) -> Figure:
     return figure
 
 
-def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float) -> Figure:
+def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float, sums: bool = False) -> Figure:
     """What each update is made of: for each loop a table with a row per update and a column per micro-batch.
 
     Args:
         tables: By the name of the loop, the weight of each micro-batch in each update. It is written into its cell.
         right: The weight that a micro-batch should have. A cell with this weight or more has the full shade.
+        sums: Whether to write beside each row what it adds up to.
     """
     tallest = max(len(table) for table in tables.values())
     figure, axes = _figure(height=1.0 + len(tables) * (0.55 + 0.3 * tallest), rows=len(tables))
@@ -297,6 +298,12 @@ def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float) -> Fig
         axis.set_xticks(range(columns), range(1, columns + 1))
         axis.set_yticks(range(rows), range(1, rows + 1))
         _label(axis, "micro-batch" if axis is axes[-1] else "", "update", name)
+        if sums:
+            beside = axis.secondary_yaxis("right")
+            beside.set_yticks(range(rows), [_rounded(sum(weights)) for weights in table], **_SMALL)
+            beside.set_ylabel("sum", fontsize=_FONT)
+            beside.tick_params(length=0)
+            beside.spines["right"].set_visible(False)
     return figure
 
 

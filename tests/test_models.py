@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils import Tally, mlp, saved_bytes
+from course_utils import Tally, mlp, saved_bytes, shares_of
 from course_utils.models import Transformer
 
 
@@ -17,6 +17,32 @@ def test_the_gradient_of_a_tally_is_the_weight_of_each_sample():
 
 def test_a_tally_gives_one_loss_per_sample_and_starts_at_zero():
     assert Tally(4)(torch.tensor([2, 3, 3])).tolist() == [0, 0, 0]
+
+
+def modulo(model, batches, optimizer, n):
+    for i, batch in enumerate(batches):
+        (model(batch).mean() / n).backward()
+        if (i + 1) % n == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_shares_are_read_before_each_step_and_what_is_left_at_the_end():
+    first, second = [0.5, 0.5, 0.0], [0.5, 0.5, 0.5]  # the second epoch's window holds the leftover of the first
+    assert shares_of(modulo, 3, n=2, epochs=2) == ([first, second], [0.0, 0.0, 0.5])
+
+
+def test_a_step_without_a_gradient_has_a_row_of_zeros_and_nothing_left_is_an_empty_list():
+    def only_steps(model, batches, optimizer, n):
+        optimizer.step()
+
+    def zeroes_in_place(model, batches, optimizer, n):
+        modulo(model, batches, optimizer, n)
+        optimizer.zero_grad(set_to_none=False)
+
+    assert shares_of(only_steps, 2, n=1) == ([[0.0, 0.0]], [])
+    assert shares_of(zeroes_in_place, 3, n=2) == ([[0.5, 0.5, 0.0]], [])
+    assert shares_of(modulo, 3, n=4) == ([], [0.25, 0.25, 0.25])
 
 
 def test_an_mlp_has_tanh_between_its_linear_layers_and_none_at_its_ends():

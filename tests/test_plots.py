@@ -163,6 +163,12 @@ def test_shares_are_written_into_the_cells_that_are_used():
     assert [text.get_text() for text in figure.axes[0].texts] == ["0.5", "0.5", "1"]
 
 
+def test_shares_can_say_what_each_row_adds_up_to():
+    (axis,) = plots.shares({"tail": [[0.5, 0.5, 0], [0, 0, 0.5]]}, right=0.5, sums=True).axes
+    (beside,) = axis.child_axes
+    assert [label.get_text() for label in beside.get_yticklabels()] == ["1", "0.5"]
+
+
 def test_pictures_are_square_with_a_title_each():
     figure = plots.pictures([[0, 0.5, 1, 0], [1, 0, 0, 0]], [7, 3])
     assert [axis.get_title() for axis in figure.axes] == ["7", "3"]

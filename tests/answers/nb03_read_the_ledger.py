@@ -2,29 +2,27 @@
 
 from answers import right, wrong
 
-for correct in ("E D", "ED", "e d", "E, D", "E\nD", "[E][D]", ["E", "D"], ("e", "d")):
+for correct in ("C B", "CB", "c b", "C, B", "C\nB", "[C][B]", ["C", "B"], ("c", "b")):
     right("read_the_ledger")(correct)
 
-for first, bug in {"A": "other-order", "B": "other-windows", "C": "other-windows", "D": "other-order",
-                   "F": "other-steps"}.items():  # fmt: skip
-    for second in "ABCDEF":
-        if first + second != "DE":
+for first, bug in {"A": "other-order", "B": "other-order", "D": "other-windows"}.items():
+    for second in "ABCD":
+        if first + second != "BC":
             wrong("read_the_ledger", bug, says=f"ledger 1 is not of loop {first}")(f"{first} {second}")
 
-for second, bug in {"A": "other-heights", "B": "other-windows", "C": "other-windows", "E": "other-order",
-                    "F": "other-steps"}.items():  # fmt: skip
-    wrong("read_the_ledger", bug, says=f"ledger 2 is not of loop {second}")(f"E {second}")
+for second, bug in {"A": "other-heights", "C": "other-order", "D": "other-windows"}.items():
+    wrong("read_the_ledger", bug, says=f"ledger 2 is not of loop {second}")(f"C {second}")
 
 for letters, bug in (
-    ("D E", "swapped"),
-    ("E", "too-few"),
-    (["E"], "too-few"),
-    ("E D A", "too-many"),
-    ("1 E 2 D", "unknown-line"),
-    ("E G", "unknown-line"),
+    ("B C", "swapped"),
+    ("C", "too-few"),
+    (["C"], "too-few"),
+    ("C B A", "too-many"),
+    ("1 C 2 B", "unknown-line"),
+    ("C E", "unknown-line"),
     ("", "not-attempted"),
     ([], "not-attempted"),
-    ([5, 4], "wrong-type"),
-    ({"E": 1, "D": 2}, "wrong-type"),
+    ([3, 2], "wrong-type"),
+    ({"C": 1, "B": 2}, "wrong-type"),
 ):
     wrong("read_the_ledger", bug)(letters)

@@ -22,22 +22,6 @@ def loop_a(model, batches, loss_fn, optimizer, n):
 
 
 def loop_b(model, batches, loss_fn, optimizer, n):
-    for number, batch in enumerate(batches, start=1):
-        optimizer.zero_grad()
-        (loss_fn(model, batch) / n).backward()
-        if number % n == 0:
-            optimizer.step()
-
-
-def loop_c(model, batches, loss_fn, optimizer, n):
-    optimizer.zero_grad()
-    for number, batch in enumerate(batches, start=1):
-        (loss_fn(model, batch) / n).backward()
-        if number % n == 0:
-            optimizer.step()
-
-
-def loop_d(model, batches, loss_fn, optimizer, n):
     optimizer.zero_grad()
     for number, batch in enumerate(batches, start=1):
         loss_fn(model, batch).backward()
@@ -46,7 +30,7 @@ def loop_d(model, batches, loss_fn, optimizer, n):
             optimizer.zero_grad()
 
 
-def loop_e(model, batches, loss_fn, optimizer, n):
+def loop_c(model, batches, loss_fn, optimizer, n):
     optimizer.zero_grad()
     for number, batch in enumerate(batches, start=1):
         loss_fn(model, batch).backward()
@@ -57,13 +41,12 @@ def loop_e(model, batches, loss_fn, optimizer, n):
             optimizer.zero_grad()
 
 
-def loop_f(model, batches, loss_fn, optimizer, n):
+def loop_d(model, batches, loss_fn, optimizer, n):
     optimizer.zero_grad()
     for number, batch in enumerate(batches, start=1):
         (loss_fn(model, batch) / n).backward()
-        optimizer.step()
         if number % n == 0:
-            optimizer.zero_grad()
+            optimizer.step()
 
 
 def _run_with_gradients_of_one(loop: Callable) -> None:
@@ -74,8 +57,8 @@ def _run_with_gradients_of_one(loop: Callable) -> None:
     loop(model, batches, lambda model, batch: model(batch).mean(), optimizer, 4)
 
 
-LOOPS = {"A": loop_a, "B": loop_b, "C": loop_c, "D": loop_d, "E": loop_e, "F": loop_f}
-_riddle = Riddle("read_the_ledger", LOOPS, "ED", _run_with_gradients_of_one)
+LOOPS = {"A": loop_a, "B": loop_b, "C": loop_c, "D": loop_d}
+_riddle = Riddle("read_the_ledger", LOOPS, "CB", _run_with_gradients_of_one)
 
 
 @exercise(
