@@ -2,7 +2,7 @@
 
 The rooms, from the lowest to the highest. A room imports only rooms above it in this list, never below:
 
-    data      digits, words: real data, shipped with the course
+    data      digits, words, next_letters: real data, shipped with the course
     models    mlp, Tally, Transformer: small models; shares_of: how much each micro-batch counts in each update
     loops     windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
     memory    saved_bytes, plan_memory: what a step holds, measured or planned
@@ -19,7 +19,7 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
 
 from importlib import import_module
 
-from course_utils.data import digits, words
+from course_utils.data import digits, next_letters, words
 from course_utils.loops import backward_window, evaluate, train_epoch, windows
 from course_utils.memory import plan_memory, saved_bytes
 from course_utils.models import Tally, mlp, shares_of
@@ -38,7 +38,8 @@ _LATER = {  # these need matplotlib or ipywidgets: imported when they are first 
 
 __all__ = [  # noqa: RUF022
     "windows", "backward_window", "train_epoch", "evaluate", "record", "ledger", "show", "saved_bytes", "plan_memory",
-    "predict", "check", "recall", "progress", "explore", "step_through", "digits", "words", "mlp", "Tally", "shares_of",
+    "predict", "check", "recall", "progress", "explore", "step_through", "digits", "words", "next_letters", "mlp", "Tally",
+    "shares_of",
 ]  # fmt: skip
 
 

@@ -3,10 +3,13 @@
 import gzip
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 _FIX = "restore it with `git checkout -- data`, or install the package again"
 
@@ -50,6 +53,30 @@ def words() -> list[str]:
     """
     lines = gzip.decompress(read("words.txt.gz")).decode().splitlines()
     return [word for word in lines if word.isascii() and word.isalpha() and word.islower()]
+
+
+def next_letters(words: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """One padded batch of words, for a model that predicts each next letter and the end of the word.
+
+    The letters are 1 to 26. 0 begins every word of the inputs and ends every word of the targets, so a word of k
+    letters has k + 1 targets. Shorter words are padded: the inputs with 0, the targets with -100, which
+    `cross_entropy` ignores.
+
+    Args:
+        words: Of lower-case letters a to z.
+
+    Returns:
+        Inputs and targets, both of shape (words, letters of the longest + 1).
+
+    Example:
+        >>> inputs, targets = next_letters(["a", "sum"])
+        >>> inputs.tolist(), targets.tolist()
+        ([[0, 1, 0, 0], [0, 19, 21, 13]], [[1, 0, -100, -100], [19, 21, 13, 0]])
+    """
+    letters = [torch.tensor([ord(letter) - ord("a") + 1 for letter in word]) for word in words]
+    inputs = pad_sequence([pad(word, (1, 0)) for word in letters], batch_first=True)
+    targets = pad_sequence([pad(word, (0, 1)) for word in letters], batch_first=True, padding_value=-100)
+    return inputs, targets
 
 
 def read(name: str) -> bytes:

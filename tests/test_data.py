@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from course_utils import data, digits, words
+from course_utils import data, digits, next_letters, words
 from course_utils.data import DataError
 
 
@@ -106,3 +106,19 @@ def test_a_damaged_manifest_gives_one_error_that_names_it_and_the_fix(copied, co
         digits()
     assert str(manifest) in str(caught.value)
     assert "git checkout -- data" in str(caught.value)
+
+
+def test_a_batch_of_words_asks_for_each_next_letter_and_the_end():
+    inputs, targets = next_letters(["zoo", "a"])
+    assert inputs.tolist() == [[0, 26, 15, 15], [0, 1, 0, 0]]
+    assert targets.tolist() == [[26, 15, 15, 0], [1, 0, -100, -100]]
+    assert inputs.dtype == targets.dtype == torch.int64
+
+
+def test_a_batch_is_as_wide_as_its_longest_word_and_all_words_fit():
+    some = words()[::997]
+    inputs, targets = next_letters(some)
+    assert inputs.shape == targets.shape == (len(some), max(map(len, some)) + 1)
+    assert (targets != -100).sum(dim=1).tolist() == [len(word) + 1 for word in some]
+    assert inputs.min() == 0
+    assert inputs.max() <= 26
