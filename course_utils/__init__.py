@@ -5,8 +5,8 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     data      digits, words, next_letters: real data, shipped with the course
     models    mlp, Tally, Transformer: small models; shares_of: how much each micro-batch counts in each update
     loops     windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
-    memory    saved_bytes, plan_memory: what a step holds, measured or planned
-    observe   record: what any loop does, seen from outside
+    memory    saved_bytes, held_bytes, plan_memory: what a step holds, measured or planned
+    observe   record, count_work: what any loop does, seen from outside
     ranks     Ranks, torchrun: a function or a script on several ranks
     plots     ledger and the other figures; they draw and compute nothing
     zoo       buggy loops from public bugs, each beside its fixed twin
@@ -21,9 +21,9 @@ from importlib import import_module
 
 from course_utils.data import digits, next_letters, words
 from course_utils.loops import backward_window, evaluate, train_epoch, windows
-from course_utils.memory import plan_memory, saved_bytes
+from course_utils.memory import held_bytes, plan_memory, saved_bytes
 from course_utils.models import Tally, mlp, shares_of
-from course_utils.observe import record
+from course_utils.observe import count_operations, count_work, record
 
 _LATER = {  # these need matplotlib or ipywidgets: imported when they are first used
     "ledger": "plots",
@@ -37,9 +37,9 @@ _LATER = {  # these need matplotlib or ipywidgets: imported when they are first 
 }
 
 __all__ = [  # noqa: RUF022
-    "windows", "backward_window", "train_epoch", "evaluate", "record", "ledger", "show", "saved_bytes", "plan_memory",
-    "predict", "check", "recall", "progress", "explore", "step_through", "digits", "words", "next_letters", "mlp", "Tally",
-    "shares_of",
+    "windows", "backward_window", "train_epoch", "evaluate", "record", "ledger", "show", "saved_bytes", "held_bytes",
+    "plan_memory", "count_operations", "count_work", "predict", "check", "recall", "progress", "explore", "step_through",
+    "digits", "words", "next_letters", "mlp", "Tally", "shares_of",
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch import Tensor, nn
@@ -15,12 +15,14 @@ class SavedBytes:
     def __init__(self) -> None:
         self.now = self.peak = 0
         self._users: Counter[tuple[int, int]] = Counter()  # of a piece of memory: (address, bytes)
+        self._grown: Callable[[], object] = lambda: None  # called when more is held
 
     def _hold(self, piece: tuple[int, int]) -> None:
         self._users[piece] += 1
         if self._users[piece] == 1:
             self.now += piece[1]
             self.peak = max(self.peak, self.now)
+            self._grown()
 
     def _release(self, piece: tuple[int, int]) -> None:
         self._users[piece] -= 1

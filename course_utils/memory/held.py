@@ -1,0 +1,93 @@
+"""What a training loop holds while it runs: gradients and what is saved for backward, event by event."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+
+from course_utils.memory.saved import saved_bytes
+
+
+@dataclass
+class HeldBytes:
+    """Bytes at each event of a loop, as lists of equal length that grow while it runs."""
+
+    gradients: list[int] = field(default_factory=list)  # in the `.grad` of all parameters
+    arriving: list[int] = field(default_factory=list)  # one that backward() has computed and not yet added into `.grad`
+    activations: list[int] = field(default_factory=list)  # saved for backward
+
+    def most(self, *parts: str) -> int:
+        """The most bytes at one event, of these parts together; of all three if none is named."""
+        lists = [getattr(self, part) for part in parts] or [self.gradients, self.arriving, self.activations]
+        return max(map(sum, zip(*lists, strict=True)))
+
+
+@contextmanager
+def held_bytes(model: nn.Module) -> Iterator[HeldBytes]:
+    """Notes what a loop holds whenever a forward pass saves more and whenever a gradient arrives at a parameter.
+
+    The weights, the optimizer's state and what an operation needs only while it runs are not counted.
+
+    Args:
+        model: Its parameters' gradients are counted.
+
+    Example:
+        >>> model = nn.Linear(64, 10, bias=False)
+        >>> with held_bytes(model) as held:
+        ...     for _ in range(2):
+        ...         model(torch.zeros(8, 64)).sum().backward()
+        >>> held.activations                    # start, forward, two moments of backward, forward, ...
+        [0, 2048, 0, 0, 2048, 0, 0, 0]
+        >>> held.gradients
+        [0, 0, 0, 2560, 2560, 2560, 2560, 2560]
+        >>> held.arriving                       # the second gradient is a tensor of its own until it has been added
+        [0, 0, 2560, 0, 0, 2560, 0, 0]
+    """
+    held = HeldBytes()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def note(arriving: Tensor | None = None) -> None:
+        held.gradients.append(_size(p.grad for p in parameters if p.grad is not None))
+        held.arriving.append(0 if arriving is None else _size([arriving]))
+        held.activations.append(saved.now)
+
+    with saved_bytes(model) as saved:
+        saved._grown = note
+        handles = []
+        for parameter in parameters:
+            handles.append(parameter.register_hook(note))
+            handles.append(parameter.register_post_accumulate_grad_hook(lambda _: note()))
+        note()
+        try:
+            yield held
+        finally:
+            for handle in handles:
+                handle.remove()
+        note()
+
+
+def resident_bytes(model: nn.Module, optimizer: Optimizer) -> dict[str, int]:
+    """Bytes of what stays between updates: weights, gradients that are there now, and the optimizer's state.
+
+    Example:
+        >>> model = nn.Linear(64, 10, bias=False)
+        >>> model(torch.zeros(8, 64)).sum().backward()
+        >>> resident_bytes(model, torch.optim.SGD(model.parameters()))
+        {'weights': 2560, 'gradients': 2560, 'optimizer state': 0}
+    """
+    parameters = list(model.parameters())
+    return {
+        "weights": _size(parameters),
+        "gradients": _size(p.grad for p in parameters if p.grad is not None),
+        "optimizer state": _size(
+            value for value in tree_leaves(list(optimizer.state.values())) if torch.is_tensor(value)
+        ),
+    }
+
+
+def _size(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,0 +1,42 @@
+"""How much a loop computes, in numbers that are the same on every machine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Work:
+    """`flops`, the floating-point operations of matrix products, and `calls` of operations that compute something."""
+
+    flops = calls = 0
+
+
+@contextmanager
+def count_work() -> Iterator[Work]:
+    """Counts what PyTorch computes while the block runs, backward passes included.
+
+    A matrix product of (a, b) and (b, c) is 2abc floating-point operations; other operations count as calls alone.
+    Views compute nothing and are left out. The counts are set when the block ends.
+
+    Example:
+        >>> import torch
+        >>> with count_work() as work:
+        ...     y = torch.ones(3, 4).mm(torch.ones(4, 5).t().t()).exp()
+        >>> work.flops, work.calls               # two tensors are filled; one product; one exp
+        (120, 4)
+    """
+    from torch.utils.flop_counter import FlopCounterMode  # slow to import
+
+    work, calls = Work(), _Calls()
+    with FlopCounterMode(display=False) as flops, calls:
+        yield work
+    work.flops, work.calls = flops.get_total_flops(), calls.count
+
+
+class _Calls(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += not operation.is_view
+        return operation(*args, **(kwargs or {}))
