@@ -2,6 +2,7 @@
 
 import ast
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -185,14 +186,16 @@ def test_what_shows_of_folded_outputs_is_no_html_and_gives_no_answer_away(notebo
     for cell in notebook.code:
         if not is_folded(cell, "outputs"):
             continue
-        line = previewed(cell)
+        line, options = previewed(cell), {asked["question"]: asked["options"] for asked in notebook.predictions}
         assert not line.lstrip().startswith("<"), f"HTML shows: {line}"
         for reveal in displays(cell, "reveal"):
-            line = line.replace(reveal["question"], "")
+            line = unescape(line).replace(reveal["question"], "").lower()
+            if sum(says(line, option.lower()) for option in options[reveal["question"]]) > 1:
+                continue  # it is the head of a table of the options
             numbers = re.findall(r"\d+(?:\.\d+)?", reveal["measured"])
-            given_away = [answer for answer in [reveal["measured"], *numbers] if says(line.lower(), answer.lower())]
+            given_away = [answer for answer in [reveal["measured"], *numbers] if says(line, answer.lower())]
             assert not given_away, f"{given_away} shows in: {line}"
-            assert not line.startswith("Figure: "), f"what a figure shows is in: {line}"
+            assert not line.startswith("figure: "), f"what a figure shows is in: {line}"
 
 
 @each_notebook

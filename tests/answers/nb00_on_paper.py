@@ -6,7 +6,7 @@ from answers import right, wrong
 
 
 def on_paper(second, third, fourth):
-    return {"after backward 2": second, "after backward 3": third, "after backward 4": fourth}
+    return {"grad 2": second, "grad 3": third, "grad 4": fourth}
 
 
 for correct in (
@@ -19,13 +19,13 @@ for correct in (
     right("every_second_step")(correct)
 
 for slip, bug, says in (
-    (on_paper(-6, -5, -1.5), "zeroes-never", "after backward 3 = -5"),
-    (on_paper(-2, -1, -0.5), "zeroes-every-time", "after backward 2 = -2"),
-    (on_paper(-2, -3, 0.5), "zeroes-in-the-wrong-place", "after backward 3 = -3"),
-    (on_paper(-6, 1, 0.5), "forgets-to-add", "after backward 4 = 0.5"),
-    (on_paper(-6, 2, 1.5), "wrong-value", "after backward 3 = 2"),
-    (on_paper(-8, 0, 0), "steps-too-rarely", "after backward 2 = -8"),
-    (on_paper(-6, 1, ...), "unfinished", "after backward 4"),
+    (on_paper(-6, -5, -1.5), "zeroes-never", "grad 3 = -5"),
+    (on_paper(-2, -1, -0.5), "zeroes-every-time", "grad 2 = -2"),
+    (on_paper(-2, -3, 0.5), "zeroes-in-the-wrong-place", "grad 3 = -3"),
+    (on_paper(-6, 1, 0.5), "forgets-to-add", "grad 4 = 0.5"),
+    (on_paper(-6, 2, 1.5), "wrong-value", "grad 3 = 2"),
+    (on_paper(-8, 0, 0), "steps-too-rarely", "grad 2 = -8"),
+    (on_paper(-6, 1, ...), "unfinished", "grad 4"),
     (on_paper(..., ..., ...), "not-attempted", ""),
     ({}, "not-attempted", ""),
     (on_paper(-6, None, 1.5), "wrong-value", "None"),

@@ -7,7 +7,7 @@ import torch
 from course_utils.practice.by_hand import Slip, judge_numbers
 from course_utils.practice.exercises import exercise
 
-BLANKS = ("after backward 2", "after backward 3", "after backward 4")
+BLANKS = ("grad 2", "grad 3", "grad 4")
 ZEROED_AFTER = (2, 4)  # the steps
 
 
@@ -26,13 +26,13 @@ def grads(zeroed_after: Collection[int] = ZEROED_AFTER, lr: float = 0.25) -> dic
 
 
 def _slips() -> Iterator[Slip]:
+    new = {blank: now - then for blank, now, then in (("grad 2", -6, -4), ("grad 4", 1.5, 1))}
+    yield Slip("forgets-to-add", "backward() adds to what is in .grad", new)
     yield Slip("zeroes-never", "the call after step 2 empties .grad", grads(()))
     yield Slip("zeroes-every-time", "after steps 1 and 3 nothing empties .grad", grads((1, 2, 3, 4)))
     yield Slip("zeroes-in-the-wrong-place", "zeroing comes after steps 2 and 4", grads((1, 3)))
     rarely = dict(zip(BLANKS, (-8, 0, 0), strict=True))  # as if w moved after every second batch only
     yield Slip("steps-too-rarely", "step() stands outside the if: it moves w after every batch", rarely)
-    new = {blank: now - then for blank, now, then in (("after backward 2", -6, -4), ("after backward 4", 1.5, 1))}
-    yield Slip("forgets-to-add", "backward() adds to what is in .grad", new)
 
 
 @exercise(
