@@ -53,7 +53,7 @@ PLANS = (
         (
             Pause("Arrival, set-up, who is here", 10),
             Visit("00_start", _START, "does everybody's machine work?"),
-            Visit("01_gradients", (_BEGIN, *_steps(1, 4, 5, 8), _SEE), "why PyTorch adds"),
+            Visit("01_gradients", (_BEGIN, *_steps(3, 4, 5, 6), _SEE), "why PyTorch adds"),
             Visit("02_zeroing", (_BEGIN, *_steps(1, 3, 5, 7), _SEE, _TURN, _END), "where zeroing belongs"),
             Pause("Break", 15),
             Visit("02b_forgetting", (_BEGIN, *_steps(3, 4), _SEE), "the bug has an exact name"),
@@ -74,7 +74,7 @@ PLANS = (
         (
             Pause("Arrival, set-up, who is here", 10),
             Visit("00_start", _START, "does everybody's machine work?"),
-            Visit("01_gradients", (_BEGIN, *_steps(1, 4, 5, 6, 7, 8), _SEE), "why PyTorch adds"),
+            Visit("01_gradients", (_BEGIN, *_steps(3, 4, 5, 6, 10, 11), _SEE), "why PyTorch adds"),
             Visit("02_zeroing", (_BEGIN, *_steps(1, 2, 3, 4, 5, 6, 7), _SEE, _TURN, _END), "where zeroing belongs"),
             Pause("Break", 15),
             Visit("02b_forgetting", (_BEGIN, *_steps(3, 4, 7, 8), _SEE), "the bug has an exact name"),
@@ -86,7 +86,7 @@ PLANS = (
             Visit("04_exactness", (_BEGIN, *_steps(1, 2, 5, 6, 7), _SEE), "the table of what is exact"),
             Pause("Break", 15),
             Visit("05_mixed_precision", (_BEGIN, *_steps(1, 2, 4, 5, 6, 7), _SEE), "one scale for one window"),
-            Visit("06_training_loop", (_BEGIN, *_steps(1, 4, 5, 6), _SEE), "the clock, and whose gradients"),
+            Visit("06_training_loop", (_BEGIN, *_steps(3, 4, 5, 6), _SEE), "the clock, and whose gradients"),
             Pause("Break", 10),
             Visit("08_pitfalls", (_BEGIN, *_steps(1, 2, 3, 5, 6, 8, 9), _SEE, _TURN, _END), "the clinic"),
             Pause("Questions; audit a script of your own", 15),
