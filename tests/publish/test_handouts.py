@@ -366,11 +366,11 @@ def test_one_command_writes_every_edition_and_leaves_nothing_else(built):
 def test_the_pdf_says_what_its_edition_should(built):
     out, _ = built
     text, full = (" ".join(text_of(out / edition / "02_zeroing.pdf").split()) for edition in ("learner", "instructor"))
-    solution = "optimizer.zero_grad() loss_fn(model, batch).backward() optimizer.step()"
+    solution = 'third_step = {"fbs": 111'
     assert solution in full
     assert solution not in text
     for both in (
-        "Of the 24 orders of zero, forward, backward and step",
+        "How many of the 24 orders of the four calls",
         "RAE#67",
         "github.com/bytetriper/RAE/issues/67",
     ):
