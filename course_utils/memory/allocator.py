@@ -1,5 +1,6 @@
 """How much memory the allocator gave to a loop."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -37,6 +38,7 @@ def allocated(device: str = "cpu") -> Iterator[Allocated]:
         yield result
         result.peak = torch.cuda.max_memory_allocated(device) - before
         return
+    gc.collect()  # what is garbage already must not be freed inside of the block: the profiler would write a warning
     options = torch._C._profiler._ExperimentalConfig()
     _enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, options))
     try:

@@ -67,7 +67,8 @@ def held_bytes(model: nn.Module) -> Iterator[HeldBytes]:
         finally:
             for handle in handles:
                 handle.remove()
-        note()
+            note()
+            del saved._grown  # it refers to saved, which refers to it
 
 
 def resident_bytes(model: nn.Module, optimizer: Optimizer) -> dict[str, int]:

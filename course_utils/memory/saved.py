@@ -2,7 +2,7 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ class SavedBytes:
     def __init__(self) -> None:
         self.now = self.peak = 0
         self._users: Counter[tuple[int, int]] = Counter()  # of a piece of memory: (address, bytes)
-        self._grown: Callable[[], object] = lambda: None  # called when more is held
 
     def _hold(self, piece: tuple[int, int]) -> None:
         self._users[piece] += 1
@@ -23,6 +22,9 @@ class SavedBytes:
             self.now += piece[1]
             self.peak = max(self.peak, self.now)
             self._grown()
+
+    def _grown(self) -> None:
+        """Called when more is held."""
 
     def _release(self, piece: tuple[int, int]) -> None:
         self._users[piece] -= 1

@@ -31,7 +31,7 @@ from course_utils.practice.updates import (
         "not-divided": "Do you add up the losses from before the weighting, or from after it? Compare Step 8.",
         "token-weights": "A micro-batch of 6 samples and one of 2 count the same in your mean. Should they?",
         "not-reset": "The sum of one window goes on into the next. Where does it begin at zero?",
-        "held-graphs": "Memory: Step 3 counts what one backward() per window holds, Step 4 what a kept loss holds.",
+        "held-graphs": "Memory: Step 4 counts what one backward() per window holds, and what a kept loss holds.",
         "whole-epoch": "Which micro-batches does the number of a window depend on? Only its own should matter.",
         "first-only": "How many numbers of a window go into the log, and where is the rest lost?",
         "largest-only": "A mean uses every loss of its window. What does your function keep of the others?",

@@ -81,7 +81,7 @@ PLANS = (
             Visit("03_accumulation", (_BEGIN, *_steps(1, 2, 3, 4, 5, 7, 8), _SEE, _TURN, _END), "the large batch"),
             Visit("03b_windows", (_BEGIN, *_steps(2, 3, 4, 5, 6, 7), _SEE, _TURN, _END), "tails, unequal pieces"),
             Pause("Lunch", 60),
-            Visit("03c_memory_and_time", (_BEGIN, *_steps(1, 2, 3, 7, 8, 10), _SEE), "what it costs"),
+            Visit("03c_memory_and_time", (_BEGIN, *_steps(1, 2, 3, 4, 7, 8, 10), _SEE), "what it costs"),
             Visit("03d_tokens", (_BEGIN, *_steps(2, 3, 5, 6), _SEE, _TURN), "over what is the mean taken?"),
             Visit("04_exactness", (_BEGIN, *_steps(1, 2, 5, 6, 7), _SEE), "the table of what is exact"),
             Pause("Break", 15),
