@@ -1,10 +1,16 @@
-"""Which tensor operations PyTorch runs, by name."""
+"""Which tensor operations PyTorch runs, and how much they compute, in numbers that are the same on every machine."""
 
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Work:
+    """`flops`, the floating-point operations of matrix products, and `calls` of operations that compute something."""
+
+    flops = calls = 0
 
 
 @contextmanager
@@ -21,16 +27,39 @@ def count_operations() -> Iterator[Counter[str]]:
         >>> counts["zeros"], counts["add_"]
         (1, 2)
     """
-    counts: Counter[str] = Counter()
-    with _Counting(counts):
-        yield counts
+    with _Counting() as counting:
+        yield counting.names
+
+
+@contextmanager
+def count_work() -> Iterator[Work]:
+    """Counts what PyTorch computes while the block runs, backward passes included.
+
+    A matrix product of (a, b) and (b, c) is 2abc floating-point operations; other operations count as calls alone.
+    Views compute nothing and are left out. The counts are set when the block ends.
+
+    Example:
+        >>> import torch
+        >>> with count_work() as work:
+        ...     y = torch.ones(3, 4).mm(torch.ones(4, 5).t().t()).exp()
+        >>> work.flops, work.calls               # two tensors are filled; one product; one exp
+        (120, 4)
+    """
+    from torch.utils.flop_counter import FlopCounterMode  # slow to import
+
+    work = Work()
+    with FlopCounterMode(display=False) as flops, _Counting() as counting:
+        yield work
+    work.flops, work.calls = flops.get_total_flops(), counting.computing
 
 
 class _Counting(TorchDispatchMode):
-    def __init__(self, counts: Counter[str]):
+    def __init__(self) -> None:
         super().__init__()
-        self._counts = counts
+        self.names: Counter[str] = Counter()
+        self.computing = 0  # calls of operations that are more than a view
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        self._counts[operation.overloadpacket.__name__] += 1
+        self.names[operation.overloadpacket.__name__] += 1
+        self.computing += not operation.is_view
         return operation(*args, **(kwargs or {}))

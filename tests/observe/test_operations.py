@@ -1,9 +1,9 @@
-"""count_operations counts calls by name, also those of a backward pass."""
+"""Operations are counted by name, and what they compute; those of a backward pass too."""
 
 import torch
 from torch import nn
 
-from course_utils.observe import count_operations
+from course_utils.observe import count_operations, count_work
 
 
 def test_a_backward_pass_adds_once_per_parameter_that_has_a_gradient():
@@ -28,3 +28,45 @@ def test_what_runs_outside_the_block_is_not_counted():
         pass
     torch.zeros(2)
     assert not counts
+
+
+def test_a_product_of_matrices_counts_two_operations_for_each_pair():
+    a, b = torch.ones(3, 4), torch.ones(4, 5)
+    with count_work() as work:
+        a @ b
+    assert (work.flops, work.calls) == (2 * 3 * 4 * 5, 1)
+
+
+def test_views_are_no_calls():
+    a = torch.ones(3, 4)
+    with count_work() as work:
+        a.t().unsqueeze(0)[0]
+    assert (work.flops, work.calls) == (0, 0)
+
+
+def test_a_backward_pass_counts_too():
+    layer, x = nn.Linear(4, 5, bias=False), torch.ones(3, 4)
+    with count_work() as forward:
+        loss = layer(x).sum()
+    with count_work() as backward:
+        loss.backward()
+    assert forward.flops == backward.flops == 2 * 3 * 4 * 5  # x needs no gradient
+    assert backward.calls > 0
+
+
+def test_a_large_batch_and_its_pieces_are_the_same_products_in_fewer_calls():
+    layer, x = nn.Linear(4, 5, bias=False), torch.ones(8, 4)
+    found = {}
+    for pieces in (1, 4):
+        with count_work() as found[pieces]:
+            for piece in x.chunk(pieces):
+                layer(piece).sum().backward()
+    assert found[1].flops == found[4].flops
+    assert found[1].calls < found[4].calls
+
+
+def test_counting_ends_with_the_block():
+    with count_work() as work:
+        pass
+    torch.ones(3, 3) @ torch.ones(3, 3)
+    assert (work.flops, work.calls) == (0, 0)
