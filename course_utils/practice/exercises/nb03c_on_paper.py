@@ -14,8 +14,10 @@ _INPUTS, _HIDDEN, _OUTPUTS = 100, 200, 10
 _PER_ROW = _INPUTS + _HIDDEN + _OUTPUTS
 _FIRST, _SECOND = _INPUTS * _HIDDEN, _HIDDEN * _OUTPUTS
 
-GRADIENTS, ACTIVATIONS = "gradients", "activations, N = 8"
-BOTH, AUTOCAST = "gradients and arriving, N = 8", "activations under autocast, N = 8"
+GRADIENTS = "gradients"
+ACTIVATIONS = "activations, N = 8"
+BOTH = "gradients and arriving, N = 8"
+AUTOCAST = "activations under autocast, N = 8"
 
 
 @torch.enable_grad()
