@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from course_utils.publish.notebook import Notebook, section_of, tags
+from course_utils.publish.notebook import WITHOUT_A_KERNEL, Notebook, section_of, tags
 
 WORDS_A_MINUTE, LINES_A_MINUTE = 180, 12
 
@@ -14,7 +14,8 @@ class Reading:
     """What there is to read and to do.
 
     Attributes:
-        words: The words of prose, without the instructor's cell, addresses of links, tables' rules and fenced code.
+        words: The words of prose, without the instructor's cell, addresses of links, tables' rules and fenced code, and
+            without the note for those who read a copy that doesn't run.
         lines: The lines of code that are not empty, without the solutions, which are folded.
         exercises: The minutes that the exercises state, without those "at home".
     """
@@ -45,7 +46,7 @@ def reading(notebook: Notebook, sections: Collection[str] = ()) -> Reading:
     wanted = [(kind, text) for section, kind, text in _pieces(notebook) if not sections or section in sections]
     prose = "\n".join(text for kind, text in wanted if kind == "markdown")
     code = "\n".join(text for kind, text in wanted if kind == "code")
-    plain = re.sub(r"```.*?```|<!--.*?-->|<[^>]+>|\]\([^)]*\)", " ", prose, flags=re.S)
+    plain = re.sub(r"```.*?```|<!--.*?-->|<[^>]+>|\]\([^)]*\)", " ", prose.replace(WITHOUT_A_KERNEL, ""), flags=re.S)
     exercises = re.findall(r"^\*\*(?:\w+ exercise, )?(\d+) minutes\.\*\*", prose, flags=re.M)
     return Reading(
         words=len(re.findall(r"\S*\w\S*", plain)),
