@@ -30,7 +30,7 @@ def test_a_changed_title_cell_changes_its_row_in_both_and_nothing_else(course, c
     book = nbformat.read(path, as_version=4)
     book.cells[0].source = re.sub(r"\*\*\d+ minutes", "**77 minutes", book.cells[0].source)
     book.cells[0].source = re.sub(
-        r"^\*[^*\n]+\*$", r"*What is \\1 in `zero_grad()`?*", book.cells[0].source, flags=re.M
+        r"^\*[^*\n]+\*$", r"*What is \\1 in `zero_grad()`?*", book.cells[0].source, count=1, flags=re.M
     )
     nbformat.write(book, path)
     files = (course / "README.md", course / "notebooks" / "00_start.ipynb")
