@@ -18,11 +18,13 @@ os.environ.setdefault("TQDM_DISABLE", "1")  # nbval compares stderr, and a bar c
 sys.modules.setdefault("rfc3987_syntax", None)
 
 LONGEST = (
-    "test_torchrun.py",
-    "07_distributed.ipynb",
-    "09_capstone.ipynb",
-    "test_ranks.py",
     "09b_should_you_accumulate.ipynb",
+    "test_answers.py",
+    "07_distributed.ipynb",
+    "06c_noise_scale.ipynb",
+    "09_capstone.ipynb",
+    "08_pitfalls.ipynb",
+    "test_planning.py",
 )
 
 

@@ -4,11 +4,11 @@ import signal
 import sys
 from pathlib import Path
 
-import forked_kernels
+import forked_python
 import pytest
 
 if sys.platform == "linux":
-    forked_kernels.use()
+    forked_python.use()
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,18 @@ def _torch_as_before():
     torch.manual_seed(0)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(scope="session")
+def quick_command():
+    """A command that does what Python does and starts at once, with torch imported."""
+    return forked_python.executable() if sys.platform == "linux" else sys.executable
+
+
+@pytest.fixture
+def quick_python(quick_command, monkeypatch):
+    """Commands that begin with `sys.executable` start at once."""
+    monkeypatch.setattr(sys, "executable", quick_command)
 
 
 @pytest.fixture

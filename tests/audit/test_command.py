@@ -13,7 +13,7 @@ import pytest
 
 from course_utils.audit.__main__ import main
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
+pytestmark = pytest.mark.usefixtures("quick_scans", "quick_python")
 LOOPS = Path(__file__).parents[1] / "public_loops"
 DIAGNOSES = {
     "fabric_guide": {"irregular-window": "1, 8, 8, 8, 8", "loss-scale": "8.0 times", "leftover-gradients": "last 7"},

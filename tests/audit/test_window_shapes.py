@@ -5,6 +5,7 @@ three micro-batches without one, `"z3"` three micro-batches that are zeroed. `by
 a number, or None for the size of its own window. The verdicts were written down before the first run.
 """
 
+import exhaustive
 import pytest
 import torch
 from runs import net
@@ -54,7 +55,14 @@ def verdicts(report):
     return [f"{LEVELS[f.level]}{f.rule} {f.evidence.get('update', '')}".strip() for f in said]
 
 
-SOURCES = pytest.mark.parametrize("loader", [False, True], ids=["list", "loader"])
+def from_both(names):
+    """Each name over a list or a loader, in turns, and over the other one in the exhaustive run."""
+    cases = [(name, loader) for name in names for loader in (False, True)]
+    return pytest.mark.parametrize(
+        ("name", "loader"), exhaustive.mark(cases, but=[(name, k % 2 == 1) for k, name in enumerate(names)])
+    )
+
+
 RAMP = [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
 
 RIGHT = {
@@ -94,8 +102,7 @@ RIGHT = {
 }
 
 
-@SOURCES
-@pytest.mark.parametrize("name", RIGHT)
+@from_both(RIGHT)
 def test_nothing_is_said_about_windows_that_are_meant(name, loader):
     epochs, by = RIGHT[name]
     with audit() as report:
@@ -177,8 +184,7 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
 }
 
 
-@SOURCES
-@pytest.mark.parametrize("name", WRONG)
+@from_both(WRONG)
 def test_a_window_that_is_not_meant_is_named_with_its_update(name, loader):
     epochs, by, *expected = WRONG[name]
     with audit() as report:
@@ -388,16 +394,21 @@ HOWS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("how", HOWS)
+SIZES = [
+    ([4, 4, 4, 4, 4, 4, 4], []),
+    ([1, 1, 2, 2, 4, 4, 4], []),
+    ([5, 4, 4, 4, 4, 4, 4], ["!irregular-window 1"]),
+    ([4, 4, 8, 4, 4, 4, 4], ["!irregular-window 3"]),
+    ([4, 4, 7, 4, 7, 4, 4], ["!leftover-gradients 3"]),
+]
+
+
 @pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        ([4, 4, 4, 4, 4, 4, 4], []),
-        ([1, 1, 2, 2, 4, 4, 4], []),
-        ([5, 4, 4, 4, 4, 4, 4], ["!irregular-window 1"]),
-        ([4, 4, 8, 4, 4, 4, 4], ["!irregular-window 3"]),
-        ([4, 4, 7, 4, 7, 4, 4], ["!leftover-gradients 3"]),
-    ],
+    ("how", "sizes", "expected"),
+    exhaustive.mark(
+        [(how, *case) for how in HOWS for case in SIZES],
+        but=[(how, *SIZES[(k + more) % 5]) for k, how in enumerate(HOWS) for more in (0, 2)],  # two of each
+    ),
 )
 def test_the_verdict_is_that_of_the_sizes(how, sizes, expected):
     with audit() as report:

@@ -2,7 +2,9 @@
 
 import functools
 import math
+from itertools import product
 
+import exhaustive
 import on_ranks
 import pytest
 import torch
@@ -16,8 +18,10 @@ from course_utils.ranks import Ranks
 
 N = 3
 POISONS = [math.inf, math.nan, "gradient only"]
-every_loop = pytest.mark.parametrize("scaler", ["none", "disabled", "enabled"])
-every_step = pytest.mark.parametrize("fused", [False, True], ids=["unfused", "fused"])
+LOOPS = ["none", "disabled", "enabled"]
+STEPS = [False, True]
+every_loop = pytest.mark.parametrize("scaler", LOOPS)
+every_step = pytest.mark.parametrize("fused", STEPS, ids=["unfused", "fused"])
 every_poison = pytest.mark.parametrize("poison", POISONS)
 
 
@@ -72,9 +76,13 @@ def test_in_one_process_at_every_position(scaler, fused, poison):
     assert tried == 7
 
 
-@every_loop
-@every_step
-@every_poison
+@pytest.mark.parametrize(
+    ("scaler", "fused", "poison"),
+    exhaustive.mark(
+        product(LOOPS, STEPS, POISONS),  # of each kind, one case runs always
+        but=[("none", False, math.inf), ("disabled", True, "gradient only"), ("enabled", True, math.inf)],
+    ),
+)
 def test_on_two_ranks_at_every_position_of_each_also_where_a_rank_has_run_out(groups, scaler, fused, poison):
     for results in groups[2].run(on_ranks.poisoned_at, "DDP", N, scaler, fused, poison):
         for (rank, position), ours in results.items():
@@ -84,9 +92,13 @@ def test_on_two_ranks_at_every_position_of_each_also_where_a_rank_has_run_out(gr
                 assert ours[3] == []
 
 
-@pytest.mark.parametrize(("kind", "world"), [("FSDP2", 2), ("HSDP", 4)])
-@pytest.mark.parametrize("scaler", ["none", "enabled"])
-@pytest.mark.parametrize("poison", [math.inf, "gradient only"])
+@pytest.mark.parametrize(
+    ("kind", "world", "scaler", "poison"),
+    exhaustive.mark(
+        [(*kind, *how) for kind in (("FSDP2", 2), ("HSDP", 4)) for how in product(LOOPS[::2], POISONS[::2])],
+        but=[("FSDP2", 2, "none", "gradient only"), ("HSDP", 4, "enabled", math.inf)],
+    ),
+)
 def test_shards_agree_although_only_some_of_them_hold_a_nan(groups, kind, world, scaler, poison):
     positions = [(0, 0), (world - 1, 5), (world - 1, 6)]  # in each window, the last of one micro-batch
     for results in groups[world].run(on_ranks.poisoned_at, kind, N, scaler, False, poison, positions):

@@ -1,7 +1,9 @@
 """plan_memory predicts the peak that the allocator reports; allocated reports that peak."""
 
 import json
+from functools import cache
 
+import exhaustive
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,9 @@ from course_utils.models import Transformer
 
 GIB = 2**30
 SYMBOLS, PLACES = 500, 64
+
+
+planned = cache(plan_memory)  # several tests ask the same plan
 
 
 def classified(model, batch):
@@ -86,12 +91,12 @@ def peak_of_training(build, make_batch, loss_fn, optimizer, items, n=2, autocast
 @pytest.mark.parametrize("name", TRAININGS)
 def test_the_peak_is_the_allocators(name):
     *training, sizes = TRAININGS[name]
-    found = plan_memory(*training, adamw)
+    found = planned(*training, adamw)
     for items in sizes:
         assert found.peak(items) == pytest.approx(peak_of_training(*training, adamw, items), rel=0.01)
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("name", exhaustive.mark(TRAININGS, but=["mlp", "embedding"]))
 def test_in_bfloat16_the_peak_is_the_allocators_except_for_the_scratch_space_of_kernels(name):
     *training, sizes = TRAININGS[name]
     found = plan_memory(*training, adamw, dtype=torch.bfloat16)
@@ -103,7 +108,7 @@ def test_in_bfloat16_the_peak_is_the_allocators_except_for_the_scratch_space_of_
 @pytest.mark.parametrize("optimizer", [adamw_of_a_gpu, sgd, torch.optim.Adagrad])
 def test_with_other_optimizers_the_peak_is_the_allocators_too(optimizer):
     *training, sizes = TRAININGS["mlp"]
-    found = plan_memory(*training, optimizer)
+    found = planned(*training, optimizer)
     for items in sizes:
         assert found.peak(items) == pytest.approx(peak_of_training(*training, optimizer, items), rel=0.01)
 
@@ -127,9 +132,9 @@ def test_in_a_window_of_one_the_forward_pass_finds_no_gradients():
 
 def test_weights_gradients_and_state_add_up():
     weights = 4 * sum(p.numel() for p in transformer().parameters())
-    found = plan_memory(transformer, texts, written, sgd)
+    found = planned(transformer, texts, written, sgd)
     assert (found.weights, found.gradients, found.state) == (weights, weights, 0)
-    found = plan_memory(transformer, texts, written, adamw)
+    found = planned(transformer, texts, written, adamw)
     assert found.state == 2 * weights + 4 * len(list(transformer().parameters()))  # and a counter for each
     assert found.fixed == found.weights + found.gradients + found.state
     assert found.inputs == 2 * 8 * PLACES
@@ -141,7 +146,7 @@ def test_buffers_count_as_weights_and_frozen_weights_get_no_gradient():
         model[0].requires_grad_(False)
         return model
 
-    found, whole = plan_memory(half_frozen, pictures, classified), plan_memory(convnet, pictures, classified)
+    found, whole = plan_memory(half_frozen, pictures, classified), planned(convnet, pictures, classified, adamw)
     model = convnet()
     first = sum(4 * p.numel() for p in model[0].parameters())
     buffers = sum(b.numel() * b.element_size() for b in model.buffers())
@@ -150,17 +155,14 @@ def test_buffers_count_as_weights_and_frozen_weights_get_no_gradient():
 
 
 def test_checkpointing_saves_less_for_the_backward_pass():
-    plain, checkpointed = (
-        plan_memory(transformer, texts, written),
-        plan_memory(lambda: transformer(True), texts, written),
-    )
+    plain, checkpointed = (planned(*TRAININGS[name][:3], adamw) for name in ("transformer", "checkpointed"))
     assert checkpointed.activations < plain.activations / 3
     assert checkpointed.fixed == plain.fixed
     assert checkpointed.largest(2**27) > plain.largest(2**27)
 
 
 def test_the_largest_micro_batch_fits_and_one_more_item_does_not():
-    found = plan_memory(transformer, texts, written, adamw_of_a_gpu)
+    found = planned(*TRAININGS["mlp"][:3], adamw_of_a_gpu)
     for card in (2**24, 2**26, 2**28):
         largest = found.largest(card)
         assert found.peak(largest) <= card < found.peak(largest + 1)
@@ -170,7 +172,7 @@ def test_the_largest_micro_batch_fits_and_one_more_item_does_not():
 
 
 def test_if_not_even_one_item_fits_no_n_helps():
-    found = plan_memory(transformer, texts, written)
+    found = planned(transformer, texts, written, adamw)
     card = found.peak(1) - 1
     assert found.largest(card) == 0
     with pytest.raises(ValueError, match="no N helps"):
@@ -180,7 +182,7 @@ def test_if_not_even_one_item_fits_no_n_helps():
 
 def test_planning_for_seven_billion_weights_takes_almost_no_memory():
     def seven_billion():
-        return Transformer(32_000, width=8192, heads=32, blocks=8, longest=2048)  # few and wide: fewer operations
+        return Transformer(32_000, width=16_384, heads=32, blocks=2, longest=2048)  # few and wide: fewer operations
 
     def long_texts(items):
         return torch.randint(32_000, (items, 2048)), torch.randint(32_000, (items, 2048))

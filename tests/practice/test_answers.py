@@ -19,8 +19,13 @@ def name_of(answer):
     return getattr(answer, "__name__", None) or reprlib.repr(answer)
 
 
-def named(answers):
-    return [pytest.param(exercise, a, id=f"{exercise}-{name_of(a)}") for exercise in answers for a in answers[exercise]]
+def named(answers, always=2):
+    """So many answers to each exercise are tried whenever all tests run, the others in the exhaustive run."""
+    return [
+        pytest.param(exercise, a, id=f"{exercise}-{name_of(a)}", marks=() if k < always else pytest.mark.exhaustive)
+        for exercise in answers
+        for k, a in enumerate(answers[exercise])
+    ]
 
 
 SOLVED = [exercise for exercise in EXERCISES if exercise not in LIVE]
@@ -28,9 +33,9 @@ OF_FUNCTIONS = [exercise for exercise in EXERCISES if EXERCISES[exercise].takes 
 
 
 def marks(exercise, wrong):
-    """One answer with each bug is tried whenever all tests run; the others with that bug in a run of their own."""
+    """One answer with each bug is tried whenever all tests run; the others with that bug in the exhaustive run."""
     first = next(other for other in WRONG[exercise] if other.bug == wrong.bug)
-    return () if wrong is first else pytest.mark.variants
+    return () if wrong is first else pytest.mark.exhaustive
 
 
 ANSWERS = [
@@ -214,8 +219,10 @@ def test_a_right_answer_agrees_with_the_reference(exercise, answer):
     assert not changes_a_result(exercise, answer, OUTCOMES[exercise].reference)
 
 
-@pytest.mark.mutations
-@pytest.mark.parametrize(("exercise", "reference"), named({e: [solution(e), *OUTCOMES[e].mutate] for e in OUTCOMES}))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("exercise", "reference"), named({e: [solution(e), *OUTCOMES[e].mutate] for e in OUTCOMES}, always=99)
+)
 def test_a_mutation_is_rejected_if_and_only_if_it_changes_a_result(exercise, reference):
     assert_mutations_are_judged_by_their_results(
         exercise,

@@ -13,6 +13,7 @@ import torch
 
 from course_utils.ranks import Ranks, ScriptError, torchrun
 
+pytestmark = pytest.mark.usefixtures("quick_python")
 SCRIPT = Path(on_ranks.__file__)
 
 
