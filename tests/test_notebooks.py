@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cells import run
 from course import FACTS, NOTEBOOKS
-from edition import left_out, limits, shown, wide_lines
+from edition import SECOND_EDITION, left_out, limits, shown, wide_lines
 from execute import WIDGET
 
 from course_utils.practice.exercises import EXERCISES
@@ -18,17 +18,6 @@ from course_utils.publish.notebook import PATHS, WITHOUT_A_KERNEL, as_course, cl
 from course_utils.publish.reading import reading
 
 ROOT = Path(__file__).parent.parent
-SECOND_EDITION = (
-    "00_start",
-    "01_gradients",
-    "02_zeroing",
-    "02b_forgetting",
-    "02c_none_or_zeros",
-    "03_accumulation",
-    "03b_windows",
-    "03c_memory_and_time",
-    "03d_tokens",
-)  # these keep the limits of CONTRIBUTING.md
 LESSONS = {name: notebook for name, notebook in NOTEBOOKS.items() if name != "00_start"}
 HEADINGS = ["Why", "Predict", "Step 1", "See it", "Myth", "Your turn", "Metrics to watch", "Recall", "Takeaways"]
 LEDGER = {"A": 86, "B": 83, "C": 25, "D": 25, "G": 33, "X": 18}  # how many claims each common source makes

@@ -34,6 +34,12 @@ window.course = (() => {
         && !e.closest('mjx-container, input, select, .noUi-target, .jp-OutputPrompt')
       ).map(e => [i, e.scrollWidth - e.clientWidth, words(e)]));
     }),
+    // Code cells with a line that is longer than the page is wide: [cell, pixels too many].
+    cut: () => panel().content.widgets.flatMap((w, i) => {
+      const editor = w.model.type === 'code' && w.node.querySelector('.cm-scroller');
+      return editor && shown(editor) && editor.scrollWidth > editor.clientWidth + 1
+        ? [[i, editor.scrollWidth - editor.clientWidth]] : [];
+    }),
     scrolling: () => panel().content.widgets.flatMap((w, i) => w.outputsScrolled ? [i] : []),
     broken: () => [...panel().node.querySelectorAll('img')].filter(e => e.complete && !e.naturalWidth).length,
     text: () => panel().content.widgets.map(w => w.node.innerText),

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from edition import SECOND_EDITION
 
 NOTEBOOKS = sorted(path.stem for path in (Path(__file__).parent.parent.parent / "notebooks").glob("*.ipynb"))
 REPR = re.compile(r"Box\(children|HTML\(value|Error displaying widget|model not found|Loading widget")
@@ -38,6 +39,16 @@ def assert_it_fits(lab) -> None:
         assert not REPR.search(text), f"cell {number} shows a widget's text: {REPR.search(text)}"
 
 
+def assert_no_line_is_cut(lab, name) -> None:
+    if name in SECOND_EDITION:
+        wide = lab.page.viewport_size
+        for width in (960, 1280):
+            lab.page.set_viewport_size({**wide, "width": width})
+            lab.settle()
+            assert lab.ask("cut") == [], f"at {width} pixels"
+        lab.page.set_viewport_size(wide)
+
+
 def verdict(lab, number: int) -> tuple[str, str]:
     """The border's colour and the text of the verdict that a cell shows."""
     box = lab.cell(number).locator(".jp-OutputArea-output div[style*='border-left']").last
@@ -48,6 +59,7 @@ def verdict(lab, number: int) -> tuple[str, str]:
 def test_a_notebook_runs_answers_and_fits(lab, name):
     lab.open(name)
     assert_it_fits(lab)  # as committed: in a copy that nobody has run
+    assert_no_line_is_cut(lab, name)
     lab.run_all()
     cells = lab.cells()
     lab.screenshot(name)
