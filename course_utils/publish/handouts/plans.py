@@ -43,7 +43,7 @@ def _steps(*numbers: int) -> tuple[str, ...]:
 
 _BEGIN, _END = "Why, Predict", "Metrics to watch, Recall, Takeaways"
 _SEE, _TURN = "See it, Myth", "Your turn"
-_START = ("Is my set-up right?", "What does one missing line do?", "Which four words will you need?")
+_START = ("Set-up", "One missing line", "Four words")
 
 PLANS = (
     Plan(
