@@ -84,7 +84,7 @@ def _are_at(points: list, places: tuple[float, ...], atol: float) -> bool:
 
 
 class Value:
-    """A value of the autograd of 40 lines that the notebook builds."""
+    """A value of a small autograd, with what the exercise needs of it."""
 
     def __init__(self, data: float, grad: float = 0.0):
         self.data, self.grad = data, grad
