@@ -48,7 +48,7 @@ _EMPTY = (
 @exercise(
     "accumulate_tokens",
     hints={
-        "token-weights": "Do you divide by micro-batches, sequences, or positions with their padding? See Step 5.",
+        "token-weights": "Do you divide by micro-batches, sequences, or positions with their padding? See Step 4.",
         "loss-scale": "Does the divisor count the valid targets of this very window? An empty micro-batch has 0.",
         "nan": "Step 6: which micro-batch has a mean of 0/0, and what does a weight of 0 do to it?",
         "empty-step": "Sometimes nothing in a window counts. Zeros in .grad are not nothing: see 02c_none_or_zeros.",
