@@ -196,7 +196,8 @@ def test_an_error_in_a_slider_is_shown(lab):
     lab.open("00_start")
     set_up, number = places(lab.cells(), r"^import importlib")[0], places(lab.cells(), r"^images, labels = digits")[0]
     lab.run_cell(set_up)
-    lab.run_cell(number, "def draw(n):\n    raise RuntimeError(f'no {n}')\n\n\nexplore(draw, n=[1, 2])")
+    draw = "def draw(n):\n    raise RuntimeError(f'no {n}')\n\n\n"
+    lab.run_cell(number, f"from course_utils import explore\n\n\n{draw}explore(draw, n=[1, 2])")
     assert "RuntimeError: no 1" in lab.cell(number).locator(".jp-OutputArea").first.inner_text()
     lab.cell(number).locator(".noUi-handle").press("ArrowRight")
     lab.page.wait_for_function(
