@@ -87,7 +87,7 @@ def _slips() -> Iterator[Slip]:
         "the-smaller-one": "The peak is at the worst moment. Which of the two gradients makes it?",
         "copies-divided": "Step 2: what does a forward pass compute from the weights alone?",
         "copies-forgotten": "Step 2: which weights does the backward pass need, and in which type?",
-        "copies-of-all": "To what is a layer's weight multiplied in backward, and who asks for the result?",
+        "copies-of-all": "In backward, what is a layer's weight multiplied by, and does anything need the result?",
         "copies-too-wide": "In which type does autocast make its copies?",
         "counts-twice": "Follow one tensor from `tanh` into the second layer. Is it copied?",
         "forgets-the-output": "What does the derivative of a square need?",
