@@ -188,7 +188,7 @@ def test_a_stop_never_arrives_after_the_call(monkeypatch):
 
 
 def sleeps(*_):
-    time.sleep(4)
+    time.sleep(3)
 
 
 def sleeps_a_little(*_):
@@ -221,7 +221,7 @@ late: list[str] = []
 def test_a_call_into_c_that_outlives_the_limit_is_named_and_its_line_shown(answer):
     verdict = judge("slope", answer, limit=LIMIT)
     assert verdict.bug == "endless"
-    call = {sleeps: "`time.sleep(4)`", multiplies: "`", sums: "`return sum(range(3 * 10**7))`"}[answer]
+    call = {sleeps: "`time.sleep(3)`", multiplies: "`", sums: "`return sum(range(3 * 10**7))`"}[answer]
     assert call in verdict.message
     assert ("cannot interrupt" in verdict.message) == (answer is sleeps), verdict.message
     wait_for_the_thread_that_goes_on()

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from exhaustive import mark
 
 jupyter_client = pytest.importorskip("jupyter_client")
 
@@ -22,7 +23,7 @@ def catches_everything(*_):
             pass
 
 def sleeps(*_):
-    time.sleep(4)
+    time.sleep(3)
     print("late")
 
 def sums(*_):
@@ -117,7 +118,7 @@ def test_after_an_answer_that_raises_the_next_cell_runs_clean(kernel, answer):
     assert kernel.run(NEXT) == ("ok", "42 True\n", "")
 
 
-@pytest.mark.parametrize("answer", ["empty", "catches_everything", "sleeps"])
+@pytest.mark.parametrize("answer", mark(["empty", "catches_everything", "sleeps"], but=["empty", "catches_everything"]))
 def test_the_stop_button_stops_the_answer_and_nothing_else(kernel, answer):
     ended, text, verdict = kernel.run(f"_ = check('slope', {answer}, limit=60)", interrupt=True)
     assert (ended, text) == ("ok", "")
