@@ -30,10 +30,11 @@ from course_utils.publish.output import all_or_nothing
 
 PACKAGE = Path(__file__).parents[1]
 BRANCH = "colab"  # of the hosting repository: there the editions lie, at the top
+_ZOO = r"\bzoo\b|\bpublic_loop\("  # its loops train on all of the data
 NEEDED = {  # a file or a folder of data is packed if the notebook's code, or a module that it uses, loads it
-    "digits.csv.gz": r"\bdigits\(|\bzoo\b",
-    "words.txt.gz": r"\bwords\(|\bzoo\b",
-    "words.LICENSE.txt": r"\bwords\(|\bzoo\b",
+    "digits.csv.gz": rf"\bdigits\(|{_ZOO}",
+    "words.txt.gz": rf"\bwords\(|{_ZOO}",
+    "words.LICENSE.txt": rf"\bwords\(|{_ZOO}",
     "facts/": r"\bfinal_test\b",
     "cards.json": r"\bfinal_test\b",
     "measurements/": r"\bmeasurements/",

@@ -152,6 +152,8 @@ def test_every_file_that_a_notebook_reads_is_packed(name):
     assert len(facts) == (len(NOTEBOOKS) if "final_test" in "\n".join(code[1:]) else 0)
     read = set(re.findall(r'\bread\("(.*?)"\)', "\n".join(code[1:])))
     assert read <= described.keys()
+    if re.search(r"\bpublic_loop\(|\bZOO\b", "\n".join(code[1:])):  # loops of the zoo, which train on both
+        assert {"digits.csv.gz", "words.txt.gz"} <= described.keys()
     if "measurements/" in "".join(code[1:]):  # of each device that was measured
         assert {file for file in data.manifest() if file.startswith("measurements/")} <= described.keys()
 
