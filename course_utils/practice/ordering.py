@@ -1,6 +1,7 @@
 """Exercises of the kind "order these lines": an order, given by letters, becomes a function that really runs."""
 
 import linecache
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
@@ -8,6 +9,60 @@ from course_utils.practice.judging import Mistake
 
 _SEPARATORS = " \t\n,;:.-+>→'\"[]()"
 _numbers = count()
+
+
+def judge_order(
+    answer: str | Sequence[str],
+    lines: Mapping[str, str],
+    header: str,
+    judge: Callable[[Callable], object],
+    makes: Mapping[str, str],
+) -> str:
+    """Judges the loop that an order makes of the lines, and returns the order's letters with spaces between.
+
+    Args:
+        answer: The order, as `letters` takes it.
+        lines: By its letter, each line that may be used. One of them begins with `for`.
+        header: The `def` line of the function.
+        judge: Judges the function, and raises a `Mistake` for one that is wrong.
+        makes: For each name that the lines give a value, the letter of the line that does.
+
+    Raises:
+        Mistake: As `letters`, `assemble` and `judge`; `no-loop` and `nested-loop` unless the loop's line is there once;
+            `used-too-early` for a name that no line has made yet; `idle-line` for a line that could be left out.
+
+    Example:
+        >>> lines = {"A": "total += number", "B": "for number in numbers:", "C": "total = 0"}
+        >>> def adds(function):
+        ...     function([1, 2])
+        >>> try:
+        ...     judge_order("B A C", lines, "def add(numbers):", adds, {"total": "C", "number": "B"})
+        ... except Mistake as mistake:
+        ...     print(mistake.verdict.bug)
+        used-too-early
+    """
+    order = letters(answer, lines)
+    loop = next(letter for letter, line in lines.items() if line.startswith("for "))
+    if loop not in order:
+        raise Mistake("no-loop", f"no line of {' '.join(order)} repeats anything.")
+    if order.count(loop) > 1:
+        raise Mistake("nested-loop", f"line {loop} opens a second loop inside the first.")
+
+    def judge_letters(order: str) -> None:
+        try:
+            judge(assemble(header, lines, order))
+        except NameError as error:
+            name = error.name or str(error).split("'")[1]
+            uses = re.compile(rf"\b{name}\b")
+            early = next(letter for letter in order if uses.search(lines[letter]) and letter != makes[name])
+            message = f"line {early}, `{lines[early]}`, uses `{name}` before line {makes[name]} has made it."
+            raise Mistake("used-too-early", message) from None
+
+    judge_letters(order)
+    if idle := idle_lines(order, judge_letters):
+        what = f"{'lines' if len(idle) > 1 else 'line'} {', '.join(idle)}"
+        raise Mistake("idle-line", f"every update is right, but so it is without {what}: leave out what does nothing.")
+    return " ".join(order)
 
 
 def letters(answer: str | Sequence[str], lines: Mapping[str, str]) -> str:

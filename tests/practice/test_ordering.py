@@ -6,6 +6,7 @@ import traceback
 import pytest
 from course import NOTEBOOKS
 
+from course_utils.practice.exercises import judge
 from course_utils.practice.exercises.nb02_order_the_lines import LINES
 from course_utils.practice.judging import Mistake
 from course_utils.practice.ordering import assemble, idle_lines, letters, listing
@@ -61,3 +62,9 @@ def test_an_idle_line_is_one_without_which_the_order_still_passes():
 def test_the_notebook_shows_the_lines_that_its_judge_puts_together():
     shown = "\n".join(f"{letter}  {line}" for letter, line in LINES.items())
     assert f"```text\n{shown}\n```" in NOTEBOOKS["02_zeroing"].prose
+
+
+def test_the_line_that_uses_a_name_too_early_is_named_and_none_that_only_holds_its_letters():
+    verdict = judge("order_the_window", "F G A D E")  # `i` stands in `optimizer`, too
+    assert verdict.bug == "used-too-early"
+    assert "line G, `if (i + 1) % n == 0:`, uses `i` before line D has made it." in verdict.message

@@ -1,8 +1,7 @@
 """The exercise of notebook 02 that puts the lines of a loop in order."""
 
 from course_utils.practice.exercises import EXERCISES, exercise
-from course_utils.practice.judging import Mistake
-from course_utils.practice.ordering import assemble, idle_lines, letters
+from course_utils.practice.ordering import judge_order
 
 LINES = {  # as the notebook shows them
     "A": "optimizer.zero_grad",
@@ -13,7 +12,7 @@ LINES = {  # as the notebook shows them
     "F": "loss = loss_fn(model, batch)",
     "G": "optimizer.zero_grad()",
 }
-_OPENS, _MAKES = "C", {"batch": "C", "loss": "F"}  # the line that makes each name
+_MAKES = {"batch": "C", "loss": "F"}  # the line that makes each name
 
 
 @exercise(
@@ -34,23 +33,7 @@ _OPENS, _MAKES = "C", {"batch": "C", "loss": "F"}  # the line that makes each na
     },
 )
 def _order_the_lines(answer: str | list | tuple) -> str:
-    order = letters(answer, LINES)
-    if _OPENS not in order:
-        raise Mistake("no-loop", f"no line of {' '.join(order)} repeats anything.")
-    if order.count(_OPENS) > 1:
-        raise Mistake("nested-loop", f"line {_OPENS} opens a second loop inside the first.")
-    _judge_order(order)
-    if idle := idle_lines(order, _judge_order):
-        what = f"{'lines' if len(idle) > 1 else 'line'} {', '.join(idle)}"
-        raise Mistake("idle-line", f"every update is right, but so it is without {what}: leave out what does nothing.")
-    return f"{' '.join(order)} ran for 2 epochs, from a clean and a dirty start, and every update holds its own batch."
-
-
-def _judge_order(order: str) -> None:
-    try:
-        EXERCISES["train"].judge(assemble("def train(model, batches, loss_fn, optimizer):", LINES, order))
-    except NameError as error:
-        name = error.name or str(error).split("'")[1]
-        first = next(letter for letter in order if name in LINES[letter] and letter != _MAKES[name])
-        hint = f"line {first}, `{LINES[first]}`, uses `{name}` before line {_MAKES[name]} has made it"
-        raise Mistake("used-too-early", f"{hint}.") from None
+    order = judge_order(
+        answer, LINES, "def train(model, batches, loss_fn, optimizer):", EXERCISES["train"].judge, _MAKES
+    )
+    return f"{order} ran for 2 epochs, from a clean and a dirty start, and every update holds its own batch."

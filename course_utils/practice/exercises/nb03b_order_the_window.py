@@ -1,8 +1,7 @@
 """The exercise of notebook 03b that puts the lines of an accumulation loop in order."""
 
 from course_utils.practice.exercises import EXERCISES, exercise
-from course_utils.practice.judging import Mistake
-from course_utils.practice.ordering import assemble, idle_lines, letters
+from course_utils.practice.ordering import judge_order
 
 LINES = {  # as the notebook shows them
     "A": "optimizer.step()",
@@ -13,7 +12,7 @@ LINES = {  # as the notebook shows them
     "F": "optimizer.zero_grad()",
     "G": "if (i + 1) % n == 0:",
 }
-_OPENS = "D"
+_MAKES = {"i": "D", "batch": "D"}  # the line that makes each name
 
 
 @exercise(
@@ -32,25 +31,11 @@ _OPENS = "D"
     },
 )
 def _order_the_window(answer: str | list | tuple) -> str:
-    order = letters(answer, LINES)
-    if _OPENS not in order:
-        raise Mistake("no-loop", f"no line of {' '.join(order)} repeats anything.")
-    if order.count(_OPENS) > 1:
-        raise Mistake("nested-loop", f"line {_OPENS} opens a second loop inside the first.")
-    _judge_order(order)
-    if idle := idle_lines(order, _judge_order):
-        what = f"{'lines' if len(idle) > 1 else 'line'} {', '.join(idle)}"
-        raise Mistake("idle-line", f"every update is right, but so it is without {what}: leave out what does nothing.")
-    return f"{' '.join(order)} ran with N = 1, 2, 3 and 4, also with old gradients: every update holds its own window."
-
-
-def _judge_order(order: str) -> None:
-    try:
-        EXERCISES["accumulate_equal"].judge(
-            assemble("def accumulate(model, batches, loss_fn, optimizer, n):", LINES, order)
-        )
-    except (NameError, UnboundLocalError) as error:
-        name = error.name or str(error).split("'")[1]
-        early = next(letter for letter in order if name in LINES[letter])
-        message = f"line {early}, `{LINES[early]}`, uses `{name}` before line {_OPENS} has made it."
-        raise Mistake("used-too-early", message) from None
+    order = judge_order(
+        answer,
+        LINES,
+        "def accumulate(model, batches, loss_fn, optimizer, n):",
+        EXERCISES["accumulate_equal"].judge,
+        _MAKES,
+    )
+    return f"{order} ran with N = 1, 2, 3 and 4, also with old gradients: every update holds its own window."
