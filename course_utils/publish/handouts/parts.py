@@ -159,7 +159,7 @@ class _Reader:
         if cell.cell_type == "markdown":
             self.drawn &= not re.search(r"^## ", cell.source, flags=re.M)
             return list(_prose(cell.source.replace(WITHOUT_A_KERNEL, "")))
-        if cell.source.startswith("# Set-up"):  # it is the same in every notebook, so that once is enough
+        if cell.source.startswith("# Set-up"):  # only its imports differ: on paper once is enough
             return [Code(cell.source, spoiler=False)] if self.notebook.name.startswith("00") else []
         judged = [output for output in cell.outputs if as_course(output).get("kind") == "verdict"]
         verdicts = [text_of(output) for output in judged]
