@@ -85,7 +85,7 @@ PLANS = (
             Visit("03d_tokens", (_BEGIN, *_steps(2, 3, 5, 6), _SEE, _TURN), "over what is the mean taken?"),
             Visit("04_exactness", (_BEGIN, *_steps(1, 2, 5, 6, 7), _SEE), "the table of what is exact"),
             Pause("Break", 15),
-            Visit("05_mixed_precision", (_BEGIN, *_steps(1, 2, 4, 5, 6, 7), _SEE), "one scale for one window"),
+            Visit("05b_loss_scaling", (_BEGIN, *_steps(1, 2, 4, 5, 6, 7), _SEE), "one scale for one window"),
             Visit("06_training_loop", (_BEGIN, *_steps(3, 4, 5, 6), _SEE), "the clock, and whose gradients"),
             Pause("Break", 10),
             Visit("08_pitfalls", (_BEGIN, *_steps(1, 2, 3, 5, 6, 8, 9), _SEE, _TURN, _END), "the clinic"),
