@@ -34,12 +34,13 @@ _LATER = {  # these need matplotlib or ipywidgets: imported when they are first 
     "progress": "practice",
     "explore": "practice",
     "step_through": "practice",
+    "what_is_exact": "practice.decisions",
 }
 
 __all__ = [  # noqa: RUF022
     "windows", "backward_window", "train_epoch", "evaluate", "record", "ledger", "show", "saved_bytes", "held_bytes",
     "plan_memory", "count_work", "predict", "check", "recall", "progress", "explore", "step_through",
-    "digits", "words", "next_letters", "mlp", "Tally", "shares_of",
+    "digits", "words", "next_letters", "mlp", "Tally", "shares_of", "what_is_exact",
 ]  # fmt: skip
 
 

@@ -1,0 +1,94 @@
+"""The table of notebook 04: for which models and losses a window is the large batch, and what to do where it is not."""
+
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from course_utils.practice import display
+
+EXACT = 1e-12  # the relative error below which a float64 gradient is called exact
+CAPTION = (
+    "Is the window the large batch? “Yes”: off by less than 1e-12 in float64. “Yes” and “no” carry over to your model. "
+    "The percentages do not: they belong to the small cases of notebook 04."
+)
+HEADER = ("You have", "Each mean loss divided by N", "Do this", "Then", "Shown in")
+ROWS = (  # a name in braces, or several, stands for what was measured under it
+    ("micro-batches of one size", "{one size}", "nothing more", "{one size}", "Step 1; 03"),
+    ("micro-batches of several sizes", "{several sizes, divided by N}",
+     "weight by samples, over the window's samples", "{several sizes, weighted by samples}", "Step 1; 03b"),
+    ("a short last window", "no, see 03b", "divide by what it holds; 03d compares the other choice",
+     "yes, see 03d", "03b, 03d"),
+    ("padded or packed tokens", "no, see 03d", "weight by valid tokens; a micro-batch without one gets weight 0",
+     "yes, see 03d", "03d, 04b"),
+    ("a loss that is a sum over samples", "no, see 03",
+     "divide by nothing; or once by the window's samples, if you want the mean", "yes, see 03", "03"),
+    ("class weights", "{class weights, by samples}",
+     "weight by the sum of the targets' class weights", "{class weights, by their sum}", "Step 4"),
+    ("a penalty on the weights, inside the loss", "{MSE and a penalty}",
+     "nothing more; with summed losses add it once per window", "{MSE and a penalty}", "Step 4"),
+    ("RMSE, or another function f of a mean m", "{RMSE}",
+     "accumulate m, multiply .grad once by f'(m); or GradCache", "{RMSE, by the chain rule}", "Steps 4, 5"),
+    ("a loss of batch statistics: Dice over the batch, balance of experts", "{Dice over the batch}",
+     "GradCache if it is of outputs; else take the statistic over the window first, or accept one per micro-batch",
+     "{Dice, GradCache}, by GradCache", "Steps 4, 5"),
+    ("a contrastive loss, in-batch negatives", "{in-batch negatives}",
+     "GradCache", "{in-batch negatives, GradCache}", "Step 5"),
+    ("BatchNorm in training", "{BatchNorm in training}",
+     "freeze it (.eval() again after every model.train()) or replace it; or accept ghost batches, "
+     "and lower its momentum", "{BatchNorm frozen}, if frozen", "Step 2"),
+    ("LayerNorm, RMSNorm, GroupNorm", "{LayerNorm + RMSNorm + GroupNorm}",
+     "nothing more", "{LayerNorm + RMSNorm + GroupNorm}", "Step 2"),
+    ("dropout, noise inside the model", "{dropout, one seed}",
+     "train as it is; compare with p = 0", "on average; with p = 0 {dropout, p = 0}", "Step 3"),
+    ("clipping by the norm, after each backward pass", "{clipped after each backward pass}",
+     "clip once per window, before the step", "{clipped once per window}", "Step 6"),
+    ("weights, and so .grad, in bfloat16", "no, see 05",
+     "keep the sum in float32; the longer the window, the more it matters", "see 05", "05"),
+    ("autocast, GradScaler", "see 05b", "unscale, clip, step and update once per window", "see 05b", "05b"),
+    ("momentum, Adam, weight decay", "as .grad is",
+     "one step per window: a step reads .grad, the weights and its own memory, once", "as .grad is", "02, 03"),
+    ("a learning-rate schedule, an average of the weights", "see 06",
+     "one scheduler step per update, lengths counted in updates", "see 06", "06"),
+    ("the step inside backward", "no, see 06b", "step after the window's last backward pass", "yes, see 06b", "06b"),
+    ("several devices", "see 07",
+     "divide by the samples or tokens of all devices; clip after the gradients are joined", "see 07", "07"),
+)  # fmt: skip
+
+
+def what_is_exact(errors: Mapping[str, float]) -> None:
+    """Displays the table of what is exact, filled in with what a notebook has measured.
+
+    Args:
+        errors: For each name in braces of `ROWS`, the relative error of the window's gradient.
+
+    Raises:
+        KeyError: If a name was not measured.
+    """
+    rows = [HEADER, *(tuple(_filled(text, errors) for text in row) for row in ROWS)]
+    edge = "border:1px solid #555;padding:2px 6px;text-align:left;vertical-align:top"
+    html = (
+        '<table style="border-collapse:collapse;font-size:13px;max-width:180mm;page-break-inside:avoid">'
+        f'<caption style="text-align:left;padding:4px 0">{escape(CAPTION)}</caption>'
+        + "".join(_row(row, "td" if number else "th", edge) for number, row in enumerate(rows))
+        + "</table>"
+    )
+    display._display({"text/html": html, "text/plain": "\n".join([CAPTION, *map(" | ".join, rows)])})
+
+
+def _filled(text: str, errors: Mapping[str, float]) -> str:
+    """A cell's text with every name in braces replaced by a verdict on the worst of what was measured under it."""
+
+    def verdict(found: re.Match) -> str:
+        worst = max(errors[name] for name in found[1].split(" + "))
+        return "yes" if worst < EXACT else f"no, {worst:.1%} off"
+
+    return re.sub(r"{(.+?)}", verdict, text)
+
+
+def _row(row: Sequence[str], tag: str, edge: str) -> str:
+    bold = [tag == "th" or text.startswith("no,") for text in row]
+    cells = [
+        f'<{tag} style="{edge};font-weight:{"bold" if strong else "normal"}">{escape(text)}</{tag}>'
+        for text, strong in zip(row, bold, strict=True)
+    ]
+    return f'<tr style="page-break-inside:avoid">{"".join(cells)}</tr>'
