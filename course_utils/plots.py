@@ -509,7 +509,7 @@ def block_rows(
             axis.bar([edges[place] for place in own], [bars[place] for place in own], [widths[place] for place in own],
                      align="edge", color=color, hatch=hatch, edgecolor=BLACK, label=f"{names[0]}, {group}")  # fmt: skip
         for place, (edge, width) in enumerate(zip(edges, widths, strict=True)):
-            for color, thickness in (("white", 6), (RED, 3)):  # with a rim, to stand out from a bar of any colour
+            for color, thickness in (("white", 4.5), (RED, 2.5)):  # with a rim, to stand out from a bar of any colour
                 axis.plot([edge, edge + width], [lines[place]] * 2, color=color, linewidth=thickness,
                           solid_capstyle="butt", label=names[1] if color == RED and not place else None)  # fmt: skip
         axis.vlines(ends, 0, 1.05 * top, color=BLACK, linewidth=1, linestyle=":")
