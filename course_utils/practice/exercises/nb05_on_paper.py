@@ -7,10 +7,10 @@ import torch
 from course_utils.practice.by_hand import Slip, judge_numbers
 from course_utils.practice.exercises import exercise
 
-QUARTERS = "bfloat16, adding 1/4s: stops at"
-COUNT = "bfloat16, adding 1/4s: how many count"
-ONES = "float16, adding 1s: stops at"
-UPDATE = "bfloat16, largest 2**-k lost in 8.0 + 2**-k"
+QUARTERS = "sum of 1/4s in bfloat16"
+COUNT = "how many count"
+THREES = "sum of 3s in float16"
+UPDATE = "lost in 8.0 in bfloat16"
 
 
 def stops_at(addend: float, dtype: torch.dtype) -> tuple[float, int]:
@@ -25,24 +25,24 @@ def measured() -> dict[str, float]:
     quarters, many = stops_at(0.25, torch.bfloat16)
     weight = torch.tensor(8.0, dtype=torch.bfloat16)
     lost = max(2.0**-k for k in range(20) if weight + 2.0**-k == weight)
-    return {QUARTERS: quarters, COUNT: many, ONES: stops_at(1.0, torch.float16)[0], UPDATE: lost}
+    return {QUARTERS: quarters, COUNT: many, THREES: stops_at(3.0, torch.float16)[0], UPDATE: lost}
 
 
 def _slips() -> Iterator[Slip]:
     right = measured()
-    yield Slip("as-for-ones", "that is where a sum of 1s stops; what scales with the addend", {
-        QUARTERS: 4 * right[QUARTERS],
+    yield Slip("as-for-ones", "that is where a sum of 1s stops; a smaller addend stops earlier, a larger one later", {
+        QUARTERS: 4 * right[QUARTERS], THREES: stops_at(1.0, torch.float16)[0],
     })  # fmt: skip
     yield Slip("swapped", "the value of the sum and the number of addends are two things", {
         QUARTERS: right[COUNT], COUNT: right[QUARTERS],
     })  # fmt: skip
-    yield Slip("whole-step", "an addend of half a rounding step is a tie, and a tie goes to the even neighbour", {
-        QUARTERS: 2 * right[QUARTERS], COUNT: 2 * right[COUNT], ONES: 2 * right[ONES], UPDATE: right[UPDATE] / 2,
+    yield Slip("whole-step", "an addend of half a rounding step is a tie, and a tie goes to the even neighbour; less is lost anyway", {
+        QUARTERS: 2 * right[QUARTERS], COUNT: 2 * right[COUNT], THREES: 2 * right[THREES], UPDATE: right[UPDATE] / 2,
     })  # fmt: skip
     yield Slip("too-wide", "a whole rounding step is a neighbour, so it is never lost", {
-        QUARTERS: right[QUARTERS] / 2, COUNT: right[COUNT] / 2, ONES: right[ONES] / 2, UPDATE: 2 * right[UPDATE],
+        QUARTERS: right[QUARTERS] / 2, COUNT: right[COUNT] / 2, THREES: right[THREES] / 2, UPDATE: 2 * right[UPDATE],
     })  # fmt: skip
-    yield Slip("wrong-format", "this one has 11 significant bits", {ONES: 256})
+    yield Slip("wrong-format", "this one has 11 significant bits", {THREES: stops_at(3.0, torch.bfloat16)[0]})
     yield Slip("as-near-one", "the rounding step at 8.0 is not that at 1.0", {
         UPDATE: lambda got: got in (2.0**-8, 2.0**-7),
     })  # fmt: skip
@@ -56,7 +56,7 @@ def _slips() -> Iterator[Slip]:
         "unfinished": "Fill in every blank. `1 / 32` is a number, too.",
         "as-for-ones": "Step 3: dividing every addend did not change how many of them count.",
         "swapped": "The sum of 1/4s after four addends is 1.",
-        "whole-step": "What happened to 256 + 1 in Step 3, exactly between two neighbours?",
+        "whole-step": "What happened to 256 + 1 in Step 3, exactly between two neighbours? And when is an addend less than half a step?",
         "too-wide": "How far is the next number at the place where you stop?",
         "wrong-format": "Step 1: what comes after 1 in float16?",
         "as-near-one": "The rounding step doubles at every power of two. How many are there from 1 to 8?",
