@@ -36,7 +36,7 @@ def _slips() -> Iterator[Slip]:
     yield Slip("swapped", "the value of the sum and the number of addends are two things", {
         QUARTERS: right[COUNT], COUNT: right[QUARTERS],
     })  # fmt: skip
-    yield Slip("whole-step", "an addend of half a rounding step is a tie, and a tie goes to the even neighbour; less is lost anyway", {
+    yield Slip("whole-step", "an addend of half a rounding step is a tie, which goes to the even neighbour", {
         QUARTERS: 2 * right[QUARTERS], COUNT: 2 * right[COUNT], THREES: 2 * right[THREES], UPDATE: right[UPDATE] / 2,
     })  # fmt: skip
     yield Slip("too-wide", "a whole rounding step is a neighbour, so it is never lost", {
@@ -53,10 +53,10 @@ def _slips() -> Iterator[Slip]:
     notebook="05_precision",
     takes=dict,
     hints={
-        "unfinished": "Fill in every blank. `1 / 32` is a number, too.",
+        "unfinished": "Fill in every blank. `1 / 3` is a number, too.",
         "as-for-ones": "Step 3: dividing every addend did not change how many of them count.",
         "swapped": "The sum of 1/4s after four addends is 1.",
-        "whole-step": "What happened to 256 + 1 in Step 3, exactly between two neighbours? And when is an addend less than half a step?",
+        "whole-step": "What happened to 256 + 1 in Step 3, exactly between two neighbours?",
         "too-wide": "How far is the next number at the place where you stop?",
         "wrong-format": "Step 1: what comes after 1 in float16?",
         "as-near-one": "The rounding step doubles at every power of two. How many are there from 1 to 8?",
