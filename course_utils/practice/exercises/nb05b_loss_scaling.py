@@ -203,7 +203,7 @@ def _diagnose_skipped(rows: list[Tensor], norm: float, case: Case) -> Bug | None
     if norm < inf:
         return "skip-rule", "that is above skip_norm, and the step has been made all the same"
     if not case.enabled:
-        return "unguarded-step", "the step has been made all the same: a scaler that is switched off leaves out nothing"
+        return "unguarded-step", "the step has been made all the same. A scaler that is switched off leaves nothing out"
     return "scaler-timing", "the step has been made all the same. scaler.step() would have left it out"
 
 
