@@ -28,7 +28,7 @@ def sleeps(*_):
 
 started = time.perf_counter()
 sum(range(10**6))
-LONG = int(10**6 * 1.5 / (time.perf_counter() - started))    # one call into C that takes about 1.5 seconds, on any machine
+LONG = int(10**6 * 1.5 / (time.perf_counter() - started))  # one call into C, of about 1.5 seconds on any machine
 
 def sums(*_):
     return sum(range(LONG))
