@@ -43,7 +43,7 @@ def by_hand(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip
     if norm > max_norm:
         for gradient in gradients:
             gradient.mul_(max_norm / norm)
-    if not norm > skip_norm:
+    if math.isfinite(norm) and not norm > skip_norm:
         scaler.step(optimizer)
     scaler.update()
     for _ in steps:
@@ -61,7 +61,7 @@ def leaves_spikes_scaled(model, window, loss_fn, optimizer, scaler, scheduler, m
     for batch in window:
         scaler.scale(loss_fn(model, batch)).mul(len(batch) / total).backward()
     norm = nn.utils.get_total_norm([p.grad for p in model.parameters()]) / scaler.get_scale()
-    if torch.isfinite(norm) and norm > skip_norm:
+    if norm > skip_norm if torch.isfinite(norm) else not scaler.is_enabled():
         return False
     before = scaler.get_scale()
     nn.utils.clip_grad_norm_(model.parameters(), max_norm * before)  # the limit, scaled
@@ -205,6 +205,41 @@ def halves_by_hand(model, window, loss_fn, optimizer, scaler, scheduler, max_nor
     return True
 
 
+def asks_only_for_nan(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    """Stops a NaN, and leaves infinities to a scaler that may be switched off."""
+    optimizer.zero_grad()
+    total = sum(len(batch) for batch in window)
+    for batch in window:
+        scaler.scale(loss_fn(model, batch) * (len(batch) / total)).backward()
+    scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scale, left_out = scaler.get_scale(), bool(norm.isnan() or norm > skip_norm)
+    if not left_out:
+        scaler.step(optimizer)
+    scaler.update()
+    if left_out or scaler.get_scale() < scale:
+        return False
+    scheduler.step()
+    return True
+
+
+def guards_the_schedule_alone(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    """Knows whether the gradient is finite, and leaves the step to the scaler all the same."""
+    optimizer.zero_grad()
+    total = sum(len(batch) for batch in window)
+    for batch in window:
+        scaler.scale(loss_fn(model, batch) * (len(batch) / total)).backward()
+    scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if not norm > skip_norm:
+        scaler.step(optimizer)
+    scaler.update()
+    made = bool(norm.isfinite() and norm <= skip_norm)
+    if made:
+        scheduler.step()
+    return made
+
+
 def stub(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
     for _ in window:
         ...
@@ -241,6 +276,11 @@ WRONG = {
     ],
     "skip-rule": [window(skip="never"), window(skip="clipped"), window(skip="scaled")],
     "irregular-window": [steps_each_micro_batch],
+    "unguarded-step": [
+        window(),  # epfLLM/Megatron-LLM!34: without a scaler that is switched on, nobody looks for a NaN
+        asks_only_for_nan,
+        guards_the_schedule_alone,
+    ],
     "empty-step": [steps_on_zeros],
     "held-graphs": [one_backward_for_all],
     "wrong-value": [window(says="nothing"), window(says="true"), clips_each_parameter],
@@ -299,7 +339,7 @@ def outcomes_of_amp_window(answer):
         (4, 2000, 0.2, 9.0, True),
         (3, 1, 0.5, 9.0, False),
     ):
-        factors = (1.0, 40.0, 1.0) if not enabled else (1.0, 1.0, math.inf, 40.0, 1.0, math.nan, 1.0)
+        factors = (1.0, 1.0, math.inf, 40.0, 1.0, math.nan, 1.0)
         yield lambda case=(factors, n, growth_interval, max_norm, skip_norm, enabled): trained(answer, *case)
     yield lambda: at_the_limit(answer)
 
@@ -349,11 +389,10 @@ def divides_the_gradient(model, window, loss_fn, optimizer, scaler, scheduler, m
         p.grad /= items
     norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     is_finite, is_spike = math.isfinite(norm), float(norm) > skip_norm
-    if not is_spike:
-        scaler.step(optimizer)
-    scaler.update()
     if is_finite and not is_spike:
+        scaler.step(optimizer)
         scheduler.step()
+    scaler.update()
     optimizer.zero_grad(set_to_none=False)
     return is_finite and not is_spike
 
@@ -408,8 +447,11 @@ def asks_the_scaler(model, window, loss_fn, optimizer, scaler, scheduler, max_no
     model.zero_grad()
     accumulate()
     scaler.unscale_(optimizer)
-    overflow = scaler.is_enabled() and any(f.item() for f in scaler._found_inf_per_device(optimizer).values())
     norm = nn.utils.get_total_norm(p.grad for p in model.parameters())
+    if scaler.is_enabled():
+        overflow = any(f.item() for f in scaler._found_inf_per_device(optimizer).values())
+    else:
+        overflow = not norm.isfinite()
     left_out = overflow or norm.item() > skip_norm
     if not left_out:
         nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norm)
@@ -467,7 +509,7 @@ def changed(
         scaler.unscale_(optimizer)
         norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])
         clip(list(model.parameters()), limit(max_norm))
-        spike = is_spike(norm, max_norm, skip_norm)
+        spike = is_spike(norm, max_norm, skip_norm) or not norm.isfinite()
         before_step(scaler, optimizer)
         if not spike:
             step(scaler, optimizer)

@@ -1,4 +1,4 @@
-"""The exercise of notebook 05: one window under a GradScaler, judged on a `Tally` and then on a real model."""
+"""The exercise of notebook 05b: one window under a GradScaler, judged on a `Tally` and then on a real model."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -75,6 +75,7 @@ CASES = (
     Case((SPIKE, INF, GOOD, NAN, SPIKE, GOOD), skip_norm=8.0, growth_interval=1),
     Case((Window((1,), factor=4.0), Window((1,))), skip_norm=4.0),  # equal is not above
     Case((GOOD, SPIKE, LARGE, GOOD), max_norm=1.0, skip_norm=8.0, enabled=False),
+    Case((GOOD, NAN, LARGE, INF, GOOD), max_norm=1.0, enabled=False),  # as loops for bfloat16 have it
 )
 
 
@@ -84,12 +85,14 @@ CASES = (
         "clip-timing": "Whose norm do you limit, and when? The message gives the norm of your update: compare it with "
         "max_norm, and with the two orders of Step 4.",
         "clip-limit": "Which number limits which norm? Compare the arguments of your clip with the task.",
-        "scaler-timing": "A call is missing, or comes twice between two windows. Which row of the table in Step 3 is a "
-        "window that was left out by hand?",
+        "scaler-timing": "A call is missing, or comes twice between two windows. What does Step 3 say about a window "
+        "that you leave out yourself?",
         "scheduler-cadence": "What do you ask to know whether the step was made? A scale may also grow. And with an "
         "infinite skip_norm, is an infinite norm above it?",
         "skip-rule": "The norm to compare with skip_norm is that of the true gradient: unscaled, and before clipping. "
         "clip_grad_norm_ returns one.",
+        "unguarded-step": "Who looks for an infinity or NaN when the scaler is switched off? Step 7 asks the "
+        "gradient, and a number that you already have tells the same.",
         "stale-gradients": "Look at the window before the one that the message names. What did it leave in .grad?",
         "loss-scale": "Does the scaler divide by the number of micro-batches (Step 2)? By what does your loss do it?",
         "token-weights": "How many samples does each micro-batch hold, and by what do you weight its loss?",
@@ -101,11 +104,12 @@ CASES = (
 def _amp_window(answer: Callable) -> str:
     for case in CASES:
         _judge_case(answer, case)
-    for make_optimizer in (sgd, adam):
-        _judge_model(answer, make_optimizer)
+    for make_optimizer, enabled in ((sgd, True), (adam, True), (sgd, False)):
+        _judge_model(answer, make_optimizer, enabled)
     return (
-        "full, short and ragged windows, clipped or not, infinity, NaN, spikes, a scale that grows, a scaler switched "
-        "off: every update is that of the large batch, and every window that has to be left out leaves nothing behind."
+        "full, short and ragged windows, clipped or not, infinity, NaN and spikes, a scale that grows, a scaler that "
+        "is switched off: every update is that of the large batch, and every window that has to be left out leaves "
+        "nothing behind."
     )
 
 
@@ -159,7 +163,7 @@ def _judge_case(answer: Callable, case: Case) -> None:
         scale, lr, scheduler_steps = run.scaler.get_scale(), run.lr, run.scheduler.last_epoch
         got, rows, backwards = run.call(answer, k, said)
         if skipped:
-            found = _diagnose_skipped(rows, norm)
+            found = _diagnose_skipped(rows, norm, case)
         else:
             stale = after_a_skip and not rows and _steps_alone(answer, case, k)
             found = _diagnose_steps(rows, backwards, norm, case, stale)
@@ -190,7 +194,7 @@ def _describe(case: Case, k: int, norm: float) -> str:
     )
 
 
-def _diagnose_skipped(rows: list[Tensor], norm: float) -> Bug | None:
+def _diagnose_skipped(rows: list[Tensor], norm: float, case: Case) -> Bug | None:
     """The bug of a window that must make no update."""
     if not rows:
         return None
@@ -198,6 +202,8 @@ def _diagnose_skipped(rows: list[Tensor], norm: float) -> Bug | None:
         return "empty-step", "a step has run on gradients that are zero. Momentum would move the weights"
     if norm < inf:
         return "skip-rule", "that is above skip_norm, and the step has been made all the same"
+    if not case.enabled:
+        return "unguarded-step", "the step has been made all the same. A scaler that is switched off leaves nothing out"
     return "scaler-timing", "the step has been made all the same. scaler.step() would have left it out"
 
 
@@ -323,7 +329,7 @@ def _diagnose_returned(got: object, made: bool) -> Bug | None:
     return "wrong-value", f"expected {made}, since that is whether the update was made, got {repr(got)}"
 
 
-def _judge_model(answer: Callable, make_optimizer: MakeOptimizer) -> None:
+def _judge_model(answer: Callable, make_optimizer: MakeOptimizer, enabled: bool) -> None:
     """Compares every parameter of a real model, and memory."""
     windows = [random_batches(sizes) for sizes in ((4, 4, 4, 2), (3,), (4, 1, 4), (2, 3), (4, 4, 4, 4), (1, 4))]
     windows[2][1][0, 0] = nan  # a broken sample
@@ -331,11 +337,12 @@ def _judge_model(answer: Callable, make_optimizer: MakeOptimizer) -> None:
     max_norm, skip_norm = 0.5, 50.0
 
     def train(model: nn.Module, optimizer: Optimizer) -> None:
-        scheduler, scaler = make_scheduler(optimizer), GradScaler("cpu")
+        scheduler, scaler = make_scheduler(optimizer), GradScaler("cpu", enabled=enabled)
         for window in windows:
             with scaler_refusals(case):
                 answer(model, list(window), squared_error, optimizer, scaler, scheduler, max_norm, skip_norm)
 
     correct = large_batches(windows, max_norm, skip_norm, make_scheduler)
-    case, one = "on a real model", partial(squared_error, batch=windows[0][0])
+    case = "on a real model" + ("" if enabled else ", with a scaler that is switched off")
+    one = partial(squared_error, batch=windows[0][0])
     judge_model(train, correct, mlp(3, 5, 2).double(), make_optimizer, case, one)
