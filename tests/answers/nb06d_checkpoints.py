@@ -1,0 +1,198 @@
+"""Answers to "train_on" and "first_update_after": a training function that is killed, and what a resume adds up to."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from answers import right, wrong
+
+PARTS = ("model", "optimizer", "schedule", "random numbers", "gradients")
+
+
+def answer(leave_out=(), every=1, count_from=None, write=None, divide=True, zero=True, cadence="update"):
+    """A training function that saves after every so many micro-batches, or once per window if `every` is None."""
+
+    def train_on(file, model, batches, loss_fn, optimizer, schedule, n):
+        done = 0
+        parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+        if os.path.exists(file):
+            saved = torch.load(file)
+            done = saved["done"]
+            for name in parts.keys() & saved.keys():
+                parts[name].load_state_dict(saved[name], **({"strict": False} if name == "model" else {}))
+            if "gradients" in saved:
+                for p, gradient in zip(model.parameters(), saved["gradients"], strict=True):
+                    p.grad = gradient
+            if "random numbers" in saved:
+                torch.set_rng_state(saved["random numbers"])
+        count = done if count_from is None else count_from
+        for batch in batches[done:]:
+            loss = loss_fn(model, batch)
+            (loss / n if divide else loss).backward()
+            done, count = done + 1, count + 1
+            if count % n == 0:
+                optimizer.step()
+                if zero:
+                    optimizer.zero_grad()
+            if cadence == "micro-batch" or (cadence == "update" and count % n == 0):
+                schedule.step()
+            if done % (every or n) == 0:
+                state = {name: part.state_dict() for name, part in parts.items()}
+                state |= {"gradients": [p.grad for p in model.parameters()], "random numbers": torch.get_rng_state()}
+                state = {name: state[name] for name in state if name not in leave_out}
+                for kind in ("parameters", "buffers"):
+                    if kind in leave_out:
+                        for name, _ in getattr(model, f"named_{kind}")():
+                            del state["model"][name]
+                (write or replace)({**state, "done": done}, file)
+
+    return train_on
+
+
+def replace(state, file):
+    torch.save(state, f"{file}.new")
+    os.replace(f"{file}.new", file)
+
+
+def to_an_open_file(state, file):
+    new = Path(file).with_suffix(".new")
+    with open(new, "wb") as opened:
+        torch.save(state, opened)
+    new.rename(file)
+
+
+def in_place(state, file):
+    torch.save(state, file)
+
+
+def in_place_and_open(state, file):
+    with open(file, "wb") as opened:
+        torch.save(state, opened)
+
+
+right("train_on")(answer())
+right("train_on")(answer(write=to_an_open_file))
+right("train_on")(answer(every=None))
+right("train_on")(answer(every=None, leave_out=("gradients",)))
+
+
+@right("train_on")
+def goes_back_to_the_border(file, model, batches, loss_fn, optimizer, schedule, n):
+    saved = torch.load(file) if Path(file).exists() else None
+    done = 0
+    if saved:
+        done, model_state, optimizer_state, schedule_state, random = saved
+        model.load_state_dict(model_state)
+        optimizer.load_state_dict(optimizer_state)
+        schedule.load_state_dict(schedule_state)
+        torch.set_rng_state(random)
+    for first in range(done, len(batches), n):
+        for batch in batches[first : first + n]:
+            (loss_fn(model, batch) / n).backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        states = [part.state_dict() for part in (model, optimizer, schedule)]
+        replace([first + n, *states, torch.get_rng_state()], file)
+
+
+for piece, bug in {
+    "gradients": "drops-gradients",
+    "optimizer": "drops-optimizer",
+    "schedule": "drops-schedule",
+    "random numbers": "drops-random-numbers",
+    "buffers": "drops-buffers",
+    "parameters": "drops-parameters",
+}.items():
+    wrong("train_on", bug)(answer(leave_out=(piece,)))
+    if piece != "gradients":
+        wrong("train_on", bug)(answer(leave_out=(piece,), every=None))
+
+wrong("train_on", "shifted-windows")(answer(count_from=0))
+wrong("train_on", "torn-file", says="killed in the middle of save 1")(answer(write=in_place))
+wrong("train_on", "torn-file", says="killed in the middle of save 1")(answer(write=in_place_and_open))
+wrong("train_on", "torn-file")(answer(write=in_place, every=None))
+wrong("train_on", "loss-scale")(answer(divide=False))
+wrong("train_on", "stale-gradients")(answer(zero=False))
+wrong("train_on", "scheduler-cadence", says="never steps")(answer(cadence="never"))
+wrong("train_on", "scheduler-cadence", says="after each micro-batch")(answer(cadence="micro-batch"))
+wrong("train_on", "starts-over", says="killed in micro-batch 5")(answer(every=100))
+
+
+@wrong("train_on", "torn-file", says="parts that do not belong together")
+def writes_two_files(file, model, batches, loss_fn, optimizer, schedule, n):
+    """Each file is complete at every moment, but a kill may come between them."""
+    parts, done = (model, optimizer, schedule), 0
+    if os.path.exists(file):
+        for part, state in zip(parts, torch.load(file), strict=True):
+            part.load_state_dict(state)
+    if os.path.exists(f"{file}.rest"):
+        done, random = torch.load(f"{file}.rest")
+        torch.set_rng_state(random)
+    for batch in batches[done:]:
+        (loss_fn(model, batch) / n).backward()
+        done += 1
+        if done % n == 0:
+            optimizer.step(), schedule.step(), optimizer.zero_grad()
+            replace([part.state_dict() for part in parts], file)
+            replace([done, torch.get_rng_state()], f"{file}.rest")
+
+
+@wrong("train_on", "wrong-batches", says="went on with micro-batch 2")
+def skips_updates(file, model, batches, loss_fn, optimizer, schedule, n):
+    """Takes the number of updates for a number of micro-batches."""
+    parts, updates = (model, optimizer, schedule), 0
+    if os.path.exists(file):
+        updates, random, *states = torch.load(file)
+        torch.set_rng_state(random)
+        for part, state in zip(parts, states, strict=True):
+            part.load_state_dict(state)
+    for number, batch in enumerate(batches[updates:], start=1):
+        (loss_fn(model, batch) / n).backward()
+        if number % n == 0:
+            optimizer.step(), schedule.step(), optimizer.zero_grad()
+            updates += 1
+            replace([updates, torch.get_rng_state(), *(part.state_dict() for part in parts)], file)
+
+
+@wrong("train_on", "wrong-batches", says="without a kill")
+def leaves_out_the_last_window(file, model, batches, loss_fn, optimizer, schedule, n):
+    for batch in batches[:-n]:
+        (loss_fn(model, batch) / n).backward()
+
+
+@wrong("train_on", "raises")
+def loads_what_is_not_there(file, *_):
+    torch.load(file)
+
+
+@wrong("train_on", "wrong-value")
+def halves_the_learning_rate(file, model, batches, loss_fn, optimizer, schedule, n):
+    optimizer.param_groups[0]["lr"] /= 2
+    answer()(file, model, batches, loss_fn, optimizer, schedule, n)
+
+
+def sums(a=0.5, b=1.5, c=1.5, d=1, e=1.25):
+    return {"A": a, "B": b, "C": c, "D": d, "E": e}
+
+
+for correct in (sums(), sums(d=1.0), sums("0.5", "1.5", "1.5", "1", "1.25"), dict(reversed(sums().items()))):
+    right("first_update_after")(correct)
+
+for slip, bug, says in (
+    (sums(2, 6, 6, 4, 5), "counts-micro-batches", "A = 2 and B = 6"),
+    (sums(b=1, c=1, e=0.75), "forgets-the-file", "B = 1 and C = 1 and E = 0.75"),
+    (sums(a=1, d=1.5), "adds-lost-gradients", "A = 1 and D = 1.5"),
+    (sums(1, 1, 1, 1, 1), "always-full", "A = 1"),
+    (sums(e=2.5), "wrong-value", "E = 2.5"),
+    (sums(a=None), "wrong-value", "A = None"),
+    (sums(e=...), "unfinished", "E"),
+    ({"A": 0.5}, "unfinished", "B"),
+    (sums(..., ..., ..., ..., ...), "not-attempted", ""),
+    ({}, "not-attempted", ""),
+    ({"F": 1}, "wrong-type", "no blank 'F'"),
+    (sums(a="half"), "wrong-type", ""),
+    ("0.5", "wrong-type", "expected a dict"),
+):
+    wrong("first_update_after", bug, says=says)(slip)
