@@ -30,13 +30,17 @@ class HookLog:
     """
 
     def __init__(self, weight: Tensor, optimizer: Optimizer | None = None):
-        self.pieces, self.before, self.sums, self.steps = [], [], [], []
-        self._norms: dict[str, dict[int, float]] = {"tensor hook": {}, "post-accumulate hook": {}, "step hook": {}}
         self._weight = weight
+        self.clear()
         weight.register_hook(self._on_piece)
         weight.register_post_accumulate_grad_hook(self._on_sum)
         if optimizer:
             optimizer.register_step_pre_hook(self._on_step)
+
+    def clear(self) -> None:
+        """Forgets all calls so far."""
+        self.pieces, self.before, self.sums, self.steps = [], [], [], []
+        self._norms: dict[str, dict[int, float]] = {"tensor hook": {}, "post-accumulate hook": {}, "step hook": {}}
 
     def counts(self) -> dict[str, int]:
         """How often each kind of hook has run."""
