@@ -241,18 +241,6 @@ def thaws(model, lr, momentum, weight_decay):
     return folding()(model.requires_grad_(), lr, momentum, weight_decay)
 
 
-def decays_by_counting(n):
-    """Multiplies the buffer at every n-th call, as if each window had n of them."""
-
-    def fold(p, own, momentum, **_):
-        own["calls"] = own.get("calls", 0) + 1
-        if own["calls"] % n == 1:
-            own["b"] *= momentum
-        add(p, own)
-
-    return folding(fold, without_decay)
-
-
 def overwrites(p, own, **_):
     """Only the last piece of a window is added."""
     own["b"] = own["b"] + p.grad if not own.get("seen") else own["b"]

@@ -59,9 +59,7 @@ class _Twice(nn.Module):
         "decoupled-weight-decay": "That is AdamW's way. Does SGD's weight decay pass through the momentum buffer?",
         "loss-scale": "The caller divides the loss by N. What is left for you to divide or multiply?",
         "idle-parameter": "How can `step` know which parameters have had a piece in this window?",
-        "counts-calls": "Here a weight's hook runs more than once per backward pass. Does your code count calls?",
         "frozen-parameters": "A tensor that doesn't require a gradient takes no hook, and stays as it is.",
-        "stale-pieces": "What must be forgotten when a window ends, and what must be kept?",
         "wrong-value": "Take one weight, two windows of two pieces, and write down its buffer after each call.",
     },
 )
@@ -170,29 +168,27 @@ class _Case:
         return path
 
     def update(self, p: Tensor, buffer: Tensor, pieces: list[Tensor], n: int, change: str) -> None:
-        if not pieces and change not in ("idle-parameter", "idle-momentum"):
+        """One update of one parameter; `change` is the bug that it has."""
+        if not pieces and change == "idle momentum":
+            buffer.mul_(MOMENTUM)
+        if not pieces and change != "idle-parameter":
             return
         decay = {"no-weight-decay": 0.0, "decays-weights-each-piece": self.decay * len(pieces)}.get(change, self.decay)
         if change == "decoupled-weight-decay":
             decay = 0.0
             p.mul_(1 - LR * self.decay)
-        if change == "idle-momentum" and not pieces:
-            buffer.mul_(MOMENTUM)
-            return
-        times = {"decays-each-piece": len(pieces), "never-decays": 0}.get(change, 1)
+        old = {"never-decays": 1.0, "forgets-momentum": 0.0}.get(change, MOMENTUM)
+        new = {"divided by N": 1 / n, "times N": n}.get(change, 1.0)
         if change == "decays-each-piece":
             for piece in pieces:
-                buffer.mul_(MOMENTUM).add_(piece)
+                buffer.mul_(old).add_(piece)
         else:
-            factor = 0.0 if change == "forgets-momentum" else MOMENTUM**times
-            buffer.mul_(factor)
-            total = sum(pieces, torch.zeros_like(p))
-            buffer.add_(total, alpha={"divides": 1 / n, "multiplies": n}.get(change, 1.0))
+            buffer.mul_(old).add_(sum(pieces, torch.zeros_like(p)), alpha=new)
         buffer.add_(p, alpha=decay)
         p.sub_(buffer, alpha=LR)
 
     def known(self, k: int) -> Iterator[tuple[str, str, list[Tensor]]]:
-        """The results of the known bugs after window `k`; then what else a wrong result says in this case."""
+        """The results of the known bugs after window `k`, for `compare`."""
         for change, bug, hint in (
             ("decays-each-piece", "", "the buffer is multiplied by the momentum for every piece"),
             ("never-decays", "", "the buffer is never multiplied by the momentum"),
@@ -200,17 +196,12 @@ class _Case:
             ("no-weight-decay", "", "weight decay is missing"),
             ("decays-weights-each-piece", "", "weight decay is added for every piece"),
             ("decoupled-weight-decay", "", "weight decay acts on the weights, not on the gradient"),
-            ("divides", "loss-scale", "the gradient is divided by N again"),
-            ("multiplies", "loss-scale", "the gradient is multiplied by N"),
+            ("divided by N", "loss-scale", "the gradient is divided by N again"),
+            ("times N", "loss-scale", "the gradient is multiplied by N"),
             ("idle-parameter", "", "a parameter without a gradient moves"),
-            ("idle-momentum", "idle-parameter", "a parameter without a gradient loses momentum"),
+            ("idle momentum", "idle-parameter", "a parameter without a gradient loses momentum"),
         ):
             yield bug or change, hint, self.path(change)[k]
-        now = self.weights()
-        if isinstance(self.model, _Twice):
-            yield "counts-calls", "only here, where a hook runs twice per backward pass, are the weights wrong", now
-        if isinstance(self.model, _Experts):
-            yield "idle-parameter", "only here, where a hook may not run at all, are the weights wrong", now
 
 
 def _plain(model: nn.Module) -> nn.Module:
