@@ -102,7 +102,8 @@ class Backward:
     synced: bool | None = None  # averaged over the ranks; None without DDP and FSDP
     ranks: int = 1  # over how many
     epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
-    probes: tuple = ()  # hooks on its losses, while it runs
+    overwritten: int = 0  # parameters whose `.grad` it wrote over instead of adding to it
+    probes: tuple = ()  # hooks on its losses and on parameters, while it runs
 
     @property
     def kinds(self) -> tuple:

@@ -28,6 +28,7 @@ from course_utils.audit.lanes import AuditedLane, ManualLane
 from course_utils.audit.manual import FEW, MANY, agreement, given_to, goes_towards, proves_an_update
 from course_utils.audit.named import NamedLosses
 from course_utils.audit.names import names_of
+from course_utils.audit.overwriting import watch_memory
 from course_utils.audit.probe import watch_terms
 from course_utils.observe.observer import (
     Listener,
@@ -47,6 +48,7 @@ _PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names
 _NAMES_EVERY = 64  # backward calls after the first ones: a loss may be used only from some epoch on
 _WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls, to find leaves that no optimizer holds
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
+_WATCHED_SUMS = 5  # times that an optimizer's gradients are compared with what a backward call adds to them
 _STAGES = "torch.distributed.pipelining.stage"
 _numbers = count()
 
@@ -88,6 +90,7 @@ class HistoryWriter(Listener):
         self.ended_at: dict[str, ManualLane] = {}  # manual lanes that have ended, by the place of their first call
         self.unowned_at: dict[str, int] = {}  # parameters whose gradients nothing uses, by the same place
         self.received_by = 1  # how many lanes got gradients from the last backward call
+        self.sums = 0  # how often that has been done
         self.epochs = Epochs()
 
     def attach(self, observer: Observer) -> None:
@@ -167,6 +170,11 @@ class HistoryWriter(Listener):
             self._walk(roots, line)
         call.nearest = self.nearest_at.get(line, 0)
         self.received_by = 0
+        if self.sums < _WATCHED_SUMS:
+            for lane in self.observer.active:
+                if lane.held:
+                    self.sums += 1
+                    watch_memory(lane.parameters, call)
         if call.number <= PROBED_GRAPHS:
             retain_graph, create_graph = self.observer.options
             self.graph_watch.look(call, roots, keeps_graph=bool(retain_graph) and not create_graph)

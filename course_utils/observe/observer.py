@@ -298,6 +298,9 @@ class Observer:
         for other in self.manual:
             if not other.ids.isdisjoint(lane.ids):
                 other.discard(lane.ids)
+                if not other.ids and not other.name:  # nothing can happen to it any more, and each look takes time
+                    self.manual = [manual for manual in self.manual if manual is not other]
+                    self._list_lanes()
         return lane
 
     def add_manual_lane(self, lane: Lane) -> None:

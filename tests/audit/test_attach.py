@@ -1,5 +1,7 @@
 """Audits and records leave nothing behind: all patched attributes and hooks are as before, however a block ends."""
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -14,7 +16,8 @@ from torch.optim import optimizer as optimizers
 
 from course_utils import record
 from course_utils.audit import audit
-from course_utils.observe.observer import Observer, subclasses
+from course_utils.audit.writer import HistoryWriter
+from course_utils.observe.observer import Observer, observing, subclasses
 from course_utils.observe.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
@@ -150,3 +153,19 @@ def test_two_blocks_leave_nothing_patched_in_whatever_order_they_end(before, out
     traces = [thing if isinstance(thing, Trace) else thing.history.trace for thing in seen]
     updates = [sum(event.kind == "step" for event in trace.events) for trace in traces]
     assert updates == ([2, 1] if in_order else [1, 2])
+
+
+def test_an_optimizer_that_cannot_be_found_in_the_heap_is_found_at_its_first_step():
+    model = nn.Linear(3, 2)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    gc.freeze()  # gc.get_referrers() passes over what is frozen
+    try:
+        listener = HistoryWriter()
+        with observing(listener):
+            for _ in range(2):
+                model(torch.ones(1, 3)).sum().backward()
+                step(model, optimizer)
+            assert listener.observer.manual == []  # the lane that its parameters had for one backward call is gone
+    finally:
+        gc.unfreeze()
+    assert listener.history.updates == {"SGD": 2}

@@ -8,7 +8,7 @@ from exhaustive import mark
 jupyter_client = pytest.importorskip("jupyter_client")
 
 SET_UP = """
-import sys, threading, time, torch
+import sys, threading, time, timeit, torch
 from course_utils import check
 
 def empty(*_):
@@ -26,9 +26,8 @@ def sleeps(*_):
     time.sleep(3)
     print("late")
 
-started = time.perf_counter()
-sum(range(10**6))
-LONG = int(10**6 * 1.5 / (time.perf_counter() - started))    # one call into C that takes about 1.5 seconds, on any machine
+took = min(timeit.repeat(lambda: sum(range(10**6)), number=1, repeat=5))
+LONG = int(10**6 * 1.5 / took)  # one call into C, of about 1.5 seconds on any machine
 
 def sums(*_):
     return sum(range(LONG))

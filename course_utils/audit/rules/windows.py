@@ -96,6 +96,7 @@ def _from_before_the_loop(history: History, lane: str) -> Iterator[Finding]:
     "micro-batch.",
 )
 def discarded_gradients(history: History) -> Iterator[Finding]:
+    yield from _overwritten(history)
     for lane in dict.fromkeys(zeroing.lane for zeroing in history.zeroings):
         zeroings = [z for z in history.zeroings if z.lane == lane]
         if history.failed and zeroings[-1].updates == history.updates[lane]:
@@ -128,6 +129,24 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
             where=zeroing.where,
             lane=lane,
         )
+
+
+def _overwritten(history: History) -> Iterator[Finding]:
+    """By what made them: it has written the new ones into the memory that `.grad` had adopted."""
+    for lane in history.lanes:
+        call = next((call for call in history.backwards if call.overwritten and lane in call.lanes), None)
+        if call is not None:
+            yield Finding(
+                ERROR,
+                f"backward call {call.number} brought the gradients of {count_noun(call.overwritten, 'parameter')} in "
+                "the memory in which .grad lay already: it had overwritten the sum that it was then added to",
+                evidence={"first": call.number, "overwritten": call.overwritten},
+                fix="zero with set_to_none=False, so that .grad keeps memory of its own, and fill .grad with zeros "
+                "before the first window; CUDA graphs (torch.compile's modes max-autotune and reduce-overhead, "
+                "make_graphed_callables) write every gradient to the same place",
+                where=call.where,
+                lane=lane,
+            )
 
 
 def _whole_windows(history: History, lane: str, lost: list[Backward], times: list[int]) -> bool:
