@@ -50,7 +50,8 @@ def watch_norms(model: nn.Module, optimizer: Optimizer, n: int) -> tuple[list[Te
 
     Returns:
         Two lists that fill during training, with a tensor per window and in it an entry per parameter: the squared
-        norms of the micro-batches' gradients, averaged over the window, and of the window's gradient. Parameters that are frozen now are left out.
+        norms of the micro-batches' gradients, averaged over the window, and of the window's gradient. Parameters that
+        are frozen now are left out.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
