@@ -20,7 +20,7 @@ SECOND_EDITION = (
     "03b_windows",
     "03c_memory_and_time",
     "03d_tokens",
-    "06b_hooks",
+    "06c_noise_scale",
 )  # these keep the limits
 MOST_WORDS, MOST_LINES, MOST_COLUMNS, MOST_MINUTES = 2200, 240, 88, 45
 

@@ -22,7 +22,7 @@ FLOAT32 = 5e-5  # what a noise scale may be off by if it was computed in float32
         "running-sum": "The copy after micro-batch k holds all micro-batches up to k. What did each backward pass add?",
         "loss-scale": "What the loop added is a micro-batch's gradient divided by N, and its square is N² times too "
         "small. Is the last copy of a window the mean already?",
-        "ratio-first": "You have one noise scale per window, and an average of them: Step 5. What should be averaged?",
+        "ratio-first": "You have one noise scale per window, and an average of them: Step 4. What should be averaged?",
         "wrong-unit": "b and B are numbers of samples, and so is the noise scale.",
         "swapped": "Which of b and B belongs to the small norms? Which of the two readings is the numerator?",
         "one-size": "Every formula divides by a difference of the two batch sizes. With N = 1 it is zero.",
