@@ -6,7 +6,7 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     models    mlp, Tally, Transformer: small models; shares_of: how much each micro-batch counts in each update
     loops     windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
     memory    saved_bytes, held_bytes, plan_memory: what a step holds, measured or planned
-    observe   record, count_work, watch_norms: what any loop does, seen from outside
+    observe   record, count_work, HookLog and others: what any loop does, seen from outside
     ranks     Ranks, torchrun: a function or a script on several ranks
     plots     ledger and the other figures; they draw and compute nothing
     zoo       buggy loops from public bugs, each beside its fixed twin
@@ -23,7 +23,15 @@ from course_utils.data import digits, next_letters, words
 from course_utils.loops import backward_window, evaluate, train_epoch, windows
 from course_utils.memory import held_bytes, plan_memory, saved_bytes
 from course_utils.models import Tally, mlp, shares_of
-from course_utils.observe import count_work, ratio_interval, record, sample_gradients, watch_norms
+from course_utils.observe import (
+    HookLog,
+    count_work,
+    formats_of,
+    ratio_interval,
+    record,
+    sample_gradients,
+    watch_norms,
+)
 
 _LATER = {  # these need matplotlib or ipywidgets: imported when they are first used
     "ledger": "plots",
@@ -40,7 +48,8 @@ _LATER = {  # these need matplotlib or ipywidgets: imported when they are first 
 __all__ = [  # noqa: RUF022
     "windows", "backward_window", "train_epoch", "evaluate", "record", "ledger", "show", "saved_bytes", "held_bytes",
     "plan_memory", "count_work", "predict", "check", "recall", "progress", "explore", "step_through",
-    "digits", "words", "next_letters", "mlp", "Tally", "shares_of", "sample_gradients", "watch_norms", "ratio_interval",
+    "digits", "words", "next_letters", "mlp", "Tally", "shares_of", "formats_of", "HookLog",
+    "sample_gradients", "watch_norms", "ratio_interval",
 ]  # fmt: skip
 
 

@@ -20,7 +20,14 @@ SECOND_EDITION = (
     "03b_windows",
     "03c_memory_and_time",
     "03d_tokens",
+    "04_exactness",
+    "04b_rewards_and_packing",
+    "05_precision",
+    "05b_loss_scaling",
+    "06_training_loop",
+    "06b_hooks",
     "06c_noise_scale",
+    "06d_checkpoints",
 )  # these keep the limits
 MOST_WORDS, MOST_LINES, MOST_COLUMNS, MOST_MINUTES = 2200, 240, 88, 45
 

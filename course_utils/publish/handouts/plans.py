@@ -69,7 +69,7 @@ PLANS = (
     ),
     Plan(
         "A full day",
-        "As above, and from there to tokens, mixed precision and the clinic. At the end everybody has audited a "
+        "As above, and from there to tokens, precision and public bugs. At the end everybody has audited a "
         "script, if possible one of their own.",
         (
             Pause("Arrival, set-up, who is here", 10),
@@ -83,10 +83,10 @@ PLANS = (
             Pause("Lunch", 60),
             Visit("03c_memory_and_time", (_BEGIN, *_steps(1, 2, 3, 4, 7, 8, 10), _SEE), "what it costs"),
             Visit("03d_tokens", (_BEGIN, *_steps(2, 3, 5, 6), _SEE, _TURN), "over what is the mean taken?"),
-            Visit("04_exactness", (_BEGIN, *_steps(1, 2, 5, 6, 7), _SEE), "the table of what is exact"),
+            Visit("04_exactness", (_BEGIN, *_steps(1, 2, 3, 4, 6), _SEE), "the table of what is exact"),
             Pause("Break", 15),
-            Visit("05b_loss_scaling", (_BEGIN, *_steps(1, 2, 4, 5, 6, 7), _SEE), "one scale for one window"),
-            Visit("06_training_loop", (_BEGIN, *_steps(3, 4, 5, 6), _SEE), "the clock, and whose gradients"),
+            Visit("05_precision", (_BEGIN, *_steps(1, 2, 3, 4, 5, 8), _SEE), "sums and updates that get lost"),
+            Visit("06_training_loop", (_BEGIN, *_steps(1, 2, 3, 6, 7), _SEE), "the schedule, and whose gradients"),
             Pause("Break", 10),
             Visit("08_pitfalls", (_BEGIN, *_steps(1, 2, 3, 5, 6, 8, 9), _SEE, _TURN, _END), "the clinic"),
             Pause("Questions; audit a script of your own", 15),
