@@ -19,7 +19,7 @@ from course_utils.practice.display import ASK, RIGHT, WRONG, as_static, box, fol
 from course_utils.publish import PublishError
 from course_utils.publish.facts import read_facts
 
-NUMBER = 20  # questions; more where the course has more notebooks
+NUMBER = 24  # questions; more where the course has more notebooks
 SHORT = 160  # characters; a long statement gives away that it is true
 TRUE, NOT = "true as it stands", "not true as it stands"
 _TASK = f"Is each statement {TRUE}? If not, correct it."

@@ -44,7 +44,7 @@ def test_the_questions_are_drawn_from_the_notebooks_and_the_facts(drawn):
     assert draw(3) == drawn[3]
 
 
-def test_every_test_has_20_different_questions_and_every_notebook(drawn):
+def test_every_test_has_as_many_different_questions_and_every_notebook(drawn):
     for seed, questions in drawn.items():
         assert len(set(questions)) == len(questions) == NUMBER, seed
         assert {question.notebook for question in questions} == NOTEBOOKS
@@ -115,15 +115,15 @@ def test_on_the_screen_the_score_counts_and_corrects(drawn, monkeypatch):
     choices = [row for row in rows if isinstance(row, RadioButtons | Checkbox)]
     assert len(choices) == NUMBER
     button.click()
-    assert "0 of 20 right." in total.value
+    assert f"0 of {NUMBER} right." in total.value
     for question, choice in zip(drawn[3], choices, strict=True):
         choice.value = True if question.true is None else (TRUE if question.true else NOT)
     button.click()
-    assert "20 of 20 right." in total.value
+    assert f"{NUMBER} of {NUMBER} right." in total.value
     wrong = next(place for place, question in enumerate(drawn[3]) if question.true is False)
     choices[wrong].value = TRUE
     button.click()
-    assert "19 of 20 right." in total.value
+    assert f"{NUMBER - 1} of {NUMBER} right." in total.value
     assert "Not as it stands." in rows[rows.index(choices[wrong]) + 1].value
 
 
