@@ -365,7 +365,7 @@ def bars(values: Mapping[str, float], xlabel: str, written: str = "{:,.0f}") -> 
 
 def errors(values: Mapping[str, float], limit: float, xlabel: str) -> Figure:
     """One point per entry on a logarithmic axis: a circle below `limit`, a square above it. 0 is drawn at 1e-17."""
-    figure, (axis,) = _figure(height=0.9 + 0.32 * len(values))
+    figure, (axis,) = _figure(height=0.9 + 0.25 * len(values))
     rows = range(len(values))
     for row, value in zip(rows, values.values(), strict=True):
         look = {"marker": "o", "color": BLUE, "mfc": "white"} if value < limit else {"marker": "s", "color": RED}

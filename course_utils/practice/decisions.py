@@ -8,10 +8,10 @@ from course_utils.practice import display
 
 EXACT = 1e-12  # the relative error below which a float64 gradient is called exact
 CAPTION = (
-    "Is the window the large batch? “Yes”: off by less than 1e-12 in float64. “Yes” and “no” carry over to your model. "
-    "The percentages do not: they belong to the small cases of notebook 04."
+    "Is the window the large batch? “Yes”: off by less than 1e-12 in float64. Each row looks at one thing: your window "
+    "is exact if all your rows say so. The percentages belong to the small cases of notebook 04."
 )
-HEADER = ("You have", "Each mean loss divided by N", "Do this", "Then", "Shown in")
+HEADER = ("You have", "Each loss divided by N", "Do this", "Then", "Shown in")
 ROWS = (  # a name in braces, or several, stands for what was measured under it
     ("micro-batches of one size", "{one size}", "nothing more", "{one size}", "Step 1; 03"),
     ("micro-batches of several sizes", "{several sizes, divided by N}",
@@ -51,7 +51,7 @@ ROWS = (  # a name in braces, or several, stands for what was measured under it
      "one scheduler step per update, lengths counted in updates", "see 06", "06"),
     ("the step inside backward", "no, see 06b", "step after the window's last backward pass", "yes, see 06b", "06b"),
     ("several devices", "see 07",
-     "divide by the samples or tokens of all devices; clip after the gradients are joined", "see 07", "07"),
+     "divide by the samples or tokens of all devices; clip after the gradients are reduced", "see 07", "07"),
 )  # fmt: skip
 
 

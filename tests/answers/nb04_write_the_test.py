@@ -73,6 +73,12 @@ wrong("is_exact", "misses-small-errors")(checker(torch.allclose))
 wrong("is_exact", "misses-tiny-gradients")(
     checker(lambda large, small: torch.allclose(small, large, rtol=1e-10, atol=1e-11))
 )
+wrong("is_exact", "misses-wrong-loops", says="the gradient's sign")(
+    checker(lambda large, small: abs(small.norm() - large.norm()) < 1e-12 * large.norm())
+)
+wrong("is_exact", "misses-wrong-loops", says="one bias twice")(
+    checker(lambda large, small: relative(large[:15], small[:15]))  # the first layer's weights
+)
 wrong("is_exact", "misses-wrong-loops", says="does not divide")(
     checker(lambda large, small: torch.cosine_similarity(large, small, dim=0) > 1 - 1e-12)
 )
@@ -149,3 +155,14 @@ def returns_the_error(model, window, loss_fn, accumulate):
 @wrong("is_exact", "not-attempted")
 def prints_only(model, window, loss_fn, accumulate):
     print(relative(*pair(model, window, loss_fn, accumulate)))
+
+
+@wrong("is_exact", "accuses-dropout", says="a model with dropout")
+def seeds_both_sides(model, window, loss_fn, accumulate):
+    found = []
+    for run in (lambda: loss_fn(model, joined(window)).backward(), lambda: accumulate(model, window, loss_fn)):
+        model.zero_grad()
+        torch.manual_seed(0)
+        run()
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    return relative(*found)

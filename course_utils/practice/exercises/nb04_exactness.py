@@ -27,11 +27,11 @@ SAME_RTOL = 2e-6  # two gradients that are clipped to one limit
 @exercise(
     "weighted_window",
     hints={
-        "token-weights": "The proportion of the micro-batches is off. By what does PyTorch divide this mean? Step 4.",
-        "loss-scale": "The direction is right and the length is not. Look at the factor where no clip acts.",
+        "token-weights": "The micro-batches count in the wrong proportion. What is this mean divided by? See Step 4.",
+        "loss-scale": "The gradient has the right direction and the wrong length, before any clip. Check your factor.",
         "missing-class-weights": "Which of your calls knows class_weights, and which should?",
-        "wrong-value": "Compute the loss of one micro-batch by F.cross_entropy alone. Is yours the same number?",
-        "clip-timing": "How often does your loop clip, and what has been added up at that moment? Step 6.",
+        "wrong-value": "Compute the loss of one micro-batch with F.cross_entropy alone. Is yours the same number?",
+        "clip-timing": "How often does your loop clip, and what has been added up at that moment? See Step 6.",
         "clip-limit": "Which number limits which norm? Compare the arguments of your clip with the task.",
         "stale-gradients": "The model may arrive with gradients. What is in .grad before the first backward pass?",
         "held-graphs": "How many graphs are alive at once? Every backward() can free one.",

@@ -49,6 +49,15 @@ def without_the_last(model: nn.Module, window: Window, loss_fn: Loss) -> None:
         (loss_fn(model, batch) * (len(batch[1]) / total)).backward()
 
 
+def uphill(model: nn.Module, window: Window, loss_fn: Loss) -> None:
+    by_samples(model, window, lambda model, batch: -loss_fn(model, batch))
+
+
+def with_a_bias_twice(model: nn.Module, window: Window, loss_fn: Loss) -> None:
+    by_samples(model, window, loss_fn)
+    model[-1].bias.grad *= 2
+
+
 def root_of_the_mean(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.mse_loss(model(batch[0]), F.one_hot(batch[1], 4).double()).sqrt()
 
@@ -76,6 +85,11 @@ class Case(NamedTuple):
         return not self.bug.startswith("misses")
 
 
+def _nested() -> list[nn.Module]:
+    """Two layers of dropout: a seed alone would make one of them draw the same masks for a window and a large batch."""
+    return [nn.Sequential(nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.5))]
+
+
 def _frozen() -> list[nn.Module]:
     """BatchNorm with statistics of its own, in eval mode."""
     layer = nn.BatchNorm1d(5).double()
@@ -89,14 +103,16 @@ CASES = (
     Case("misses-wrong-loops", "a loop that divides unequal micro-batches by N", accumulate=by_count, sizes=RAGGED),
     Case("misses-wrong-loops", "a loop that does not divide", accumulate=undivided),
     Case("misses-wrong-loops", "a loop that leaves the last micro-batch out", accumulate=without_the_last),
+    Case("misses-wrong-loops", "a loop that turns the gradient's sign around", accumulate=uphill),
+    Case("misses-wrong-loops", "a loop that counts one bias twice", accumulate=with_a_bias_twice),
     Case("misses-wrong-losses", "a root of a mean", loss_fn=root_of_the_mean),
     Case("misses-small-errors", "shares rounded to eight digits", accumulate=by_rounded_shares, sizes=RAGGED),
     Case("misses-tiny-gradients", "a tiny loss and a loop that does not divide", accumulate=undivided, loss_fn=tiny),
     Case("accuses-rounding", "equal micro-batches, divided by N", accumulate=by_count),
     Case("accuses-rounding", "unequal micro-batches, weighted by samples", sizes=RAGGED),
     Case("accuses-rounding", "unequal micro-batches and a huge loss", sizes=RAGGED, loss_fn=huge),
-    Case("accuses-dropout", "a model with dropout", lambda: [nn.Dropout(0.5)]),
-    Case("accuses-dropout", "a model with dropout inside another layer", lambda: [nn.Sequential(nn.Dropout(0.5))]),
+    Case("accuses-dropout", "a model with dropout", lambda: [nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.5)]),
+    Case("accuses-dropout", "a model with dropout inside another layer", _nested),
     Case("accuses-frozen", "a model with a frozen BatchNorm", _frozen),
 )
 
@@ -105,15 +121,16 @@ CASES = (
     "is_exact",
     notebook="04_exactness",
     hints={
-        "misses-batchnorm": "In which mode was the model when you compared? What does BatchNorm normalise with there?",
-        "misses-wrong-loops": "Do you compare the two gradients entry by entry, or only a length, a direction or a "
-        "loss?",
+        "misses-batchnorm": "In which mode was the model when you compared? What does BatchNorm normalize with there?",
+        "misses-wrong-loops": "Do you compare all entries of both gradients, or only a length, a direction, a loss or "
+        "one parameter?",
         "misses-wrong-losses": "Which loss did you take for the large batch, and which gradient did you compare?",
-        "misses-small-errors": "What is your limit? In float64, where does rounding end?",
+        "misses-small-errors": "What is your limit, and how large is rounding in float64?",
         "misses-tiny-gradients": "Is your limit absolute? `torch.allclose` has an `atol`, and it is not 0.",
         "accuses-rounding": "Two correct sums differ in their last digits. By how much, relative to what? And what was "
         "in `.grad` before the second one?",
-        "accuses-dropout": "Does anything still draw random numbers? A layer may be inside another one.",
+        "accuses-dropout": "Does anything still draw random numbers? A layer may be inside another one, and with two "
+        "layers a seed doesn't give both sides the same masks.",
         "accuses-frozen": "Some layers were in eval mode for a reason. Which of your lines changed that?",
         "does-not-run": "Call `accumulate(model, window, loss_fn)`: what it does to `.grad` is what you test.",
         "wrong-type": "True means exact, False means that it is not.",
