@@ -85,14 +85,14 @@ CASES = (
         "clip-timing": "Whose norm do you limit, and when? The message gives the norm of your update: compare it with "
         "max_norm, and with the two orders of Step 4.",
         "clip-limit": "Which number limits which norm? Compare the arguments of your clip with the task.",
-        "scaler-timing": "A call is missing, or comes twice between two windows. What does Step 3 say about a window "
+        "scaler-timing": "A call is missing, or one call comes twice in a window. What does Step 3 say about a window "
         "that you leave out yourself?",
-        "scheduler-cadence": "What do you ask to know whether the step was made? A scale may also grow. And with an "
+        "scheduler-cadence": "How does your loop learn whether the step was made? A scale may also grow. And with an "
         "infinite skip_norm, is an infinite norm above it?",
         "skip-rule": "The norm to compare with skip_norm is that of the true gradient: unscaled, and before clipping. "
         "clip_grad_norm_ returns one.",
         "unguarded-step": "Who looks for an infinity or NaN when the scaler is switched off? Step 7 asks the "
-        "gradient, and a number that you already have tells the same.",
+        "gradient, and a number that you have already computed says the same.",
         "stale-gradients": "Look at the window before the one that the message names. What did it leave in .grad?",
         "loss-scale": "Does the scaler divide by the number of micro-batches (Step 2)? By what does your loss do it?",
         "token-weights": "How many samples does each micro-batch hold, and by what do you weight its loss?",
@@ -239,7 +239,7 @@ def _diagnose_limit(answer: Callable, case: Case, k: int, row: Tensor) -> Bug | 
     """The bug of an update that is limited, but by another number than `max_norm`."""
     norm = float(row.norm())
     if close(norm, case.max_norm, CLIP_RTOL):
-        return "clip-limit", f"the update has norm {norm:.3g}: clipping only shortens, it never makes a norm larger"
+        return "clip-limit", f"the update has norm {norm:.3g}: clipping never makes a norm larger"
     tiny = Run(replace(case, windows=(replace(case.windows[k], of_all=1e-6),)))
     _, rows, _ = tiny.call(answer, 0, "")
     if len(rows) == 1 and close(rows[0], tiny.gradients[0], CLIP_RTOL, 0.0):
@@ -307,7 +307,7 @@ def _diagnose_scheduler(run: Run, lr: float, skipped: bool, scale: float) -> Bug
     what = "no update was made" if skipped else "the update was made"
     found = f"{what}, so the learning rate should be {lr:.3g} and is {run.lr:.3g}"
     if not skipped and run.scaler.get_scale() > scale:
-        found += ". The scale has grown here; it falls, and only then, where the scaler leaves a step out"
+        found += ". The scale has grown here. Only a step that the scaler leaves out makes it fall"
     return "scheduler-cadence", found
 
 
