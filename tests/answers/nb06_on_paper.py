@@ -8,9 +8,9 @@ from answers import right, wrong
 def on_paper(updates=9, per_update=1 / 4, per_micro_batch=1 / 8, per_epoch=1):
     return {
         "number of updates": updates,
-        "update 9, stepped after each update": per_update,
-        "update 3, stepped after each micro-batch": per_micro_batch,
-        "update 9, stepped at the end of each epoch": per_epoch,
+        "update 9 if stepped per update": per_update,
+        "update 3 if stepped per micro-batch": per_micro_batch,
+        "update 9 if stepped per epoch": per_epoch,
     }
 
 
@@ -34,8 +34,8 @@ for slip, bug, says in (
     (on_paper(per_micro_batch=1 / 2), "counts-updates", ""),
     (on_paper(per_micro_batch=1 / 4), "a-window-behind", "own micro-batches"),
     (on_paper(per_update=1), "not-halved-yet", "how often"),
-    (on_paper(per_update=3), "wrong-value", "update 9, stepped after each update = 3"),
-    (on_paper(per_epoch=...), "unfinished", "end of each epoch"),
+    (on_paper(per_update=3), "wrong-value", "update 9 if stepped per update = 3"),
+    (on_paper(per_epoch=...), "unfinished", "stepped per epoch"),
     (on_paper(..., ..., ..., ...), "not-attempted", ""),
     ({}, "not-attempted", ""),
     ({"updates": 9}, "wrong-type", "no blank 'updates'"),

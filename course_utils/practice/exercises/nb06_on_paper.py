@@ -13,9 +13,9 @@ from course_utils.practice.exercises import exercise
 EPOCHS, MICRO_BATCHES, N = 3, 10, 4
 
 UPDATES = "number of updates"
-PER_UPDATE = "update 9, stepped after each update"
-PER_MICRO_BATCH = "update 3, stepped after each micro-batch"
-PER_EPOCH = "update 9, stepped at the end of each epoch"
+PER_UPDATE = "update 9 if stepped per update"
+PER_MICRO_BATCH = "update 3 if stepped per micro-batch"
+PER_EPOCH = "update 9 if stepped per epoch"
 
 
 def used(stepped: str) -> list[float]:
