@@ -85,6 +85,23 @@ def in_the_state_of_an_optimizer(model, lr, momentum, weight_decay):
     return step
 
 
+@right("fold_into_momentum")
+def keeps_views_of_the_weights(model, lr, momentum, weight_decay):
+    """A view is a tensor of a weight's size, but no memory of its own."""
+    folders = [Folder(p, lr, momentum, weight_decay) for p in model.parameters() if p.requires_grad]
+    views = [folder.p.detach() for folder in folders]
+
+    def step():
+        for folder, view in zip(folders, views, strict=True):
+            if folder.used:
+                folder.buffer += weight_decay * view
+                view -= lr * folder.buffer
+                folder.buffer *= momentum
+                folder.used = False
+
+    return step
+
+
 def keeps_the_gradients(model, lr, momentum, weight_decay):
     optimizer = SGD(model.parameters(), lr, momentum, weight_decay=weight_decay)
 

@@ -55,7 +55,7 @@ class _Twice(nn.Module):
         "never-decays": "What does momentum do to the old buffer before the new gradient is added?",
         "forgets-momentum": "What is left of the buffer when the next window begins, and what should be?",
         "no-weight-decay": "SGD adds `weight_decay * p` to the gradient before that reaches the buffer.",
-        "decays-weights-each-piece": "How many times a window does SGD add `weight_decay * p`?",
+        "decays-weights-each-piece": "How many times per window does SGD add `weight_decay * p`?",
         "decoupled-weight-decay": "That is AdamW's way. Does SGD's weight decay pass through the momentum buffer?",
         "loss-scale": "The caller divides the loss by N. What is left for you to divide or multiply?",
         "idle-parameter": "How can `step` know which parameters have had a piece in this window?",
@@ -147,10 +147,11 @@ class _Case:
         return [p.detach().clone() for p in self.model.parameters()]
 
     def tensors(self) -> int:
-        """How many tensors of the shape of the first weight there are, by a name that Python knows."""
+        """How many tensors of the first weight's shape Python knows; those that share memory count once."""
         gc.collect()
-        shape = next(self.model.parameters()).shape
-        return sum(type(thing) is Tensor and thing.shape == shape for thing in gc.get_objects())
+        first = next(self.model.parameters())
+        alike = [thing for thing in gc.get_objects() if type(thing) is Tensor and thing.shape == first.shape]
+        return len({tensor.data_ptr() for tensor in alike} - {first.data_ptr()})
 
     def path(self, change: str = "") -> Path:
         """The weights after each window of a loop that keeps all gradients: correct as it is, else with one bug."""
