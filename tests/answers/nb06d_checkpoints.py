@@ -10,8 +10,11 @@ from answers import right, wrong
 PARTS = ("model", "optimizer", "schedule", "random numbers", "gradients")
 
 
-def answer(leave_out=(), every=1, count_from=None, write=None, divide=True, zero=True, cadence="update"):
-    """A training function that saves after every so many micro-batches, or once per window if `every` is None."""
+def answer(leave_out=(), every=1, also=None, count_from=None, write=None, divide=True, zero=True, cadence="update"):
+    """A training function that saves after every so many micro-batches, or once per window if `every` is None.
+
+    It also saves in each window after its micro-batch `also`.
+    """
 
     def train_on(file, model, batches, loss_fn, optimizer, schedule, n):
         done = 0
@@ -37,7 +40,7 @@ def answer(leave_out=(), every=1, count_from=None, write=None, divide=True, zero
                     optimizer.zero_grad()
             if cadence == "micro-batch" or (cadence == "update" and count % n == 0):
                 schedule.step()
-            if done % (every or n) == 0:
+            if done % (every or n) == 0 or done % n == also:
                 state = {name: part.state_dict() for name, part in parts.items()}
                 state |= {"gradients": [p.grad for p in model.parameters()], "random numbers": torch.get_rng_state()}
                 state = {name: state[name] for name in state if name not in leave_out}
@@ -73,6 +76,7 @@ def in_place_and_open(state, file):
 
 right("train_on")(answer())
 right("train_on")(answer(write=to_an_open_file))
+right("train_on")(answer(every=None, also=2))
 right("train_on")(answer(every=None))
 right("train_on")(answer(every=None, leave_out=("gradients",)))
 

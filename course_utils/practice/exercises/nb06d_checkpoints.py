@@ -18,21 +18,21 @@ from course_utils.practice.updates import random_batches, squared_error
 
 PIECES = {  # of a run's state: the bug that leaves it out of the file, and how that shows
     "gradients": ("drops-gradients", "the gradients of the unfinished window were lost with the process"),
-    "optimizer": ("drops-optimizer", "the optimizer's momentum began again at nothing"),
-    "schedule": ("drops-schedule", "the schedule began again"),
+    "optimizer": ("drops-optimizer", "the optimizer's momentum started from nothing"),
+    "schedule": ("drops-schedule", "the schedule started over"),
     "random numbers": ("drops-random-numbers", "dropout drew other random numbers"),
-    "buffers": ("drops-buffers", "the weights are right, but BatchNorm's running statistics began again"),
-    "parameters": ("drops-parameters", "the weights began again at their first values"),
+    "buffers": ("drops-buffers", "the weights are right, but BatchNorm's running statistics started over"),
+    "parameters": ("drops-parameters", "the weights started from their initial values"),
     "count": ("shifted-windows", "the position in the data is right, but the window was counted from 0 again"),
 }
 
 
 class _Killed(BaseException):
-    """The process dies. No `Exception`, so that nothing catches it by accident."""
+    """The process dies. Not an `Exception`, so that nothing catches it by accident."""
 
 
 class _Process:
-    """What the script has made before it calls the training function: always the same."""
+    """What the script creates before it calls the training function: always the same."""
 
     def __init__(self):
         torch.manual_seed(3)
@@ -42,7 +42,7 @@ class _Process:
         self.schedule = LambdaLR(self.optimizer, lambda update: 0.5**update)
 
     def result(self) -> list[Tensor]:
-        """All that the run has made: parameters and buffers, momentum, and the learning rate."""
+        """All that the run produced: parameters and buffers, momentum, and the learning rate."""
         momentum = [state["momentum_buffer"] for state in self.optimizer.state.values() if state]
         tensors = [*self.model.state_dict().values(), *momentum, torch.tensor(self.optimizer.param_groups[0]["lr"])]
         return [tensor.detach().double().clone() for tensor in tensors]
@@ -106,13 +106,13 @@ def _without(piece: str, batches: Sequence[Tensor], n: int, saved: int) -> list:
         "starts-over": "Is the file there when the function is called again, and does anything read it?",
         "drops-gradients": "What is in `.grad` when you save? No `state_dict` holds it.",
         "drops-optimizer": "SGD with momentum has a state of its own. Is it in the file, and is it loaded again?",
-        "drops-schedule": "At which update is the schedule after the resume? Save it as you save the optimizer.",
+        "drops-schedule": "After the resume, at which update is the schedule? Save it as you save the optimizer.",
         "drops-random-numbers": "Dropout draws from PyTorch's default generator. Which two functions read and set it?",
-        "drops-buffers": "What does BatchNorm keep that is no parameter? Does your file hold the whole `state_dict`?",
+        "drops-buffers": "What does BatchNorm keep that isn't a parameter? Does your file hold the whole `state_dict`?",
         "drops-parameters": "After loading, compare a weight of the model with the one in the file.",
         "shifted-windows": "After a resume, where in its window is the next micro-batch? Count on.",
-        "wrong-batches": "Print the numbers of the micro-batches that run after a resume. What tells the first?",
-        "torn-file": "Where is the last good file while you write the next one? A rename replaces it in one piece.",
+        "wrong-batches": "Print which micro-batches run after a resume. What decides which one is first?",
+        "torn-file": "Where is the last good file while you write the next one? A rename replaces it in one step.",
         "loss-scale": "Each loss is a mean over a micro-batch. What should n of them add up to?",
         "scheduler-cadence": "The schedule must step once after each update.",
     },
@@ -126,7 +126,7 @@ def _train_on(answer: Callable) -> str:
             _judge_kill(answer, batches, n, f"{case}, killed in micro-batch {number}", number)
         for number in range(1, saves + 1):
             _judge_torn(answer, batches, n, f"{case}, killed in the middle of save {number}", number)
-    return "killed in each micro-batch of two windows, and in the middle of each save: the same run, bit for bit."
+    return "killed in each micro-batch of two windows and in the middle of each save: the same run, bit for bit."
 
 
 def _judge_whole(answer: Callable, batches: list[Tensor], n: int, case: str) -> int:
@@ -163,15 +163,11 @@ def _judge_kill(answer: Callable, batches: list[Tensor], n: int, case: str, numb
     done = number - 1
     if done >= n and used[:1] == [0]:
         raise Mistake("starts-over", f"{case}: the next process began with micro-batch 1 again.")
-    places = {done, done // n * n}  # where a file may have been written
-    known = [
-        (bug, hint, partial(_without, piece, batches, n, saved))
-        for saved in sorted(places - {0}, reverse=True)
-        for piece, (bug, hint) in PIECES.items()
-    ]
     case += f": the next process went on with micro-batch {used[0] + 1}" if used else ": the next process ran nothing"
-    if not any(used == [*range(place, len(batches))] for place in {*places, 0}):
+    saved = used[0] if used else 0
+    if saved not in range(done // n * n, number) or used != [*range(saved, len(batches))]:
         raise Mistake("wrong-batches", f"{case}, and used {_shown(used)}.")
+    known = [(bug, hint, partial(_without, piece, batches, n, saved)) for piece, (bug, hint) in PIECES.items() if saved]
     _compare(process.result(), batches, n, case, known)
 
 

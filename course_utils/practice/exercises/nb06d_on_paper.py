@@ -7,7 +7,7 @@ from course_utils.practice.by_hand import Slip, judge_numbers
 from course_utils.practice.exercises import exercise
 
 N, KILLED = 4, 6
-RUNS = {  # whether .grad is in the file, the micro-batch with which the run goes on, and as which it counts
+RUNS = {  # whether .grad is in the file, the micro-batch with which the run goes on, and the count it gets
     "A": (False, 7, 7),
     "B": (True, 7, 1),
     "C": (True, 5, 5),
@@ -17,7 +17,7 @@ RUNS = {  # whether .grad is in the file, the micro-batch with which the run goe
 
 
 def first_update(gradients: bool, first: int, count: int, share: float = 1 / N) -> float:
-    """What the weights of the micro-batches in the first update after a resume add up to, as autograd has it."""
+    """What the weights of the micro-batches in the first update after a resume add up to, computed by autograd."""
     tally = Tally(12).double()
     batches = torch.arange(12).split(1)
     if gradients:
