@@ -139,6 +139,23 @@ def test_a_sentence_says_what_each_line_did():
     ]
 
 
+def test_a_gradient_is_not_named_where_the_sum_does_not_show_it():
+    def loop(w, batches):
+        for x in batches:
+            (w * x).backward()
+
+    def said(values, dtype=torch.float32):
+        w = nn.Parameter(torch.ones((), dtype=dtype))
+        return [text for text in sentences(record_steps(loop, w, values)) if "adds" in text]
+
+    assert said([1.0, float("nan"), 1.0]) == [
+        "`backward()` adds the gradient of micro-batch 2, NaN, to `.grad`: 1 → NaN.",
+        "`backward()` adds the gradient of micro-batch 3 to `.grad`: NaN → NaN.",
+    ]
+    (text,) = said([256.0, 1.0], torch.bfloat16)
+    assert text.startswith("`backward()` adds the gradient of micro-batch 2 to `.grad`")
+
+
 def test_what_goes_wrong_is_said_too():
     w = nn.Parameter(torch.tensor(1.0))
 

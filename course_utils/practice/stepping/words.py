@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Iterable
-from math import hypot
+from math import hypot, isfinite
 
 from course_utils.observe.stepping import Frame, Ledger, Steps, Values, number, numbers_of
 
@@ -80,7 +80,9 @@ def _backward(steps: Steps, before: Frame, now: Frame) -> str:
     if not any(values.norm for values in old):
         return f"`backward()` puts the gradient of {which} into `.grad`: {_change(before.grads, now.grads)}."
     if numbers_of(old) == numbers_of(new) == 1:
-        which += f", {number(new[0].numbers[0] - old[0].numbers[0])},"
+        added = new[0].numbers[0] - old[0].numbers[0]
+        if isfinite(old[0].norm) and added:  # a sum that is NaN, or too coarse, does not show what came
+            which += f", {number(added)},"
     return f"`backward()` adds the gradient of {which} to `.grad`: {_change(before.grads, now.grads)}."
 
 
