@@ -10,9 +10,10 @@ def without_assertions(source: str, used_later: str) -> str:
 
     >>> print(without_assertions("right = [1, 4]\\nfound = look()\\nassert found == right", "show(found)"))
     found = look()
+    >>> print(without_assertions("n = 2\\nfor found in looks:\\n    right = n * [4]\\n    assert found == right", "n"))
+    n = 2
     """
-    gone = _statements(source, lambda statement: isinstance(statement, ast.Assert))
-    kept = _without(source, gone)
+    kept = _without(source, _statements(source, _is_assertion))
 
     def is_expected_value(statement: ast.stmt) -> bool:
         match statement:
@@ -20,14 +21,25 @@ def without_assertions(source: str, used_later: str) -> str:
                 return len(re.findall(rf"\b{name}\b", kept)) == 1 and not re.search(rf"\b{name}\b", used_later)
         return False
 
-    return _without(source, [*gone, *_statements(source, is_expected_value)])
+    return _without(source, _statements(source, lambda s: _is_assertion(s) or is_expected_value(s)))
+
+
+def _is_assertion(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assert)
 
 
 def _statements(source: str, wanted: Callable[[ast.stmt], bool]) -> list[ast.stmt]:
-    """The wanted statements of every block, unless a block holds nothing else."""
+    """The wanted statements, and loops and the like that hold nothing else; a function keeps them."""
+
+    def is_gone(statement: ast.stmt) -> bool:
+        match statement:
+            case ast.For(body=body, orelse=[]) | ast.If(body=body, orelse=[]) | ast.With(body=body):
+                return all(map(is_gone, body))
+        return wanted(statement)
+
     blocks = [getattr(node, name, None) for node in ast.walk(ast.parse(source)) for name in ("body", "orelse")]
     blocks = [block for block in blocks if isinstance(block, list)]  # the body of a lambda is none
-    return [statement for block in blocks if not all(map(wanted, block)) for statement in block if wanted(statement)]
+    return [statement for block in blocks if not all(map(is_gone, block)) for statement in block if is_gone(statement)]
 
 
 def _without(source: str, statements: list[ast.stmt]) -> str:
