@@ -436,7 +436,7 @@ def efficiency(
     """
     figure, (axis,) = _figure(height=3.6)
     for (label, share), (color, dashes, marker) in zip(lines.items(), _LOOKS, strict=False):
-        axis.plot(sizes, share, color=color, linestyle=dashes, marker=marker, markersize=5, label=label)
+        axis.plot(sizes, share, color=color, linestyle=dashes, marker=marker, markersize=5, label=label, clip_on=False)
     axis.axvline(estimate, color=BLACK, linewidth=1.4, label="measured noise scale")
     if interval:
         axis.axvspan(*interval, facecolor=ORANGE, alpha=0.35, hatch="//", edgecolor=BLACK,
@@ -444,9 +444,9 @@ def efficiency(
     if truth is not None:
         axis.axvline(truth, color=BLACK, linewidth=1.2, linestyle=":", label="true noise scale")
     axis.axhline(0.5, color=BLACK, linewidth=0.7, linestyle=":")
-    _scale_and_label(axis, "x", (0, 1), "effective batch, in items", "share of the best possible", title)
+    _scale_and_label(axis, "x", (0, 1), "effective batch, in samples", "share of the best possible", title)
     axis.set_xlim(sizes[0], sizes[-1])
-    axis.set_xticks(sizes[::2], [f"{size:g}" for size in sizes[::2]])
+    axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
     _legend_above(figure, 3)
     return figure
 

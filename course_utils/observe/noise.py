@@ -25,15 +25,19 @@ def sample_gradients(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Ca
         >>> rows.tolist()
         [[1.0], [2.0]]
     """
-    from torch.func import functional_call, grad, vmap  # takes a while to import
+    from torch.func import functional_call, vmap
 
-    weights = {name: p.detach() for name, p in model.named_parameters()}
+    copies = {name: p.detach().expand(len(inputs), *p.shape).requires_grad_() for name, p in model.named_parameters()}
 
     def loss_of_one(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return loss(functional_call(model, weights, (x,)), y)
 
-    by_name = vmap(grad(loss_of_one), in_dims=(None, 0, 0))(weights, inputs, targets)
-    return torch.cat([rows.flatten(1) for rows in by_name.values()], dim=1)
+    # Every sample has weights of its own, so the gradient of the sum holds a row per sample. (`torch.func.grad` would
+    # do as well, and would import the compiler on its first call.)
+    rows = torch.autograd.grad(
+        vmap(loss_of_one)(copies, inputs, targets).sum(), tuple(copies.values()), materialize_grads=True
+    )
+    return torch.cat([gradients.flatten(1) for gradients in rows], dim=1)
 
 
 def watch_norms(model: nn.Module, optimizer: Optimizer, n: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -42,6 +46,7 @@ def watch_norms(model: nn.Module, optimizer: Optimizer, n: int) -> tuple[list[Te
     A hook on each parameter sees the gradient of each micro-batch on its way into `.grad`; a hook before each optimizer
     step sees the window. The loop must divide the loss of every micro-batch by `n`, and must not clip or unscale
     between the two. A window that ends without a call of `optimizer.step()` is added to the next one. The hooks stay.
+    Norms are summed in the gradient's dtype: float32 or wider, since two nearly equal ones are subtracted later.
 
     Args:
         model: The model; each of its parameters gets one gradient per backward pass.
