@@ -25,9 +25,9 @@ def lines_of(answer: Callable) -> list[str]:
 
 
 def is_fix(answer: list[str], given: list[str]) -> bool:
-    """Whether most of the lines that were given are still there; of a few lines, all but two."""
+    """Whether most of the lines that were given are still there; of a few lines, all but two, and at least one."""
     kept = (Counter(answer) & Counter(given)).total()
-    return not (answer and given) or kept >= min(_KEPT * len(given), len(given) - 2)
+    return not (answer and given) or kept >= max(1, min(_KEPT * len(given), len(given) - 2))
 
 
 def given_in(notebook: str, exercise: str) -> list[str]:
