@@ -381,23 +381,6 @@ def errors(values: Mapping[str, float], limit: float, xlabel: str) -> Figure:
     return figure
 
 
-def stacks(parts: Mapping[str, Sequence[float]], labels: Sequence, xlabel: str, ylabel: str) -> Figure:
-    """One bar per label, with one layer per entry of `parts`, the first at the bottom, and the sum written on top."""
-    figure, (axis,) = _figure(height=3.8)
-    places, bottom = range(len(labels)), [0.0] * len(labels)
-    looks = cycle(((SKY, ""), (ORANGE, "//"), (GREEN, ".."), (RED, "xx"), (PINK, "--")))
-    for (name, heights), (color, hatch) in zip(parts.items(), looks):  # noqa: B905
-        axis.bar(places, heights, bottom=bottom, color=color, hatch=hatch, edgecolor=BLACK, width=0.65, label=name)
-        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    for place, total in zip(places, bottom, strict=True):
-        _write(axis, f"{total:,.0f}", (place, total), (0, 3))
-    axis.set_xticks(places, labels)
-    axis.margins(y=0.1)
-    _label(axis, xlabel, ylabel)
-    _legend_above(figure, 4)
-    return figure
-
-
 def layers(panels: Mapping[str, Mapping[str, Sequence[float]]], xlabel: str, ylabel: str) -> Figure:
     """What is held, event by event: one panel per loop, with one layer per entry and the peak of their sum."""
     figure, axes = _figure(height=0.9 + 1.6 * len(panels), rows=len(panels))

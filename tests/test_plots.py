@@ -29,7 +29,6 @@ FIGURES = {
     "steps_downhill": lambda: plots.steps_downhill([-1, 0, 1], [1, 0, 1], (1, 1), {"short": (0.5, 0.25)}),
     "arrows": lambda: plots.arrows([(1, 0), (0, 1)], (1, 1), (0.5, 0.5)),
     "shares": lambda: plots.shares({"right": [[0.5, 0.5, 0], [0, 0, 1]], "wrong": [[1, 1, 0]]}, right=0.5),
-    "stacks": lambda: plots.stacks({"weights": [4, 4], "activations": [16, 4]}, ["1", "4"], "N", "bytes"),
     "layers": lambda: plots.layers({"one by one": {"kept": [1, 2, 1]}, "all": {"kept": [1, 4, 1]}}, "events", "bytes"),
     "errors": lambda: plots.errors({"all at once": 1e-16, "one by one": 0.3}, 1e-12, "relative error"),
     "stems": lambda: plots.stems({"each": {1: 3.0, 2: 4.0}, "last": {2: 4.0}}, "micro-batch", "norm"),
@@ -178,9 +177,8 @@ def test_pictures_are_square_with_a_title_each():
     assert figure.axes[0].images[0].get_array().tolist() == [[0, 0.5], [1, 0]]
 
 
-def test_the_layers_say_their_peak_and_the_stacks_their_sum():
+def test_the_layers_say_their_peak():
     assert [axis.get_title(loc="left") for axis in FIGURES["layers"]().axes] == ["one by one: peak 2", "all: peak 4"]
-    assert [text.get_text() for text in FIGURES["stacks"]().axes[0].texts] == ["20", "8"]
 
 
 def test_the_windows_name_every_micro_batch_window_update_and_effective_batch():

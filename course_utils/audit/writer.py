@@ -48,7 +48,7 @@ _PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names
 _NAMES_EVERY = 64  # backward calls after the first ones: a loss may be used only from some epoch on
 _WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls, to find leaves that no optimizer holds
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
-_WATCHED_SUMS = 5  # times that an optimizer's gradients are compared with what a backward call adds to them
+_WATCHED_SUMS = 5  # comparisons of where gradients lie: what overwrites them does so in every window
 _STAGES = "torch.distributed.pipelining.stage"
 _numbers = count()
 
@@ -90,7 +90,7 @@ class HistoryWriter(Listener):
         self.ended_at: dict[str, ManualLane] = {}  # manual lanes that have ended, by the place of their first call
         self.unowned_at: dict[str, int] = {}  # parameters whose gradients nothing uses, by the same place
         self.received_by = 1  # how many lanes got gradients from the last backward call
-        self.sums = 0  # how often that has been done
+        self.sums = 0  # such comparisons so far
         self.epochs = Epochs()
 
     def attach(self, observer: Observer) -> None:

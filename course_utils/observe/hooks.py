@@ -42,11 +42,6 @@ class HookLog:
         self.pieces, self.before, self.sums, self.steps = [], [], [], []
         self._norms: dict[str, dict[int, float]] = {"tensor hook": {}, "post-accumulate hook": {}, "step hook": {}}
 
-    def counts(self) -> dict[str, int]:
-        """How often each kind of hook has run."""
-        lists = self.pieces, self.sums, self.steps
-        return {name: len(calls) for name, calls in zip(self._norms, lists, strict=True)}
-
     def norms(self) -> Mapping[str, Mapping[int, float]]:
         """The norm of what each kind of hook saw, by the number of the piece that had arrived last, from 1."""
         return self._norms

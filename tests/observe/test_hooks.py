@@ -19,7 +19,6 @@ def test_each_kind_of_hook_is_noted_with_what_it_saw():
         (slope * w).backward()
     optimizer.step()
     assert (log.pieces, log.before, log.sums, log.steps) == ([1.0, 2.0], [None, 1.0], [1.0, 3.0], [3.0])
-    assert log.counts() == {"tensor hook": 2, "post-accumulate hook": 2, "step hook": 1}
 
 
 def test_norms_stand_at_the_piece_that_had_arrived_last():

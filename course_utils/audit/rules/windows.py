@@ -93,7 +93,7 @@ def _from_before_the_loop(history: History, lane: str) -> Iterator[Finding]:
     symptom="Learns slowly or not at all, and N makes no difference.",
     fix="Zero after the step, and nowhere inside a window.",
     cause="zero_grad() runs between a backward and the step that should use its gradient, as at the start of every "
-    "micro-batch.",
+    "micro-batch. Or each backward writes to the same memory, as in a CUDA graph, and .grad lies there too.",
 )
 def discarded_gradients(history: History) -> Iterator[Finding]:
     yield from _overwritten(history)
