@@ -55,25 +55,39 @@ class Guess:
     def choice(self, option: str) -> None:
         self._widget.value = option
 
-    def reveal(self, measured: Any) -> None:
+    def reveal(self, measured: Any, basis: str = "measured") -> None:
         """Shows the guess beside what was measured: one of the options, or a list that holds one of them.
 
-        The question comes first: it is all that shows of the answer where the cell's outputs are folded.
+        The question comes first: it is all that shows of the answer where the cell's outputs are folded. After a wrong
+        guess a sentence says why it tempts; a notebook that is stored without a guess doesn't give it away.
+
+        Args:
+            measured: The answer.
+            basis: "measured" by this cell, or "recorded" by runs of which it reads the results.
         """
+        if basis not in ("measured", "recorded"):
+            raise ValueError(f'basis must be "measured" or "recorded", got {basis!r}')
         (answer,) = measured if isinstance(measured, (list, tuple)) and len(measured) == 1 else (measured,)
         answer = str(answer)
         if answer not in self._options:
-            raise ValueError(f"measured {answer!r}, which is none of the options {self._options}")
+            raise ValueError(f"{basis} {answer!r}, which is none of the options {self._options}")
         in_time = _count(_score.compare, self._question, self.choice, self.choice == answer)
         if self.choice is None:
-            color, text = ASK, f"Measured: {answer}."
+            color, text = ASK, f"{basis.title()}: {answer}."
         elif not in_time:
-            color, text = ASK, f"You chose {self.choice} afterwards, so it doesn't count. Measured: {answer}."
+            color, text = ASK, f"You chose {self.choice} afterwards, so it doesn't count. {basis.title()}: {answer}."
         elif self.choice == answer:
-            color, text = RIGHT, f"You predicted {self.choice}, and that is what was measured."
+            color, text = RIGHT, f"You predicted {self.choice}, and that is what was {basis}."
         else:
-            color, text = WRONG, f"You predicted {self.choice}; measured: {answer}."
-        show_below(self._question, color, text, {"kind": "reveal", "question": self._question, "measured": answer})
+            color, text = WRONG, f"You predicted {self.choice}; {basis}: {answer}."
+        if self.choice not in (None, answer):
+            from course_utils.practice.predictions import why  # reads its sentences when the first guess is wrong
+
+            text = f"{text} {why(self._question)}".rstrip()
+        course = {"kind": "reveal", "question": self._question, "measured": answer}
+        if basis != "measured":
+            course["basis"] = basis
+        show_below(self._question, color, text, course)
 
 
 def predict(question: str, options: Sequence[Any]) -> Guess:
@@ -208,13 +222,15 @@ def progress() -> None:
     show_widget(_line, as_static(_score_html(), _score.text(), {"kind": "score"}))
 
 
-def explore(draw: Callable, **options: Sequence) -> None:
+def explore(draw: Callable, alt: str = "", **options: Sequence) -> None:
     """Shows a figure with one slider per option, which is drawn again whenever a slider moves.
 
-    An error in `draw` is shown instead of the figure. Where no kernel is live, the first figure is shown.
+    An error in `draw` is shown instead of the figure. Where no kernel is live, the first figure is shown. A slider
+    has the name of its argument, with spaces: "learning rate".
 
     Args:
         draw: A function of keyword arguments that returns a matplotlib figure.
+        alt: A sentence that says what the first figure shows to those who cannot see it.
         **options: For each argument the values that its slider (for words, its list) offers, the first one first.
     """
     from ipywidgets import HTML, Dropdown, Image, Layout, SelectionSlider, VBox
@@ -224,8 +240,11 @@ def explore(draw: Callable, **options: Sequence) -> None:
         raise ValueError(f"explore needs one list of values per argument of draw, got {sorted(wrong) or 'none'}")
 
     sliders = {}
+    words = {name: name.replace("micro_", "micro-").replace("_", " ") for name in options}
+    width = round(0.6 * max(map(len, words.values())) + 0.5)  # of all names, so that the sliders align
     for name, values in options.items():  # numbers are on a slider, by size; words, and yes or no, in a list
-        common = {"description": name, "value": values[0], "style": {"description_width": "initial"}}
+        look = {"style": {"description_width": f"{width}em"}, "layout": Layout(width=f"{width + 22}em")}
+        common = {"description": words[name], "value": values[0], **look}
         if isinstance(values[0], (int, float)) and not isinstance(values[0], bool):
             sliders[name] = SelectionSlider(options=sorted(values), continuous_update=False, **common)
         else:
@@ -248,13 +267,13 @@ def explore(draw: Callable, **options: Sequence) -> None:
         slider.observe(redraw, names="value")
     first = redraw()
     note = f"Sliders: {'; '.join(map(_range, sliders.values()))}. They move when this cell has been run."
-    controls = [{"name": name, "values": list(map(_json, slider.options))} for name, slider in sliders.items()]
+    controls = [{"name": words[name], "values": list(map(_json, slider.options))} for name, slider in sliders.items()]
     static = as_static(message.value, note, {"kind": "explore", "controls": controls})
     if first is None:
         show_widget(shown, static)
     else:
         del static["text/html"]
-        show_widget(shown, static | {"image/png": bytes(image.value)}, size(first, note))
+        show_widget(shown, static | {"image/png": bytes(image.value)}, size(first, f"{alt} {note}".strip()))
 
 
 def _json(value: Any) -> Any:

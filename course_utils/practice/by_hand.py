@@ -46,10 +46,8 @@ def judge_numbers(answer: Mapping, want: Mapping[str, float | None], slips: Iter
             best, explained = slip, blanks
     if best:
         values = " and ".join(f"{blank} = {_shown(wrong[blank])}" for blank in explained)
-        raise Mistake(best.bug, f"not right yet, {values}: {best.hint}.")
-    raise Mistake(
-        "wrong-value", f"not right yet, {', '.join(f'{blank} = {_shown(got)}' for blank, got in wrong.items())}."
-    )
+        raise Mistake(best.bug, f"{values}: {best.hint}.")
+    raise Mistake("wrong-value", f"{', '.join(f'{blank} = {_shown(got)}' for blank, got in wrong.items())}.")
 
 
 def _read(value: object) -> float | None:

@@ -45,8 +45,8 @@ def show_widget(widget: Any, static: dict[str, Any], metadata: dict | None = Non
 
 
 def show_below(head: str, color: str, text: str, course: dict | None = None) -> None:
-    """Displays a text in a box of one of the colours of this module, and above the box a line, which a fold shows."""
-    _display(as_static(box(color, escape(text)), f"{head}\n{text}", course, head))
+    """Displays a text, with code between backticks, in a box of a colour, and above it a line, which a fold shows."""
+    _display(as_static(box(color, _with_code(text)), f"{head}\n{text}", course, head))
 
 
 def show_verdict(color: str, text: str, hint: str, printed: str, course: dict) -> None:

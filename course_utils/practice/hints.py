@@ -13,7 +13,7 @@ HINTS = {
     "notebook-solution": "Run All also runs the solution. The cell with your own function has to run after that.",
     "another-loop": "Go back to the code that was given, with Undo, and change only the line that is wrong.",
     "endless": "Which line should end the loop, and which value has to change before it can?",
-    "wrong-value": "Take the smallest case named above, work it out by hand, and print each intermediate value.",
+    "wrong-value": "Take a small case, work it out by hand step by step, and compare every value on the way.",
     "nan": "Which division can be 0/0 here? A mean over nothing is NaN, and 0 times NaN is still NaN.",
     "stale-gradients": "Which line empties `.grad`, and is it reached before the first backward pass of every window?",
     "discarded-gradients": "Which calls run between a `backward()` and the next `step()`? Does one zero `.grad`?",

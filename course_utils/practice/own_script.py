@@ -22,7 +22,7 @@ CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED = range(4)  # the exit statuses of the a
 MEANING = {
     CLEAN: "exit status 0: the script ran to its end, and no error was found",
     FOUND: "exit status 1: the script ran to its end, and at least one error was found",
-    CANNOT_RUN: "exit status 2: the auditor could not run",
+    CANNOT_RUN: "exit status 2: the auditor could not run, or failed while the training went on",
     SCRIPT_FAILED: "exit status 3: the script failed or was stopped, and the findings cover what ran before that",
 }
 NONE = "none"  # the prediction that no error will be found

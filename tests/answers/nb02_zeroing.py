@@ -490,8 +490,8 @@ def trains_on_the_first_batch_only(model, batches, loss_fn, optimizer):
     train(model, [batches[0] for _ in batches], loss_fn, optimizer)
 
 
-@wrong("train", "wrong-value")
-@wrong("first_loop", "wrong-value")
+@wrong("train", "raises")
+@wrong("first_loop", "raises")
 def goes_forward_before_all_updates(model, batches, loss_fn, optimizer):
     for loss in [loss_fn(model, batch) for batch in batches]:
         optimizer.zero_grad()

@@ -752,3 +752,24 @@ def updates_by_hand(model, batches, loss_fn, optimizer, n):
 @outcomes("accumulate", reference=large_batches, mutate=[accumulate_by_modulo])
 def outcomes_of_accumulate(answer):
     return outcomes_of_loop(answer, (2, 3, 4, 1, 9), (True, False, False))
+
+
+@wrong("accumulate", "stale-gradients", says="batches of")
+def wrong_where_n_is_1(model, batches, loss_fn, optimizer, n):
+    optimizer.zero_grad()
+    for window in windows(batches, n):
+        for batch in window:
+            (loss_fn(model, batch) * (len(batch) / sum(map(len, window)))).backward()
+        optimizer.step()
+        if n > 1:
+            optimizer.zero_grad()
+
+
+@wrong("accumulate", "loss-scale", says="N = 100")
+def wrong_where_the_epoch_is_shorter_than_n(model, batches, loss_fn, optimizer, n):
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        total = sum(map(len, window)) if n <= len(batches) else n
+        for batch in window:
+            (loss_fn(model, batch) * (len(batch) / total)).backward()
+        optimizer.step()

@@ -1247,13 +1247,13 @@ for bug, answers in {
         zeroes_both_once_per_window,
         both_backward_passes_first,
     ],
-    "wrong-order": [both_forward_passes_first, gradients_of_both_first, all_discriminator_updates_first],
+    "wrong-order": [gradients_of_both_first, all_discriminator_updates_first],
     "irregular-window": [generator_once_per_epoch, discriminator_per_micro_batch, steps_twice],
     "changed-input": [empties_the_batches],
     "missing-backward": [uses_the_last_micro_batch_for_the_generator],
     "loss-scale": [does_not_divide_at_all, divides_twice],
     "empty-step": [calls_backwards],
-    "raises": [lambda generator, discriminator: None, lambda *a: a[4](a[2])],
+    "raises": [both_forward_passes_first, lambda generator, discriminator: None, lambda *a: a[4](a[2])],
 }.items():
     for answer in answers:
         wrong("gan_updates", bug)(answer)

@@ -92,6 +92,33 @@ def test_the_reveal_compares_the_prediction_with_what_was_measured(shown, choice
     assert text in unescape(shown[-1]["text/html"])
 
 
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        ("4", "You predicted 4, and that is what was recorded."),
+        ("1", "You predicted 1; recorded: 4."),
+        (None, "Recorded: 4."),
+    ],
+    ids=["right", "wrong", "none"],
+)
+def test_a_reveal_of_recorded_runs_does_not_say_that_they_were_measured(shown, choice, text):
+    guess = predict("How many times?", [1, 4])
+    guess.choice = choice
+    guess.reveal(4, "recorded")
+    assert shown[-1]["text/plain"] == f"How many times?\n{text}"
+    assert shown[-1][COURSE] == {
+        "kind": "reveal",
+        "question": "How many times?",
+        "measured": "4",
+        "basis": "recorded",
+    }
+
+
+def test_a_reveal_knows_two_bases(shown):
+    with pytest.raises(ValueError, match="'guessed'"):
+        predict("How many times?", [1, 4]).reveal(4, "guessed")
+
+
 def test_the_first_line_of_every_html_is_no_tag_and_that_of_a_reveal_is_the_question(shown):
     """JupyterLab shows it where the outputs are folded."""
     predict("Is a < b?", ["yes", "no"]).reveal("yes")
@@ -428,6 +455,19 @@ def test_a_figure_with_sliders_stands_as_a_picture_and_a_text_where_no_kernel_is
     assert isinstance(bundle["image/png"], bytes)
     assert bundle["image/png"] == display.png(draw(1, 0.1))
     assert WIDGET in bundle
+
+
+def test_sliders_have_words_of_one_width_and_the_figure_its_own_alternative_text(monkeypatch):
+    shown = []
+    monkeypatch.setattr(ask, "show_widget", lambda *what: shown.append(what))
+    explore(lambda micro_batches, learning_rate: draw(1), "Two bars.", micro_batches=[2, 3], learning_rate=[0.1, 1.0])
+    ((widget, static, metadata),) = shown
+    sliders, _ = shown_in(widget)
+    assert [*sliders] == ["micro-batches", "learning rate"]
+    assert len({(slider.style.description_width, slider.layout.width) for slider in sliders.values()}) == 1
+    text = "Sliders: micro-batches from 2 to 3; learning rate from 0.1 to 1.0. They move when this cell has been run."
+    assert static["text/plain"] == text
+    assert metadata["image/png"]["alt"] == f"Two bars. {text}"
 
 
 def test_choices_are_listed_where_no_kernel_is_live(shown):

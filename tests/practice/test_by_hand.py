@@ -30,13 +30,13 @@ def test_correct_numbers_pass():
 
 def test_the_slip_that_explains_most_is_named_and_the_earlier_of_equals():
     assert mistake(w=6, x=3, a=None).bug == "first"
-    assert mistake(w=6, x=2, a=None).message == "not right yet, w = 6 and x = 2: w and x."
+    assert mistake(w=6, x=2, a=None).message == "w = 6 and x = 2: w and x."
     assert mistake(w=6, x=99, a=None).bug == "first"
     assert mistake(w=7, x=3, a=5).bug == "any"
 
 
 def test_what_no_slip_explains_is_a_wrong_value_and_what_is_missing_is_named():
-    assert mistake(w=99, x=3, a=None).message == "not right yet, w = 99."
+    assert mistake(w=99, x=3, a=None).message == "w = 99."
     assert mistake(w=7, x=...).message == "nothing is written for x, a yet."
     assert mistake().bug == "not-attempted"
     assert mistake(w=7, x=3, a=None, b=1).bug == "wrong-type"

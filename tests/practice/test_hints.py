@@ -95,8 +95,11 @@ def test_an_exercises_own_hints_are_for_names_that_its_judges_give(exercise):
     assert EXERCISES[exercise].hints.keys() <= given
 
 
-def test_a_hint_is_one_or_two_short_sentences():
+def test_a_hint_is_one_or_two_short_sentences_without_markup():
     for exercise in EXERCISES.values():
         for bug, hint in (HINTS | exercise.hints).items():
+            assert not re.search(r"</?[a-z][^<>]*>|\]\(|https?://", re.sub("`[^`]*`", "", hint)), (
+                "it would show as text"
+            )
             assert 20 <= len(hint) <= 260, f"{exercise.name}, {bug}: {len(hint)} characters"
             assert re.search(r"[.?!)]$", hint), hint

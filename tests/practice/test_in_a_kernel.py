@@ -26,8 +26,8 @@ def sleeps(*_):
     time.sleep(3)
     print("late")
 
-took = min(timeit.repeat(lambda: sum(range(10**6)), number=1, repeat=5))
-LONG = int(10**6 * 1.5 / took)  # one call into C, of about 1.5 seconds on any machine
+took = min(timeit.repeat(lambda: sum(range(10**6)), number=1, repeat=5, timer=time.process_time))
+LONG = int(10**6 * 1.5 / took)  # one call into C, of 1.5 seconds or more on any machine, busy or not
 
 def sums(*_):
     return sum(range(LONG))
@@ -46,8 +46,8 @@ def prints(*_):
     while True:
         print("again")
 
-def recursion(*_):
-    return recursion()
+def recursion(f, w, h):
+    return recursion(f, w, h)
 
 def leaves(*_):
     raise SystemExit

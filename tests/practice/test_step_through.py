@@ -4,12 +4,15 @@ import inspect
 import json
 import re
 import textwrap
+from contextlib import nullcontext
 from html.parser import HTMLParser
 
 import IPython.display
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
 from course_utils import Tally, mlp, step_through
@@ -22,6 +25,7 @@ from course_utils.practice.stepping.player import player
 from course_utils.practice.stepping.sidebyside import moments
 from course_utils.practice.stepping.variants import variants
 from course_utils.practice.stepping.words import sentence
+from course_utils.ranks import Ranks
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -438,6 +442,37 @@ def test_versus_runs_the_other_loop_on_the_same_arguments(shown):
     assert [track["loop"] for track in shown[0][COURSE]["tracks"]] == ["modulo", "forgetful"]
     with pytest.raises(ValueError, match="there is one loop only"):
         _ = step_through(*five()).other
+
+
+# Several ranks
+
+
+def on_each_rank(model, shares, optimizer, held):
+    ddp, mine = DistributedDataParallel(model), shares[dist.get_rank()]
+    for k, x in enumerate(mine, start=1):
+        with ddp.no_sync() if held and k < len(mine) else nullcontext():
+            (ddp(x).mean() / len(mine)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_two_ranks_stand_side_by_side_and_a_version_runs_on_both(shown):
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = SGD(model.parameters(), lr=0.25)
+    shares = torch.tensor([[2.0, 6.0], [4.0, 12.0]])[..., None, None]
+    with Ranks(2, timeout=60) as two:
+        stepping = step_through(on_each_rank, model, shares, optimizer, True, on=two)
+        tracks = shown[0][COURSE]["tracks"]
+        assert [track["loop"] for track in tracks] == ["on_each_rank, rank 0", "on_each_rank, rank 1"]
+        assert [[row[3] for row in track["rows"]] for track in tracks] == [
+            ["None", "1", "6", "6", "None", "None"],
+            ["None", "2", "6", "6", "None", "None"],
+        ]
+        assert tracks[0]["rows"][2][1] == "`backward()` of micro-batch 2 is over. `.grad`: 1 → 6."
+        kept = stepping.run("without zero_grad()").frames[-1].grads["weight"].numbers
+        assert (kept, model.weight.grad) == ((6.0,), None)
+        with pytest.raises(ValueError, match="two loops or two ranks"):
+            step_through(on_each_rank, model, shares, optimizer, True, versus=on_each_rank, on=two)
 
 
 # The widget

@@ -35,6 +35,7 @@ class Exercise:
     judge: Judge
     hints: dict[str, str] = field(default_factory=dict)  # where this exercise says more than HINTS does
     takes: type | tuple[type, ...] = Callable  # what an answer is: a function, unless the exercise says otherwise
+    extra: float = 0.0  # seconds beyond the limit, where the judge has to start processes
 
     def hint(self, bug: str) -> str:
         """What helps a learner whose answer has this bug, without giving the solution away."""
@@ -45,7 +46,11 @@ EXERCISES: dict[str, Exercise] = {}  # in the order of the notebooks
 
 
 def exercise(
-    name: str, hints: dict[str, str] | None = None, takes: type | tuple[type, ...] = Callable, notebook: str = ""
+    name: str,
+    hints: dict[str, str] | None = None,
+    takes: type | tuple[type, ...] = Callable,
+    notebook: str = "",
+    extra: float = 0.0,
 ) -> Callable[[Judge], Judge]:
     """Registers the judge that follows for the exercise `name` of the notebook after which its module is called.
 
@@ -54,13 +59,14 @@ def exercise(
         hints: By the name of a bug, what `check` shows in a fold under the verdict, instead of the general hint.
         takes: The type of an answer, or several types; any function if left out.
         notebook: The notebook that sets it, where the judge has a module of its own, such as nb01_on_paper.py.
+        extra: Seconds that an answer gets beyond the limit, where the judge has to start processes.
     """
 
     def register(judge: Judge) -> Judge:
         if name in EXERCISES:
             raise ValueError(f"two exercises are called {name!r}: in {EXERCISES[name].judge.__module__} and {judge}")
         where = notebook or judge.__module__.rpartition(".nb")[2]
-        EXERCISES[name] = Exercise(name, where, judge, hints or {}, takes)
+        EXERCISES[name] = Exercise(name, where, judge, hints or {}, takes, extra)
         return judge
 
     return register
@@ -92,7 +98,7 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
         )
     found = EXERCISES[name]
     if isinstance(answer, found.takes):
-        verdict = _judged(found, answer, limit)
+        verdict = _judged(found, answer, limit + found.extra)
     else:
         bug = "not-a-function" if found.takes is Callable else "wrong-type"
         verdict = Verdict(bug, f"expected {_named(found.takes)}, got {repr(answer)} ({type(answer).__name__}).")

@@ -1,169 +1,213 @@
-"""The exercise of notebook 07: the plan of one epoch on several ranks that hold unequal numbers of tokens."""
+"""The exercise of notebook 07: one window of micro-batches on two real ranks, with a single all-reduce of gradients."""
 
-import math
-from collections.abc import Callable, Sequence
-from itertools import chain, islice, zip_longest
-from reprlib import repr
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
-from course_utils.loops import windows
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD
+
+from course_utils.observe import count_collectives
 from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, close, number, rounded
+from course_utils.practice.judging import Mistake, close, rounded
+from course_utils.ranks import RankError, Ranks
 
-# For each case, the valid tokens of each micro-batch of each rank, and n.
+# For each case, the windows that the ranks run one after the other: for each rank the samples of its micro-batches.
 CASES = (
-    (((4, 4), (4, 4)), 2),
-    (((4, 4, 4), (4, 4, 4)), 2),
-    (((2, 9, 7), (4, 5, 5)), 3),
-    (((2, 9, 7), (4, 5, 5)), 1),
-    (((3, 1, 4),), 2),
-    (((0, 3, 0), (2, 0, 5)), 2),
-    (((2, 9, 7, 1, 3), (4, 5), (6, 1, 2)), 2),
-    (((3, 1, 2), ()), 2),
-    (((), (), (3, 8), (1,)), 3),
-    (((1, 2, 3), (4, 5, 6)), 100),
-    (((0, 0, 4), (0, 0, 2)), 2),
-    (((5, 2, 8, 0, 0), (1,), (3, 3, 0)), 2),
-    (((1, 0, 0, 0, 0, 2), (3,)), 2),
-    (((0, 0, 3), (1,)), 2),
+    [((4, 4, 4), (4, 4, 4))] * 2,
+    [((5, 1, 3), (2, 7, 6)), ((1, 2), (9, 4)), ((3,), (8,))],
 )
+_FEATURES, _CLASSES = 6, 3
+_HANG = 6.0  # seconds after which two ranks that do not end are taken to wait for each other
 
-DIGITS = 0.00501  # a share of a window that differs by less has been rounded to two digits, or to more
-Counts = Sequence[Sequence[int]]
-Window = list[tuple[float, bool]]  # for each micro-batch of one rank its factor, and whether the ranks synchronise
+# The group that runs answers, once one has been run. An error ends it, and the next run starts it again.
+_two: list[Ranks] = []
+
+Batch = tuple[Tensor, Tensor]
+Window = Sequence[Sequence[int]]
+
+
+class Seen(NamedTuple):
+    """What one rank saw in one window."""
+
+    grads: list[Tensor | None]  # at each step
+    backwards: int
+    reduced: int  # how often gradients were all-reduced, by the bytes
+    weights: Tensor
 
 
 @exercise(
-    "plan_epoch",
+    "ddp_window",
+    extra=40.0,
     hints={
-        "sync-cadence": "Some rank waits for another. Does every rank, also one that has run out, plan equally many "
-        "windows, with one sync in each, at its end?",
-        "token-weights": "Some tokens count more than others. The total is that of one window, over all ranks.",
-        "loss-scale": "All tokens count the same, but too little or too much. What does DDP divide by?",
-        "empty-step": "There is a window in which no rank has a valid token. Look at the total before you plan it.",
-        "nan": "There is a window in which no rank has a valid token. Look at the total before you divide.",
-        "raises": "If it is a ZeroDivisionError: there is a window in which no rank has a valid token. Otherwise print "
-        "the values on the line that is named.",
-        "leftover-gradients": "How many windows has the longest rank, and is the last one short? A window that nobody "
-        "runs still has its place in the plan.",
-        "irregular-window": "How many micro-batches of this rank are in that window? Each has one pair, and a rank "
-        "that has run out has one pair too.",
-        "filtered-windows": "A micro-batch without a valid token still is one of the n of its window. What is its "
-        "factor?",
-        "low-precision": "A factor needs all its digits. Which line rounds it, or makes a whole number of it?",
-        "wrong-type": "A plan is a list of windows, a window a list of pairs, and a pair a number and True or False.",
-        "changed-input": "Every rank plans from the same counts and needs all of them. Which line of yours changes the "
-        "lists?",
+        "sync-cadence": "Which call decides whether the coming backward pass will send, and is it inside `no_sync()`? "
+        "See Step 3.",
+        "ranks-differ": "Each rank steps by its own `.grad`. Which backward pass of the window has to send, and does "
+        "it?",
+        "waits": "Ranks must call equally many collectives. Is one of yours in an `if` that only one rank enters, or "
+        "does it depend on this rank's own data?",
+        "token-weights": "What has each micro-batch's mean to be multiplied by, so that every sample of both ranks "
+        "counts the same? See Step 6.",
+        "loss-scale": "Every sample counts the same, but too little or too much. What does DDP divide by?",
+        "irregular-window": "The whole list is one window: how often does the optimizer step?",
+        "by-hand": "`no_sync()` leaves the average to the last backward pass: what does your own all-reduce add?",
+        "raises": "The last line names the error. Does it happen on every rank, or only with this rank's data?",
     },
 )
-def _plan_epoch(answer: Callable) -> str:
-    for counts, n in CASES:
-        case = f"valid tokens {', '.join(f'{list(own)} on rank {r}' for r, own in enumerate(counts))}, n = {n}"
-        plans = [_plan(answer, counts, rank, n, case) for rank in range(len(counts))]
-        if not any(chain(*plans)):
-            raise Mistake("not-attempted", "your function plans no window yet.")
-        wanted = _windows(counts, n)
-        _compare_with_filtered(list(zip_longest(*plans)), wanted, counts, n, case)
-        _compare_lengths(plans, wanted, case)
-        for k, (got, want) in enumerate(zip(zip(*plans, strict=True), wanted, strict=True), start=1):
-            _compare_pairs(got, want, f"{case}: window {k}")
-            _compare_factors(got, want, f"{case}: window {k}")
+def _ddp_window(answer: Callable) -> str:
+    _alone(answer)
+    for case in CASES:
+        windows = [_shown(window) for window in case]
+        found = _on_two_ranks(answer, case, windows[0])
+        want = _expected(case)
+        for k, (window, seen) in enumerate(zip(case, zip(*found, strict=True), strict=True)):
+            _judge(list(seen), window, want[k], windows[k], old=want[k - 1] if k else None)
     return (
-        "one to four ranks, short windows, ranks that run out or hold nothing, micro-batches and windows without a "
-        "token: every token counts the same, and no rank waits."
+        "two ranks, windows of one to three micro-batches, equal and ragged: the gradients were all-reduced once per "
+        "window, and each update is that of one process with the samples of both ranks."
     )
 
 
-def _windows(counts: Counts, n: int) -> list[list[Window]]:
-    """The correct windows of an epoch, each as all ranks plan it."""
-    return [_window(counts, places) for places in windows(range(max(map(len, counts))), n)]
+def _shown(window: Window) -> str:
+    return f"micro-batches of {list(window[0])} samples on rank 0 and {list(window[1])} on rank 1"
 
 
-def _window(counts: Counts, places: list[int]) -> list[Window]:
-    held = [own[places[0] : places[-1] + 1] for own in counts]
-    total = sum(map(sum, held))
-    if not total:
-        return [[] for _ in held]
-    return [
-        [(len(held) * c / total, k == len(own)) for k, c in enumerate(own, start=1)] or [(0.0, True)] for own in held
-    ]
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(_FEATURES, 8), nn.Tanh(), nn.Linear(8, _CLASSES)).double()
 
 
-def _plan(answer: Callable, counts: Counts, rank: int, n: int, case: str) -> list[Window]:
-    given = [list(own) for own in counts]
-    plan = _read(answer(given, rank, n), case)
-    if given != [list(own) for own in counts]:
-        raise Mistake("changed-input", f"{case}: the counts that your function was given are {given} afterwards.")
-    return plan
+def _loss(model: nn.Module, batch: Batch) -> Tensor:
+    return cross_entropy(model(batch[0]), batch[1])
 
 
-def _read(given: object, case: str) -> list[Window]:
-    if given is None or given is Ellipsis:
-        raise Mistake("not-attempted", f"your function returned {given}; it should return a list of windows.")
+def _batches(window: Window, place: int) -> list[list[Batch]]:
+    """For each rank, its micro-batches in this window."""
+    random = torch.Generator().manual_seed(place)
+
+    def batch(size: int) -> Batch:
+        inputs = torch.randn(size, _FEATURES, generator=random, dtype=torch.float64)
+        return inputs, torch.randint(_CLASSES, (size,), generator=random)
+
+    return [[batch(size) for size in sizes] for sizes in window]
+
+
+def _flat(model: nn.Module) -> Tensor | None:
+    grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return torch.cat(grads).clone() if grads else None
+
+
+class _Alone(nn.Module):
+    """Stands for DDP where there is one rank: then there is nothing to average."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self.require_backward_grad_sync = module, True
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.module(*inputs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        yield
+
+
+def _alone(answer: Callable) -> None:
+    """One window on one rank of this process: finds what is not attempted, and errors with the learner's own line."""
+    started = not dist.is_initialized()
+    if started:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        plan = [list(islice(window, 100)) for window in islice(given, 100)]
-        pairs = [[(factor, bool(sync)) for factor, sync in window] for window in plan]
-        swapped = [
-            isinstance(factor, bool) and not isinstance(sync, bool) for window in plan for factor, sync in window
-        ]
-    except Exception:
-        raise Mistake("wrong-type", f"{case}: expected lists of pairs (factor, sync), got {repr(given)}.") from None
-    if any(swapped):
-        raise Mistake("wrong-type", f"{case}: expected pairs (factor, sync), in this order, got {repr(given)}.")
-    return [[(number(factor), sync) for factor, sync in window] for window in pairs]
+        (seen,) = _run(answer, [((4, 2),)], _Alone)
+    finally:
+        if started:
+            dist.destroy_process_group()
+    if not seen.backwards and not seen.grads:
+        raise Mistake("not-attempted", "no backward pass and no step has run yet.")
+    if not seen.grads:
+        raise Mistake("leftover-gradients", "on one rank: gradients are there, and no step has used them.")
+    if all(grad is None for grad in seen.grads):
+        raise Mistake("empty-step", "on one rank: the step found no gradient.")
 
 
-def _compare_with_filtered(got: list, wanted: list, counts: Counts, n: int, case: str) -> None:
-    filtered = [tuple(window) for window in _windows([[count for count in own if count] for own in counts], n)]
-    if got == filtered != [tuple(window) for window in wanted if any(window)]:
-        hint = "micro-batches without a valid token are left out before the windows are made"
-        raise Mistake("filtered-windows", f"{case}: {hint}: they take their place in a window, too.")
+def _run(answer: Callable, case: Sequence[Window], wrap: Callable) -> list[Seen]:
+    """On this rank: what the answer does in each window of a case."""
+    rank, bare = dist.get_rank(), _model()
+    model, optimizer, found = wrap(bare), SGD(bare.parameters(), lr=0.1), []
+    grads: list[Tensor | None] = []
+    arrived: list[Tensor] = []
+    optimizer.register_step_pre_hook(lambda *_: grads.append(_flat(bare)))
+    bare[0].weight.register_hook(arrived.append)
+    size = sum(p.nbytes for p in bare.parameters())
+    for place, window in enumerate(case):
+        grads.clear()
+        arrived.clear()
+        with count_collectives() as sent:
+            answer(model, _batches(window, place)[rank], _loss, optimizer)
+        reduced = sent.bytes["all-reduce"] // size
+        weights = nn.utils.parameters_to_vector(bare.parameters()).detach().clone()
+        found.append(Seen([*grads], len(arrived), reduced, weights))
+    return found
 
 
-def _compare_lengths(plans: list[list[Window]], wanted: list[list[Window]], case: str) -> None:
-    lengths, want = [len(plan) for plan in plans], len(wanted)
-    if len(set(lengths)) > 1:
-        hint = f"A rank with more windows waits for the others: each needs {want}"
-        raise Mistake("sync-cadence", f"{case}: the ranks plan {lengths} windows. {hint}.")
-    if lengths[0] != want:
-        ours, theirs = (max(map(len, chain(*windows)), default=0) for windows in (plans, wanted))
-        bug = "leftover-gradients" if lengths[0] < want and ours <= theirs else "irregular-window"
-        raise Mistake(bug, f"{case}: windows planned by each rank: {lengths[0]} instead of {want}.")
+def _on_two_ranks(answer: Callable, case: Sequence[Window], where: str) -> list[list[Seen]]:
+    if not _two:
+        _two.append(Ranks(2, backend="gloo"))
+    try:
+        return _two[0].run(_run, answer, case, DistributedDataParallel, timeout=_HANG)
+    except RankError as error:
+        waiting = [rank for rank, text in error.errors.items() if text.startswith("had not ended")]
+        failed = {rank: text for rank, text in error.errors.items() if rank not in waiting}
+        if any("gloo" in text for text in failed.values()):  # two collectives of different sizes have met
+            raise Mistake("waits", f"{where}: the ranks met in two different collectives.") from None
+        if failed:
+            rank, text = next(iter(failed.items()))
+            said = text.rstrip().splitlines()[-1]
+            raise Mistake("raises", f"{where}: on rank {rank}, {said}") from None
+        who = "both ranks wait" if len(waiting) > 1 else f"rank {waiting[0]} waits, and rank {1 - waiting[0]} has ended"
+        raise Mistake("waits", f"{where}: {who}.") from None
 
 
-def _compare_pairs(got: tuple[Window, ...], want: list[Window], where: str) -> None:
-    for rank, (ours, theirs) in enumerate(zip(got, want, strict=True)):
-        if ours and not theirs:
-            raise Mistake("empty-step", f"{where}: no rank has a valid token, but rank {rank} plans {ours}, not [].")
-        if theirs and not ours:
-            hint = f"rank {rank} plans nothing, and the others wait for it in the all-reduce"
-            raise Mistake("sync-cadence", f"{where}: {hint}.")
-        if len(ours) != len(theirs):
-            hint = f"pairs planned by rank {rank}: {len(ours)} instead of {len(theirs)}"
-            raise Mistake("irregular-window", f"{where}: {hint}.")
-        syncs = [sync for _, sync in ours]
-        if syncs != [sync for _, sync in theirs]:
-            hint = "each rank should synchronise once, at its last pair"
-            raise Mistake("sync-cadence", f"{where}: the syncs of rank {rank} are {syncs}; {hint}.")
+def _expected(case: Sequence[Window]) -> list[Tensor]:
+    """The gradient of each window in one process, which makes the same updates."""
+    model, wanted = _model(), []
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for place, window in enumerate(case):
+        parts = [batch for rank in _batches(window, place) for batch in rank]
+        optimizer.zero_grad()
+        _loss(model, tuple(map(torch.cat, zip(*parts, strict=True)))).backward()
+        wanted.append(_flat(model))
+        optimizer.step()
+    return wanted
 
 
-def _compare_factors(got: tuple[Window, ...], want: list[Window], where: str) -> None:
-    ours, theirs = ([[factor for factor, _ in own] for own in window] for window in (got, want))
-    shown = f"{where}: the factors are {[*map(rounded, ours)]}, expected {[*map(rounded, theirs)]}"
-    pairs = list(zip(chain(*ours), chain(*theirs), strict=True))
-    if not all(math.isfinite(factor) for factor, _ in pairs):
-        raise Mistake("nan", f"{shown}.")
-    if any(factor and not correct for factor, correct in pairs):
-        raise Mistake("token-weights", f"{shown}: a micro-batch without a valid token must have the factor 0.")
-    times = [factor / correct for factor, correct in pairs if correct]
-    if close(times, [1.0] * len(times)):
+def _judge(seen: list[Seen], window: Window, want: Tensor, where: str, old: Tensor | None) -> None:
+    """Raises a `Mistake` unless both ranks made the update of one process, with one all-reduce of the gradients."""
+    for rank, one in enumerate(seen):
+        if len(one.grads) != 1:
+            raise Mistake("irregular-window", f"{where}: rank {rank} made {len(one.grads)} steps; expected one.")
+    got, other = (one.grads[0] for one in seen)
+    if got is None or other is None:
+        raise Mistake("empty-step", f"{where}: the step found no gradient.")
+    if not close(got, other):
+        hint = "all-reduced nothing" if not seen[0].reduced else "did not share the whole window"
+        raise Mistake("ranks-differ", f"{where}: the ranks {hint}, and their gradients differ.")
+    n = len(window[0])
+    if seen[0].reduced != 1:
+        many = f"{where}: gradients were all-reduced {seen[0].reduced} times; expected once"
+        if close(got, want) or seen[0].reduced == n:
+            raise Mistake("sync-cadence", f"{many}.")
+        raise Mistake("by-hand", f"{many}.")
+    if close(got, want):
         return
-    if all(factor == math.floor(correct) for factor, correct in pairs):
-        raise Mistake("low-precision", f"{shown}: they are whole numbers. The operator // rounds down.")
-    if all(abs(factor - correct) < DIGITS * len(got) for factor, correct in pairs):
-        hint = "the factors are right to a few digits only: rounded, or of a type with few digits"
-        raise Mistake("low-precision", f"{where}: {hint}.")
-    low, high, ranks = min(times, default=1.0), max(times, default=1.0), len(got)
-    if not close(low, high):
-        raise Mistake("token-weights", f"{shown}. Tokens count from {low:.3g} to {high:.3g} times what they should.")
-    hint = f": DDP divides by the {ranks} ranks once more" if close(low * ranks, 1.0) else ""
-    raise Mistake("loss-scale", f"{shown}. Every token counts {low:.3g} times what it should{hint}.")
+    if old is not None and any(close(got, want + old * share) for share in (0.5, 1.0)):
+        raise Mistake("stale-gradients", f"{where}: the gradient of the window before is in this update.")
+    ratio = float(got @ want / (want @ want))
+    if ratio > 0 and close(got, want * ratio):
+        extra = ": DDP divides by the ranks once more" if close(ratio, 0.5) else ""
+        raise Mistake("loss-scale", f"{where}: the update is {rounded([ratio])[0]} times what it should be{extra}.")
+    raise Mistake("token-weights", f"{where}: some samples count more than others in the update.")

@@ -76,6 +76,8 @@ def _forward(steps: Steps, before: Frame, now: Frame) -> str:
 def _backward(steps: Steps, before: Frame, now: Frame) -> str:
     book = now.ledgers[now.lane]
     which = f"micro-batch {book.held[-1]}" if book.held else "this micro-batch"
+    if steps.rank is not None:  # the difference is not its gradient alone: it may have been averaged with others
+        return f"`backward()` of {which} is over. `.grad`: {_change(before.grads, now.grads)}."
     old, new = ([values for values in grads.values() if values is not None] for grads in (before.grads, now.grads))
     if not any(values.norm for values in old):
         return f"`backward()` puts the gradient of {which} into `.grad`: {_change(before.grads, now.grads)}."

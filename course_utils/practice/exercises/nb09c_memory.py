@@ -1,4 +1,4 @@
-"""The exercise of notebook 09b: a window that survives running out of memory."""
+"""The exercise of notebook 09c: a window that survives running out of memory."""
 
 import weakref
 from collections.abc import Callable, Iterator

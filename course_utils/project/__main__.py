@@ -1,0 +1,93 @@
+"""The project's commands: `python -m course_utils.project start [FOLDER]` and `... accept train.py`.
+
+Exit status of `accept`: 0: the script is accepted; 1: it fails at least one check; 2: it can't be judged.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+ACCEPTED, FAILED, CANNOT_JUDGE = range(3)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one of the commands.
+
+    Args:
+        arguments: The words after `python -m course_utils.project`; `sys.argv` if None.
+
+    Returns:
+        The exit status.
+    """
+    parser = argparse.ArgumentParser(prog="python -m course_utils.project", description="The project of notebook 09.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    start = commands.add_parser("start", help="copy the training script")
+    start.add_argument("folder", nargs="?", default=".", type=Path, metavar="FOLDER")
+    accept = commands.add_parser(
+        "accept", help="judge a training script",
+        epilog="exit status: 0 accepted; 1 at least one check fails; 2 the script can't be judged",
+    )  # fmt: skip
+    accept.add_argument("script", type=Path)
+    accept.add_argument("--text", type=Path, metavar="FILE", help="learn the words of this text")
+    accept.add_argument("--html", type=Path, metavar="FILE", help="write a page about the script's runs")
+    accept.add_argument("--limit", type=float, default=60.0, metavar="S", help="seconds that each run may take")
+    options = parser.parse_args(arguments)
+    if options.command == "accept" and options.html and not _is_writable(options.html):  # before minutes have passed
+        parser.error(f"cannot write {options.html}")
+    return _start(options.folder) if options.command == "start" else _accept(options)
+
+
+def _is_writable(file: Path) -> bool:
+    return os.access(file.parent, os.W_OK) and not file.is_dir()
+
+
+def _start(folder: Path) -> int:
+    copy = folder / "train.py"
+    try:
+        if copy.exists():
+            raise OSError("it exists already, and may hold your work")
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(Path(__file__).parent / "train.py", copy)
+    except OSError as error:
+        print(f"project: cannot write {copy}: {error}", file=sys.stderr)
+        return CANNOT_JUDGE
+    print(f"{copy} is yours now. Judge it with: python -m course_utils.project accept {copy}")
+    return ACCEPTED
+
+
+def _accept(options: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from course_utils.interrupts import write_whole
+    from course_utils.project.accept import RUNS, CannotJudge, accept
+    from course_utils.project.page import as_page
+
+    bar = tqdm(total=RUNS, bar_format="{n} of {total} runs, {elapsed}{postfix}", leave=False)
+
+    def began(what: str) -> None:
+        bar.set_postfix_str(what, refresh=False)
+        bar.update()
+
+    try:
+        with bar:
+            found = accept(options.script, options.text, options.limit, began)
+    except (CannotJudge, OSError) as error:
+        print(f"project: {error}", file=sys.stderr)
+        return CANNOT_JUDGE
+    except KeyboardInterrupt:
+        print("project: interrupted, nothing is judged", file=sys.stderr)
+        return CANNOT_JUDGE
+    words = {True: "ok", False: "FAILS", None: "-"}
+    for result in found.results:
+        print(f"{words[result.passed]:<6}{result.name:<9} {result.says}")
+    print("accepted" if found.accepted else f"not accepted: {', '.join(found.failed)}")
+    if options.html:
+        page = as_page(found, options.script.name, str(options.text or "the course's dictionary"))
+        write_whole(options.html, page)
+    return ACCEPTED if found.accepted else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

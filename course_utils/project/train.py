@@ -1,0 +1,146 @@
+"""Trains a small transformer to spell, letter by letter, and prints its loss on words that it hasn't seen.
+
+    python train.py --window 4 --log run.jsonl
+    torchrun --nproc-per-node 2 -- train.py --log run.jsonl
+
+An update uses a window of `--window` micro-batches of `--micro-batch` words each. On several ranks every micro-batch is
+divided among the ranks (it must hold a word for each), so that an update holds the same words on any number of them.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.rnn import pad_sequence
+
+from course_utils.models import Transformer
+from course_utils.project import read_words
+
+RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--text", metavar="FILE", help="learn the words of this text (default: an English dictionary)")
+    add("--words", type=int, default=16160, help="how many words to learn from, at most")
+    add("--epochs", type=int, default=1)
+    add("--micro-batch", type=int, default=16, help="words in a micro-batch")
+    add("--window", type=int, default=4, help="micro-batches in an update")
+    add("--lr", type=float, default=0.04, help="the largest learning rate of the schedule")
+    add("--clip", type=float, default=0.5, help="the largest norm of an update's gradient")
+    add("--precision", choices=["float64", "float32", "float16"], default="float32", help="float16 means autocast")
+    add("--seed", type=int, default=0)
+    add("--checkpoint", metavar="FILE", help="where to save the run")
+    add("--save-every", type=int, default=100, help="save when so many micro-batches have been read")
+    add("--resume", action="store_true", help="continue from the checkpoint")
+    add("--log", metavar="FILE", help="write each update's loss, and the final one, as lines of JSON")
+    return parser.parse_args()
+
+
+def encode(words, symbols):
+    """Inputs and targets; 0 begins a word in the inputs and ends it in the targets, -100 is padding."""
+    codes = [torch.tensor([symbols.index(letter) + 1 for letter in word]) for word in words]
+    inputs = pad_sequence([F.pad(code, (1, 0)) for code in codes], batch_first=True)
+    targets = pad_sequence([F.pad(code, (0, 1)) for code in codes], batch_first=True, padding_value=-100)
+    return inputs, targets
+
+
+def micro_batches(words, symbols, options, epoch):
+    """This rank's micro-batches of an epoch: shuffled, then sorted within every 64 words, which saves padding."""
+    words = random.Random(options.seed + epoch).sample(words, len(words))
+    words = [word for start in range(0, len(words), 64) for word in sorted(words[start : start + 64], key=len)]
+    batches = [words[start : start + options.micro_batch] for start in range(0, len(words), options.micro_batch)]
+    return [encode(batch[RANK::WORLD], symbols) for batch in batches]
+
+
+def train_epoch(model, batches, optimizer, scaler, schedule, options, done, save):
+    """One pass over the micro-batches, of which the first `done` have been read already."""
+    loss = 0.0
+    for number, (inputs, targets) in enumerate(batches[done:], start=done + 1):
+        with torch.autocast("cpu", torch.float16, enabled=options.precision == "float16"):
+            scores = model(inputs)
+            loss = loss + F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+        if number % options.window == 0:
+            scaler.scale(loss).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), options.clip)
+            scaler.step(optimizer)
+            scale = scaler.get_scale()
+            scaler.update()
+            if scaler.get_scale() >= scale:  # lower: the scaler has left the step out
+                schedule.step()
+            optimizer.zero_grad()
+            log(options, loss=loss.item())
+            loss = 0.0
+        if number % options.save_every == 0:
+            save(number)
+
+
+@torch.no_grad()
+def held_out_loss(model, words, symbols):
+    """The mean loss per letter."""
+    inputs, targets = encode(words, symbols)
+    return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).item()
+
+
+def log(options, **numbers):
+    if options.log and RANK == 0:
+        with open(options.log, "a", encoding="utf-8") as file:
+            file.write(json.dumps(numbers) + "\n")
+
+
+def main():
+    options = parse()
+    if WORLD > 1:
+        torch.distributed.init_process_group("gloo")
+    torch.manual_seed(options.seed)
+    torch.set_default_dtype(torch.float64 if options.precision == "float64" else torch.float32)
+    to_learn, held_out = read_words(options.text)
+    symbols = sorted(set("".join(to_learn + held_out)))
+    to_learn = to_learn[: options.words]
+
+    raw = Transformer(len(symbols) + 1)
+    model = DistributedDataParallel(raw) if WORLD > 1 else raw
+    optimizer = torch.optim.Adam(raw.parameters(), lr=options.lr, betas=(0.9, 0.95))
+    updates = options.epochs * math.ceil(len(to_learn) / (options.micro_batch * options.window))
+    warm = max(1, updates // 20)  # the learning rate rises over the first updates and then falls to 0
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: min((k + 1) / warm, max(0.0, 1 - k / updates)))
+    scaler = torch.amp.GradScaler("cpu")  # needed with float16, harmless without
+
+    parts = {"model": raw, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
+    first, done = 0, 0
+    if options.resume:
+        state = torch.load(options.checkpoint)
+        first, done = state.pop("epoch"), state.pop("done")
+        for name, saved in state.items():
+            parts[name].load_state_dict(saved)
+
+    for epoch in range(first, options.epochs):
+
+        def save(number, epoch=epoch):
+            if options.checkpoint and RANK == 0:
+                state = {name: part.state_dict() for name, part in parts.items()}
+                torch.save(state | {"epoch": epoch, "done": number}, f"{options.checkpoint}.new")
+                Path(f"{options.checkpoint}.new").replace(options.checkpoint)
+
+        batches = micro_batches(to_learn, symbols, options, epoch)
+        train_epoch(model, batches, optimizer, scaler, schedule, options, done, save)
+        done = 0
+
+    loss = held_out_loss(raw, held_out, symbols)
+    log(options, held_out=loss)
+    if RANK == 0:
+        print(f"held-out loss per letter: {loss:.3f}")
+    if WORLD > 1:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Each prediction of the course has its answer on record, and a sentence that says why a wrong one tempts."""
+
+import re
+import tomllib
+
+import IPython.display
+import pytest
+from course import NOTEBOOKS
+from edition import left_out
+
+from course_utils import data, predict
+from course_utils.practice.predictions import why
+
+MOST_WORDS = 30
+each_notebook = pytest.mark.parametrize("name", NOTEBOOKS)
+
+
+def tables(name):
+    return tomllib.loads((data.folder() / "predictions" / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def sentences(name):
+    return {question: table["why"] for question, table in tables(name).items() if table.keys() == {"answer", "why"}}
+
+
+@each_notebook
+def test_each_prediction_has_a_sentence_and_none_is_left_over(name):
+    questions = [prediction["question"] for prediction in NOTEBOOKS[name].predictions]
+    assert list(sentences(name)) == questions
+    assert [why(question) for question in questions] == list(sentences(name).values())
+
+
+@each_notebook
+def test_what_is_revealed_is_the_answer_that_the_sentence_was_written_for(name):
+    revealed = {reveal["question"]: reveal["measured"] for reveal in NOTEBOOKS[name].displays("reveal")}
+    assert revealed == {question: table["answer"] for question, table in tables(name).items()}
+    for asked in NOTEBOOKS[name].predictions:
+        assert revealed[asked["question"]] in asked["options"]
+
+
+@each_notebook
+def test_each_is_one_short_sentence_in_the_words_of_the_course(name):
+    for sentence in sentences(name).values():
+        assert len(sentence.split()) <= MOST_WORDS, sentence
+        assert re.fullmatch(r'["`A-Z0-9].*\w\.', sentence), sentence
+        assert not re.search(r"[.!?] [A-Z]", sentence), sentence
+        assert sentence.count("`") % 2 == 0, sentence
+        assert not left_out(sentence), sentence
+
+
+@each_notebook
+def test_no_sentence_stands_in_its_notebook_which_is_read_before_the_choice(name):
+    written = str(NOTEBOOKS[name].node)
+    assert not [sentence for sentence in sentences(name).values() if sentence in written]
+
+
+def test_two_files_have_no_question_in_common_and_each_belongs_to_a_notebook():
+    files = {path.stem for path in (data.folder() / "predictions").iterdir()}
+    assert files == NOTEBOOKS.keys()
+    questions = [question for name in NOTEBOOKS for question in sentences(name)]
+    assert len(set(questions)) == len(questions)
+
+
+@pytest.mark.parametrize(("choice", "shown"), [("2.0", True), ("6.0", False), (None, False)])
+def test_the_sentence_follows_a_wrong_choice_and_no_other(choice, shown, monkeypatch):
+    bundles = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata: bundles.append(bundle))
+    question = "w is 1.0, and (2 * w).backward() is called three times. What is w.grad?"
+    guess = predict(question, ["2.0", "6.0", "8.0", "None"])
+    guess.choice = choice
+    guess.reveal(6.0)
+    assert (f" {why(question)}" in bundles[-1]["text/plain"]) == shown
+    assert ("<code>backward()</code> adds" in bundles[-1]["text/html"]) == shown
+    assert why(question) not in str(bundles[:-1])

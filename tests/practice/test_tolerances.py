@@ -1,0 +1,68 @@
+"""A judge's tolerances are for rounding: a right answer whose numbers are half a percent off is not right."""
+
+import inspect
+from collections.abc import Callable
+
+import pytest
+import torch
+from answers import RIGHT
+
+from course_utils.practice.exercises import judge
+
+OFF = 1.005
+WITH_NUMBERS = (
+    *("every_second_step", "slope", "forgotten", "logged_loss", "tokens_on_paper", "accumulate_tokens"),
+    *("token_weights", "stops_on_paper", "scales_on_paper", "schedule_on_paper", "first_update_after"),
+    *("ddp_on_paper", "updates_on_paper", "shares_on_paper", "compare_batches", "decide_on_paper"),
+)
+LOOPS = ("first_loop", "train", "accumulate", "accumulate_equal", "amp_window", "bf16_window", "scheduled")
+
+
+def off(value):
+    """A result with its numbers half a percent off, where they are not whole."""
+    match value:
+        case float():
+            return value * OFF
+        case torch.Tensor() if value.is_floating_point():
+            return value * OFF
+        case list() | tuple():
+            return [off(inner) for inner in value]
+        case dict():
+            return {key: off(inner) for key, inner in value.items()}
+    return value
+
+
+def with_numbers_off(answer):
+    return (lambda *arguments: off(answer(*arguments))) if callable(answer) else off(answer)
+
+
+def with_off(name: str, answer: Callable) -> Callable:
+    """A loop that does what it should with another loss, or another limit."""
+    place = list(inspect.signature(answer).parameters).index(name)
+
+    def loop(*arguments):
+        given = arguments[place]
+        wrong = (lambda *batch: given(*batch) * OFF) if callable(given) else given and given * OFF
+        return answer(*arguments[:place], wrong, *arguments[place + 1 :])
+
+    return loop
+
+
+@pytest.mark.parametrize("exercise", WITH_NUMBERS)
+def test_numbers_that_are_half_a_percent_off_are_not_rounded(exercise):
+    assert judge(exercise, with_numbers_off(RIGHT[exercise][0])).bug not in ("", "low-precision")
+
+
+@pytest.mark.parametrize("exercise", LOOPS)
+def test_a_gradient_that_is_half_a_percent_off_is_not_right(exercise):
+    verdict = judge(exercise, with_off("loss_fn", RIGHT[exercise][0]))
+    assert not verdict.passed
+    assert "to four digits" not in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("exercise", "bug"),
+    [("weighted_window", "clip-limit"), ("amp_window", "low-precision"), ("two_bugs", "clip-timing")],
+)
+def test_a_limit_that_is_half_a_percent_off_is_named(exercise, bug):
+    assert judge(exercise, with_off("max_norm", RIGHT[exercise][0])).bug == bug
