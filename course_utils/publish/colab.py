@@ -25,37 +25,58 @@ from nbformat import NotebookNode
 from course_utils import data
 from course_utils.publish import PublishError
 from course_utils.publish.final import read_cards
-from course_utils.publish.notebook import Notebook, chosen, folder, is_folded, read_notebooks, relinked, tags
+from course_utils.publish.notebook import (
+    WITHOUT_A_KERNEL,
+    Notebook,
+    chosen,
+    folder,
+    is_folded,
+    read_notebooks,
+    relinked,
+    tags,
+)
 from course_utils.publish.output import all_or_nothing
 
 PACKAGE = Path(__file__).parents[1]
 BRANCH = "colab"  # of the hosting repository: there the editions lie, at the top
+_WORDS = r"\b(read_)?words\("
 _ZOO = r"\bzoo\b|\bpublic_loop\("  # its loops train on all of the data
 NEEDED = {  # a file or a folder of data is packed if the notebook's code, or a module that it uses, loads it
     "digits.csv.gz": rf"\bdigits\(|{_ZOO}",
-    "words.txt.gz": rf"\bwords\(|{_ZOO}",
-    "words.LICENSE.txt": rf"\bwords\(|{_ZOO}",
+    "words.txt.gz": rf"{_WORDS}|{_ZOO}",
+    "words.LICENSE.txt": rf"{_WORDS}|{_ZOO}",
     "facts/": r"\bfinal_test\b",
     "cards.json": r"\bfinal_test\b",
+    "predictions/": r"\bpredict\(",
     "measurements/": r"\bmeasurements/",
 }
 UNPACK = '''\
-# @title The course's helpers and data, packed {{ display-mode: "form" }}
-# Unpacked into a temporary folder, once for each kernel. Nothing is installed, nothing is downloaded.
+# @title Run this cell first: the course's helpers and data, packed {{ display-mode: "form" }}
+# @markdown It holds a zip file: {holds}. Run it to unpack them into a temporary folder, once for each kernel. \
+Nothing is installed, nothing is downloaded.
+# @markdown
+# @markdown It then says which folder, so that you can look into it. The zip file's sha256 is `{sha256}`.
 import base64
+import hashlib
 import io
 import sys
 import tempfile
 import zipfile
 
-_folder, _packed = "{folder}", """
+_sha256, _packed = "{sha256}", """
 {packed}
 """
-if not any(_folder in _place for _place in sys.path):
-    sys.path.insert(0, tempfile.mkdtemp(prefix=_folder))
-    with zipfile.ZipFile(io.BytesIO(base64.b64decode(_packed))) as _archive:
-        _archive.extractall(sys.path[0])
+_zip, _name = base64.b64decode(_packed), f"course-{{_sha256[:12]}}-"
+if hashlib.sha256(_zip).hexdigest() != _sha256:
+    raise RuntimeError("This cell is not as it was packed. Get the notebook again.")
+if not any(_name in _place for _place in sys.path):
+    sys.path.insert(0, tempfile.mkdtemp(prefix=_name))
+    zipfile.ZipFile(io.BytesIO(_zip)).extractall(sys.path[0])
+_folder = next(_place for _place in sys.path if _name in _place)
+print("Unpacked. To look into it, run this in a cell of its own: !ls -R", _folder)
 '''
+BESIDE = '    sys.path.insert(0, "..")  # not installed: use the folder beside this one\n'
+PACKED = '    raise RuntimeError("Run the folded cell above this one first: it holds course_utils.")\n'
 
 
 def edition(notebook: Notebook, repository: str = "") -> NotebookNode:
@@ -67,19 +88,21 @@ def edition(notebook: Notebook, repository: str = "") -> NotebookNode:
     """
 
     def link(said: str, name: str) -> str:
-        return f"[{said}]({_address(name, repository)})" if repository else said
+        return f"[{said}]({address(name, repository)})" if repository else said
 
     made = copy.deepcopy(notebook.node)
     made.cells = [cell for cell in made.cells if "instructor" not in tags(cell)]
     for cell in made.cells:
         if cell.cell_type == "markdown":
             cell.source = relinked(cell.source, link)
+            cell.source = cell.source.removesuffix(f"\n\n{WITHOUT_A_KERNEL}")
         else:
             _without_outputs(cell)
+            cell.source = cell.source.replace(BESIDE, PACKED)
     if repository:
         title, rest = made.cells[0].source.split("\n", 1)
         badge = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
-        made.cells[0].source = f"{title}\n\n{badge}({_address(notebook.name, repository)})\n{rest}"
+        made.cells[0].source = f"{title}\n\n{badge}({address(notebook.name, repository)})\n{rest}"
     code = "\n".join(cell.source for cell in made.cells if cell.cell_type == "code")
     first = next(place for place, cell in enumerate(made.cells) if cell.cell_type == "code")
     made.cells.insert(first, _packed(_archive([name for name, used in NEEDED.items() if re.search(used, code)])))
@@ -129,7 +152,7 @@ def _without_outputs(cell: NotebookNode) -> None:
         cell.source = f"# @title {kind}\n{cell.source}"
 
 
-def _address(name: str, repository: str) -> str:
+def address(name: str, repository: str) -> str:
     return f"https://colab.research.google.com/github/{repository}/blob/{BRANCH}/{name}.ipynb"
 
 
@@ -140,9 +163,9 @@ def _archive(needed: Sequence[str]) -> bytes:
     manifest = {name: entry for name, entry in data.manifest().items() if name.startswith(tuple(needed))}
     content["course_utils/_data/manifest.json"] = json.dumps(manifest).encode()
     content |= {f"course_utils/_data/{name}": data.read(name) for name in manifest}
-    if "facts/" in needed:
-        facts = (data.folder() / "facts").glob("*.toml")
-        content |= {f"course_utils/_data/facts/{path.name}": path.read_bytes() for path in facts}
+    for tables in {"facts/", "predictions/"}.intersection(needed):
+        found = (data.folder() / tables).glob("*.toml")
+        content |= {f"course_utils/_data/{tables}{path.name}": path.read_bytes() for path in found}
     if "cards.json" in needed:
         content["course_utils/_data/cards.json"] = json.dumps(read_cards()).encode()
     buffer = io.BytesIO()
@@ -153,12 +176,14 @@ def _archive(needed: Sequence[str]) -> bytes:
 
 
 def _packed(archive: bytes) -> NotebookNode:
-    """The folded cell that unpacks an archive into a folder that is named by its checksum."""
-    name = f"course-{hashlib.sha256(archive).hexdigest()[:12]}-"
+    """The folded cell that unpacks an archive into a folder that is named by its checksum, and says so."""
+    parts = [Path(name).parts for name in zipfile.ZipFile(io.BytesIO(archive)).namelist()]
+    files = dict.fromkeys(of_data[2] for of_data in parts if of_data[1] == "_data")
+    holds = f"the package `course_utils` and its data, {', '.join(f'`{file}`' for file in files)}"
     code = base64.b64encode(archive).decode()
     packed = "\n".join(code[start : start + 120] for start in range(0, len(code), 120))
     metadata = {"cellView": "form", "jupyter": {"source_hidden": True}}
-    source = UNPACK.format(folder=name, packed=packed)
+    source = UNPACK.format(holds=holds, sha256=hashlib.sha256(archive).hexdigest(), packed=packed)
     return nbformat.v4.new_code_cell(source, id="packed", metadata=metadata)
 
 

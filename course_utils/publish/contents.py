@@ -1,9 +1,9 @@
 """The tables of contents and the paths through the course: `python -m course_utils.publish.contents`.
 
-They are generated from the notebooks' title cells. README.md and the notebook 00_start each hold both between the
-comments `<!-- contents -->` and `<!-- /contents -->`. Every title cell that names its paths gets a last line for those
-who read the notebook without a kernel. With `--check` nothing is written, and the exit status is 1 if anything is out
-of date.
+They are generated from the notebooks' title cells. README.md lists the notebooks by group, and the notebook 00_start
+each with its question; both hold the paths below, between the comments `<!-- contents -->` and `<!-- /contents -->`.
+Every title cell that names its paths gets a last line for those who read the notebook without a kernel. With `--check`
+nothing is written, and the exit status is 1 if anything is out of date.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from course_utils.publish.notebook import PATHS, WITHOUT_A_KERNEL, Notebook, fol
 from course_utils.publish.reading import reading
 
 BEGIN, END = "<!-- contents -->", "<!-- /contents -->"
+GROUPS = {"Basics": 0, "Accumulation": 3, "Production": 5, "Scale": 7}  # the number of the first notebook of each
 
 
 def outdated() -> dict[Path, str]:
@@ -31,7 +32,8 @@ def outdated() -> dict[Path, str]:
     notebooks = read_notebooks()
     books, start = list(notebooks.values()), notebooks["00_start"]
     readme = folder().parent / "README.md"
-    contents = _contents(books, books, "[`{0}`](notebooks/{1}.ipynb)".format)
+    link = "[`{0}`](notebooks/{1}.ipynb)".format
+    contents = f"{_group_lines(notebooks, link)}\n\n{paths_table(books, link)}"
     now = {readme: _with_table(readme.read_text(encoding="utf-8"), contents, readme)}
 
     cell = next((cell for cell in start.cells if BEGIN in cell.source), start.cells[0])
@@ -46,12 +48,35 @@ def outdated() -> dict[Path, str]:
     return {path: text for path, text in now.items() if path.read_text(encoding="utf-8") != text}
 
 
+def groups(books: dict[str, Notebook]) -> list[tuple[str, list[Notebook]]]:
+    """The notebooks in their groups, each with its title."""
+    found: dict[str, list[Notebook]] = {title: [] for title in GROUPS}
+    for book in books.values():
+        number = int(re.match(r"\d+", book.name)[0])
+        found[[title for title, first in GROUPS.items() if first <= number][-1]].append(book)
+    return list(found.items())
+
+
+def _group_lines(books: dict[str, Notebook], link: Callable[[str, str], str]) -> str:
+    """A line for each group, with its minutes and its notebooks."""
+    return "\n".join(
+        f"- **{title}**, {sum(book.minutes for book in members)} minutes: "
+        + " · ".join(f"{link(book.name.partition('_')[0], book.name)} {book.title.split(':')[0]}" for book in members)
+        for title, members in groups(books)
+    )
+
+
+def paths_table(books: Collection[Notebook], link: Callable[[str, str], str]) -> str:
+    """The paths through the course: how long each takes, and what to read."""
+    rows = [f"| {path} | {_time(path_minutes(books, path))} | {_stops(books, path, link)} |" for path in PATHS]
+    return "\n".join(["| path | time | what to read |", "| --- | --- | --- |", *rows])
+
+
 def _contents(listed: Collection[Notebook], books: Collection[Notebook], link: Callable[[str, str], str]) -> str:
     """A table of the notebooks that are listed, and one of the paths through all of them."""
     rows = [f"| {link(book.name, book.name)} | {book.question} | {book.minutes} |" for book in listed]
     table = ["| notebook | its question | minutes |", "| --- | --- | --- |", *rows]
-    paths = [f"| {path} | {_time(path_minutes(books, path))} | {_stops(books, path, link)} |" for path in PATHS]
-    return "\n".join([*table, "", "| path | time | what to read |", "| --- | --- | --- |", *paths])
+    return "\n".join([*table, "", paths_table(books, link)])
 
 
 def path_minutes(books: Collection[Notebook], path: str) -> int:
@@ -65,13 +90,14 @@ def _time(minutes: int) -> str:
 
 
 def _stops(books: Collection[Notebook], path: str, link: Callable[[str, str], str]) -> str:
-    """The notebooks of a path, with their sections unless all are meant."""
+    """The notebooks of a path."""
     on_it = [book for book in books if path in book.paths]
     if len(on_it) == len(books):
         return "all notebooks, in this order"
-    links = [link(book.name.partition("_")[0], book.name) for book in on_it]
-    sections = [", ".join(book.paths[path]) for book in on_it]
-    return "; ".join(f"{stop}: {parts}" if parts else stop for stop, parts in zip(links, sections, strict=True))
+    links = " · ".join(link(book.name.partition("_")[0], book.name) for book in on_it)
+    return links + (
+        ", of each the sections that its first cell names" if any(book.paths[path] for book in on_it) else ""
+    )
 
 
 def _with_table(text: str, table: str, path: Path) -> str:

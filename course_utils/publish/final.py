@@ -1,7 +1,8 @@
 """The final test: questions from the whole course, drawn by a seed; `python -m course_utils.final --seed 1`.
 
-Half of them are statements to be called true or not, from the facts and from what is believed instead; half are cards
-from the ends of the notebooks. Every notebook is in every test. Consecutive seeds go round all beliefs and all cards.
+Half of them are statements to be called true or not, from the facts and from what is believed instead; as many are true
+as are not. Half are cards from the ends of the notebooks. Every notebook is in every test. Consecutive seeds go round
+all beliefs and all cards.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from itertools import chain
 
@@ -89,8 +91,9 @@ def draw(seed: int) -> list[Question]:
     second = {notebooks[(seed * extra + k) % len(notebooks)] for k in range(extra)}
     turns = {}  # a question of each kind that a notebook has
     for place, name in enumerate(notebooks):
-        kinds = [kind for kind in (statements.get(name), cards[name]) if kind]
-        turns[name] = [_turn(kind, seed // 2, name) for kind in kinds]
+        turns[name] = [_turn(cards[name], seed // 2)] if cards[name] else []
+        if name in statements:
+            turns[name].insert(0, _statement(statements[name], seed // 2, place // 2))
         if (seed + place) % 2:
             turns[name].reverse()
     questions = [question for name in notebooks for question in turns[name][: 2 if name in second else 1]]
@@ -101,9 +104,15 @@ def draw(seed: int) -> list[Question]:
     return questions
 
 
-def _turn(kind: Sequence[Question], turn: int, name: str) -> Question:
+def _statement(statements: Sequence[Question], turn: int, place: int) -> Question:
+    """One that is true or one that is not, in turn: from place to place in a test, from test to test at a place."""
+    kind = [statement for statement in statements if statement.true == bool((turn + place) % 2)]
+    return _turn(kind, turn // 2) if kind else _turn(statements, turn)
+
+
+def _turn(kind: Sequence[Question], turn: int) -> Question:
     """The question whose turn it is, in an order that is mixed but always the same."""
-    return random.Random(name).sample(kind, len(kind))[turn % len(kind)]
+    return random.Random(kind[0].notebook).sample(kind, len(kind))[turn % len(kind)]
 
 
 def _statements() -> dict[str, list[Question]]:
@@ -134,10 +143,12 @@ def read_cards() -> dict[str, list[tuple[str, str]]]:
     return {name: notebook.cards for name, notebook in read_notebooks().items()}
 
 
-def as_text(questions: Sequence[Question], seed: int) -> str:
-    """The test for paper, in Markdown: the questions, then, apart from them, the answers."""
+def as_text(questions: Sequence[Question], seed: int, answers: bool = True) -> str:
+    """The test for paper, in Markdown: the questions and, if asked for, apart from them, the answers."""
     lines = [f"# Final test {seed}", "", _TASK, ""]
     lines += [f"{number}. {_asked(q)}" for number, q in enumerate(questions, 1)]
+    if not answers:
+        return "\n".join(lines)
     lines += ["", f"# Answers to final test {seed}", ""]
     lines += [f"{number}. {q.answer} ({q.notebook})" for number, q in enumerate(questions, 1)]
     return "\n".join(lines)
@@ -159,17 +170,60 @@ def _asked(question: Question) -> str:
     return question.text if question.true is None else f"Statement: {question.text}"
 
 
+def ask(questions: Sequence[Question], seed: int, width: int) -> None:
+    """Asks on a terminal: a question, then its answer when Enter is pressed. The end of the input ends the test.
+
+    Args:
+        questions: Of the test.
+        seed: Its seed, for the head.
+        width: Columns of the terminal.
+    """
+    print(f"Final test {seed}")
+    print(_filled(f"{_TASK} Answer first, then press Enter to see the answer; Ctrl-C ends the test.", width))
+    try:
+        for number, question in enumerate(questions, 1):
+            print(f"\n{_filled(f'{number}. {_asked(question)}', width)}")
+            input()
+            print(_filled(f"    {question.answer} ({question.notebook})", width))
+    except (EOFError, KeyboardInterrupt):
+        print()
+
+
+def _filled(text: str, width: int) -> str:
+    """Text in lines of at most this width; what follows a number keeps clear of it."""
+    from course_utils.audit.text import lines_of  # with the auditor, which a notebook's final test does without
+
+    lines = []
+    for line in text.splitlines():
+        indent = re.match(r" *", line)[0]
+        lines += lines_of(line.strip(), width, indent, "    " if re.match(r"\d+\. ", line) else indent) or [""]
+    return "\n".join(lines)
+
+
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m course_utils.final", description="Prints a final test.")
+    """Prints a test, or asks its questions one by one where someone can press Enter, and returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m course_utils.final",
+        description="A final test over the whole course. On a terminal, Enter shows the answer to each question.",
+    )
     parser.add_argument("--seed", type=int, default=1, help="which test (default 1)")
-    parser.add_argument("--html", action="store_true", help="as HTML, for printing, instead of Markdown")
+    parser.add_argument("--answers", action="store_true", help="print all questions, then all answers, and don't ask")
+    parser.add_argument("--html", action="store_true", help="print it as HTML for paper, the answers on their own page")
     options = parser.parse_args(arguments)
+    from course_utils.audit.text import width_of
+
     try:
         questions = draw(options.seed)
     except PublishError as problem:
         print(f"final: {problem}", file=sys.stderr)
         return 2
-    print((as_html if options.html else as_text)(questions, options.seed))
+    text = (as_html if options.html else partial(as_text, answers=options.answers))(questions, options.seed)
+    if options.html or not sys.stdout.isatty():
+        print(text)
+    elif options.answers or not sys.stdin.isatty():
+        print(_filled(text, width_of(sys.stdout)))
+    else:
+        ask(questions, options.seed, width_of(sys.stdout))
     return 0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
+from course_utils.interrupts import uninterrupted
 from course_utils.publish import PublishError
 
 
@@ -15,18 +16,29 @@ def all_or_nothing(out: Path) -> Iterator[Path]:
     created = [folder for folder in (out, *out.parents) if not folder.exists()]
     folder = None
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        folder = Path(mkdtemp(prefix=".unfinished-", dir=out))
+        with uninterrupted():
+            out.mkdir(parents=True, exist_ok=True)
+            folder = Path(mkdtemp(prefix=".unfinished-", dir=out))
         yield folder
-        _move(folder, out)
+        with uninterrupted():
+            _move(folder, out)
     except OSError as problem:
         raise PublishError(f"cannot write in {out}: {problem.strerror or problem}; nothing was written") from problem
     finally:
-        if folder:
-            rmtree(folder, ignore_errors=True)
-        for empty in created:
-            if empty.is_dir() and not any(empty.iterdir()):
-                empty.rmdir()
+        try:
+            with uninterrupted():
+                _clear(folder, created)
+        except KeyboardInterrupt:
+            _clear(folder, created)  # it may have come just before
+            raise
+
+
+def _clear(folder: Path | None, created: list[Path]) -> None:
+    if folder:
+        rmtree(folder, ignore_errors=True)
+    for empty in created:
+        if empty.is_dir() and not any(empty.iterdir()):
+            empty.rmdir()
 
 
 def _move(folder: Path, out: Path) -> None:
@@ -36,9 +48,9 @@ def _move(folder: Path, out: Path) -> None:
     with ExitStack() as undo:
         for number, source in enumerate(sources):
             target = out / source.relative_to(folder)
-            if not target.parent.exists():
-                target.parent.mkdir()
-                undo.callback(target.parent.rmdir)
+            for parent in reversed([parent for parent in target.parents if not parent.exists()]):
+                parent.mkdir()
+                undo.callback(parent.rmdir)
             if target.is_file():
                 undo.callback(target.replace(kept / str(number)).replace, target)
             source.replace(target)

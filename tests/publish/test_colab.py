@@ -2,6 +2,8 @@
 
 import base64
 import copy
+import hashlib
+import importlib.util
 import io
 import json
 import re
@@ -111,7 +113,9 @@ def test_the_repository_is_one_setting_of_pyproject(tmp_path):
 WITH_TEST = next(name for name, book in NOTEBOOKS.items() if any("final_test(" in cell.source for cell in book.code))
 
 
-@pytest.mark.parametrize(("name", "digits", "words"), [("02_zeroing", 360, 0), (WITH_TEST, 0, 63875)])
+@pytest.mark.parametrize(
+    ("name", "digits", "words"), [("02_zeroing", 360, 0), ("09b_should_you_accumulate", 0, 63875), (WITH_TEST, 0, 0)]
+)
 def test_in_an_empty_folder_the_first_cells_bring_the_package_its_data_and_the_final_test(
     quick_python, name, digits, words, tmp_path
 ):
@@ -139,7 +143,41 @@ if {name == WITH_TEST}:
 """
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    assert run.stdout == (final.as_text(final.draw(1), 1) + "\n" if name == WITH_TEST else "")
+    *unpacked, rest = run.stdout.split("\n", 3)
+    assert set(unpacked) == {unpacked[0]}
+    said, _, where = unpacked[0].rpartition(" ")
+    assert said == "Unpacked. To look into it, run this in a cell of its own: !ls -R"
+    assert (Path(where) / "course_utils" / "practice" / "ask.py").is_file()
+    assert rest == (final.as_text(final.draw(1), 1) + "\n" if name == WITH_TEST else "")
+
+
+def test_the_set_up_cell_alone_asks_for_the_folded_one():
+    _, set_up = [cell.source for cell in plain("02_zeroing").cells if cell.cell_type == "code"][:2]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(RuntimeError, match="Run the folded cell above this one first"):
+            exec(set_up, {})
+
+
+def test_the_folded_cell_says_what_it_holds_and_its_hash_and_refuses_to_run_if_it_was_changed():
+    folded = plain("03d_tokens").cells[1].source
+    title, holds, _, look = folded.splitlines()[:4]
+    assert "Run this cell first" in title
+    packed = base64.b64decode(folded.split('"""')[1])
+    names = {name.split("/")[2] for name in zipfile.ZipFile(io.BytesIO(packed)).namelist() if "/_data/" in name}
+    assert set(re.findall("`(.*?)`", holds)) == names | {"course_utils"}
+    assert "words.txt.gz" in names
+    assert f"sha256 is `{hashlib.sha256(packed).hexdigest()}`" in look
+    before = sys.path[:]
+    with pytest.raises(RuntimeError, match="not as it was packed"):
+        exec(folded.replace("\nUEsDB", "\nUEsDC"), {})
+    assert sys.path == before
+
+
+@each_notebook
+def test_no_words_are_for_a_copy_that_does_not_run(name):
+    assert "that doesn't run" not in prose(plain(name))
+    assert "JupyterLab" not in prose(plain(name))
 
 
 @each_notebook
@@ -150,6 +188,7 @@ def test_every_file_that_a_notebook_reads_is_packed(name):
     assert {f"course_utils/_data/{file}" for file in described} <= set(packed.namelist())
     facts = {file for file in packed.namelist() if "/facts/" in file}
     assert len(facts) == (len(NOTEBOOKS) if "final_test" in "\n".join(code[1:]) else 0)
+    assert f"course_utils/_data/predictions/{name}.toml" in packed.namelist()
     read = set(re.findall(r'\bread\("(.*?)"\)', "\n".join(code[1:])))
     assert read <= described.keys()
     if re.search(r"\bpublic_loop\(|\bZOO\b", "\n".join(code[1:])):  # loops of the zoo, which train on both

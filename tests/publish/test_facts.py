@@ -1,5 +1,7 @@
 """The facts: what a record must say, what its errors say, and that each falsifier has something to break."""
 
+from collections import Counter
+
 import pytest
 from breakages import BREAKAGES
 from course import FACTS, NOTEBOOKS
@@ -94,6 +96,12 @@ def test_only_an_executed_fact_may_say_measured(facts_in, basis):
 def test_two_facts_of_one_id_are_an_error(facts_in):
     with pytest.raises(PublishError, match=r"nb03\.toml: step-only-reads: the id is taken by a fact of nb02"):
         facts_in(nb02=COMPLETE, nb03=COMPLETE)
+
+
+def test_no_two_facts_answer_the_same_belief():
+    """The final test asks for the belief and gives the fact."""
+    beliefs = Counter(fact.belief for fact in FACTS.values())
+    assert not [belief for belief, count in beliefs.items() if count > 1]
 
 
 def test_without_facts_the_error_names_the_folder(facts_in, tmp_path):

@@ -8,7 +8,9 @@ import IPython.display
 import pytest
 from course import FACTS
 from course import NOTEBOOKS as BOOKS
+from exhaustive import mark
 from ipywidgets import Button, Checkbox, RadioButtons
+from terminal import in_terminal
 
 from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError, final, notebook
@@ -27,7 +29,7 @@ from course_utils.publish.final import (
 
 CARDS = {name: book.cards for name, book in BOOKS.items()}
 NOTEBOOKS = CARDS.keys()
-ROUND = 80  # seeds within which every question has had its turn
+ROUND = 96  # seeds within which every question has had its turn
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +68,16 @@ def test_over_the_seeds_every_belief_and_every_card_has_its_turn(drawn):
     assert not (beliefs | cards) - asked
 
 
-def test_true_and_untrue_statements_and_cards_are_balanced(drawn):
-    every = [question.true for questions in drawn.values() for question in questions]
-    assert 0.4 < every.count(None) / len(every) < 0.6
-    assert 0.3 < every.count(True) / (every.count(True) + every.count(False)) < 0.6
-    assert all(
-        any(q.true for q in questions) and any(q.true is False for q in questions) for questions in drawn.values()
-    )
+def test_in_each_test_half_are_cards_and_as_many_statements_are_true_as_are_not(drawn):
+    for seed, questions in drawn.items():
+        kinds = [question.true for question in questions]
+        assert abs(kinds.count(None) - NUMBER / 2) <= 1, seed
+        assert abs(kinds.count(True) - kinds.count(False)) <= 1, seed
+
+
+def test_every_statement_can_be_understood_without_the_one_before(drawn):
+    statements = {q.text for questions in drawn.values() for q in questions if q.true is not None}
+    assert not [text for text in statements if re.match(r"(That|This|These|Those|Such|Its|Their) ", text)]
 
 
 def test_a_seed_always_draws_the_same_test_and_another_seed_another(drawn):
@@ -138,7 +143,7 @@ def test_on_paper_the_answers_stand_apart_from_the_questions(drawn):
 
 
 def test_the_command_prints_the_test_of_its_seed(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["final", "--seed", "5"])
+    monkeypatch.setattr(sys, "argv", ["final", "--seed", "5", "--answers"])
     monkeypatch.delitem(sys.modules, "course_utils.final", raising=False)
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("course_utils.final", run_name="__main__")
@@ -146,6 +151,52 @@ def test_the_command_prints_the_test_of_its_seed(monkeypatch, capsys):
     assert ended.value.code == 0
     assert printed.startswith("# Final test 5\n")
     assert printed.count("\n") == 2 * NUMBER + 7
+
+
+def test_a_file_gets_the_answers_only_if_they_are_asked_for(drawn, capsys):
+    assert final.main(["--seed", "5"]) == 0
+    assert capsys.readouterr().out == as_text(drawn[5], 5, answers=False) + "\n"
+    assert "Answers" not in as_text(drawn[5], 5, answers=False)
+    assert final.main(["--seed", "5", "--answers"]) == 0
+    assert capsys.readouterr().out == as_text(drawn[5], 5) + "\n"
+
+
+CTRL_D = "\4"
+
+
+@pytest.fixture
+def typed(drawn, quick_command, tmp_path):
+    """Types into a terminal that asks test 5: the status of the command, and all that was shown."""
+    pytest.importorskip("pty")
+    code = f"""
+import sys
+from course_utils.publish import final
+from course_utils.publish.final import Question
+final.draw = lambda seed: {drawn[5]!r}  # quicker than reading the notebooks
+sys.exit(final.main(["--seed", "5", *sys.argv[1:]]))
+"""
+    return lambda columns, keys, *options: in_terminal([quick_command, "-c", code, *options], columns, tmp_path, keys)
+
+
+@pytest.mark.parametrize(("columns", "entered"), mark([(60, 3), (80, NUMBER), (120, 0)], but=[(60, 3)]))
+def test_a_terminal_shows_each_answer_after_enter_in_lines_as_wide_as_it_is(columns, entered, drawn, typed):
+    status, shown = typed(columns, "\n" * entered + CTRL_D)
+    words = " ".join(shown.split())
+    assert status == 0
+    assert max(map(len, shown.splitlines())) <= columns
+    assert f" {entered + 2}. " not in words
+    for number, question in enumerate(drawn[5][:entered], 1):
+        assert words.index(f" {number}. ") < words.index(question.answer)
+    for number, question in enumerate(drawn[5][entered:], entered + 1):
+        assert question.answer not in words, number
+
+
+@pytest.mark.parametrize("columns", mark([80, 50], but=[80]))
+def test_a_terminal_shows_all_at_once_if_answers_are_asked_for(columns, drawn, typed):
+    status, shown = typed(columns, "", "--answers")
+    assert status == 0
+    assert shown.split() == as_text(drawn[5], 5).split()
+    assert max(map(len, shown.splitlines())) <= columns
 
 
 def test_without_notebooks_the_error_says_what_is_missing(monkeypatch, tmp_path, capsys):

@@ -1,10 +1,10 @@
-"""The handouts: what each edition shows and keeps back, a cheat sheet of one page, plans to the minute, whole files."""
+"""The handouts: what each edition shows and keeps back, plans to the minute, whole files."""
 
 import base64
 import re
 import shutil
 import subprocess
-from contextlib import nullcontext
+import zlib
 from copy import deepcopy
 from functools import cache
 from importlib.util import find_spec
@@ -13,21 +13,27 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
-import torch
 from course import FACTS
 from course import NOTEBOOKS as BOOKS
+from exhaustive import mark
 from nbformat import v4
-from torch import nn
 
-from course_utils import mlp, train_epoch, windows
-from course_utils.audit.rules import RULES
 from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError, notebook
-from course_utils.publish.handouts import answers, breaks, build, cheatsheet, editions, parts, plans, press
+from course_utils.publish.handouts import (
+    answers,
+    breaks,
+    build,
+    editions,
+    parts,
+    plans,
+    press,
+    room,
+    screen,
+)
 from course_utils.publish.handouts.command import NOTHING_WRITTEN, WRITTEN, main
 from course_utils.publish.handouts.parts import take_apart
 from course_utils.publish.notebook import Notebook, as_course, claims, is_folded, tags
-from course_utils.zoo import ZOO
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("pypandoc") and find_spec("typst")), reason='needs the extra: pip install -e ".[handouts]"'
@@ -55,10 +61,6 @@ def outputs(cell, kind):
     return [base64.b64decode(o.data[kind]) for o in cell.outputs if kind in o.get("data", {})]
 
 
-def pages(pdf):
-    return len(re.findall(rb"/Type\s*/Page\b", pdf))
-
-
 def text_of(pdf):
     """The text of a PDF, where poppler is installed."""
     if not shutil.which("pdftotext"):
@@ -71,7 +73,9 @@ def text_of(pdf):
 
 @each_notebook
 def test_the_learner_gets_no_solution_and_the_instructor_every_one(name):
-    elsewhere = {line.strip() for c in BOOKS[name].cells if "solution" not in tags(c) for line in c.source.splitlines()}
+    given = [cell.source for cell in BOOKS[name].cells if "solution" not in tags(cell)]
+    given += [room.with_room(exercise.source, "")[0] for exercise in HANDOUTS[name].of(parts.Exercise)]
+    elsewhere = {line.strip() for source in given for line in source.splitlines()}
     shown, (full, _) = {line.strip() for line in learner(name)[0].splitlines()}, instructor(name)
     for cell in BOOKS[name].code:
         if "solution" in tags(cell):
@@ -89,7 +93,8 @@ def test_a_loop_with_a_bug_to_find_is_printed_without_the_verdict_that_names_it(
             (output,) = [output for output in cell.outputs if as_course(output).get("kind") == "verdict"]
             verdict, said = as_course(output), output.data["text/plain"]
             assert not verdict["passed"]
-            assert cell.source.replace("  # fmt: skip", "") in text
+            loop = re.sub(r"\n+_ = check\(.*", "", cell.source.replace("  # fmt: skip", ""), flags=re.S)
+            assert loop in text
             for secret in (said, editions.verbatim(said), verdict["message"], editions.verbatim(verdict["message"])):
                 assert secret not in text
 
@@ -147,12 +152,26 @@ def test_every_figure_is_there_sharp_enough_to_print(name):
     (_, shown), (_, all_of_them) = learner(name), instructor(name)
     cells = drawn_on_paper(name)
     assert list(all_of_them.values()) == [png for cell in cells for png in outputs(cell, "image/png")]
-    assert list(shown.values()) == [
-        png for cell in cells if not is_folded(cell, "outputs") for png in outputs(cell, "image/png")
-    ]
+    assert list(shown.values()) == list(all_of_them.values())  # those that answer a prediction are in its note
+    body, _, notes = learner(name)[0].partition("## Read after measuring")
     for figure in HANDOUTS[name].of(parts.Figure):
         pixels = int.from_bytes(figure.png[16:20], "big")
         assert pixels / figure.inches >= 200  # and the page makes it smaller, never larger
+        assert (f"(figure-{figure.number}.png)" in body) != (f"(figure-{figure.number}.png)" in notes)
+        assert f"(figure-{figure.number}.png)" in notes or not figure.spoiler
+
+
+@each_notebook
+def test_every_figure_has_a_number_and_a_caption_below_it(name):
+    (text, _), (full, _) = learner(name), instructor(name)
+    figures = HANDOUTS[name].of(parts.Figure)
+    assert [figure.number for figure in figures] == list(range(1, len(figures) + 1))
+    for figure in figures:
+        caption = f"**Figure {figure.number}.** {editions.verbatim(figure.caption)}"
+        below = f"{{width={figure.inches:g}in}}\n\n::::: caption\n\n{caption}"
+        assert below in full
+        assert below in text
+        assert len(figure.caption) > 20
 
 
 @each_notebook
@@ -228,9 +247,39 @@ def test_the_introduction_names_what_is_at_the_end(name):
 def test_what_is_for_a_formatter_or_a_screen_is_not_printed(name):
     for text, _ in (learner(name), instructor(name)):
         assert "# fmt: skip" not in text
-        for call in ("\nprogress()\n```\n", "\nfinal_test(seed=1)\n```\n"):
-            assert call not in text or f"{call}\n::::: screen\n\nOn screen" in text
-        assert ("The folded cell" in text) == ("Folded in the notebook" in text)
+        assert not re.search(r"^(progress|final_test)\(", text, flags=re.M)
+
+
+SCREEN = (  # what nobody can do on paper
+    r"\b(click|hover|scroll|drag\b|the sliders?\b|button|unfold|hold shift\b|tab leads|on screen\b|press \*)"
+    r"|\b(next|folded) cell\b|\bthe cell (above|below)|\brun (the|this|that|each|every|a) (\w+ )?cell\b"
+    r"|\b(it's|is) folded because"
+)
+
+
+@each_notebook
+def test_no_edition_speaks_of_the_screen(name):
+    for edition in editions.EDITIONS:
+        text, _ = editions.markdown(HANDOUTS[name], edition)
+        if BOOKS[name].instructor:
+            text = text.replace(BOOKS[name].instructor, "")  # who stands before a room has a screen
+        text = re.sub(r"^(`{3,}).*?^\1$|`[^`]*`", "", text, flags=re.M | re.S)
+        assert not re.search(SCREEN, text, flags=re.I)
+
+
+@pytest.mark.parametrize(
+    ("said", "printed"),
+    [
+        (
+            "## See it\n\nPress *Next* and watch `w`. Tab leads to *Next*, and Space presses it.",
+            "## See it\n\nWatch `w`.",
+        ),
+        ("Run the cell, and fix it. (It's folded because it looks\nlike an answer.)\n\nNext.", "Fix it.\n\nNext."),
+        ("Then name the script and run the cell.", "Then name the script."),
+    ],
+)
+def test_paper_leaves_out_what_only_a_screen_can_do(said, printed):
+    assert screen.for_paper(said) == printed
 
 
 def test_a_loop_that_the_screen_shows_line_by_line_is_printed_as_a_filmstrip(tmp_path):
@@ -239,12 +288,103 @@ def test_a_loop_that_the_screen_shows_line_by_line_is_printed_as_a_filmstrip(tmp
     output = v4.new_output("display_data", shown | {"text/plain": "train, step by step"})
     handout = take_apart(book(tmp_path / "00_steps.ipynb", code("step_through(train, w)", output)))
     assert [part.rows for part in handout.of(parts.Filmstrip)] == [track["rows"]]
-    for edition in editions.EDITIONS:
+    for edition in ("learner", "instructor"):
         text, _ = editions.markdown(handout, edition)
         assert "| line | what happens |\n| --- | --- |\n| `a \\| b` | `step()` moves w\\[0\\]\\: 1 → 2. |" in text
         assert "train, step by step" not in text
-        assert "The loop can be changed there\\: without zero\\_grad()." in text
+        assert "The notebook also has the loop without zero\\_grad()." in text
         assert "[`a | b`]" in press.typst_of(text)
+
+
+def test_what_goes_on_about_an_answer_goes_on_in_its_note(tmp_path):
+    def show(**content):
+        return v4.new_output("display_data", data={"text/plain": "for people", COURSE: content})
+
+    def printed(text):
+        return v4.new_output("stream", text=text)
+
+    answer = code("guess.reveal(4)", show(kind="reveal", question="how many?", measured="4"))
+    answer.metadata["jupyter"] = {"outputs_hidden": True}
+    cells = [
+        code("guess = predict()", show(kind="prediction", question="how many?", options=["4", "8"])),
+        answer,
+        v4.new_markdown_cell("Because there are four."),
+        code("print(count)\nassert count == 4", printed("all four\n")),
+        v4.new_markdown_cell("All of them.\n\nNow we count others."),
+        code("print(others)", printed("no others\n")),
+    ]
+    text, _ = editions.markdown(take_apart(book(tmp_path / "x.ipynb", *cells)), "learner")
+    body, _, notes = text.partition("## Read after measuring")
+    assert body.count("What it means: note 1 at the end.") == 1
+    for said in ("Because there are four.", "```output\nall four\n```", "All of them."):
+        assert said in notes
+        assert said not in body
+    for said in ("print(count)", "Now we count others.", "```output\nno others\n```"):
+        assert said in body
+        assert said not in notes
+    assert "assert count" not in text
+
+
+@each_notebook
+def test_learners_read_the_takeaways_after_the_notes(name):
+    text, _ = learner(name)
+    assert ("\n## Takeaways\n" in text) == ("\n## Takeaways\n" in BOOKS[name].prose)
+    assert "\n## Takeaways\n" not in text.partition("## Read after measuring")[0]
+
+
+# Room to write
+
+
+@each_notebook
+def test_an_exercise_has_room_where_its_dots_stand_as_much_as_the_solution_takes(name):
+    shown = re.findall(r"^```stub\n(.*?)\n```$", learner(name)[0], flags=re.M | re.S)
+    exercises = HANDOUTS[name].of(parts.Exercise)
+    assert len(shown) == len(exercises) > 0
+    for stub, exercise in zip(shown, exercises, strict=True):
+        assert "..." not in stub
+        assert "check(" not in stub
+        assert exercise.solution
+        if dots := re.search(r"^( *)(return )?(\.\.\.|pass|None)( *#.*)?$", exercise.source, flags=re.M):
+            lines = [line for line in stub.splitlines() if line.strip() == room.BLANK]
+            new = set(exercise.solution.split("\nassert ")[0].splitlines()) - set(exercise.source.splitlines())
+            needed = [line for line in new if not line.lstrip().startswith(("#", "def "))]
+            assert len(lines) >= min(len(needed), 3)
+            assert dots[1] + room.BLANK in lines
+            if "pipeline" not in exercise.source:
+                assert len(lines) >= len(needed) - exercise.source.count("\n\n\n") * len(needed)
+        elif "..." in exercise.source:
+            assert stub.count(room.BLANK * 12 + ",") == exercise.source.count("...")
+
+
+def test_room_is_derived_from_the_solution():
+    stub, long = "def f(a):\n    ...\n\n\n_ = check('f', f)", "x" * (2 * room.HAND + 1)
+    assert room.with_room(stub, f"# why\ndef f(a):\n    {long}\n    return a")[0].count(room.BLANK) == 4
+    assert room.with_room(stub, f"def f(a):\n    {long}\n    return a", most=3)[0].count(room.BLANK) == 3
+    assert room.with_room('order = ""  # letters', "order = 'B A'") == (f"order = {room.BLANK * 24}  # letters", 3)
+    reasons = "# one\n# two\n# three\n# four\nx = {'a': 1}"
+    assert room.with_room("x = {'a': ...}", reasons) == (f'x = {{\n    "a": {room.BLANK * 12},\n}}', 4)
+
+
+# The worksheet
+
+
+@each_notebook
+def test_the_front_of_a_worksheet_asks_and_its_back_answers(name):
+    text, figures = editions.markdown(HANDOUTS[name], "worksheet")
+    front, _, back = text.partition("::::: overleaf")
+    for prediction in HANDOUTS[name].of(parts.Prediction):
+        assert f"**Prediction {prediction.number}.**" in front
+    assert front.count("{.open}") == sum(len(p.options) for p in HANDOUTS[name].of(parts.Prediction))
+    assert front.count("::::: {.exercise") == 1
+    for answering in ("```output", ".ticked", "figure-", "Take away", "reveal("):
+        assert answering not in front
+    asked = re.sub(r"::::: prediction\n.*?:::::", "", front, flags=re.S).replace("\\", "")
+    for prediction in HANDOUTS[name].of(parts.Prediction):
+        if len(prediction.answer) >= 12 and prediction.answer != "the loop that forgets":  # which names a loop
+            assert prediction.answer not in asked
+    assert ("## Take away\n" in back) == ("\n## Takeaways\n" in BOOKS[name].prose)
+    assert [figure for figure in figures if f"({figure})" in back] == list(figures)
+    assert len(figures) <= 1
 
 
 # Where a page may end
@@ -262,7 +402,7 @@ def test_no_page_break_leaves_a_stub_of_a_listing(name):
         printed = [number for first, last in groups for number in range(first, last + 1)]
         assert printed == sorted(set(printed))
         assert all(not lines[number - 1].strip() for number in set(range(1, len(lines) + 1)) - set(printed))
-        assert len(lines) > breaks.WHOLE or len(groups) == 1
+        assert len(lines) > (breaks.PRINTED if kind == "output" else breaks.WHOLE) or len(groups) == 1
         for first, last in (groups[0], groups[-1]) if len(groups) > 1 else ():
             assert last - first + 1 >= breaks.FLOOR
         for first, last in groups:
@@ -285,7 +425,7 @@ def test_a_long_block_breaks_between_statements_where_it_is_least_indented():
 def test_code_has_one_size_that_can_be_read_and_no_line_of_it_is_wrapped(name, paper):
     sources = [source for _, source in listings(name, ["python"])]
     size, columns = press.size_of_code(sources, press.ROOM["handout"][paper])
-    assert size >= 6.5
+    assert size >= 8.0
     assert max(len(line) for source in sources for line in source.split("\n")) <= columns
 
 
@@ -317,6 +457,42 @@ def test_long_lines_of_output_go_on_below_themselves_and_no_word_is_torn(tmp_pat
     assert [word for line in lines for word in line.split() if word.startswith("--")] == words * 2
     (row,) = [place for place, line in enumerate(lines) if line.strip().startswith("row:")]
     assert lines[row + 1].index("--") > lines[row].index("row:")
+
+
+def widths_of_columns(table):
+    """In points, as a page has them for the columns of a Markdown table."""
+    shares = re.search(r"columns: \(([\d.%, ]+)\)", press.typst_of(table))[1]
+    return [float(share) / 100 * 478 for share in re.findall(r"[\d.]+", shares)]
+
+
+def test_no_column_of_a_table_is_narrower_than_its_longest_word():
+    name, text = "gradient_accumulation_steps", 20 * "words "
+    widths = widths_of_columns(f"| a | b | c |\n|---|---|---|\n| `{name}` | {text} | {text} |")
+    assert widths[0] > len(name) * 8 * 0.602
+    assert widths[1] == widths[2]
+    assert 477 < sum(widths) < 479
+    many = f"|{7 * ' a |'}\n|{7 * '---|'}\n|{7 * f' `{name}` |'}"  # for which there is no room
+    assert 477 < sum(widths_of_columns(many)) < 479
+    assert "gradient_\u200baccumulation_\u200bsteps" in press.typst_of(many)
+
+
+@pytest.mark.parametrize("lines", mark(range(39, 51, 2), but=[41]))
+def test_a_short_table_stays_on_one_page(lines, tmp_path):
+    table = "| a | b |\n|---|---|\n" + "\n".join(f"| row{n} | {n} |" for n in range(8))
+    text = "\n\n".join(["# T", *["A line."] * lines, table, *["The end."] * 40])
+    (tmp_path / "x.pdf").write_bytes(press.pdf(text, {}, "T", "", "a4"))
+    pages = text_of(tmp_path / "x.pdf").split("\f")
+    assert [page.count("row") for page in pages if "row" in page] == [8]
+
+
+@pytest.mark.parametrize("lines", mark(range(36, 42), but=[39]))
+def test_the_title_of_a_long_solution_stays_with_its_code(lines, tmp_path):
+    long = parts.Solution("\n".join(f"line{n} = {n}" for n in range(2 * breaks.WHOLE + 6)), "passed")
+    (solution,) = editions._Instructor.show_solution(None, long)
+    text = "\n\n".join(["# T", *["A paragraph."] * lines, solution, *["The end."] * 40])
+    (tmp_path / "x.pdf").write_bytes(press.pdf(text, {}, "T", "", "a4"))
+    (page,) = [page for page in text_of(tmp_path / "x.pdf").split("\f") if "Solution" in page]
+    assert "line0 = 0" in page
 
 
 def test_sources_are_numbered_row_by_row_and_a_commit_is_printed_short(tmp_path):
@@ -359,6 +535,7 @@ def test_one_command_writes_every_edition_and_leaves_nothing_else(built):
     out, written = built
     assert sorted(path.relative_to(out).as_posix() for path in written) == [
         "cheatsheet.pdf", "instructor/02_zeroing.pdf", "learner/02_zeroing.pdf", "plans.pdf",
+        "worksheet/02_zeroing.pdf",
     ]  # fmt: skip
     assert sorted(path for path in out.rglob("*") if path.is_file()) == sorted(written)
 
@@ -405,15 +582,6 @@ def test_no_line_of_code_or_of_output_is_broken(built):
         assert [line for line in lines if line not in printed] == []
 
 
-@pytest.mark.parametrize("paper", press.PAPERS)
-def test_the_cheat_sheet_is_exactly_one_page(paper):
-    sheet = press.pdf(cheatsheet.markdown(BOOKS), {}, cheatsheet.TITLE, cheatsheet.EDITION, paper, cheatsheet.TEMPLATE)
-    assert pages(sheet) == 1
-    source = re.search(r"^```python\n(.*?)^```", cheatsheet.markdown(BOOKS), flags=re.M | re.S)[1]
-    _, columns = press.size_of_code([source], press.ROOM["cheatsheet"][paper])
-    assert max(map(len, source.splitlines())) <= columns
-
-
 def test_two_builds_give_the_same_bytes(built, tmp_path):
     out, _ = built
     again = build(tmp_path, ("learner", "cheatsheet"), names=("02_zeroing",))
@@ -421,85 +589,120 @@ def test_two_builds_give_the_same_bytes(built, tmp_path):
         assert path.read_bytes() == (out / path.relative_to(tmp_path)).read_bytes(), path.name
 
 
-# The cheat sheet and the plans
+# How full the pages are
 
 
-def test_the_cheat_sheet_has_every_rule_and_every_row_of_the_table_of_what_is_exact():
-    text = cheatsheet.markdown(BOOKS)
-    for name, rule in RULES.items():
-        symptom, fix = (editions.verbatim(said.rstrip(".")) for said in (rule.symptom, rule.fix))
-        assert f"| `{name}` | {symptom} | {fix} |" in text
-    assert {specimen.rule for specimen in ZOO.values()} <= set(re.findall(r"^\| `([\w-]+)` \|", text, flags=re.M))
-    (table,) = HANDOUTS["04_exactness"].of(parts.Table)
-    assert len(table.rows) == 21
-    for case, *_ in table.rows[1:]:
-        assert f"| {editions.verbatim(case)} |" in text
+def emptiness(path):
+    """For each page of a PDF the share of its body that is white from side to side, in gaps of more than 12 mm."""
+    if not shutil.which("pdftoppm"):
+        pytest.skip("pdftoppm is not installed")
+    dots = 20 / 25.4  # in a millimetre
+    left, found = subprocess.run(["pdftoppm", "-r", "20", "-gray", path], capture_output=True, check=True).stdout, []
+    while left:
+        head = re.match(rb"P5\s(\d+) (\d+)\s255\s", left)
+        width, height = int(head[1]), int(head[2])
+        page, left = left[head.end() :][: width * height], left[head.end() + width * height :]
+        rows = [min(page[width * row :][:width]) > 253 for row in range(int(24 * dots), height - int(21 * dots))]
+        gaps = [len(gap) for gap in re.findall("1+", "".join("01"[white] for white in rows))]
+        found.append(sum(gap for gap in gaps if gap > 12 * dots) / len(rows))
+    return found
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_norm": 0.01}, {"scaler": 1024.0}, {"scaler": 1024.0, "max_norm": 0.01}])
-def test_the_loop_of_the_cheat_sheet_is_that_of_the_helper(settings):
-    source = re.search(r"^```python\n(.*?)^```", cheatsheet.markdown(BOOKS), flags=re.M | re.S)[1]
-    data = [(torch.randn(size, 8), torch.randint(3, (size,))) for size in (4, 1, 3, 4, 2, 4)]
+def assert_no_page_looks_forgotten(paths):
+    for path in paths:
+        *others, last = emptiness(path)
+        assert max(others, default=0) <= 1 / 3, path
+        assert last <= 3 / 4, path
+        assert "worksheet" not in path.parts or len(others) == 1, path
 
-    def loss_fn(model, batch):
-        return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
-    def scaler(*_, **__):
-        scale = settings.get("scaler")
-        return torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+def test_no_page_is_more_than_a_third_empty_and_the_last_holds_a_quarter(built):
+    _, written = built
+    assert_no_page_looks_forgotten([path for path in written if path.name != "cheatsheet.pdf"])
 
-    ours, theirs = mlp(8, 4, 3), None
-    theirs = deepcopy(ours)
-    ours.no_sync = nullcontext
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (ours, theirs)]
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) for optimizer in optimizers]
-    names = {
-        "GradScaler": scaler, "is_float16": True, "optimizer": optimizers[0], "windows": windows, "batches": data,
-        "n": 4, "weight": lambda batch: len(batch[1]), "nullcontext": nullcontext, "model": ours,
-        "autocast": nullcontext(), "loss_fn": loss_fn, "scheduler": schedules[0],
-        "clip_grad_norm_": nn.utils.clip_grad_norm_, "max_norm": settings.get("max_norm", float("inf")),
-    }  # fmt: skip
-    exec(source, names)
-    arguments = settings | ({"scaler": scaler()} if "scaler" in settings else {})
-    train_epoch(theirs, data, loss_fn, optimizers[1], n=4, scheduler=schedules[1], **arguments)
-    for mine, helper in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(mine, helper)
-    assert schedules[0].get_last_lr() == schedules[1].get_last_lr() == [0.025]
+
+@pytest.mark.parametrize("paper", mark(press.PAPERS))
+def test_no_page_of_any_handout_is_more_than_a_third_empty(paper, tmp_path):
+    assert_no_page_looks_forgotten(build(tmp_path, ("learner", "worksheet", "instructor", "plans"), paper=paper))
+
+
+def sizes_of_code(path):
+    """The sizes of the font for code, in points, on all pages of a PDF."""
+    found = re.findall(rb"^(\d+) 0 obj\s*(.*?)\nendobj", path.read_bytes(), flags=re.M | re.S)
+    objects = {int(number): body for number, body in found}
+    fonts, sizes = {n for n, body in objects.items() if b"DejaVuSansMono" in body and b"/Type0" in body}, set()
+    for page in objects.values():
+        if re.search(rb"/Type\s*/Page\b", page):
+            names = objects[int(re.search(rb"/Resources (\d+) 0 R", page)[1])]
+            code = {name for name, n in re.findall(rb"/(f\d+) (\d+) 0 R", names) if int(n) in fonts}
+            stream = objects[int(re.search(rb"/Contents (\d+) 0 R", page)[1])].partition(b"stream")[2]
+            drawn = zlib.decompress(stream.lstrip(b"\r\n"))
+            sizes |= {float(size) for name, size in re.findall(rb"/(f\d+) ([\d.]+) Tf", drawn) if name in code}
+    return sizes
+
+
+def test_code_is_printed_in_eight_points(built):
+    out, written = built
+    for path in written:
+        if path.parent != out:
+            assert 8.0 in sizes_of_code(path)
+            assert min(sizes_of_code(path)) >= 8.0
+
+
+# The plans
 
 
 def on_paper(plan, books):
-    """The total that a plan's heading names, and for each row of its timetable the start, the end and the minutes."""
+    """The total that a plan's heading names; and for each item of its timetable the start, the end and the minutes."""
     text = plans.markdown(books).partition(f"## {plan.title}: ")[2].partition("\n## ")[0]
-    hours, minutes = re.match(r"(\d+) hours(?: (\d+) minutes)?\n", text).groups(default="0")
-    rows = re.findall(r"^\| (\d+):(\d\d) \| (\d+):(\d\d) \| (?:\*\*)?(\d+)", text, flags=re.M)
+    hours, minutes = re.match(r"(\d+) hours?(?: (\d+) minutes)?\n", text).groups(default="0")
+    rows = re.findall(r"^\| (\d+):(\d\d) \| (\d+):(\d\d) \| \*\*(\d+)", text, flags=re.M)
     times = [(60 * int(h) + int(m), 60 * int(to_h) + int(to_m), int(n)) for h, m, to_h, to_m, n in rows]
     return 60 * int(hours) + int(minutes), times
 
 
 @pytest.mark.parametrize("plan", plans.PLANS, ids=lambda plan: plan.title)
-def test_a_plan_goes_minute_by_minute_from_its_start_to_its_total(plan):
+def test_a_plan_goes_from_its_start_to_its_total_on_the_five_minutes(plan):
     total, times = on_paper(plan, BOOKS)
     assert all(end - start == minutes for start, end, minutes in times)
     assert all(before[1] == after[0] for before, after in pairwise(times))
+    assert all(end % 5 == 0 for _, end, _ in times)
     assert times[-1][1] - times[0][0] == total == sum(plans.minutes_of(item, BOOKS) for item in plan.items)
     longest = 0  # nobody sits longer than this without a break
     for item in plan.items:
         longest = 0 if getattr(item, "what", "") in ("Break", "Lunch") else longest + plans.minutes_of(item, BOOKS)
         assert longest <= 95
-    visited = {item.notebook for item in plan.items if isinstance(item, plans.Visit)}
-    text = plans.markdown(BOOKS).partition(f"## {plan.title}")[2].partition("\n## ")[0]
-    for name in BOOKS.keys() - visited:
-        assert f"{editions.verbatim(name)} ({BOOKS[name].minutes} min)" in text
+
+
+@pytest.mark.parametrize("plan", plans.PLANS, ids=lambda plan: plan.title)
+def test_in_a_plan_people_work_themselves_for_two_fifths_of_the_time(plan):
+    assert plans.hands_on(plan, BOOKS) >= 0.4
+    for session in (item for item in plan.items if isinstance(item, plans.Session)):
+        assert session.exercises >= 1, "the first exercise is never left out"
+        own = [minutes for _, minutes, own in plans.parts(session, BOOKS) if own]
+        assert own == [sum(plans.exercise_minutes(BOOKS[session.notebook])[: session.exercises])]
+        assert sum(minutes for _, minutes, _ in plans.parts(session, BOOKS)) % 5 == 0
+        assert session.goal
+
+
+def test_plans_are_as_long_as_they_are_called():
+    assert [on_paper(plan, BOOKS)[0] for plan in plans.PLANS[:1]] == [90]
+    half, full = (on_paper(plan, BOOKS)[0] for plan in plans.PLANS[1:])
+    assert half <= 4 * 60
+    assert full <= 8 * 60
 
 
 def test_a_section_that_takes_longer_makes_the_plans_longer_and_a_missing_one_is_an_error():
     books = BOOKS | {"02_zeroing": deepcopy(BOOKS["02_zeroing"])}
-    books["02_zeroing"].sections["Your turn"] += 7
+    books["02_zeroing"].sections["Step 6"] += 10
     for plan in plans.PLANS:
-        assert on_paper(plan, books)[0] == on_paper(plan, BOOKS)[0] + 7
-    del books["02_zeroing"].sections["Your turn"]
-    with pytest.raises(PublishError, match="'Your turn' of 02_zeroing"):
+        assert on_paper(plan, books)[0] == on_paper(plan, BOOKS)[0] + 10
+    del books["02_zeroing"].sections["Step 6"]
+    with pytest.raises(PublishError, match="'Step 6' of 02_zeroing"):
         plans.markdown(books)
+    few = plans.Session("02_zeroing", "a goal", (), exercises=9)
+    with pytest.raises(PublishError, match="9 exercises of 02_zeroing, which has 3"):
+        plans.parts(few, BOOKS)
 
 
 # What goes wrong
@@ -558,7 +761,7 @@ def test_without_the_extra_the_error_says_what_to_install(tmp_path, monkeypatch,
 def test_after_an_error_or_an_interrupt_nothing_is_half_written(problem, tmp_path, monkeypatch, capsys):
     calls = []
 
-    def pdf(*_):
+    def pdf(*_, **__):
         calls.append(1)
         if len(calls) == 3:
             raise problem
@@ -576,17 +779,16 @@ def test_after_an_error_or_an_interrupt_nothing_is_half_written(problem, tmp_pat
 
 
 def test_options_choose_what_is_built(tmp_path, monkeypatch):
-    monkeypatch.setattr(press, "pdf", lambda *arguments: arguments[4].encode())
-    options = ["--edition", "learner", "--notebooks", "02_zeroing", "00_start", "--paper", "letter"]
+    monkeypatch.setattr(press, "pdf", lambda *arguments, **_: arguments[4].encode())
+    options = ["--edition", "learner", "plans", "--notebooks", "02_zeroing", "00_start", "--paper", "Letter"]
     assert main([*options, "--out", str(tmp_path)]) == WRITTEN
-    assert {path.name: path.read_bytes() for path in (tmp_path / "learner").iterdir()} == {
-        "02_zeroing.pdf": b"letter", "00_start.pdf": b"letter",
+    assert {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in tmp_path.rglob("*.pdf")} == {
+        "learner/02_zeroing.pdf": b"letter", "learner/00_start.pdf": b"letter", "plans.pdf": b"letter",
     }  # fmt: skip
-    assert [path.name for path in tmp_path.iterdir()] == ["learner"]
 
 
 def test_links_lead_to_the_handouts_that_are_built_too_and_to_no_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(press, "pdf", lambda text, *_: text.encode())
+    monkeypatch.setattr(press, "pdf", lambda text, *_, **__: text.encode())
     start, _ = build(tmp_path, ("learner",), names=("00_start", "02_zeroing"))
     text = start.read_text(encoding="utf-8")
     assert "[02_zeroing](02_zeroing.pdf)" in text

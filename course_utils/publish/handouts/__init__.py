@@ -1,9 +1,10 @@
 """Handouts for a workshop, built from the notebooks: `python -m course_utils.handouts`.
 
 `parts` takes a notebook apart, `editions` decides what each reader gets, `plans` and `cheatsheet` add what is written
-for an instructor, `press` turns it into PDF. Needs the extra `handouts` (pandoc and Typst, no browser, no LaTeX).
+for an instructor, and `press` turns it into PDF. Needs the extra `handouts` (pandoc and Typst, no browser, no LaTeX).
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
@@ -18,7 +19,7 @@ from course_utils.publish.output import all_or_nothing
 
 __all__ = ["EDITIONS", "build"]
 
-EDITIONS = ("learner", "instructor", "cheatsheet", "plans")
+EDITIONS = (*editions.EDITIONS, "cheatsheet", "plans")
 
 Job = tuple[str, Callable[[], bytes]]  # a file's name below the output folder, and what makes its content
 
@@ -40,10 +41,10 @@ def build(out: Path, wanted: Sequence[str] = EDITIONS, names: Sequence[str] = ()
     notebooks = read_notebooks()
     jobs = list(_jobs(notebooks, wanted, chosen(notebooks, names), paper))
     with all_or_nothing(out) as folder:
-        pool = ThreadPoolExecutor(max_workers=2)  # pandoc is a process of its own, Typst works outside Python's lock
+        pool = ThreadPoolExecutor(os.cpu_count())  # pandoc is a process of its own, Typst works outside Python's lock
         try:
             running = {pool.submit(make): name for name, make in jobs}
-            for future in tqdm(as_completed(running), total=len(running), desc="handouts", unit="file"):
+            for future in tqdm(as_completed(running), total=len(running), desc="handouts", unit="file", delay=2):
                 target = folder / running[future]
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(future.result())
@@ -68,4 +69,5 @@ def _jobs(notebooks: dict[str, Notebook], wanted: Sequence[str], names: list[str
 def _handout(handout: Handout, edition: str, names: list[str], paper: str) -> bytes:
     text, figures = editions.markdown(handout, edition)
     text = relinked(text, lambda said, name: f"[{said}]({name}.pdf)" if name in names else f"*{said}*")
-    return press.pdf(text, figures, handout.notebook.title, editions.EDITIONS[edition], paper)
+    most_pages = 2 if edition == "worksheet" else 99
+    return press.pdf(text, figures, handout.notebook.title, editions.EDITIONS[edition], paper, most_pages=most_pages)

@@ -5,7 +5,10 @@ Code breaks at its blank lines, and otherwise between statements that stand far 
 
 import ast
 
-WHOLE = 12  # lines that no page break parts
+from course_utils.publish.handouts.room import BLANK
+
+WHOLE = 12  # lines that no page break parts, of code; and of what a program prints,
+PRINTED = 9  # since the end of the code stays with it
 FLOOR = 5  # lines that stand on either side of a break
 
 Lines = tuple[int, int]  # the first and the last line of a group that stays together, from 1
@@ -20,14 +23,26 @@ def groups(source: str, kind: str) -> list[Lines]:
     [(1, 5), (6, 6), (7, 7), (8, 8), (9, 9), (10, 14)]
     """
     lines = source.split("\n")
-    if len(lines) <= WHOLE:
+    if len(lines) <= (PRINTED if kind == "output" else WHOLE):
         return [(1, len(lines))]
     found = _between_blank_lines(lines)
     if kind == "python":
         starts = _statements(source)
         return _no_stubs([piece for group in found for piece in _split(group, starts)])
-    # What a program prints may break at each line.
-    return _no_stubs([(number, number) for first, last in found for number in range(first, last + 1)])
+    # What a program prints may break at each line, and what somebody writes in, between two lines to write on.
+    ends = [n for n, line in enumerate(lines, start=1) if kind == "output" or _are_ruled(lines[n - 1 : n + 1])]
+    return _no_stubs([piece for group in found for piece in _cut(group, ends)])
+
+
+def _are_ruled(lines: list[str]) -> bool:
+    return len(lines) == 2 and all(line.strip() == BLANK for line in lines)
+
+
+def _cut(group: Lines, ends: list[int]) -> list[Lines]:
+    """A group, parted after some of its lines."""
+    first, last = group
+    inner = [end for end in ends if first <= end < last]
+    return list(zip([first, *(end + 1 for end in inner)], [*inner, last], strict=True))
 
 
 def _between_blank_lines(lines: list[str]) -> list[Lines]:

@@ -18,12 +18,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m course_utils.handouts", description="Prints the notebooks as handouts for a workshop, as PDF."
     )
-    parser.add_argument("--edition", choices=(*EDITIONS, "all"), default="all", help="what to build (default: all)")
+    parser.add_argument(
+        "--edition", nargs="+", choices=(*EDITIONS, "all"), default=["all"], help="one or more (default: all)"
+    )
     parser.add_argument("--notebooks", nargs="+", default=[], metavar="NAME", help="only these, such as 02_zeroing")
-    parser.add_argument("--paper", choices=PAPERS, default="a4", help="size of the paper (default: a4)")
+    parser.add_argument("--paper", type=str.lower, choices=PAPERS, default="a4", help="its size (default: a4)")
     parser.add_argument("--out", type=Path, default=Path("build"), help="the folder to write in (default: build)")
     options = parser.parse_args(arguments)
-    wanted = EDITIONS if options.edition == "all" else (options.edition,)
+    wanted = EDITIONS if "all" in options.edition else options.edition
     try:
         written = build(options.out, wanted, options.notebooks, options.paper)
     except PublishError as problem:

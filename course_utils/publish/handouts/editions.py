@@ -5,23 +5,24 @@ The Markdown says what a thing is (`::: prediction`); how it looks on paper is d
 
 import re
 from collections.abc import Callable, Iterable
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 
 from course_utils.publish.facts import Breakage, Edit, read_facts
 from course_utils.publish.handouts import parts
 from course_utils.publish.handouts.answers import split_explanation, without_assertions, without_what_answers
 from course_utils.publish.handouts.breaks import WHOLE
 from course_utils.publish.handouts.parts import Handout, Part
+from course_utils.publish.handouts.room import BLANK, with_room
 from course_utils.publish.notebook import section_of
 
-EDITIONS = {"learner": "Learner's handout", "instructor": "Instructor's handout"}
+EDITIONS = {"learner": "Learner's handout", "worksheet": "Worksheet", "instructor": "Instructor's handout"}
 
 _VERDICTS = {"true-if": "true under conditions", "missing": "seldom said"}  # the others are printed as they are
 
 
 def markdown(handout: Handout, edition: str) -> tuple[str, dict[str, bytes]]:
     """The text of one edition of a notebook, and the figures that it names by file."""
-    page = (_Learner if edition == "learner" else _Instructor)(handout)
+    page = {"learner": _Learner, "worksheet": _Worksheet, "instructor": _Instructor}[edition](handout)
     return page.text(), page.figures
 
 
@@ -91,9 +92,10 @@ class _Page:
         yield code(part.html, "{=html}")
 
     def show_figure(self, part: parts.Figure) -> Iterable[str]:
-        name = f"figure-{len(self.figures) + 1}.png"
+        name, caption = f"figure-{part.number}.png", verbatim(part.caption)
         self.figures[name] = part.png
-        yield div("drawing", f"![{verbatim(part.caption)}]({name}){{width={part.inches:g}in}}")
+        picture = f"![{caption}]({name}){{width={part.inches:g}in}}"
+        yield div("drawing", picture, div("caption", f"**Figure {part.number}.** {caption}"))
 
     def show_filmstrip(self, part: parts.Filmstrip) -> Iterable[str]:
         rows = [part.head, ["---"] * len(part.head), *(map(_cell, row) for row in part.rows)]
@@ -111,13 +113,17 @@ class _Learner(_Page):
     """Without answers. What follows a cell that answers a prediction is kept for the end, as a note."""
 
     left_out = (parts.Claim, parts.Solution)
+    most_room = 99  # lines to write on, in one exercise
+    gap = True  # between these and what follows
 
     def __init__(self, handout: Handout):
         super().__init__(handout)
+        self.takeaways = ""
         self.hints: list[tuple[str, str]] = []
         self.notes: list[list[str]] = []
         self.answered: list[parts.Prediction] = []  # those that the parts here explain
         self.kept: list[str] = []  # of these parts, what goes into the note
+        self.noted = False  # whether there is a note already, which goes on
 
     def front(self) -> Iterable[str]:
         ends = {parts.Measured: "what the answers mean", parts.Hints: "hints for the exercises"}
@@ -130,7 +136,7 @@ class _Learner(_Page):
 
     def block(self, part: Part) -> Iterable[str]:
         if isinstance(part, parts.Output | parts.Table | parts.Figure | parts.Filmstrip):
-            if part.spoiler:
+            if part.spoiler and not (isinstance(part, parts.Figure) and self.answered):
                 return []
             if self.answered:
                 self.kept += super().block(part)
@@ -138,21 +144,30 @@ class _Learner(_Page):
         return super().block(part)
 
     def show_prose(self, part: parts.Prose) -> Iterable[str]:
+        if part.text.startswith("## Takeaways"):
+            self.takeaways = part.text
+            return
         if not self.answered:
             yield part.text
             return
-        explanation, rest = split_explanation(part.text, self.place + 1 < len(self.handout.parts))
-        numbers = [str(prediction.number) for prediction in self.answered]
-        which = f"Prediction{'s' * (len(numbers) > 1)} {_listed(numbers)}"
-        self.notes.append([div("lead", f"**Note {len(self.notes) + 1}**, on {which}"), *self.kept, explanation])
-        self.answered, self.kept = [], []
-        yield div("pointer", f"What it means: note {len(self.notes)} at the end.")
+        following = self.handout.parts[self.place + 1 :]
+        explanation, rest = split_explanation(part.text, bool(following))
+        if not self.noted:
+            numbers = [str(prediction.number) for prediction in self.answered]
+            which = f"Prediction{'s' * (len(numbers) > 1)} {_listed(numbers)}"
+            self.notes.append([div("lead", f"**Note {len(self.notes) + 1}**, on {which}")])
+            yield div("pointer", f"What it means: note {len(self.notes)} at the end.")
+        self.notes[-1] += [*self.kept, explanation]
+        self.kept = []
+        self.noted = not rest and isinstance(next(iter(following), None), parts.Code)  # which shows more of the same
+        if not self.noted:
+            self.answered = []
         if rest:
             yield rest
 
     def show_code(self, part: parts.Code) -> Iterable[str]:
         source, following = part.source, self.handout.parts[self.place + 1 :]
-        if part.spoiler:
+        if part.spoiler or self.noted:
             later = (parts.Code, parts.Exercise, parts.Solution)
             source = without_assertions(source, " ".join(p.source for p in following if isinstance(p, later)))
         ends = (parts.Code, parts.Prose, parts.Exercise)
@@ -168,13 +183,17 @@ class _Learner(_Page):
         yield self.prediction(part, lambda option: "open")
 
     def show_measured(self, part: parts.Measured) -> Iterable[str]:
+        if self.noted:
+            self.answered, self.noted = [], False
         self.answered.append(part.prediction)
-        yield div("measured", f"**Prediction {part.prediction.number}**, measured: []{{.blank}}")
+        yield div("measured", f"**Prediction {part.prediction.number}**, {part.basis}: []{{.blank}}")
 
     def show_exercise(self, part: parts.Exercise) -> Iterable[str]:
-        whole = str(len(part.source.splitlines()) <= WHOLE).lower()
-        yield div(f"{{.exercise whole={whole}}}", code(part.source))
-        yield div(f"{{.room lines={part.lines}}}", "")
+        stub, below = with_room(part.source, part.solution, self.most_room)
+        height = len(stub.splitlines()) + 0.7 * stub.count(f"{BLANK}\n")  # in lines of code
+        yield div(f"{{.exercise whole={str(height <= WHOLE).lower()}}}", code(stub, "stub"))
+        if below:
+            yield div(f"{{.room lines={below} gap={str(self.gap).lower()}}}", "")
 
     def show_hints(self, part: parts.Hints) -> Iterable[str]:
         self.hints += part.pairs
@@ -187,8 +206,49 @@ class _Learner(_Page):
     def back(self) -> Iterable[str]:
         if self.notes:
             yield div("notes", "## Read after measuring", *(div("note", *note) for note in self.notes))
+        if self.takeaways:
+            yield self.takeaways
         if self.hints:
             yield div("hints", "## Hints", *_definitions(self.hints))
+
+
+class _Worksheet(_Learner):
+    """What is handed out in a room, on two pages: the predictions, a figure, the first exercise, the takeaways."""
+
+    most_room, gap = 12, False
+
+    def text(self) -> str:
+        blocks = [f"# {self.notebook.title}", f"*{self.notebook.question}*"]
+        boxes = [box for part in self.handout.of(parts.Prediction) for box in self.show_prediction(part)]
+        blocks += ["## Predict", div("predictions", *boxes)] if boxes else []
+        return "\n\n".join([*blocks, *self.exercise(), div("overleaf", *self.afterwards())])
+
+    def afterwards(self) -> Iterable[str]:
+        """What could answer a prediction."""
+        rest = dropwhile(lambda part: not isinstance(part, parts.Prediction), self.handout.parts)
+        figure = next((part for part in rest if isinstance(part, parts.Figure)), None)
+        if figure:
+            yield "## Afterwards: what did you see?"
+            yield from self.show_figure(figure)
+        takeaways = self.notebook.prose.partition("\n## Takeaways\n")[2]
+        points = re.findall(r"^- .*(?:\n(?![-\n]).+)*", takeaways, flags=re.M)
+        if points:
+            yield "## Take away"
+            yield "\n".join(points)
+        questions = [f"- {verbatim(question)}" for cards in self.handout.of(parts.Cards) for question, _ in cards.pairs]
+        if questions:
+            yield "## Tomorrow, without looking"
+            yield "\n".join(questions)
+
+    def exercise(self) -> Iterable[str]:
+        """The first exercise, with what it asks and with room to write."""
+        for place, part in enumerate(self.handout.parts):
+            if isinstance(part, parts.Exercise):
+                asked = next(p.text for p in reversed(self.handout.parts[:place]) if isinstance(p, parts.Prose))
+                yield "## Your turn"
+                yield re.split(r"^## .*\n", asked, flags=re.M)[-1].strip()
+                yield from self.show_exercise(part)
+                return
 
 
 class _Instructor(_Page):
@@ -225,7 +285,7 @@ class _Instructor(_Page):
 
     def show_measured(self, part: parts.Measured) -> Iterable[str]:
         found = part.prediction
-        yield div("measured", f"**Prediction {found.number}**, measured: {verbatim(found.answer)}")
+        yield div("measured", f"**Prediction {found.number}**, {part.basis}: {verbatim(found.answer)}")
 
     def show_exercise(self, part: parts.Exercise) -> Iterable[str]:
         yield code(part.source)
@@ -235,7 +295,8 @@ class _Instructor(_Page):
 
     def show_solution(self, part: parts.Solution) -> Iterable[str]:
         whole = str(len(part.source.splitlines()) <= 2 * WHOLE).lower()
-        yield div(f"{{.solution whole={whole}}}", "**Solution**", code(part.source), verbatim(part.verdict))
+        title = div("lead", "**Solution**")
+        yield div(f"{{.solution whole={whole}}}", title, code(part.source), verbatim(part.verdict))
 
     def show_cards(self, part: parts.Cards) -> Iterable[str]:
         for question, answer in part.pairs:

@@ -11,6 +11,7 @@ from nbformat import NotebookNode
 
 from course_utils.practice.exercises import EXERCISES
 from course_utils.publish import PublishError
+from course_utils.publish.handouts.screen import for_paper
 from course_utils.publish.notebook import WITHOUT_A_KERNEL, Notebook, as_course, claims, is_folded, tags, text_of
 
 
@@ -40,6 +41,7 @@ class Table:
 
 @dataclass
 class Figure:
+    number: int
     caption: str
     png: bytes
     inches: float
@@ -58,7 +60,7 @@ class Filmstrip:
 
 @dataclass
 class OnScreen:
-    """What only the screen shows, in a sentence."""
+    """What paper leaves to the notebook, in a sentence."""
 
     text: str
 
@@ -74,12 +76,13 @@ class Prediction:
 @dataclass
 class Measured:
     prediction: Prediction
+    basis: str = "measured"  # or "recorded"
 
 
 @dataclass
 class Exercise:
     source: str
-    lines: int = 0  # to leave on paper
+    solution: str = ""  # which says how much room an answer needs
 
 
 @dataclass
@@ -131,8 +134,9 @@ def take_apart(notebook: Notebook) -> Handout:
     for prediction in handout.of(Prediction):
         if not prediction.answer:
             raise PublishError(f"{notebook.path}: the prediction {prediction.question!r} is never revealed")
-    for exercise, solution in zip(handout.of(Exercise), handout.of(Solution), strict=False):
-        exercise.lines = len(solution.source.splitlines()) + 3
+    for place, part in enumerate(handout.parts):
+        if isinstance(part, Exercise):
+            part.solution = next((p.source for p in handout.parts[place:] if isinstance(p, Solution)), "")
     return handout
 
 
@@ -154,11 +158,12 @@ class _Reader:
         self.notebook = notebook
         self.asked: list[Prediction] = []
         self.drawn = False  # whether this section has a figure yet
+        self.figures = 0
 
     def parts(self, cell: NotebookNode) -> list[Part]:
         if cell.cell_type == "markdown":
             self.drawn &= not re.search(r"^## ", cell.source, flags=re.M)
-            return list(_prose(cell.source.replace(WITHOUT_A_KERNEL, "")))
+            return list(_prose(for_paper(cell.source.replace(WITHOUT_A_KERNEL, ""))))
         if cell.source.startswith("# Set-up"):  # only its imports differ: on paper once is enough
             return [Code(cell.source, spoiler=False)] if self.notebook.name.startswith("00") else []
         judged = [output for output in cell.outputs if as_course(output).get("kind") == "verdict"]
@@ -167,8 +172,8 @@ class _Reader:
             printed = [part for output in cell.outputs for part in self.output(output, spoiler=True)]
             return [Solution(cell.source, "\n".join(verdicts)), *printed]
         outputs = [part for output in cell.outputs for part in self.output(output, is_folded(cell, "outputs"))]
-        if any(isinstance(part, Cards) for part in outputs):  # without the line of progress below them
-            outputs = [part for part in outputs if not isinstance(part, OnScreen)]
+        if not outputs and any(as_course(output).get("kind") in ("score", "final-test") for output in cell.outputs):
+            return []  # it counts, or asks, on the screen alone
         hints = [] if "find-the-bug" in tags(cell) else [_hints(as_course(output)["exercise"]) for output in judged]
         return [*_source(cell, verdicts, outputs), *hints, *outputs, *map(Claim, claims(cell))]
 
@@ -177,25 +182,23 @@ class _Reader:
             case {"kind": "prediction", "question": question, "options": options}:
                 self.asked.append(Prediction(len(self.asked) + 1, question, options))
                 yield self.asked[-1]
-            case {"kind": "reveal", "question": question, "measured": measured}:
-                yield Measured(self.answered(question, measured))
+            case {"kind": "reveal", "question": question, "measured": measured, **rest}:
+                yield Measured(self.answered(question, measured), rest.get("basis", "measured"))
             case {"kind": "cards", "cards": cards}:
                 yield Cards([(question, answer) for question, answer in cards])
             case {"kind": "explore", "controls": controls}:
+                drawn_for = "; ".join(map(_range, controls))
                 if not self.drawn and "image/png" in output.data:
-                    yield self.figure(output, "The sliders at their first values.", spoiler)
-                yield OnScreen(f"On screen. Sliders: {'; '.join(map(_range, controls))}.")
+                    yield self.figure(output, f"One of those that the notebook draws, for {drawn_for}.", spoiler)
+                else:
+                    yield OnScreen(f"The notebook draws this for {drawn_for}.")
             case {"kind": "steps", "tracks": tracks, "versions": [_, *changed]}:
                 for track in tracks:
                     yield Filmstrip(**track, spoiler=spoiler)
-                also = f" The loop can be changed there: {', '.join(changed)}." if changed else ""
-                yield OnScreen(f"On screen. The same line by line.{also}")
-            case {"kind": "score"}:
-                yield OnScreen("On screen. A line that counts what you have answered.")
-            case {"kind": "final-test"}:
-                yield OnScreen("On screen. The questions of the test; run the cell again with another seed for others.")
-            case {"kind": "verdict"}:
-                return  # it belongs to the exercise
+                if changed:
+                    yield OnScreen(f"The notebook also has the loop {'; '.join(changed)}.")
+            case {"kind": "verdict" | "score" | "final-test"}:
+                return  # the first belongs to the exercise, the others to the screen
             case _:
                 yield from self.plain(output, spoiler)
 
@@ -219,8 +222,9 @@ class _Reader:
 
     def figure(self, output: NotebookNode, caption: str, spoiler: bool) -> Figure:
         self.drawn = True
+        self.figures += 1
         inches = output.metadata["image/png"]["width"] / 100
-        return Figure(caption, base64.b64decode(output.data["image/png"]), inches, spoiler)
+        return Figure(self.figures, caption, base64.b64decode(output.data["image/png"]), inches, spoiler)
 
 
 def _source(cell: NotebookNode, verdicts: list[str], outputs: list[Part]) -> Iterator[Part]:
@@ -229,7 +233,7 @@ def _source(cell: NotebookNode, verdicts: list[str], outputs: list[Part]) -> Ite
         yield Exercise(cell.source)
     elif is_folded(cell, "source") and not outputs:
         what = re.match(r"# (.+)", cell.source)
-        yield OnScreen(f"Folded in the notebook: {what[1] if what else 'a cell of code.'}")
+        yield OnScreen(f"The notebook has more code here: {what[1] if what else 'a cell.'}")
     elif not is_folded(cell, "source") and not _only_predicts(cell.source):
         yield Code(cell.source, is_folded(cell, "outputs"))
 

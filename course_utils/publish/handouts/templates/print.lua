@@ -16,11 +16,30 @@ local function short(block, most)
   return #pandoc.utils.stringify(block) < most
 end
 
+local function in_two_columns(predictions)  -- of about one height, filled one after the other
+  local function height(first, last)
+    local sum = 0
+    for place = first, last do
+      local question, options = table.unpack(predictions[place].content)
+      if options.t == 'Div' then options = options.content[1] end
+      sum = sum + 36 + 14 * math.ceil(#pandoc.utils.stringify(question) / 42) + 15.5 * #options.content
+    end
+    return sum
+  end
+  local left, lowest = 1, math.huge
+  for place = 1, #predictions do
+    local higher = math.max(height(1, place), height(place + 1, #predictions))
+    if higher < lowest then left, lowest = place, higher end
+  end
+  predictions:insert(left + 1, pandoc.RawBlock('typst', ']['))
+end
+
 local function keep_together(blocks)
   for place, block in ipairs(blocks) do
     local following = blocks[place + 1]
     if block.t == 'Para' and following and short(block, 450) then
-      local introduces = following.t == 'BulletList' and pandoc.utils.stringify(block):sub(-1) == ':'
+      local listed = following.t == 'BulletList' or following.t == 'CodeBlock' or following.t == 'Table'
+      local introduces = listed and pandoc.utils.stringify(block):sub(-1) == ':'
       if introduces or is(following, 'exercise') or is(following, 'together') then
         blocks[place] = pandoc.Div({ block }, pandoc.Attr('', { 'lead' }))
       end
@@ -31,11 +50,47 @@ local function keep_together(blocks)
       block.attributes.keep = tostring(printed or is(following, 'screen') or is(following, 'measured'))
     elseif block.t == 'BulletList' and #block.content <= 8 and short(block, 1200) then
       blocks[place] = pandoc.Div({ block }, pandoc.Attr('', { 'together' }))
-    elseif is(block, 'hint') then
-      block.attributes.sticky = 'true'  -- with the next, and with the sources
+    elseif is(block, 'predictions') then
+      in_two_columns(block.content)
+    elseif is(block, 'exercise') then
+      block.attributes.sticky = tostring(is(following, 'room'))
     end
   end
   return blocks
+end
+
+-- The last page holds at least a quarter: so much at the end stays together, with the sources.
+local LEAST = 240  -- points
+
+local function height(block)
+  return 8 + 13 * math.ceil(#pandoc.utils.stringify(block) / 95)
+end
+
+local function hold_the_end(document)
+  local links, count = {}, 0
+  document:walk({ Link = function(found)
+    if found.target:match('^https?://') and not links[found.target] then
+      links[found.target], count = true, count + 1
+    end
+  end })
+  if count == 0 then return end
+  local held = 30 + 10 * math.ceil(count / 2)
+  local blocks = document.blocks
+  if is(blocks[#blocks], 'hints') then blocks = blocks[#blocks].content end
+  for place = #blocks, 1, -1 do
+    local block = blocks[place]
+    if held >= LEAST then break end
+    held = held + height(block)
+    if is(block, 'hint') then
+      block.attributes.sticky = 'true'
+    elseif block.t == 'Para' or is(block, 'together') then
+      blocks[place] = pandoc.Div({ block }, pandoc.Attr('', { 'lead' }))
+    elseif block.t ~= 'Header' then
+      break
+    end
+  end
+  if is(document.blocks[#document.blocks], 'hints') then document.blocks[#document.blocks].content = blocks end
+  return document
 end
 
 -- What must not be parted by the end of a line
@@ -81,13 +136,47 @@ local function bars(formula)  -- in pairs they are fences, not relations
   return formula
 end
 
-local function fit(table)  -- a wide one gets columns by the length of what is in them
-  local longest, total = {}, 0
+local ROOM, LETTER, CODE, INSET = 478, 4.3, 4.9, 8.5  -- points: of a page, of a letter in a table, around a cell
+
+local function widest_word(cell)  -- what no line break parts
+  local widest, width = 0, 0
+  local function add(text, letter)
+    for gap, word in text:gsub('\u{200b}', ' '):gmatch('(%s*)(%S*)') do
+      if gap ~= '' then width = 0 end
+      width = width + letter * utf8.len(word)
+      widest = math.max(widest, width)
+    end
+  end
+  cell.contents:walk({ traverse = 'topdown',
+    Inline = function(inline)
+      if inline.t == 'Space' or inline.t == 'SoftBreak' or inline.t == 'LineBreak' then width = 0
+      elseif inline.t == 'Code' then add(inline.text, CODE)
+      elseif inline.t == 'Str' then add(inline.text, LETTER)
+      elseif inline.t == 'Link' then add('00', LETTER)  -- its number
+      end
+    end,
+    Block = function() width = 0 end })
+  return widest + INSET
+end
+
+local function with_breaks(table, most)  -- in code whose words are longer
+  return table:walk({ Code = function(code)
+    for word in code.text:gmatch('%S+') do
+      if #word > most then code.text = code.text:gsub('([_=(.])([%w"])', '%1\u{200b}%2') break end
+    end
+    return code
+  end })
+end
+
+local function fit(table, most)  -- a wide one gets columns by the length of what is in them, none too narrow for a word
+  table = with_breaks(table, most or 30)
+  local longest, least, total = {}, {}, 0
   local function measure(rows)
     for _, row in ipairs(rows) do
       for place, cell in ipairs(row.cells) do
         cell.attr = pandoc.Attr()
         longest[place] = math.max(longest[place] or 6, #pandoc.utils.stringify(cell.contents))
+        least[place] = math.max(least[place] or 0, widest_word(cell))
       end
     end
   end
@@ -95,22 +184,36 @@ local function fit(table)  -- a wide one gets columns by the length of what is i
   measure(table.head.rows)
   for _, body in ipairs(table.bodies) do measure(body.body) end
   for _, length in ipairs(longest) do total = total + length end
+  local needed = 0
+  for _, width in ipairs(least) do needed = needed + width end
+  if needed > ROOM and not most then return fit(table, 0) end
   if total > 100 then
-    local weights, sum = {}, 0
+    local open, room, sum, widths = {}, ROOM, 0, {}
+    for place, length in ipairs(longest) do open[place], sum = true, sum + length ^ 0.6 end
+    repeat  -- what needs more than its share gets what it needs, and the others share the rest
+      local settled = true
+      for place, length in ipairs(longest) do
+        if open[place] and length ^ 0.6 / sum * room < least[place] then
+          open[place], widths[place], settled = false, least[place], false
+          room, sum = room - least[place], sum - length ^ 0.6
+        end
+      end
+    until settled
+    local used = 0
     for place, length in ipairs(longest) do
-      weights[place] = length ^ 0.6
-      sum = sum + weights[place]
+      widths[place] = widths[place] or length ^ 0.6 / sum * room
+      used = used + widths[place]
     end
-    for place, spec in ipairs(table.colspecs) do
-      table.colspecs[place] = { spec[1], weights[place] / sum }
-    end
+    for place, spec in ipairs(table.colspecs) do table.colspecs[place] = { spec[1], widths[place] / used } end
   end
   return table
 end
 
+local function fitted(table) return fit(table) end
+
 local function columns_of(kind, table)  -- of the tables whose columns we know
-  local widths = { timetable = { 0.105, 0.105, 0.08, 0.71 }, rules = { 0.31, 0.35, 0.34 },
-    decisions = { 0.35, 0.14, 0.51 } }
+  local widths = { timetable = { 0.105, 0.105, 0.08, 0.71 }, rules = { 0.29, 0.35, 0.36 },
+    decisions = { 0.34, 0.145, 0.515 } }
   for place, width in ipairs(widths[kind]) do table.colspecs[place] = { table.colspecs[place][1], width } end
   return table
 end
@@ -133,7 +236,7 @@ end
 
 local function displayed(block)  -- a table that a notebook displays
   if block.format == 'html' and block.text:find('<table') then
-    return pandoc.read(block.text, 'html').blocks:walk({ Table = fit })
+    return pandoc.read(block.text, 'html').blocks:walk({ Table = fitted })
   end
 end
 
@@ -176,9 +279,6 @@ local function div(found)
       local parts = pandoc.Blocks({})
       for _, part in ipairs(by_visit(found.content[1])) do
         parts:insert(columns_of(name, part))
-        if pandoc.utils.stringify(part.bodies[1].body[1].cells[4].contents) == 'Lunch' then
-          parts:insert(pandoc.RawBlock('typst', ']\n#timetable()['))  -- the afternoon
-        end
       end
       found.content = parts
     elseif name == 'rules' or name == 'decisions' then
@@ -192,12 +292,6 @@ end
 
 local function whole(document)
   if #sources > 0 then
-    for place = #document.blocks, math.max(1, #document.blocks - 1), -1 do  -- so that they never have a page alone
-      if document.blocks[place].t == 'Para' then
-        document.blocks:insert(place + 1, pandoc.RawBlock('typst', ']'))
-        document.blocks:insert(place, pandoc.RawBlock('typst', '#lead['))
-      end
-    end
     local list = {}
     for _, source in ipairs(sources) do table.insert(list, quoted(source)) end
     table.insert(document.blocks, pandoc.RawBlock('typst', '#sources((' .. table.concat(list, ', ') .. ',))'))
@@ -206,7 +300,7 @@ local function whole(document)
 end
 
 return {
-  { Blocks = keep_together, Inlines = keep_in_line },
-  { CodeBlock = code, Table = fit, RawBlock = displayed, Link = link, Image = picture, Math = bars, Span = span, Div = div,
+  { Blocks = keep_together, Inlines = keep_in_line, Pandoc = hold_the_end },
+  { CodeBlock = code, Table = fitted, RawBlock = displayed, Link = link, Image = picture, Math = bars, Span = span, Div = div,
     Pandoc = whole },
 }

@@ -1,0 +1,127 @@
+"""The pages on the auditor's rules, on the facts, and on the functions of the package."""
+
+import inspect
+from collections.abc import Iterator
+from difflib import unified_diff
+from html import escape
+from importlib import import_module
+from pathlib import Path
+
+from course_utils.audit.rules import RULES, Rule
+from course_utils.practice.display import png
+from course_utils.publish.facts import Fact, read_facts
+from course_utils.publish.notebook import Notebook, claims
+
+SILHOUETTES = """Six common bugs, by the shape that they leave in the gradient ledger, drawn over their fixed twins:
+
+![Six small ledgers. In each, the norm of .grad is higher or lower than in the fixed loop, or is read elsewhere.](\
+silhouettes.png)"""
+ROOMS = ("loops", "observe", "memory", "data", "models", "plots", "ranks", "audit", "practice")
+
+
+def texts(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str]]:
+    """The pages: the name of a file, and its Markdown."""
+    from course_utils.zoo import ZOO  # only here: it builds models and data
+
+    yield "facts.md", _facts(list(read_facts().values()), notebooks)
+    for rule in RULES.values():
+        yield f"rules/{rule.name}.md", _rule(rule, [found for found in ZOO.values() if found.rule == rule.name])
+    rules = [(rule.name, rule.symptom) for rule in RULES.values()]
+    yield "rules/index.md", _listing("The auditor's rules", rules, SILHOUETTES)
+    rooms = {room: import_module(f"course_utils.{room}") for room in ROOMS}
+    for room, module in rooms.items():
+        yield f"api/{room}.md", _room(room, module)
+    yield (
+        "api/index.md",
+        _listing("The package", [(room, (rooms[room].__doc__ or "").split("\n")[0]) for room in ROOMS]),
+    )
+
+
+def draw_silhouettes(path: Path) -> None:
+    """Draws the picture of the rules' first page: the loops of the sheet for the wall, and their fixed twins."""
+    from course_utils import plots  # only here: they need matplotlib and torch
+    from course_utils.observe import record
+    from course_utils.publish.handouts.silhouettes import BUGS
+    from course_utils.zoo import ZOO
+
+    drawn = {}
+    for bug in BUGS:
+        traces = []
+        for loop in (ZOO[bug.specimen].buggy, ZOO[bug.specimen].fixed):
+            with record() as trace:
+                loop()
+            traces.append(trace)
+        drawn[f"{bug.name}: {bug.rule}"] = (*traces, bug.micro_batches)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png(plots.silhouettes(drawn)))
+
+
+def _listing(title: str, entries: list[tuple[str, str]], above: str = "") -> str:
+    rows = [f"| [{name}]({name}.md) | {what} |" for name, what in entries]
+    tree = ["```{toctree}", ":hidden:", "", *(name for name, _ in entries), "```"]
+    return "\n".join(
+        [f"# {title}", "", *([above, ""] if above else []), "| | |", "| --- | --- |", *rows, "", *tree, ""]
+    )
+
+
+def _rule(rule: Rule, specimens: list) -> str:
+    parts = [f"# {rule.name}"]
+    for title, text in (("Symptom", rule.symptom), ("Cause", rule.cause), ("Fix", rule.fix)):
+        parts += [f"## {title}", text] if text else []
+    parts += ["## Reported in public"] if specimens else []
+    for specimen in specimens:
+        diff = "\n".join(
+            unified_diff(_lines(specimen.buggy), _lines(specimen.fixed), "buggy", "fixed", n=20, lineterm="")
+        )
+        parts += [f"### {specimen.source}", f"{specimen.what} ([report]({specimen.url}))", f"~~~diff\n{diff}\n~~~"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _lines(loop) -> list[str]:
+    """The body of a loop, without its decorator and its name."""
+    source = inspect.getsource(loop)
+    return source[source.index("\ndef ") + 1 :].rstrip().splitlines()[1:]
+
+
+def _facts(facts: list[Fact], notebooks: dict[str, Notebook]) -> str:
+    shown = {claim for notebook in notebooks.values() for cell in notebook.cells for claim in claims(cell)}
+    rows = []
+    for fact in facts:
+        place = f"notebooks/{fact.notebook}.html" + (f"#fact-{fact.id}" if fact.id in shown else "")
+        cells = (escape(fact.statement), f"{escape(fact.belief)} <em>({fact.verdict})</em>", fact.basis)
+        link = f'<a href="{place}">{fact.notebook.split("_")[0]}</a>'
+        rows.append(f'<tr id="{fact.id}">' + "".join(f"<td>{cell}</td>" for cell in (*cells, link)) + "</tr>")
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("what holds", "what people say", "basis", "shown in"))
+    return "\n".join(
+        [
+            "# The facts",
+            "",
+            f"The course teaches {len(facts)} facts. An *executed* fact has a cell that shows it and an assertion that "
+            "fails if the fact is false; the others are *recorded* elsewhere, *cited* or *derived*.",
+            "",
+            '<p class="search"><label>Search the facts <input type="search" id="search"></label> '
+            '<span id="found" role="status"></span></p>',
+            '<div class="wide"><table id="facts">',
+            f"<thead><tr>{head}</tr></thead>",
+            "<tbody>",
+            *rows,
+            "</tbody></table></div>",
+            "",
+        ]
+    )
+
+
+def _room(room: str, module) -> str:
+    """The public names of a room, each with its docstring."""
+    names = getattr(module, "__all__", None) or [
+        name
+        for name, thing in vars(module).items()
+        if getattr(thing, "__module__", "") == module.__name__ and name[0] != "_"
+    ]
+    lines = [f"# course_utils.{room}", "", "```{eval-rst}"]
+    for name in names:
+        thing = getattr(module, name)
+        kind = "class" if inspect.isclass(thing) else "function" if callable(thing) else ""
+        if kind:
+            lines += [f".. auto{kind}:: course_utils.{room}.{name}", *(["   :members:"] if kind == "class" else []), ""]
+    return "\n".join([*lines, "```", ""])
