@@ -112,6 +112,7 @@ def judged(function, *args, window=None):
     """What the auditor says on this rank: (level, rule) of each finding, and the micro-batches of each update."""
     with audit(window) as report:
         function(*args)
+    assert report.failure is None, report.failure
     return [(finding.level, finding.rule) for finding in report.findings], [w.size for w in report.history.windows]
 
 

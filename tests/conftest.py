@@ -2,6 +2,7 @@ import gc
 import os
 import signal
 import sys
+import warnings
 from pathlib import Path
 
 import forked_python
@@ -26,6 +27,14 @@ def _torch_as_before():
     torch.manual_seed(0)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(autouse=True)
+def _the_observer_may_not_fail():
+    """A user's training goes on without an auditor that has failed; here it ends with that error."""
+    from course_utils.observe.guard import ObserverFailure
+
+    warnings.filterwarnings("error", category=ObserverFailure)  # until the test ends: pytest restores the filters
 
 
 @pytest.fixture(scope="session")
@@ -57,5 +66,7 @@ def as_in_a_kernel():
     os.chdir(Path(__file__).parent.parent / "notebooks")
     yield
     os.chdir(where)
+    if torch.distributed.is_initialized():  # with a kernel it would end
+        torch.distributed.destroy_process_group()
     torch.set_default_dtype(dtype)
     torch.set_rng_state(random_state)

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adam, AdamW
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, ReduceLROnPlateau, SequentialLR, StepLR
+from torch.optim.lr_scheduler import (
+    ConstantLR,
+    CosineAnnealingLR,
+    LinearLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -1539,3 +1547,90 @@ def windows_over_the_end_of_a_data_set_that_is_reached_once():
             (F.cross_entropy(model(x), y) / 3).backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+@program
+def a_schedule_right_before_the_step():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = LinearLR(optimizer)
+    for i, (x, y) in enumerate(batches()):
+        (F.cross_entropy(model(x), y) / 4).backward()
+        if (i + 1) % 4 == 0:
+            schedule.step()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def a_schedule_that_changes_nothing_in_every_micro_batch():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = ConstantLR(optimizer, factor=1.0)
+    for i, (x, y) in enumerate(batches()):
+        (F.cross_entropy(model(x), y) / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        schedule.step()
+
+
+@program
+def gradients_averaged_through_data():
+    model = net()
+    optimizer = Adam(model.parameters())
+    for _ in range(4):
+        optimizer.zero_grad()
+        for x, y in batches(3):
+            F.cross_entropy(model(x), y).backward()
+        for p in model.parameters():
+            p.grad.data.mul_(1 / 3)
+        optimizer.step()
+
+
+@program
+def zeros_filled_through_data():
+    """As in Reptile: the gradient is the way from the weights that copies of the model have found."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.5)
+    for _ in range(4):
+        optimizer.zero_grad()
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        for _ in range(3):
+            learner = copy.deepcopy(model)
+            inner = Adam(learner.parameters(), lr=0.01)
+            for x, y in batches(2):
+                inner.zero_grad()
+                F.cross_entropy(learner(x), y).backward()
+                inner.step()
+            for p, found in zip(model.parameters(), learner.parameters(), strict=True):
+                p.grad.data.add_(p.data - found.data, alpha=1 / 3)
+        optimizer.step()
+
+
+@program
+def parts_of_a_network_on_one_batch():
+    """As in slimmable networks: the losses of several widths are added up."""
+    first, second = nn.Linear(3, 8), nn.Linear(8, 2)
+    optimizer = SGD([*first.parameters(), *second.parameters()], lr=0.1)
+    for x, y in batches(6):
+        optimizer.zero_grad()
+        for width in (8, 4, 2):
+            hidden = F.linear(x, first.weight[:width], first.bias[:width]).tanh()
+            F.cross_entropy(F.linear(hidden, second.weight[:, :width], second.bias), y).backward()
+        optimizer.step()
+
+
+@program
+def a_limit_times_the_scale():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scaler = GradScaler("cpu")
+    for i, (x, y) in enumerate(batches()):
+        scaler.scale(F.cross_entropy(model(x), y) / 4).backward()
+        if (i + 1) % 4 == 0:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.25 * scaler.get_scale())
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()

@@ -28,6 +28,13 @@ SECOND_EDITION = (
     "06b_hooks",
     "06c_noise_scale",
     "06d_checkpoints",
+    "07_distributed",
+    "07b_shards_and_pipelines",
+    "07c_frameworks",
+    "08_pitfalls",
+    "09_capstone",
+    "09c_memory",
+    "09b_should_you_accumulate",
 )  # these keep the limits
 MOST_WORDS, MOST_LINES, MOST_COLUMNS, MOST_MINUTES = 2200, 240, 88, 45
 

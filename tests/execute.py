@@ -1,17 +1,29 @@
 """Runs notebooks in place and leaves in them only what is committed: `python tests/execute.py notebooks/*.ipynb`.
 
-Widgets' ids, the state of widgets, times and versions go; text, HTML and images stay.
+Widgets' ids, the state of widgets, times and this machine's versions go; text, HTML and images stay.
 """
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
+from jupyter_client.jsonutil import parse_date
 from nbclient import NotebookClient
 from tqdm import tqdm
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+LANGUAGE = {  # what JupyterLab writes when it opens a notebook: if nothing changes then, nothing is unsaved
+    "codemirror_mode": {"name": "ipython", "version": 3},
+    "file_extension": ".py",
+    "mimetype": "text/x-python",
+    "name": "python",
+    "nbconvert_exporter": "python",
+    "pygments_lexer": "ipython3",
+    "version": "3.11.7",  # with another Python it is unsaved all the same (jupyter/notebook#2123)
+}
+LONG = 3.0  # seconds
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -21,19 +33,44 @@ def execute(path: Path) -> None:
     os.environ["COURSE_SCORE"] = "off"  # what a learner has kept beside the notebook is not shown
     os.environ.setdefault("TQDM_DISABLE", "1")  # a bar comes only where a machine is slow
     where = {"metadata": {"path": path.parent}}
-    NotebookClient(notebook, timeout=120, coalesce_streams=True, resources=where).execute()
+    NotebookClient(notebook, timeout=120, resources=where).execute()
+    for number, taken in silent(notebook):
+        tqdm.write(f"{path.stem}: cell {number} took {taken:.0f} seconds and doesn't say so")
     clean(notebook)
     nbformat.write(notebook, path)
 
 
+def silent(notebook: nbformat.NotebookNode) -> Iterator[tuple[int, float]]:
+    """The cells that took long without a word of seconds: a learner should know how long to wait. Set-up imports."""
+    for number, cell in enumerate(notebook.cells):
+        times = cell.metadata.get("execution", {})
+        if "iopub.execute_input" in times and "seconds" not in cell.source and "# Set-up." not in cell.source:
+            taken = parse_date(times["iopub.status.idle"]) - parse_date(times["iopub.execute_input"])
+            if taken.total_seconds() > LONG:
+                yield number, taken.total_seconds()
+
+
 def clean(notebook: nbformat.NotebookNode) -> None:
     """Removes from a notebook what differs from run to run or from machine to machine."""
-    notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    notebook.metadata = {"kernelspec": KERNEL, "language_info": LANGUAGE}
     for cell in notebook.cells:
         for key in set(cell.metadata) - {"tags", "jupyter"}:
             del cell.metadata[key]
+        if cell.cell_type == "code":
+            cell.outputs = joined(cell.outputs)
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET, None)
+
+
+def joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Outputs in their order, with neighbouring pieces of one stream as one: where the pieces end is chance."""
+    kept: list[nbformat.NotebookNode] = []
+    for output in outputs:
+        if kept and output.output_type == "stream" and output.name == kept[-1].get("name"):
+            kept[-1].text += output.text
+        else:
+            kept.append(output)
+    return kept
 
 
 if __name__ == "__main__":

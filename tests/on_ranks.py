@@ -370,14 +370,58 @@ def with_batchnorm():
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
     batches = [(torch.randn(4, 3), torch.randn(4, 2)) for _ in range(2 if dist.get_rank() else 9)]
-    losses = train_epoch(
-        model,
-        batches,
-        lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1]),
-        optimizer_of("SGD", model.parameters()),
-        2,
-    )
-    return losses, whole(model.parameters())
+
+    def loss_fn(model, batch):
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    losses = train_epoch(model, batches, loss_fn, optimizer_of("SGD", model.parameters()), 2)
+    return losses, whole(model.parameters()), evaluate(model, batches, loss_fn)
+
+
+class Mixed(nn.Module):
+    """A frozen layer, one in float32 and one in float64."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(3, 5, dtype=torch.float32).requires_grad_(False)
+        self.narrow, self.wide = nn.Linear(5, 4, dtype=torch.float32), nn.Linear(4, 2, dtype=torch.float64)
+
+    def forward(self, x):
+        return self.wide(self.narrow(self.frozen(x)).to(torch.float64))
+
+
+def mixed(wrap, counts):
+    """Training with micro-batches of so many items, and how many numbers the largest `all_reduce` sent."""
+    torch.manual_seed(0)
+    model, sent, plain = wrap(Mixed()), [0], dist.all_reduce
+    batches = [torch.linspace(-1, 1, 3 * n, dtype=torch.float32).view(n, 3) for n in counts]
+
+    def noted(tensor, *args, **kwargs):
+        sent.append(tensor.numel())
+        return plain(tensor, *args, **kwargs)
+
+    dist.all_reduce = noted
+    try:
+        optimizer = optimizer_of("SGD", [p for p in model.parameters() if p.requires_grad])
+        losses = train_epoch(model, batches, lambda model, x: model(x).square().mean(), optimizer)
+    finally:
+        dist.all_reduce = plain
+    return losses, whole(model.parameters()), max(sent)
+
+
+def mixed_on_this_rank(counts):
+    return mixed(DistributedDataParallel, counts[dist.get_rank()])
+
+
+def in_a_subgroup():
+    """Ranks 0 and 1 train one model, 2 and 3 another: a window is what two ranks hold."""
+    group, _ = dist.new_subgroups(2)
+    pair = dist.get_rank() // 2
+    model = DistributedDataParallel(new_model(), process_group=group)
+    optimizer = optimizer_of("SGD", model.parameters())
+    held = shards(2)[dist.get_rank() % 2][pair:]
+    losses = train_epoch(model, held, masked_mse, optimizer, 2, tokens)
+    return losses, whole(model.parameters()), evaluate(model, held, masked_mse, tokens)
 
 
 def by_hand(kind):

@@ -5,22 +5,22 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from course_utils import digits, ledger, mlp, record
+from course_utils import digits, mlp, plots, record
 from course_utils.practice.display import png
 
 torch.set_default_dtype(torch.float64)
 images, labels = digits()
-torch.manual_seed(0)
-models = [mlp(64, 32, 10), mlp(64, 32, 10)]
-models[1].load_state_dict(models[0].state_dict())
-optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
-with record() as trace:
-    for x, y in zip(images[:160].split(32), labels[:160].split(32), strict=True):
-        for model, optimizer in zip(models, optimizers, strict=True):
+panels = {}
+for zero in (True, False):
+    torch.manual_seed(0)
+    model = mlp(64, 32, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record() as trace:
+        for x, y in zip(images[:160].split(32), labels[:160].split(32), strict=True):
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
-            if model is models[0]:
+            if zero:
                 optimizer.zero_grad()
+    panels[f"with{'' if zero else 'out'} zero_grad(): micro-batches in each update {trace.windows()}"] = trace
 
-figure = ledger(trace, {"SGD": "with zero_grad()", "SGD 2": "without"})
-(Path(__file__).parent.parent / ".github" / "ledger.png").write_bytes(png(figure))
+(Path(__file__).parent.parent / ".github" / "ledger.png").write_bytes(png(plots.ledgers(panels)))

@@ -5,11 +5,13 @@ import re
 from html import unescape
 from pathlib import Path
 
+import nbformat
 import pytest
 from cells import run
 from course import FACTS, NOTEBOOKS
 from edition import SECOND_EDITION, left_out, limits, shown, wide_lines
-from execute import WIDGET
+from execute import LANGUAGE, WIDGET, silent
+from ipykernel.ipkernel import IPythonKernel
 
 from course_utils.practice.exercises import EXERCISES
 from course_utils.publish.contents import path_minutes
@@ -69,10 +71,31 @@ def test_cells_that_say_something_have_their_outputs(notebook):
         assert not any(output.output_type == "error" for output in cell.outputs)
 
 
+def test_the_language_is_stored_as_the_kernel_says_it():
+    """Otherwise JupyterLab changes the file as soon as it is opened."""
+    version = {"version": LANGUAGE["version"]}
+    assert IPythonKernel.language_info | version == LANGUAGE
+
+
+@pytest.mark.parametrize(
+    ("source", "took", "is_named"),
+    [
+        ("f()", 4, True),
+        ("f()  # takes about 4 seconds", 4, False),
+        ("f()", 2, False),
+        ("# Set-up.\nimport f", 9, False),
+    ],
+)
+def test_execution_names_a_cell_that_takes_long_and_does_not_say_so(source, took, is_named):
+    times = {"iopub.execute_input": "2026-11-22T21:00:00Z", "iopub.status.idle": f"2026-11-22T21:00:0{took}Z"}
+    cell = nbformat.v4.new_code_cell(source, metadata={"execution": times})
+    assert list(silent(nbformat.v4.new_notebook(cells=[cell]))) == [(0, took)] * is_named
+
+
 @each_notebook
 def test_nothing_is_stored_that_differs_from_run_to_run(notebook):
     assert set(notebook.node.metadata) == {"kernelspec", "language_info"}
-    assert notebook.node.metadata.language_info == {"name": "python"}
+    assert notebook.node.metadata.language_info == LANGUAGE
     for cell in notebook.cells:
         assert set(cell.metadata) <= {"tags", "jupyter"}
         for output in cell.get("outputs", []):
@@ -344,17 +367,29 @@ def test_links_to_other_notebooks_lead_somewhere(notebook):
         assert (ROOT / "notebooks" / target).is_file(), target
 
 
+SHOWN_IN = {"executed": {"code"}, "recorded": {"code", "markdown"}, "cited": {"markdown"}, "derived": {"markdown"}}
+SHOWS_THAT = {  # what a fact rests on is to be seen in its cell: a link, a formula; of a record, beside it
+    "executed": r"\bassert\b",
+    "recorded": r"\brecorded\b|\bon record\b|\bmeasurements/|\bbeside\.",
+    "cited": r"\]\(https?://",
+    "derived": r"\$[^$]+\$",
+}
+
+
 @each_notebook
 def test_every_fact_has_a_cell_and_one_that_is_executed_has_an_assertion_in_it(notebook):
     facts = {name: fact for name, fact in FACTS.items() if fact.notebook == notebook.name}
     shown = set()
-    for cell in notebook.cells:
+    for place, cell in enumerate(notebook.cells):
         shown |= set(claims(cell))
         for fact in [facts[name] for name in claims(cell)]:
+            assert cell.cell_type in SHOWN_IN[fact.basis], fact.id
             if fact.basis == "executed":
-                assert cell.cell_type == "code"
                 assert re.search(r"^\s*assert ", cell.source, flags=re.M), f"{fact.id}: nothing is asserted"
                 assert "pytest.raises" not in cell.source
+            around = "\n".join(cell.source for cell in notebook.cells[place - 1 : place + 2])
+            rests_on = around if fact.basis == "recorded" else cell.source
+            assert re.search(SHOWS_THAT[fact.basis], rests_on, flags=re.I), f"{fact.id}: {fact.basis}?"
     assert shown == facts.keys()
 
 
@@ -368,7 +403,7 @@ def test_the_facts_cover_every_common_claim_once():
 
 def test_the_readme_has_two_commands_that_do_all_the_set_up():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^```\n(.*?)\n```$", readme, flags=re.M | re.S)
+    commands = re.findall(r"^```\n(pip .*)\n```$", readme, flags=re.M)
     assert commands == [
         'pip install -e ".[lab]" && jupyter lab notebooks/00_start.ipynb',
         'pip install -e ".[test]" && pytest --nbval',

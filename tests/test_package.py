@@ -30,27 +30,44 @@ TORCH = {"torch", "numpy"}
 ROOMS = {  # from the lowest to the highest: the rooms that each imports, and the packages
     "data": (set(), {"torch"}),
     "models": (set(), {"torch"}),
-    "loops": (set(), {"torch"}),
+    "interrupts": (set(), set()),
+    "loops": ({"interrupts"}, {"torch"}),
     "memory": (set(), {"torch"}),
-    "observe": (set(), {"torch"}),
-    "ranks": (set(), {"torch", "tqdm", "cloudpickle"}),
+    "observe": ({"interrupts"}, {"torch"}),
+    "ranks": ({"data", "interrupts"}, {"torch", "tqdm", "cloudpickle"}),
     "plots": ({"observe"}, {"matplotlib"}),
     "zoo": ({"data"}, {"torch"}),
     "audit": (
-        {"", "observe", "plots", "zoo"},
+        {"", "interrupts", "observe", "plots", "zoo"},
         {"torch", "matplotlib", "pytest", "lightning", "pytorch_lightning", "transformers"},
     ),
+    "project": ({"data", "interrupts", "memory", "models", "plots", "ranks"}, {"matplotlib", "torch", "tqdm"}),
     "practice": (
-        {"loops", "memory", "models", "observe", "plots", "zoo", "audit"},
+        {"data", "interrupts", "loops", "memory", "models", "observe", "ranks", "plots", "zoo", "audit"},
         {"torch", "IPython", "ipywidgets", "traitlets", "tqdm", "matplotlib"},
     ),
-    "publish": ({"audit", "data", "practice"}, {"tqdm", "nbformat", "ipywidgets", "pypandoc", "typst"}),
+    "publish": (
+        {"audit", "data", "interrupts", "observe", "plots", "practice", "zoo"},
+        {"tqdm", "torch", "nbformat", "ipywidgets", "PIL", "pygments", "pypandoc", "typst", "sphinx", "docutils"},
+    ),
     "colab": ({"publish"}, set()),
     "final": ({"publish"}, set()),
     "handouts": ({"publish"}, set()),
 }
 COMMANDS = {"colab", "final", "handouts"}
-WITHOUT_EXAMPLES = ("zoo.", "plots", "practice", "ranks.worker", "audit", "publish", "colab", "final", "handouts")
+WITHOUT_EXAMPLES = (
+    "zoo.",
+    "plots",
+    "practice",
+    "ranks.ddp_example",
+    "ranks.worker",
+    "audit",
+    "project",
+    "publish",
+    "colab",
+    "final",
+    "handouts",
+)
 
 
 def python(code, cwd=None, **environment):

@@ -6,10 +6,12 @@ import IPython.display
 import pytest
 import torch
 from matplotlib.path import Path
+from matplotlib.text import Text
 from torch import nn
 
 from course_utils import plots, record, show
 from course_utils.observe.trace import Event, Trace
+from course_utils.plots import look
 from course_utils.practice import display
 
 TRACE = Trace(
@@ -23,13 +25,32 @@ TRACE = Trace(
         Event("zero", "SGD", 0.0),
     ]
 )
+
+
+def windows_of(*sizes, zero=True, left=0):
+    """A trace of windows of these sizes; each backward pass adds 1."""
+    events, held = [], 0
+    for size in (*sizes, *[left] * bool(left)):
+        for _ in range(size):
+            events.append(Event("forward", "SGD", float(held), held))
+            held += 1
+            events.append(Event("backward", "SGD", float(held), held))
+        events.append(Event("step", "SGD", float(held), held))
+        if zero:
+            held = 0
+            events.append(Event("zero", "SGD", 0.0, 0))
+    return Trace(events[: len(events) - 2 * bool(left)])
+
+
+PASSES = [[(0, "F0", 100), (3, "B0", 100)], [(1, "F0", 300), (2, "B0", 300)]]  # of two stages
 FIGURES = {
     "ledger": lambda: plots.ledger(TRACE, title="Two lanes"),
+    "ledgers": lambda: plots.ledgers({"one": windows_of(2), "two": windows_of(1, 1)}),
     "curves": lambda: plots.curves({"a": [1, 2, 4], "b": [4, 2, 1]}, [1, 2, 4], "updates", "loss", log="xy"),
     "steps_downhill": lambda: plots.steps_downhill([-1, 0, 1], [1, 0, 1], (1, 1), {"short": (0.5, 0.25)}),
     "arrows": lambda: plots.arrows([(1, 0), (0, 1)], (1, 1), (0.5, 0.5)),
     "shares": lambda: plots.shares({"right": [[0.5, 0.5, 0], [0, 0, 1]], "wrong": [[1, 1, 0]]}, right=0.5),
-    "layers": lambda: plots.layers({"one by one": {"kept": [1, 2, 1]}, "all": {"kept": [1, 4, 1]}}, "events", "bytes"),
+    "layers": lambda: plots.layers({"one by one": {"kept": [1, 2, 1]}, "all": {"kept": [1, 4e6, 1]}}),
     "errors": lambda: plots.errors({"all at once": 1e-16, "one by one": 0.3}, 1e-12, "relative error"),
     "stems": lambda: plots.stems({"each": {1: 3.0, 2: 4.0}, "last": {2: 4.0}}, "micro-batch", "norm"),
     "blocks": lambda: plots.blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight"),
@@ -37,11 +58,20 @@ FIGURES = {
         {"by tokens": ([1, 1], [2.0, 0.5])}, [2, 6], ["a", "b"], [2], ("exact", "usual"), "tokens", "weight"
     ),
     "bars": lambda: plots.bars({"all at once": 4096, "one by one": 1024}, "bytes"),
-    "efficiency": lambda: plots.efficiency([1, 2, 4, 8], {"update": [0.1, 0.2, 0.4, 0.8]}, 3, (2, 5)),
+    "silhouettes": lambda: plots.silhouettes(
+        {"never divides": (windows_of(2, zero=False), windows_of(2), 2)}, columns=1
+    ),
+    "ranks": lambda: plots.ranks({"nothing held": [[1, 1], [1, 1]], "all but the last": [[0, 1], [0, 1]]}),
+    "pipelines": lambda: plots.pipelines({"GPipe": PASSES, "1F1B": PASSES}, "saved"),
+    "efficiency": lambda: plots.efficiency([1, 2, 4, 8], {"update": [0.1, 0.2, 0.4, 0.8]}, 3, 2.5),
     "intervals": lambda: plots.intervals(
         {"a": [(1, 2, 3)] * 2, "b": [(2, 3, 4)] * 2}, [1, 4], "batch", "loss", log="x"
     ),
 }
+
+
+def texts(axis):
+    return [text.get_text() for text in axis.texts if text.get_text()]
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -51,8 +81,9 @@ def test_every_axis_is_labelled(name):
     axes = figure.axes
     assert axes[-1].get_xlabel()
     for axis in axes:
-        ticks = [label.get_text() for label in axis.get_yticklabels()]
-        assert axis.get_ylabel() or ticks == ["all at once", "one by one"]
+        named = [label.get_text() for label in axis.get_yticklabels()] + texts(axis)
+        shared = axis.get_shared_y_axes().joined(axis, axes[0]) or axis.get_shared_y_axes().joined(axis, axes[-1])
+        assert axis.get_ylabel() or {"all at once", "update", "stage 0", "rank 0"} & {*named} or shared
 
 
 def test_the_same_figure_gives_the_same_bytes():
@@ -68,13 +99,14 @@ def test_backward_passes_writes_what_flows_and_joins_the_flows_along_one_edge():
         "second": ([("loss", "a", 3.0)], {"a": ".grad: 12"}),
     }
     first, second = plots.backward_passes(places, calls, leaves=["a"]).axes
-    assert [text.get_text() for text in first.texts if text.get_text()] == [
-        "9 + 9", "0.5", "a", "h", "loss", "18", ".grad: 9",
+    assert texts(first) == [
+        "9 + 9", "0.5", "a", "h", "loss", "18", "lasts for this call", ".grad: 9", "stays after the call",
     ]  # fmt: skip
-    assert "3" in [text.get_text() for text in second.texts]
+    assert "3" in texts(second)
     assert [axis.get_title(loc="left") for axis in (first, second)] == ["first", "second"]
     assert len(first.lines) == len(second.lines) == 3, "each panel has the edges of all calls"
-    frames = {text.get_text(): text.get_bbox_patch().get_linestyle() for text in first.texts[-2:]}
+    boxes = [text for text in first.texts if text.get_text() in ("18", ".grad: 9")]
+    frames = {text.get_text(): text.get_bbox_patch().get_linestyle() for text in boxes}
     assert frames == {"18": "--", ".grad: 9": "-"}
 
 
@@ -84,7 +116,7 @@ def test_the_ledger_draws_the_norms_of_each_lane_where_its_events_are():
     assert sgd.lines[0].get_xdata().tolist() == [0, 1, 4, 5, 6]
     assert sgd.lines[0].get_ydata().tolist() == [0, 2, 1, 1, 0]
     assert adam.lines[0].get_xdata().tolist() == [2, 3]
-    marks = {marks.get_label(): marks.get_offsets().tolist() for marks in sgd.collections if marks.get_offsets().any()}
+    marks = {marks.get_label(): marks.get_offsets().tolist() for marks in sgd.collections}
     assert marks["backward: adds"] == [[1, 2]]
     assert marks["changed in place"] == [[4, 1]]
     assert marks["step: reads"] == [[5, 1]]
@@ -99,13 +131,62 @@ def test_the_ledger_draws_chosen_lanes_in_their_order_and_under_their_names():
 
 def test_a_note_is_above_its_event_and_above_everything_else_in_the_lane():
     sgd, adam = plots.ledger(TRACE, notes={5: "stale-gradients"}).axes
-    (note,) = sgd.texts
+    (note,) = [text for text in sgd.texts if text.get_text() == "stale-gradients"]
     x, y = note.get_position()
-    assert note.get_text() == "stale-gradients"
     assert x == 5
     assert y > 2.0
     assert sgd.lines[-1].get_xydata()[0].tolist() == [5, 1]
-    assert not adam.texts
+    assert "stale-gradients" not in texts(adam)
+
+
+def numbers_and_shades(axis):
+    brackets = [line for line in axis.lines if line.get_gid() == "window"]
+    spans = [(min(line.get_xdata()) + 0.35, max(line.get_xdata()) - 0.35) for line in brackets]
+    words = [text for text in texts(axis) if text != "window"]
+    shades = [(shade.get_x() + 0.5, shade.get_x() + shade.get_width() - 0.5) for shade in axis.patches]
+    return dict(zip(words, [tuple(map(round, span)) for span in spans], strict=True)), shades
+
+
+def test_the_ledger_numbers_its_windows_and_shades_its_updates():
+    (axis,) = plots.ledger(windows_of(2, 1)).axes  # f b f b S z  f b S z
+    assert numbers_and_shades(axis) == ({"1": (0, 3), "2": (6, 7)}, [(4, 5), (8, 9)])
+
+
+def test_a_clip_before_the_step_belongs_to_the_update_and_one_between_two_passes_to_the_window():
+    kinds = ["backward", "change", "backward", "change", "step", "zero"]
+    (axis,) = plots.ledger(Trace([Event(kind, "SGD", 1.0, 1) for kind in kinds])).axes
+    assert numbers_and_shades(axis) == ({"1": (0, 2)}, [(3, 5)])
+
+
+def test_windows_without_zeroing_and_steps_without_a_pass_are_numbered_too():
+    (axis,) = plots.ledger(windows_of(1, 1, zero=False)).axes
+    assert numbers_and_shades(axis) == ({"1": (0, 1), "2": (3, 4)}, [(2, 2), (5, 5)])
+    kinds = ["backward", "step", "step"]
+    (axis,) = plots.ledger(Trace([Event(kind, "SGD", 1.0, 1) for kind in kinds])).axes
+    assert numbers_and_shades(axis) == ({"1": (0, 0), "2": (2, 2)}, [(1, 1), (2, 2)])
+
+
+def test_a_window_that_no_step_follows_is_dashed_and_says_so():
+    (axis,) = plots.ledger(windows_of(2, left=1)).axes
+    windows, shades = numbers_and_shades(axis)
+    assert windows == {"1": (0, 3), "no update": (6, 7)}
+    assert shades == [(4, 5)]
+    assert [line.get_linestyle() for line in axis.lines if line.get_gid() == "window"] == ["-", "--"]
+
+
+def test_a_part_of_a_ledger_keeps_the_numbers_of_its_windows():
+    trace = windows_of(1, 1, 1)
+    (axis,) = plots.ledger(trace, part=range(6, 12), notes={2: "stale", 10: "late"}).axes
+    assert texts(axis) == ["2", "3", "window", "late"]
+    assert [shade.get_x() for shade in axis.patches] == [5.5, 9.5]
+    assert axis.get_xlim() == (5, 12)
+
+
+def test_ledgers_of_several_loops_have_one_scale_and_their_own_windows():
+    low, high = plots.ledgers({"low": windows_of(1, 1), "high": windows_of(3)}).axes
+    assert low.get_ylim() == high.get_ylim()
+    assert [numbers_and_shades(axis)[0] for axis in (low, high)] == [{"1": (0, 1), "2": (4, 5)}, {"1": (0, 5)}]
+    assert [axis.get_title(loc="left") for axis in (low, high)] == ["low", "high"]
 
 
 def test_counts_have_whole_numbers_on_the_axis():
@@ -150,6 +231,45 @@ def test_a_long_line_of_curves_has_few_markers_and_one_line_no_legend():
     assert axis.get_legend() is None
 
 
+def named(figure):
+    """By its text, where each label stands, and the line's end to which it leads."""
+    (axis,) = figure.axes
+    return {text.get_text(): (text.get_position()[1], text.xy[1]) for text in axis.texts if text.get_text()}
+
+
+def test_each_line_has_its_name_at_its_end_and_no_two_names_touch():
+    figure = plots.curves({"a": [4, 1], "b": [3, 1], "a long name of two lines": [2, 4]}, [0, 1], "x", "y")
+    assert figure.axes[0].get_legend() is None
+    names = named(figure)
+    assert [*names] == ["a", "b", "a long name of two\nlines"]
+    assert names["a"][1] == names["b"][1] < 0.1, "both end at the bottom"
+    figure.draw_without_rendering()
+    boxes = [Text.get_window_extent(text) for text in figure.axes[0].texts]  # without the leader
+    for one, other in combinations(boxes, 2):
+        assert not one.overlaps(other)
+    assert all(box.x0 > figure.axes[0].get_window_extent().x1 for box in boxes)
+    assert all(box.x1 < figure.bbox.x1 for box in boxes)
+
+
+def test_lines_of_which_one_ends_early_have_a_legend():
+    nan = float("nan")
+    figure = plots.curves({"a": [1, nan, nan], "b": [1, 2, 3], "none": [nan] * 3}, [0, 1, 2], "x", "y")
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["a", "b", "none"]
+    assert not named(figure)
+
+
+def test_names_stand_around_the_places_that_they_share():
+    assert look.apart([0.5, 0.5, 0.9], [0.1, 0.1, 0.1]) == [0.45, 0.55, 0.9]
+    assert look.apart([0.9, 0.5, 0.58], [0.1, 0.2, 0.1]) == [0.9, 0.49, 0.64]
+
+
+def test_the_letters_of_every_line_are_dark_enough_to_read():
+    for color, *_ in look.LOOKS:
+        shares = [s / 12.92 if s <= 0.03928 else ((s + 0.055) / 1.055) ** 2.4 for s in look.ink(color)]
+        luminance = sum(weight * share for weight, share in zip((0.2126, 0.7152, 0.0722), shares, strict=True))
+        assert 1.05 / (luminance + 0.05) >= 4.5, f"{color}: WCAG asks for 4.5 to 1"
+
+
 def test_a_line_to_compare_with_has_no_markers():
     lines = plots.curves({"a": [1, 2], "limit": [2, 2]}, [0, 1], "x", "y", plain=["limit"]).axes[0].lines
     assert [line.get_marker() for line in lines] == ["o", ""]
@@ -162,13 +282,25 @@ def test_lines_differ_in_more_than_colour():
 
 def test_shares_are_written_into_the_cells_that_are_used():
     figure = plots.shares({"right": [[0.5, 0.5, 0], [0, 0, 1]]}, right=0.5)
-    assert [text.get_text() for text in figure.axes[0].texts] == ["0.5", "0.5", "1"]
+    assert texts(figure.axes[0]) == ["0.5", "0.5", "1", "update"]
 
 
 def test_shares_can_say_what_each_row_adds_up_to():
     (axis,) = plots.shares({"tail": [[0.5, 0.5, 0], [0, 0, 0.5]]}, right=0.5, sums=True).axes
-    (beside,) = axis.child_axes
-    assert [label.get_text() for label in beside.get_yticklabels()] == ["1", "0.5"]
+    assert texts(axis)[-4:] == ["update", "1", "0.5", "sum"]
+    (almost,) = plots.shares({"rounded": [[0.172, 0.828 + 1e-9]]}, right=0.5, sums=True).axes
+    assert not [text for text in almost.texts if text.get_weight() == "bold"], "it is written as 1"
+    bold = {text.get_text() for text in axis.texts if text.get_weight() == "bold"}
+    assert bold == {"0.5"}, "a sum that isn't 1 stands out"
+
+
+def test_tables_of_shares_have_rows_of_one_height_and_one_axis_of_micro_batches():
+    one, two = plots.shares({"one": [[1.0, 0.0]], "two": [[1.0, 0.0], [0.0, 1.0]]}, right=1.0).axes
+    one.figure.draw_without_rendering()
+    heights = [axis.get_window_extent().height for axis in (one, two)]
+    assert heights[1] / heights[0] == pytest.approx(2, rel=0.02)
+    assert not any(label.get_text() for label in one.get_xticklabels())
+    assert [label.get_text() for label in two.get_xticklabels()] == ["1", "2"]
 
 
 def test_pictures_are_square_with_a_title_each():
@@ -178,7 +310,16 @@ def test_pictures_are_square_with_a_title_each():
 
 
 def test_the_layers_say_their_peak():
-    assert [axis.get_title(loc="left") for axis in FIGURES["layers"]().axes] == ["one by one: peak 2", "all: peak 4"]
+    one, every = FIGURES["layers"]().axes
+    assert [axis.get_title(loc="left") for axis in (one, every)] == ["one by one", "all"]
+    assert [axis.get_title(loc="right") for axis in (one, every)] == ["peak 2e-06 MB", "peak 4 MB"]
+    assert one.get_ylabel() == every.get_ylabel() == "MB held"
+    assert one.get_ylim() == every.get_ylim() == (0, 4.2)
+
+
+@pytest.mark.parametrize(("most", "unit"), [(999, "bytes"), (1000, "kB"), (2_404_416, "MB"), (3e9, "GB")])
+def test_bytes_are_written_in_a_unit_that_fits(most, unit):
+    assert look.in_bytes(most)[1] == unit
 
 
 def test_the_windows_name_every_micro_batch_window_update_and_effective_batch():
@@ -186,7 +327,7 @@ def test_the_windows_name_every_micro_batch_window_update_and_effective_batch():
     words = [text.get_text().replace("micro-\nbatch\nof", "micro-batch of") for text in axis.texts if text.get_text()]
     assert words == [
         *(f"micro-batch of {many}" for many in (8, 8, 4)), "window 1", "update 1", "effective batch 1: 20 samples",
-        "micro-batch of 2", "window 2", "update 2", "effective batch 2: 2 samples",
+        "micro-batch of 2", "window 2, the tail", "update 2", "effective batch 2: 2 samples",
     ]  # fmt: skip
     bars = [bar.get_x() for bar in axis.patches]
     updates = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "D"]
@@ -215,14 +356,19 @@ def test_show_gives_an_image_a_text_and_an_alternative(monkeypatch):
     assert options == {"raw": True, "metadata": {"image/png": {"width": 750, "alt": "Two lines cross."}}}
 
 
-def test_the_efficiency_marks_the_estimate_and_its_interval_if_there_is_one():
-    axis = FIGURES["efficiency"]().axes[0]
-    assert axis.lines[1].get_xdata() == [3, 3]
-    assert axis.patches[0].get_x() == 2
-    assert axis.patches[0].get_width() == 3
-    assert not plots.efficiency([1, 2], {"update": [0, 1]}, 1.5).axes[0].patches
-    true = plots.efficiency([1, 2], {"update": [0, 1]}, 1.5, truth=1.2).axes[0].lines[2]
-    assert (true.get_xdata(), true.get_linestyle(), true.get_label()) == ([1.2, 1.2], ":", "true noise scale")
+def test_the_efficiency_marks_the_measured_and_the_true_noise_scale_each_on_its_side():
+    (axis,) = FIGURES["efficiency"]().axes
+    scales = [(line.get_xdata()[0], line.get_linestyle()) for line in axis.lines[1:3]]
+    assert scales == [(3, "-"), (2.5, ":")]
+    sides = {text.get_text(): text.get_horizontalalignment() for text in axis.texts}
+    assert (sides["measured noise scale"], sides["true noise scale"]) == ("left", "right")
+
+
+def test_each_step_downhill_is_named_beside_its_end():
+    (axis,) = plots.steps_downhill([-1, 0, 1], [1, 0, 1], (1, 1), {"short": (0.5, 0.25), "far": (-2, 4)}).axes
+    assert {text.get_text(): text.xy for text in axis.texts if text.get_text()} == {
+        "start": (1, 1), "short": (0.5, 0.25), "far": (-2, 4),
+    }  # fmt: skip
 
 
 def test_stems_stand_where_something_happened_on_common_axes():
@@ -276,7 +422,7 @@ def test_rows_of_blocks_stand_on_common_axes_with_a_line_for_each_bar():
     assert [axis.get_title(loc="left") for axis in figure.axes] == list(panels)
     first, second = figure.axes
     assert [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in first.patches] == [(0, 2, 1), (2, 6, 1)]
-    lines = [line.get_xydata().tolist() for line in first.lines if line.get_color() == plots.RED]
+    lines = [line.get_xydata().tolist() for line in first.lines if line.get_color() == look.RED]
     assert lines == [[[0, 2.0], [2, 2.0]], [[2, 0.5], [8, 0.5]]]
     assert first.get_ylim() == second.get_ylim()
     assert first.patches[0].get_hatch() != first.patches[1].get_hatch()
@@ -300,3 +446,53 @@ def test_an_interval_reaches_from_low_to_high_and_nan_leaves_a_gap():
     assert [tuple(point) for point in lengths[0]] == [(4, 1), (4, 4)]
     assert axis.get_ylim() == (0, 5)
     assert [label.get_text() for label in axis.get_xticklabels()] == ["4", "16"]
+    assert texts(axis) == ["a: some runs diverged"], "a gap says what it means"
+
+
+def test_each_pass_of_a_pipeline_stands_in_its_slot_and_what_is_held_below_it():
+    above, _, below, _ = plots.pipelines({"GPipe": PASSES, "1F1B": PASSES}, "saved").axes
+    assert [(box.get_x(), round(box.get_y() + 0.4)) for box in above.patches] == [(0, 0), (3, 0), (1, 1), (2, 1)]
+    assert texts(above) == ["F0", "B0", "F0", "B0"]
+    assert texts(below) == ["stage 0", "stage 1"]
+    first, second = below.lines
+    assert (list(first.get_xdata()), list(first.get_ydata())) == ([0, 3, 4], [100, 100, 0])
+    assert (list(second.get_xdata()), list(second.get_ydata())) == ([1, 2, 3], [300, 300, 0])
+
+
+def test_the_ranks_have_a_bar_after_each_micro_batch_that_is_all_reduced():
+    every, last = plots.ranks({"nothing held": [[1, 1], [1, 1]], "all but the last": [[0, 3], [0, 3]]}).axes
+    bars = {axis: [(bar.get_x(), bar.get_y() + bar.get_height() / 2) for bar in axis.patches] for axis in (every, last)}
+    sent = {axis: [(int(x), rank) for x, rank in bars[axis] if x % 1] for axis in bars}
+    assert sent[every] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert sent[last] == [(1, 0), (1, 1)]
+    assert texts(last) == ["1", "2", "1", "2"]
+    assert [axis.get_title(loc="right") for axis in (every, last)] == ["2 all-reduces", "3 all-reduces"]
+    updates = [line.get_xdata()[0] for line in last.lines if line.get_marker() == "D"]
+    assert len(updates) == 2
+    assert min(updates) > max(x for x, _ in bars[last])
+
+
+def test_a_silhouette_lies_over_its_fixed_twin_micro_batch_by_micro_batch():
+    zeroed_twice = Trace(
+        [Event(*event) for event in (("backward", "SGD", 1.0), ("zero", "SGD", 0.0)) * 2] + [Event("step", "SGD", 0.0)]
+    )
+    figure = plots.silhouettes({"zeroes": (zeroed_twice, windows_of(2, 1), 2), "again": (zeroed_twice,) * 2 + (9,)})
+    one, two = figure.axes
+    assert [axis.get_title(loc="left") for axis in (one, two)] == ["zeroes", "again"]
+    buggy, steps = one.lines
+    assert buggy.get_xdata() == pytest.approx([0, 0.5, 1, 1 + 1 / 3, 1 + 2 / 3])
+    assert list(buggy.get_ydata()) == [1, 0, 1, 0, 0]
+    assert steps.get_xdata() == pytest.approx([1 + 2 / 3])
+    (fixed,) = one.collections
+    assert fixed.get_datalim(one.transData).y1 == 2, "two micro-batches, and none of the next window"
+    assert fixed.get_datalim(one.transData).x1 < 2
+
+
+def test_a_ladder_of_questions_writes_every_question_both_answers_and_where_they_lead():
+    asked, leads = ["Does it fit?", "Is it needed?"], ["yes: use it", "no: leave it"]
+    axis = plots.questions(asked, leads, "accumulate").axes[0]
+    written = [text.get_text() for text in axis.texts if text.get_text()]
+    assert sorted(written) == sorted([*asked, "use it", "leave it", "accumulate", "yes", "no", "no", "yes"])
+    height = {text.get_text(): text.get_position()[1] for text in axis.texts}
+    assert height["Does it fit?"] == height["use it"] < height["Is it needed?"] == height["leave it"]
+    assert len(axis.patches) == 5

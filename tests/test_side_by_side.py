@@ -1,60 +1,149 @@
-"""The benchmark `side_by_side.py`, as far as it runs without the libraries that it compares."""
+"""The loops of 07c_frameworks: they run for real where their libraries are installed; what is recorded is complete."""
 
-from importlib.util import module_from_spec, spec_from_file_location
+import json
+import re
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+import torch
 
-from course_utils import train_epoch, windows
+from course_utils import train_epoch
+from course_utils.data import read
+from course_utils.publish.notebook import read_notebooks
+from course_utils.ranks.side_by_side import EXACT, exact
+
+ROOT = Path(__file__).parents[1]
+INEXACT = {
+    ("Accelerate", "guide"),
+    ("Lightning Trainer", "guide"),
+    ("Lightning Fabric", "guide"),
+    ("transformers Trainer", "own model its mean"),
+    ("transformers Trainer", "own model named count"),
+}
+
+recorded = json.loads(read("measurements/side_by_side.json"))
+ROWS = recorded["rows"] + recorded["two_ranks"]
+MISSING = [
+    f"{name} {number}"
+    for name, number in recorded["versions"].items()
+    if name != "torch" and (find_spec(name) is None or version(name) != number)
+]
 
 
-@pytest.fixture(scope="module")
+@cache
 def bench():
-    spec = spec_from_file_location("side_by_side", Path(__file__).parent / "benchmarks" / "side_by_side.py")
+    spec = spec_from_file_location("side_by_side", ROOT / "tests" / "benchmarks" / "side_by_side.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-@pytest.fixture(scope="module")
-def batches(bench):
-    return bench.workload()
+def should_be_exact(row):
+    if row["library"] == "Trainer, own counts":
+        return row["ranks"] == 1
+    return (row["library"], row["form"]) not in INEXACT
 
 
-@pytest.fixture
-def asked(bench, batches):
-    return [tuple(window) for window in windows(range(len(batches)), bench.N)]
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['library']}, {row['form']}, {row['ranks']}")
+def test_what_is_recorded_is_exact_where_it_should_be_and_far_off_elsewhere(row):
+    assert exact([row]) == should_be_exact(row)
+    assert exact([row]) or row["full"] > 0.1
 
 
-def test_the_workload_is_ragged_masked_and_ends_in_a_short_window(bench, batches, asked):
-    assert 1 < len(asked[-1]) < bench.N
-    assert len({batch["letters"].shape for batch in batches}) > len(batches) / 2
-    for window in asked:
-        counts = [bench.tokens(batches[i]) for i in window]
-        assert max(counts) > 3 * min(counts)
-    masked = [batch["labels"] == -100 for batch in batches]
-    assert sum(bool(mask.any()) for mask in masked) > len(batches) / 2
-    for batch, mask in zip(batches, masked, strict=True):
-        assert bool(((batch["letters"] == 0) == mask).all())
-        assert bool((batch["labels"][~mask] > 0).all())
+@pytest.mark.parametrize("row", recorded["rows"], ids=lambda row: f"{row['library']}, {row['form']}")
+def test_with_equal_micro_batches_all_but_one_are_exact(row):
+    assert (row["equal"] < EXACT) == ((row["library"], row["form"]) != ("Lightning Fabric", "guide"))
 
 
-def test_a_large_batch_holds_exactly_the_rows_and_tokens_of_its_window(bench, batches, asked):
-    for window in asked:
-        parts = [batches[i] for i in window]
-        large = bench.together(parts)
-        assert bench.tokens(large) == sum(map(bench.tokens, parts))
-        assert len(large["letters"]) == sum(len(part["letters"]) for part in parts)
+def test_one_reduction_of_gradients_per_window_but_for_the_loop_that_reduces_each():
+    many = {(row["library"], row["form"]): row["reductions"] for row in recorded["two_ranks"]}
+    assert many.pop(("torchtitan's loop", "guide")) == recorded["n"]
+    assert set(many.values()) == {1}
 
 
-def test_each_update_of_the_courses_loop_is_that_of_the_large_batch(bench, batches, asked):
-    made = bench.updates(bench.this_course, batches)
-    assert [window for window, _ in made] == asked
-    assert max(bench.errors(made, asked, batches)) <= bench.BAR
+@pytest.mark.skipif(bool(MISSING), reason=f'needs pip install -e ".[bench,test]"; not installed: {", ".join(MISSING)}')
+def test_every_loop_of_the_notebook_runs_with_its_library_and_makes_the_updates_that_are_recorded(capsys):
+    found = bench().of_the_notebook()
+    assert [(row["library"], row["form"]) for row in found.as_record()["two_ranks"]] == [
+        (row["library"], row["form"]) for row in recorded["two_ranks"]
+    ]
+    for row in found.rows:
+        assert exact([row]) == should_be_exact(row), row
+        (kept,) = [old for old in ROWS if all(old[key] == row[key] for key in ("library", "form", "ranks"))]
+        assert row["windows"] == kept["windows"]
+        assert row["full"] == pytest.approx(kept["full"], rel=1e-6, abs=EXACT)
+        assert (row["reductions"], row["others"]) == (kept["reductions"], kept["others"])
 
 
-def test_a_loop_that_weights_every_micro_batch_alike_is_far_from_it(bench, batches, asked):
-    def mean_of_means(model, optimizer, loader):
-        train_epoch(model, loader, bench.loss_fn, optimizer, n=bench.N, weight=lambda batch: 1)
+def in_the_table(library: str, form: str) -> str:
+    one, two = [row for row in ROWS if (row["library"], row["form"]) == (library, form)]
+    errors = [
+        f"{row[which]:.0e}" if row[which] < EXACT else f"{row[which]:.2g}"
+        for row, which in ((one, "equal"), *((row, which) for row in (one, two) for which in ("full", "short")))
+    ]
+    return " | ".join([*errors, str(two["reductions"]), str(two["others"])])
 
-    assert min(bench.errors(bench.updates(mean_of_means, batches), asked, batches)) > 0.1
+
+def test_the_sites_table_is_the_record():
+    page = ROOT / "course_utils" / "publish" / "site" / "pages" / "loop.md"
+    table = re.findall(
+        r"^\| [^|]+ \| ((?:[\d.e-]+ \| ){5}\d+ \| \d+) \|$", page.read_text(encoding="utf-8"), flags=re.M
+    )
+    assert table == [in_the_table(row["library"], row["form"]) for row in recorded["rows"]]
+
+
+IN_THE_README = {  # the plain form of each library, and one that counts tokens
+    "Accelerate": (("Accelerate", "guide"), ("Accelerate", "guide variable size")),
+    "transformers": (("transformers Trainer", "own model its mean"), ("transformers Trainer", "guide own loss")),
+    "Lightning": (("Lightning Trainer", "guide"), ("Lightning Trainer", "correct")),
+    "Fabric": (("Lightning Fabric", "guide"), ("Lightning Fabric", "correct")),
+}
+
+
+def shown(full: float, short: float) -> str:
+    return "exact" if max(full, short) < EXACT else f"{full:.0%}, short {short:.0%}"
+
+
+def readme_rows() -> list[tuple[str, str, str, str]]:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| (?!library)(\S+?)(?: ([\d.]+))?: [^|]+ \| ([^|]+) \| ([^|]+) \|$", readme, flags=re.M)
+
+
+def test_the_readmes_table_is_the_record():
+    def of(form):
+        (row,) = [row for row in recorded["rows"] if (row["library"], row["form"]) == form]
+        return shown(row["full"], row["short"])
+
+    _, *rows = readme_rows()
+    assert [(name, plain, counting) for name, _, plain, counting in rows] == [
+        (name, *map(of, forms)) for name, forms in IN_THE_README.items()
+    ]
+    versions = recorded["versions"] | {"Fabric": recorded["versions"]["lightning"]}
+    for name, number, *_ in rows:
+        assert number == versions.get(name.lower(), versions.get(name))
+
+
+def test_the_readmes_first_row_is_what_the_loop_does_with_and_without_counting_tokens():
+    names = {}
+    for cell in read_notebooks()["07c_frameworks"].code:
+        exec(cell.source.replace("torch.set_default_dtype(torch.float64)", ""), names)
+        if "beside" in names:
+            break
+    beside, tokens = names["beside"], names["tokens"]
+
+    def trained(**weight):
+        def loop(model, loader):
+            train_epoch(model, loader, beside.loss_fn, torch.optim.SGD(model.parameters(), lr=0.0), beside.n, **weight)
+
+        return beside.updates(loop)
+
+    torch.set_default_dtype(torch.float64)
+    try:
+        plain, counting = trained(), trained(weight=tokens)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert plain.windows == counting.windows == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13]]
+    assert readme_rows()[0] == ("`train_epoch`", "", *(shown(made.full, made.short) for made in (plain, counting)))

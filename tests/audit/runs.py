@@ -2,8 +2,16 @@
 
 import torch
 from torch import nn
+from torch.amp import GradScaler
 from torch.nn import functional as F
-from torch.optim import SGD
+from torch.nn.modules import module as modules
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad
+from torch.optim import SGD, Optimizer, lr_scheduler
+from torch.optim import optimizer as optimizers
+
+from course_utils.observe.observer import subclasses
 
 
 def net():
@@ -43,3 +51,20 @@ def train_windows(sizes, size_of=lambda k: 4, by=None):
 
 def found(report):
     return [(finding.rule, finding.level) for finding in report.findings]
+
+
+def attached():
+    """All that an audit might have changed."""
+    owners = (
+        Optimizer, nn.Module, torch.autograd, GradScaler, clip_grad, nn.utils, DistributedDataParallel, torch.Tensor,
+        _BatchNorm,
+        *subclasses(lr_scheduler.LRScheduler),
+    )  # fmt: skip
+    attributes = {(owner, name): id(thing) for owner in owners for name, thing in vars(owner).items()}
+    hooks = {
+        (place.__name__, name): list(thing.items())
+        for place in (optimizers, modules)
+        for name, thing in vars(place).items()
+        if "_hooks" in name and hasattr(thing, "items")
+    }
+    return attributes, hooks

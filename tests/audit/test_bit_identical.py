@@ -647,7 +647,9 @@ def outcome(run: Callable, watched: Callable) -> tuple:
 COMPILED_IN_OTHER_WAYS = {"a_compiled_update", "a_compiled_training_step_with_a_scaler", "compiled_autograd"}
 
 
-@pytest.mark.parametrize("name", exhaustive.mark(SCENARIOS, but=SCENARIOS.keys() - COMPILED_IN_OTHER_WAYS))
+@pytest.mark.parametrize(
+    "name", exhaustive.mark(SCENARIOS, but=[n for n in SCENARIOS if n not in COMPILED_IN_OTHER_WAYS][::2])
+)
 def test_training_is_the_same_bit_for_bit(name):
     plain, warned, _ = outcome(SCENARIOS[name], nullcontext)
     audited, warned_again, report = outcome(SCENARIOS[name], audit)

@@ -1,17 +1,18 @@
 """The auditor's command line, and four public loops that it judges."""
 
-import contextlib
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from exhaustive import mark
+from terminal import in_terminal, without_colours
 
 from course_utils.audit.__main__ import main
+from course_utils.observe.guard import ObserverFailure
 
 pytestmark = pytest.mark.usefixtures("quick_scans", "quick_python")
 LOOPS = Path(__file__).parents[1] / "public_loops"
@@ -128,13 +129,26 @@ def test_bad_arguments_end_with_2(arguments, capsys):
     assert capsys.readouterr().err
 
 
-def test_where_the_auditor_fails_the_status_is_2(audited, monkeypatch, tmp_path, capsys):
+def test_where_the_auditor_fails_the_script_runs_and_the_status_is_2(audited, monkeypatch):
     from course_utils.observe.observer import Observer
 
     monkeypatch.setattr(Observer, "attach", lambda self: 1 / 0)
+    with pytest.warns(ObserverFailure, match="ZeroDivisionError"):
+        status, result, printed, errors = audited(script("print('trained')", zero="pass"))
+    assert (status, result["findings"]) == (2, [])
+    assert "ZeroDivisionError" in result["failure"]
+    assert "trained" in printed
+    assert "because the auditor itself failed" in " ".join(printed.split())
+    assert "the auditor itself has failed; the script is not to blame" in errors
+
+
+def test_where_the_report_cannot_be_written_the_status_is_2(audited, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("course_utils.audit.__main__.as_text", None)
     (tmp_path / "train.py").write_text(script())
     assert main([str(tmp_path / "train.py")]) == 2
     assert "the auditor itself has failed" in capsys.readouterr().err
+    (tmp_path / "train.py").write_text(script("1 / 0"))
+    assert main([str(tmp_path / "train.py")]) == 3
 
 
 def test_the_script_sees_itself_and_its_arguments_as_always(audited, tmp_path):
@@ -195,27 +209,46 @@ def test_it_says_that_it_watches_and_begins_the_report_on_a_line_of_its_own(audi
     assert summary.startswith("4 backward calls; SGD: 4 updates")
 
 
-def test_in_a_terminal_of_80_columns(tmp_path):
-    pty = pytest.importorskip("pty")
-    (tmp_path / "train.py").write_text(script(zero="pass"))
-    terminal, inside = pty.openpty()
-    environment = os.environ | {"COLUMNS": "80", "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment.pop("NO_COLOR", None)
-    command = [sys.executable, "-m", "course_utils.audit", "train.py"]
-    run = subprocess.Popen(command, stdout=inside, stderr=inside, cwd=tmp_path, env=environment)
-    os.close(inside)
-    written = b""
-    with contextlib.suppress(OSError):  # how a terminal ends
-        while part := os.read(terminal, 10_000):
-            written += part
-    os.close(terminal)
-    assert run.wait() == 1
-    text = written.decode()
-    assert "\033[1;31mERROR stale-gradients\033[0m  train.py:8" in text
-    assert "── audit of train.py ─" in text
-    plain = re.sub(r"\033\[[\d;]*m", "", text).splitlines()
-    assert max(map(len, plain)) == 80  # the rule line
-    assert "    optimizer.step()" in plain
+ZOO_LOOPS = """
+from course_utils.zoo import ZOO
+for name in "gradients-in-one-buffer", "step-without-a-target", "memory-carried-with-its-graph", "never-divided":
+    ZOO[name].buggy()
+"""  # those with the longest messages and fixes
+
+
+@pytest.mark.parametrize("columns", mark([80, 120], but=[80]))
+def test_a_terminal_shows_colours_and_no_broken_word(columns, audited, quick_command, tmp_path, monkeypatch):
+    pytest.importorskip("pty")
+    monkeypatch.chdir(Path(__file__).parents[2])
+    *_, printed, _ = audited(ZOO_LOOPS)
+    folder = tmp_path / "a folder" / ("far " * 30)
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text(ZOO_LOOPS)
+    command = [quick_command, "-m", "course_utils.audit", str(folder / "train.py")]
+    status, shown = in_terminal(command, columns, Path.cwd())
+    assert status == 1
+    assert "\033[1;31mERROR loss-scale\033[0m  course_utils/zoo/loss_scale.py:" in shown
+    rule, *lines = without_colours(shown).partition("\n\n")[2].splitlines()
+    assert rule.startswith("── audit of .../")
+    assert rule.endswith("/train.py ─") or "/train.py ──" in rule
+    assert max(map(len, [rule, *lines])) == len(rule) == min(columns, 100)
+    assert " ".join(lines).split() == " ".join(printed.splitlines()[2:]).split()
+
+
+@pytest.mark.parametrize("name", ["a\033[2J\nb.py", "a\udcffb.py", "a\u202eb.py"], ids=["ANSI", "no UTF-8", "turned"])
+def test_a_terminal_obeys_no_character_of_a_files_name(name, tmp_path, capsys):
+    (tmp_path / name).write_text(script(zero="pass"), encoding="utf-8")
+    assert main([str(tmp_path / name)]) == 1
+    printed = capsys.readouterr()
+    escaped = name.encode("unicode_escape").decode()
+    assert printed.err == f"audit: watching {tmp_path}/{escaped}\n"
+    assert f"/{escaped} ─" in printed.out
+    assert f"{escaped}:8\n    optimizer.step()\n" in printed.out
+    with pytest.raises(SystemExit):
+        main([f"{name} is not there"])
+    assert f"no script {escaped} is not there\n" in capsys.readouterr().err
+    assert main(["--json", f"/no/{name}", str(tmp_path / name)]) == 2
+    assert name not in "".join(capsys.readouterr())
 
 
 def test_annotations_on_the_command_line(audited, tmp_path, monkeypatch):
@@ -267,7 +300,10 @@ def test_the_help_names_every_option_and_the_exit_statuses(capsys):
     text = " ".join(capsys.readouterr().out.split())
     for word in ("-m", "--window N", "--json FILE", "--html FILE", "--github", "--explain [RULE]"):
         assert word in text
-    assert "0 no error found; 1 at least one error; 2 the audit could not run; 3 the script failed" in text
+    statuses = (
+        "1 at least one error; 2 the audit could not run, or failed while the script went on; 3 the script failed"
+    )
+    assert f"0 no error found; {statuses}" in text
 
 
 # Modules

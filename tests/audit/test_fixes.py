@@ -205,6 +205,19 @@ def test_a_tail_keeps_the_rules_fix():
     assert fixes(report)["leftover-gradients"].startswith("make one more update after the loop")
 
 
+@pytest.mark.parametrize(("n", "made", "left"), [(4, 1, 5), (2, 6, 5)])
+def test_a_long_tail_beside_few_or_many_updates_keeps_the_rules_fix(n, made, left):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for i, (x, y) in enumerate(data(n * made + left), start=1):
+            (F.cross_entropy(model(x), y) / n).backward()
+            if i % n == 0 and i <= n * made:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert fixes(report)["leftover-gradients"].startswith("make one more update after the loop")
+
+
 def test_backward_calls_after_the_training_are_no_steps_that_stopped():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)

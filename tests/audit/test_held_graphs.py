@@ -309,3 +309,17 @@ def test_what_only_looks_like_held_graphs_is_left_alone(loop):
 @pytest.mark.parametrize(("loop", "level", "evidence"), HELD)
 def test_held_graphs_are_named(loop, level, evidence):
     assert said(loop) == [(level, evidence)]
+
+
+@pytest.mark.parametrize("count", [6, 12])
+def test_losses_that_are_kept_are_told_from_other_tensors(count):
+    model, kept = net(), []
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for x, y in data(count):
+            kept.append(F.cross_entropy(model(x), y))
+            kept[-1].backward()
+            update(optimizer)
+    (finding,) = report.findings
+    assert finding.evidence == {"graphs_alive": count - 1, "backward_call": count}
+    assert finding.fix == "add up loss.item() or loss.detach()"

@@ -325,6 +325,11 @@ MIXED = {
     ),
     "a tail of sum by len": (lambda out, y, *_: per_token(out, y).sum() / len(y) / N, TAIL, SCALE),
     "a tail of one-hot": (lambda out, y, *_: SPELLINGS["one-hot, sum by numel"][0](out, y) / N, TAIL, SCALE),
+    "a tail of masked means, half of them padding": (
+        lambda out, y, *_: SPELLINGS["masked"][0](out, y) / N,
+        {**TAIL, "sizes": (2,) * N, "masked": True},
+        SCALE,
+    ),
     "a tail of its own": (lambda out, y, samples, _: per_token(out, y).sum() / samples, TAIL, RIGHT),
     "a tail of tokens": (lambda out, y, samples, tokens: total(out, y) / tokens, TAIL, RIGHT),
     "a tail of one": (lambda out, y, samples, _: per_token(out, y).sum() / samples, {"windows": (N, N, 1)}, RIGHT),

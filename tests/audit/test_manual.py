@@ -326,6 +326,57 @@ def test_other_writes_to_parameters_with_gradients_are_no_updates(write):
     assert found(report) == [("orphan-parameters", "advice")]
 
 
+def test_gradients_of_models_that_live_for_one_backward_call_are_read_and_not_orphans():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for x, y in data(12):
+            ahead = copy.deepcopy(model)
+            F.cross_entropy(ahead(x), y).backward()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            for p, other in zip(model.parameters(), ahead.parameters(), strict=True):
+                p.grad += 0.1 * other.grad
+            optimizer.step()
+    assert found(report) == []
+
+
+class InHooks(torch.optim.Optimizer):
+    """Updates each parameter as soon as its gradient is there, in two backward calls: the first is for the norm."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.norms = None
+        for p in self.param_groups[0]["params"]:
+            p.register_hook(self.update)
+
+    def update(self, _):
+        for p in self.param_groups[0]["params"]:
+            if p.grad is not None:
+                grad, p.grad = p.grad, None
+                if self.norms is None:
+                    p.data.sub_(0.1 * grad)
+                else:
+                    self.norms.append(grad.norm())
+
+    def run(self, loss):
+        self.norms = []
+        loss.backward(retain_graph=True)
+        self.update(None)
+        self.norms = None
+        loss.backward()
+        self.update(None)
+
+
+def test_an_optimizer_that_updates_in_hooks_loses_no_gradients():
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = InHooks(model.parameters())
+    with audit() as report:
+        for x, y in data(12):
+            optimizer.run(F.cross_entropy(model(x), y))
+    assert found(report) == [("discarded-gradients", "undecided")]
+
+
 @pytest.mark.parametrize("zero", [True, False])
 def test_an_attack_updates_its_perturbation_and_leaves_the_model_alone(zero):
     """Projected gradient descent on the inputs: its backward calls fill the model's .grad, too."""

@@ -1,7 +1,8 @@
 """The auditor finds no error in any correct program."""
 
+import exhaustive
 import pytest
-from correct_programs import PROGRAMS
+from unusual_programs import PROGRAMS
 
 from course_utils.audit import audit
 
@@ -9,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("quick_scans")
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", exhaustive.mark(PROGRAMS, but=list(PROGRAMS)[::2]))
 def test_there_is_no_error_in_a_correct_program(name):
     with audit() as report:
         PROGRAMS[name].declare = report.declare_window

@@ -1,6 +1,7 @@
 """The fixture `audited`, in runs of pytest inside this one."""
 
 import sys
+import warnings
 
 import pytest
 import torch
@@ -138,3 +139,11 @@ def test_skipped(audited): pytest.skip("not today")
 def test_without(): train(divide=False)
 """)
     assert outcomes == {"errors": 1, "skipped": 1, "passed": 1}
+
+
+def test_an_auditor_that_fails_is_a_warning_and_no_failed_test(run, monkeypatch):
+    monkeypatch.setattr("course_utils.audit.writer.watch_terms", None)
+    warnings.resetwarnings()  # as in a run of its own
+    outcomes, output = run("def test_training(audited): train(divide=False)")
+    assert outcomes == {"passed": 1, "warnings": 1}
+    assert "ObserverFailure: The auditor has failed (TypeError" in output

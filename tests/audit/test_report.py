@@ -16,7 +16,7 @@ from course_utils.audit.callsite import Place
 from course_utils.audit.explain import explain
 from course_utils.audit.page import as_page
 from course_utils.audit.rules import RULES
-from course_utils.audit.text import as_annotations, as_text, has_colour, lines_of, width_of
+from course_utils.audit.text import as_annotations, as_text, has_colour, lines_of, rule_line, width_of
 from course_utils.zoo import ZOO
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
@@ -49,7 +49,7 @@ def test_a_file_below_the_working_directory_is_named_from_there(monkeypatch):
 def test_a_report_with_nothing_in_it():
     with audit() as report:
         pass
-    assert str(report) == "0 backward calls and no optimizer steps were seen.\n\nNothing was found."
+    assert str(report) == "0 backward calls and no optimizer steps were seen.\n\nThere was nothing to judge."
     with audit() as report:
         train()
     assert "Nothing was found." in str(report)
@@ -153,6 +153,45 @@ def test_a_place_that_does_not_fit_beside_the_rule_has_a_line_of_its_own():
     assert "ERROR loss-scale  deep/" in as_text(report, 100)
 
 
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("train.py", "train.py"),
+        (f"/{'deep/' * 20}train.py", ".../deep/deep/deep/deep/deep/train.py"),
+        (f"{'long' * 20}.py", "...glonglonglonglonglonglonglonglong.py"),
+        (f"/训练/{'深' * 13}/train.py", f".../{'深' * 13}/train.py"),
+        (f"/训练/{'深' * 20}/train.py", ".../train.py"),
+        ("a\033[2J.py", "a\\x1b[2J.py"),
+    ],
+    ids=["short", "deep", "long", "wide", "too wide", "ANSI"],
+)
+def test_the_rule_line_is_as_wide_as_the_terminal_and_shows_the_end_of_a_path(file, shown):
+    line = rule_line("audit of", file, 53)
+    assert line.startswith(f"── audit of {shown} ─")
+    assert len(line) + line.count("深") == 53
+
+
+def test_code_that_is_cut_ends_with_a_word(monkeypatch):
+    line = "loss = scale * criterion(model(inputs), targets) / len(window)\n"
+    monkeypatch.setitem(linecache.cache, "train.py", (len(line), None, [line], "train.py"))
+    with audit() as report:
+        pass
+    report.findings.append(Finding("error", "wrong", fix="do right", where=Place("train.py:1"), rule="rule"))
+    assert "\n    loss = scale * ...\n" in as_text(report, 40)
+    assert "\n    loss = scale * criterion(model(inputs), ...\n" in as_text(report, 52)
+    assert f"\n    {line}" in as_text(report, 70)
+
+
+def test_a_terminal_obeys_no_character_of_a_message(many):
+    many.findings.append(
+        Finding("error", "the \033[31mred\033[0m lane\a", fix="a\tb\u202e", where="x\033c.py:1", rule="rule")
+    )
+    for text in (as_text(many, 80), as_annotations(many).replace("%0A", "")):
+        assert not re.search(r"[^\n -~]", text)
+        assert r"\x1b[31mred\x1b[0m lane\x07" in text
+        assert r"x\x1bc.py" in text
+
+
 def test_a_formula_stays_on_one_line():
     for width in range(30, 60):
         lines = lines_of("step after every n-th micro-batch, counted from 1: (i + 1) % n == 0, or not", width)
@@ -239,7 +278,7 @@ def test_a_page_without_events_or_findings():
         pass
     page = as_page(report, "Audit of x.py", "Rank 0 of 2. ")
     assert "Rank 0 of 2. 0 backward calls" in page
-    assert "Nothing was found." in page
+    assert "There was nothing to judge." in page
     assert "<svg" not in page
 
 
@@ -253,7 +292,8 @@ def test_labels_of_the_ledger_do_not_cover_each_other():
         report.findings.append(Finding("error", "m", evidence={"update": update}, fix="f", lane="SGD", rule=rule))
     figure = report.ledger()
     FigureCanvasAgg(figure).draw()
-    boxes = [text.get_bbox_patch().get_window_extent() for text in figure.axes[0].texts]
+    notes = [text for text in figure.axes[0].texts if text.get_bbox_patch()]
+    boxes = [text.get_bbox_patch().get_window_extent() for text in notes]
     assert len(boxes) == 3
     assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
     right = figure.bbox.x1

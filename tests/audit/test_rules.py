@@ -1,18 +1,22 @@
 """The rules: how they are registered, and cases that the zoo does not have."""
 
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
 import torch
 from runs import data, found, net, train, train_windows
+from torch import nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD
-from torch.optim.lr_scheduler import LinearLR
+from torch.optim.lr_scheduler import LinearLR, StepLR
+from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils.audit import Finding, audit, rules
 from course_utils.audit.history import History
 from course_utils.audit.rules import ADVICE, RULES, rule
+from course_utils.audit.rules.registry import count_noun
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
 
@@ -72,6 +76,22 @@ def test_a_rule_that_exists_or_says_too_little_is_refused(name, symptom, fix, co
     assert before == RULES
 
 
+def test_a_finding_is_data_that_nobody_changes():
+    finding = Finding(ADVICE, "more than one", fix="make one")
+    with pytest.raises(FrozenInstanceError):
+        finding.level = "error"
+    with pytest.raises(FrozenInstanceError):
+        RULES["loss-scale"].fix = ""
+
+
+def test_nouns_are_in_the_singular_or_the_plural():
+    counted = [count_noun(n, noun) for n in (0, 1, 2, 1_000) for noun in ("update", "micro-batch")]
+    assert counted == [
+        "0 updates", "0 micro-batches", "1 update", "1 micro-batch", "2 updates", "2 micro-batches",
+        "1,000 updates", "1,000 micro-batches",
+    ]  # fmt: skip
+
+
 # Scale and weights
 
 
@@ -85,10 +105,90 @@ def test_micro_batches_of_2_30_6_and_10_have_weights_of_6_04_2_and_12():
     assert "6, 0.4, 2, 1.2 times" in finding.message
 
 
+def test_micro_batches_of_several_classes_are_no_labels_such_as_real_and_fake():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for _ in range(4):
+            for y in ([0, 1, 0, 1], [1, 1, 1, 1]):
+                F.cross_entropy(model(torch.randn(4, 3)), torch.tensor(y)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert found(report) == [("loss-scale", "error")]
+
+
+def test_a_batch_in_uneven_chunks_is_no_end_of_data():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for x, y in DataLoader(TensorDataset(torch.randn(40, 3), torch.randint(2, (40,))), 10):
+            for inputs, targets in zip(x.chunk(4), y.chunk(4), strict=True):  # 3, 3, 3, 1
+                (F.cross_entropy(model(inputs), targets) / 4).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert found(report) == [("token-weights", "error")]
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+def test_a_step_per_micro_batch_of_a_constant_schedule_is_no_error_yet():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = StepLR(optimizer, step_size=100)
+    with audit() as report:
+        for i, (x, y) in enumerate(data()):
+            (F.cross_entropy(model(x), y) / 4).backward()
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+            schedule.step()
+    assert found(report) == [("scheduler-cadence", "undecided")]
+
+
+def test_clipping_scaled_gradients_that_overflow_is_named():
+    model = net()
+    optimizer, scaler = SGD(model.parameters(), lr=0.1), GradScaler("cpu")
+    with audit() as report:
+        for i, (x, y) in enumerate(data()):
+            scaler.scale(F.cross_entropy(model(x), y) * (float("inf") if i == 0 else 1.0)).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert ("clip-timing", "error") in found(report)
+
+
 def test_a_data_sets_short_last_batch_is_only_worth_advice():
     with audit() as report:
         train_windows([4] * 3, (4, 4, 4, 2).__getitem__)
     assert found(report) == [("token-weights", "advice")]
+
+
+def test_a_short_end_of_another_size_each_time_is_only_worth_advice():
+    sizes = iter((4, 4, 4, 2, 4, 4, 4, 1, 4, 4, 4, 3))
+    with audit() as report:
+        train_windows([4] * 3, lambda k: next(sizes))
+    assert found(report) == [("token-weights", "advice")]
+
+
+def test_a_last_micro_batch_that_is_longer_is_no_end_of_data():
+    with audit() as report:
+        train_windows([4] * 3, (4, 4, 4, 8).__getitem__)
+    assert found(report) == [("token-weights", "error")]
+
+
+@pytest.mark.parametrize(("sizes", "rule"), [((4, 4), "loss-scale"), ((4, 2), "token-weights")])
+def test_sums_that_are_multiplied_by_something_are_a_question_about_the_first_window(sizes, rule):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for _ in range(3):
+            for size, factor in zip(sizes, (0.03, 0.03 if rule == "loss-scale" else 0.05), strict=True):
+                ((x, y),) = data(1, size)
+                (F.cross_entropy(model(x), y, reduction="sum") * factor).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (finding,) = report.findings
+    assert (finding.rule, finding.level, finding.evidence["update"]) == (rule, "undecided", 1)
 
 
 def test_a_loss_that_is_divided_and_stepped_every_time_is_a_question_about_the_window():
@@ -327,3 +427,30 @@ def test_a_regularizer_of_the_body_below_a_head_is_no_error():
                 optimizer.zero_grad()
     assert report.errors == []
     assert [finding.level for finding in report.findings if finding.rule == "foreign-gradients"] == ["undecided"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_worker_whose_gradients_are_shared_once_lets_every_step_use_the_first(again):
+    """`zero_grad()` sets the worker's gradients to None, so what the shared model got is never written again."""
+    shared, mine = net(), net()
+    optimizer = SGD(shared.parameters(), lr=0.1)
+    with audit() as report:
+        for x, y in data():
+            mine.load_state_dict(shared.state_dict())
+            mine.zero_grad()
+            F.cross_entropy(mine(x), y).backward()
+            for p, q in zip(shared.parameters(), mine.parameters(), strict=True):
+                if p.grad is None or again:
+                    p.grad = q.grad
+            optimizer.step()
+    assert [f.rule for f in report.errors] == ([] if again else ["stale-gradients"])
+
+
+def test_gradients_that_are_set_once_to_try_a_schedule_are_no_bug():
+    p = torch.nn.Parameter(torch.ones(3))
+    with audit() as report:
+        optimizer = SGD([p], lr=0.1)
+        p.grad = torch.ones(3)
+        for _ in range(5):
+            optimizer.step()
+    assert report.errors == []

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from course_utils.audit import audit
+from course_utils.audit.rules.shapes import odd_window
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
 
@@ -414,3 +415,8 @@ def test_the_verdict_is_that_of_the_sizes(how, sizes, expected):
     with audit() as report:
         run_with(how, sizes)
     assert verdicts(report) == expected * (2 if how == "two" else 1)
+
+
+def test_short_windows_where_epochs_end_are_tails_and_elsewhere_a_window_cut_in_two():
+    assert odd_window([4, 4, 1, 3, 4, 4], {2, 3}, 4) is None
+    assert odd_window([4, 4, 1, 3, 4, 4], set(), 4) == ("cut", 2, 4)

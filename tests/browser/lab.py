@@ -18,6 +18,7 @@ window.course = (() => {
       return !!p && p.context.isReady && kernel?.status === 'idle' && kernel.connectionStatus === 'connected'
         && !document.querySelector('.jp-Dialog');
     },
+    dirty: () => panel().context.model.dirty,
     cells: () => panel().content.model.toJSON().cells,
     idle: () => panel().sessionContext.session.kernel.status === 'idle'
       && panel().content.widgets.every(w => w.model.executionState !== 'running'),

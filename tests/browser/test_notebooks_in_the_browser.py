@@ -1,10 +1,15 @@
 """Every notebook in a real JupyterLab: it runs, it answers, and it fits the page."""
 
+import platform
 import re
 from pathlib import Path
 
 import pytest
 from edition import SECOND_EDITION
+from execute import LANGUAGE
+
+from course_utils.practice.display import COURSE
+from course_utils.practice.predictions import why
 
 NOTEBOOKS = sorted(path.stem for path in (Path(__file__).parent.parent.parent / "notebooks").glob("*.ipynb"))
 REPR = re.compile(r"Box\(children|HTML\(value|Error displaying widget|model not found|Loading widget")
@@ -49,6 +54,21 @@ def assert_no_line_is_cut(lab, name) -> None:
         lab.page.set_viewport_size(wide)
 
 
+def assert_it_is_saved(lab) -> None:
+    """Opening it changed nothing, if the kernel is of the Python that the file names."""
+    if platform.python_version() == LANGUAGE["version"]:
+        assert not lab.ask("dirty")
+
+
+def texts(cells) -> dict[int, str]:
+    """What each cell shows, in words, unless it differs from run to run."""
+    return {
+        number: "".join(out.get("text", out.get("data", {}).get("text/plain", "")) for out in cell["outputs"])
+        for number, cell in enumerate(cells)
+        if cell["cell_type"] == "code" and "nbval-ignore-output" not in tags(cell)
+    }
+
+
 def verdict(lab, number: int) -> tuple[str, str]:
     """The border's colour and the text of the verdict that a cell shows."""
     box = lab.cell(number).locator(".jp-OutputArea-output div[style*='border-left']").last
@@ -60,11 +80,14 @@ def test_a_notebook_runs_answers_and_fits(lab, name):
     lab.open(name)
     assert_it_fits(lab)  # as committed: in a copy that nobody has run
     assert_no_line_is_cut(lab, name)
+    assert_it_is_saved(lab)
+    committed = texts(lab.cells())
     lab.run_all()
     cells = lab.cells()
     lab.screenshot(name)
     assert_no_error(cells)
     assert all(cell["execution_count"] for cell in cells if cell["cell_type"] == "code")
+    assert texts(cells) == committed
     assert_it_fits(lab)
     predictions_respond(lab, cells)
     sliders_respond(lab, cells)
@@ -89,6 +112,10 @@ def predictions_respond(lab, cells) -> None:
         assert_no_error(lab.cells())
         shown = "\n".join(output.get("data", {}).get("text/plain", "") for output in outputs(lab, number))
         assert "You predicted" in shown
+        for output in outputs(lab, number):
+            data = output.get("data", {})
+            if re.search("You predicted .+; (measured|recorded): ", data.get("text/plain", "")):
+                assert data["text/plain"].endswith(f" {why(data[COURSE]['question'])}")
     assert "So far here: predictions" in line(lab, cells)
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -201,6 +202,26 @@ def test_random_numbers_are_drawn_as_if_nothing_had_happened(batches):
     assert torch.equal(torch.rand(1), after)
 
 
+def test_the_random_states_of_gpus_are_restored(monkeypatch):
+    restored = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: ["a state"])
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", restored.append)
+    tally = Tally(4)
+    Full(tally, 2)
+    MicroBatchFinder().backward_window(tally, [torch.arange(4)], lambda model, batch: model(batch).mean())
+    assert restored == [["a state"]]
+
+
+def test_the_window_may_be_a_generator():
+    tally = Tally(4)
+    Full(tally, 1)
+    window = (torch.arange(4)[k : k + 2] for k in (0, 2))
+    MicroBatchFinder().backward_window(tally, window, lambda model, batch: model(batch).mean())
+    assert tally.weight.grad.tolist() == [1 / 4] * 4
+
+
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_other_errors_are_not_survived(error):
     def fails(model, batch):
@@ -212,9 +233,35 @@ def test_other_errors_are_not_survived(error):
     assert finder.failures == 0
 
 
-def test_the_first_micro_batch_must_hold_an_item():
-    with pytest.raises(ValueError, match="at least 1 item"):
-        MicroBatchFinder(micro_batch=0)
+@pytest.mark.parametrize(
+    ("size", "error", "words"),
+    [
+        (0, ValueError, "at least 1 sample, got 0"),
+        (2.5, TypeError, "a whole number of samples or None, got 2.5"),
+        (True, TypeError, "got True"),
+        ("4", TypeError, "got '4'"),
+    ],
+)
+def test_the_size_of_the_first_micro_batch_is_a_whole_number(size, error, words):
+    with pytest.raises(error, match=words):
+        MicroBatchFinder(micro_batch=size)
+
+
+def test_pieces_keep_named_tuples_and_entries_that_are_none():
+    x = torch.arange(5)
+    assert [(type(part), part.y.tolist()) for part in pieces(Pair(x, x + 1), 3)] == [(Pair, [1, 2, 3]), (Pair, [4, 5])]
+    assert [part["mask"] for part in pieces({"x": x, "mask": None}, 2)] == [None, None, None]
+    with pytest.raises(TypeError, match=r"cannot split a str: pass split="):
+        pieces((x, "names"), 2)
+    with pytest.raises(TypeError, match=r"cannot split a tuple: pass split="):
+        pieces((x, x[:4]), 2)
+    with pytest.raises(TypeError, match=r"cannot split a tuple: pass split="):
+        pieces((None, None), 2)
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
 
 
 def test_pieces_of_tensors_tuples_lists_and_dicts():

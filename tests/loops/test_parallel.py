@@ -183,7 +183,33 @@ def test_fsdp2_with_unequal_numbers_of_micro_batches_is_refused_on_every_rank_be
 
 
 def test_buffers_and_a_rank_that_runs_out_do_not_make_ranks_wait(two):
-    (losses, parameters), (others, theirs) = two.run(on_ranks.with_batchnorm)
+    (losses, parameters, scored), (others, theirs, score) = two.run(on_ranks.with_batchnorm)
     assert losses == others
+    assert scored == score > 0
     assert len(losses) == 5
     assert all(map(torch.equal, parameters, theirs))
+
+
+def test_a_rank_that_runs_out_takes_part_in_gradients_of_every_dtype_and_in_those_of_trained_parameters_only(two):
+    losses, parameters, _ = on_ranks.mixed(lambda model: model, [2, 3])
+    for ours, theirs, sent in two.run(on_ranks.mixed_on_this_rank, [[2, 3], []]):
+        assert ours == pytest.approx(losses, rel=1e-6)
+        for a, b in zip(theirs, parameters, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+        assert sent == (5 * 4 + 4) + (4 * 2 + 2) + 4  # the trained parameters, and which of them had a gradient
+
+
+def test_ddp_in_a_subgroup_trains_on_what_its_own_ranks_hold(groups):
+    found = groups[4].run(on_ranks.in_a_subgroup)
+    for pair in (0, 1):
+        model = on_ranks.new_model()
+        optimizer = on_ranks.optimizer_of("SGD", model.parameters())
+        held = [shard[pair:] for shard in on_ranks.shards(2)]
+        windows = [[batch for shard in held for batch in shard[k : k + 2]] for k in range(0, max(map(len, held)), 2)]
+        losses = [train_epoch(model, w, on_ranks.masked_mse, optimizer, len(w), on_ranks.tokens)[0] for w in windows]
+        scored = evaluate(model, [batch for shard in held for batch in shard], on_ranks.masked_mse, on_ranks.tokens)
+        for ours, parameters, score in found[2 * pair : 2 * pair + 2]:
+            assert ours == pytest.approx(losses, rel=1e-12)
+            assert score == pytest.approx(scored, rel=1e-12)
+            for a, b in zip(parameters, model.parameters(), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)

@@ -418,5 +418,13 @@ def test_gradients_outside_of_model_and_optimizer_are_left_to_their_owner(batche
     assert all(p.grad is None for p in generator.parameters())
 
 
+def test_one_process_also_trains_parameters_that_its_optimizer_owns_outside_the_model():
+    torch.set_default_dtype(torch.float64)
+    model, temperature = nn.Linear(2, 1), nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([*model.parameters(), temperature], lr=0.1)
+    train_epoch(model, [torch.ones(3, 2)], lambda model, x: model(x).mean() + temperature, optimizer)
+    assert temperature.item() == pytest.approx(0.9)
+
+
 def test_any_context_can_be_the_autocast(model, batches):
     train_epoch(model, batches[:2], masked_mse, sgd(model.parameters()), weight=tokens, autocast=nullcontext())

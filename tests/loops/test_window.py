@@ -136,6 +136,7 @@ def test_a_loss_that_cannot_be_used_is_an_error_before_any_gradient(model, windo
         (lambda batch: torch.ones(2), TypeError, r"got \[1.0, 1.0\] \(list\)"),
         (lambda batch: 1e308, ValueError, "a finite sum, got inf"),
         (lambda batch: torch.tensor(math.nan), ValueError, "0 or more, got nan"),
+        (lambda batch: float("inf"), ValueError, "0 or more, got inf"),
     ],
 )
 def test_a_weight_that_cannot_be_used_is_an_error_before_anything_changes(model, window, run, weight, error, saying):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from course_utils import held_bytes, mlp, saved_bytes
-from course_utils.memory import resident_bytes
+from course_utils.memory import resident_bytes, update_bytes
 
 BYTES = 4  # of a float32
 ONE_SET = (6 * 5 + 5 + 5 * 4 + 4) * BYTES
@@ -91,3 +91,24 @@ def test_frozen_parameters_are_allowed():
     with held_bytes(model) as held:
         backward(model)
     assert held.most("gradients") == (5 * 4 + 4) * BYTES
+
+
+def test_the_bytes_of_an_update_are_those_of_its_parts_and_it_makes_one_step():
+    model = nn.Linear(64, 10, bias=False)
+    before = model.weight.detach().clone()
+    model.bias_of_nothing = nn.Parameter(torch.zeros(3), requires_grad=False)
+
+    def run(model):
+        for _ in range(2):
+            model(torch.ones(8, 64)).sum().backward()
+
+    found = update_bytes(model, run, lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.9))
+    size = model.weight.nbytes
+    activations = 8 * 64 * model.weight.element_size()
+    assert found == {
+        "weights": size + model.bias_of_nothing.nbytes,
+        "gradients": 2 * size,  # the second arrives beside the first
+        "optimizer state": size,
+        "activations": activations,
+    }
+    assert torch.equal(model.weight, before - 16)

@@ -251,6 +251,47 @@ def test_a_plan_refuses_questions_that_it_cannot_answer():
         found.peak(0)
 
 
+@pytest.mark.parametrize(
+    ("card", "error"), [(float("nan"), ValueError), (0, ValueError), ("80", TypeError), (None, TypeError)]
+)
+def test_a_card_has_a_number_of_bytes(card, error):
+    with pytest.raises(error, match="number of bytes, got"):
+        planned(convnet, pictures, classified).largest(card)
+
+
+def test_slices_of_real_data_give_the_plan_of_made_up_ones():
+    x, y = points(100)
+    found = plan_memory(mlp_of_points, lambda items: (x[:items], y[:items]), classified, dtype=torch.float64)
+    expected = plan_memory(mlp_of_points, points, classified, dtype=torch.float64)
+    assert str(found) == str(expected)
+    twice = plan_memory(mlp_of_points, lambda items: (x[:50][:items], y[:items]), classified, dtype=torch.float64)
+    assert str(twice) == str(expected)
+    assert type(x) is torch.Tensor
+    assert x.dtype == torch.float32
+
+
+def test_inputs_that_share_their_memory_count_once():
+    def shifted(items):
+        letters = torch.randint(10, (items, 257))
+        return letters[:, :-1].double(), letters[:, 256]
+
+    found = plan_memory(mlp_of_points, shifted, classified, dtype=torch.float64)
+    assert found.inputs == 8 * 257 + 8 * 256
+
+
+def mlp_of_points():
+    return mlp(256, 10)
+
+
+def test_what_cannot_be_trained_or_planned_is_refused():
+    with pytest.raises(TypeError, match="must be a function that returns the model, got a Sequential itself"):
+        plan_memory(mlp_of_points(), points, classified)
+    with pytest.raises(ValueError, match="no weight of this model requires a gradient"):
+        plan_memory(lambda: mlp_of_points().requires_grad_(False), points, classified)
+    with pytest.raises(ValueError, match="LBFGS runs forward and backward passes inside its step"):
+        plan_memory(mlp_of_points, points, classified, torch.optim.LBFGS)
+
+
 def test_nothing_is_left_behind():
     states = torch.get_rng_state()
     plan_memory(convnet, pictures, classified, dtype=torch.float64)

@@ -102,3 +102,32 @@ def test_gradients_are_the_same_with_and_without_counting():
     with saved_bytes(nn.Identity()):
         counted = gradients()
     assert torch.equal(counted, gradients())
+
+
+@pytest.mark.parametrize("changes_its_input", [True, False])
+def test_what_is_modified_in_place_before_backward_is_an_error_as_without_counting(changes_its_input):
+    def changed_in_between():
+        x = torch.linspace(-1, 1, 8, requires_grad=True) + 0
+        y = x.exp() if changes_its_input else x.sigmoid()
+        loss = (x * y).sum()
+        (x if changes_its_input else y).mul_(2)
+        loss.backward()
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        changed_in_between()
+    with (
+        saved_bytes(nn.Identity()),
+        pytest.raises(RuntimeError, match=r"in-place .*float32 of shape \(8,\) is at ver"),
+    ):
+        changed_in_between()
+
+
+def test_operations_in_place_that_are_allowed_stay_so():
+    def gradient():
+        x = torch.linspace(-1, 1, 8, requires_grad=True)
+        ((x + 0).sigmoid_() + 0).add_(1).relu_().sum().backward()
+        return x.grad
+
+    with saved_bytes(nn.Identity()):
+        counted = gradient()
+    assert torch.equal(counted, gradient())

@@ -22,7 +22,8 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from correct_programs import PROGRAMS, batches, net
+from correct_programs import batches, net
+from unusual_programs import PROGRAMS
 
 from course_utils import record
 from course_utils.audit import audit

@@ -50,6 +50,19 @@ def test_an_optimizer_that_was_dropped_is_not_kept_alive_and_owns_no_lane(model)
     assert trace.windows("SGD") == [1, 1, 1]
 
 
+@pytest.mark.parametrize("collected", [False, True])
+def test_optimizers_come_in_the_order_in_which_they_were_made_whenever_garbage_was_collected(collected):
+    layers = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    first = SGD(layers[0].parameters(), lr=0.1)
+    if collected:
+        gc.collect(1)
+    second = Adam(layers[1].parameters())
+    with record() as trace:
+        layers(X).mean().backward()
+    assert trace.lanes == ["SGD", "Adam"]
+    del first, second
+
+
 def test_without_a_name_the_lane_is_the_first_that_steps(model):
     unused = Adam(model.parameters())
     with record() as trace:

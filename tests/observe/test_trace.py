@@ -11,6 +11,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.checkpoint import checkpoint
 
 from course_utils import record
+from course_utils.observe.observer import Listener, Observer
 from course_utils.observe.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
@@ -109,6 +110,40 @@ def test_zeroing_is_seen_in_every_style(model, optimizer, zero):
     assert story(trace) == "fbzfbSz"
     assert norms(trace, "zero") == [0, 0]
     assert trace.windows() == [1]
+
+
+@pytest.mark.parametrize("zero", [none_by_hand, zero_by_hand, zero_the_data])
+def test_zeroing_by_hand_between_forward_and_backward_is_seen(model, optimizer, zero):
+    with record() as trace:
+        for k in range(3):
+            loss = model(X).mean()
+            if k:
+                zero(model, optimizer)
+            loss.backward()
+            optimizer.step()
+    assert trace.windows() == [1, 1, 1]
+    assert story(trace) == "fbS" + "fzbS" * 2
+
+
+def test_a_write_that_keeps_the_norm_is_a_change(model, optimizer):
+    with record() as trace:
+        model(X).mean().backward()
+        for p in model.parameters():
+            p.grad.neg_()
+        optimizer.step()
+    assert story(trace) == "fbcS"
+
+
+def test_an_optimizer_at_the_address_of_a_dead_one_has_a_lane_of_its_own(model):
+    optimizer, other = SGD(model.parameters(), lr=0.1), SGD(nn.Linear(2, 1).parameters(), lr=0.1)
+    observer = Observer(Listener())
+    lane = observer.lane_of(optimizer)
+    ended = []
+    observer.listener.ended = ended.append
+    observer.lanes = {id(other): lane}  # as if the first one had died and the second one lay where it was
+    assert observer.lane_of(other) is not lane
+    assert observer.lanes[id(other)].parameters == other.param_groups[0]["params"]
+    assert ended == [lane]
 
 
 def test_zeroing_what_is_zero_is_no_event(model, optimizer):

@@ -51,7 +51,11 @@ def say_and_raise():
 
 
 def say():
+    if dist.get_rank() == 0:
+        time.sleep(0.3)  # the other rank answers first
     print(f"one from {dist.get_rank()}\ntwo")
+    print("an aside", file=sys.stderr)
+    return dist.get_rank()
 
 
 def settings():
@@ -101,8 +105,9 @@ def result_that_cannot_travel():
 def test_results_come_in_the_order_of_ranks_and_prints_too(two, capsys):
     assert two.run(add, 10) == [(13.0, 0, "2"), (13.0, 1, "2")]
     capsys.readouterr()
-    assert two.run(say) == [None, None]
-    assert capsys.readouterr().out == "rank 0 | one from 0\nrank 0 | two\nrank 1 | one from 1\nrank 1 | two\n"
+    assert two.run(say) == [0, 1]
+    shown = [f"rank {rank} | {line}\n" for rank in (0, 1) for line in (f"one from {rank}", "two", "an aside")]
+    assert capsys.readouterr().out == "".join(shown)
 
 
 def test_processes_are_kept(two):
@@ -118,6 +123,41 @@ def test_each_rank_has_the_dtype_seed_and_folder_of_this_process_and_one_thread(
         assert two.run(settings) == [expected, expected]
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def leave_things_changed():
+    torch.set_grad_enabled(False)
+    os.chdir("/")
+    os.environ.update(LEFT_BEHIND="1", RANK="9")
+
+
+def what_is_found():
+    return torch.is_grad_enabled(), os.getcwd(), "LEFT_BEHIND" in os.environ, int(os.environ["RANK"]) == dist.get_rank()
+
+
+def test_a_run_starts_from_the_state_of_this_process_whatever_the_run_before_has_left(two):
+    two.run(leave_things_changed)
+    assert two.run(what_is_found) == [(True, os.getcwd(), False, True)] * 2
+    with torch.no_grad():
+        assert [grad for grad, *_ in two.run(what_is_found)] == [False, False]
+
+
+def test_a_second_thread_is_refused_and_the_run_of_the_first_goes_on(two):
+    results = []
+    first = threading.Thread(target=lambda: results.extend(two.run(sleep_and_add, 20)))
+    first.start()
+    while not two._running.locked():
+        time.sleep(0.01)
+    with pytest.raises(RuntimeError, match="running a function for another thread"):
+        two.run(add, 10)
+    first.join()
+    assert [number for number, *_ in results] == [23.0, 23.0]
+    assert [number for number, *_ in two.run(add, 10)] == [13.0, 13.0]
+
+
+def sleep_and_add(number):
+    time.sleep(0.5)
+    return add(number)
 
 
 def test_an_error_on_one_rank_ends_the_run_and_the_next_run_starts_new_processes(two):

@@ -1,5 +1,6 @@
 """Several ranks under the auditor, and scripts under torchrun as on a cluster."""
 
+import io
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 import on_ranks
 import pytest
 import torch
+from tqdm import tqdm
 
 from course_utils.ranks import Ranks, ScriptError, torchrun
 
@@ -95,12 +97,17 @@ def ended(pid):
 
 
 def test_the_script_has_its_arguments_the_users_path_and_this_package(tmp_path, monkeypatch):
+    shown = io.StringIO()
+    at_once = {"disable": False, "delay": 0, "mininterval": 0, "file": shown}
+    monkeypatch.setattr("course_utils.ranks.script.tqdm", lambda **options: tqdm(**options | at_once))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "own_module.py").write_text("number = 7")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "mine"))
     find = "import importlib.util, own_module; found = importlib.util.find_spec('course_utils') is not None"
     say = "print(own_module.number, found, sys.argv[1:], os.environ['WORLD_SIZE'])"
-    assert "7 True ['a', '1'] 1" in torchrun(script(tmp_path, find, say), "a", 1, n=1, cwd=tmp_path)
+    printed = torchrun(script(tmp_path, find, say), "a", "--log", 1, n=1, cwd=tmp_path)  # torchrun has a --log-dir
+    assert "7 True ['a', '--log', '1'] 1" in printed
+    assert shown.getvalue().count("torchrun, 1 ranks: 00:0") > 1
 
 
 def test_a_rank_that_fails_is_an_error_with_its_lines_and_ends_the_other(tmp_path, monkeypatch):

@@ -231,7 +231,7 @@ def are_those_of_large_batches(loop, monkeypatch):
         owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
         parameters = list(model.parameters())
         used = [p.grad.clone() if id(p) in owned and p.grad is not None else torch.zeros_like(p) for p in parameters]
-        steps.append((used, torch.autograd.grad(loss, parameters)))
+        steps.append((used, [g.clone() for g in torch.autograd.grad(loss, parameters)]))
         window.clear()
 
     monkeypatch.setattr(module, "cross_entropy", keep_targets)
@@ -377,6 +377,11 @@ def test_a_tail_divided_by_n_has_a_quarter_of_its_gradient():
 def test_what_survives_the_zeroing_is_a_quarter_of_one_micro_batch(name):
     expected = weighted(own_gradients(digit_batches(4)), [0, 0, 0, 0.25])
     assert close(buggy(name).gradients()[0], expected)
+
+
+def test_what_survives_in_one_buffer_is_twice_the_last_quarter():
+    expected = weighted(own_gradients(digit_batches(4)), [0, 0, 0, 0.5])
+    assert close(buggy("gradients-in-one-buffer").gradients()[0], expected)
 
 
 @pytest.mark.parametrize("name", ["zeroed-before-the-step", "optimizer-before-wrapping"])

@@ -1,0 +1,273 @@
+"""Correct programs for the guards of the rules: each would raise a false alarm, or a worse one, without its guard.
+
+`tests/guards.toml` names the guards, and `python tests/mutation_score.py --guards` takes each of them away.
+"""
+
+from collections import deque
+
+import pytest
+import torch
+from runs import data, net
+from torch import nn
+from torch.amp import GradScaler
+from torch.nn import functional as F
+from torch.optim import SGD
+from torch.optim.lr_scheduler import ExponentialLR
+
+from course_utils.audit import audit
+
+pytestmark = pytest.mark.usefixtures("quick_scans")
+PROGRAMS = []
+
+
+def said(rule, *levels, window=None):
+    """The findings of this rule in the decorated program, by their levels; none if it is left alone."""
+    return lambda program: PROGRAMS.append(pytest.param(program, rule, levels, window, id=program.__name__)) or program
+
+
+def updates(model, optimizer, count=4, n=1):
+    for _ in range(count):
+        for x, y in data(n):
+            (F.cross_entropy(model(x.to(model[0].weight.dtype)), y) / n).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("low-precision-accumulation")
+def bfloat16_without_accumulation():
+    model = nn.Sequential(net()).to(torch.bfloat16)
+    updates(model, SGD(model.parameters(), lr=0.1))
+
+
+@said("batchnorm")
+def batchnorm_without_accumulation():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    updates(model, SGD(model.parameters(), lr=0.1))
+
+
+@said("held-graphs", "undecided")
+def one_loss_of_a_whole_run_that_counts_twice():
+    model = nn.Sequential(net())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    ((x, y),) = data(1)
+    loss = F.cross_entropy(model(x), y) / 2
+    loss.backward(retain_graph=True)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    updates(model, optimizer)
+
+
+def with_the_last_ones_kept(count, kept, losses=True):
+    body, head, last = net(), net(), deque(maxlen=kept)
+    optimizer = SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    for x, y in data(count):
+        features = body(x)
+        loss = F.cross_entropy(head(features.repeat(1, 2)[:, :3]), y)
+        last.append(loss if losses else features)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("held-graphs")
+def a_few_losses_kept():
+    with_the_last_ones_kept(8, kept=4)
+
+
+@said("held-graphs")
+def a_few_of_many_losses_kept():
+    with_the_last_ones_kept(40, kept=6)
+
+
+@said("held-graphs")
+def a_few_features_kept():
+    with_the_last_ones_kept(7, kept=5, losses=False)
+
+
+@said("held-graphs")
+def a_few_of_many_features_kept():
+    with_the_last_ones_kept(40, kept=7, losses=False)
+
+
+@said("held-graphs")
+def two_losses_of_unrelated_forward_passes():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for (x, y), (u, v) in zip(data(), data(), strict=True):
+        (F.cross_entropy(model(x), y) + F.cross_entropy(model(u), v)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def scaled(windows, **options):
+    """Windows of micro-batches, each as its inputs and what its loss is multiplied by."""
+    model, scaler = net(), GradScaler("cpu", init_scale=4.0)
+    optimizer = SGD(model.parameters(), lr=0.1, **options)
+    for window in windows:
+        for x, factor in window:
+            scaler.scale(F.cross_entropy(model(x), torch.zeros(len(x), dtype=torch.long)) * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+@said("loss-scale")
+def a_first_window_that_overflows():
+    scaled([[(torch.ones(4, 3), float("inf"))] * 2] + [[(torch.ones(4, 3), 0.5)] * 2] * 4)
+
+
+def windows_of(sizes, factor):
+    """The mean loss of each micro-batch, in windows of these sizes, times `factor(size)`."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for size in sizes:
+        for x, y in data(size):
+            (F.cross_entropy(model(x), y) * factor(size)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("loss-scale")
+def a_tail_that_counts_what_its_author_gave_it():
+    windows_of([4, 4, 4, 2], {4: 0.25, 2: 0.4}.get)
+
+
+@said("loss-scale")
+def a_short_first_window_of_a_resumed_run():
+    windows_of([2, 4, 4, 4], lambda size: 0.25)
+
+
+@said("loss-scale", "undecided")
+def two_tasks_with_a_head_each_in_turn():
+    body, heads = net(), (nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = SGD([p for part in (body, *heads) for p in part.parameters()], lr=0.1)
+    for _ in range(4):
+        for head in heads:
+            for x, y in data(1):
+                F.cross_entropy(head(body(x)), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("leftover-gradients", window=7)
+def windows_of_a_declared_size_and_shorter_ones():
+    windows_of([4, 4, 7, 4, 4, 7], lambda size: 0.25)
+
+
+@said("irregular-window", window=4)
+def a_short_tail_of_a_declared_size():
+    windows_of([4, 4, 4, 2], lambda size: 1 / size)
+
+
+@said("irregular-window", "error", window=4)
+def a_short_first_window_of_a_declared_size():
+    windows_of([2, 4, 4, 4], lambda size: 1 / size)
+
+
+@said("clip-timing")
+def gradients_that_are_assigned_and_clipped():
+    model = net()
+    optimizer, parameters = SGD(model.parameters(), lr=0.1), list(model.parameters())
+    for x, y in data():
+        for p, gradient in zip(parameters, torch.autograd.grad(F.cross_entropy(model(x), y), parameters), strict=True):
+            p.grad = gradient
+        nn.utils.clip_grad_norm_(parameters, 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("scaler-timing", "error")
+def two_scalers_in_one_loop():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        scaler = GradScaler("cpu", init_scale=4.0)
+        for x, y in data(3):
+            scaler.scale(F.cross_entropy(model(x), y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+@said("scaler-timing")
+def a_fused_sgd_all_of_whose_windows_overflow():
+    scaled([[(torch.ones(4, 3), float("inf"))]] * 3, momentum=0.9, fused=True)
+
+
+def stepped(windows, at):
+    """Updates from two micro-batches each; the schedule steps at some moments: (window, "inside" or "after")."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = ExponentialLR(optimizer, 0.9)
+    for k in range(windows):
+        for moment in ("inside", "after"):
+            ((x, y),) = data(1)
+            (F.cross_entropy(model(x), y) / 2).backward()
+            if moment == "after":
+                optimizer.step()
+                optimizer.zero_grad()
+            if (k, moment) in at:
+                schedule.step()
+
+
+@said("scheduler-cadence")
+def one_scheduler_step_inside_a_window():
+    stepped(4, [(1, "after"), (2, "inside"), (2, "after"), (3, "after")])
+
+
+@said("scheduler-cadence")
+def a_schedule_per_epoch_after_a_skipped_update():
+    model, scaler = net(), GradScaler("cpu", init_scale=4.0)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = ExponentialLR(optimizer, 0.9)
+    for _ in range(2):
+        for k, (x, y) in enumerate(data(4)):
+            scaler.scale(F.cross_entropy(model(x), y) * (float("inf") if k == 3 else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        schedule.step()
+
+
+def steps_with(optimizer, model, before_the_step=lambda: None):
+    for x, y in data():
+        F.cross_entropy(model(x), y).backward()
+        before_the_step()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("empty-step", "advice")
+def a_step_before_the_first_backward():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer.step()
+    steps_with(optimizer, model)
+
+
+@said("empty-step")
+def an_optimizer_of_frozen_parameters_beside_another():
+    model, frozen = net(), net().requires_grad_(False)
+    idle = SGD(frozen.parameters(), lr=0.1)
+    steps_with(SGD(model.parameters(), lr=0.1), model, before_the_step=idle.step)
+
+
+@said("empty-step", "error")
+def an_optimizer_of_other_tensors_than_those_that_are_trained():
+    steps_with(SGD(net().parameters(), lr=0.1), net())
+
+
+@said("empty-step", "error")
+def zeroing_before_every_step():
+    model = net()
+    steps_with(SGD(model.parameters(), lr=0.1), model, before_the_step=model.zero_grad)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("program", "rule", "levels", "window"), PROGRAMS)
+def test_a_guard_keeps_a_rule_from_a_false_alarm(program, rule, levels, window):
+    with audit(window=window) as report:
+        program()
+    assert report.history.windows
+    assert tuple(finding.level for finding in report.findings if finding.rule == rule) == levels

@@ -1,0 +1,123 @@
+"""The site, built and read from disk without a network: links, folds, the trace, the search, and accessibility."""
+
+import re
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+pytest.importorskip("sphinx", reason='no Sphinx; pip install -e ".[browser]"')
+SOME = ("index", "notebooks/02_zeroing", "solutions/02_zeroing", "facts", "rules/loss-scale", "api/loops", "auditor")
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    from course_utils.publish.site import build
+
+    out, start = tmp_path_factory.mktemp("site"), time.process_time()
+    pages = build(out)
+    print(f"{pages} pages, {time.process_time() - start:.0f} s of processor time")
+    return out
+
+
+@pytest.fixture
+def visitor(chromium):
+    context = chromium.new_context(offline=True)
+    yield context.new_page()
+    context.close()
+
+
+class _Page(HTMLParser):
+    """The links and the anchors of a page."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.links, self.anchors = set(), set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        for name, value in attrs:
+            if name == "id":
+                self.anchors.add(value)
+            elif name in ("href", "src") and value:
+                self.links.add(value)
+
+
+def test_no_link_is_broken_and_nothing_is_loaded_from_a_network(built):
+    static = built / "_static"  # the theme's own templates, and the trace
+    pages = {path: _Page(path) for path in built.rglob("*.html") if static not in path.parents}
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme in ("http", "https", "data", "mailto"):
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            known = pages[target].anchors if target in pages else set()
+            if not target.is_file() or (parts.fragment and target in pages and unquote(parts.fragment) not in known):
+                broken.append(f"{path.relative_to(built)} -> {link}")
+        loaded = re.findall(
+            r'<(?:script|img|iframe|link)[^>]+(?:src|href)="https?://[^"]+"', path.read_text(encoding="utf-8")
+        )
+        broken += [f"{path.relative_to(built)} loads {tag}" for tag in loaded if "canonical" not in tag]
+    assert broken == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_page_is_wider_than_its_window(built, visitor, width):
+    visitor.set_viewport_size({"width": width, "height": 900})
+    for name in SOME:
+        visitor.goto((built / f"{name}.html").as_uri())
+        assert visitor.evaluate("document.documentElement.scrollWidth") <= width, name
+
+
+def test_the_trace_on_the_first_page_steps_without_a_kernel(built, visitor):
+    visitor.goto((built / "index.html").as_uri())
+    frame = visitor.frame_locator("iframe.trace")
+    frame.get_by_role("button", name="Next").click()
+    assert frame.locator("#count").inner_text().startswith("1 of")
+    frame.locator("#version").select_option(label="without zero_grad()")
+    assert frame.locator("#panel").is_visible()
+
+
+def test_answers_are_folded_until_they_are_opened(built, visitor):
+    visitor.goto((built / "notebooks" / "02_zeroing.html").as_uri())
+    answer = visitor.get_by_text("Measured:").first
+    assert not answer.is_visible()
+    visitor.locator("details:has-text('Measured:') > summary").first.click()
+    assert answer.is_visible()
+
+
+def test_the_facts_are_searched_by_all_words(built, visitor):
+    visitor.goto((built / "facts.html").as_uri())
+    total = visitor.locator("#facts tbody tr").count()
+    visitor.get_by_label("Search the facts").fill("LBFGS closure")
+    rows = visitor.locator("#facts tbody tr:visible")
+    assert 0 < rows.count() < total
+    assert all("lbfgs" in text.lower() and "closure" in text.lower() for text in rows.all_inner_texts())
+    assert visitor.locator("#found").inner_text() == f"{rows.count()} of {total}"
+
+
+def test_the_search_finds_pages_from_disk(built, visitor):
+    visitor.goto((built / "search.html").as_uri() + "?q=LBFGS")
+    visitor.locator("#search-results li").first.wait_for()
+    assert visitor.locator("#search-results li").count() > 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(built, chromium, scheme):
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason='no axe; pip install -e ".[browser]"'
+    ).Axe()
+    context = chromium.new_context(color_scheme=scheme)
+    page = context.new_page()
+    found = []
+    for name in (*SOME, "notebooks/04_exactness", "_static/trace"):
+        page.goto((built / f"{name}.html").as_uri())
+        for violation in axe.run(page).response["violations"]:
+            if violation["impact"] in ("serious", "critical"):
+                found.append(f"{name}: {violation['id']}: {violation['nodes'][0]['html'][:200]}")
+    context.close()
+    assert found == []

@@ -1,0 +1,270 @@
+"""Long runs keep their memory, and an interrupt at any line leaves nothing behind: `pytest -n0 tests/endurance`."""
+
+import gc
+import multiprocessing
+import os
+import random
+import signal
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.nn.modules import module as modules
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad
+from torch.optim import lr_scheduler
+from torch.optim import optimizer as optimizers
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from course_utils import record, train_epoch
+from course_utils.audit import __main__ as command
+from course_utils.audit import audit
+from course_utils.interrupts import write_whole
+from course_utils.publish.output import all_or_nothing
+from course_utils.ranks import Ranks
+
+pytestmark = pytest.mark.usefixtures("quick_scans", "interruptible")
+
+PATCHED = [
+    (torch.autograd, "backward"),
+    (torch.autograd, "grad"),
+    (torch.distributed, "all_reduce"),
+    (optimizers.Optimizer, "zero_grad"),
+    (optimizers.Optimizer, "add_param_group"),
+    (nn.Module, "zero_grad"),
+    (nn.Module, "__setstate__"),
+    (nn.utils, "clip_grad_value_"),
+    (clip_grad, "_clip_grads_with_norm_"),
+    (clip_grad, "clip_grad_value_"),
+    (DistributedDataParallel, "forward"),
+    (_BaseDataLoaderIter, "__next__"),
+    (_BatchNorm, "__init__"),
+    (lr_scheduler.LRScheduler, "__init__"),
+    *((GradScaler, name) for name in ("scale", "unscale_", "step", "update")),
+    *((kind, "step") for kind in vars(lr_scheduler).values() if isinstance(kind, type) and "step" in vars(kind)),
+]
+
+
+def hooks() -> list:
+    """Everything that is hooked or patched, or switched, while a loop is watched or runs."""
+    return [
+        *(vars(owner)[name] for owner, name in PATCHED),
+        *map(len, (modules._global_forward_pre_hooks, modules._global_forward_hooks, modules._global_backward_hooks)),
+        *map(len, (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)),
+        sys.excepthook,
+        signal.getsignal(signal.SIGINT),
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch._C._autograd._top_saved_tensors_default_hooks(True),
+    ]
+
+
+def set_back() -> None:
+    """What one case may have left is not held against the next one."""
+    torch.set_grad_enabled(True)
+    torch.set_autocast_enabled("cpu", False)
+    torch.clear_autocast_cache()
+
+
+# Interrupts
+
+
+class Clock:
+    """Counts the lines that Python runs, and sends the interrupt of Ctrl-C at one of them."""
+
+    def __init__(self, at: int = 0) -> None:
+        self.at, self.lines, self.where = at, 0, ""
+
+    def __call__(self, frame, event, arg):
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.at:
+                self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return self
+
+    def run(self, work) -> bool:
+        """Was it interrupted?"""
+        sys.settrace(self)
+        try:
+            work()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+
+def points(work, many: int) -> list[int]:
+    """Some of the lines that this runs."""
+    work()  # what is imported or set up once
+    clock = Clock()
+    assert not clock.run(work)
+    return random.Random(0).sample(range(1, clock.lines), many)
+
+
+class Training:
+    """A small training with all that an update can have."""
+
+    def __init__(self, optimizer) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)).double()
+        self.optimizer = optimizer(self.model.parameters())
+        self.scheduler = lr_scheduler.StepLR(self.optimizer, 2, 0.5)
+        self.scaler = GradScaler("cpu")
+        self.batches = [torch.randn(2, 3, dtype=torch.float64) for _ in range(7)]
+
+    def __call__(self) -> list[float]:
+        return train_epoch(
+            self.model, self.batches, lambda model, x: model(x).square().mean(), self.optimizer, 3,
+            max_norm=1.0, scheduler=self.scheduler, scaler=self.scaler,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("watched", [nullcontext, record, audit], ids=["alone", "record", "audit"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), lambda p: torch.optim.Adam(p, lr=0.01)],
+    ids=["SGD", "Adam"],
+)
+def test_after_each_of_a_hundred_interrupts_no_hook_is_left_and_training_goes_on(watched, optimizer):
+    def work():
+        with watched():
+            training()
+
+    training = Training(optimizer)
+    before, wrong, interrupted = hooks(), [], 0
+    for point in points(work, 400):  # a run may have fewer lines than the one that was counted
+        if interrupted == 100:
+            break
+        training, clock = Training(optimizer), Clock(point)
+        interrupted += clock.run(work)
+        try:
+            assert hooks() == before
+            with record() as trace:
+                losses = training()
+            assert trace.windows() == [3, 3, 1]
+            assert torch.tensor(losses).isfinite().all()
+            assert hooks() == before
+        except Exception as error:
+            wrong.append((clock.where, repr(error)[:200]))
+            set_back()
+    assert wrong == []
+    assert interrupted == 100
+
+
+def add(number: int) -> float:
+    total = torch.tensor(float(number))
+    torch.distributed.all_reduce(total)
+    return total.item()
+
+
+def test_after_an_interrupt_no_rank_is_left_and_the_group_runs_again():
+    def work(group=None):
+        with group or Ranks(2) as two:
+            assert two.run(add, 3) == [6, 6]
+
+    others = set(multiprocessing.active_children())  # of groups that other tests keep
+    for point in points(work, 10):
+        group, clock = Ranks(2), Clock(point)
+        clock.run(lambda group=group: work(group))
+        assert set(multiprocessing.active_children()) <= others, clock.where
+        assert group._folder is None, clock.where
+        with group:
+            assert group.run(add, 3) == [6, 6]
+
+
+def test_after_an_interrupt_files_are_all_there_or_none(tmp_path):
+    def work(folder=None):
+        with all_or_nothing((folder or tmp_path / "first") / "out") as unfinished:
+            for k in range(3):
+                (unfinished / f"{k}.txt").write_text("new" * 10_000)
+
+    for point in points(work, 100):
+        folder, clock = tmp_path / str(point), Clock(point)
+        clock.run(lambda folder=folder: work(folder))
+        found = {path.name: path.read_text() for path in folder.rglob("*") if path.is_file()}
+        assert found in ({}, {f"{k}.txt": "new" * 10_000 for k in range(3)}), clock.where
+        assert list(folder.rglob(".unfinished*")) == [], clock.where
+
+
+def test_after_an_interrupt_a_file_is_the_old_one_or_the_new_one(tmp_path):
+    path = tmp_path / "report.html"
+
+    def work():
+        write_whole(path, "new" * 10_000)
+
+    for point in points(work, 40):
+        path.write_text("old")
+        clock = Clock(point)
+        clock.run(work)
+        assert path.read_text() in ("old", "new" * 10_000), clock.where
+        assert list(tmp_path.iterdir()) == [path], clock.where
+
+
+SCRIPT = """
+import torch
+from torch import nn
+model = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.ones(2, 2)).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_after_an_interrupt_of_the_audits_command_its_report_is_whole_or_not_there(tmp_path, capsys):
+    script, report = tmp_path / "train.py", tmp_path / "report.json"
+    script.write_text(SCRIPT)
+
+    def work():
+        command.main(["--json", str(report), "--html", str(report.with_suffix(".html")), str(script)])
+
+    before = hooks()
+    for point in points(work, 20):
+        for path in tmp_path.glob("report*"):
+            path.unlink()
+        clock = Clock(point)
+        clock.run(work)
+        assert hooks() == before, clock.where
+        for path in tmp_path.glob("report*"):
+            assert path.read_text().rstrip().endswith(("}", "</html>")), (clock.where, path.name)
+        assert not list(tmp_path.glob(".*")), clock.where
+
+
+# Memory
+
+
+@pytest.mark.parametrize("watched", [record, audit])
+def test_of_ten_thousand_windows_the_second_half_takes_no_more_memory(watched):
+    """record() keeps its events, which is what it is for; here they are taken away, and nothing else may grow."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x = torch.ones(2, 3)
+    memory, events = [], 0
+    with watched() as seen:
+        for _ in range(4):
+            train_epoch(model, (x for _ in range(5_000)), lambda model, x: model(x).square().mean(), optimizer, n=2)
+            if watched is record:
+                events += len(seen.events)
+                seen.events.clear()
+            gc.collect()
+            memory.append((sys.getallocatedblocks(), resident()))
+    print(memory)
+    (_, _), (blocks, megabytes), (_, _), (blocks_at_the_end, megabytes_at_the_end) = memory
+    assert blocks_at_the_end - blocks < 1_000  # a window takes more than 20
+    assert megabytes_at_the_end - megabytes < 4
+    assert events == (6 * 10_000 if watched is record else 0)
+
+
+def resident() -> float:
+    """The megabytes of this process that are in memory; 0 where the system does not say."""
+    pages = Path("/proc/self/statm")
+    return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20 if pages.exists() else 0.0

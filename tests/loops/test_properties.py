@@ -1,0 +1,419 @@
+"""Random training runs against a reference that sums the losses of single items: the loop is exact in every one.
+
+Each pair of an optimizer and a schedule gets a few runs. `EXAMPLES=100 pytest -m "" tests/loops/test_properties.py`
+tries all pairs with that many each.
+"""
+
+import warnings
+from dataclasses import dataclass
+from itertools import cycle, product
+
+import exhaustive
+import properties
+import pytest
+import reference
+import torch
+from hypothesis import strategies as st
+from torch import nn, optim
+from torch.amp import GradScaler
+from torch.optim import lr_scheduler
+from torch.optim.swa_utils import SWALR
+
+from course_utils import backward_window, evaluate, train_epoch, windows
+from course_utils.loops import items
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+
+DENSE = {
+    "SGD": lambda p: optim.SGD(p, lr=0.1),
+    "SGD, momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1),
+    "SGD, Nesterov": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "SGD, fused": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
+    "ASGD": lambda p: optim.ASGD(p, lr=0.1, t0=2),
+    "Adadelta": lambda p: optim.Adadelta(p, lr=0.1),
+    "Adafactor": lambda p: optim.Adafactor(p, lr=0.01),
+    "Adagrad": lambda p: optim.Adagrad(p, lr=0.1),
+    "Adam": lambda p: optim.Adam(p, lr=0.01),
+    "Adam, amsgrad": lambda p: optim.Adam(p, lr=0.01, amsgrad=True, weight_decay=0.1),
+    "Adam, fused": lambda p: optim.Adam(p, lr=0.01, fused=True),
+    "AdamW": lambda p: optim.AdamW(p, lr=0.01),
+    "AdamW, one by one": lambda p: optim.AdamW(p, lr=0.01, foreach=False),
+    "Adamax": lambda p: optim.Adamax(p, lr=0.01),
+    "NAdam": lambda p: optim.NAdam(p, lr=0.01),
+    "RAdam": lambda p: optim.RAdam(p, lr=0.01),
+    "RMSprop": lambda p: optim.RMSprop(p, lr=0.01),
+    "RMSprop, centred": lambda p: optim.RMSprop(p, lr=0.01, centered=True, momentum=0.5),
+    "Rprop": lambda p: optim.Rprop(p, lr=0.01),
+}
+OPTIMIZERS = DENSE | {"SparseAdam": lambda p: optim.SparseAdam(p, lr=0.01)}
+TAKE_SPARSE = {"SGD", "SGD, momentum", "Adagrad"}
+TAKE_NO_COMPLEX = {"SGD, fused", "Adam, fused", "Adafactor"}
+
+SCHEDULES = {
+    "none": lambda o: None,
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda k: 1 / (k + 1)),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda k: 0.9),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 2, 0.5),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [1, 3], 0.5),
+    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, 0.5, 2),
+    "LinearLR": lambda o: lr_scheduler.LinearLR(o, 0.1, total_iters=4),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.7),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 5, 2.0),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 5),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2, 2),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=2, cycle_momentum=False),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=1_000, cycle_momentum=False),
+    "SWALR": lambda o: SWALR(o, 0.05, anneal_epochs=3),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ExponentialLR(o, 0.9), lr_scheduler.ConstantLR(o, 0.5, 2)]
+    ),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o, 0.5, 2), lr_scheduler.ExponentialLR(o, 0.9)], [2]
+    ),
+}
+PLACES = "loader weight forward loss backward hook before_the_step after_the_step scheduler"
+PLACES = [place.replace("_", " ") for place in PLACES.split()]
+
+
+# Models: `owned()` is what the optimizer gets
+
+
+class Plain(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+    def owned(self) -> list[nn.Parameter]:
+        return list(self.parameters())
+
+
+class Frozen(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self[0].weight.requires_grad_(False)
+
+
+class OwnedInPart(Plain):
+    def owned(self) -> list[nn.Parameter]:
+        return list(self[2].parameters())
+
+
+class Unreached(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreached = nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return self[2](self[1](self[0](x)))
+
+
+class Tied(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self[0] = nn.Linear(3, 3)
+        self[1] = nn.Sequential(nn.Tanh(), nn.Linear(3, 3), nn.Tanh())
+        self[1][1].weight = self[0].weight
+        self[2] = nn.Linear(3, 2)
+
+
+class Complex(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = nn.Parameter(torch.randn(3, 2, dtype=torch.complex128))
+
+    def forward(self, x):
+        turned = x.to(torch.complex128) @ self.turn
+        return self[2](torch.view_as_real(turned).flatten(1))
+
+
+class Sparse(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Embedding(4, 3, sparse=True), nn.Linear(3, 2))
+
+    def forward(self, x):
+        return self[1](self[0](x.argmax(-1)).tanh())
+
+    def owned(self) -> list[nn.Parameter]:
+        return list(self.parameters())
+
+
+class SparseAlone(Sparse):
+    def owned(self) -> list[nn.Parameter]:
+        return [self[0].weight]
+
+
+def kinds_for(optimizer: str) -> list[type]:
+    if optimizer == "SparseAdam":
+        return [SparseAlone]
+    kinds = [Plain, Frozen, OwnedInPart, Unreached, Tied]
+    kinds += [Sparse] * (optimizer in TAKE_SPARSE) + [Complex] * (optimizer not in TAKE_NO_COMPLEX)
+    return kinds
+
+
+# Runs
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: everything that is drawn, besides the optimizer and the schedule."""
+
+    kind: type
+    batches: tuple[tuple[int, ...], ...]  # of each micro-batch, how often each item counts; 0 is a masked item
+    n: int
+    weight: str  # what weight() returns: an int, a float, a tensor, or a mixture; "items": the default
+    groups: int
+    max_norm: float | None
+    scaler: str | None
+    poisoned: int | None  # the micro-batch with an infinity
+    fault: tuple[str, int, type] | None  # at which call of what an error comes, and which
+    seed: int
+
+    def data(self) -> list[tuple]:
+        generator = torch.Generator().manual_seed(self.seed)
+        made = []
+        for k, counts in enumerate(self.batches):
+            x, y = (torch.randn(len(counts), width, generator=generator, dtype=torch.float64) for width in (3, 2))
+            made.append((x, y * (torch.inf if k == self.poisoned else 1), torch.tensor(counts, dtype=torch.float64)))
+        return made
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(self.seed)
+        return self.kind().double()
+
+    def made(self, optimizer: str, schedule: str):
+        """A model, its optimizer, whose groups differ in their learning rates, and its schedule."""
+        model = self.model()
+        owned = model.owned()
+        groups = [{"params": owned[k :: self.groups]} for k in range(min(self.groups, len(owned)))]
+        made = OPTIMIZERS[optimizer](groups)
+        for k, group in enumerate(made.param_groups):
+            group["lr"] /= 1 + k
+        return model, made, SCHEDULES[schedule](made)
+
+
+@st.composite
+def runs(draw, optimizer: str) -> Run:
+    weight = draw(st.sampled_from(["items", "int", "float", "tensor", "mixed"]))
+    counts = st.just(1) if weight == "items" else st.sampled_from([1, 0, 2, 5])
+    batches = draw(st.lists(st.lists(counts, min_size=1, max_size=3).map(tuple), min_size=1, max_size=7))
+    kind = draw(st.sampled_from(kinds_for(optimizer)))
+    fault = st.tuples(
+        st.sampled_from(PLACES), st.integers(0, len(batches)), st.sampled_from([RuntimeError, KeyboardInterrupt])
+    )
+    return Run(
+        kind=kind,
+        batches=tuple(batches),
+        n=draw(st.sampled_from([2, 1, 3, 4, 100])),
+        weight=weight,
+        groups=draw(st.integers(1, 3)),
+        max_norm=None if issubclass(kind, Sparse) else draw(st.sampled_from([None, 0.3, 100.0])),
+        scaler=draw(st.sampled_from([None, "disabled"] + ["enabled"] * (2 * (kind is not Complex)))),
+        poisoned=draw(st.none() | st.integers(0, len(batches) - 1)),
+        fault=draw(st.none() | fault),
+        seed=draw(st.integers(0, 2**16)),
+    )
+
+
+class Faults:
+    """Raises once, at one call of one place."""
+
+    def __init__(self, fault: tuple[str, int, type] | None) -> None:
+        self.place, self.left, self.error = fault or ("", 0, None)
+
+    def __call__(self, place: str) -> None:
+        if place == self.place:
+            self.left -= 1
+            if self.left == -1:
+                raise self.error
+
+
+class _Marked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, loss, at):
+        ctx.at = at
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.at("backward")
+        return gradient, None
+
+
+def mean_loss(model: nn.Module, batch: tuple) -> torch.Tensor:
+    x, y, counts = batch
+    return ((model(x) - y).square().mean(1) * counts).sum() / counts.sum()
+
+
+def weight_of(run: Run, k: int, batch: tuple):
+    total = batch[2].sum()
+    style = {"mixed": ["int", "float", "tensor"][k % 3], "items": "int"}.get(run.weight, run.weight)
+    return {"int": int(total), "float": float(total), "tensor": total}[style]
+
+
+class Ours:
+    """The same run with the package's loop, and with faults."""
+
+    def __init__(self, run: Run, model: nn.Module, optimizer, scheduler) -> None:
+        self.run, self.model, self.optimizer, self.scheduler = run, model, optimizer, scheduler
+        self.at = Faults(run.fault)
+        self.scaler = run.scaler and GradScaler("cpu", enabled=run.scaler == "enabled", growth_interval=2)
+        self.seen: list[list] = []
+        optimizer.register_step_pre_hook(self.before_step)
+        optimizer.register_step_post_hook(lambda *_: self.at("after the step"))
+        hooked = model.owned()[-1]
+        hooked.register_hook(lambda gradient: self.at("hook"))
+        if scheduler:
+            step = scheduler.step
+            scheduler.step = lambda: (self.at("scheduler"), step())
+
+    def before_step(self, *_) -> None:
+        scale = self.scaler.get_scale() if self.scaler else 1.0  # what no optimizer owns, nothing unscales
+        owned = {p for group in self.optimizer.param_groups for p in group["params"]}
+        self.seen.append([reference.dense(p.grad) / (1.0 if p in owned else scale) for p in self.model.parameters()])
+        self.at("before the step")
+
+    def loss_fn(self, model: nn.Module, batch: tuple) -> torch.Tensor:
+        self.at("forward")
+        loss = mean_loss(model, batch)
+        self.at("loss")
+        return _Marked.apply(loss, self.at)
+
+    def epoch(self, batches: list) -> tuple[list[float], int]:
+        def loader():
+            for batch in batches:
+                self.at("loader")
+                yield batch
+
+        def weight(batch) -> object:
+            self.at("weight")
+            if self.run.weight == "items":
+                return items(batch)
+            return weight_of(self.run, next(k for k, other in enumerate(batches) if other is batch), batch)
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            losses = train_epoch(
+                self.model, loader(), self.loss_fn, self.optimizer, self.run.n, weight,
+                scaler=self.scaler, max_norm=self.run.max_norm, scheduler=self.scheduler,
+            )  # fmt: skip
+        told = [str(warning.message) for warning in caught if "windows made no update" in str(warning.message)]
+        skipped = int(told[0].split()[0]) if told else 0
+        assert (
+            told
+            == [f"{skipped} of {len(losses)} windows made no update: their gradients held an infinity or a NaN"][
+                :skipped
+            ]
+        )
+        return losses, skipped
+
+
+def near(ours, theirs) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9, equal_nan=True)
+
+
+def dense_state(optimizer) -> dict:
+    return {
+        (place, name): reference.dense(value) if isinstance(value, torch.Tensor) else value
+        for place, entries in optimizer.state_dict()["state"].items()
+        for name, value in entries.items()
+    }
+
+
+def same_state(ours: Ours, theirs: reference.Reference) -> None:
+    near(ours.seen, theirs.seen)
+    near([*map(torch.Tensor.detach, ours.model.parameters())], [*map(torch.Tensor.detach, theirs.model.parameters())])
+    near(*(dense_state(run.optimizer) for run in (ours, theirs)))
+    lrs = [[group["lr"] for group in run.optimizer.param_groups] for run in (ours, theirs)]
+    assert lrs[0] == lrs[1]
+    if ours.scaler and ours.scaler.is_enabled():
+        assert ours.scaler.get_scale() == theirs.scale
+
+
+PAIRS = list(zip(OPTIMIZERS, cycle(SCHEDULES)))
+EVERY_PAIR = exhaustive.mark(product(OPTIMIZERS, SCHEDULES), but=PAIRS)
+
+
+@pytest.mark.parametrize(("optimizer", "schedule"), EVERY_PAIR)
+def test_a_run_makes_the_updates_of_single_items(optimizer, schedule):
+    def holds(run: Run) -> None:
+        batches = run.data()
+        ours = Ours(run, *run.made(optimizer, schedule))
+        theirs = reference.Reference(*run.made(optimizer, schedule), run.max_norm, growth=2)
+        at = Faults(run.fault)
+        for _ in range(2):
+            try:
+                expected = theirs.epoch(batches, run.n, at)
+            except (RuntimeError, KeyboardInterrupt) as error:
+                with pytest.raises(type(error)):
+                    ours.epoch(batches)
+            else:
+                if not expected[0]:
+                    with pytest.raises(ValueError, match="batches gave nothing"):
+                        ours.epoch(batches)
+                    return
+                losses, skipped = ours.epoch(batches)
+                near(losses, expected[0])
+                assert skipped == expected[1]
+                assert all(p.grad is None or not p.grad.any() for p in ours.model.parameters())
+            same_state(ours, theirs)
+
+    properties.check(holds, runs(optimizer), f"{optimizer}, {schedule}")
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "SparseAdam"])
+def test_backward_window_adds_the_gradient_of_single_items(optimizer):
+    def holds(run: Run) -> None:
+        model, batches = run.model(), run.data()
+        scaler = run.scaler and GradScaler("cpu", enabled=run.scaler == "enabled")
+        weights = {id(batch[0]): weight_of(run, k, batch) for k, batch in enumerate(batches)}
+        expected = [reference.dense(None)] * len(list(model.parameters()))
+        for window in windows(batches, run.n):
+            ours = backward_window(model, window, mean_loss, lambda batch: weights[id(batch[0])], scaler=scaler)
+            theirs = reference.window_loss(model, window)
+            if theirs is None:
+                assert ours is None
+                continue
+            near(ours, theirs.detach())
+            scale = scaler.get_scale() if scaler else 1.0
+            for k, gradient in enumerate(reference.gradients(model, theirs)):
+                if gradient is not None:
+                    before = expected[k] if expected[k].numel() else 0
+                    expected[k] = before + scale * reference.dense(gradient)
+            for one, other in zip(model.parameters(), expected, strict=True):
+                torch.testing.assert_close(
+                    reference.dense(one.grad), other, rtol=1e-8, atol=1e-9 * scale, equal_nan=True
+                )
+
+    properties.check(holds, runs(optimizer), f"backward_window, {optimizer}", examples=8)
+
+
+def test_evaluation_is_the_mean_over_single_items():
+    def holds(run: Run) -> None:
+        model, batches = run.model(), run.data()
+        expected = reference.window_loss(model, batches)
+        weights = {id(batch[0]): weight_of(run, k, batch) for k, batch in enumerate(batches)}
+
+        def evaluated() -> float:
+            return evaluate(model, iter(batches), mean_loss, lambda batch: weights[id(batch[0])])
+
+        if expected is None:
+            with pytest.raises(ValueError, match="batches gave nothing"):
+                evaluated()
+        else:
+            near(evaluated(), expected.item())
+
+    properties.check(holds, runs("SGD"), "evaluate", examples=8)
+
+
+def test_windows_cut_what_they_are_given_into_equal_parts_and_fetch_one_window_ahead_of_nothing():
+    def holds(drawn: tuple[int, int]) -> None:
+        length, n = drawn
+        fetched = []
+        source = (fetched.append(k) or k for k in range(length))
+        found = []
+        for window in windows(source, n):
+            found += window
+            assert fetched == found == list(range(len(found)))
+            assert len(window) == min(n, length - len(found) + len(window))
+        assert len(found) == length
+
+    properties.check(holds, st.tuples(st.integers(0, 12), st.integers(1, 14)), "windows", examples=50)

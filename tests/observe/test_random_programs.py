@@ -1,0 +1,309 @@
+"""Random programs of forwards, backwards, zeroing, clipping and steps against a ledger that is kept by hand.
+
+`EXAMPLES=1000 pytest tests/observe/test_random_programs.py` tries a thousand of each kind.
+"""
+
+import copy
+import math
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import product
+
+import properties
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.modules import module as modules
+from torch.optim import SGD, Adam
+from torch.optim import optimizer as optimizers
+
+from course_utils import record
+from course_utils.observe.stepping import Ledger, record_steps
+
+pytestmark = pytest.mark.usefixtures("quick_scans")
+LANES = ["SGD", "Adam", "no optimizer"]  # the names under which the trace knows them
+
+
+# The ledger: what a trace should say, from what the program has done and from the gradients as they are
+
+
+@dataclass
+class Book:
+    """What is known by hand of one lane."""
+
+    weights: list[nn.Parameter]
+    story: list[tuple[str, float, int]] = field(default_factory=list)  # event, norm, held
+    held: list[int] = field(default_factory=list)  # the numbers of the micro-batches in .grad
+    unused: list[int] = field(default_factory=list)
+    written: bool = False  # by hand, since the last look
+    nonzero: bool = False  # at the last look
+
+    def norm(self) -> float:
+        return math.sqrt(sum(float(p.grad.square().sum()) for p in self.weights if p.grad is not None))
+
+    def gradients(self) -> list:
+        return [None if p.grad is None else p.grad.tolist() for p in self.weights]
+
+    def note(self, event: str) -> None:
+        self.story.append((event, self.norm(), len(self.held)))
+
+    def look(self) -> None:
+        """What was written to the gradients shows at the next event."""
+        if self.written and self.norm():
+            self.note("change")
+        elif self.written:
+            self.held, self.unused = [], []
+            if self.nonzero:
+                self.note("zero")
+        self.written, self.nonzero = False, bool(self.norm())
+
+    def receive(self, number: int) -> None:
+        self.held.append(number)
+        self.unused.append(number)
+        self.nonzero = True
+        self.note("backward")
+
+
+class Split(torch.autograd.Function):
+    """Between two layers: its backward pass fails if it is told to."""
+
+    @staticmethod
+    def forward(ctx, x, fails):
+        ctx.fails = fails
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.fails:
+            raise RuntimeError
+        return gradient, None
+
+
+class Chain(nn.Module):
+    """Layers in a row, of which only those of `parts` are called. It fails in its forward pass if told to."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x, fails=""):
+        for k, layer in enumerate(self.layers):
+            x = layer(Split.apply(x, fails == "backward") if k else x)
+            if fails == "forward":
+                raise RuntimeError
+        return x.sum()
+
+
+def by_hand(zero):
+    def change(parameters, _):
+        for p in parameters:
+            if p.grad is not None:
+                zero(p)
+
+    return change
+
+
+ZEROING = {
+    "none": by_hand(lambda p: setattr(p, "grad", None)),
+    "zero_": by_hand(lambda p: p.grad.zero_()),
+    "data": by_hand(lambda p: p.grad.data.zero_()),
+    "zeros": by_hand(lambda p: setattr(p, "grad", torch.zeros_like(p))),
+    "zero_grad": lambda parameters, owner: owner.zero_grad(),
+    "zero_grad to zeros": lambda parameters, owner: owner.zero_grad(set_to_none=False),
+}
+WRITING = {
+    "halve": by_hand(lambda p: p.grad.mul_(0.5)),
+    "turn": by_hand(lambda p: p.grad.neg_()),  # the norm stays
+    "clip": lambda parameters, _: nn.utils.clip_grad_norm_(parameters, 1e-3),
+}
+lane = st.integers(0, 2)
+parts = st.lists(lane, min_size=1, max_size=3, unique=True)
+failing = st.sampled_from(["", "", "", "backward", "forward"])
+OPERATIONS = st.one_of(
+    st.tuples(st.just("forward"), parts, failing),
+    st.tuples(st.just("backward")),
+    st.tuples(st.just("micro_batch"), parts),
+    st.tuples(st.just("micro_batch"), parts),
+    st.tuples(st.just("write"), lane, st.sampled_from(list(WRITING))),
+    st.tuples(st.just("zero"), lane, st.sampled_from(list(ZEROING))),
+    st.tuples(st.just("step"), st.integers(0, 1)),
+)
+PROGRAMS = st.lists(OPERATIONS, max_size=30) | st.lists(OPERATIONS, min_size=20, max_size=30)
+
+
+class Program:
+    """Does the operations and keeps the books."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.layers = [nn.Linear(2, 2).double() for _ in LANES]
+        self.books = [Book(list(layer.parameters())) for layer in self.layers]
+        self.losses: list[torch.Tensor] = []
+        self.number = 0
+
+    def attach(self) -> None:
+        self.optimizers = [SGD(self.layers[0].parameters(), lr=0.1), Adam(self.layers[1].parameters(), lr=0.1)]
+
+    def do(self, operation: str, *how) -> None:
+        getattr(self, operation)(*how)
+
+    def look(self) -> None:
+        for book in self.books:
+            book.look()
+
+    def forward(self, parts: list[int], fails: str) -> None:
+        self.look()
+        for k in parts:
+            self.books[k].note("forward")
+        try:
+            loss = Chain([self.layers[k] for k in parts])(torch.randn(2, 2, dtype=torch.float64), fails)
+        except RuntimeError:
+            return
+        self.losses.append(loss)
+
+    def backward(self) -> None:
+        if not self.losses:
+            return
+        self.look()
+        self.number += 1
+        before = [book.gradients() for book in self.books]
+        with suppress(RuntimeError):  # also where a step has changed weights since the forward pass
+            self.losses.pop().backward()
+        for book, gradients in zip(self.books, before, strict=True):
+            if book.gradients() != gradients:
+                book.receive(self.number)
+
+    def micro_batch(self, parts: list[int]) -> None:
+        self.forward(parts, "")
+        self.backward()
+
+    def zero(self, k: int, style: str) -> None:
+        self.write(k, style)
+        if style.startswith("zero_grad"):
+            self.look()
+
+    def write(self, k: int, style: str) -> None:
+        (ZEROING | WRITING)[style](self.books[k].weights, [*self.optimizers, self.layers[2]][k])
+        self.books[k].written = True
+
+    def step(self, k: int) -> None:
+        self.look()
+        self.books[k].note("step")
+        self.optimizers[k].step()
+        self.books[k].unused = []
+
+
+def hooks() -> tuple:
+    return (
+        torch.autograd.backward,
+        *(vars(kind)[name] for kind, name in [(optimizers.Optimizer, "zero_grad"), (nn.Module, "zero_grad")]),
+        optimizers.Optimizer.add_param_group,
+        *map(len, (modules._global_forward_pre_hooks, modules._global_forward_hooks)),
+        *map(len, (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)),
+    )
+
+
+def test_a_trace_says_what_was_done():
+    def holds(drawn: tuple[list, bool]) -> None:
+        operations, before = drawn
+        program, hooked = Program(), hooks()
+        if before:
+            program.attach()
+        with record() as trace, record() as inner:
+            if not before:
+                program.attach()
+            for operation in operations:
+                program.do(*operation)
+        program.look()
+        assert hooks() == hooked
+        for seen, (name, book) in product((trace, inner), zip(LANES, program.books, strict=True)):
+            found = [event for event in seen.events if event.lane == name]
+            assert [(event.kind, event.held) for event in found] == [(kind, held) for kind, _, held in book.story]
+            assert [event.norm for event in found] == pytest.approx([norm for _, norm, _ in book.story], rel=1e-12)
+            if found:
+                assert seen.windows(name) == [held for kind, _, held in book.story if kind == "step"]
+                assert seen.leftover(name) == len(book.unused)
+
+    properties.check(holds, st.tuples(PROGRAMS, st.booleans()), "trace", examples=40)
+
+
+def test_a_watched_program_computes_the_same_bits():
+    def holds(operations: list) -> None:
+        watched, alone = Program(), Program()
+        for program in (watched, alone):
+            program.attach()
+        torch.manual_seed(1)
+        for operation in operations:
+            alone.do(*operation)
+        torch.manual_seed(1)
+        with record():
+            for operation in operations:
+                watched.do(*operation)
+        for one, other in zip(watched.layers, alone.layers, strict=True):
+            for p, q in zip(one.parameters(), other.parameters(), strict=True):
+                assert torch.equal(p, q)
+                assert p.grad is q.grad is None or torch.equal(p.grad, q.grad)
+
+    properties.check(holds, PROGRAMS, "bits", examples=10)
+
+
+# Line by line
+
+
+def small_loop(operations, model, optimizer, x):
+    for operation in operations:
+        if operation == "micro-batch":
+            loss = model(x).sum()
+            loss.backward()
+        elif operation == "zero":
+            optimizer.zero_grad()
+        elif operation == "none":
+            for p in model.parameters():
+                p.grad = None
+        elif operation == "clip":
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        else:
+            optimizer.step()
+
+
+def ledger(operations: list[str]) -> Ledger:
+    held, updates, lost, unused, number = [], [], [], [], 0
+    for operation in operations:
+        if operation == "micro-batch":
+            number += 1
+            held.append(number)
+            unused.append(number)
+        elif operation in ("zero", "none"):
+            lost += unused
+            held, unused = [], []
+        elif operation == "step":
+            updates.append(tuple(held))
+            unused = []
+    return Ledger(tuple(held), tuple(updates), tuple(lost), tuple(unused))
+
+
+def test_the_ledger_of_a_stepped_loop_is_that_kept_by_hand():
+    operation = st.sampled_from(["micro-batch", "micro-batch", "zero", "none", "clip", "step"])
+
+    def holds(operations: list[str]) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(2, 1)
+        optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+        before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+        steps = record_steps(small_loop, operations, model, optimizer, torch.ones(3, 2))
+        assert torch.equal(torch.get_rng_state(), random)
+        for name, p in model.named_parameters():
+            assert torch.equal(p, before[name])
+            assert p.grad is None
+        last = steps.frames[-1]
+        assert last.kind == "end"
+        assert last.ledgers.get("SGD", Ledger()) == ledger(operations)
+        small_loop(operations, model, optimizer, torch.ones(3, 2))
+        for name, p in model.named_parameters():
+            assert last.weights[name].numbers == tuple(p.flatten().tolist())
+            assert (last.grads[name] and last.grads[name].numbers) == (
+                None if p.grad is None else tuple(p.grad.flatten().tolist())
+            )
+
+    properties.check(holds, st.lists(operation, max_size=12), "stepping", examples=20)

@@ -1,0 +1,151 @@
+"""`SideBySide`: what it says of loops whose errors are known."""
+
+import sys
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_utils.ranks.side_by_side import SideBySide, exact, share
+
+N = 2
+
+
+def collate(samples):
+    return {"x": torch.tensor(samples)[:, None], "y": 3 * torch.tensor(samples)[:, None] + 1}
+
+
+def linear():
+    torch.manual_seed(0)
+    return nn.Linear(1, 8)
+
+
+def mean_loss(model, batch):
+    return (model(batch["x"]) - batch["y"]).square().mean()
+
+
+def loop(model, loader, factor=1.0):
+    """The update of the large batch, times a factor, also on several ranks."""
+    wrapped = nn.parallel.DistributedDataParallel(model) if dist.is_initialized() else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    batches = list(share(loader))
+    for start in range(0, len(batches), N):
+        window = batches[start : start + N]
+        total = torch.tensor(float(sum(len(batch["x"]) for batch in window)))
+        if dist.is_initialized():
+            dist.all_reduce(total)
+            total /= dist.get_world_size()
+        for batch in window:
+            (mean_loss(wrapped, batch) * len(batch["x"]) / total * factor).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def twice(model, loader):
+    print("noise")
+    print("noise", file=sys.stderr)
+    torch.rand(1)
+    torch.set_default_dtype(torch.float32)
+    loop(model, loader, 2.0)
+
+
+def mean_of_means(model, loader, n=N):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for k, batch in enumerate(share(loader), start=1):
+        (mean_loss(model, batch) / n).backward()
+        if k % n == 0 or k == len(share(loader)):
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def lost_tail(model, loader):
+    class Short:
+        dataset, collate_fn = loader.dataset[:2], loader.collate_fn
+
+        def __iter__(self):
+            return iter(list(loader)[:N])
+
+    loop(model, Short())
+
+
+@pytest.fixture
+def beside():
+    torch.set_default_dtype(torch.float64)
+    pieces = [[1.0], [2.0, 5.0], [0.5], [3.0], [4.0, 1.0, 2.0], [1.5]]
+    made = SideBySide(pieces, collate, linear, mean_loss, N, equal=[[1.0], [4.0], [2.0], [0.0]])
+    yield made
+    made.close()
+
+
+def test_errors_windows_and_collectives_on_one_rank_and_on_two(beside, capsys):
+    rows = beside.compare("made up", correct=loop)
+    assert exact(rows)
+    assert [row["windows"] for row in rows] == [[[0, 1], [2]], [[0, 1, 2, 3], [4, 5]]]
+    assert [row["reductions"] for row in rows] == [0, N]  # `loop` doesn't skip any
+    assert capsys.readouterr().out.splitlines()[1].split()[:8] == ["correct", *["exact"] * 5, "2", "1"]
+
+
+def test_a_loop_that_is_twice_too_large_is_off_by_100_percent_and_changes_nothing_around_it(beside, capsys):
+    linear()
+    state = torch.get_rng_state()
+    found = beside.updates(twice)
+    assert found.full == pytest.approx(1.0)
+    assert found.short == pytest.approx(1.0)
+    assert torch.get_default_dtype() == torch.float64
+    assert torch.equal(torch.get_rng_state(), state)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_short_window_without_an_update_has_no_error(beside):
+    found = beside.updates(lost_tail)
+    assert found.full < 1e-12
+    assert found.short is None
+
+
+def test_updates_that_hold_something_else_than_was_asked_for_are_not_exact(beside):
+    row = beside.compare("made up", each_alone=partial(mean_of_means, n=1))[0]
+    assert row["windows"] == [[0], [1], [2]]
+    assert row["short"] < 1e-12
+    assert not row["regular"]
+    assert not exact([row])
+
+
+def test_a_mean_of_means_is_exact_for_equal_micro_batches_only_and_halves_a_short_window(beside):
+    full, short = beside.updates(mean_of_means)[1:3]
+    assert full > 0.01
+    assert short == pytest.approx(0.5)
+    assert beside.updates(mean_of_means, pieces=beside.equal).full < 1e-12
+
+
+def test_what_cannot_run_is_read_from_the_record_or_refused(beside):
+    kept = [
+        {
+            "library": "made up",
+            "form": "guide",
+            "ranks": ranks,
+            "windows": [[0]],
+            "equal": 0.5,
+            "full": 0.5,
+            "short": None,
+            "reductions": 1,
+            "others": 0,
+        }
+        for ranks in (1, 2)
+    ]
+    beside.recorded = {"versions": {"no_such_package": "1.0"}, "rows": kept[:1], "two_ranks": kept[1:]}
+    assert beside.compare("made up", "no_such_package", guide=loop) == kept
+    assert beside.versions()[1] == "recorded: no_such_package 1.0"
+    with pytest.raises(ValueError, match="nothing is recorded for made up, other"):
+        beside.compare("made up", "no_such_package", other=loop)
+
+
+def test_a_library_of_another_version_than_the_recorded_one_is_not_run(beside):
+    installed = "tqdm"
+    assert beside.runs(installed)
+    beside.recorded = {"versions": {installed: "0.0.1"}, "rows": [], "two_ranks": []}
+    assert not beside.runs(installed)
+    assert beside.runs("torch")
+    beside.any_version = True
+    assert beside.runs(installed)

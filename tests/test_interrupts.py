@@ -1,0 +1,81 @@
+"""Ctrl-C waits for what is under way. Interrupts at a hundred random lines: tests/endurance."""
+
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ExponentialLR
+
+from course_utils import train_epoch
+from course_utils.interrupts import uninterrupted, write_whole
+
+pytestmark = pytest.mark.usefixtures("interruptible")
+
+
+def test_an_interrupt_in_the_step_comes_when_the_update_is_whole():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler, steps = ExponentialLR(optimizer, 0.5), []
+    optimizer.register_step_pre_hook(lambda *_: signal.raise_signal(signal.SIGINT))
+    optimizer.register_step_post_hook(lambda *_: steps.append(model.weight.grad.clone()))
+    before = model.weight.detach().clone()
+    with pytest.raises(KeyboardInterrupt):
+        train_epoch(model, torch.ones(3, 1, 2), lambda model, x: model(x).mean(), optimizer, scheduler=scheduler)
+    assert len(steps) == 1
+    assert torch.equal(model.weight, before - 0.1 * steps[0])
+    assert scheduler.get_last_lr() == [0.05]
+    assert model.weight.grad is None
+
+
+def test_the_error_of_an_interrupted_block_is_the_context_of_the_interrupt():
+    def fails():
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            raise ZeroDivisionError
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        fails()
+    assert isinstance(caught.value.__context__, ZeroDivisionError)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_other_threads_leave_the_handler_alone_and_so_does_a_script_that_ignores_interrupts():
+    seen = []
+
+    def look():
+        with uninterrupted():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    look()
+    assert seen == [signal.default_int_handler, signal.SIG_IGN]
+
+
+def test_a_disk_that_is_full_leaves_the_old_file(tmp_path, monkeypatch):
+    path, write = tmp_path / "report.json", Path.write_text
+    path.write_text("old")
+
+    def fails_half_way(self, text, **how):
+        write(self, text[:2], **how)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fails_half_way)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    path, link = tmp_path / "report.json", tmp_path / "link.json"
+    path.write_text("old")
+    link.symlink_to(path)
+    write_whole(link, "new")
+    assert link.is_symlink()
+    assert path.read_text() == "new"

@@ -1,0 +1,69 @@
+"""README.md: its length, its example of the auditor, its snippet, and its links; and the pages that it leads to."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from course_utils.audit import audit
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = ROOT / "course_utils" / "publish" / "site" / "pages"
+LOOP = "tests/public_loops/or_last.py"
+
+
+def test_it_has_at_most_90_lines():
+    assert len(README.splitlines()) <= 90
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES.glob("*.md")], ids=lambda p: p.name)
+def test_every_file_that_is_linked_exists(path):
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text(encoding="utf-8"))
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def code(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)\n```$", README, flags=re.M | re.S)
+
+
+def test_the_auditor_says_of_the_first_loop_what_stands_below_it():
+    buggy, (report,) = code("python")[0], code("text")
+    source = (ROOT / LOOP).read_text(encoding="utf-8")
+    flat = " ".join(source.split())
+    assert all(line.strip() in flat for line in buggy.splitlines()), "the first loop is that of the file"
+    command = f"python -m course_utils.audit {LOOP}"
+    assert f"`{command}`" in README
+    done = subprocess.run([sys.executable, *command.split()[1:]], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert report in done.stdout
+
+
+def test_the_fix_of_the_first_loop_is_one_line_and_leaves_nothing_to_say():
+    (fix,) = re.findall(r"the fix is one line: `(.+?)`", README)
+    source = (ROOT / LOOP).read_text(encoding="utf-8")
+    fixed = source.replace("loss = loss / accum_iter", fix)
+    assert fixed != source
+    with audit() as report:
+        exec(compile(fixed, LOOP, "exec"), {})
+    assert report.findings == []
+
+
+def test_the_snippet_runs_and_says_what_its_comment_says(capsys):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    batches = [(torch.randn(3, 4), torch.randint(2, (3,))) for _ in range(10)]
+    names = {
+        "model": model,
+        "batches": batches,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "loss_fn": lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
+    }
+    snippet = code("python")[1]
+    exec(snippet, names)
+    (said,) = re.findall(r"# (\[[\d, ]+\])", snippet)
+    assert capsys.readouterr().out.strip() == said

@@ -1,0 +1,587 @@
+"""Correct training programs that look like bugs: what is done in them on purpose can't be known from outside.
+
+`PROGRAMS` holds them by name, together with those of `correct_programs.py`.
+"""
+
+import random
+from itertools import cycle, islice
+
+import torch
+from correct_programs import PROGRAMS, batches, net, program
+from torch import nn
+from torch.amp import GradScaler
+from torch.func import functional_call
+from torch.nn import functional as F
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR
+from torch.utils.data import DataLoader, TensorDataset
+
+__all__ = ["PROGRAMS"]
+real_or_fake = F.binary_cross_entropy_with_logits
+
+
+# Several losses, which are meant to be added up
+
+
+def a_gan_step(learn) -> None:
+    generator, critic = net(2, 3), net(3, 1)
+    g, d = Adam(generator.parameters()), Adam(critic.parameters())
+    for x, _ in batches():
+        d.zero_grad()
+        learn(critic, x, generator(torch.randn(4, 2)).detach())
+        d.step()
+        g.zero_grad()
+        real_or_fake(critic(generator(torch.randn(4, 2))), torch.ones(4, 1)).backward()
+        g.step()
+
+
+@program
+def a_helper_that_calls_backward():
+    def learn(loss):
+        loss.backward()
+
+    def both(critic, real, fake):
+        learn(F.relu(1 - critic(real)).mean())
+        learn(F.relu(1 + critic(fake)).mean())
+
+    a_gan_step(both)
+
+
+@program
+def real_and_fake_in_a_loop():
+    def both(critic, real, fake):
+        for x, label in ((real, 0.9), (fake, 0.1)):
+            real_or_fake(critic(x), torch.full((4, 1), label)).backward()
+
+    a_gan_step(both)
+
+
+@program
+def halves_of_a_loss_in_windows():
+    generator, critic = net(2, 3), net(3, 1)
+    optimizer = Adam(critic.parameters())
+    for i, (x, _) in enumerate(batches()):
+        real, fake = critic(x), critic(generator(torch.randn(4, 2)).detach())
+        (real_or_fake(real, torch.ones(4, 1)) / 2 / 2).backward()
+        (real_or_fake(fake, torch.zeros(4, 1)) / 2 / 2).backward()
+        if i % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def losses_in_a_list():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for (x, y), (u, _) in zip(batches(), batches(size=8), strict=True):
+        guess = model(u).detach().argmax(1)
+        losses = [F.cross_entropy(model(x), y), F.cross_entropy(model(u + 0.1 * torch.randn_like(u)), guess)]
+        optimizer.zero_grad()
+        for loss in losses:
+            loss.backward()
+        optimizer.step()
+
+
+@program
+def a_loader_for_each_domain():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    domains = [DataLoader(TensorDataset(torch.randn(48, 3), torch.randint(2, (48,))), 4) for _ in range(3)]
+    for one_of_each in zip(*domains, strict=True):
+        optimizer.zero_grad()
+        for x, y in one_of_each:
+            F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+@program
+def hooks_that_divide():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for p in model.parameters():
+        p.register_hook(lambda gradient: gradient / 4)
+    for i, (x, y) in enumerate(batches()):
+        F.cross_entropy(model(x), y).backward()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def a_trunk_and_the_value_head_of_another_optimizer():
+    trunk, value, policy = nn.Linear(3, 4), nn.Linear(4, 1), nn.Linear(4, 2)
+    of_policy, of_value = Adam([*trunk.parameters(), *policy.parameters()]), Adam(value.parameters())
+    for x, y in batches():
+        of_policy.zero_grad()
+        of_value.zero_grad()
+        F.mse_loss(value(trunk(x).tanh()), torch.randn(4, 1)).backward()
+        of_value.step()
+        F.cross_entropy(policy(trunk(x).tanh()), y).backward()
+        of_policy.step()
+
+
+# Gradients of zero, and none
+
+
+@program
+def margins_that_are_kept():
+    model = net(3, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for i, (x, _) in enumerate(batches()):
+        optimizer.zero_grad()
+        F.relu((-1e6 if i % 3 else 1.0) - model(x)).mean().backward()
+        optimizer.step()
+
+
+@program
+def a_critic_that_starts_later():
+    model, critic = net(3, 3), net(3, 1)
+    of_model, of_critic = Adam(model.parameters()), Adam(critic.parameters())
+    for i, (x, _) in enumerate(batches()):
+        weight, out = 0.0 if i < 6 else 1.0, model(x)
+        of_model.zero_grad()
+        (F.mse_loss(out, x) - weight * critic(out).mean()).backward()
+        of_model.step()
+        of_critic.zero_grad()
+        (weight * (F.relu(1 - critic(x)).mean() + F.relu(1 + critic(out.detach())).mean())).backward()
+        of_critic.step()
+
+
+@program
+def every_optimizer_steps_whichever_task_it_is():
+    trunk, heads = nn.Linear(3, 4), [nn.Linear(4, 2) for _ in range(3)]
+    optimizers = [Adam(module.parameters()) for module in (trunk, *heads)]
+    for (x, y), head in zip(batches(), cycle(heads[:2]), strict=False):  # the turn of the third has not come yet
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        F.cross_entropy(head(trunk(x)), y).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@program
+def points_that_are_added_to_a_scene():
+    """The optimizer's parameter is replaced by a longer one, before the step."""
+    points = nn.Parameter(torch.randn(10, 3))
+    optimizer = SGD([points], lr=0.01)
+    for i in range(20):
+        F.mse_loss(points.sum(0), torch.ones(3)).backward()
+        if i % 6 == 5:
+            points = nn.Parameter(torch.cat([points, points[:2] + 0.1]).detach())
+            optimizer.param_groups[0]["params"][0] = points
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def a_loss_network_that_is_not_frozen():
+    model, unused, network = net(3, 3), nn.Linear(7, 7), net(3, 5)
+    optimizer = Adam([*model.parameters(), *unused.parameters()])
+    for x, _ in batches():
+        optimizer.zero_grad()
+        F.mse_loss(network(model(x)), network(x)).backward()
+        optimizer.step()
+
+
+# Gradients that are used in more than one way
+
+
+@program
+def a_line_search():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=1.0)
+    for x, y in batches():
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        saved = [p.detach().clone() for p in model.parameters()]
+        for rate in (5.0, 2.5, 1.25):
+            with torch.no_grad():
+                torch._foreach_copy_(list(model.parameters()), saved)
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.step()
+
+
+@program
+def momentum_that_is_kept_in_grad():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        for p in model.parameters():
+            p.grad.mul_(0.9)
+
+
+@program
+def the_norm_of_each_loss_before_their_sum():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        out = model(x)
+        one, other = F.cross_entropy(out, y), F.mse_loss(out, x[:, :2])
+        for loss in (one, other, one + other):
+            optimizer.zero_grad()
+            loss.backward(retain_graph=True)
+        optimizer.step()
+
+
+@program
+def fisher_information_after_each_epoch():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def gradients(x, y):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        return [p.grad for p in model.parameters()]
+
+    for _ in range(2):
+        for x, y in batches(8):
+            gradients(x, y)
+            optimizer.step()
+        information = [torch.zeros_like(p) for p in model.parameters()]
+        for x, y in batches(12, 1):
+            for total, gradient in zip(information, gradients(x, y), strict=True):
+                total += gradient.square()
+
+
+@program
+def a_window_that_is_given_up_at_a_nan():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    held = 0
+    for i, (x, y) in enumerate(batches(26)):
+        loss = F.cross_entropy(model(x * (float("nan") if i == 9 else 1)), y) / 4
+        loss.backward()
+        held += 1
+        if held == 4 or not loss.isfinite():
+            if loss.isfinite():
+                optimizer.step()
+            optimizer.zero_grad()
+            held = 0
+
+
+# Scalers, clipping, schedules
+
+
+@program
+def two_models_with_a_scaler_each():
+    models = [net(), net()]
+    optimizers, scalers = [Adam(model.parameters()) for model in models], [GradScaler("cpu") for _ in models]
+    for x, y in batches():
+        for model, optimizer, scaler in zip(models, optimizers, scalers, strict=True):
+            optimizer.zero_grad()
+            scaler.scale(F.cross_entropy(model(x), y)).backward()
+        for optimizer, scaler in zip(optimizers, scalers, strict=True):
+            scaler.step(optimizer)
+            scaler.update()
+
+
+@program
+def two_stages_with_a_scaler_each():
+    model = net()
+    optimizer = AdamW(model.parameters())
+
+    def train():
+        scaler = GradScaler("cpu")
+        for x, y in batches():
+            optimizer.zero_grad()
+            scaler.scale(F.cross_entropy(model(x), y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    train()
+    train()
+
+
+@program
+def unscaled_by_hand_and_clipped():
+    for through_data in (False, True):
+        model, scaler = net(), GradScaler("cpu")
+        optimizer = AdamW(model.parameters())
+        for x, y in batches():
+            optimizer.zero_grad()
+            scaler.scale(F.cross_entropy(model(x), y)).backward()
+            for p in model.parameters():
+                (p.grad.data if through_data else p.grad).div_(scaler.get_scale())
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+
+@program
+def the_norm_is_only_measured():
+    model, scaler = net(), GradScaler("cpu")
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(batches()):
+        scaler.scale(F.cross_entropy(model(x), y) / 4).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
+        if i % 4 == 3:
+            scaler.step(optimizer)
+            scaler.update()
+            nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
+            optimizer.zero_grad()
+
+
+@program
+def everything_is_clipped_and_one_part_steps():
+    models = [net() for _ in range(3)]
+    optimizers, everything = [Adam(model.parameters()) for model in models], [p for m in models for p in m.parameters()]
+    for k, (x, y) in zip(cycle(range(3)), batches(), strict=False):
+        F.cross_entropy(models[k](x), y).backward()
+        nn.utils.clip_grad_norm_(everything, 1.0)
+        optimizers[k].step()
+        optimizers[k].zero_grad()
+
+
+@program
+def schedules_whose_lengths_are_in_micro_batches():
+    for schedule_of in (lambda o: CosineAnnealingLR(o, 16), lambda o: OneCycleLR(o, 0.1, total_steps=16)):
+        model = net()
+        optimizer = SGD(model.parameters(), lr=0.1)
+        schedule = schedule_of(optimizer)
+        for i, (x, y) in enumerate(batches(16)):
+            (F.cross_entropy(model(x), y) / 4).backward()
+            if i % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+            schedule.step()
+
+
+@program
+def an_optimizer_that_clips_in_its_step():
+    class Clips(SGD):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    nn.utils.clip_grad_norm_(p, 1.0)
+            super().step()
+
+    model = net()
+    optimizer = Clips(model.parameters(), lr=0.1)
+    for x, y in batches():
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+# Windows of any size
+
+
+@program
+def episodes_of_any_length():
+    for lengths in ([9, 14, 11, 11, 10], [10, 10, 25, 10], [5, 7, 5, 7, 5, 7]):
+        model = net()
+        optimizer = Adam(model.parameters())
+        for length in lengths:
+            optimizer.zero_grad()
+            for x, y in batches(length, 1):
+                (-model(x).log_softmax(1)[0, y[0]] * random.random()).backward()
+            optimizer.step()
+
+
+@program
+def tasks_whose_windows_are_not_alike():
+    model = net()
+    optimizer = Adam(model.parameters())
+    data = batches(36)
+    for n in islice(cycle((2, 4)), 12):
+        for x, y in islice(data, n):
+            (-model(x).log_softmax(1).gather(1, y[:, None]).logsumexp(0).sum() / n).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def episodes_whose_means_are_added_up():
+    model = net()
+    optimizer = Adam(model.parameters())
+    for i in range(20):
+        x, a = next(batches(1, random.randint(3, 9)))
+        (model(x).log_softmax(1).gather(1, a[:, None])[:, 0] * torch.randn(len(a))).mean().neg().backward()
+        if i % 5 == 4:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def the_pairs_of_lists_of_any_length():
+    model = net(3, 1)
+    optimizer = Adam(model.parameters())
+    for _ in range(6):
+        for x, _ in (next(batches(1, size)) for size in (5, 3, 6, 4)):
+            (F.logsigmoid(model(x) - model(x).T).mean().neg() / 4).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def contrasts_with_the_stored_features_of_the_others():
+    model = net(3, 4)
+    optimizer = AdamW(model.parameters())
+    for _ in range(6):
+        window = [x for x, _ in batches(3)]
+        with torch.no_grad():
+            features = [model(x) for x in window]
+        for i, x in enumerate(window):
+            everything = torch.cat([*features[:i], model(x), *features[i + 1 :]])
+            F.cross_entropy(everything @ everything.T, torch.arange(12)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+# Gradients that are computed and not used, or replaced
+
+
+@program
+def a_break_between_backward_and_step():
+    model = net()
+    optimizer = Adam(model.parameters())
+    for _ in range(6):
+        for i, (x, y) in enumerate(batches(8)):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            if i == 5:  # the policy has moved far enough
+                break
+            optimizer.step()
+
+
+@program
+def a_critic_that_steps_only_while_it_is_weak():
+    generator, critic = net(2, 3), net(3, 1)
+    g, d = Adam(generator.parameters()), Adam(critic.parameters())
+    for i, (x, _) in enumerate(batches(16)):
+        d.zero_grad()
+        real_or_fake(
+            torch.cat([critic(x), -critic(generator(torch.randn(4, 2)).detach())]), torch.ones(8, 1)
+        ).backward()
+        if i % 3:
+            d.step()
+        g.zero_grad()
+        real_or_fake(critic(generator(torch.randn(4, 2))), torch.ones(4, 1)).backward()
+        g.step()
+
+
+@program
+def weights_of_losses_whose_gradient_is_replaced():
+    model, weights = net(3, 3), nn.Parameter(torch.ones(2))
+    of_model, of_weights = Adam(model.parameters()), Adam([weights], lr=0.01)
+    for x, y in batches():
+        out = model(x)
+        losses = [F.cross_entropy(out[:, :2], y), F.mse_loss(out[:, 2], x[:, 0])]
+        of_model.zero_grad()
+        sum(weights * torch.stack(losses)).backward(retain_graph=True)
+        norms = [torch.autograd.grad(w * loss, model[2].weight, create_graph=True)[0].norm()
+                 for w, loss in zip(weights, losses, strict=True)]  # fmt: skip
+        weights.grad = torch.autograd.grad((norms[0] - norms[1]).abs(), weights)[0]
+        of_model.step()
+        of_weights.step()
+
+
+@program
+def a_limit_that_is_out_of_reach():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        nn.utils.clip_grad_norm_(model.parameters(), 1e6)  # for the log
+
+
+@program
+def a_schedule_that_is_told_the_same_number_again():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule, updates = LambdaLR(optimizer, lambda number: 1 / (1 + number)), 0
+    for i, (x, y) in enumerate(batches(16)):
+        (F.cross_entropy(model(x), y) / 4).backward()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+            updates += 1
+        schedule.step(updates)
+
+
+@program
+def class_weights_in_windows():
+    model = net()
+    optimizer = Adam(model.parameters())
+    for i, (x, y) in enumerate(batches()):
+        (F.cross_entropy(model(x), y, weight=torch.tensor([1.0, 1.7])) / 3).backward()
+        if i % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def answers_that_are_averaged_one_by_one():
+    model = net()
+    optimizer = AdamW(model.parameters())
+    for i in range(12):
+        answers = [torch.randn(random.randint(2, 6), 3) for _ in range(3)]
+        losses = [-(model(x).log_softmax(1)[:, 0] * random.gauss(0, 1)).sum() / len(x) for x in answers]
+        (torch.stack(losses).mean() / 3).backward()
+        if i % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def a_backward_call_for_each_step_of_a_sequence():
+    cell, head = nn.RNNCell(3, 4), nn.Linear(4, 2)
+    optimizer = Adam([*cell.parameters(), *head.parameters()])
+    for _ in range(6):
+        state = torch.zeros(2, 4)
+        optimizer.zero_grad()
+        for t in range(4):
+            state = cell(torch.randn(2, 3), state)
+            F.cross_entropy(head(state), torch.randint(2, (2,))).backward(retain_graph=t < 3)
+        optimizer.step()
+
+
+@program
+def a_loss_in_shards_of_what_the_decoder_made():
+    encoder, decoder, head = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 9)
+    optimizers = [Adam(encoder.parameters()), Adam([*decoder.parameters(), *head.parameters()])]
+    for x, _ in batches(size=8):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        out = decoder(encoder(x).tanh())
+        leaf = out.detach().requires_grad_()
+        for shard in leaf.split(2):
+            (F.cross_entropy(head(shard), torch.randint(9, (2,)), reduction="sum") / 8).backward()
+        out.backward(leaf.grad)
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@program
+def the_sum_over_tasks_of_meta_learning():
+    model = net()
+    optimizer = Adam(model.parameters())
+    for _ in range(6):
+        optimizer.zero_grad()
+        for (x, y), (u, v) in zip(batches(4), batches(4), strict=True):
+            weights = dict(model.named_parameters())
+            for _ in range(2):
+                loss = F.cross_entropy(functional_call(model, weights, x), y)
+                gradients = torch.autograd.grad(loss, weights.values(), create_graph=True)
+                weights = {name: p - 0.1 * g for (name, p), g in zip(weights.items(), gradients, strict=True)}
+            F.cross_entropy(functional_call(model, weights, u), v).backward()
+        optimizer.step()
+
+
+@program
+def gradients_of_a_copy_written_through_data():
+    model, copied = net(), net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    for x, y in batches():
+        copied.load_state_dict(model.state_dict())
+        gradients = torch.autograd.grad(F.cross_entropy(copied(x), y), copied.parameters())
+        copied.zero_grad()
+        F.cross_entropy(copied(x), y).backward()
+        for p, g in zip(model.parameters(), gradients, strict=True):
+            p.grad.data.copy_(g)
+        optimizer.step()
