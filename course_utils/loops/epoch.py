@@ -12,6 +12,7 @@ from torch.amp import GradScaler
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from course_utils.interrupts import uninterrupted
 from course_utils.loops.parallel import Adapter, adapter_of
 from course_utils.loops.window import accumulate, check_window_options, items, share_out, weights_of, windows
 
@@ -36,7 +37,8 @@ def train_epoch(
     Each update uses the gradient that one large batch would have: of the mean loss over everything in its window, also
     if micro-batches differ in size and if the last window is short. Once per window, in this order, come unscaling,
     clipping, the optimizer step, the scale's update, the scheduler step and zeroing. A gradient that holds an infinity
-    or a NaN makes no update and no scheduler step, with or without a scaler; a warning counts such windows.
+    or a NaN makes no update and no scheduler step, with or without a scaler; a warning counts such windows. Ctrl-C
+    waits until an update that has begun is whole.
 
     On several ranks, a model wrapped in DDP or FSDP2 (also HSDP) trains on the windows of all ranks as if they were
     one: the mean is over what they hold together, even if some hold less or have run out. Each window exchanges the
@@ -48,7 +50,7 @@ def train_epoch(
     through which a generator is trained, are left to their owner. The model keeps the mode in which it comes.
 
     How exact is it? On a CPU with torch 2.13, for a small MLP and a small transformer on padded words, the gradient of
-    a window differs from that of the large batch by 4e-16 of its norm in float64, 2e-7 in float32, 3e-3 with bfloat16
+    a window differs from that of the large batch by 3e-16 of its norm in float64, 2e-7 in float32, 3e-3 with bfloat16
     autocast and 7e-3 with bfloat16 weights (tests/benchmarks/exactness.py). Below float64 that is rounding, which the
     large batch has as well: 2e-7, 4e-3 and 6e-3 from the gradient in float64.
 
@@ -92,11 +94,12 @@ def train_epoch(
         if not losses:
             _zero(optimizer, not_owned)
         losses.append(accumulate(parallel, window, loss_fn, scaler, autocast))
-        if not _update(optimizer, parallel, scaler, max_norm):
-            skipped += 1
-        elif scheduler:
-            scheduler.step()
-        _zero(optimizer, not_owned)
+        with uninterrupted():
+            if not _update(optimizer, parallel, scaler, max_norm):
+                skipped += 1
+            elif scheduler:
+                scheduler.step()
+            _zero(optimizer, not_owned)
     if not losses:
         raise ValueError(_EMPTY)
     if skipped:

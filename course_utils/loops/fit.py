@@ -15,6 +15,13 @@ from course_utils.loops.window import backward_window, items
 def pieces(batch: Any, size: int) -> list:
     """Splits a batch of tensors, alone or in a tuple, list or dict, into micro-batches of up to `size` samples.
 
+    Args:
+        batch: A tensor, or a (named) tuple, list or dict of tensors of one length; an entry may be None.
+        size: Samples in each micro-batch, at most.
+
+    Raises:
+        TypeError: If the batch is of another kind, or its tensors' lengths differ.
+
     Example:
         >>> [len(x) for x, y in pieces((torch.zeros(5, 3), torch.zeros(5)), 2)]
         [2, 2, 1]
@@ -23,9 +30,17 @@ def pieces(batch: Any, size: int) -> list:
         return list(batch.split(size))
     if isinstance(batch, dict):
         return [dict(zip(batch, parts, strict=True)) for parts in pieces(tuple(batch.values()), size)]
-    if isinstance(batch, (tuple, list)) and len({items(part) for part in batch}) == 1:
-        return [type(batch)(parts) for parts in zip(*(pieces(part, size) for part in batch), strict=True)]
+    if isinstance(batch, (tuple, list)) and len({items(part) for part in batch if _is_splittable(part)}) == 1:
+        count = len(next(pieces(part, size) for part in batch if part is not None))
+        parts = [[None] * count if part is None else pieces(part, size) for part in batch]
+        return [getattr(batch, "_make", type(batch))(each) for each in zip(*parts, strict=True)]
     raise TypeError(f"cannot split a {type(batch).__name__}: pass split=, a function of a batch and a size")
+
+
+def _is_splittable(part: Any) -> bool:
+    if part is not None and not isinstance(part, (Tensor, tuple, list, dict)):
+        raise TypeError(f"cannot split a {type(part).__name__}: pass split=, a function of a batch and a size")
+    return part is not None
 
 
 class MicroBatchFinder:
@@ -56,8 +71,11 @@ class MicroBatchFinder:
     """
 
     def __init__(self, micro_batch: int | None = None):
-        if micro_batch is not None and not micro_batch >= 1:
-            raise ValueError(f"micro_batch must be at least 1 item, got {micro_batch}")
+        if isinstance(micro_batch, bool) or not isinstance(micro_batch, int | None):
+            kind = type(micro_batch).__name__
+            raise TypeError(f"micro_batch must be a whole number of samples or None, got {micro_batch!r} ({kind})")
+        if micro_batch is not None and micro_batch < 1:
+            raise ValueError(f"micro_batch must be at least 1 sample, got {micro_batch}")
         self.micro_batch = micro_batch
         self.failures = 0
 

@@ -142,9 +142,10 @@ def backward_window(
 def check_window_options(weight: Any, scaler: Any, autocast: Any) -> None:
     if not callable(weight):
         raise TypeError(f"weight must be a function of one batch, got {weight!r} ({type(weight).__name__})")
-    for name, value, kind in (("autocast", autocast, AbstractContextManager), ("scaler", scaler, GradScaler)):
-        if value is not None and not isinstance(value, kind):
-            raise TypeError(f"{name} must be a {kind.__name__}, got {value!r} ({type(value).__name__})")
+    if autocast is not None and not isinstance(autocast, AbstractContextManager):
+        raise TypeError(f"autocast must be a context manager, got {autocast!r} ({type(autocast).__name__})")
+    if scaler is not None and not isinstance(scaler, GradScaler):
+        raise TypeError(f"scaler must be a GradScaler, got {scaler!r} ({type(scaler).__name__})")
     if isinstance(autocast, _ONE_SHOT):
         raise TypeError(
             "autocast must be a context that can be entered for every micro-batch, such as torch.autocast(...); a "

@@ -1,6 +1,6 @@
 """What a training loop holds while it runs: gradients and what is saved for backward, event by event."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -87,6 +87,37 @@ def resident_bytes(model: nn.Module, optimizer: Optimizer) -> dict[str, int]:
         "optimizer state": _size(
             value for value in tree_leaves(list(optimizer.state.values())) if torch.is_tensor(value)
         ),
+    }
+
+
+def update_bytes(
+    model: nn.Module,
+    run: Callable[[nn.Module], object],
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = torch.optim.AdamW,
+) -> dict[str, int]:
+    """The most bytes that each of the four parts of memory takes in one update. They peak at different moments.
+
+    Args:
+        model: Is trained by one step.
+        run: Called with the model: the forward and backward passes of one update.
+        optimizer: Called with the parameters that require a gradient, returns the optimizer.
+
+    Returns:
+        The bytes of weights, gradients (one that is arriving counts beside `.grad`), optimizer state and activations.
+
+    Example:
+        >>> sgd = torch.optim.SGD
+        >>> update_bytes(nn.Linear(64, 10, bias=False), lambda model: model(torch.zeros(8, 64)).sum().backward(), sgd)
+        {'weights': 2560, 'gradients': 2560, 'optimizer state': 0, 'activations': 2048}
+    """
+    made = optimizer([parameter for parameter in model.parameters() if parameter.requires_grad])
+    with held_bytes(model) as held:
+        run(model)
+    made.step()
+    return {
+        **resident_bytes(model, made),
+        "gradients": held.most("gradients", "arriving"),
+        "activations": held.most("activations"),
     }
 
 

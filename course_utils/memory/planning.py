@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.optim import AdamW, Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 _SMALL, _CHECKED, _LARGE = 2, 4, 8  # sizes that are tried; not 1, for which operations may take a shortcut
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
@@ -50,6 +50,10 @@ class MemoryPlan:
 
     def largest(self, card: float) -> int:
         """The most items that fit into a micro-batch with `card` bytes; 0 if not even one does."""
+        if isinstance(card, bool) or not isinstance(card, int | float):
+            raise TypeError(f"card must be a number of bytes, got {card!r} ({type(card).__name__})")
+        if not 0 < card < math.inf:
+            raise ValueError(f"card must be a positive number of bytes, got {card}")
         if self.peak(1) > card:
             return 0
         at_no_items, per_item = torch.cat(list(self.moments.values())).unbind(1)
@@ -121,8 +125,9 @@ def plan_memory(
         accumulating: Whether a forward pass already finds gradients, as all but the first of a window do.
 
     Raises:
+        TypeError: If `build` is a model instead of a function that returns one.
         ValueError: If memory is not a straight line in the number of items, for example because a loss compares each
-            item with every other.
+            item with every other; if no weight requires a gradient; or for LBFGS.
         NotImplementedError: For an `nn.LSTM`, whose kernel allocates a large buffer that cannot be seen.
 
     Example:
@@ -135,8 +140,9 @@ def plan_memory(
     autocast = autocast or nullcontext()
 
     def micro_batch(items: int, backward: bool = True) -> dict[str, list[int]]:
-        with _default(dtype):
-            batch = make_batch(items)
+        with _default(dtype), memory.made_from_data():
+            made = make_batch(items)
+        batch = tree_map_only(Tensor, lambda part: part if memory.counts(part) else _copy(part, dtype), made)
         if not accumulating:
             model.zero_grad()
         with memory.noted() as in_forward, autocast:
@@ -146,11 +152,17 @@ def plan_memory(
                 loss.backward()
         return {"inputs": [_bytes(batch)], "forward": in_forward, "backward": in_backward}
 
-    with _Fake(), _InUse() as memory:
+    if isinstance(build, nn.Module):
+        raise TypeError(f"build must be a function that returns the model, got a {type(build).__name__} itself")
+    with _Fake(allow_non_fake_inputs=True), _InUse() as memory:  # what the user's code holds may be real
         with _default(dtype):
             model = build()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not trained:
+            raise ValueError("no weight of this model requires a gradient: it has nothing to train")
         optimizer = optimizer(trained)
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError("LBFGS runs forward and backward passes inside its step, which cannot be planned")
         for parameter in trained:
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()  # makes its state, as in a first update
@@ -182,7 +194,8 @@ class _InUse(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0
-        self._storages: dict[int, weakref.ref] = {}
+        self._from_data = False  # may what is created now be a view of the user's data?
+        self._storages: dict[int, tuple[weakref.ref, int]] = {}  # with the bytes that count
         self._noted: list[int] = []
 
     @contextmanager
@@ -192,6 +205,19 @@ class _InUse(TorchDispatchMode):
         yield noted
         noted.append(self.bytes)
         self._noted = []
+
+    @contextmanager
+    def made_from_data(self) -> Iterator[None]:
+        """In the block, views of real tensors are told from what is new: data exist anyway, and do not count."""
+        self._from_data = True
+        try:
+            yield
+        finally:
+            self._from_data = False
+
+    def counts(self, tensor: Tensor) -> bool:
+        _, size = self._storages.get(tensor.untyped_storage()._cdata, (None, 0))
+        return size > 0
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if operation is torch.ops.prim.device.default:  # two calls in three; answering here is faster
@@ -203,14 +229,16 @@ class _InUse(TorchDispatchMode):
             results = operation(*args, **(kwargs or {}))
         except DataDependentOutputException:  # item()
             return 1.0 if args[0].is_floating_point() else 1
+        of_data = self._from_data and any(type(each) is Tensor for each in tree_leaves((args, kwargs)))
         for result in results if isinstance(results, (tuple, list)) else (results,):
             if isinstance(result, Tensor):
-                self._hold(result.untyped_storage())
+                storage = result.untyped_storage()
+                self._hold(storage, 0 if of_data else storage.nbytes())
         self._noted.append(self.bytes)
         return results
 
-    def _hold(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
+    def _hold(self, storage: torch.UntypedStorage, size: int) -> None:
+        key = storage._cdata
         if key in self._storages:  # a view, or the result of an in-place operation
             return
 
@@ -218,7 +246,7 @@ class _InUse(TorchDispatchMode):
             del self._storages[key]
             self.bytes -= size
 
-        self._storages[key] = weakref.ref(storage, freed)
+        self._storages[key] = weakref.ref(storage, freed), size
         self.bytes += size
 
 
@@ -230,6 +258,10 @@ def _default(dtype: torch.dtype | None) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+def _copy(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    return tensor.to(dtype if dtype and tensor.is_floating_point() else tensor.dtype, copy=True)
 
 
 def _bytes(tensors: Any) -> int:

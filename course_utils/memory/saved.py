@@ -36,7 +36,18 @@ class _Held:
     """A saved tensor, wrapped so that we learn when the graph frees it."""
 
     def __init__(self, tensor: Tensor):
-        self.tensor = tensor
+        self.tensor = tensor.detach()  # with its history, an operation that saves its own result would never be freed
+        self.version = None if tensor.is_inference() else tensor._version
+
+    def unpack(self) -> Tensor:
+        """The tensor. Autograd doesn't compare versions where hooks hold what it saves, so this does."""
+        if self.version is not None and self.tensor._version != self.version:
+            raise RuntimeError(
+                "a tensor needed for the gradient has been modified by an in-place operation: "
+                f"{self.tensor.dtype} of shape {tuple(self.tensor.shape)} is at version {self.tensor._version}, "
+                f"and was saved at version {self.version}"
+            )
+        return self.tensor
 
 
 @contextmanager
@@ -48,6 +59,9 @@ def saved_bytes(model: nn.Module) -> Iterator[SavedBytes]:
 
     Args:
         model: Its parameters and buffers are not counted: they exist anyway.
+
+    Raises:
+        RuntimeError: From `backward()`, as without this block, if what it needs was modified in place.
 
     Example:
         >>> import torch
@@ -61,7 +75,7 @@ def saved_bytes(model: nn.Module) -> Iterator[SavedBytes]:
     saved = SavedBytes()
 
     def pack(tensor: Tensor) -> _Held:
-        held = _Held(tensor.detach())  # with its history, an operation that saves its own result would never be freed
+        held = _Held(tensor)
         if tensor.untyped_storage().data_ptr() not in own:
             # A view counts for what it shows, not for the whole tensor behind it.
             piece = (tensor.data_ptr(), tensor.numel() * tensor.element_size())
@@ -69,5 +83,5 @@ def saved_bytes(model: nn.Module) -> Iterator[SavedBytes]:
             weakref.finalize(held, saved._release, piece).atexit = False
         return held
 
-    with saved_tensors_hooks(pack, lambda held: held.tensor):
+    with saved_tensors_hooks(pack, _Held.unpack):
         yield saved

@@ -4,6 +4,7 @@ Every hook and every patch of the course's instruments is attached here, and det
 
 - a step is seen by the hooks that PyTorch runs around every `optimizer.step`;
 - a backward call is seen because `torch.autograd.backward` is wrapped;
+- no error of the instruments' own reaches the script: all of their code is called by a `Guard`;
 - everything else that happens to gradients is seen by comparison. PyTorch has no hook for zeroing, and none is needed:
   each tensor has a version, which rises with every write, so comparing which tensor `.grad` is, and its version, with
   the last time shows whether anything was zeroed, clipped or assigned in between. This computes nothing. Values are
@@ -14,7 +15,7 @@ import gc
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, reduce, wraps
 from itertools import compress
@@ -28,6 +29,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from course_utils.interrupts import uninterrupted
+from course_utils.observe.guard import Guard
 from course_utils.observe.sharded import Shard, is_sharded, keepers, shards
 from course_utils.observe.uncompiled import leave_uncompiled
 
@@ -65,14 +68,23 @@ class Lane:
         self.in_closure = False
         self.evaluation: int | None = None  # how often the step that is running has called its closure, if it has one
 
+    @property
+    def inside_its_step(self) -> bool:
+        """Does the optimizer's own code run, and not a closure that the script gave it?"""
+        return self.depth > 0 and not self.in_closure
+
     def update(self) -> None:
         """Adds the parameters that the optimizer holds by now."""
         optimizer, known = self.optimizer(), len(self.parameters)
         if optimizer is not None:
+            count = 0
             for group in optimizer.param_groups:
+                count += len(group["params"])
                 for p in group["params"]:
                     if id(p) not in self.ids:
                         self.add(p)
+            if count < len(self.ids):
+                self.let_go({id(p) for group in optimizer.param_groups for p in group["params"]})
         if self.sharded and len(self.parameters) > known:
             found = shards(living(*keepers()))
             self.shards = {key: found[key] for key in self.ids & found.keys()}
@@ -86,6 +98,12 @@ class Lane:
         self.seen.append(None if grad is None else (id(grad), version(grad)))
         self.ever.append(False)
         self.empty &= grad is None
+
+    def let_go(self, stays: set[int]) -> None:
+        """A script has put other parameters in the place of some, as where points are added to a scene."""
+        self.discard(self.ids - stays)
+        if not any(self.seen):
+            self.empty, self.held, self.unused = True, 0, 0
 
     def discard(self, ids: set[int]) -> None:
         stays = [id(p) not in ids for p in self.parameters]
@@ -154,6 +172,7 @@ class Lane:
 class Listener:
     """What an observer can tell. A listener overrides what it needs to hear; the other methods do nothing."""
 
+    who = "The observer"  # in the words of a warning
     lane_type = Lane  # may have more to note for each optimizer
     kinds: tuple[type, ...] = ()  # what to find, besides optimizers, when the block begins
     hears_zeroing_at_once = True  # else at the next event, if it was of gradients that a step has used
@@ -203,10 +222,16 @@ class Listener:
     def overlapped(self) -> None:
         """Backward calls of several threads overlap, so that who received what cannot be told apart."""
 
+    def gave_up(self, failure: str) -> None:
+        """The observer, or this listener, has failed, and nothing more will be told."""
+
 
 @contextmanager
 def observing(listener: Listener) -> Iterator[None]:
     """Tells the listener what the training loops inside the block do. Blocks may be nested, and may overlap.
+
+    An error of the listener, or of the observer, is no error of the block's: it ends the watching with an
+    `ObserverFailure`, which is a warning.
 
     Args:
         listener: Its methods are called as things happen.
@@ -223,12 +248,25 @@ def observing(listener: Listener) -> Iterator[None]:
         SGD uses 1 backward calls
     """
     observer = Observer(listener)
-    with observer.undo:
-        observer.attach()
+    try:
+        with uninterrupted():
+            observer.guard(observer.attach)()
+        yield
+    finally:
         try:
-            yield
-        finally:
-            observer.finish()
+            with uninterrupted():
+                observer.finish()
+        except KeyboardInterrupt:
+            observer.finish()  # it may have come just before
+            raise
+
+
+class _Thread(threading.local):
+    """What a thread of the script is in the middle of."""
+
+    def __init__(self) -> None:
+        self.depth = 0  # of the module that is being called
+        self.probes: list = []  # hooks for one backward call
 
 
 class Observer:
@@ -236,6 +274,7 @@ class Observer:
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
+        self.guard = Guard(listener.who, "your script goes on unwatched", self._give_up)
         self.undo = ExitStack()
         self.lanes: dict[int, Lane] = {}  # by the id of the optimizer
         self.without_optimizer = listener.lane_type(None)
@@ -245,40 +284,69 @@ class Observer:
         self.names: Counter[str] = Counter()
         self.running: dict[int, Any] = {}  # backward calls, by thread
         self.options = (None, None)  # retain_graph and create_graph of the last backward call
-        self.thread = threading.local()
+        self.thread = _Thread()
 
     def attach(self) -> None:
-        leave_uncompiled("course_utils.observe")
-        leave_uncompiled("course_utils.audit")
-        self.undo.callback(register_optimizer_step_pre_hook(self._before_step).remove)
-        self.undo.callback(register_optimizer_step_post_hook(self._after_step).remove)
-        self.patch(torch.autograd, "backward", self._around_backward)
+        leave_uncompiled("course_utils.observe", "course_utils.audit", "course_utils.interrupts")
+        self.undo.callback(register_optimizer_step_pre_hook(self.guard(self._before_step)).remove)
+        self.undo.callback(register_optimizer_step_post_hook(self.guard(self._after_step)).remove)
+        self.patch(torch.autograd, "backward", self._around_backward, used_up=True)
         self.patch(Optimizer, "add_param_group", after(self.lane_of))
-        self.patch(Optimizer, "zero_grad", after(self._after_zero_grad))
+        self.patch(Optimizer, "zero_grad", self._around_zero_grad)
         self.patch(nn.Module, "zero_grad", after(lambda _: self.look()))
         if type(self.listener).forward is not Listener.forward:  # these hooks cost every call of every module
-            self.undo.callback(register_module_forward_pre_hook(self._before_forward).remove)
-            self.undo.callback(register_module_forward_hook(self._after_forward, always_call=True).remove)
+            self.undo.callback(register_module_forward_pre_hook(self.guard(self._before_forward)).remove)
+            self.undo.callback(register_module_forward_hook(self.guard(self._after_forward), always_call=True).remove)
         self.listener.attach(self)
         used = [kind for kind in subclasses(Optimizer) if hasattr(kind.step, "hooked")]  # by its first object
+        gc.collect(1)  # then all living objects are of one age, in their order; the younger would come first
         for thing in living(*used, *self.listener.kinds):
             if isinstance(thing, Optimizer):
                 self.lane_of(thing)
             else:
                 self.listener.found(thing)
 
-    def patch(self, owner: object, name: str, wrapper: Callable, warns: bool = False) -> None:
-        """Until the block ends, `owner.name` is what `wrapper` makes of it. `warns`: it warns about its caller."""
-        self.undo.callback(_patch(owner, name, wrapper, warns))
+    def patch(
+        self,
+        owner: object,
+        name: str,
+        watch: Callable[..., Generator],
+        warns: bool = False,
+        used_up: bool = False,
+    ) -> None:
+        """Until the block ends, each call of `owner.name` is watched by a generator, as `Guard.around` says.
+
+        `warns`: the original warns about its caller.
+        """
+        self.undo.callback(_patch(owner, name, self.guard.around(watch, used_up), warns))
+
+    def probe(self, register: Callable, note: Callable) -> None:
+        """Registers a hook for as long as this thread's backward call runs."""
+        self.thread.probes.append(register(self.guard(note)))
 
     def finish(self) -> None:
         try:
-            self.look(values=True)
-            for lane in (*self.lanes.values(), *self.manual):
-                self.listener.ended(lane)
+            self.guard(self._end_lanes)()
         finally:
-            self.lanes.clear()
-            self.active, self.manual = [], []
+            self._let_go()
+            try:
+                self.undo.close()
+            except Exception as error:
+                self.guard.fail(error)
+
+    def _end_lanes(self) -> None:
+        self.look(values=True)
+        for lane in (*self.lanes.values(), *self.manual):
+            self.listener.ended(lane)
+
+    def _let_go(self) -> None:
+        """Keeps nothing of the script's alive any more."""
+        self.lanes.clear()
+        self.active, self.manual = [], []
+
+    def _give_up(self, failure: str) -> None:
+        self._let_go()
+        self.listener.gave_up(failure)
 
     # Lanes
 
@@ -371,6 +439,10 @@ class Observer:
 
     def _look_at(self, lane: Lane, values: bool = False) -> None:
         written = lane.compare()
+        if not written and values and lane.empty and any(lane.seen) and not lane.all_zero():
+            lane.empty = False  # the zeros in .grad have been written to through .data, which raises no version
+            self.listener.changed(lane, assigned=True)
+            return
         if not written and not (values and lane.held and not lane.came_as_zeros):
             return
         was_empty, lane.empty = lane.empty, not any(lane.seen) or lane.all_zero()
@@ -391,7 +463,8 @@ class Observer:
         lane.held = lane.unused = 0
         lane.empty, lane.came_as_zeros, lane.uncleared = True, False, []
 
-    def _after_zero_grad(self, optimizer: Optimizer) -> None:
+    def _around_zero_grad(self, optimizer: Optimizer, *args, **kwargs) -> Generator:
+        yield
         if self.listener.hears_zeroing_at_once or self.running or any([lane.unused for lane in self.active]):
             self.look()
         if self.running and self.inside() is not None:  # an optimizer that steps and zeroes inside a backward call
@@ -404,7 +477,7 @@ class Observer:
     def _before_forward(self, module: nn.Module, _inputs) -> None:
         if torch.compiler.is_dynamo_compiling():
             return
-        self.thread.depth = getattr(self.thread, "depth", 0) + 1
+        self.thread.depth += 1
         if self.thread.depth > 1 or (self.running and self.inside() is not None):  # a checkpoint computes again
             return
         self.look(values=True)
@@ -421,7 +494,7 @@ class Observer:
 
     def _after_forward(self, *_) -> None:
         if not torch.compiler.is_dynamo_compiling():
-            self.thread.depth = max(0, getattr(self.thread, "depth", 0) - 1)
+            self.thread.depth = max(0, self.thread.depth - 1)
 
     def inside(self) -> Any:
         """The backward call that this thread is in the middle of, or None."""
@@ -430,32 +503,36 @@ class Observer:
             call = next(reversed(list(self.running.values())), None)  # a thread of autograd's own, one for each GPU
         return call
 
-    def _around_backward(self, original: Callable) -> Callable:
-        def backward(tensors, grad_tensors=None, *args, **kwargs):
-            if self.running and self.inside() is not None:  # a checkpoint runs a backward inside the backward
-                return original(tensors, grad_tensors, *args, **kwargs)
-            self.look(values=True)
-            for lane in self.active:
-                lane.update()
-            roots = [tensors] if isinstance(tensors, Tensor) else [root for root in tensors if root is not None]
-            given = grad_tensors is not None or kwargs.get("grad_variables") is not None
-            self.options = (*args, None, None)[:2] if args else (kwargs.get("retain_graph"), kwargs.get("create_graph"))
+    def _around_backward(self, tensors=(), grad_tensors=None, *args, **kwargs) -> Generator:
+        if self.running and self.inside() is not None:  # a checkpoint runs a backward inside the backward
+            return
+        self.look(values=True)
+        for lane in self.active:
+            lane.update()
+        roots = [tensors] if isinstance(tensors, Tensor) else tensors_in(tensors)
+        given = grad_tensors is not None or kwargs.get("grad_variables") is not None
+        self.options = (*args, None, None)[:2] if args else (kwargs.get("retain_graph"), kwargs.get("create_graph"))
+        keeps_graph = any(args[:2]) or bool(kwargs.get("retain_graph") or kwargs.get("create_graph"))
+        me = threading.get_ident()
+        try:
             call = self.listener.backward_begins(roots, given)
             if self.running:
                 self.listener.overlapped()
-            me = threading.get_ident()
             self.running[me] = call
             try:
-                return original(tensors, grad_tensors, *args, **kwargs)
+                yield
             finally:
                 del self.running[me]
-                for lane in self.active:
-                    self._receive(lane, call)
-                if any(args[:2]) or kwargs.get("retain_graph") or kwargs.get("create_graph"):
-                    self.listener.graph_kept(roots, call)
-                self.listener.backward_ends(call)
-
-        return backward
+                if self.guard.failure is None:
+                    for lane in self.active:
+                        self._receive(lane, call)
+                    if keeps_graph:
+                        self.listener.graph_kept(roots, call)
+                    self.listener.backward_ends(call)
+        finally:
+            for probe in self.thread.probes:
+                probe.remove()
+            self.thread.probes.clear()
 
     def _receive(self, lane: Lane, call: Any) -> None:
         """If the lane has got gradients from this backward call, it holds the call from now on."""
@@ -585,31 +662,24 @@ def _unseen_by_warnings(function: Callable) -> Callable:
     return function
 
 
-def before(look: Callable) -> Callable:
-    """A wrapper that calls `look` with the first argument before each call."""
+def before(look: Callable) -> Callable[..., Generator]:
+    """Watches each call of a function by calling `look` with the first argument before it."""
 
-    def wrapper(original):
-        def call(first, *args, **kwargs):
-            look(first)
-            return original(first, *args, **kwargs)
+    def watch(first, *args, **kwargs):
+        look(first)
+        yield
 
-        return call
-
-    return wrapper
+    return watch
 
 
-def after(look: Callable) -> Callable:
-    """A wrapper that calls `look` with the first argument after each call."""
+def after(look: Callable) -> Callable[..., Generator]:
+    """Watches each call of a function by calling `look` with the first argument after it."""
 
-    def wrapper(original):
-        def call(first, *args, **kwargs):
-            result = original(first, *args, **kwargs)
-            look(first)
-            return result
+    def watch(first, *args, **kwargs):
+        yield
+        look(first)
 
-        return call
-
-    return wrapper
+    return watch
 
 
 # Tensors and other objects
@@ -624,6 +694,13 @@ def version(tensor: Tensor) -> int:
     """A number that rises with every write. FSDP writes to a DTensor's shard, and everyone else to the DTensor."""
     shard = local(tensor)
     return tensor._version if shard is tensor else tensor._version + shard._version
+
+
+def tensors_in(argument: Any) -> list[Tensor]:
+    """A tensor, or the tensors in a collection; none in what is no collection, which is an error of the script's."""
+    if isinstance(argument, Tensor):
+        return [argument]
+    return [each for each in argument if isinstance(each, Tensor)] if isinstance(argument, Iterable) else []
 
 
 def is_zero(grad: Tensor | None) -> bool:

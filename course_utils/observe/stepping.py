@@ -118,6 +118,8 @@ class Loop:
         except (OSError, SyntaxError, IndexError) as problem:
             raise ValueError(f"the source of {self.name} is not available; write it in a cell or a file") from problem
         if not isinstance(self.tree, ast.FunctionDef):
+            if self.code.co_name != "<lambda>":  # Python 3.13 takes other lines for those of a string that was run
+                raise ValueError(f"the source of {self.name} is not available; write it in a cell or a file")
             raise TypeError(f"pass the loop itself, a function that is written with def; got {function!r}")
         self.lines = source.rstrip().splitlines()
         self.first = first  # the number of its first line in the file
@@ -158,11 +160,13 @@ class Steps:
         loop: The loop and its source.
         frames: In order.
         trace: The same run as `record()` sees it: `steps.trace.windows()`.
+        rank: On which of several ranks, whose backward passes may also bring what the other ranks have.
     """
 
     loop: Loop
     frames: list[Frame]
     trace: Trace
+    rank: int | None = None
 
     def __repr__(self) -> str:
         return f"<Steps of {self.loop.name}: {len(self.frames)} frames>"
@@ -263,6 +267,8 @@ class _Line:
 
 class _Recorder(_TraceWriter):
     """Listens to the observer, and to Python's line by line, and writes frames."""
+
+    who = "step_through()"
 
     def __init__(self, loop: Loop, parameters: dict[str, Tensor], limit: int):
         super().__init__()
@@ -378,7 +384,7 @@ class _Recorder(_TraceWriter):
         for p in self.parameters.values():  # also those that no optimizer has; one that has them takes them over
             observer.without_optimizer.add(p)
         observer._list_lanes()
-        observer.undo.callback(register_optimizer_step_post_hook(self.after_step).remove)
+        observer.undo.callback(register_optimizer_step_post_hook(observer.guard(self.after_step)).remove)
 
     def forward(self, lanes: list[Lane]) -> None:
         super().forward(lanes)

@@ -104,7 +104,8 @@ def record() -> Iterator[Trace]:
 
     Optimizers that exist already and optimizers that the block creates are both seen. Everything is detached when the
     block ends, also by an exception or an interrupt. A write through `.data` leaves no mark on a tensor: unless it
-    zeroes the gradients, it shows only at the next step.
+    zeroes the gradients, it shows only at the next step. If the record itself fails, it ends with a warning
+    (`ObserverFailure`), and the loop goes on.
 
     Yields:
         A `Trace`, complete when the block has ended.
@@ -149,6 +150,7 @@ class _MeasuredLane(Lane):
 class _TraceWriter(Listener):
     """Measures norms, where something has changed and where a step uses them, and writes a trace."""
 
+    who = "record()"
     lane_type = _MeasuredLane
 
     def __init__(self) -> None:
@@ -159,9 +161,9 @@ class _TraceWriter(Listener):
 
     def forward(self, lanes: list[Lane]) -> None:
         for lane in lanes:
-            if not lane.name:
-                lane.unnamed.append(len(self.trace.events))
             self.trace.events.append(Event("forward", lane.name or lane.kind, hypot(*lane.norms), lane.held))
+            if not lane.name:
+                lane.unnamed.append(len(self.trace.events) - 1)  # after the event, or an interrupt leaves none there
 
     def received(self, lane: Lane, call: Any) -> None:
         lane.measure(lane.touched)

@@ -22,17 +22,22 @@ def backward_is_compiled() -> bool:
     return getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "compiled_autograd_enabled", False)
 
 
-def leave_uncompiled(package: str) -> None:
-    """What is loaded of a package runs as it stands, also where compiled code calls it.
+def leave_uncompiled(*packages: str) -> None:
+    """What is loaded of these packages runs as it stands, also where compiled code calls it.
 
     Args:
-        package: Its name. Modules that are loaded later need another call.
+        packages: Their names. Modules that are loaded later need another call.
 
     Example:
         >>> leave_uncompiled("course_utils.observe")
     """
+    _skip_packages(packages, len(sys.modules))
+
+
+@cache  # for speed: a search goes through thousands of modules
+def _skip_packages(packages: tuple[str, ...], _: int) -> None:
     for name, module in list(sys.modules.items()):
-        if name.startswith(package) and isinstance(module, ModuleType):
+        if name.startswith(packages) and isinstance(module, ModuleType):
             _skip_module(module)
 
 
@@ -63,8 +68,6 @@ def _codes(code: CodeType | None) -> Iterator[CodeType]:
 
 def _skip(code: CodeType) -> None:
     frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    if hasattr(frames, "skip_code"):  # in older versions
-        frames.skip_code(code)
-    elif hasattr(frames, "set_code_exec_strategy"):
+    if hasattr(frames, "set_code_exec_strategy"):
         action = frames._FrameAction
         frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))

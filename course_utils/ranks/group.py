@@ -1,9 +1,11 @@
 """Runs a function on every rank of a group and gathers the results, or says which rank failed and where."""
 
 import atexit
+import os
 import pickle
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -17,6 +19,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from course_utils.interrupts import uninterrupted
 from course_utils.ranks.pickling import pack_call
 from course_utils.ranks.worker import serve
 
@@ -67,6 +70,7 @@ class Ranks(AbstractContextManager):
             raise ValueError(f"nccl needs a GPU for each of {n} ranks, found {torch.cuda.device_count()}")
         self.n, self.timeout = n, _seconds(timeout)
         self.backend = backend or ("nccl" if torch.cuda.device_count() >= n else "gloo")
+        self._running = threading.Lock()
         self._ranks: list[tuple[BaseProcess, Connection]] = []
         self._folder: tempfile.TemporaryDirectory | None = None
 
@@ -74,8 +78,8 @@ class Ranks(AbstractContextManager):
         """Calls `function(*args)` on every rank at once, and returns what each rank returned, rank 0 first.
 
         The function, and classes that it uses, may be defined in the notebook; the global names that it reads are sent
-        along. Each rank starts from this process's default dtype and seed. What the ranks print is shown here, rank by
-        rank, when all have finished.
+        along. Each run starts from this process's default dtype, seed, grad mode, folder and environment, whatever the
+        run before has left. What the ranks print is shown here, rank by rank, when all have finished.
 
         Args:
             function: What to call on each rank.
@@ -84,6 +88,7 @@ class Ranks(AbstractContextManager):
 
         Raises:
             TypeError: If the function or an argument cannot be sent to another process.
+            RuntimeError: If another thread is using the group.
             RankError: If a rank raises, dies, or exceeds the time limit. All processes of the group are then ended, as
                 they are after an interrupt; the next `run` starts new ones.
         """
@@ -91,20 +96,39 @@ class Ranks(AbstractContextManager):
             raise TypeError(f"function must be callable, got {function!r}")
         limit = self.timeout if timeout is None else _seconds(timeout)
         call = pack_call(function, args)
+        mine = False
         try:
+            mine = self._running.acquire(blocking=False)
+            if not mine:  # its ranks' answers would reach whoever asks first
+                raise RuntimeError(
+                    "this group is running a function for another thread; one thread at a time can use it"
+                )
             if not self._ranks:
                 self._start()
-            job = pickle.dumps((torch.get_default_dtype(), torch.initial_seed(), call))
+            state = (torch.get_default_dtype(), torch.initial_seed(), torch.is_grad_enabled())
+            job = pickle.dumps((state, os.getcwd(), dict(os.environ), call))
             for rank in range(self.n):
                 self._send(rank, job)
             results = self._gather("running", limit)
         except BaseException:
-            self.close()
+            if mine:
+                self.close()
             raise
+        finally:
+            if mine:
+                self._running.release()
         return [results[rank] for rank in range(self.n)]
 
     def close(self) -> None:
         """Ends the processes, if there are any. The next `run` starts new ones."""
+        try:
+            with uninterrupted():
+                self._close()
+        except KeyboardInterrupt:
+            self._close()  # it may have come just before
+            raise
+
+    def _close(self) -> None:
         atexit.unregister(self.close)
         ranks, self._ranks = self._ranks, []
         for process, connection in ranks:
@@ -127,12 +151,13 @@ class Ranks(AbstractContextManager):
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
             for rank in range(self.n):
-                ours, theirs = _CONTEXT.Pipe()
-                setup = (theirs, rank, self.n, self.backend, meeting, str(self._log(rank)))
-                process = _CONTEXT.Process(target=serve, args=setup, daemon=True)
-                process.start()
-                theirs.close()
-                self._ranks.append((process, ours))
+                with uninterrupted():
+                    ours, theirs = _CONTEXT.Pipe()
+                    setup = (theirs, rank, self.n, self.backend, meeting, str(self._log(rank)))
+                    process = _CONTEXT.Process(target=serve, args=setup, daemon=True)
+                    process.start()
+                    theirs.close()
+                    self._ranks.append((process, ours))
         finally:
             sys.modules["__main__"] = main
         self._gather("starting", max(self.timeout, 20.0))

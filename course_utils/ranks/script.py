@@ -4,8 +4,11 @@ import os
 import re
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
+
+from tqdm import tqdm
 
 _SHOWN = 25  # lines of output in an error message
 _GRACE = 40.0  # seconds that torchrun gets to end its ranks: it asks them to end, and kills them after 30
@@ -20,10 +23,12 @@ class ScriptError(RuntimeError):
 
 
 def torchrun(script: str | Path, *arguments: object, n: int = 2, timeout: float = 30.0, cwd: str | Path = ".") -> str:
-    """Runs `torchrun --standalone --nproc-per-node n script arguments` and returns what the ranks printed.
+    """Runs `torchrun --standalone --nproc-per-node n -- script arguments` and returns what the ranks printed.
 
     The ranks find this package even if it is not installed. No process is left behind, not even after an error, at the
     time limit, or after an interrupt. Each rank computes with one thread unless `OMP_NUM_THREADS` is set.
+    After 2 seconds a line shows for how long it has run.
+    While it runs, PyTorch's launcher listens on ports of all of this machine's network interfaces.
 
     Args:
         script: A file, or `"-m"` with the name of a module as the first argument.
@@ -44,8 +49,9 @@ def torchrun(script: str | Path, *arguments: object, n: int = 2, timeout: float 
     if script != "-m" and not Path(cwd, script).is_file():
         raise FileNotFoundError(f"there is no script {script}")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n]
+    started = ["-m", "--"] if script == "-m" else ["--", script]  # or torchrun takes options of the script for its own
     process = subprocess.Popen(
-        list(map(str, [*launcher, script, *arguments])),
+        list(map(str, [*launcher, *started, *arguments])),
         cwd=cwd,
         env=_environment(),
         stdout=subprocess.PIPE,
@@ -56,7 +62,7 @@ def torchrun(script: str | Path, *arguments: object, n: int = 2, timeout: float 
     )
     name = " ".join(map(str, [script, *arguments]))
     try:
-        output, _ = process.communicate(timeout=timeout)
+        output = _output(process, f"torchrun, {n} ranks", timeout)
     except subprocess.TimeoutExpired:
         raise ScriptError(f"{name} had not ended after {timeout:g} s on {n} ranks", _end(process)) from None
     except BaseException:
@@ -65,6 +71,19 @@ def torchrun(script: str | Path, *arguments: object, n: int = 2, timeout: float 
     if process.returncode:
         raise ScriptError(f"{name} ended with status {process.returncode} on {n} ranks", output)
     return output
+
+
+def _output(process: subprocess.Popen, title: str, timeout: float) -> str:
+    """What a process prints until it ends. After 2 seconds a line shows for how long it has run."""
+    end = time.monotonic() + timeout
+    with tqdm(desc=title, bar_format="{desc}: {elapsed}", miniters=1, mininterval=1, leave=False, delay=2) as line:
+        while True:
+            try:
+                return process.communicate(timeout=min(0.2, max(0.0, end - time.monotonic())))[0]
+            except subprocess.TimeoutExpired:
+                if time.monotonic() >= end:
+                    raise
+                line.update()
 
 
 def _environment() -> dict[str, str]:

@@ -26,7 +26,8 @@ def serve(connection: Connection, rank: int, world: int, backend: str, meeting: 
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}  # as torchrun sets them
+    os.environ.update(place)
     torch.set_num_threads(1)
     jobs, lock = queue.SimpleQueue(), threading.Lock()
 
@@ -42,7 +43,7 @@ def serve(connection: Connection, rank: int, world: int, backend: str, meeting: 
     dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=never)
     answer("result", pickle.dumps(None))
     while True:
-        answer(*_work(jobs.get()))
+        answer(*_work(jobs.get(), place))
 
 
 def _listen(connection: Connection, answer: Callable, jobs: queue.SimpleQueue, worker: int) -> None:
@@ -59,14 +60,18 @@ def _listen(connection: Connection, answer: Callable, jobs: queue.SimpleQueue, w
         os._exit(0)
 
 
-def _work(job: bytes) -> tuple[str, Any, str]:
+def _work(job: bytes, place: dict[str, str]) -> tuple[str, Any, str]:
     """Runs one job. What it prints goes back with its result, so that the ranks' lines do not mix."""
     printed = StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
         try:
-            dtype, seed, call = pickle.loads(job)
+            (dtype, seed, with_grad), folder, environment, call = pickle.loads(job)
             torch.set_default_dtype(dtype)
             torch.manual_seed(seed)
+            torch.set_grad_enabled(with_grad)
+            os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(environment | place)
             function, args, classes = unpack_call(call)
             result = pack_result(function(*args), classes)
         except BaseException as error:

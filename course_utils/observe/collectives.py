@@ -1,0 +1,78 @@
+"""Which collectives a rank takes part in: how many of each kind, and over how many bytes."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+_KINDS = {  # how the names of PyTorch's operations begin, without underscores; the longer ones first
+    "allgather": "all-gather",
+    "allreduce": "all-reduce",
+    "alltoall": "all-to-all",
+    "reducescatter": "reduce-scatter",
+    "broadcast": "broadcast",
+    "barrier": "barrier",
+    "send": "send",
+    "recv": "receive",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+}
+
+
+class Collectives(Counter[str]):
+    """How many collectives of each kind this rank took part in; `bytes` says over how much data."""
+
+    def __init__(self, counts: Mapping[str, int] | Iterable[str] = ()) -> None:
+        super().__init__(counts)
+        self.bytes: Counter[str] = Counter()
+
+    def __reduce__(self):
+        return type(self), (dict(self),), vars(self)  # so that a rank can return it
+
+
+@contextmanager
+def count_collectives() -> Iterator[Collectives]:
+    """Counts the collectives that this rank takes part in while the block runs, those of a backward pass included.
+
+    The kinds are "all-reduce", "all-gather", "reduce-scatter", "broadcast", "send", "receive" and so on. The bytes of a
+    collective are those of the whole tensor that is gathered or summed, and not what a rank sends: in a ring of K
+    ranks, each rank sends (K - 1)/K of them in an all-gather or a reduce-scatter, and twice as much in an all-reduce.
+
+    The count covers what DDP, FSDP2, pipelines and `torch.distributed`'s own functions do in this thread, and in the
+    threads that run its backward passes.
+
+    Example:
+        >>> import torch.distributed as dist
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> with count_collectives() as sent:
+        ...     dist.all_reduce(Tensor([1.0, 2.0]))
+        >>> sent, sent.bytes["all-reduce"], sent["all-gather"]
+        (Collectives({'all-reduce': 1}), 8, 0)
+        >>> dist.destroy_process_group()
+    """
+    sent = Collectives()
+    with _Counting(sent):
+        yield sent
+
+
+class _Counting(TorchDispatchMode):
+    def __init__(self, sent: Collectives) -> None:
+        super().__init__()
+        self.sent = sent
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if operation.namespace in ("c10d", "_c10d_functional"):
+            name = operation.overloadpacket.__name__.replace("_", "").removeprefix("monitored")
+            kind = next((kind for start, kind in _KINDS.items() if name.startswith(start)), None)
+            if kind:
+                self.sent[kind] += 1
+                self.sent.bytes[kind] += max(map(_bytes, args), default=0)
+        return operation(*args, **(kwargs or {}))
+
+
+def _bytes(argument: object) -> int:
+    return sum(leaf.nbytes for leaf in tree_leaves(argument) if isinstance(leaf, Tensor))

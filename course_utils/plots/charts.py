@@ -1,0 +1,165 @@
+"""Tables, bars and points: how much of what."""
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from math import frexp
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from course_utils.plots.look import (
+    BLACK,
+    BLUE,
+    FONT,
+    GREEN,
+    ORANGE,
+    RED,
+    SKY,
+    SMALL,
+    ink,
+    legend_above,
+    name_axis,
+    new_figure,
+    write,
+)
+
+
+def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float, sums: bool = False) -> Figure:
+    """What each update is made of: for each loop a table with a row per update and a column per micro-batch.
+
+    Args:
+        tables: By the name of the loop, the weight of each micro-batch in each update. It is written into its cell.
+        right: The weight that a micro-batch should have. A cell with this weight or more has the full shade.
+        sums: Whether to write beside each row what it adds up to, bold if that isn't 1.
+    """
+    rows = [len(table) for table in tables.values()]
+    figure, axes = new_figure(height=0.6 + 0.42 * len(rows) + 0.29 * sum(rows), rows=len(rows), height_ratios=rows)
+    for axis, (name, table) in zip(axes, tables.items(), strict=True):
+        _table(axis, table, right)
+        name_axis(axis, "micro-batch" if axis is axes[-1] else "", title=name)
+        axis.set_yticks(range(len(table)), range(1, len(table) + 1))
+        axis.set_xticks(range(len(table[0])), range(1, len(table[0]) + 1) if axis is axes[-1] else [])
+        axis.tick_params(length=0)
+        write(axis, "update", (0, 1), (-6, 5), xycoords="axes fraction", ha="right")
+        for row, total in enumerate(map(sum, table) if sums else ()):
+            look = {} if _rounded(total) == "1" else {"weight": "bold", "color": ink(RED)}
+            write(axis, _rounded(total), (1, row), (8, 0), xycoords=("axes fraction", "data"), ha="left", va="center",
+                  **look)  # fmt: skip
+        if sums:
+            write(axis, "sum", (1, 1), (6, 5), xycoords="axes fraction", ha="left")
+    return figure
+
+
+def _table(axis: Axes, table: Sequence[Sequence[float]], right: float) -> None:
+    """A table with each weight in its cell, shaded by its size."""
+    rows, columns = len(table), len(table[0])
+    axis.imshow(table, cmap="Blues", vmin=0, vmax=2.2 * right, aspect="auto")
+    for row, weights in enumerate(table):
+        for column, weight in enumerate(weights):
+            if weight:
+                color = "white" if weight > 1.4 * right else BLACK
+                axis.text(column, row, _rounded(weight), ha="center", va="center", fontsize=FONT - 2, color=color)
+    axis.hlines([row + 0.5 for row in range(rows - 1)], -0.5, columns - 0.5, color=BLACK, linewidth=0.4)
+    axis.vlines([column + 0.5 for column in range(columns - 1)], -0.5, rows - 0.5, color=BLACK, linewidth=0.4)
+
+
+def _rounded(weight: float) -> str:
+    mantissa, exponent = frexp(weight)
+    return f"$2^{{{exponent - 1}}}$" if mantissa == 0.5 and weight < 0.005 else f"{weight:.3g}"
+
+
+def bars(values: Mapping[str, float], xlabel: str, written: str = "{:,.0f}") -> Figure:
+    """One labelled horizontal bar per entry, with its value, formatted by `written`, at its end."""
+    figure, (axis,) = new_figure(height=0.9 + 0.45 * len(values))
+    drawn = axis.barh(range(len(values)), values.values(), color=SKY, edgecolor=BLACK, height=0.6)
+    axis.bar_label(drawn, [written.format(value) for value in values.values()], padding=4, **SMALL)
+    axis.set_yticks(range(len(values)), list(values), fontsize=FONT)
+    axis.invert_yaxis()
+    axis.margins(x=0.15)
+    axis.set_xticks([])
+    name_axis(axis, xlabel)
+    return figure
+
+
+def errors(values: Mapping[str, float], limit: float, xlabel: str) -> Figure:
+    """One point per entry on a logarithmic axis: a circle below `limit`, a square above it. 0 is drawn at 1e-17."""
+    figure, (axis,) = new_figure(height=0.9 + 0.25 * len(values))
+    rows = range(len(values))
+    for row, value in zip(rows, values.values(), strict=True):
+        look = {"marker": "o", "color": BLUE, "mfc": "white"} if value < limit else {"marker": "s", "color": RED}
+        axis.plot(max(value, 1e-17), row, linestyle="", markersize=7, markeredgewidth=1.6, **look)
+    axis.hlines(rows, 1e-17, 10, color=BLACK, linewidth=0.3, linestyle=":", zorder=0)
+    axis.axvline(limit, color=BLACK, linewidth=1, linestyle="--")
+    for text, side, shift in (("exact", "right", -6), ("not exact", "left", 6)):
+        write(axis, text, (limit, 1), (shift, 2), xycoords=("data", "axes fraction"), ha=side)
+    axis.set(xscale="log", xlim=(3e-18, 10))
+    axis.set_yticks(rows, list(values), **SMALL)
+    axis.invert_yaxis()
+    name_axis(axis, xlabel)
+    return figure
+
+
+def blocks(widths: Sequence[float], heights: Sequence[float], labels: Sequence, xlabel: str, ylabel: str) -> Figure:
+    """One bar per entry, side by side, each as wide and as high as given, with a dashed line at height 1."""
+    figure, (axis,) = new_figure()
+    edges = [sum(widths[:place]) for place in range(len(widths))]
+    axis.bar(edges, heights, widths, align="edge", color=SKY, edgecolor=BLACK)
+    axis.axhline(1, color=BLACK, linewidth=1.2, linestyle="--")
+    for edge, width, height, label in zip(edges, widths, heights, labels, strict=True):
+        write(axis, str(label), (edge + width / 2, max(height, 1)), (0, 5))  # above the line, which crosses no words
+    axis.set_xlim(0, 1.003 * sum(widths))  # so that the last edge is drawn too
+    axis.margins(y=0.12)
+    name_axis(axis, xlabel, ylabel)
+    return figure
+
+
+def block_rows(
+    panels: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    widths: Sequence[float],
+    groups: Sequence[str],
+    ends: Sequence[float],
+    names: tuple[str, str],
+    xlabel: str,
+    ylabel: str,
+) -> Figure:
+    """Panels of bars on common axes, one bar as wide as given per entry, and for each bar a second height as a line.
+
+    Args:
+        panels: By the name of the panel, the heights of its bars and of its lines.
+        widths: How wide the bars are, in all panels.
+        groups: What each bar belongs to; each group has a colour and a hatch.
+        ends: Where to draw dotted lines from bottom to top.
+        names: What the bars are, and what the lines are.
+        xlabel: Below the last panel.
+        ylabel: Beside each panel.
+    """
+    figure, axes = new_figure(height=0.9 + 1.35 * len(panels), rows=len(panels))
+    edges = [sum(widths[:place]) for place in range(len(widths))]
+    fills = dict(zip(dict.fromkeys(groups), cycle(((SKY, ""), (ORANGE, "//"), (GREEN, "..")))))
+    top = max(max(*bars, *lines) for bars, lines in panels.values())
+    for axis, (name, (bars, lines)) in zip(axes, panels.items(), strict=True):
+        for group, (color, hatch) in fills.items():
+            own = [place for place, other in enumerate(groups) if other == group]
+            axis.bar([edges[place] for place in own], [bars[place] for place in own], [widths[place] for place in own],
+                     align="edge", color=color, hatch=hatch, edgecolor=BLACK, label=f"{names[0]}, {group}")  # fmt: skip
+        for place, (edge, width) in enumerate(zip(edges, widths, strict=True)):
+            for color, thickness in (("white", 4.5), (RED, 2.5)):  # with a rim, to stand out from a bar of any colour
+                axis.plot([edge, edge + width], [lines[place]] * 2, color=color, linewidth=thickness,
+                          solid_capstyle="butt", label=names[1] if color == RED and not place else None)  # fmt: skip
+        axis.vlines(ends, 0, 1.05 * top, color=BLACK, linewidth=1, linestyle=":")
+        axis.set(xlim=(0, 1.003 * sum(widths)), ylim=(0, 1.05 * top))
+        axis.set_xticks([])
+        name_axis(axis, xlabel if axis is axes[-1] else "", ylabel, name)
+    legend_above(figure, 3, *axes[0].get_legend_handles_labels())
+    return figure
+
+
+def pictures(images: Sequence[Sequence[float]], titles: Sequence[object]) -> Figure:
+    """A row of square grey-scale images, each given as a flat list of pixels from 0 (white) to 1 (black)."""
+    figure, axes = new_figure(height=1.3, columns=len(images))
+    for axis, image, title in zip(axes, images, titles, strict=True):
+        side = round(len(image) ** 0.5)
+        axis.imshow([image[row * side : (row + 1) * side] for row in range(side)], cmap="Greys", vmin=0, vmax=1)
+        axis.set_title(str(title), fontsize=FONT)
+        axis.axis("off")
+    return figure

@@ -1,0 +1,139 @@
+"""Words and boxes: what a window is, how gradients flow back, which questions decide."""
+
+from collections.abc import Collection, Mapping, Sequence
+from textwrap import fill
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from course_utils.plots.look import (
+    BLACK,
+    BLUE,
+    FONT,
+    ORANGE,
+    PALE,
+    RED,
+    SKY,
+    SMALL,
+    Pair,
+    arrow,
+    ink,
+    new_figure,
+    write,
+)
+
+
+def windows(samples: Sequence[Sequence[int]]) -> Figure:
+    """The words of accumulation: micro-batches in windows, an update after each, and each window's effective batch.
+
+    A window with fewer micro-batches than the first is a tail.
+
+    Args:
+        samples: For each window, how many samples each of its micro-batches holds.
+    """
+    figure, (axis,) = new_figure(height=2.2)
+    left = 0.0
+    for number, window in enumerate(samples, start=1):
+        right = left + len(window)
+        places = [left + place + 0.5 for place in range(len(window))]
+        axis.bar(places, [1] * len(window), width=0.9, color=SKY, edgecolor=BLACK)
+        for place, many in zip(places, window, strict=True):
+            axis.text(place, 0.5, f"micro-\nbatch\nof {many}", ha="center", va="center", fontsize=FONT - 1)
+        axis.plot([left + 0.05, left + 0.05, right - 0.05, right - 0.05], [1.15, 1.3, 1.3, 1.15], color=BLACK)
+        tail = ", the tail" if len(window) < len(samples[0]) else ""
+        axis.text((left + right) / 2, 1.4, f"window {number}{tail}", ha="center", fontsize=FONT)
+        arrow(axis, (right, 0.5), (right + 0.5, 0.5), RED, 1.6)
+        axis.plot(right + 0.6, 0.5, "D", color=RED, markeredgecolor=BLACK, markersize=9)
+        axis.text(right + 0.6, 0.95, f"update {number}", ha="center", va="center", color=ink(RED), fontsize=FONT)
+        batch = f"effective batch {number}: {sum(window)} samples"
+        axis.text((left + right) / 2, -0.15, batch, ha="center", va="top", fontsize=FONT)
+        left = right + 1.3
+    axis.set(xlim=(-0.2, left - 0.1), ylim=(-0.6, 1.8))
+    axis.axis("off")
+    return figure
+
+
+def backward_passes(
+    places: Mapping[str, Pair],
+    calls: Mapping[str, tuple[Sequence[tuple[str, str, float]], Mapping[str, str]]],
+    leaves: Collection[str],
+) -> Figure:
+    """Backward passes through a small computation graph: what flows along each edge, and where it adds up.
+
+    There is one panel per call. Its arrows are what this call sends back; edges of the other calls are thin lines.
+
+    Args:
+        places: Where each value stands, from left to right as the forward pass computes them.
+        calls: By the title of its panel, the flows of a call, each as (from, to, amount), and words beside a value.
+        leaves: The values whose `.grad` outlives a call. Their words have a solid frame, the others' a dashed one.
+
+    Example:
+        backward_passes({"a": (0, 0), "loss": (1, 0)}, {"loss.backward()": ([("loss", "a", 6.0)], {"a": "6"})}, ["a"])
+    """
+    figure, axes = new_figure(height=1.95 * len(calls), rows=len(calls))
+    edges = {(start, end) for flows, _ in calls.values() for start, end, _ in flows}
+    for axis, (title, (flows, words)) in zip(axes, calls.items(), strict=True):
+        for start, end in sorted(edges):
+            both = zip(places[start], places[end], strict=True)
+            axis.plot(*both, color=BLACK, linewidth=0.6, linestyle=":", zorder=0)
+        _flows(axis, places, flows)
+        for name, place in places.items():
+            shape = {"boxstyle": "round,pad=0.5", "facecolor": ORANGE if name in leaves else "white"}
+            axis.text(*place, name, ha="center", va="center", fontsize=FONT, bbox=shape | {"edgecolor": BLACK})
+        for name, text in words.items():
+            frame = {"facecolor": "white", "edgecolor": BLACK, "pad": 4, "linestyle": "-" if name in leaves else "--"}
+            if name in leaves:
+                write(axis, text, places[name], (-24, 0), ha="right", va="center", bbox=frame)
+                write(axis, "stays after the call", places[name], (-24, -24), ha="right", style="italic")
+            else:
+                write(axis, text, places[name], (0, 22), va="bottom", bbox=frame)
+                write(axis, "lasts for this call", places[name], (0, 44), style="italic")
+        xs, ys = zip(*places.values(), strict=True)
+        axis.set(xlim=(min(xs) - 0.9, max(xs) + 0.3), ylim=(min(ys) - 0.3, max(ys) + 0.9))
+        axis.set_title(title, fontsize=FONT, loc="left", family="monospace")
+        axis.axis("off")
+    return figure
+
+
+def _flows(axis: Axes, places: Mapping[str, Pair], flows: Sequence[tuple[str, str, float]]) -> None:
+    """An arrow along each edge, with all that flows along it."""
+    amounts: dict[tuple[str, str], list[str]] = {}
+    for start, end, amount in flows:
+        amounts.setdefault((start, end), []).append(f"{amount:g}")
+    for (start, end), parts in amounts.items():
+        look = {"arrowstyle": "-|>", "color": BLUE, "lw": 1.8, "shrinkA": 22, "shrinkB": 16}
+        axis.annotate("", places[end], places[start], arrowprops=look)
+        middle = [(one + other) / 2 for one, other in zip(places[start], places[end], strict=True)]
+        axis.text(*middle, " + ".join(parts), color=ink(BLUE), ha="center", va="center", fontsize=FONT,
+                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})  # fmt: skip
+
+
+def questions(asked: Sequence[str], leads: Sequence[str], end: str) -> Figure:
+    """A ladder of questions with the answers yes and no: one leads out to the right, the other down to the next one.
+
+    Args:
+        asked: The questions, the first at the top.
+        leads: For each the answer that leads out, and where to: `"yes: use it as it is"`.
+        end: Where the last question leads if it leads down.
+    """
+    figure, (axis,) = new_figure(height=0.9 * len(asked) + 0.8)
+    axis.set_axis_off()
+    axis.set(xlim=(-0.003, 1.003), ylim=(len(asked) + 0.4, -0.4))
+    for row, (question, lead) in enumerate(zip(asked, leads, strict=True)):
+        out, _, outcome = lead.partition(": ")
+        _box(axis, (0, row), 0.46, question, "white")
+        _box(axis, (0.58, row), 0.42, outcome, PALE)
+        arrow(axis, (0.46, row), (0.58, row), BLACK, 1.4)
+        write(axis, out, (0.52, row), (0, 4), weight="bold")
+        arrow(axis, (0.23, row + 0.33), (0.23, row + 0.67), BLACK, 1.4)
+        write(axis, {"yes": "no", "no": "yes"}[out], (0.23, row + 0.5), (8, -4), ha="left", weight="bold")
+    _box(axis, (0, len(asked)), 1, end, PALE)
+    return figure
+
+
+def _box(axis: Axes, left: Pair, width: float, text: str, color: str) -> None:
+    """A box around wrapped text; `left` is the middle of its left edge."""
+    x, y = left
+    axis.add_patch(Rectangle((x, y - 0.33), width, 0.66, facecolor=color, edgecolor=BLACK, linewidth=1))
+    axis.text(x + width / 2, y, fill(text, round(92 * width)), ha="center", va="center", **SMALL)

@@ -1,0 +1,164 @@
+"""Lines and arrows over an axis: how a loss goes, where a step leads."""
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import cycle
+from math import hypot, isnan
+
+from matplotlib.figure import Figure
+
+from course_utils.plots.look import (
+    BLACK,
+    BLUE,
+    FONT,
+    GREEN,
+    LOOKS,
+    RED,
+    Pair,
+    arrow,
+    ink,
+    name_axis,
+    name_lines,
+    new_figure,
+    scale_and_name,
+    write,
+)
+
+
+def curves(
+    lines: Mapping[str, Sequence[float]],
+    x: Sequence[float],
+    xlabel: str,
+    ylabel: str,
+    log: str = "",
+    ylim: Pair | None = None,
+    title: str = "",
+    plain: Collection[str] = (),
+) -> Figure:
+    """One line per entry of `lines` over a common `x`, each with its name beside its right end.
+
+    Args:
+        lines: Name and values of each line; NaN where it has none.
+        x: Where the values are.
+        xlabel: Below the x axis.
+        ylabel: Beside the y axis.
+        log: The axes that are logarithmic: `"x"`, `"y"` or `"xy"`.
+        ylim: Limits of the y axis.
+        title: Above the figure.
+        plain: Names of lines without markers, for what is not measured over `x`, such as a value to compare with.
+
+    Example:
+        >>> figure = curves({"zeroed": [2.3, 1.1], "forgotten": [2.3, 4.0]}, [1, 2], "update", "loss")
+    """
+    figure, (axis,) = new_figure()
+    drawn = []
+    for (name, y), (color, dashes, marker) in zip(lines.items(), cycle(LOOKS)):
+        drawn += axis.plot(x, y, color=color, linestyle=dashes, marker="" if name in plain else marker,
+                           markevery=max(1, len(y) // 12), markersize=5, label=name)  # fmt: skip
+    if all(isinstance(value, int) for value in x):
+        axis.xaxis.get_major_locator().set_params(integer=True)
+    scale_and_name(axis, log, ylim, xlabel, ylabel, title)
+    name_lines(axis, drawn)
+    return figure
+
+
+def intervals(
+    lines: Mapping[str, Sequence[tuple[float, float, float]]],
+    x: Sequence[float],
+    xlabel: str,
+    ylabel: str,
+    log: str = "",
+    ylim: Pair | None = None,
+    title: str = "",
+    gap: str = "some runs diverged",
+) -> Figure:
+    """One line per entry of `lines` over a common `x`, with its name at its right end and an interval at each point.
+
+    Args:
+        lines: Name of each line, and (low, middle, high) at each `x`, NaN for none. The arguments that are not listed
+            here are those of `curves`.
+        gap: What a point that is missing means. It is written above the line's gap.
+    """
+    figure, (axis,) = new_figure(height=3.8)
+    drawn = []
+    for (name, points), (color, dashes, marker) in zip(lines.items(), cycle(LOOKS)):
+        middles = [middle for _, middle, _ in points]
+        down_and_up = zip(*((middle - low, high - middle) for low, middle, high in points), strict=True)
+        bars = axis.errorbar(x, middles, yerr=[*down_and_up], color=color, linestyle=dashes, marker=marker,
+                             markersize=6, capsize=4, elinewidth=1.4, label=name)  # fmt: skip
+        bars[0].set_label(name)
+        drawn.append(bars[0])
+        for place in (place for place, middle in zip(x, middles, strict=True) if isnan(middle)):
+            axis.plot(place, 0.9, marker="x", color=color, markersize=8, markeredgewidth=2,
+                      transform=axis.get_xaxis_transform())  # fmt: skip
+            write(axis, f"{name}: {gap}", (place, 0.9), (0, 8), xycoords=("data", "axes fraction"), color=ink(color))
+    scale_and_name(axis, log, ylim, xlabel, ylabel, title)
+    if "x" in log:
+        axis.set_xticks(x, [f"{value:g}" for value in x])
+    name_lines(axis, drawn)
+    return figure
+
+
+def efficiency(
+    sizes: Sequence[float], lines: Mapping[str, Sequence[float]], estimate: float, truth: float, title: str = ""
+) -> Figure:
+    """Shares from 0 to 1 of the best possible, over the effective batch, with the noise scale.
+
+    Args:
+        sizes: Effective batches, in samples.
+        lines: Name and shares of each line.
+        estimate: The measured noise scale, a vertical line.
+        truth: The true noise scale, a dotted line.
+        title: Above the figure.
+    """
+    figure, (axis,) = new_figure(height=3.6)
+    drawn = []
+    for (name, share), (color, dashes, marker) in zip(lines.items(), LOOKS, strict=False):
+        drawn += axis.plot(sizes, share, color=color, linestyle=dashes, marker=marker, markersize=5, label=name,
+                           clip_on=False)  # fmt: skip
+    for value, dashes, words in ((estimate, "-", "measured noise scale"), (truth, ":", "true noise scale")):
+        side, shift = ("right", -4) if value == min(estimate, truth) else ("left", 4)
+        axis.axvline(value, color=BLACK, linewidth=1.4, linestyle=dashes)
+        write(axis, words, (value, 1), (shift, 4), xycoords=("data", "axes fraction"), ha=side)
+    axis.axhline(0.5, color=BLACK, linewidth=0.7, linestyle=":")
+    scale_and_name(axis, "x", (0, 1), "effective batch, in samples", "share of the best possible", title)
+    axis.set_xlim(sizes[0], sizes[-1])
+    axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    name_lines(axis, drawn)
+    return figure
+
+
+def steps_downhill(w: Sequence[float], loss: Sequence[float], start: Pair, ends: Mapping[str, Pair]) -> Figure:
+    """A loss curve over one weight, with an arrow from `start` to where each step ends, by its name in `ends`."""
+    figure, (axis,) = new_figure()
+    axis.plot(w, loss, color=BLACK, linewidth=1.4)
+    axis.plot(*start, "o", color=BLACK, markersize=8)
+    write(axis, "start", start, (10, -8), ha="left", fontsize=FONT)
+    for (name, end), (color, dashes, marker) in zip(ends.items(), LOOKS, strict=False):
+        arrow(axis, start, end, color, 1.6, dashes)
+        axis.plot(*end, marker, color=color, markersize=8)
+        across = end[0] < start[0] and end[1] > start[1]  # then the arrow comes from below
+        write(axis, name, end, (10, 4 if across else -8), ha="left", fontsize=FONT, color=ink(color))
+    name_axis(axis, "weight w", "loss L(w)")
+    return figure
+
+
+def arrows(gradients: Sequence[Pair], total: Pair, mean: Pair) -> Figure:
+    """Gradients of two weights as arrows laid head to tail, with their sum and their mean from the origin."""
+    figure, (axis,) = new_figure(width=6.5, height=4.2)
+    corners = [(0.0, 0.0)]
+    for number, (dx, dy) in enumerate(gradients, start=1):
+        x, y = corners[-1]
+        corners.append((x + dx, y + dy))
+        arrow(axis, (x, y), corners[-1], BLUE, 1.6)
+        away = 11 / (hypot(dx, dy) or 1.0)  # points, to the right of the arrow
+        write(axis, f"$g_{number}$", (x + dx / 2, y + dy / 2), (dy * away, -dx * away), va="center", fontsize=FONT,
+               color=BLUE)  # fmt: skip
+    for end, color, dashes, name in ((total, RED, "--", "sum"), (mean, GREEN, "-", "mean")):
+        arrow(axis, (0, 0), end, color, 2.4, dashes)
+        write(axis, name, end, (-6, 6), ha="right", fontsize=FONT, color=ink(color))
+    axis.update_datalim([*corners, total, mean])
+    axis.margins(0.15)
+    axis.axhline(0, color=BLACK, linewidth=0.5)
+    axis.axvline(0, color=BLACK, linewidth=0.5)
+    name_axis(axis, "gradient of the first weight", "gradient of the second weight")
+    return figure

@@ -1,0 +1,293 @@
+"""The gradient ledger: what happened to `.grad`, event by event."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import isfinite
+from textwrap import fill
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.markers import TICKUP
+from matplotlib.transforms import offset_copy
+
+from course_utils.observe.trace import Event, Trace
+from course_utils.plots.look import (
+    BLACK,
+    BLUE,
+    FONT,
+    GREEN,
+    ORANGE,
+    RED,
+    SHADE,
+    SKY,
+    SMALL,
+    Pair,
+    legend_above,
+    name_axis,
+    new_figure,
+    write,
+)
+
+_MARKS = (  # kind of event, marker, colour, label
+    ("forward", "|", BLACK, "forward"),
+    ("backward", "^", BLUE, "backward: adds"),
+    ("change", "X", GREEN, "changed in place"),
+    ("step", "D", RED, "step: reads"),
+    ("zero", "o", ORANGE, "zeroed"),
+)
+_EVENTS = "events of the training loop, in order; updates are shaded"
+_CHARACTER = 0.0128  # the width of a bold character of a note, as a share of the lane's
+
+Placed = Mapping[int, Event]  # events, by their place in the trace
+
+
+class Window(NamedTuple):
+    """A window as the ledger draws it, and the update that ends it.
+
+    Args:
+        number: Which update of its lane it leads to, counted from 1; None if no step follows.
+        first: The place of its first event.
+        last: The place of the last event before its update.
+        update: From which place to which the update reaches; None if there is none.
+    """
+
+    number: int | None
+    first: int
+    last: int
+    update: tuple[int, int] | None
+
+
+def windows_of(events: Placed) -> Iterator[Window]:
+    """The windows of a lane: what a step uses begins after the step before it."""
+    number, opened, closing = 0, [], []  # the places of forward and backward passes; of what has followed them
+    stepped = False
+    for place, event in events.items():
+        if event.kind in ("forward", "backward"):
+            if stepped:
+                yield _window(number, opened, closing)
+                opened, stepped = [], False
+            opened.append(place)
+            closing = []
+        else:
+            if event.kind == "step" and stepped:  # another one, with no pass in between
+                yield _window(number, opened, closing)
+                opened, closing = [], []
+            closing.append(place)
+            if event.kind == "step":
+                number, stepped = number + 1, True
+    if stepped:
+        yield _window(number, opened, closing)
+    elif any(events[place].kind == "backward" for place in opened):
+        yield Window(None, opened[0], opened[-1], None)
+
+
+def _window(number: int, opened: Sequence[int], closing: Sequence[int]) -> Window:
+    places = opened or closing
+    return Window(number, places[0], places[-1] if opened else places[0], (closing[0], closing[-1]))
+
+
+def ledger(
+    trace: Trace,
+    lanes: Mapping[str, str] | None = None,
+    title: str = "",
+    ylabel: str = "norm of .grad",
+    notes: Mapping[int, str] | None = None,
+    part: range | None = None,
+) -> Figure:
+    """The gradient ledger: what happened to `.grad`, event by event, with one lane per optimizer.
+
+    The line is the norm of all gradients in the lane. It rises with a backward pass and falls to 0 when the gradients
+    are zeroed; a step leaves it alone. The brackets below number the windows. Updates are shaded: what follows the
+    last pass of a window, up to the first pass of the next.
+
+    Args:
+        trace: From `record()`.
+        lanes: Which lanes to draw, in this order, each with the name to show; by default all, under their own names.
+        title: Above the first lane.
+        ylabel: What the line shows.
+        notes: Words to write at events, by the position of the event in the trace.
+        part: The positions of the events to draw; by default all.
+    """
+    if not trace.events:
+        raise ValueError("the trace has no events to draw: did a loop run inside `with record() as trace:`?")
+    lanes = lanes if lanes is not None else {lane: lane for lane in trace.lanes}
+    events = {lane: _placed(trace, lane) for lane in lanes}
+    found = {lane: list(windows_of(placed)) for lane, placed in events.items()}
+    part, notes = part or range(len(trace.events)), notes or {}
+    drawn = {lane: {p: event for p, event in placed.items() if p in part} for lane, placed in events.items()}
+    drawn = {lane: placed for lane, placed in drawn.items() if placed}
+    rows = {lane: _rows_of_notes(notes, placed, part) for lane, placed in drawn.items()}
+    more = 0.28 * max((row for placed in rows.values() for row in placed.values()), default=0)
+    figure, axes = new_figure(height=1.1 + (2.1 + more) * len(drawn), rows=len(drawn))
+    for axis, (lane, placed) in zip(axes, drawn.items(), strict=True):
+        top = _lane(axis, placed, part)
+        _number(axis, found[lane], part)
+        _note(axis, placed, part, notes, rows[lane], top)
+        axis.set_ylabel(f"{lanes[lane]}\n{ylabel}", fontsize=FONT)
+    axes[0].set_title(title, fontsize=FONT + 1, loc="left")
+    _explain(figure, axes)
+    return figure
+
+
+def ledgers(traces: Mapping[str, Trace], ylabel: str = "norm of .grad") -> Figure:
+    """Ledgers of several loops, one below the other on one scale.
+
+    Args:
+        traces: By the title of its panel, what `record()` saw of each loop; of several lanes the one with a step.
+        ylabel: What the lines show.
+
+    Example:
+        >>> trace = Trace([Event("backward", "SGD", 1.0), Event("step", "SGD", 1.0), Event("zero", "SGD", 0.0)])
+        >>> figure = ledgers({"with zero_grad()": trace, "without": Trace(trace.events[:2])})
+    """
+    figure, axes = new_figure(height=0.75 + 1.75 * len(traces), rows=len(traces))
+    tops = []
+    for axis, (title, trace) in zip(axes, traces.items(), strict=True):
+        events = _placed(trace)
+        part = range(len(trace.events))
+        tops.append(_lane(axis, events, part))
+        _number(axis, windows_of(events), part)
+        axis.set_ylabel(ylabel, fontsize=FONT)
+        axis.set_title(title, fontsize=FONT, loc="left")
+    for axis in axes:
+        axis.set_ylim(-0.08 * max(tops), 1.12 * max(tops))
+    _explain(figure, axes)
+    return figure
+
+
+def silhouettes(loops: Mapping[str, tuple[Trace, Trace, int]], columns: int = 3) -> Figure:
+    """The shapes that bugs leave in the ledger: small ledgers, each over the area of its fixed twin's.
+
+    Args:
+        loops: By the bug's name, what `record()` saw of the buggy loop and of the fixed one, and how many micro-batches
+            to draw.
+        columns: How many ledgers stand side by side.
+
+    Example:
+        >>> fixed = Trace([Event("backward", "SGD", 1.0), Event("step", "SGD", 1.0), Event("zero", "SGD", 0.0)])
+        >>> buggy = Trace([event._replace(norm=4 * event.norm) for event in fixed.events])
+        >>> figure = silhouettes({"Never divides by N": (buggy, fixed, 1)})
+    """
+    rows = -(-len(loops) // columns)
+    figure, axes = new_figure(height=0.7 + 1.75 * rows, rows=rows, columns=columns)
+    for axis in axes[len(loops) :]:
+        axis.remove()
+    for place, (axis, (name, (buggy, fixed, many))) in enumerate(zip(axes, loops.items(), strict=False)):
+        x, y, _ = zip(*_points(fixed, many), strict=True)
+        axis.fill_between(x, y, step="post", color=SKY, alpha=0.45, linewidth=0, label="the fixed loop")
+        x, y, kinds = zip(*_points(buggy, many), strict=True)
+        axis.step(x, y, where="post", color=BLACK, linewidth=1.6, label="the buggy loop")
+        steps = [k for k, kind in enumerate(kinds) if kind == "step"]
+        axis.plot([x[k] for k in steps], [y[k] for k in steps], "D", color=RED, markeredgecolor=BLACK, markersize=6,
+                  label="step: reads")  # fmt: skip
+        axis.set(xticks=[], yticks=[], ylim=(0, 1.15 * axis.dataLim.y1))
+        last_row, first_column = place + columns >= len(loops), place % columns == 0
+        name_axis(
+            axis,
+            "micro-batches, in order" * last_row,
+            "norm of .grad" * first_column,
+            fill(name, 26, break_on_hyphens=False),
+        )
+    legend_above(figure, 3, *axes[0].get_legend_handles_labels())
+    return figure
+
+
+def _points(trace: Trace, many: int) -> list[tuple[float, float, str]]:
+    """Where each event stands, and its norm and kind: the k-th backward pass at k, what follows it before k + 1.
+
+    So a buggy loop and its fixed twin meet micro-batch by micro-batch, however many events lie between.
+    """
+    events = [event for event in trace.on() if event.kind != "forward"]
+    starts = [place for place, event in enumerate(events) if event.kind == "backward"]
+    points = []
+    edges = [*starts, len(events)][: many + 1]
+    for k, (start, end) in enumerate(pairwise(edges)):
+        points += [(k + j / (end - start), e.norm, e.kind) for j, e in enumerate(events[start:end])]
+    return points
+
+
+def _placed(trace: Trace, lane: str | None = None) -> dict[int, Event]:
+    places = {id(event): place for place, event in enumerate(trace.events)}
+    return {places[id(event)]: event for event in trace.on(lane)}
+
+
+def _lane(axis: Axes, events: Placed, part: range) -> float:
+    """Draws line and marks, and returns the greatest height."""
+    heights = {place: event.held if event.norm is None else event.norm for place, event in events.items()}
+    top = max(filter(isfinite, heights.values()), default=0.0) or 1.0
+    axis.step(list(heights), list(heights.values()), where="post", color=BLACK, linewidth=1.4, zorder=1)
+    for kind, marker, color, words in _MARKS:
+        x = [place for place, event in events.items() if event.kind == kind]
+        y = [0.0 if kind == "forward" else heights[place] for place in x]
+        if x:
+            axis.scatter(x, y, marker=marker, s=46, color=color, label=words, zorder=2, linewidths=1.2,
+                         edgecolors=None if marker == "|" else BLACK)  # fmt: skip
+    axis.set(xlim=(part[0] - 1, part[-1] + 1), ylim=(-0.08 * top, 1.12 * top), xticks=[])
+    if all(event.norm is None for event in events.values()):  # counts
+        axis.yaxis.get_major_locator().set_params(integer=True)
+    return top
+
+
+def _number(axis: Axes, found: Iterable[Window], part: range) -> None:
+    """A numbered bracket below each window, dashed if no update follows, and a shade behind each update."""
+    line, text = (offset_copy(axis.get_xaxis_transform(), axis.figure, y=-down, units="points") for down in (8, 11))
+    found = [w for w in found if (w.update or (w.first, w.last))[1] in part]
+    for window in found:
+        ends = max(window.first, part[0]) - 0.35, max(window.last, part[0]) + 0.35
+        axis.plot(ends, [0, 0], color=BLACK, linewidth=1, linestyle="-" if window.update else (0, (2, 2)),
+                  marker=TICKUP, markersize=5, transform=line, clip_on=False, gid="window", scalex=False,
+                  scaley=False)  # fmt: skip
+        words = str(window.number) if window.update else "no update"
+        axis.text(sum(ends) / 2, 0, words, transform=text, ha="center", va="top", **SMALL)
+        if window.update:
+            axis.axvspan(max(window.update[0], part[0]) - 0.5, window.update[1] + 0.5, facecolor=SHADE, zorder=0,
+                         linewidth=0)  # fmt: skip
+    if found:
+        write(axis, "window", (0, 0), (-8, -11), xycoords="axes fraction", ha="right", va="top")
+
+
+def _explain(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend for all marks, and what the x axis is."""
+    entries: dict[str, object] = {}
+    for axis in axes:
+        entries |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
+    order = [words for *_, words in _MARKS if words in entries]
+    axes[-1].set_xlabel(_EVENTS, fontsize=FONT, labelpad=25)  # below the numbers
+    legend_above(figure, 5, [entries[words] for words in order], order)
+
+
+# Notes
+
+
+def _rows_of_notes(notes: Mapping[int, str], events: Placed, part: range) -> dict[int, int]:
+    """For each note of a lane, the lowest row of labels in which it covers no other one."""
+    rows: dict[int, int] = {}
+    ends: list[float] = []  # where the last label of each row ends
+    for place in sorted(notes.keys() & events.keys(), key=lambda place: _reach(place, notes[place], part)):
+        left, right = _reach(place, notes[place], part)
+        rows[place] = next((row for row, taken in enumerate(ends) if taken < left), len(ends))
+        ends[rows[place] : rows[place] + 1] = [right]
+    return rows
+
+
+def _reach(place: int, note: str, part: range) -> Pair:
+    """From where to where a label reaches: to the right of its place, or to the left where the lane ends."""
+    width = (len(note) + 2) * _CHARACTER * (len(part) + 1)
+    right = place + width < part[-1] + 1 or place - part[0] < width
+    return (place, place + width) if right else (place - width, place)
+
+
+def _note(
+    axis: Axes, events: Placed, part: range, notes: Mapping[int, str], rows: Mapping[int, int], top: float
+) -> None:
+    """Writes the notes above everything else in the lane."""
+    for place, row in sorted(rows.items()):
+        event, bottom = events[place], (1.15 + 0.26 * row) * top
+        height = event.held if event.norm is None else event.norm
+        axis.plot([place, place], [height, bottom - 0.02 * top], color=RED, linewidth=1.6, zorder=1)
+        axis.text(place, bottom, notes[place], va="bottom", weight="bold", **SMALL,
+                  ha="left" if _reach(place, notes[place], part)[0] == place else "right",
+                  bbox={"facecolor": "white", "edgecolor": RED, "pad": 2})  # fmt: skip
+    if rows:
+        axis.set_ylim(-0.08 * top, (1.3 + 0.26 * max(rows.values())) * top)
