@@ -21,14 +21,17 @@ def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
 
     Args:
         window: The intended number of micro-batches per update. It is inferred if it is not given.
-        strict: Raise `AuditError` at the end of the block if an error was found, for use in a test.
+        strict: Raise `AuditError` at the end of the block if an error was found, or if the auditor itself has failed,
+            for use in a test.
 
     Yields:
-        A `Report`, complete when the block has ended, also by an exception.
+        A `Report`, complete when the block has ended, also by an exception. The auditor's own errors never reach the
+        block: the first one ends the audit, with an `ObserverFailure`, which is a warning, and `report.failure` names
+        it.
 
     Raises:
         ValueError: If `window` is not a whole number of 1 or more.
-        AuditError: If `strict` and an error was found, and the block itself raised nothing.
+        AuditError: If `strict` and an error was found, or the auditor has failed, and the block itself raised nothing.
     """
     writer = HistoryWriter()
     report = Report(writer.history)
@@ -41,7 +44,6 @@ def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
         writer.history.failed = not (isinstance(error, SystemExit) and error.code in (None, 0))
         raise
     finally:
-        writer.history.trim()
         report.findings = judge(writer.history)
-    if strict and report.errors:
+    if strict and (report.errors or report.failure):
         raise AuditError(report)

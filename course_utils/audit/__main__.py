@@ -1,7 +1,8 @@
 """The auditor's command line: `python -m course_utils.audit [options] script.py [args]`; `--help` lists the options.
 
-Exit status 0: no error was found; 1: at least one was found; 2: the audit could not run; 3: the script itself failed
-(what was found before that is reported, and the JSON holds the script's own exit status).
+Exit status 0: no error was found; 1: at least one was found; 2: the audit could not run, or failed before the
+script ended, which went on without it; 3: the script itself failed (what was found before that is reported, and the
+JSON holds the script's own exit status).
 
 On several ranks, use `torchrun --nproc-per-node N -m course_utils.audit script.py`: each rank prints a report of its
 own and writes files of its own, with the rank in the name.
@@ -27,7 +28,8 @@ from course_utils.audit.explain import explain
 from course_utils.audit.frames import without_auditor
 from course_utils.audit.page import as_page
 from course_utils.audit.rules import RULES
-from course_utils.audit.text import as_annotations, as_text, has_colour, rule_line, width_of, write
+from course_utils.audit.text import as_annotations, as_text, has_colour, printable, rule_line, width_of, write
+from course_utils.interrupts import uninterrupted, write_whole
 
 CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED = 0, 1, 2, 3
 
@@ -49,40 +51,49 @@ def main(arguments: list[str] | None = None) -> int:
             file = file.with_stem(f"{file.stem}-rank{rank}") if world > 1 else file
             setattr(options, name, file.absolute())  # the script may change the directory
             try:  # before the script runs for hours
-                file.touch()
+                with uninterrupted():
+                    there = file.exists()
+                    file.touch()
+                    there or file.unlink()
             except OSError as error:
-                print(f"audit: cannot write {file}: {error}", file=sys.stderr)
+                print(f"audit: cannot write {printable(f'{file}: {error}')}", file=sys.stderr)
                 return CANNOT_RUN
     if rank == 0:
-        print(f"audit: watching {options.script}", file=sys.stderr, flush=True)
+        print(f"audit: watching {printable(options.script)}", file=sys.stderr, flush=True)
+    script_exit, status = 0, CLEAN
     try:
         with audit(window=options.window) as report:
             script = ModuleType("__main__")  # its objects live until the audit has ended
             script_exit = _run(script, options)
             report.history.failed = script_exit != 0
+        status = FOUND if report.errors else CANNOT_RUN if report.failure else CLEAN
+        _tell(report, options, script_exit, f"Rank {rank} of {world}. " if world > 1 else "")
     except Exception:  # not one of the script's, which _run handles
         traceback.print_exc()
-        print("audit: the auditor itself has failed; the script is not to blame", file=sys.stderr)
-        return CANNOT_RUN
-    of_rank = f"Rank {rank} of {world}. " if world > 1 else ""
-    write(_words(report, options, script_exit, of_rank), sys.stdout)
-    if options.json:
-        options.json.write_text(
-            json.dumps({**report.as_dict(), "script_exit": script_exit}, indent=2), encoding="utf-8"
-        )
-    if options.html:
-        options.html.write_text(as_page(report, f"Audit of {options.script}", of_rank), encoding="utf-8")
+        status = CANNOT_RUN
     if script_exit:
         return SCRIPT_FAILED
+    if status == CANNOT_RUN:
+        print("audit: the auditor itself has failed; the script is not to blame", file=sys.stderr)
     if world > 1:
         _wait_for_ranks(world)
-    return FOUND if report.errors else CLEAN
+    return status
+
+
+def _tell(report: Report, options: argparse.Namespace, script_exit: int, of_rank: str) -> None:
+    """Prints the report and writes the files that were asked for."""
+    write(_words(report, options, script_exit, of_rank), sys.stdout)
+    if options.json:
+        result = {**report.as_dict(), "script_exit": script_exit}
+        write_whole(options.json, json.dumps(result, indent=2))
+    if options.html:
+        write_whole(options.html, as_page(report, f"Audit of {options.script}", of_rank))
 
 
 def _words(report: Report, options: argparse.Namespace, script_exit: int, of_rank: str) -> str:
     """What is printed at the end. It begins on a line of its own: a progress bar may have left the last one open."""
     width, colour = width_of(sys.stdout), has_colour(sys.stdout)
-    text = f"\n{rule_line(f'audit of {options.script}', width)}\n{as_text(report, width, colour, of_rank)}\n"
+    text = f"\n{rule_line('audit of', options.script, width)}\n{as_text(report, width, colour, of_rank)}\n"
     if script_exit:
         text += f"\nThe script ended with status {script_exit}; the report covers what it did before that.\n"
     return text + (as_annotations(report) if options.github else "")
@@ -93,7 +104,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         prog="python -m course_utils.audit",
         usage="%(prog)s [options] script.py [its arguments]\n       %(prog)s [options] -m module [its arguments]",
         description="Runs a training script, unchanged, and names its zeroing and accumulation bugs.",
-        epilog="exit status: 0 no error found; 1 at least one error; 2 the audit could not run; 3 the script failed",
+        epilog="exit status: 0 no error found; 1 at least one error; 2 the audit could not run, or failed while the "
+        "script went on; 3 the script failed",
     )
     add = parser.add_argument
     add("-m", action="store_true", help="run a module by its name, as python -m does")
@@ -108,9 +120,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     if options.window is not None and options.window < 1:
         parser.error(f"--window must be 1 or more, got {options.window}")
     if options.m and not _may_be_module(options.script):
-        parser.error(f"there is no module {options.script}")
+        parser.error(f"there is no module {printable(options.script)}")
     if not options.m and not Path(options.script).is_file():
-        parser.error(f"there is no script {options.script}")
+        parser.error(f"there is no script {printable(options.script)}")
     return options
 
 

@@ -35,11 +35,12 @@ class Place(str):
     framework: str = ""
 
 
-def caller_location() -> tuple[Place, str]:
+def caller_location() -> tuple[Place, str, tuple[int, ...]]:
     """File and line of the user's code that led here; and a name for the way from there, through any library.
 
     Two calls inside a library may come from one line of the user's, and two lines of the user's may come to one call
-    inside a library: only both together tell what belongs together.
+    inside a library: only both together tell what belongs together. The last value tells apart from where the user's
+    function and its caller were called, since a helper may call backward for any loss.
     """
     frame, nearest, library, best = sys._getframe(1), None, None, -1
     while frame is not None:
@@ -49,11 +50,13 @@ def caller_location() -> tuple[Place, str]:
             here = code, frame.f_lineno
             nearest = nearest or here
             if kind == "user":
-                return _way(here, nearest, library)
+                caller = frame.f_back or frame
+                calls = frame.f_lasti, caller.f_lasti, (caller.f_back or caller).f_lasti
+                return *_way(here, nearest, library), calls
             if (rank := _rank(code)) > best:  # of Accelerate inside a Trainer, the Trainer is what the user knows
                 library, best = here, rank
         frame = frame.f_back
-    return _way(nearest or ("", 0), nearest, None)
+    return *_way(nearest or ("", 0), nearest, None), ()
 
 
 @lru_cache(maxsize=10_000)

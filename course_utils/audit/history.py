@@ -2,13 +2,15 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 
 import torch
 from torch import Tensor
 
 from course_utils.observe.trace import Event, Trace
 
+_A_LARGE_LIMIT = 100  # of a norm; and a limit for scaled gradients is no less than a hundredth of the scale
+_OUT_OF_REACH = 1_000  # a limit that only a divergent run would reach
 PROBED_GRAPHS = 20  # backward calls whose graphs are looked at in full
 
 
@@ -32,6 +34,12 @@ class Kept(list):
         return len(self) + self.dropped
 
 
+class KeptWindows(Kept):
+    """Fewer, since each window keeps all of its backward calls."""
+
+    half = 2_500
+
+
 @dataclass(slots=True)
 class Term:
     """A loss inside a backward call, where PyTorch's own loss function or reduction made it.
@@ -46,6 +54,16 @@ class Term:
     items: float | Tensor | None
     own: tuple[float | Tensor, ...] = ()  # of a sum: the counts that its own mean could be taken over
     weighted: bool = False  # the script has multiplied it by something
+    against: tuple[float, ...] | Tensor | None = None  # some numbers of the targets, in the first backward calls
+    of_one: bool = False  # a mean that may be over one sample: over an episode's steps, or the pairs of one list
+    by_class: bool = False  # its count is not of samples or tokens, but of the weights of their classes
+    adapted: bool = False  # it is of weights that an update in the graph has made; in the first backward calls
+    in_part: bool = False  # of the samples that it compares, some come without a graph; in the first backward calls
+
+    @property
+    def targets(self) -> tuple[float, ...]:
+        """Some numbers of what it was compared with; none if that is not known."""
+        return tuple(self.against.tolist()) if isinstance(self.against, Tensor) else self.against or ()
 
     @property
     def coefficient(self) -> float:
@@ -85,13 +103,16 @@ class Backward:
     number: int
     where: str
     line: str  # names the place in the code more finely than `where`, if a library lies between
+    path: tuple[int, ...] = ()  # from where the function that made it was called: a helper may be called for any loss
     lanes: tuple[str, ...] = ()
     terms: list[Term] = field(default_factory=list)
     graphs: int = 1  # how many forward passes with nothing in common it went through
     alive: int = 0  # losses of earlier calls that something still keeps, with their graphs
     kept: int = 0  # graphs of earlier calls of which something still keeps a part
     again: int = 0  # the number of an earlier call that had gone through a loss of this one
+    early: bool = False  # its loss was there before the last backward call began
     passes: int = 1  # between how many backward calls its graph was built
+    carries_on: bool = False  # it was given gradients of several numbers: those that other calls have left in a leaf
     goes_on: int = 0  # the number of the call whose forward pass it goes through once more; 0 if it has its own
     reach: dict[int, frozenset[int]] = field(default_factory=dict)  # by a lane's key: its parameters, if not all
     nearest: int = 0  # the key of the lane whose parameters lie nearest to what it was called on; 0 if not known
@@ -101,9 +122,25 @@ class Backward:
     scaled: float = 1.0
     synced: bool | None = None  # averaged over the ranks; None without DDP and FSDP
     ranks: int = 1  # over how many
+    value: float | Tensor | None = None  # what it was called on, if that is one number
+    drawn: tuple[int, ...] = ()  # the data sets of the loaders that gave batches since the last call
     epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
     overwritten: int = 0  # parameters whose `.grad` it wrote over instead of adding to it
-    probes: tuple = ()  # hooks on its losses and on parameters, while it runs
+
+    @property
+    def site(self) -> tuple:
+        """Where it was made, and on whose behalf."""
+        return self.line, self.path
+
+    @property
+    def not_a_number(self) -> bool:
+        """Was it called on an infinity or a NaN?"""
+        return self.value is not None and not isfinite(float(self.value))
+
+    @property
+    def without_targets(self) -> bool:
+        """Were the targets of its losses masked, all of them?"""
+        return bool(self.terms) and all(term.count == 0 for term in self.terms)
 
     @property
     def kinds(self) -> tuple:
@@ -120,6 +157,17 @@ class Clip:
     total: float | Tensor | None
     scaled: float  # the scaler's factor that was still in the gradients
     late: bool  # the step had already been made
+    limit: float = 0.0  # what it was clipped to
+
+    @property
+    def allows_for_the_scale(self) -> bool:
+        """Has the limit been multiplied by the scaler's factor? A limit by itself is hardly ever this large."""
+        return self.scaled != 1 and _A_LARGE_LIMIT < self.limit < inf and self.limit > self.scaled / _A_LARGE_LIMIT
+
+    @property
+    def only_measures(self) -> bool:
+        """Is its limit infinite, or so far above the norm that it is not meant to be reached?"""
+        return self.limit == inf or (self.limit >= _OUT_OF_REACH and (self.norm or inf) < self.limit / _A_LARGE_LIMIT)
 
     @property
     def norm(self) -> float | None:
@@ -145,7 +193,11 @@ class Window:
     uncleared: int = 0  # parameters that kept gradients of earlier updates when the others were zeroed
     skipped: bool = False  # by a GradScaler that found an infinity
     came_as_zeros: bool = False  # all that was in .grad was zero, and nothing is known to have written that
+    no_gradients: bool = False  # every .grad was None, so that the step did nothing
+    tried_again: bool = False  # no backward came since the last step, but the weights are those of before it
+    kept: bool = False  # what the last step had used was changed after it, and not zeroed
     assigned: bool = False  # gradients came from elsewhere than a backward call
+    reused: bool = False  # and an earlier step had used them already
     replaced: bool = False  # other tensors were put in the place of gradients
     rewritten: bool = False  # gradients were changed by something else than clipping and unscaling
     overwritten: bool = False  # they were changed, and not only zeroed in part
@@ -208,6 +260,11 @@ class Window:
         return len({call.reach.get(self.key) for call in self.micro_batches}) > 1
 
     @property
+    def scheduled_right_before_the_step(self) -> bool:
+        """Was no scheduler stepped inside it, unless once and after its last backward call?"""
+        return not self.scheduler_steps or [after for after, _ in self.scheduler_steps] == [len(self.fresh)]
+
+    @property
     def over_epochs(self) -> bool:
         """Does it hold micro-batches of two passes over a DataLoader?"""
         return len({call.epoch for call in self.fresh} - {None}) > 1
@@ -220,6 +277,7 @@ class Zeroing:
     lost: list[Backward]
     updates: int  # of the lane before it
     came_as_zeros: bool = False  # or old code cleared through .data: nothing else leaves no trace
+    were_zeros: bool = False  # it is known that the backward calls had brought nothing but zeros
     overwritten: bool = (
         False  # before the next step the script wrote to gradients itself, perhaps what it had read here
     )
@@ -229,7 +287,7 @@ class Zeroing:
 class History:
     """A whole run. Each optimizer is a lane. Of a long run, its first and last windows are kept."""
 
-    windows: Kept = field(default_factory=Kept)
+    windows: KeptWindows = field(default_factory=KeptWindows)
     zeroings: Kept = field(default_factory=Kept)
     backwards: Kept = field(default_factory=Kept)
     updates: Counter = field(default_factory=Counter)  # of each lane, all that there were
@@ -237,11 +295,19 @@ class History:
     declared: list[tuple[int, int]] = field(default_factory=list)  # (from which update on, how many micro-batches)
     uncleared: dict[str, tuple[int, list[str]]] = field(default_factory=dict)  # of a lane: parameters, names of some
     never: dict[str, tuple[int, int]] = field(default_factory=dict)  # parameters without any gradient, and all
+    never_shapes: dict[str, Counter] = field(default_factory=dict)  # of those parameters
+    rate_moved: dict[int, bool] = field(default_factory=dict)  # by a lane's key: did a scheduler ever change its rate?
+    schedules: dict[int, tuple[int, int]] = field(default_factory=dict)  # by the same key: its length, and its steps
     unowned: tuple[int, str] = (0, "")  # parameters whose gradients nothing is seen to use, and where they came
+    scaler_paths: dict[int, tuple[int, ...]] = field(default_factory=dict)  # from where each scaler was used first
+    unowned_shapes: Counter = field(default_factory=Counter)
+    hooked: set[str] = field(default_factory=set)  # lanes whose gradients go through hooks of the script
     manual: set[str] = field(default_factory=set)  # lanes whose updates no torch optimizer makes
     loose: set[str] = field(default_factory=set)  # those of them whose tensors are no parameters of a module
     given: dict[str, str] = field(default_factory=dict)  # of a manual lane: the optimizer that is given its gradients
     failed: bool = False  # the script ended by an error or an interrupt, so its last window is not judged
+    failure: str | None = None  # the auditor's own error: what came after it was not seen
+    failed_rules: dict[str, str] = field(default_factory=dict)  # the errors of rules, by their names
     named_losses: list[NamedLoss] = field(default_factory=list)
     updates_looked_at: int = 0  # for named losses
     overlapping: bool = False  # backward calls of several threads: who received what cannot be told apart
@@ -275,9 +341,13 @@ class History:
     def of(self, lane: str) -> list[Window]:
         return [window for window in self.windows if window.lane == lane]
 
-    def useful_lines(self, lane: str) -> set[str]:
-        """The lines whose backward calls reach a step of this lane, or are used by nobody knows whom."""
-        return {call.line for call in self.backwards if call.used and (lane in call.users or not call.users)}
+    def useful_sites(self, lane: str) -> set[tuple]:
+        """From where backward calls come that reach a step of this lane, or are used by nobody knows whom."""
+        return {call.site for call in self.backwards if call.used and (lane in call.users or not call.users)}
+
+    def forwards_used(self, lane: str) -> set[int]:
+        """The numbers of the calls that went first through a forward pass from which gradients reach a step."""
+        return {call.goes_on or call.number for call in self.backwards if call.used and lane in call.users}
 
     def size(self, lane: str) -> int:
         """Micro-batches per update: as declared, or the most frequent number, and of two the larger."""

@@ -1,5 +1,6 @@
 """What the audit notes of each optimizer, and of parameters that something else updates."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import compress, count
 from weakref import ref
@@ -8,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from course_utils.audit.history import Backward, Kept, Window, Zeroing
-from course_utils.audit.manual import MANUAL, Sample, move, sample
+from course_utils.audit.manual import MANUAL, Sample, changed, move, sample
 from course_utils.observe.observer import Lane, any_nonzero
 
 _PATIENCE = 100  # backward calls without an update, or updates without a proof, until a manual lane is given up
 _TELLING = 8  # parameters of a manual lane that are compared
+_GLIMPSED = 3  # parameters whose numbers are remembered
 _keys = count(1)
 
 
@@ -25,16 +27,63 @@ class AuditedLane(Lane):
         self.updates = 0
         self.fresh = Kept()  # backward calls since the last step, and in which call of a closure each came
         self.scaled = 1.0  # the scaler's factor that is in .grad
+        self.scaler = None  # a reference to the one that made it
         self.weights = -1  # their version at the last backward; -1 before the first
         self.open = Window()
         self.last: Window | None = None
         self.zeroings: list[Zeroing] = []  # since the last step, of gradients that no step had used
+        self.glimpses: list[tuple[Tensor, Sample]] = []  # some numbers, as the last backward call left them
+        self.moved = False  # its parameters changed before it made any step
+        self.by_hand = False  # the script has been seen to write to gradients through `.data`
+        self.retry: list[tuple[Tensor, Sample]] = []  # the glimpses that belonged to the last step
+        self.foreign: list[tuple[Tensor, Sample]] = []  # of gradients from elsewhere, as the last step used them
+        self.called = 0  # backward calls of the script until then
+        self.tries_again = False  # a step has been made once more from the same weights
         self.reaches: dict[tuple[int, ...], frozenset[int]] = {}  # sets of parameters that backward calls have reached
 
     def add(self, p: Tensor) -> None:
         """A gradient that is there already came from before: nobody knows how many micro-batches it holds."""
         super().add(p)
         self.open.assigned |= not self.updates and p.grad is not None and any_nonzero(p.grad)
+
+    @property
+    def steps(self) -> bool:
+        """Is it known that something uses its gradients?"""
+        return True
+
+    def let_go(self, stays: set[int]) -> None:
+        super().let_go(stays)
+        if not self.held:  # what became of the gradients is the script's affair
+            for call, _ in self.fresh:
+                call.used = True
+            self.fresh = Kept()
+
+    def glimpse(self) -> None:
+        """Remembers some numbers of the first updates: a script may write through `.data`, which raises no version."""
+        self.notice_a_move()
+        found = [(p, sample(p, None)) for p in (self.parameters[place] for place in self.touched[:_GLIMPSED])]
+        self.glimpses = [(p, numbers) for p, numbers in found if numbers is not None]
+
+    def notice_a_move(self) -> None:
+        self.moved |= not self.updates and any(move(p, numbers) is not None for p, numbers in self.glimpses)
+
+    def rewritten(self) -> bool:
+        """Are the gradients, whose versions are those of the last backward call, no longer what it left?"""
+        return any(p.grad is not None and changed(p.grad, numbers) for p, numbers in self.glimpses)
+
+    def used_before(self, calls: int) -> bool:
+        """Are gradients from elsewhere those that the last step has used, although there were backward calls since?"""
+        found = [(p, sample(p, None)) for p in self.parameters[:_GLIMPSED]]
+        before, self.foreign = self.foreign, [(p, numbers) for p, numbers in found if numbers is not None]
+        called, self.called = calls > self.called, calls
+        return called and bool(before) and not any(p.grad is None or changed(p.grad, then) for p, then in before)
+
+    def back_where_it_was(self) -> bool:
+        """Are the weights again those that the last backward call was made with, although a step has been made?"""
+        moves = [move(p, numbers) for p, numbers in self.retry]
+        return any(moved is not None for moved in moves) and not any(
+            moved is not None and moved.any() for moved in moves
+        )
 
     def lost(self) -> list[Backward]:
         """The calls that no step has used, if nothing uses them from now on."""
@@ -46,6 +95,7 @@ class ManualLane(AuditedLane):
 
     manual = True
     per_parameter = ("refs", "named", "seen", "ever", "telling", "samples")
+    shapes: Counter  # of the parameters that it has held
 
     def __init__(self, leaves: Iterable[Tensor], died: Callable[[ref], None]) -> None:
         self.refs: list[ref] = []
@@ -53,6 +103,7 @@ class ManualLane(AuditedLane):
         self.telling: list[bool] = []  # is it one of those that are compared?
         self.samples: list[Sample | None] = []  # taken at the last backward call
         self.kept: list[Tensor] = []  # so that an update before they die is seen
+        self.shapes = Counter()
         super().__init__(None)
         self.kind, self.name, self.died = MANUAL, "", died
         self.calls, self.where = 0, ""  # backward calls, and where the first of them was
@@ -60,6 +111,8 @@ class ManualLane(AuditedLane):
         self.stepped = False
         self.proven = False  # has it been seen that the gradients are used?
         self.dead = 0  # parameters that had gradients
+        self.beside = False  # did any backward call bring gradients to an optimizer's parameters as well?
+        self.cleared = False
         for leaf in leaves:
             self.add(leaf)
 
@@ -83,6 +136,7 @@ class ManualLane(AuditedLane):
         super().add(p)
         self.refs.append(ref(p, self.died))
         self.named.append(isinstance(p, nn.Parameter))
+        self.shapes[tuple(p.shape)] += 1
         self.telling.append(True)
         self.samples.append(None)
 
@@ -90,6 +144,10 @@ class ManualLane(AuditedLane):
     def loose(self) -> bool:
         """Is it of tensors that are no parameters of a module, such as an attack's perturbation?"""
         return not any(self.named) and not self.dead
+
+    @property
+    def steps(self) -> bool:
+        return self.proven
 
     def watched(self) -> bool:
         """Is it still worth a comparison of values?"""

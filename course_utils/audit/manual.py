@@ -5,12 +5,14 @@ parameter are compared, at the places where its gradient is largest: an update m
 it. A copy of other weights, or a moving average of them, moves them towards those weights instead.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from course_utils.interrupts import uninterrupted
 from course_utils.observe.observer import local
 
 MANUAL = "manual update"  # stands where the name of an optimizer would stand
@@ -34,7 +36,18 @@ class Sample(NamedTuple):
     memory: tuple[int, int]  # where it lay, and its version: an update may leave all numbers as they are
 
 
-@torch.no_grad()
+def _without_grad(function: Callable) -> Callable:
+    """The function without a graph. Ctrl-C may not leave the grad mode switched."""
+
+    @wraps(function)
+    def wrapped(*args: Any) -> Any:
+        with uninterrupted(), torch.no_grad():
+            return function(*args)
+
+    return wrapped
+
+
+@_without_grad
 def sample(p: Tensor, last: Sample | None) -> Sample | None:
     """A sample at the places of the last one, if there still is a gradient there. None where there is no gradient."""
     weights, grad = local(p), local(p.grad)
@@ -48,6 +61,8 @@ def sample(p: Tensor, last: Sample | None) -> Sample | None:
         width = weights[0].numel()
         places = grad.indices()[0, 0] * width + torch.arange(min(_NUMBERS, width), device=grad.device)
         return Sample(places, _take(weights, places), grad.values().flatten()[: len(places)], size, _memory(weights))
+    if grad.numel() != size:  # FSDP1 holds the whole gradient beside a shard of the weights
+        return None
     if last is None or last.size != size or not _take(grad, last.places).any():
         places = grad.abs().flatten().topk(min(_NUMBERS, size)).indices
     else:
@@ -67,7 +82,7 @@ def _memory(weights: Tensor) -> tuple[int, int]:
     return weights.data_ptr(), weights._version
 
 
-@torch.no_grad()
+@_without_grad
 def move(p: Tensor, then: Sample | None) -> Tensor | None:
     """How far the parameter has moved since the sample was taken; None if nothing was written, or if nobody knows."""
     if then is None or not then.gradient.any() or local(p).numel() != then.size:
@@ -75,6 +90,15 @@ def move(p: Tensor, then: Sample | None) -> Tensor | None:
     now = _take(local(p), then.places)
     unwritten = _memory(local(p)) == then.memory and torch.allclose(now, then.values, rtol=0, atol=0, equal_nan=True)
     return None if unwritten else now.double() - then.values.double()
+
+
+@_without_grad
+def changed(grad: Tensor, then: Sample) -> bool:
+    """Does a gradient hold other numbers than when the sample was taken?"""
+    grad = local(grad)
+    if grad.is_sparse or grad.numel() != then.size or not _can_be_read(grad):
+        return False
+    return not torch.allclose(_take(grad, then.places), then.gradient, rtol=1e-6, atol=0, equal_nan=True)
 
 
 def agreement(moves: Iterable[tuple[Tensor, Sample]]) -> tuple[int, int]:
@@ -90,7 +114,7 @@ def proves_an_update(agreed: int, counted: int) -> bool:
     return counted >= _ENOUGH and abs(agreed) >= _NEARLY_ALL * counted
 
 
-@torch.no_grad()
+@_without_grad
 def goes_towards(p: Tensor, then: Sample, moved: Tensor, others: Iterable[Tensor]) -> bool:
     """Has the parameter become one of the others, or an average of itself and one of them?"""
     for other in map(local, others):

@@ -15,6 +15,7 @@ from torch import Tensor
 from course_utils.audit.callsite import is_users
 from course_utils.audit.history import NamedLoss
 from course_utils.audit.probe import find_losses, is_loss_function
+from course_utils.observe.guard import Guard
 from course_utils.observe.uncompiled import backward_is_compiled
 
 _FRAMES = 4  # functions of the user's that are looked at in one backward call, at most
@@ -22,10 +23,13 @@ _HANDED_OUT = {"locals", "vars", "exec"}  # a function that uses one of these ma
 
 
 class NamedLosses:
-    """Watches the losses that are in variables when a backward call begins. `key`: their nodes are marked with it."""
+    """Watches the losses that are in variables when a backward call begins.
 
-    def __init__(self, key: str) -> None:
-        self.terms_key, self.key = key, f"{key} name"
+    `key`: their nodes are marked with it. `guard`: calls the hooks on them.
+    """
+
+    def __init__(self, key: str, guard: Guard) -> None:
+        self.terms_key, self.key, self.guard = key, f"{key} name", guard
         self.found: dict[tuple[str, str], NamedLoss] = {}
         self.updates: set[int] = set()  # those before which it was looked
         self.handles: list = []
@@ -59,8 +63,8 @@ class NamedLosses:
             left.difference_update(reached)
             loss.reached |= not left
 
-        self.handles.append(node.register_prehook(lambda _, all_of_it=frozenset(left): note(all_of_it)))
-        self.handles += [parts[k].register_prehook(lambda _, k=k: note({k})) for k in left]
+        hooks = [(node, frozenset(left)), *((parts[k], {k}) for k in left)]
+        self.handles += [at.register_prehook(self.guard(lambda _, of=of: note(of))) for at, of in hooks]
 
     def end(self) -> None:
         for handle in self.handles:

@@ -4,27 +4,29 @@
 into the same memory, as a CUDA graph does when it is replayed, then `.grad` is overwritten before anything is added.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from torch import Tensor
 
 from course_utils.audit.history import Backward
 
 
-def watch_memory(parameters: Iterable[Tensor], call: Backward) -> None:
+def watch_memory(parameters: Iterable[Tensor], call: Backward, probe: Callable) -> None:
     """Counts in `call.overwritten` the parameters whose gradient comes in the memory of their `.grad`.
 
     Args:
         parameters: Those that may receive gradients. Only the ones that hold a gradient already are looked at.
-        call: Its `probes` get the hooks, which must be removed after the call.
+        call: Receives the count.
+        probe: Registers a hook for this backward call, as `Observer.probe` does.
     """
 
-    def compare(incoming: Tensor, p: Tensor) -> None:
+    def compare(p: Tensor, incoming: Tensor) -> None:
         if _address(incoming) is not None and _address(incoming) == _address(p.grad):
             call.overwritten += 1
 
-    held = [p for p in parameters if p.requires_grad and _address(p.grad) is not None]
-    call.probes += tuple(p.register_hook(lambda incoming, p=p: compare(incoming, p)) for p in held)
+    for p in [p for p in parameters if p.requires_grad and _address(p.grad) is not None]:
+        probe(p.register_hook, partial(compare, p))
 
 
 def _address(tensor: Tensor | None) -> int | None:

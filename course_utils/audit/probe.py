@@ -4,14 +4,16 @@ Between the root of a backward and a loss lie only the user's own divisions, wei
 arrives at the loss's node is therefore exactly d(root)/d(loss), whatever that code looks like.
 """
 
+from collections.abc import Callable
 from functools import cache
+from itertools import islice
 from math import nan
 
 import torch
 from torch import Tensor
 
-from course_utils.audit.history import Backward, Term
-from course_utils.audit.nodes import is_leaf
+from course_utils.audit.history import PROBED_GRAPHS, Backward, Term
+from course_utils.audit.nodes import is_leaf, walk
 
 # Nodes between a root and its losses: linear in the loss, so that the coefficient does not depend on its value.
 _BETWEEN = frozenset({"Div", "Mul", "Add", "Sub", "Rsub", "Neg", "ToCopy", "Stack", "Cat", "Clone", "Alias", "View",
@@ -23,6 +25,7 @@ _LOSSES = ("NllLoss", "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntrop
 _REDUCTIONS = {1: "mean", 2: "sum"}
 _SUMS = ("Mean", "Sum", "Nansum", "Dot", "Bmm")  # the last two are how einsum sums up
 _FAR = 100  # nodes that are looked at in one backward call, at most
+_NUMBERS = 16  # of a loss's targets, at most
 _DEEP = 10  # nodes below a sum, of which one may hold the mask
 
 
@@ -32,14 +35,14 @@ class Mark:
     call = 0
 
 
-def watch_terms(root: Tensor, key: str, call: Backward, known: bool = False) -> list[Mark]:
+def watch_terms(root: Tensor, key: str, call: Backward, probe: Callable, known: bool = False) -> list[Mark]:
     """Finds the losses below `root`, so that `call.terms` holds their terms when the backward call has ended.
 
     Args:
         root: What backward is called on.
         key: The losses' nodes are marked under this name.
-        call: Receives the terms, and in `probes` the hooks, which must be removed after the call. Its `again` is set
-            if an earlier call has gone through one of the losses.
+        call: Receives the terms. Its `again` is set if an earlier call has gone through one of the losses.
+        probe: Registers a hook for this backward call, as `Observer.probe` does.
         known: Backward starts at `root` alone, with a gradient of 1. A root that is itself a loss needs no hook then,
             and most are; a hook costs the smallest backward a tenth of its time.
 
@@ -51,6 +54,9 @@ def watch_terms(root: Tensor, key: str, call: Backward, known: bool = False) -> 
     known = known and root.numel() == 1 and not root._backward_hooks  # the user's own may change the gradient
     losses, others = find_losses(start, call.scaled)
     for node, term in losses or others:
+        if term.reduction == "mean" and call.number <= PROBED_GRAPHS:
+            term.against, term.of_one = _targets(node), _is_of_one(node)
+            term.in_part, term.adapted = _is_in_part(node), _is_adapted(node)
         if term.reduction != "unknown":
             mark = node.metadata.setdefault(key, Mark())
             call.again, mark.call = mark.call or call.again, call.number
@@ -62,14 +68,14 @@ def watch_terms(root: Tensor, key: str, call: Backward, known: bool = False) -> 
         def note(gradients, term=term) -> None:
             (gradient, *_) = gradients
             if gradient is not None and gradient.numel() == 1:
-                term.value = _number(gradient)
+                term.value = number(gradient)
                 call.terms.append(term)
 
-        call.probes += (node.register_prehook(note),)
+        probe(node.register_prehook, note)
     return marks
 
 
-def _number(tensor: Tensor) -> float | Tensor:
+def number(tensor: Tensor) -> float | Tensor:
     """On a GPU it is not read here, which would wait for all that the GPU still has to do. A meta tensor has none."""
     return tensor.item() if tensor.is_cpu else nan if tensor.is_meta else tensor.detach()
 
@@ -118,7 +124,8 @@ def _loss_term(node, loss, scale: float, factors: int, count: bool) -> list[tupl
     if reduction is None:
         return []
     items, own = _counts(loss, reduction) if count else (None, ())
-    return [(node, Term(_kind(loss.name())[1], reduction, 1.0, scale, items, own, factors > 0))]
+    by_class = reduction == "mean" and getattr(loss, "_saved_weight", None) is not None and "Nll" in loss.name()
+    return [(node, Term(_kind(loss.name())[1], reduction, 1.0, scale, items, own, factors > 0, by_class=by_class))]
 
 
 def is_loss_function(name: str) -> bool:
@@ -168,7 +175,7 @@ def _counts(node, reduction: str) -> tuple[float | Tensor | None, tuple]:
     """Over how many items, or how much weight, a loss function took its mean or sum; and a sum's own counts."""
     total = getattr(node, "_saved_total_weight", None)
     if total is not None:
-        items = _number(total)
+        items = number(total)
         return items, (items,) if reduction == "sum" else ()
     tensor = getattr(node, "_saved_self", None)
     if tensor is None:
@@ -182,7 +189,7 @@ def _own_counts(node) -> tuple[float | Tensor, ...]:
     sizes = _sizes(node)
     if sizes is None:  # a product of two vectors
         other = _saved(node, "tensor", "mat2", "self")
-        return () if other is None else (_number(other.sum()),)
+        return () if other is None else (number(other.sum()),)
     samples, numel, counts = sizes[:1], torch.Size(sizes).numel(), []
     if not samples or not numel:
         return ()
@@ -192,7 +199,7 @@ def _own_counts(node) -> tuple[float | Tensor, ...]:
         name = "" if node is None else _kind(node.name())[1]
         mask = _mask(node, name)
         if mask is not None and mask.dim() and mask.numel() and summed % mask.numel() == 0:
-            counts.append(_number(mask.sum() * (summed // mask.numel())))
+            counts.append(number(mask.sum() * (summed // mask.numel())))
         elif name == "Sum":  # over some dimensions first
             summed = torch.Size(_sizes(node)).numel()
         elif name not in _BETWEEN:
@@ -222,6 +229,54 @@ def _saved(node, *names: str) -> Tensor | None:
         if type(tensor) is Tensor and not tensor.requires_grad:
             return tensor
     return None
+
+
+def _targets(node) -> tuple[float, ...] | Tensor | None:
+    """The first numbers of the targets of a loss, or of what a mean that is spelled by hand was multiplied by."""
+    for _ in range(_DEEP):
+        name = "" if node is None else _kind(node.name())[1]
+        names = ("other", "self") if name == "Mul" else ("target",) if name.startswith(_LOSSES) else ()
+        targets = _saved(node, *names)
+        if targets is not None and not targets.is_sparse and not targets.is_meta:
+            numbers = targets.detach().reshape(-1)[:_NUMBERS]
+            return tuple(numbers.tolist()) if numbers.is_cpu else numbers.clone()
+        node = next((child for child, _ in node.next_functions if child is not None), None) if name else None
+    return None
+
+
+def _is_of_one(node) -> bool:
+    """Is it a mean over all pairs, or over numbers in a row that are weighted by advantages, of both signs?"""
+    sizes = _sizes(node) or ()
+    if len(sizes) == 2 and sizes[0] == sizes[1]:
+        return True
+    weights = _mask(*_next_product(node)) if len(sizes) == 1 else None
+    return weights is not None and weights.is_cpu and bool((weights < 0).any() and (weights > 0).any())
+
+
+def _next_product(node) -> tuple:
+    """The first product below a node, past what only changes shape or sign; and its kind."""
+    for _ in range(_DEEP):
+        node = next((child for child, _ in node.next_functions if child is not None), None)
+        kind, name = ("", "") if node is None else _kind(node.name())
+        if name == "Mul" or kind != "between":
+            break
+    return node, name
+
+
+def _is_in_part(node) -> bool:
+    """Was what a loss compares put together from samples with a graph and others without one?"""
+    return any(
+        _kind(below.name())[1] == "Cat"
+        and below._saved_dim == 0
+        and len({child is None for child, _ in below.next_functions}) == 2
+        for below in islice(walk([node]), 2 * _DEEP)
+    )
+
+
+def _is_adapted(node) -> bool:
+    """Does a loss go back through a gradient, as in meta-learning, where an inner update has made the weights?"""
+    names = (below.name() for below in islice(walk([node]), _FAR))
+    return any(name.count("Backward") > 1 and name[-1].isdigit() for name in names)  # a function of Python has no digit
 
 
 def _ignored(node) -> int:

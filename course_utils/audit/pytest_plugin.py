@@ -38,7 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def audited(request: pytest.FixtureRequest) -> Iterator[Report]:
     """The report of an audit that watches until the test function ends, and fails the test if it finds an error.
 
-    If the test fails for another reason, the report is shown with the failure.
+    If the test fails for another reason, the report is shown with the failure. If the auditor itself fails, pytest
+    shows its warning, and no error is claimed of a run that was watched in part: use `audit(strict=True)` where that
+    must not pass.
     """
     unknown = _allowed(request.node) - set(RULES)
     if unknown:

@@ -9,7 +9,6 @@ from course_utils.audit.history import History
 from course_utils.audit.rules import ERROR, Finding
 from course_utils.audit.rules.registry import count_noun
 from course_utils.audit.text import as_text, width_of
-from course_utils.observe.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,6 +38,12 @@ class Report:
         """The names of the rules that found an error."""
         return list(dict.fromkeys(finding.rule for finding in self.errors))
 
+    @property
+    def failure(self) -> str | None:
+        """What went wrong in the auditor itself, and where; None if nothing did."""
+        failures = [f"rule {name}: {failure}" for name, failure in self.history.failed_rules.items()]
+        return "; ".join([self.history.failure] * bool(self.history.failure) + failures) or None
+
     def declare_window(self, n: int) -> None:
         """Says how many micro-batches a window is meant to hold from the next update on.
 
@@ -54,6 +59,24 @@ class Report:
 
     def summary(self) -> str:
         """What was seen, which windows were inferred from it, and whether the verdicts are certain."""
+        return " ".join(filter(None, [self._seen(), self._unseen()]))
+
+    def nothing(self) -> str:
+        """What is said where there are no findings."""
+        if not (self.history.backwards.total or self.history.updates or self.failure):
+            return "There was nothing to judge."
+        where = "in the part that was watched" if self.history.failure else "by the other rules" if self.failure else ""
+        return f"Nothing was found {where}".strip() + "."
+
+    def _unseen(self) -> str:
+        if self.history.failure:
+            return (
+                f"The audit ended there, before the script did, because the auditor itself failed ({self.failure}). "
+                "What came later wasn't judged, so nothing is certain; please report this."
+            )
+        return f"The auditor itself failed, and its other rules were judged ({self.failure})." if self.failure else ""
+
+    def _seen(self) -> str:
         history = self.history
         calls = count_noun(history.backwards.total, "backward call")
         if not history.updates:
@@ -80,6 +103,7 @@ class Report:
                 for finding in self.findings
             ],
             "window": {lane: self.history.size(lane) for lane in self.history.lanes},
+            "failure": self.failure,
         }
 
     def __str__(self) -> str:
@@ -95,7 +119,7 @@ class Report:
             f"<code>{escape(f'{short(finding.where)}  {source(finding.where)}'.strip())}</code></td></tr>"
             for finding in self.findings
         )
-        found = f"<table>{rows}</table>" if rows else "<p>Nothing was found.</p>"
+        found = f"<table>{rows}</table>" if rows else f"<p>{self.nothing()}</p>"
         return f"<p>{escape(self.summary())}</p>{found}"
 
     def sentence(self, finding: Finding) -> str:
@@ -118,11 +142,9 @@ class Report:
                 marks[index].append(finding.rule)
         start = min(marks, default=0)
         first = 0 if start < _EVENTS_DRAWN else start - _EVENTS_DRAWN // 2
-        shown = Trace(list(events[first : first + _EVENTS_DRAWN]))
-        notes = {
-            index - first: ", ".join(rules) for index, rules in marks.items() if 0 <= index - first < _EVENTS_DRAWN
-        }
-        return ledger(shown, ylabel="backward calls held", notes=notes)
+        part = range(first, min(first + _EVENTS_DRAWN, len(events)))
+        notes = {index: ", ".join(rules) for index, rules in marks.items()}
+        return ledger(self.history.trace, ylabel="backward calls held", notes=notes, part=part)
 
     def _event_of(self, finding: Finding) -> int | None:
         """The index of the event at which a finding is marked: its update, or the last event of its lane."""
@@ -136,7 +158,7 @@ class Report:
 
 
 class AuditError(AssertionError):
-    """Raised by a strict audit that found errors.
+    """Raised by a strict audit that found errors, or that failed itself and so proves nothing.
 
     Attributes:
         report: The report with all findings.

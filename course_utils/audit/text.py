@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, TextIO
+from unicodedata import east_asian_width
 
 from course_utils.audit.callsite import short, source
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding
@@ -34,9 +35,32 @@ def _is_terminal(stream: TextIO) -> bool:
     return bool(getattr(stream, "isatty", bool)())
 
 
-def rule_line(title: str, width: int) -> str:
-    """A line with a title in it, which sets the report apart from what the script has printed."""
-    return f"── {title} ".ljust(width, "─")
+def printable(text: str) -> str:
+    r"""Text in which characters that a terminal would obey, such as those in a file's name, stand as escapes.
+
+    >>> printable("train\x1b[2J.py")
+    'train\\x1b[2J.py'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def rule_line(title: str, file: str, width: int) -> str:
+    """A line with a title and a file in it, which sets the report apart from what the script has printed.
+
+    Of a path that is too long, the end is shown: whole folders and the file, if that is not too long itself.
+    """
+    room, whole = width - len(f"── {title}  ─"), printable(file)
+    shown = rest = whole
+    while _columns(shown) > room and len(rest) > 1:
+        rest = rest.partition("/")[2] or rest[1:]
+        shown = f".../{rest}" if whole.endswith(f"/{rest}") else f"...{rest}"
+    line = f"── {title} {shown} "
+    return line + "─" * (width - _columns(line))
+
+
+def _columns(text: str) -> int:
+    """Those that a terminal takes for it: two for each Chinese character, for instance."""
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def write(text: str, stream: TextIO) -> None:
@@ -61,21 +85,22 @@ def as_text(report: "Report", width: int, colour: bool = False, before: str = ""
     lines = lines_of(before + report.summary(), width)
     for finding in report.findings:
         head = f"{finding.level.upper()} {finding.rule}"
-        place = short(finding.where) if finding.where else ""
-        fits = len(f"{head}  {place}") <= width
+        place = printable(short(finding.where)) if finding.where else ""
+        fits = _columns(f"{head}  {place}") <= width
         lines += ["", paint(head, finding.level, colour) + (f"  {place}".rstrip() if fits else "")]
         lines += [] if fits else [f"    {place}"]
         lines += [paint(line, "code", colour) for line in _code(finding, width)]
         lines += lines_of(report.sentence(finding), width, "  ")
         lines += [paint(line, "fix", colour) for line in lines_of(f"fix: {finding.fix}", width, "  ", "       ")]
     if not report.findings:
-        lines += ["", "Nothing was found."]
+        lines += ["", report.nothing()]
     return "\n".join(lines)
 
 
 def lines_of(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
     """Text in lines of at most this width; those after the first have the indent `hanging`, if it differs."""
     hanging = indent if hanging is None else hanging
+    text = printable(re.sub(r"\s", " ", text))
     return [
         line.replace(_NO_BREAK, " ")
         for line in wrap(
@@ -93,7 +118,12 @@ def _code(finding: Finding, width: int) -> list[str]:
     """The line of the user's code, and below it the line of the library that it led to."""
     via = getattr(finding.where, "via", "")
     lines = [source(finding.where), f"via {short(via)}  {source(via)}".rstrip() if via else ""]
-    return [f"    {line if len(line) <= width - 4 else line[: width - 8] + ' ...'}" for line in lines if line]
+    return [f"    {_cut(printable(line.expandtabs(4)), width - 4)}" for line in lines if line]
+
+
+def _cut(line: str, width: int) -> str:
+    """As much of a line as fits, up to the end of a word."""
+    return line if len(line) <= width else f"{line[: width - 3].rpartition(' ')[0] or line[: width - 4]} ..."
 
 
 def paint(text: str, kind: str, colour: bool) -> str:
@@ -106,7 +136,7 @@ def as_annotations(report: "Report") -> str:
     A path is relative to the repository, as GitHub expects it, if the file is inside.
     """
     root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
-    commands = []
+    commands = [f"::warning::{_escaped(report.summary())}\n"] if report.failure else []
     for finding in report.findings:
         file, _, line = finding.where.rpartition(":")
         path = Path(file).resolve()
@@ -123,4 +153,4 @@ def _escaped(text: str, more: str = "") -> str:
     """Text in a workflow command: percent signs and line breaks are escaped, in a property also colons and commas."""
     for character in f"%\r\n{more}":
         text = text.replace(character, f"%{ord(character):02X}")
-    return text
+    return printable(text)

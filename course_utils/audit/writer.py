@@ -6,7 +6,7 @@ Nothing is computed here for every gradient, so that a large model costs little 
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Generator
 from itertools import count
 from weakref import WeakKeyDictionary, ref
 
@@ -19,7 +19,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import SGD, Optimizer, lr_scheduler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from course_utils.audit.callsite import caller_location, where
+from course_utils.audit.callsite import caller_location, is_users, where
 from course_utils.audit.epochs import Epochs
 from course_utils.audit.forwards import Forward, earlier_forward, leaves, mark_forward
 from course_utils.audit.graphs import GraphWatch
@@ -29,7 +29,7 @@ from course_utils.audit.manual import FEW, MANY, agreement, given_to, goes_towar
 from course_utils.audit.named import NamedLosses
 from course_utils.audit.names import names_of
 from course_utils.audit.overwriting import watch_memory
-from course_utils.audit.probe import watch_terms
+from course_utils.audit.probe import number, watch_terms
 from course_utils.observe.observer import (
     Listener,
     Observer,
@@ -39,6 +39,7 @@ from course_utils.observe.observer import (
     living,
     local,
     subclasses,
+    tensors_in,
 )
 from course_utils.observe.sharded import keepers, own_parameters
 from course_utils.observe.trace import Event
@@ -48,7 +49,9 @@ _PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names
 _NAMES_EVERY = 64  # backward calls after the first ones: a loss may be used only from some epoch on
 _WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls, to find leaves that no optimizer holds
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
+_GLIMPSES = 3  # updates of an optimizer, at most, before which some numbers are compared
 _WATCHED_SUMS = 5  # comparisons of where gradients lie: what overwrites them does so in every window
+_THROWN_AWAY = 3  # models that lived for one backward call: their gradients are what they were made for
 _STAGES = "torch.distributed.pipelining.stage"
 _numbers = count()
 
@@ -60,12 +63,14 @@ class _Thread(threading.local):
         self.scaled = 1.0  # the scaler's factor in what the next backward is called on
         self.synced: bool | None = None  # does the next backward average over the ranks? None without DDP
         self.ranks = 1
+        self.scaler: ref | None = None  # which one it was
         self.in_scheduler_step = False
 
 
 class HistoryWriter(Listener):
     """Listens to an observer, and also to scalers, clipping, schedulers and ranks."""
 
+    who = "The auditor"
     lane_type = AuditedLane
     kinds = (_BatchNorm,)
     hears_zeroing_at_once = False  # only the line on which gradients are lost is told
@@ -77,25 +82,29 @@ class HistoryWriter(Listener):
         self.graphs: list[ref] = []  # of the losses that backward was called on, for as long as something keeps them
         self.forwards: list[ref] = []  # whose graphs are kept for further backward calls
         self.graph_watch = GraphWatch(self.key)
-        self.named = NamedLosses(self.key)
         self.calls = self.grads = 0
         self.batchnorms = False  # are there any?
         self.batches: WeakKeyDictionary[_BatchNorm, int | None] = WeakKeyDictionary()  # each has seen
         self.scalers: WeakKeyDictionary[GradScaler, int] = WeakKeyDictionary()
         self.schedulers: set[type] = set()  # classes whose step is watched
+        self.scheduled: WeakKeyDictionary[lr_scheduler.LRScheduler, int | None] = WeakKeyDictionary()  # their numbers
         self.pipelines = False  # are their stages watched?
         self.walked: Counter[str] = Counter()  # by line: graphs of backward calls
         self.walks = 0
         self.nearest_at: dict[str, int] = {}  # by line: the lane whose parameters a backward call reaches first
         self.ended_at: dict[str, ManualLane] = {}  # manual lanes that have ended, by the place of their first call
         self.unowned_at: dict[str, int] = {}  # parameters whose gradients nothing uses, by the same place
+        self.thrown_away: Counter[str] = Counter()  # models that lived for one backward call, by the same place
         self.received_by = 1  # how many lanes got gradients from the last backward call
         self.sums = 0  # such comparisons so far
+        self.began = 0  # the last backward call, in operations
         self.epochs = Epochs()
 
     def attach(self, observer: Observer) -> None:
         self.observer = observer
-        observer.undo.callback(self._end_names)
+        self.named = NamedLosses(self.key, observer.guard)
+        observer.undo.callback(self.named.end)
+        observer.undo.callback(observer.guard(self._finish))
         observer.patch(torch.autograd, "grad", self._around_grad)
         observer.patch(GradScaler, "scale", after(self._after_scale))
         observer.patch(GradScaler, "unscale_", self._around_unscale)
@@ -107,7 +116,7 @@ class HistoryWriter(Listener):
             (nn.utils, "clip_grad_value_"),
         ):
             if hasattr(owner, name):
-                observer.patch(owner, name, self._around_clip)
+                observer.patch(owner, name, self._around_clip, used_up=True)
         if torch.distributed.is_available():
             observer.patch(DistributedDataParallel, "forward", self._around_synced_forward)
             observer.patch(torch.distributed, "all_reduce", self._around_all_reduce)
@@ -117,19 +126,15 @@ class HistoryWriter(Listener):
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
 
-    def _around_grad(self, original: Callable) -> Callable:
+    def _around_grad(self, *args, **kwargs) -> Generator:
         """A loss may be used by `autograd.grad` before the backward call, or without one."""
+        self.grads += 1
+        if self.grads <= _PROBED_GRADS and not torch.compiler.is_compiling():
+            self.named.look(self.history.windows.total)
+        yield
 
-        def grad(*args, **kwargs):
-            self.grads += 1
-            if self.grads <= _PROBED_GRADS and not torch.compiler.is_compiling():
-                self.named.look(self.history.windows.total)
-            return original(*args, **kwargs)
-
-        return grad
-
-    def _end_names(self) -> None:
-        self.named.end()
+    def _finish(self) -> None:
+        self.history.trim()
         self.history.named_losses = list(self.named.found.values())
         self.history.updates_looked_at = len(self.named.updates)
 
@@ -141,26 +146,33 @@ class HistoryWriter(Listener):
     def overlapped(self) -> None:
         self.history.overlapping = True
 
+    def gave_up(self, failure: str) -> None:
+        self.history.failure = failure
+
     # Backward
 
     def backward_begins(self, roots: list[Tensor], given: bool) -> Backward:
-        state, (place, line) = self.thread, caller_location()
+        state, (place, line, path) = self.thread, caller_location()
         self.calls += 1
         if not self.pipelines and _STAGES in sys.modules:  # which a script may load at any time
             self.pipelines = True
             stage = sys.modules[_STAGES]._PipelineStageBase
             if hasattr(stage, "scale_grads"):
                 self.observer.patch(stage, "scale_grads", self._around_scale_grads)
-        call = Backward(self.calls, place, line, scaled=state.scaled, synced=state.synced, ranks=state.ranks)
+        call = Backward(self.calls, place, line, path, scaled=state.scaled, synced=state.synced, ranks=state.ranks)
+        call.carries_on = given and any(root.numel() > 1 for root in roots)
+        if len(roots) == 1 and roots[0].numel() == 1:
+            call.value = number(roots[0])
         state.scaled, state.synced, state.ranks = 1.0, None, 1
         if self.epochs.last is not None:
             call.epoch = self.epochs.of_this_batch()
+            call.drawn = self.epochs.data_sets()
         self.graphs = [graph for graph in self.graphs if graph() is not None]
         call.alive = len(self.graphs)  # graphs of earlier calls
         if backward_is_compiled():
             return call
         for root in roots:
-            marks = watch_terms(root, self.key, call, known=len(roots) == 1 and not given)
+            marks = watch_terms(root, self.key, call, self.observer.probe, known=len(roots) == 1 and not given)
             self.graphs += map(ref, marks[:1])
         if self.forwards:
             self.forwards = [forward for forward in self.forwards if forward() is not None]
@@ -174,8 +186,11 @@ class HistoryWriter(Listener):
             for lane in self.observer.active:
                 if lane.held:
                     self.sums += 1
-                    watch_memory(lane.parameters, call)
+                    watch_memory(lane.parameters, call, self.observer.probe)
         if call.number <= PROBED_GRAPHS:
+            early = _made_before(roots, self.began, call.scaled != 1)
+            call.early = early and not (self.pipelines and _in_a_pipeline())  # which holds micro-batches, not losses
+            self.began = torch.autograd._get_sequence_nr()
             retain_graph, create_graph = self.observer.options
             self.graph_watch.look(call, roots, keeps_graph=bool(retain_graph) and not create_graph)
         if call.number <= PROBED_GRAPHS or call.number % _NAMES_EVERY == 0:
@@ -194,7 +209,13 @@ class HistoryWriter(Listener):
                 lane.reaches = {}
             call.reach[lane.key] = lane.reaches.setdefault(places, frozenset(places))
         lane.fresh.append((call, lane.evaluation or 0))
-        lane.scaled, lane.weights = call.scaled, lane.weight_versions()
+        if lane.evaluation is None and not lane.manual and lane.updates < _GLIMPSES and call.number <= PROBED_GRAPHS:
+            lane.glimpse()
+        else:
+            lane.glimpses = []
+        lane.scaled, lane.weights = 1.0 if lane.by_hand else call.scaled, lane.weight_versions()
+        if call.scaled != 1:
+            lane.scaler = self.thread.scaler
         if lane.evaluation is not None:  # an optimizer that calls its closure reads every gradient of it
             call.used = True
         if lane.manual:
@@ -210,10 +231,9 @@ class HistoryWriter(Listener):
         self.forwards.append(ref(forward))
 
     def backward_ends(self, call: Backward) -> None:
-        for probe in call.probes:
-            probe.remove()
-        call.probes = ()
         self.history.backwards.append(call)
+        for lane in self.observer.manual:
+            lane.beside |= len(call.lanes) > bool(lane.name) and bool(lane.fresh) and lane.fresh[-1][0] is call
         if call.number % _TRIM_EVERY == 0:
             self.history.trim()
             for lane in self.observer.active:
@@ -222,13 +242,17 @@ class HistoryWriter(Listener):
     # Zeroing, changes, steps
 
     def zeroed(self, lane: AuditedLane) -> None:
+        lane.cleared = True
         lost = lane.lost() if lane.fresh else []
         came_as_zeros = not lane.touched
+        if lane.glimpses:
+            lane.notice_a_move()
         if lost and lane.weight_versions() != lane.weights:  # something else than a step has read the gradients
             for call in lost:
                 call.used = True
         elif lost and lane.name:
-            zeroing = Zeroing(self.observer.name(lane), where(), lost, lane.updates, came_as_zeros)
+            name = self.observer.name(lane)
+            zeroing = Zeroing(name, where(), lost, lane.updates, came_as_zeros, lane.came_as_zeros)
             lane.zeroings.append(zeroing)
             self.history.zeroings.append(zeroing)
         if lane.held and lane.name:
@@ -239,6 +263,8 @@ class HistoryWriter(Listener):
         pass  # the next step tells
 
     def changed(self, lane: AuditedLane, assigned: bool) -> None:
+        lane.scaled = 1.0  # it may have been taken out
+        lane.open.kept |= lane.held > 0 and not lane.unused
         lane.open.assigned |= assigned
         lane.open.replaced |= lane.put
         lane.open.overwritten |= not all(is_zero(lane.parameters[place].grad) for place in lane.touched)
@@ -253,11 +279,21 @@ class HistoryWriter(Listener):
                 self._event("backward", lane, held)
         elif not lane.manual and (window.assigned or window.replaced):
             self._step_givers(lane)
+        if lane.glimpses and not (window.assigned or window.rewritten or window.clips or window.unscaled_after):
+            window.rewritten = window.overwritten = lane.rewritten()
+        if not lane.unused and lane.held:
+            window.tried_again = lane.tries_again = lane.tries_again or lane.back_where_it_was()
+        elif lane.updates < _GLIMPSES and any(map(_is_hooked, lane.parameters)):
+            history.hooked.add(lane.name)
+        lane.retry, lane.glimpses = lane.glimpses or lane.retry if lane.unused else lane.retry, []
         lane.updates += 1
         place = lane.fresh[-1][0].where if lane.manual and lane.fresh else caller_location()[0]
         window.lane, window.key, window.where, window.skipped = lane.name, lane.key, place, skipped
         window.number, window.place = lane.updates, history.windows.total
         window.stale = lane.held - lane.unused
+        if not (lane.held or lane.empty or skipped):
+            window.reused = lane.used_before(self.calls)
+            window.assigned |= not window.reused
         window.uncleared = self._still_uncleared(lane) if lane.uncleared else 0
         window.unwritten_momentum = skipped and _allocates_momentum(lane.optimizer())
         for zeroing in lane.zeroings:  # gradients may be read before they are zeroed, and put back
@@ -275,6 +311,7 @@ class HistoryWriter(Listener):
             if p.grad is not None:
                 window.dtype = p.grad.dtype
                 break
+        window.no_gradients = window.dtype is None
         window.event = self._event("change" if skipped else "step", lane, lane.held)
         if self.batchnorms:
             window.batchnorm = self._batchnorm_moves(lane)
@@ -366,9 +403,14 @@ class HistoryWriter(Listener):
         if lane.name:
             self.history.forget(lane.name)
         unowned = lane.dead + sum(map(all, zip(lane.named, lane.ever, strict=True)))
-        if unowned:  # copies of one model count once
+        others = [other for other in self.observer.active if not other.manual and other.updates]
+        to_read = lane.cleared and not lane.beside and all(any(other.ever) for other in others)  # by the script itself
+        if unowned and not to_read:
             self.unowned_at[lane.where] = max(unowned, self.unowned_at.get(lane.where, 0))
-            self.history.unowned = (sum(self.unowned_at.values()), next(iter(self.unowned_at)))
+            self.thrown_away[lane.where] += lane.calls == 1 and not any(lane.named)
+            self.history.unowned_shapes |= lane.shapes
+            found = {at: count for at, count in self.unowned_at.items() if self.thrown_away[at] < _THROWN_AWAY}
+            self.history.unowned = (sum(found.values()), next(iter(found))) if found else (0, "")
         return False
 
     def ended(self, lane: AuditedLane) -> None:
@@ -380,12 +422,17 @@ class HistoryWriter(Listener):
         lane.fresh.trim()
         left = lane.lost()
         unseen = not lane.updates and lane.weight_versions() != lane.weights  # something else than a step, or compiled
-        if left and not unseen:
+        lane.notice_a_move()
+        if left and not unseen and not lane.moved:
             self.history.leftover[name] = left
         if lane.manual:
             return
-        trained = [ever for ever, p in zip(lane.ever, lane.parameters, strict=True) if p.requires_grad or ever]
-        self.history.never[name] = (trained.count(False), len(trained))
+        if lane.moved and not lane.updates:  # an optimizer that updates in hooks, and whose step is never called
+            self.history.manual.add(name)
+            return
+        trained = [(ever, p) for ever, p in zip(lane.ever, lane.parameters, strict=True) if p.requires_grad or ever]
+        never = Counter(tuple(p.shape) for ever, p in trained if not ever)
+        self.history.never[name], self.history.never_shapes[name] = (never.total(), len(trained)), never
 
     def _event(self, kind: str, lane: AuditedLane, held: int) -> Event:
         event = tuple.__new__(Event, (kind, lane.name or self.observer.name(lane), None, held))  # as Event(), but fast
@@ -394,100 +441,85 @@ class HistoryWriter(Listener):
 
     # Scaler, clipping, scheduler, ranks
 
-    def _around_synced_forward(self, original: Callable) -> Callable:
-        def forward(module, *args, **kwargs):
-            self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
-            self.thread.ranks = module.process_group.size()
-            if not module.gradient_as_bucket_view:
-                return original(module, *args, **kwargs)
+    def _around_synced_forward(self, module, *args, **kwargs) -> Generator:
+        self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
+        self.thread.ranks = module.process_group.size()
+        if module.gradient_as_bucket_view:
             self.observer.look()
-            output = original(module, *args, **kwargs)
+            yield
             self.observer.overlook()  # DDP has moved gradients into other buckets
-            return output
 
-        return forward
-
-    def _around_all_reduce(self, original: Callable) -> Callable:
+    def _around_all_reduce(self, tensor=None, *args, **kwargs) -> Generator:
         """A script may average gradients itself. The call writes to them and raises no version."""
+        for lane in self.observer.active:
+            if lane.unused and any(p.grad is tensor for p in lane.parameters):
+                lane.open.rewritten = True
+        yield
 
-        def all_reduce(*args, **kwargs):
-            tensor = args[0] if args else kwargs.get("tensor")
-            for lane in self.observer.active:
-                if lane.unused and any(p.grad is tensor for p in lane.parameters):
-                    lane.open.rewritten = True
-            return original(*args, **kwargs)
-
-        return all_reduce
-
-    def _around_scale_grads(self, original: Callable) -> Callable:
+    def _around_scale_grads(self, stage, factor) -> Generator:
         """A stage of a pipeline divides the sum of its micro-batches' gradients, as if each loss had been divided."""
-
-        def scale_grads(stage, factor):
-            self.observer.look()
-            original(stage, factor)
-            self.observer.overlook()
-            ids = set(map(id, stage.submod.parameters()))
-            for call in {call for lane in self.observer.active if lane.ids & ids for call, _ in lane.fresh}:
-                for term in call.terms:
-                    term.value = term.value / factor
-
-        return scale_grads
+        self.observer.look()
+        yield
+        self.observer.overlook()
+        ids = set(map(id, stage.submod.parameters()))
+        lanes = [lane for lane in self.observer.active if lane.ids & ids]
+        for call in {call for lane in lanes for call, _ in lane.fresh}:
+            for term in call.terms:
+                term.value = term.value / factor
+        for lane in lanes:
+            lane.glimpses = []
 
     def _after_scale(self, scaler: GradScaler) -> None:
         if scaler.is_enabled():
-            self.thread.scaled = scaler.get_scale()
+            self.thread.scaled, self.thread.scaler = scaler.get_scale(), ref(scaler)
 
-    def _around_unscale(self, original: Callable) -> Callable:
-        def unscale_(scaler, optimizer):
-            self.observer.look()
-            original(scaler, optimizer)
-            lane = self.observer.lane_of(optimizer)
-            if lane is not None and scaler.is_enabled():
-                lane.compare()  # what it wrote is no change by the script
-                lane.open.unscaled_after += (lane.unused,)
-                lane.scaled = 1.0
+    def _around_unscale(self, scaler, optimizer=None) -> Generator:
+        self.observer.look()
+        yield
+        lane = self.observer.lane_of(optimizer)
+        if lane is not None and scaler.is_enabled():
+            lane.compare()  # what it wrote is no change by the script
+            lane.open.unscaled_after += (lane.unused,)
+            lane.scaled = 1.0
 
-        return unscale_
-
-    def _around_scaler_step(self, original: Callable) -> Callable:
-        def step(scaler, optimizer, *args, **kwargs):
-            updates = self.history.windows.total
-            result = original(scaler, optimizer, *args, **kwargs)
-            lane = self.observer.lane_of(optimizer)
-            if lane is not None and scaler.is_enabled():
-                if self.history.windows.total == updates:
-                    self.observer.step(lane, skipped=True)
-                lane.last.scaler = self.scalers.setdefault(scaler, next(_numbers) + 1)
-            return result
-
-        return step
+    def _around_scaler_step(self, scaler, optimizer=None, *args, **kwargs) -> Generator:
+        updates = self.history.windows.total
+        yield
+        lane = self.observer.lane_of(optimizer)
+        if lane is not None and scaler.is_enabled():
+            if self.history.windows.total == updates:
+                self.observer.step(lane, skipped=True)
+            if scaler not in self.scalers:
+                self.scalers[scaler] = next(_numbers) + 1
+                self.history.scaler_paths[self.scalers[scaler]] = caller_location()[2]
+            lane.last.scaler = self.scalers[scaler]
 
     def _before_scaler_update(self, scaler: GradScaler) -> None:
         self.observer.look()
         for lane in self.observer.active:
-            if scaler.is_enabled() and lane.unused and lane.scaled != 1:
+            other = lane.scaler is not None and lane.scaler() is not scaler
+            if scaler.is_enabled() and lane.unused and lane.scaled != 1 and not other:
                 lane.open.updated_after += ((lane.unused, where()),)
 
-    def _around_clip(self, original: Callable) -> Callable:
-        def clip(parameters, *args, **kwargs):
-            parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            self.observer.look()
-            for lane in self.observer.manual:
-                if lane.unused:
-                    lane.kept = lane.parameters  # the update comes after clipping, and may be the last one
-            ids = set(map(id, parameters))
-            norm = args[1].detach() if len(args) > 1 and isinstance(args[1], Tensor) else None
-            for lane in self.observer.active:
-                if not lane.ids.isdisjoint(ids):
-                    late = lane.held > 0 and not lane.unused
-                    window = lane.last if late and lane.last else lane.open
-                    window.clips += (Clip(where(), lane.unused, norm, lane.scaled, late),)
-            result = original(parameters, *args, **kwargs)
-            for lane in self.observer.active:
-                lane.compare()
-            return result
-
-        return clip
+    def _around_clip(self, parameters=(), *args, **kwargs) -> Generator:
+        self.observer.look()
+        for lane in self.observer.manual:
+            if lane.unused:
+                lane.kept = lane.parameters  # the update comes after clipping, and may be the last one
+        ids = set(map(id, tensors_in(parameters)))
+        norm = args[1].detach() if len(args) > 1 and isinstance(args[1], Tensor) else None
+        limit = float(args[0]) if args and isinstance(args[0], int | float) else 0.0
+        meant = [lane for lane in self.observer.active if not lane.ids.isdisjoint(ids) and not lane.inside_its_step]
+        filled = [lane for lane in meant if lane.unused and lane.steps]  # the others are only clipped along with these
+        for lane in filled or meant:
+            if lane.glimpses and lane.rewritten():
+                lane.by_hand, lane.scaled = True, 1.0
+            late = lane.held > 0 and not lane.unused
+            window = lane.last if late and lane.last else lane.open
+            window.clips += (Clip(where(), lane.unused, norm, lane.scaled, late, limit),)
+        yield
+        for lane in self.observer.active:
+            lane.compare()
 
     def _watch(self, schedulers) -> None:
         """A scheduler's class may be the script's own and younger than the audit."""
@@ -496,23 +528,32 @@ class HistoryWriter(Listener):
                 self.schedulers.add(cls)
                 self.observer.patch(cls, "step", self._around_scheduler_step, warns=True)
 
-    def _around_scheduler_step(self, original: Callable) -> Callable:
-        def step(scheduler, *args, **kwargs):
-            lane = self.observer.lanes.get(id(getattr(scheduler, "optimizer", None)))
-            state, inside = self.thread, self.thread.in_scheduler_step
-            if lane is not None and not inside and getattr(scheduler, "_step_count", 1):
-                self.observer.look()
-                if lane.unused:
+    def _around_scheduler_step(self, scheduler, *args, **kwargs) -> Generator:
+        lane = self.observer.lanes.get(id(getattr(scheduler, "optimizer", None)))
+        state, inside = self.thread, self.thread.in_scheduler_step
+        counts = getattr(scheduler, "_step_count", 1)  # not the one that it makes when it is created
+        if lane is not None and not inside:
+            self.observer.look()
+        state.in_scheduler_step = True  # a scheduler may step others, or the one that it inherits from
+        rates = _rates(scheduler) if lane is not None and not inside else None
+        try:
+            yield
+        finally:
+            state.in_scheduler_step = inside
+            if rates is not None:
+                number, last = getattr(scheduler, "last_epoch", None), self.scheduled.get(scheduler)
+                self.scheduled[scheduler] = number
+                if not counts or (number == last and rates == _rates(scheduler)):  # the same number again
+                    pass
+                elif lane.unused:
                     lane.open.scheduler_steps += ((lane.unused, where()),)
                 elif lane.last is not None:
                     lane.last.scheduler_steps_after += (where(),)
-            state.in_scheduler_step = True  # a scheduler may step others, or the one that it inherits from
-            try:
-                return original(scheduler, *args, **kwargs)
-            finally:
-                state.in_scheduler_step = inside
-
-        return step
+                moved, schedules = self.history.rate_moved, self.history.schedules
+                if counts:
+                    length, steps = schedules.get(lane.key) or (schedule_length(scheduler), 0)
+                    schedules[lane.key] = length, steps + 1
+                moved[lane.key] = moved.get(lane.key, False) or rates != _rates(scheduler)
 
     # BatchNorm
 
@@ -525,6 +566,43 @@ class HistoryWriter(Listener):
                 self.batches[module] = batches._version  # read without waiting for a GPU
                 moves = max(moves, batches._version - (batches._version if seen is None else seen))
         return moves
+
+
+def _made_before(roots: list[Tensor], began: int, scaled: bool) -> bool:
+    nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
+    if scaled:  # the product with the scale is younger
+        nodes = [child for node in nodes for child, _ in node.next_functions[:1] if child is not None]
+    return all(node._sequence_nr() < began for node in nodes)
+
+
+def _rates(scheduler: lr_scheduler.LRScheduler) -> list:
+    """The learning rates. One that is a tensor counts as changed: reading it could wait for a GPU."""
+    rates = [group["lr"] for group in scheduler.optimizer.param_groups]
+    return [object() if isinstance(rate, Tensor) else rate for rate in rates]
+
+
+def schedule_length(scheduler: lr_scheduler.LRScheduler) -> int:
+    """After how many steps a schedule has come to its end; 0 if it says nothing of that."""
+    if isinstance(scheduler, lr_scheduler.SequentialLR):
+        *_, last = scheduler._schedulers
+        return scheduler._milestones[-1] + schedule_length(last)
+    made_with = getattr(next(iter(getattr(scheduler, "lr_lambdas", ())), None), "keywords", {})  # a functools.partial
+    lengths = [getattr(scheduler, name, 0) for name in ("total_steps", "T_max", "total_iters")]
+    lengths += [max(getattr(scheduler, "milestones", None) or [0]), made_with.get("num_training_steps", 0)]
+    return max((length for length in lengths if isinstance(length, int)), default=0)
+
+
+def _in_a_pipeline() -> bool:
+    frame = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__") != _STAGES:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _is_hooked(p: Tensor) -> bool:
+    """Has the script put a hook of its own on a parameter, which may change the gradient?"""
+    hooks = [*(p._backward_hooks or {}).values(), *(p._post_accumulate_grad_hooks or {}).values()]
+    return any(is_users(hook.__code__.co_filename) for hook in hooks if hasattr(hook, "__code__"))
 
 
 def _memory(tensor: Tensor) -> int:

@@ -1,8 +1,9 @@
-"""Gradients are zeroed before any step has used them."""
+"""Gradients are zeroed, or overwritten, before any step has used them."""
 
+import torch
 from torch.nn.functional import cross_entropy
 
-from course_utils.zoo.props import classifier, digit_batches
+from course_utils.zoo.props import classifier, digit_batches, replayed_classifier
 from course_utils.zoo.registry import Losses, specimen
 
 
@@ -127,3 +128,35 @@ def zeroed_by_one_loss_fixed() -> Losses:
             optimizer.step()
             optimizer.zero_grad()
         yield loss.item()
+
+
+@specimen(
+    source="pytorch/pytorch#181723",
+    what="Every backward writes to one buffer, which .grad adopts: an update is half of its window's last gradient.",
+    evidence={"first": 2, "overwritten": 4},
+)
+def gradients_in_one_buffer() -> Losses:
+    model, optimizer = replayed_classifier()
+    for _ in range(2):
+        for i, (images, labels) in enumerate(digit_batches(8)):
+            loss = cross_entropy(model(images), labels)
+            (loss / 4).backward()
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+            yield loss.item()
+
+
+@gradients_in_one_buffer.fix
+def gradients_in_one_buffer_fixed() -> Losses:
+    model, optimizer = replayed_classifier()
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    for _ in range(2):
+        for i, (images, labels) in enumerate(digit_batches(8)):
+            loss = cross_entropy(model(images), labels)
+            (loss / 4).backward()
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=False)
+            yield loss.item()

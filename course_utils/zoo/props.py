@@ -34,6 +34,15 @@ def classifier(lr: float = 0.1) -> tuple[nn.Sequential, SGD]:
     return model, SGD(model.parameters(), lr=lr)
 
 
+def replayed_classifier() -> tuple[nn.Sequential, SGD]:
+    """A classifier whose backward pass writes each gradient to the same place, as the replay of a CUDA graph does."""
+    model, optimizer = classifier()
+    places = {p: torch.empty_like(p) for p in model.parameters()}
+    for p in places:
+        p.register_hook(lambda gradient, p=p: places[p].copy_(gradient).detach())
+    return model, optimizer
+
+
 @cache
 def _digits() -> tuple[Tensor, Tensor]:
     images, labels = digits()

@@ -6,11 +6,13 @@ To add a rule, write a generator of findings over a `History` in the module of i
 """
 
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 
 from course_utils.audit.history import History
 from course_utils.audit.rules.fixes import by_cause
 from course_utils.audit.rules.registry import ADVICE, ERROR, LEVELS, RULES, UNDECIDED, Finding, Rule, rule
+from course_utils.observe.guard import Guard
 
 __all__ = ["ADVICE", "ERROR", "RULES", "UNDECIDED", "Finding", "Rule", "judge", "rule"]
 
@@ -22,17 +24,27 @@ for _subject in _SUBJECTS:
 def judge(history: History) -> list[Finding]:
     """All that the rules find in a run.
 
+    A rule that fails finds nothing, and the others are judged. Where the auditor failed before the run had ended, what
+    would be an error may come right in what it didn't see, so nothing is certain.
+
     Args:
-        history: What was observed.
+        history: What was observed. It receives the failures of rules.
 
     Returns:
         The findings, errors first.
     """
-    findings = [by_cause(finding, history) for rule in RULES.values() for finding in rule(history)]
+    findings = [finding for name in RULES for finding in _found_by(name, history)]
     mixed = {f.lane for f in findings if f.rule == "foreign-gradients"}  # their windows are not what was meant
     findings = [f for f in findings if f.lane not in mixed or f.rule not in ("irregular-window", "loss-scale")]
     # an update of an attack's perturbation may change nothing, and then nobody sees it
     findings = [f for f in findings if f.lane not in history.loose or f.rule == "stale-gradients"]
-    if history.overlapping:
-        findings = [replace(f, level=UNDECIDED) if f.level == ERROR else f for f in findings]
+    uncertain = LEVELS if history.failure else (ERROR,) if history.overlapping else ()
+    findings = [replace(f, level=UNDECIDED) if f.level in uncertain else f for f in findings]
     return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
+
+
+def _found_by(name: str, history: History) -> list[Finding]:
+    guard = Guard(
+        f"The auditor's rule {name}", "its findings are missing", partial(history.failed_rules.__setitem__, name)
+    )
+    return guard(lambda: [by_cause(finding, history) for finding in RULES[name](history)])() or []

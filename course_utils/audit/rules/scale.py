@@ -1,5 +1,6 @@
 """What the user's code made of each loss, and of each sample or token in it."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -7,6 +8,7 @@ from math import isclose
 
 from course_utils.audit.history import History, Term, Window
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
+from course_utils.audit.rules.roles import why_a_sum
 from course_utils.audit.rules.terms import items_count_alike, losses_of, nearly_equal, total
 
 
@@ -23,7 +25,7 @@ def loss_scale(history: History) -> Iterator[Finding]:
         n = history.size(lane)
         full = [w for w in windows if w.size == n]
         if n >= 2 and full:
-            verdicts = islice(_scale_verdicts(lane, n, windows, full), 1)
+            verdicts = islice(_scale_verdicts(history, lane, windows, full), 1)
             yield from map(_unless_it_divides, verdicts) if lane in history.manual else verdicts
 
 
@@ -31,15 +33,20 @@ def _unless_it_divides(finding: Finding) -> Finding:
     return replace(finding, level=UNDECIDED, message=f"{finding.message}, unless the update by hand divides")
 
 
+_ENOUGH = 4  # numbers, at least, that are hardly the same by chance
 _NOT_FOUND = "no loss was found that PyTorch's own functions reduce"
 _BY_HAND = "check by hand that a window's weighted losses add up to one mean"
 
 
-def _scale_verdicts(lane: str, n: int, windows: list[Window], full: list[Window]) -> Iterator[Finding]:
+def _scale_verdicts(history: History, lane: str, windows: list[Window], full: list[Window]) -> Iterator[Finding]:
     """All that is to be said about the scale of a lane's losses; the first verdict counts."""
+    n = full[0].size
     losses = losses_of(full[0])
     if any(w.rewritten for w in windows):
         why = "the script changes the gradients itself before the step"
+        yield _unknown_scale(lane, full[0], why, "check by hand that the window's gradient is a mean")
+    elif lane in history.hooked:
+        why = "gradients go through hooks of the script, which may change them"
         yield _unknown_scale(lane, full[0], why, "check by hand that the window's gradient is a mean")
     elif full[0].of_several_tasks:
         why = "the window's backward calls reach different parameters, as those of several tasks do"
@@ -58,7 +65,10 @@ def _scale_verdicts(lane: str, n: int, windows: list[Window], full: list[Window]
         for k, terms in enumerate(losses):
             if terms[0].reduction == "mean":
                 alike = [other[k] for other in map(losses_of, comparable) if other and len(other) > k]
-                yield from _scale_of_a_mean(lane, full[0], alike, alone=len(losses) == 1)
+                why = "their targets are the same" if _repeats_its_targets(full) else why_a_sum(full)
+                why = why or _why_no_mean(terms)
+                alone = len(losses) == 1 and len(full[0].fresh) == n  # other backward calls may bring the rest
+                yield from _scale_of_a_mean(lane, full[0], alike, alone, why)
             elif len(losses) == 1 and not full[0].on_ranks:
                 yield from _scale_of_a_sum(lane, full[0], terms)
         yield from _tail_scale(lane, n, windows, losses)
@@ -69,7 +79,38 @@ def _unknown_scale(lane: str, window: Window, why: str, fix: str) -> Finding:
     return Finding(UNDECIDED, message, evidence=evidence, fix=fix, where=window.where, lane=lane)
 
 
-def _scale_of_a_mean(lane: str, window: Window, alike: list[list[Term]], alone: bool) -> Iterator[Finding]:
+def _why_no_mean(terms: list[Term]) -> str:
+    """What speaks for micro-batches whose means are not to be averaged; "" if nothing does."""
+    if all(term.in_part for term in terms):
+        return "each compares its own samples with others that have no graph, as those of the other micro-batches"
+    if all(term.adapted for term in terms):
+        return "each goes back through an update of the weights, as the tasks of meta-learning do"
+    return "each may be the mean of one episode" if _of_unequal_units(terms) else ""
+
+
+def _of_unequal_units(terms: list[Term]) -> bool:
+    """May each micro-batch be one sample, such as an episode, that is as long as it is?"""
+    counts = [term.count for term in terms]
+    return any(term.of_one for term in terms) and None not in counts and not nearly_equal(counts)
+
+
+def _repeats_its_targets(windows: list[Window]) -> bool:
+    """Do the micro-batches of a window have the same targets, and those of another window others?"""
+    repeated = []
+    for window in windows:
+        targets = [[term.targets for term in terms] for terms in losses_of(window) or []]
+        counts = [Counter(each).most_common(1)[0] for each in targets if min(map(len, each)) >= _ENOUGH]
+        if counts:
+            most, count = max(counts, key=lambda entry: entry[1])
+            if count < max(2, window.size - 1):
+                return False
+            repeated.append(most)
+    return len(set(repeated)) > 1
+
+
+def _scale_of_a_mean(
+    lane: str, window: Window, alike: list[list[Term]], alone: bool, why_a_sum: str
+) -> Iterator[Finding]:
     """Verdicts on one mean-reduced loss. `alike` holds its terms in `window`, and in others that are compared to it."""
     n, totals = window.size, [total(terms) for terms in alike]
     coefficients = [term.coefficient for term in alike[0]]
@@ -81,10 +122,10 @@ def _scale_of_a_mean(lane: str, window: Window, alike: list[list[Term]], alone: 
         "loss": alike[0][0].name,
     }
     if all(isclose(term.coefficient, 1.0, rel_tol=1e-3) for terms in alike for term in terms):
-        level = ERROR
+        level = UNDECIDED if why_a_sum else ERROR
         message = (
             f"the mean loss of each of {count_noun(n, 'micro-batch')} counts in full, so every update is "
-            f"{totals[0]:.1f} times too large"
+            f"{totals[0]:.1f} times too large" + (f", unless a sum is meant: {why_a_sum}" if why_a_sum else "")
         )
         fix = (
             f"divide each loss by the micro-batches of its window ({n}), or weight it by its share of the window's "
@@ -160,7 +201,7 @@ def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]
         tail = losses_of(window)
         if tail is None or len(tail) != len(full) or not tail[0][0].reduction == full[0][0].reduction == "mean":
             continue
-        ratio = total(tail[0]) / total(full[0])
+        ratio = _ratio(tail[0], full[0])
         if not isclose(ratio, 1.0, rel_tol=1e-2) and isclose(ratio, window.size / n, rel_tol=1e-2):
             yield Finding(
                 ERROR,
@@ -171,6 +212,14 @@ def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]
                 where=window.fresh[0].where,
                 lane=lane,
             )
+
+
+def _ratio(tail: list[Term], full: list[Term]) -> float:
+    """How much a short window counts beside a full one."""
+    counts = {tuple(map(float, term.own)) for term in (*tail, *full)}
+    if len(counts) == 1 and counts != {()}:  # over which of its counts each sum was taken as a mean doesn't matter here
+        return sum(term.per_item for term in tail) / sum(term.per_item for term in full)
+    return total(tail) / total(full)
 
 
 @rule(
@@ -192,7 +241,7 @@ def token_weights(history: History) -> Iterator[Finding]:
         ]
         sums = [(window, terms) for window, terms, _ in uneven if terms[0].reduction == "sum"]
         means = [
-            (ADVICE if any(map(items_count_alike, losses)) else ERROR, window, terms)  # two losses may have weights
+            (_level_of_means(terms, losses), window, terms)
             for window, terms, losses in uneven
             if terms[0].reduction != "sum" and nearly_equal([term.coefficient for term in terms])
         ]
@@ -206,17 +255,29 @@ def token_weights(history: History) -> Iterator[Finding]:
             yield from _means_of_ranks(lane, history)
 
 
+def _level_of_means(terms: list[Term], losses: list[list[Term]]) -> str:
+    if any(map(items_count_alike, losses)) or any(term.by_class for term in terms):
+        return ADVICE  # two losses may have weights, and so have classes
+    alike = len({each[0].name for each in losses}) == 1
+    counts = [[term.count for term in of_one_call] for of_one_call in zip(*losses, strict=True)]
+    unequal = any(None not in each and not nearly_equal(each) for each in counts)
+    return UNDECIDED if alike and unequal else ERROR  # a mean for each sample of a micro-batch, as long as it is
+
+
 def _mean_of_means(lane: str, windows: list[Window], means: list[tuple[str, Window, list[Term]]]) -> Finding:
     """Micro-batches of unequal counts whose means count alike: the most unequal window is the evidence."""
-    level = ERROR if any(level == ERROR for level, *_ in means) else ADVICE
+    full = [w for w in windows if w.size == len(means[0][2])]
+    level = next(each for each in (UNDECIDED, ERROR, ADVICE) if any(level == each for level, *_ in means))
+    one_each = level == UNDECIDED or any(_of_unequal_units(terms) for _, _, terms in means)
     means = [(window, terms) for each, window, terms in means if each == level]
     window, terms = max(means, key=lambda entry: _spread([term.per_item for term in entry[1]]))
     counts = [term.count for term in terms]
     weights = [term.per_item * sum(counts) / total(terms) for term in terms]
     return Finding(
-        ADVICE if _short_where_the_data_end([terms for _, terms in means], windows) else level,
+        ADVICE if _short_where_the_data_end(means, windows) else UNDECIDED if why_a_sum(full) or one_each else level,
         f"micro-batches of {', '.join(f'{count:g}' for count in counts[:6])} samples or tokens count alike, "
-        f"so that one of them counts {', '.join(f'{weight:.2g}' for weight in weights[:6])} times what it should",
+        f"so that one of them counts {', '.join(f'{weight:.2g}' for weight in weights[:6])} times what it should"
+        + (", unless each mean is over one sample, such as an episode" if one_each else ""),
         evidence={"update": window.number, "counts": counts[:8], "weights": weights[:8], "windows": len(means)},
         fix="multiply each mean loss by its samples or tokens over those of the window",
         where=window.fresh[0].where,
@@ -228,10 +289,19 @@ def _spread(weights: list[float]) -> float:
     return max(weights) / min(weights)
 
 
-def _short_where_the_data_end(uneven: list[list[Term]], windows: list[Window]) -> bool:
+def _short_where_the_data_end(means: list[tuple[Window, list[Term]]], windows: list[Window]) -> bool:
+    ends = {window.number: _epoch_of_the_shortest(window, terms) for window, terms in means}
+    if any(end is not None and end == after for end, after in pairwise(ends.values())):
+        return False  # the data end only once in an epoch: a batch of a DataLoader may be cut into uneven parts
+    uneven = [terms for _, terms in means]
     name = uneven[0][0].name
     columns = [next((terms for terms in losses_of(w) or [] if terms[0].name == name), []) for w in windows]
     return _only_the_last_is_short(uneven, windows) or _comes_again([t.count for terms in columns for t in terms])
+
+
+def _epoch_of_the_shortest(window: Window, terms: list[Term]) -> int | None:
+    counts = [term.count for term in terms]
+    return window.micro_batches[counts.index(min(counts))].epoch
 
 
 def _comes_again(counts: list[float | None]) -> bool:

@@ -176,4 +176,6 @@ def _amounts(window: Window) -> tuple[float | None, float | None]:
         return sum(term.coefficient for term in terms), items
     weights = [term.per_item for term in terms]
     known = items is not None and None not in weights
-    return sum(w * c for w, c in zip(weights, counts, strict=True)) if known else None, items
+    if not known:
+        return sum(term.coefficient for term in terms) or None, None
+    return sum(w * c for w, c in zip(weights, counts, strict=True)), items

@@ -1,6 +1,7 @@
 """How many micro-batches each window holds: as many as the others, or as were declared, and none left at the end."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from math import isclose
 
@@ -8,6 +9,7 @@ from course_utils.audit.history import History, Window
 from course_utils.audit.rules.registry import ERROR, UNDECIDED, Finding, count_noun, rule
 from course_utils.audit.rules.shapes import Odd, around, carried_over, odd_window, unexplained
 from course_utils.audit.rules.terms import losses_of
+from course_utils.audit.rules.windows import whole_windows
 
 
 @rule(
@@ -67,11 +69,14 @@ def _uneven(history: History, lane: str) -> Iterator[Finding]:
             lane=lane,
         )
     elif odd.kind == "long":
-        yield _step_left_out(lane, windows, place, n)
+        yield _if_comparable(_step_left_out(lane, windows, place, n), windows, window, n)
     elif odd.kind == "pattern":
-        yield _irregular(lane, windows, place, "in a pattern that repeats, and not only as a tail")
+        why = "in a pattern that repeats, and not only as a tail"
+        yield _if_comparable(_irregular(lane, windows, place, why), windows, window, n)
     elif odd.kind == "first" and window.size <= n + 1:
-        yield _irregular(lane, windows, place, f"most hold {n}")
+        off_by_one = _irregular(lane, windows, place, f"most hold {n}")
+        close = window.size in (1, n - 1, n + 1) and {w.size for w in windows[1:-1]} <= {n}
+        yield off_by_one if close else _if_comparable(off_by_one, windows, window, n)
     else:
         why = {
             "first": f"the others {n}; either the window shrinks on purpose, or a step was left out",
@@ -79,6 +84,16 @@ def _uneven(history: History, lane: str) -> Iterator[Finding]:
             "cut": f"and the next one the rest of {n}; either an epoch ends between them, or a step is too early",
         }
         yield _irregular(lane, windows, place, why[odd.kind], UNDECIDED)
+
+
+def _if_comparable(finding: Finding, windows: list[Window], window: Window, n: int) -> Finding:
+    """Windows of an unknown loss may be episodes, and one that calls backward elsewhere, too, has one loss more."""
+    usual = next(w for w in windows if w.size == n)
+    losses, sites = losses_of(usual), {call.site for call in usual.fresh}
+    if losses is not None and losses[0][0].reduction != "unknown" and sites >= {call.site for call in window.fresh}:
+        return finding
+    message = f"{finding.message}; a window may be an episode, or hold one loss more than others"
+    return replace(finding, level=UNDECIDED, message=message)
 
 
 def _whole(history: History, lane: str) -> list[Window]:
@@ -175,14 +190,22 @@ def leftover_gradients(history: History) -> Iterator[Finding]:
 
 def _never_used(history: History, lane: str) -> Finding:
     calls = history.leftover[lane]
-    useful = history.useful_lines(lane)
-    elsewhere = useful and not any(call.line in useful for call in calls)
+    useful = history.useful_sites(lane)
+    read = {call.site for z in history.zeroings if z.lane == lane for call in z.lost} - useful  # and then zeroed
+    lines = {line for line, _ in useful}
+    elsewhere = useful and all(call.line not in lines or call.site in read for call in calls)
     resumed = any(w.assigned for other in history.lanes if other != lane for w in history.of(other)[:1])
+    dropped = {id(z): z.lost for z in history.zeroings if z.lane == lane and any(not call.used for call in z.lost)}
+    given_up = dropped and whole_windows(
+        history, lane, [call for lost in [*dropped.values(), calls] for call in lost],
+        [len(lost) for lost in [*dropped.values(), calls]],
+    )  # fmt: skip
     of_calls = f"{len(calls):,} backward calls" if len(calls) > 1 else "backward call"
     return Finding(
-        UNDECIDED if elsewhere or resumed else ERROR,
+        UNDECIDED if elsewhere or resumed or given_up else ERROR,
         f"the gradients of the last {of_calls} of the run were never used by a step"
-        + ("; no call on that line ever reaches a step, which may be intended" if elsewhere else "")
+        + ("; no call from there ever reaches a step, which may be intended" if elsewhere else "")
+        + ("; whole windows were dropped without a step before, which may be intended" if given_up else "")
         + ("; another optimizer began with gradients from elsewhere, perhaps with these" if resumed else ""),
         evidence={"backward_calls": len(calls)},
         fix="make one more update after the loop, from the micro-batches that are left",

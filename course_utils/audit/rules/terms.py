@@ -42,7 +42,7 @@ def _as_means(terms: list[Term]) -> list[Term]:
         if min(counts) > 0 and nearly_equal(shares) and (_is_fraction(shares[0]) or not nearly_equal(counts)):
             means.append(
                 [
-                    Term(term.name, "mean", share, 1.0, count, weighted=term.weighted)
+                    Term(term.name, "mean", share, 1.0, count, term.own, term.weighted)
                     for term, share, count in zip(terms, shares, counts, strict=True)
                 ]
             )

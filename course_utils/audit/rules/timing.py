@@ -39,13 +39,15 @@ def clip_timing(history: History) -> Iterator[Finding]:
 
 def _mistimed(window: Window, clip: Clip) -> tuple[str, str]:
     """The kind of mistake, and when the clip came; both empty if it came at the right time."""
+    if clip.only_measures:
+        return "", ""
     if clip.late:
         return "late", "after the step, when the gradients have been used"
     if clip.after == 0 and not window.stale and not window.assigned:
         return "early", "before the backward, when there is no gradient"
-    if clip.scaled != 1:
-        norm = f": the norm was {clip.norm:.3g}, which includes the scaler's factor of {clip.scaled:g}"
-        return "scaled", f"before unscale_(){norm if clip.norm is not None else ''}"
+    if clip.scaled != 1 and not clip.allows_for_the_scale:
+        norm, factor = clip.norm, f"which includes the scaler's factor of {clip.scaled:g}"
+        return "scaled", "before unscale_()" + ("" if norm is None else f": the norm was {norm:.3g}, {factor}")
     if clip.after < len(window.fresh):
         return "inside", f"after backward call {clip.after} of a window of {len(window.fresh)}"
     return "", ""
@@ -66,9 +68,11 @@ def scaler_timing(history: History) -> Iterator[Finding]:
         yield from _momentum_unwritten(lane, windows)
         scalers = {window.scaler for window in windows if window.scaler}
         if len(scalers) > 1:
+            stages = len({history.scaler_paths.get(scaler) for scaler in scalers}) == len(scalers)  # not in one loop
             yield Finding(
-                ERROR,
-                f"{len(scalers)} different scalers were used, so what they learn about the scale is lost",
+                UNDECIDED if stages else ERROR,
+                f"{len(scalers)} different scalers were used, so what they learn about the scale is lost"
+                + (", unless each is for a stage of the training" * stages),
                 evidence={"scalers": len(scalers)},
                 fix="create one GradScaler for the whole training, and save its state with the model's",
                 where=windows[-1].where,
@@ -135,9 +139,9 @@ def _momentum_unwritten(lane: str, windows: list[Window]) -> Iterator[Finding]:
 def scheduler_cadence(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
         windows = [w for w in history.of(lane) if w.fresh]
-        inside = [w for w in windows if w.scheduler_steps]
+        inside = [w for w in windows if not w.scheduled_right_before_the_step]
         if inside and (len(inside) > 1 or len(inside[0].scheduler_steps) > 1) and not _once_per_epoch(windows):
-            yield _stepped_inside(lane, windows, inside)
+            yield _stepped_inside(history, lane, windows, inside)
         else:
             yield from _stepped_after_a_skip(lane, windows)
 
@@ -148,12 +152,17 @@ def _once_per_epoch(windows: list[Window]) -> bool:
     return 2 * steps <= len(windows)
 
 
-def _stepped_inside(lane: str, windows: list[Window], inside: list[Window]) -> Finding:
+def _stepped_inside(history: History, lane: str, windows: list[Window], inside: list[Window]) -> Finding:
     steps = sum(len(w.scheduler_steps) + len(w.scheduler_steps_after) for w in windows)
+    moved = history.rate_moved.get(windows[0].key, True)
+    length, made = history.schedules.get(windows[0].key, (0, 0))
+    fits = 0.9 * length <= made <= length + 1  # its length is counted in micro-batches, too
     return Finding(
-        ERROR,
+        UNDECIDED if fits or not moved else ERROR,
         "the scheduler was stepped inside windows: "
-        f"{count_noun(steps, 'time')} in {count_noun(len(windows), 'update')}",
+        f"{count_noun(steps, 'time')} in {count_noun(len(windows), 'update')}"
+        + ("" if moved else "; it left the learning rate as it was")
+        + (f"; its length of {length} seems to be counted in the same way" * fits),
         evidence={
             "update": inside[0].number,
             "scheduler_steps": steps,

@@ -1,8 +1,9 @@
 """Which gradients each step used: too many, too few, or none."""
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from course_utils.audit.history import Backward, History, Window
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
@@ -19,7 +20,9 @@ def stale_gradients(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
         windows = history.of(lane)
         stale = [window for window in windows if window.stale]
-        if stale:
+        if reused := [window for window in windows if window.reused]:
+            yield _used_again_from_elsewhere(lane, windows, reused)
+        elif stale:
             yield _used_again(lane, windows, stale, history.given.get(lane))
         elif any(window.uncleared for window in windows):
             yield _used_again_in_part(history, lane, windows)
@@ -28,12 +31,18 @@ def stale_gradients(history: History) -> Iterator[Finding]:
 
 def _used_again(lane: str, windows: list[Window], stale: list[Window], given_to: str | None) -> Finding:
     first = stale[0]
+    tried_again = all(not w.fresh for w in stale) and any(w.tried_again for w in stale)
+    kept = all(w.kept for w in stale)
+    put = all(w.replaced for w in stale)
     repeated = " (no backward came between two steps)" if not first.fresh else ""
     after_skip = any(w.skipped and w.number < first.number for w in windows) and len(stale) < len(windows) / 2
     return Finding(
-        ERROR,
+        UNDECIDED if tried_again or kept or put else ERROR,
         f"update {first.number} used the gradients of {count_noun(first.stale, 'backward call')} that an earlier step "
-        f"had already used{repeated}; {len(stale)} of {count_noun(len(windows), 'update')} do so",
+        f"had already used{repeated}; {len(stale)} of {count_noun(len(windows), 'update')} do so"
+        + ("; the weights had been put back, as in a line search" * tried_again)
+        + ("; the script changes them in between, as where they are kept as momentum" * kept)
+        + ("; the script puts other gradients in their place before the step" * (put and not kept)),
         evidence={
             "update": first.number,
             "backward_calls_held_at_each_step": [w.held for w in windows][:20],
@@ -45,6 +54,18 @@ def _used_again(lane: str, windows: list[Window], stale: list[Window], given_to:
         if given_to
         else "call zero_grad() between each step and the next backward",
         where=first.where,
+        lane=lane,
+    )
+
+
+def _used_again_from_elsewhere(lane: str, windows: list[Window], reused: list[Window]) -> Finding:
+    return Finding(
+        ERROR,
+        f"update {reused[0].number} used gradients that were put into .grad before an earlier step, which had already "
+        f"used them; {len(reused)} of {count_noun(len(windows), 'update')} do so",
+        evidence={"update": reused[0].number, "updates_affected": len(reused)},
+        fix="put new gradients into .grad before each step, and set it to None after the step",
+        where=reused[0].where,
         lane=lane,
     )
 
@@ -101,29 +122,34 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
         zeroings = [z for z in history.zeroings if z.lane == lane]
         if history.failed and zeroings[-1].updates == history.updates[lane]:
             del zeroings[-1]  # perhaps by the script's own cleaning up
+        zeroings = [z for z in zeroings if not z.were_zeros and not any(call.not_a_number for call in z.lost)]
         lost = [(z, call) for z in zeroings for call in z.lost if not call.used]
         if not lost:
             continue
         zeroing, call = lost[0]
-        useful = history.useful_lines(lane)
-        elsewhere = useful and not any(call.line in useful for _, call in lost)
+        useful = history.useful_sites(lane)
+        elsewhere = useful and not any(call.site in useful for _, call in lost)
         times = Counter(id(z) for z, _ in lost)
-        given_up = useful and _whole_windows(history, lane, [call for _, call in lost], list(times.values()))
+        given_up = useful and whole_windows(history, lane, [call for _, call in lost], list(times.values()))
         total = sum(lane in call.lanes for call in history.backwards)
         zeros = all(z.came_as_zeros for z, _ in lost) and 2 * len(lost) < total  # code that clears does so each time
         put_back = all(z.overwritten for z, _ in lost)
+        by_itself = lane in history.manual and lane not in history.updates
+        once_more = history.forwards_used(lane).issuperset(call.goes_on or call.number for _, call in lost)
         yield Finding(
-            UNDECIDED if elsewhere or given_up or zeros or put_back else ERROR,
+            UNDECIDED if elsewhere or given_up or zeros or put_back or by_itself or once_more else ERROR,
             f"the gradients of {len(lost)} of {count_noun(total, 'backward call')} were zeroed before "
             "any step used them"
-            + ("; no call on that line ever reaches a step, which may be intended" if elsewhere else "")
+            + ("; no call from there ever reaches a step, which may be intended" if elsewhere else "")
             + ("; whole windows were dropped without a step, which may be intended" if given_up else "")
             + (
                 "; they may have been zeros from the start, as from a batch whose targets are all masked"
                 if zeros
                 else ""
             )
-            + ("; the script writes to .grad itself before the step, perhaps what it has read there" * put_back),
+            + ("; the script writes to .grad itself before the step, perhaps what it has read there" * put_back)
+            + ("; the weights change all the same, though no step is ever made" * by_itself)
+            + ("; another call through the same forward pass reached a step" * once_more),
             evidence={"backward_calls": total, "discarded": len(lost), "first": call.number, "backward": call.where},
             fix="zero after the step, or before the first backward of a window, and nowhere inside it",
             where=zeroing.where,
@@ -149,16 +175,22 @@ def _overwritten(history: History) -> Iterator[Finding]:
             )
 
 
-def _whole_windows(history: History, lane: str, lost: list[Backward], times: list[int]) -> bool:
-    """Did each zeroing drop as many backward calls as the windows right before and after it hold?"""
+def whole_windows(history: History, lane: str, lost: list[Backward], times: list[int]) -> bool:
+    """Did each zeroing drop as many backward calls as the windows right before and after it hold, and only sometimes?
+
+    A zeroing in every micro-batch comes between all windows.
+    """
     windows = [w for w in history.of(lane) if w.fresh]
     firsts = [lost[k] for k in accumulate([0, *times[:-1]])]
+    numbers = sorted(call.number for call in firsts)
+    undisturbed = sum(bisect(numbers, w.fresh[-1].number) == bisect(numbers, after.fresh[0].number)
+                      for w, after in pairwise(windows))  # fmt: skip
     for call, dropped in zip(firsts, times, strict=True):
         nearby = [w.size for w in windows if w.fresh[-1].number < call.number][-1:]
         nearby += [w.size for w in windows if w.fresh[0].number > call.number][:1]
         if dropped != max(nearby, default=0):
             return False
-    return len(times) < len(windows) / 2
+    return undisturbed > len(windows) / 4
 
 
 @rule(
@@ -171,16 +203,22 @@ def _whole_windows(history: History, lane: str, lost: list[Backward], times: lis
 def empty_step(history: History) -> Iterator[Finding]:
     for lane in history.lanes:
         windows = history.of(lane)
-        empty = [w for w in windows if not (w.held or w.assigned or w.skipped)]
+        empty = [w for w in windows if not (w.held or w.assigned or w.reused or w.skipped)]
         _, trainable = history.never.get(lane, (0, 0))
         if not empty or not trainable:
             continue
         only_first = [w.number for w in empty] == [1] and len(windows) > 1
         zeros = all(w.came_as_zeros for w in empty)
+        masked = {z.updates + 1 for z in history.zeroings if z.lane == lane and all(c.without_targets for c in z.lost)}
+        seen = zeros and any(w.number in masked for w in empty)
+        missed = any(z.lane == lane for z in history.zeroings) or lane in history.leftover
+        nothing = all(w.no_gradients for w in empty) and not missed and not history.unowned[0]
         yield Finding(
-            ADVICE if only_first else ERROR,
+            ADVICE if only_first else UNDECIDED if (zeros and not seen) or nothing else ERROR,
             f"{len(empty)} of {count_noun(len(windows), 'step')} found no gradient"
-            + (" other than zeros, as from a batch whose targets are all masked" if zeros else " at all"),
+            + (" other than zeros" if zeros else " at all")
+            + (", as from a loss without a target" if seen else ", as from a margin that is kept" if zeros else "")
+            + ("; none was lost, and such a step changes nothing" * nothing),
             evidence={"update": empty[0].number, "steps": len(windows), "empty": [w.number for w in empty[:20]]},
             fix="skip the step of a window that holds nothing: momentum and weight decay move the weights all the same"
             if zeros
@@ -217,7 +255,7 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
     if not mixed:
         return []
     window, calls = mixed[0]
-    certain = any(_used_before(call, w, other) or call.nearest == w.key for w, calls in mixed for call in calls)
+    certain = any(_not_meant(call, w, other) for w, calls in mixed for call in calls)
     finding = Finding(
         ERROR if certain else UNDECIDED,
         f"update {window.number} holds {count_noun(len(calls), 'backward call')} of the loss of {other} in addition "
@@ -239,11 +277,25 @@ def _foreign(call: Backward, window: Window, other: str) -> bool:
     """Is it of the loss of `other`?
 
     Where the window's own losses reach the parameters of `other`, too, as a generator's loss reaches the critic, it is
-    one that a step of `other` had used before this window's own call, which no other step uses.
+    one that a step of `other` had used before this window's own call, which no other step uses. One that carries the
+    gradients of other calls on, as where a loss is taken in shards, has no loss of its own.
     """
+    if call.carries_on:
+        return False
     if any(own.lanes == (window.lane,) for own in window.fresh):
         return other in call.lanes
     return _used_before(call, window, other)
+
+
+def _not_meant(call: Backward, window: Window, other: str) -> bool:
+    """Is it certain that the call was not made for this window?
+
+    If all losses of the window reach `other`, or none does without being its own, the order tells. If its own ones
+    don't, the call may be of another head on the same trunk, whose step comes first.
+    """
+    if call.nearest == window.key:
+        return True
+    return _used_before(call, window, other) and not any(own.lanes == (window.lane,) for own in window.fresh)
 
 
 def _used_before(call: Backward, window: Window, other: str) -> bool:
@@ -264,14 +316,15 @@ def orphan_parameters(history: History) -> Iterator[Finding]:
     others = f", while {count_noun(unowned, 'parameter')} that no optimizer holds did" if unowned else ""
     frozen_first = sorted(history.never.items(), key=lambda item: item[1][1] > 0)
     for lane, (never, total) in frozen_first:
-        if never == total or (never and unowned):  # its parameters are not, or are no longer, those of the model
+        replaced = unowned and history.never_shapes.get(lane, Counter()) <= history.unowned_shapes
+        if never == total or (never and replaced):  # its parameters are not, or are no longer, those of the model
             if total:
                 message = f"{never} of its {count_noun(total, 'parameter')} never received a gradient"
                 evidence = {"parameters": total, "without_gradient": never}
             else:
                 message, evidence = "all of its parameters are frozen and none ever received a gradient", {}
             yield Finding(
-                ERROR if total or unowned else ADVICE,
+                ERROR if unowned and (replaced or not total) else UNDECIDED if total else ADVICE,
                 message + others,
                 evidence={**evidence, "unowned_with_gradient": unowned},
                 fix="create the optimizer from the parameters that are trained, after the model was moved or wrapped",
