@@ -18,12 +18,13 @@ os.environ.setdefault("TQDM_DISABLE", "1")  # nbval compares stderr, and a bar c
 sys.modules.setdefault("rfc3987_syntax", None)
 
 LONGEST = (
-    "09b_should_you_accumulate.ipynb",
-    "test_answers.py",
     "07_distributed.ipynb",
-    "06c_noise_scale.ipynb",
+    "test_answers.py",
     "09_capstone.ipynb",
+    "09c_memory.ipynb",
+    "06c_noise_scale.ipynb",
     "08_pitfalls.ipynb",
+    "09b_should_you_accumulate.ipynb",
     "test_planning.py",
 )
 
@@ -36,7 +37,8 @@ def pytest_addoption(parser, pluginmanager):
 
 def pytest_collection_modifyitems(items):
     """What takes longest begins first: at the end a worker would wait for the other."""
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    place = {name: k for k, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
 
 
 @pytest.hookimpl(wrapper=True)

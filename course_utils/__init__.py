@@ -4,6 +4,7 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
 
     data      digits, words, next_letters: real data, shipped with the course
     models    mlp, Tally, Transformer: small models; shares_of: how much each micro-batch counts in each update
+    interrupts  uninterrupted, write_whole: an update or a file is whole, or not begun
     loops     windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
     memory    saved_bytes, held_bytes, plan_memory: what a step holds, measured or planned
     observe   record, count_work, HookLog and others: what any loop does, seen from outside
@@ -11,6 +12,7 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     plots     ledger and the other figures; they draw and compute nothing
     zoo       buggy loops from public bugs, each beside its fixed twin
     audit     audit: names a script's zeroing and accumulation bugs; `python -m course_utils.audit`
+    project   the training script of notebook 09, and what accepts it; `python -m course_utils.project`
     practice  predict, check, recall, explore, step_through, and the exercises by notebook
     publish   what is made from notebooks and facts: handouts, Colab editions, the final test
 
@@ -25,8 +27,10 @@ from course_utils.memory import held_bytes, plan_memory, saved_bytes
 from course_utils.models import Tally, mlp, shares_of
 from course_utils.observe import (
     HookLog,
+    count_collectives,
     count_work,
     formats_of,
+    held_gradients,
     ratio_interval,
     record,
     sample_gradients,
@@ -49,7 +53,7 @@ __all__ = [  # noqa: RUF022
     "windows", "backward_window", "train_epoch", "evaluate", "record", "ledger", "show", "saved_bytes", "held_bytes",
     "plan_memory", "count_work", "predict", "check", "recall", "progress", "explore", "step_through",
     "digits", "words", "next_letters", "mlp", "Tally", "shares_of", "formats_of", "HookLog",
-    "sample_gradients", "watch_norms", "ratio_interval",
+    "sample_gradients", "watch_norms", "ratio_interval", "count_collectives", "held_gradients",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The final test on paper: `python -m course_utils.final [--seed 1] [--html]`; in a notebook, `final_test`."""
+"""The final test in a terminal or on paper: `python -m course_utils.final --help`; in a notebook, `final_test`."""
 
 import sys
 
