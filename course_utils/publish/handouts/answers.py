@@ -4,6 +4,8 @@ import ast
 import re
 from collections.abc import Callable
 
+from course_utils.publish.handouts.syntax import parse
+
 
 def without_assertions(source: str, used_later: str) -> str:
     """A cell's code without its assertions and what they alone use, which say what was measured.
@@ -31,7 +33,7 @@ def without_assertions(source: str, used_later: str) -> str:
 def _expected_in_loops(source: str) -> list[ast.expr]:
     """The values of dictionaries over whose items a loop runs, where nothing but assertions has used them."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         match node:
             case ast.For(ast.Tuple([_, ast.Name(name)]), ast.Call(ast.Attribute(ast.Dict() as expected, "items"))):
                 if len(re.findall(rf"\b{name}\b", source)) == 1:
@@ -52,7 +54,7 @@ def _statements(source: str, wanted: Callable[[ast.stmt], bool]) -> list[ast.stm
                 return all(map(is_gone, body))
         return wanted(statement)
 
-    blocks = [getattr(node, name, None) for node in ast.walk(ast.parse(source)) for name in ("body", "orelse")]
+    blocks = [getattr(node, name, None) for node in ast.walk(parse(source)) for name in ("body", "orelse")]
     blocks = [block for block in blocks if isinstance(block, list)]  # the body of a lambda is none
     return [statement for block in blocks if not all(map(is_gone, block)) for statement in block if is_gone(statement)]
 
@@ -72,7 +74,7 @@ def without_what_answers(source: str, answers: list[str], captions: list[str]) -
     >>> print(without_what_answers("show(draw(a), 'Only one line falls.')", [], ["Only one line falls."]))
     show(draw(a), "...")
     """
-    places, left = [], [ast.parse(source)]
+    places, left = [], [parse(source)]
     while left:
         node = left.pop()
         match node:

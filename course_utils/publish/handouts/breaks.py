@@ -6,6 +6,7 @@ Code breaks at its blank lines, and otherwise between statements that stand far 
 import ast
 
 from course_utils.publish.handouts.room import BLANK
+from course_utils.publish.handouts.syntax import parse
 
 WHOLE = 12  # lines that no page break parts, of code; and of what a program prints,
 PRINTED = 9  # since the end of the code stays with it
@@ -59,7 +60,7 @@ def _between_blank_lines(lines: list[str]) -> list[Lines]:
 def _statements(source: str) -> dict[int, int]:
     """The lines on which a statement, or the comment above it, begins within a block, each with its indentation."""
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except SyntaxError:  # not Python alone
         return {}
     lines = source.split("\n")

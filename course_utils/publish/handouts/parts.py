@@ -12,6 +12,7 @@ from nbformat import NotebookNode
 from course_utils.practice.exercises import EXERCISES
 from course_utils.publish import PublishError
 from course_utils.publish.handouts.screen import for_paper
+from course_utils.publish.handouts.syntax import parse
 from course_utils.publish.notebook import WITHOUT_A_KERNEL, Notebook, as_course, claims, is_folded, tags, text_of
 
 
@@ -248,7 +249,7 @@ def _hints(exercise: str) -> Hints:
 
 def _only_predicts(source: str) -> bool:
     """Whether a cell does nothing but ask: its code says no more than its boxes."""
-    tree = ast.parse(source)
+    tree = parse(source)
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     return all(isinstance(statement, ast.Assign) for statement in tree.body) and called == {"predict"}
 

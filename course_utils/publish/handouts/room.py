@@ -5,6 +5,8 @@ import re
 from math import ceil
 from textwrap import indent
 
+from course_utils.publish.handouts.syntax import parse
+
 BLANK = "\u2581"  # the template draws one alone on its line as a line to write on, and several as a blank of that width
 HAND = 48  # letters that somebody writes by hand across a page
 _LEAST, _LETTERS = 3, 12  # lines; the width of a blank
@@ -56,7 +58,7 @@ def _ruled(margin: str, comment: str, lines: int) -> str:
 
 def _blanks(stub: str) -> str:
     """The values that an answer names, each as a blank, and those of a dictionary one below the other."""
-    for statement in reversed(ast.parse(stub).body):
+    for statement in reversed(parse(stub).body):
         match statement:
             case ast.Assign(value=ast.Dict() as values) | ast.AugAssign(value=ast.Dict() as values):
                 a_sentence = isinstance(values.values[0], ast.Constant) and values.values[0].value == ""
