@@ -20,8 +20,8 @@ def test_no_two_threads_build_a_tree_at_once(monkeypatch):
         building.remove(source)
         return real(source)
 
-    monkeypatch.setattr(ast, "parse", slow)
-    with ThreadPoolExecutor(4) as pool:
+    with monkeypatch.context() as patched, ThreadPoolExecutor(4) as pool:
+        patched.setattr(ast, "parse", slow)
         trees = list(pool.map(syntax.parse, [f"a = {i}" for i in range(8)]))
     assert [ast.unparse(tree) for tree in trees] == [f"a = {i}" for i in range(8)]
     assert max(most) == 1
