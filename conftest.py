@@ -35,6 +35,12 @@ def pytest_addoption(parser, pluginmanager):
         pluginmanager.import_plugin("nbval.plugin")
 
 
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """One worker more than there are cores: some tests wait for a deadline, for a kernel or for ranks."""
+    return (yield) + 1
+
+
 def pytest_collection_modifyitems(items):
     """What takes longest begins first: at the end a worker would wait for the other."""
     place = {name: k for k, name in enumerate(LONGEST)}
