@@ -34,6 +34,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +55,10 @@ _RULED = tuple(
         "overwriting", "reuse", "found", "fixes", "guards",
     )
 )  # fmt: skip
-_JUDGED = tuple(f"tests/practice/test_{name}.py" for name in ("answers", "judging", "updates"))
+_JUDGED = tuple(
+    f"tests/practice/test_{name}.py"
+    for name in ("answers", "judging", "updates", "tolerances", "single_cases", "tried")
+)
 TESTS = {  # where a room's tests are too many for each mutant
     "course_utils/audit/rules/": _RULED,
     "course_utils/audit/history.py": _RULED,
@@ -237,17 +241,27 @@ def _room(folder: str, tests: tuple[str, ...], modules: list[str], options: argp
     os.chdir(folder)
     sys.path[:0] = [folder, f"{folder}/tests"]
     os.environ["PYTHONPATH"] = folder
-    score = _Score(Path(folder), modules, options)
+    score = _Score(Path(folder), modules, options, _forked(lambda: _at_import(folder, modules)))
     paths = [next(str(path) for path in (Path(name), Path(f"{name}.py")) if path.exists()) for name in tests]
     pytest.main([*_pytest(options), *paths], plugins=[score])
     return score.results
 
 
+def _at_import(folder: str, modules: list[str]) -> dict[str, set[int]]:
+    """The lines of each module that run when it is imported, also those of functions that it calls then."""
+    watch = coverage.Coverage(data_file=None, include=[f"{folder}/course_utils/*"], config_file=False)
+    watch.start()
+    for module in modules:
+        import_module(module.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    watch.stop()
+    return {module: set(watch.get_data().lines(f"{folder}/{module}") or ()) for module in modules}
+
+
 class _Score:
     """A plugin that tries mutants instead of running the collected tests once."""
 
-    def __init__(self, root: Path, modules: list[str], options: argparse.Namespace):
-        self.root, self.modules, self.options = root, modules, options
+    def __init__(self, root: Path, modules: list[str], options: argparse.Namespace, at_import: dict[str, set[int]]):
+        self.root, self.modules, self.options, self.at_import = root, modules, options, at_import
         self.results: list[Result] = []
         self.of_rules = all(module.startswith(PURE) for module in modules)
         self.histories: list[tuple[int, Any, str]] = []  # of each run that a test audits, with what was found in it
@@ -342,6 +356,7 @@ class _Score:
         file = self.root / mutant.module
         original, start = file.read_text(encoding="utf-8"), time.perf_counter()
         lines, in_a_call = _statement(original, mutant.line)
+        in_a_call = in_a_call and self.at_import[mutant.module].isdisjoint(lines)
         chosen, expected = self._chosen(mutant.module, lines if in_a_call else None)
         _write(file, mutant.source)
         attempt = self._swapped if in_a_call else self._afresh

@@ -33,15 +33,22 @@ SOLVED = [exercise for exercise in EXERCISES if exercise not in LIVE]
 OF_FUNCTIONS = [exercise for exercise in EXERCISES if EXERCISES[exercise].takes is Callable]
 
 
-def marks(exercise, wrong):
-    """One answer with each bug is tried whenever all tests run; the others with that bug in the exhaustive run."""
-    first = next(other for other in WRONG[exercise] if other.bug == wrong.bug)
-    return () if wrong is first else pytest.mark.exhaustive
+QUICK = [e for e in EXERCISES if EXERCISES[e].takes is dict and e != "own_experiment"]  # judged in milliseconds
+QUICK += ["slope", "product_backward", "walk_back", "forgotten", "dirty", "token_weights", "noise_scale", "survive"]
+QUICK += ["compare_batches", "framework_tokens"]
+
+
+def firsts(exercise):
+    """The first answer with each bug, which is tried whenever all tests run, as all are that are judged quickly."""
+    return {wrong.bug: wrong for wrong in reversed(WRONG[exercise])}.values()
 
 
 ANSWERS = [
     pytest.param(
-        exercise, wrong, id="-".join((exercise, name_of(wrong.answer), *wrong.sources)), marks=marks(exercise, wrong)
+        exercise,
+        wrong,
+        id="-".join((exercise, name_of(wrong.answer), *wrong.sources)),
+        marks=() if any(wrong is first for first in firsts(exercise)) else pytest.mark.exhaustive,
     )
     for exercise in WRONG
     for wrong in WRONG[exercise]
@@ -91,6 +98,13 @@ def test_a_wrong_answer_is_rejected_by_the_name_of_its_bug(exercise, wrong):
     assert verdict.message
     assert wrong.says in verdict.message
     assert verdict.hint, f"no hint for {verdict.bug}: add it to HINTS, or to the exercise's own hints"
+
+
+@pytest.mark.parametrize("exercise", QUICK)
+def test_every_wrong_answer_that_is_judged_quickly_is_rejected_by_the_name_of_its_bug(exercise):
+    for wrong in WRONG[exercise]:
+        verdict = judge(exercise, wrong.answer)
+        assert (verdict.bug, wrong.says in verdict.message) == (wrong.bug, True), (name_of(wrong.answer), verdict)
 
 
 # Junk.

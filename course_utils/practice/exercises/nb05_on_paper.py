@@ -1,6 +1,7 @@
 """The exercise of notebook 05 on paper: where sums and weights of 16 bits stop."""
 
 from collections.abc import Iterator
+from functools import cache
 
 import torch
 
@@ -13,6 +14,7 @@ THREES = "sum of 3s in float16"
 UPDATE = "lost in 8.0 in bfloat16"
 
 
+@cache
 def stops_at(addend: float, dtype: torch.dtype) -> tuple[float, int]:
     """Where a sum of equal addends stops, and how many it takes: added up one by one."""
     held, many = torch.zeros((), dtype=dtype), 0

@@ -3,6 +3,7 @@
 import copy
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -64,7 +65,8 @@ class _Twice(nn.Module):
     },
 )
 def _fold_into_momentum(answer: Callable) -> str:
-    _Case(answer, "windows of 3, 3 and 1", mlp(3, 4, 2), [[4] * 3, [4] * 3, [4]], memory=True).judge()
+    with _only_new_objects():
+        _Case(answer, "windows of 3, 3 and 1", mlp(3, 4, 2), [[4] * 3, [4] * 3, [4]], memory=True).judge()
     _Case(answer, "no weight decay", mlp(3, 4, 2), [[4] * 2] * 3, decay=0.0).judge()
     frozen = mlp(3, 4, 2)
     frozen[0].bias.requires_grad_(False)
@@ -75,6 +77,16 @@ def _fold_into_momentum(answer: Callable) -> str:
         "Full and short windows, with and without weight decay, a frozen bias, an idle expert and a layer used twice "
         "under reentrant checkpointing: the weights are those of torch.optim.SGD, with one gradient at a time."
     )
+
+
+@contextmanager
+def _only_new_objects() -> Iterator[None]:
+    """In the block the garbage collector sees only what is made there: it needs a second for a whole session."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class _Case:
@@ -147,7 +159,7 @@ class _Case:
         return [p.detach().clone() for p in self.model.parameters()]
 
     def tensors(self) -> int:
-        """How many tensors of the first weight's shape Python knows; those that share memory count once."""
+        """How many tensors of the first weight's shape the collector sees; those that share memory count once."""
         gc.collect()
         first = next(self.model.parameters())
         alike = [thing for thing in gc.get_objects() if type(thing) is Tensor and thing.shape == first.shape]
