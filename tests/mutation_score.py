@@ -68,6 +68,7 @@ TESTS = {  # where a room's tests are too many for each mutant
     "course_utils/practice/judging.py": _JUDGED,
 }  # fmt: skip
 KILLED, SURVIVED, DIED = "killed", "survived", "killed by time or its own death"
+JUDGES = "course_utils/practice/"  # run here, whatever processes their tests start
 PURE = "course_utils/audit/rules/", "course_utils/audit/history.py"  # what they say depends on a history alone
 _TOLD = 20  # tests, at most, of those in which a mutant finds something else
 STARTS_PROCESSES = {"quick_python", "quick_command"}  # fixtures
@@ -270,7 +271,7 @@ class _Score:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = session.items
-        self._start_forks()
+        self.python = self._start_forks()
         self.functions = self._functions()
         judged = self._watch_the_judge() if self.of_rules else nullcontext()
         with judged:
@@ -306,12 +307,14 @@ class _Score:
         finally:
             audit.judge = plain
 
-    def _start_forks(self) -> None:
-        """The process that tests fork others from must be there before the mutants."""
-        if sys.platform == "linux":
-            import forked_python
+    def _start_forks(self) -> str:
+        """The process that tests fork others from must be there before the mutants; returns what starts a fork."""
+        if sys.platform != "linux":
+            return sys.executable
+        import forked_python
 
-            subprocess.run([forked_python.executable(), "-c", "pass"], check=True)
+        subprocess.run([forked_python.executable(), "-c", "pass"], check=True)
+        return forked_python.executable()
 
     def _functions(self) -> dict[tuple, list]:
         """All functions of the modules, by their code's place."""
@@ -371,6 +374,8 @@ class _Score:
         here = set().union(*(ran.get(line, ()) for line in lines or ran))
         ranks = set().union(*(tests for file in RUNS_RANKS for tests in self.ran.get(file, {}).values()))
         elsewhere = {k for k in self.took if k in ranks or STARTS_PROCESSES & {*self.items[k].fixturenames}}
+        if module.startswith(JUDGES):
+            elsewhere &= set().union(*ran.values())
         chosen, total = [], 0.0
         limit = inf if self.of_rules and lines else self.options.seconds
         for group in (here, elsewhere - here):
@@ -406,7 +411,7 @@ class _Score:
     def _afresh(self, mutant: Mutant, chosen: list[int]) -> bool:
         """Whether one of these tests fails in a new process."""
         names = [self.items[k].nodeid for k in chosen]
-        command = [sys.executable, "-m", "pytest", *_pytest(self.options), "-x", "-p", "no:cacheprovider", *names]
+        command = [self.python, "-m", "pytest", *_pytest(self.options), "-x", "-p", "no:cacheprovider", *names]
         return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0
 
 

@@ -25,6 +25,12 @@ for correct in (
 for slip, bug, says in (
     (on_paper(22_000, 2_480, 42_000, 4_480), "counts-numbers", "not bytes"),
     (on_paper(gradients=22_000), "counts-numbers", "gradients = 22000"),
+    (on_paper(activations=2_480), "counts-numbers", ""),
+    (on_paper(both=42_000), "counts-numbers", ""),
+    (on_paper(autocast=4_480), "counts-numbers", ""),
+    (on_paper(autocast=43_680), "whole-batch", ""),
+    (on_paper(autocast=12_160), "counts-twice", ""),
+    (on_paper(autocast=8_800), "forgets-the-output", ""),
     (on_paper(activations=79_360), "whole-batch", "64 rows"),
     (on_paper(activations=79_360, autocast=43_680), "whole-batch", ""),
     (on_paper(both=88_000), "one-gradient", "beside .grad"),

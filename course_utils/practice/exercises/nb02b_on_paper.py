@@ -19,7 +19,7 @@ def bowl(
         slope: The gradient at a weight.
         keeps: How many gradients a loop that forgets adds up.
     """
-    w, gradients, positions, read = 1.0, [], [], 0.0
+    w, gradients, positions = 1.0, [], []
     for _ in range(3):
         gradients.append(slope(w))
         read = sum(gradients[-keeps:]) if forget else gradients[-1]
