@@ -57,7 +57,7 @@ _RULED = tuple(
 )  # fmt: skip
 _JUDGED = tuple(
     f"tests/practice/test_{name}.py"
-    for name in ("answers", "judging", "updates", "tolerances", "single_cases", "tried")
+    for name in ("answers", "judging", "updates", "tolerances", "single_cases", "tried", "reading")
 )
 TESTS = {  # where a room's tests are too many for each mutant
     "course_utils/audit/rules/": _RULED,

@@ -314,6 +314,7 @@ MORE = {
         lambda model, window, *rest: correct(model, window[::2], *rest),
     ],
     "low-precision": [
+        variant(share=lambda window, w, y: round(float(w[y].sum() / sum(w[t].sum() for _, t in window)), 2)),
         variant(share=lambda window, w, y: round(float(w[y].sum() / sum(w[t].sum() for _, t in window)), 3)),
         variant(share=lambda window, w, y: (w[y].sum() / sum(w[t].sum() for _, t in window)).half()),
     ],

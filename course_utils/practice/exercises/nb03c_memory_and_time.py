@@ -86,12 +86,7 @@ def _judge_log(answer: Callable, loop: Callable, sizes: Sequence[int], n: int) -
     known = (
         ("token-weights", "small micro-batches count like large ones", each(lambda own: sum(own) / len(own))),
         ("last-only", "it is the loss of the last micro-batch alone", each(lambda own: own[-1])),
-        ("last-only", "it is the last micro-batch's loss after the division", each(lambda own: own[-1] / n)),
-        (
-            "last-only",
-            "it is the last micro-batch's loss, multiplied by its share",
-            [group[-1][0] * group[-1][1] / sum(size for _, size in group) for group in groups],
-        ),
+        ("last-only", "it is the last micro-batch's loss after its weighting", each(lambda own: own[-1] / n)),
         ("first-only", "it is the loss of the first micro-batch alone", each(lambda own: own[0])),
         ("largest-only", "it is the largest loss of a micro-batch", each(max)),
         ("not-reset", "what was added up for the windows before is still in it", since_start),
