@@ -29,6 +29,7 @@ for slip, bug, says in (
     (on_paper(sgd=18, adapters=22, n=6), "rounds-the-wrong-way", ""),
     (on_paper(n=6), "rounds-the-wrong-way", "n = 6"),
     (on_paper(sgd=17.5, adapters=21.3158, n=6.4), "not-rounded", "come whole"),
+    (on_paper(adapters=21.9), "wrong-value", "adapters = 21.9"),
     (on_paper(plain=1), "wrong-value", "plain = 1"),
     (on_paper(plain=...), "unfinished", "plain"),
     (on_paper(..., ..., ..., ..., ...), "not-attempted", ""),

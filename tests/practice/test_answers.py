@@ -104,12 +104,25 @@ def test_the_solution_passes_where_gradients_are_off_and_leaves_them_off(exercis
         assert not torch.is_grad_enabled()
 
 
+def unexplained(exercise, wrong, verdict):
+    """The numbers on paper that are wrong and that the verdict doesn't name beside the slip which leads to them."""
+    if EXERCISES[exercise].takes is not dict or exercise == "own_experiment" or not isinstance(wrong.answer, dict):
+        return []
+    if wrong.bug in ("wrong-type", "unfinished", "not-attempted"):
+        return []
+    correct = RIGHT[exercise][0]
+    return [
+        blank for blank, got in wrong.answer.items() if got != correct[blank] and f"{blank} = " not in verdict.message
+    ]
+
+
 @pytest.mark.parametrize(("exercise", "wrong"), ANSWERS)
 def test_a_wrong_answer_is_rejected_by_the_name_of_its_bug(exercise, wrong):
     verdict = judge(exercise, wrong.answer)
     assert (verdict.passed, verdict.bug) == (False, wrong.bug), verdict.message
     assert verdict.message
     assert wrong.says in verdict.message
+    assert not unexplained(exercise, wrong, verdict)
     assert verdict.hint, f"no hint for {verdict.bug}: add it to HINTS, or to the exercise's own hints"
 
 
@@ -118,6 +131,7 @@ def test_further_wrong_answers_are_rejected_by_the_names_of_their_bugs(exercise)
     for wrong in further(exercise):
         verdict = judge(exercise, wrong.answer)
         assert (verdict.bug, wrong.says in verdict.message) == (wrong.bug, True), (name_of(wrong.answer), verdict)
+        assert not unexplained(exercise, wrong, verdict)
 
 
 # Junk.
