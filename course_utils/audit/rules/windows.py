@@ -97,11 +97,13 @@ def _from_before_the_loop(history: History, lane: str) -> Iterator[Finding]:
     if len(windows) <= 2 or not set.intersection(*({call.line for call in w.fresh} for w in windows)):
         return
     calls_on = Counter(call.line for call in history.backwards if lane in call.lanes)
-    first = windows[0].fresh[0]
+    first, *others = windows[0].fresh
     if calls_on[first.line] == 1:
+        alike = any(call.kinds == first.kinds for call in others)
         yield Finding(
-            ERROR,
-            "update 1 also holds the gradients of a backward call from before the loop",
+            ERROR if alike else UNDECIDED,
+            "update 1 also holds the gradients of a backward call from before the loop"
+            + ("" if alike else ", or of a loss that only the first update has"),
             evidence={"update": 1, "held": len(windows[0].fresh), "usual": windows[1].size},
             fix="zero once before the first window, too",
             where=first.where,
@@ -212,7 +214,7 @@ def empty_step(history: History) -> Iterator[Finding]:
         masked = {z.updates + 1 for z in history.zeroings if z.lane == lane and all(c.without_targets for c in z.lost)}
         seen = zeros and any(w.number in masked for w in empty)
         missed = any(z.lane == lane for z in history.zeroings) or lane in history.leftover
-        nothing = all(w.no_gradients for w in empty) and not missed and not history.unowned[0]
+        nothing = all(w.no_gradients for w in empty) and not missed and not _trained_elsewhere(history, lane)
         yield Finding(
             ADVICE if only_first else UNDECIDED if (zeros and not seen) or nothing else ERROR,
             f"{len(empty)} of {count_noun(len(windows), 'step')} found no gradient"
@@ -304,6 +306,16 @@ def _used_before(call: Backward, window: Window, other: str) -> bool:
     return other in call.users and bool(own) and call.used_at < max(own)
 
 
+def _trained_elsewhere(history: History, lane: str) -> bool:
+    """Do parameters of no optimizer have the shapes of those that never received a gradient here?
+
+    Where some of this lane's did, the others are only known to have been replaced if nothing else is without one.
+    """
+    never, total = history.never.get(lane, (0, 0))
+    shapes, unowned = history.never_shapes.get(lane, Counter()), history.unowned_shapes
+    return bool(history.unowned[0] and never) and (shapes <= unowned if never == total else shapes == unowned)
+
+
 @rule(
     "orphan-parameters",
     symptom="A part never changes; its .grad stays None.",
@@ -316,8 +328,8 @@ def orphan_parameters(history: History) -> Iterator[Finding]:
     others = f", while {count_noun(unowned, 'parameter')} that no optimizer holds did" if unowned else ""
     frozen_first = sorted(history.never.items(), key=lambda item: item[1][1] > 0)
     for lane, (never, total) in frozen_first:
-        replaced = unowned and history.never_shapes.get(lane, Counter()) <= history.unowned_shapes
-        if never == total or (never and replaced):  # its parameters are not, or are no longer, those of the model
+        replaced = _trained_elsewhere(history, lane)
+        if never == total or replaced:  # its parameters are not, or are no longer, those of the model
             if total:
                 message = f"{never} of its {count_noun(total, 'parameter')} never received a gradient"
                 evidence = {"parameters": total, "without_gradient": never}
