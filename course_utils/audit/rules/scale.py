@@ -218,7 +218,8 @@ def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]
                 ERROR if ends[window] else UNDECIDED,
                 f"a short window of {count_noun(window.size, 'micro-batch')} is divided by {n}, so its update is "
                 f"{ratio:.2f} of its own mean gradient"
-                + "; it is in the middle of an epoch, as where a micro-batch is left out" * (not ends[window]),
+                + "; it is in the middle of an epoch, as where a micro-batch is left out"
+                * (not ends[window]),
                 evidence={"update": window.number, "window": n, "short_window": window.size, "factor": ratio},
                 fix="divide by what the window holds",
                 where=window.fresh[0].where,
