@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
-from course_utils.audit.history import Backward, History, Window
+from course_utils.audit.history import Backward, History, Window, Zeroing
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
 
 
@@ -130,7 +130,7 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
             continue
         zeroing, call = lost[0]
         useful = history.useful_sites(lane)
-        elsewhere = useful and not any(call.site in useful for _, call in lost)
+        elsewhere = useful and not any(call.site in _used_next(history, lane, z, useful) for z, call in lost)
         times = Counter(id(z) for z, _ in lost)
         given_up = useful and whole_windows(history, lane, [call for _, call in lost], list(times.values()))
         total = sum(lane in call.lanes for call in history.backwards)
@@ -142,7 +142,7 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
             UNDECIDED if elsewhere or given_up or zeros or put_back or by_itself or once_more else ERROR,
             f"the gradients of {len(lost)} of {count_noun(total, 'backward call')} were zeroed before "
             "any step used them"
-            + ("; no call from there ever reaches a step, which may be intended" if elsewhere else "")
+            + ("; the next step never uses a call from there, which may be intended" if elsewhere else "")
             + ("; whole windows were dropped without a step, which may be intended" if given_up else "")
             + (
                 "; they may have been zeros from the start, as from a batch whose targets are all masked"
@@ -157,6 +157,12 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
             where=zeroing.where,
             lane=lane,
         )
+
+
+def _used_next(history: History, lane: str, zeroing: Zeroing, useful: set[tuple]) -> set[tuple]:
+    """From where the calls come that the next update used after a zeroing: where none, those of any update."""
+    after = next((w for w in history.of(lane) if w.number > zeroing.updates), None)
+    return {call.site for call in after.fresh} if after and after.fresh else useful
 
 
 def _overwritten(history: History) -> Iterator[Finding]:
