@@ -89,14 +89,14 @@ def of_any_length(sizes: Sequence[int], usual: int) -> bool:
     A step that is left out doubles a window, what is left over at an epoch's end adds the same to each, and a first
     window may be off by one.
 
-    >>> of_any_length([5, 9, 5, 5, 8], 5), of_any_length([5, 6, 5, 5, 4, 5], 5)
-    (True, True)
+    >>> of_any_length([5, 9, 5, 5, 8], 5), of_any_length([5, 6, 5, 5, 4, 5], 5), of_any_length([1, 2, 1, 1, 7], 1)
+    (True, True, True)
     >>> of_any_length([4, 8, 4, 4, 12, 4], 4), of_any_length([4, 4, 6, 4, 6, 4, 4], 4), of_any_length([5, 4, 4, 2], 4)
     (False, False, False)
     """
-    longer = {size for size in sizes[1:] if size > usual and size % usual}
+    longer = {size for size in sizes[1:] if size > usual and (usual == 1 or size % usual)}
     shorter = {size for size in sizes[1:-1] if size < usual}
-    return usual > 1 and (len(longer) > 1 or bool(longer and shorter))
+    return len(longer) > 1 or bool(longer and shorter)
 
 
 def most_frequent(sizes: Sequence[int]) -> int:
