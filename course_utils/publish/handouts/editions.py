@@ -167,7 +167,7 @@ class _Learner(_Page):
 
     def show_code(self, part: parts.Code) -> Iterable[str]:
         source, following = part.source, self.handout.parts[self.place + 1 :]
-        if part.spoiler or self.noted:
+        if part.spoiler or self.noted or self.answered:
             later = (parts.Code, parts.Exercise, parts.Solution)
             source = without_assertions(source, " ".join(p.source for p in following if isinstance(p, later)))
         ends = (parts.Code, parts.Prose, parts.Exercise)
@@ -177,7 +177,8 @@ class _Learner(_Page):
             captions = [other.caption for other in own if isinstance(other, parts.Figure)]
             answers += [prediction.answer for prediction in self.answered]
             source = without_what_answers(source, answers, captions)
-        yield code(source)
+        if source:
+            yield code(source)
 
     def show_prediction(self, part: parts.Prediction) -> Iterable[str]:
         yield self.prediction(part, lambda option: "open")
