@@ -456,6 +456,11 @@ def test_numbers_keep_their_units_and_code_its_quotes(text, printed):
     assert press.typst_of(text).strip().replace("\u00a0", "~") == printed
 
 
+@pytest.mark.parametrize(("word", "loose"), [("optimizer.zero_grad()", False), ("set_requires_gradient_sync", True)])
+def test_a_paragraph_with_a_long_word_of_code_is_not_justified(word, loose):
+    assert ("#ragged[" in press.typst_of(f"Call `{word}` before the forward pass.")) == loose
+
+
 def test_long_lines_of_output_go_on_below_themselves_and_no_word_is_torn(tmp_path):
     words = [f"--flag-number-{n}=a/path/to/{n}" for n in range(12)]
     text = f"# T\n\n```output\nrow: {' '.join(words)}\nshort\n```\n\nUse `torchrun {' '.join(words)}` here."
