@@ -12,6 +12,7 @@ from course_utils.publish import PublishError
 
 BASES = ("executed", "recorded", "cited", "derived")
 VERDICTS = ("true", "true-if", "imprecise", "wrong", "outdated", "missing")
+_IN_WORDS = {"true-if": "true under conditions", "missing": "seldom said"}  # the others are words
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ class Fact:
             raise ValueError(f'only an executed fact may say "measured", and this one is {self.basis}')
         if self.basis == "executed" and self.falsifier is None:
             raise ValueError("an executed fact needs a falsifier")
+
+    @property
+    def judged(self) -> str:
+        """What the belief is, for people."""
+        return _IN_WORDS.get(self.verdict, self.verdict)
 
 
 def read_facts() -> dict[str, Fact]:

@@ -73,6 +73,23 @@ def test_no_page_is_wider_than_its_window(built, visitor, width):
         assert visitor.evaluate("document.documentElement.scrollWidth") <= width, name
 
 
+@pytest.mark.parametrize(
+    ("name", "width", "boxes"),
+    [
+        ("notebooks/02_zeroing", 1280, ".cell_input pre"),
+        ("api/loops", 1280, ".bd-sidebar-secondary"),
+        ("facts", 390, ".wide"),
+    ],
+)
+def test_nothing_to_read_has_to_be_moved_sideways(built, visitor, name, width, boxes):
+    visitor.set_viewport_size({"width": width, "height": 900})
+    visitor.goto((built / f"{name}.html").as_uri())
+    hidden = "boxes => boxes.map(box => box.scrollWidth - box.clientWidth)"
+    found = visitor.locator(boxes).evaluate_all(hidden)
+    assert found != []
+    assert max(found) <= 0
+
+
 def test_the_trace_on_the_first_page_steps_without_a_kernel(built, visitor):
     visitor.goto((built / "index.html").as_uri())
     frame = visitor.frame_locator("iframe.trace")

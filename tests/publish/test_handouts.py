@@ -326,6 +326,13 @@ def test_what_goes_on_about_an_answer_goes_on_in_its_note(tmp_path):
 
 
 @each_notebook
+def test_nothing_is_asserted_between_the_answer_to_a_prediction_and_its_note(name):
+    text, _ = learner(name)
+    for between in re.findall(r"^::::: measured$(.*?)^::::: pointer$", text, flags=re.M | re.S):
+        assert not re.search(r"^ *assert ", between, flags=re.M)
+
+
+@each_notebook
 def test_learners_read_the_takeaways_after_the_notes(name):
     text, _ = learner(name)
     assert ("\n## Takeaways\n" in text) == ("\n## Takeaways\n" in BOOKS[name].prose)
@@ -447,6 +454,11 @@ def test_code_has_one_size_that_can_be_read_and_no_line_of_it_is_wrapped(name, p
 )
 def test_numbers_keep_their_units_and_code_its_quotes(text, printed):
     assert press.typst_of(text).strip().replace("\u00a0", "~") == printed
+
+
+@pytest.mark.parametrize(("word", "loose"), [("optimizer.zero_grad()", False), ("set_requires_gradient_sync", True)])
+def test_a_paragraph_with_a_long_word_of_code_is_not_justified(word, loose):
+    assert ("#ragged[" in press.typst_of(f"Call `{word}` before the forward pass.")) == loose
 
 
 def test_long_lines_of_output_go_on_below_themselves_and_no_word_is_torn(tmp_path):
@@ -619,6 +631,11 @@ def assert_no_page_looks_forgotten(paths):
 def test_no_page_is_more_than_a_third_empty_and_the_last_holds_a_quarter(built):
     _, written = built
     assert_no_page_looks_forgotten([path for path in written if path.name != "cheatsheet.pdf"])
+
+
+def test_lines_to_write_on_fill_the_front_of_a_worksheet_whose_back_begins_with_a_figure(tmp_path):
+    (path,) = build(tmp_path, ("worksheet",), ("01_gradients",))
+    assert max(emptiness(path)) <= 0.1
 
 
 @pytest.mark.parametrize("paper", mark(press.PAPERS))

@@ -17,8 +17,6 @@ from course_utils.publish.notebook import section_of
 
 EDITIONS = {"learner": "Learner's handout", "worksheet": "Worksheet", "instructor": "Instructor's handout"}
 
-_VERDICTS = {"true-if": "true under conditions", "missing": "seldom said"}  # the others are printed as they are
-
 
 def markdown(handout: Handout, edition: str) -> tuple[str, dict[str, bytes]]:
     """The text of one edition of a notebook, and the figures that it names by file."""
@@ -44,6 +42,16 @@ def verbatim(text: str) -> str:
     """
     text = re.sub(r"([\\`*_{}\[\]<>#$|~^:])", r"\\\1", text)
     return re.sub(r"(?<=[=(])(['\"])(\w*)\1", r"\\\1\2\\\1", text)  # code's quotes are straight
+
+
+def checklist(text: str) -> str:
+    """What a judge says, and each line that somebody is to mark as a line of its own.
+
+    >>> print(checklist("Mark what holds.\\n  [ ] It runs."))
+    Mark what holds.\\
+    []{.open}It runs.
+    """
+    return "\\\n".join(verbatim(line).strip().replace("\\[ \\] ", "[]{.open}") for line in text.splitlines())
 
 
 def _cell(text: str) -> str:
@@ -167,7 +175,7 @@ class _Learner(_Page):
 
     def show_code(self, part: parts.Code) -> Iterable[str]:
         source, following = part.source, self.handout.parts[self.place + 1 :]
-        if part.spoiler or self.noted:
+        if part.spoiler or self.noted or self.answered:
             later = (parts.Code, parts.Exercise, parts.Solution)
             source = without_assertions(source, " ".join(p.source for p in following if isinstance(p, later)))
         ends = (parts.Code, parts.Prose, parts.Exercise)
@@ -177,7 +185,8 @@ class _Learner(_Page):
             captions = [other.caption for other in own if isinstance(other, parts.Figure)]
             answers += [prediction.answer for prediction in self.answered]
             source = without_what_answers(source, answers, captions)
-        yield code(source)
+        if source:
+            yield code(source)
 
     def show_prediction(self, part: parts.Prediction) -> Iterable[str]:
         yield self.prediction(part, lambda option: "open")
@@ -296,7 +305,7 @@ class _Instructor(_Page):
     def show_solution(self, part: parts.Solution) -> Iterable[str]:
         whole = str(len(part.source.splitlines()) <= 2 * WHOLE).lower()
         title = div("lead", "**Solution**")
-        yield div(f"{{.solution whole={whole}}}", title, code(part.source), verbatim(part.verdict))
+        yield div(f"{{.solution whole={whole}}}", title, code(part.source), checklist(part.verdict))
 
     def show_cards(self, part: parts.Cards) -> Iterable[str]:
         for question, answer in part.pairs:
@@ -305,7 +314,7 @@ class _Instructor(_Page):
     def show_claim(self, part: parts.Claim) -> Iterable[str]:
         fact = self.facts.pop(part.id, None)  # some have several cells
         if fact:
-            believed = f"*Believed:* {verbatim(fact.belief.rstrip('.'))} ({_VERDICTS.get(fact.verdict, fact.verdict)})."
+            believed = f"*Believed:* {verbatim(fact.belief.rstrip('.'))} ({fact.judged})."
             fails = falsifier(fact.falsifier)
             yield div("evidence", f"**Evidence** `{fact.id}`. {verbatim(fact.statement)} {believed} {fails}".rstrip())
 

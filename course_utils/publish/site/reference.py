@@ -88,7 +88,7 @@ def _facts(facts: list[Fact], notebooks: dict[str, Notebook]) -> str:
     rows = []
     for fact in facts:
         place = f"notebooks/{fact.notebook}.html" + (f"#fact-{fact.id}" if fact.id in shown else "")
-        cells = (escape(fact.statement), f"{escape(fact.belief)} <em>({fact.verdict})</em>", fact.basis)
+        cells = (escape(fact.statement), f"{escape(fact.belief)} <em>({fact.judged})</em>", fact.basis)
         link = f'<a href="{place}">{fact.notebook.split("_")[0]}</a>'
         rows.append(f'<tr id="{fact.id}">' + "".join(f"<td>{cell}</td>" for cell in (*cells, link)) + "</tr>")
     head = "".join(f'<th scope="col">{name}</th>' for name in ("what holds", "what people say", "basis", "shown in"))

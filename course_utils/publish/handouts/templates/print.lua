@@ -290,6 +290,16 @@ local function div(found)
   end
 end
 
+local LONG = 24  -- letters of a word of code: no line break parts it, and the line before it would be mostly gaps
+
+local function ragged(paragraph)
+  local long = false
+  paragraph:walk({ Code = function(found)
+    for word in found.text:gmatch('%S+') do long = long or #word >= LONG end
+  end })
+  if long then return { pandoc.RawBlock('typst', '#ragged['), paragraph, pandoc.RawBlock('typst', ']') } end
+end
+
 local function whole(document)
   if #sources > 0 then
     local list = {}
@@ -302,5 +312,5 @@ end
 return {
   { Blocks = keep_together, Inlines = keep_in_line, Pandoc = hold_the_end },
   { CodeBlock = code, Table = fitted, RawBlock = displayed, Link = link, Image = picture, Math = bars, Span = span, Div = div,
-    Pandoc = whole },
+    Para = ragged, Pandoc = whole },
 }
