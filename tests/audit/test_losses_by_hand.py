@@ -339,6 +339,11 @@ MIXED = {
         {"sizes": (N,) * N},
         UNDECIDED,
     ),
+    "as many tokens in a sample as micro-batches": (
+        lambda out, y, *_: per_token(out, y).sum() / len(y) / LONG,
+        {"windows": (LONG,) * 3, "sizes": (3,) * LONG},
+        RIGHT,  # a mean of sums over samples; by tokens it would be one that nobody divides
+    ),
     "as many losses as micro-batches": (
         lambda out, y, *_: (torch.ones(N) * torch.stack([mean(out, y)] * N)).sum() / N,
         {},

@@ -88,6 +88,7 @@ RIGHT = {
     "a ramp from one to two": ([[1, 1, 1, 1, 2, 2, 2]], 1),
     "a ramp that is mostly at its start": ([[1] * 20 + [2] * 4 + [4] * 4], 1 / 16),
     "a ramp over epochs with tails": ([[1, 1, 2, 2, 2, 1], [3, 3, 3, 2], [4, 4, 4, 2], [4, 4, 4, 2]], None),
+    "a ramp over epochs with tails, divided by its end": ([[2, 2, 2, 1], [4, 4, 4, 1], [8, 8, 8]], 8),
     "a larger window from the second epoch on": ([[2, 2, 2, 2], [4, 4, 4, 4]], None),
     "a larger window for a while": ([[2] * 6, [4] * 3, [2] * 6], None),
     "a larger window for a while, and undivided": ([[2] * 6, [4] * 3, [2] * 6], 1 / 8),
