@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils.audit import Finding, audit, rules
 from course_utils.audit.history import History
-from course_utils.audit.rules import ADVICE, RULES, rule
+from course_utils.audit.rules import ADVICE, RULES, judge, rule
 from course_utils.audit.rules.registry import count_noun
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
@@ -450,3 +450,138 @@ def test_gradients_that_are_set_once_to_try_a_schedule_are_no_bug():
         for _ in range(5):
             optimizer.step()
     assert report.errors == []
+
+
+# Two places, of which the first counts
+
+
+def here(call):
+    call()
+
+
+def there(call):
+    call()
+
+
+@pytest.mark.parametrize(
+    ("rule", "n", "loss_fn", "model", "zero"),
+    [
+        ("stale-gradients", 2, lambda out, y: F.cross_entropy(out, y) / 2, net, ()),
+        ("discarded-gradients", 2, lambda out, y: F.cross_entropy(out, y) / 2, net, ("inside", "after")),
+        ("empty-step", 1, F.cross_entropy, net, ("inside", "before")),
+        ("irregular-window", 1, lambda out, y: F.cross_entropy(out, y) / 4, net, ("after",)),
+        ("loss-scale", 2, F.cross_entropy, net, ("after",)),
+        ("loss-scale", 2, lambda out, y: torch.linalg.norm(out), net, ("after",)),
+        ("loss-scale", 2, lambda out, y: F.cross_entropy(out, y, reduction="sum") * 0.03, net, ("after",)),
+        ("batchnorm", 2, F.cross_entropy, lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), ("after",)),
+        ("low-precision-accumulation", 2, F.cross_entropy, lambda: net().bfloat16(), ("after",)),
+    ],
+)
+def test_a_finding_points_at_the_first_of_two_places(rule, n, loss_fn, model, zero):
+    model = model()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for place in (here, here, there, there):
+            for x, y in data(n):
+                loss = loss_fn(model(x.to(next(model.parameters()).dtype)), y)
+                place(loss.backward)
+                if "inside" in zero:
+                    place(optimizer.zero_grad)
+            place(optimizer.step)
+            if "after" in zero:
+                place(optimizer.zero_grad)
+    (finding,) = [f for f in report.findings if f.rule == rule]
+    assert finding.where.endswith(f":{here.__code__.co_firstlineno + 1}")
+
+
+# What one rank sees: a run of one process, judged as if its gradients had been averaged over two
+
+
+def on_two_ranks(loop, synced):
+    with audit() as report:
+        loop()
+    for window in report.history.windows:
+        for k, call in enumerate(window.fresh, start=1):
+            call.ranks, call.synced = 2, synced(k, len(window.fresh))
+    return [(f.rule, f.level, f.evidence) for f in judge(report.history)]
+
+
+def last(k, n):
+    return k == n
+
+
+def averaged_by_hand():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in data(4):
+        F.cross_entropy(model(x), y).backward()
+        for p in model.parameters():
+            p.grad /= 2
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def windows_that_hold(*windows):
+    """Of each window, the sizes of its micro-batches, and what all of their losses are multiplied by."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for sizes, factor in windows:
+        for size in sizes:
+            ((x, y),) = data(1, size)
+            (F.cross_entropy(model(x), y) * factor).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("loop", "synced", "expected"),
+    [
+        (train, last, []),
+        (lambda: train(n=1), last, []),
+        (
+            train,
+            lambda k, n: True,
+            [("sync-cadence", "advice", {"update": 1, "updates": 2, "averaged_each_time": 2})],
+        ),
+        (train, lambda k, n: False, [("sync-cadence", "error", {"update": 1, "updates": 2, "not_averaged": 2})]),
+        (train, lambda k, n: k < n, [("sync-cadence", "error", {"update": 1, "updates": 2, "not_averaged": 2})]),
+        (
+            averaged_by_hand,
+            lambda k, n: False,
+            [("sync-cadence", "undecided", {"update": 1, "updates": 4, "not_averaged": 4})],
+        ),
+        (lambda: windows_that_hold(((4, 4), 0.5), ((4, 4), 0.5)), last, []),
+        (  # a window of its own length, as at an epoch's end, says nothing about the others
+            lambda: windows_that_hold(((4, 4), 0.5), ((4, 4), 0.5), ((4,), 1.0)),
+            last,
+            [],
+        ),
+        (
+            lambda: windows_that_hold(((4, 4), 0.5), ((6, 6), 0.5), ((4, 4), 0.5)),
+            last,
+            [("token-weights", "undecided", {"counts": [8, 12, 8], "updates": 3})],
+        ),
+        (  # weighted by the tokens of all ranks, perhaps
+            lambda: windows_that_hold(((4, 4), 0.4), ((6, 6), 0.6), ((4, 4), 0.5)),
+            last,
+            [
+                (
+                    "loss-scale",
+                    "undecided",
+                    {
+                        "update": 1, "window": 2, "factor": 0.8, "coefficients": [0.4, 0.4], "loss": "NllLoss",
+                        "totals": [0.8, 1.2, 1.0],
+                    },
+                )
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_a_rank_that_averages_with_another(loop, synced, expected):
+    found = on_two_ranks(loop, synced)
+    assert [(rule, level) for rule, level, _ in found] == [(rule, level) for rule, level, _ in expected]
+    for (*_, evidence), (*_, wanted) in zip(found, expected, strict=True):
+        assert evidence == {
+            name: pytest.approx(value) if name in ("factor", "coefficients", "totals") else value
+            for name, value in wanted.items()
+        }

@@ -1,6 +1,7 @@
 """The guard around the observer's code. What it does for a whole audit is in tests/audit/test_failures.py."""
 
 import pytest
+import torch
 
 from course_utils.observe.guard import Guard, ObserverFailure
 
@@ -47,6 +48,24 @@ def test_a_failure_inside_the_call_closes_the_watch_around_it():
 def test_a_watch_may_let_a_call_pass():
     guard = Guard("The auditor", "your script goes on unwatched")
     assert guard.around(lambda: (each for each in ()))(lambda: 3)() == 3
+    assert guard.failure is None
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("given", ["a tensor", "a list", "an iterator"])
+def test_what_the_watch_goes_through_is_there_for_the_call_too(given, by_name):
+    guard, seen = Guard("The auditor", "your script goes on unwatched"), []
+    numbers = torch.ones(2)
+    argument = {"a tensor": numbers, "a list": [1, 2], "an iterator": iter([1, 2])}[given]
+
+    def watch(things):
+        seen.append(list(things))
+        yield
+
+    call = guard.around(watch, used_up=True)(lambda things: things)
+    made = call(things=argument) if by_name else call(argument)
+    assert made == [1, 2] if given == "an iterator" else made is argument
+    assert seen == [list(made)]
     assert guard.failure is None
 
 
