@@ -102,6 +102,26 @@ def test_every_line_has_a_frame_in_the_order_in_which_it_ran(w):
     assert steps.frames[2].variables == {"x": "2", "loss": "2"}
 
 
+SHOWN = [
+    (torch.tensor([1.0, 2.5]), "[1, 2.5]"), (torch.ones(4), "[1, 1, 1, 1]"), (torch.ones(5), None),
+    (torch.ones(2, 1), None), (torch.tensor(1j), None), (True, "True"), (None, "None"), (3, "3"), (0.5, "0.5"),
+    ([1, 2.0], "[1, 2]"), ([1] * 5, "list of 5"), (["a"], "list of 1"), ((1, 2), "[1, 2]"), (("a", "b"), None),
+    ("x" * 20, repr("x" * 20)), ("x" * 21, None), ({}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "text"), SHOWN, ids=range(len(SHOWN)))
+def test_a_variable_is_shown_if_it_is_short(w, value, text):
+    def loop(w, values, more=0):
+        for mine in values:
+            w.abs()
+        total = len(values)
+        return total
+
+    shown = record_steps(loop, w, [value]).frames[-1].variables
+    assert shown == ({"total": "1"} if text is None else {"mine": text, "total": "1"})
+
+
 def test_two_events_on_one_line_have_a_frame_each(w):
     def dense(w, batches, optimizer):
         for x in batches:
