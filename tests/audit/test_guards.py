@@ -284,6 +284,21 @@ def a_step_before_the_first_backward():
     steps_with(optimizer, model)
 
 
+@said("empty-step", "advice")
+def a_step_before_the_only_window():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer.step()
+    updates(nn.Sequential(model), optimizer, count=1)
+
+
+@said("stale-gradients")
+def a_backward_call_before_a_loop_of_two_updates():
+    model = nn.Sequential(net())
+    F.cross_entropy(model(data(1)[0][0]), data(1)[0][1]).backward()
+    updates(model, SGD(model.parameters(), lr=0.1), count=2)
+
+
 @said("empty-step")
 def an_optimizer_of_frozen_parameters_beside_another():
     model, frozen = net(), net().requires_grad_(False)

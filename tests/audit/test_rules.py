@@ -1,5 +1,6 @@
 """The rules: how they are registered, and cases that the zoo does not have."""
 
+from contextlib import suppress
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -281,12 +282,144 @@ def test_a_backward_before_the_loop_is_stale_in_the_first_update():
     optimizer = SGD(model.parameters(), lr=0.1)
     with audit() as report:
         F.cross_entropy(model(data(1)[0][0]), data(1)[0][1]).backward()
-        for x, y in data():
+        for i, (x, y) in enumerate(data(5)):
+            (F.cross_entropy(model(x), y) / 2).backward()
+            if i % 2 or i == 4:
+                optimizer.step()
+                optimizer.zero_grad()
+    (finding,) = [f for f in report.errors if f.rule == "stale-gradients"]
+    assert finding.evidence == {"update": 1, "held": 3, "usual": 2}
+
+
+@pytest.mark.parametrize(
+    ("uncleared", "overflow", "updates", "fix"),
+    [
+        ((3, 4, 5), 3, 5, "also after one that the scaler skipped"),
+        ((2,), 5, 6, "between each step and the next backward"),  # the overflow came later
+        ((2, 3, 4, 5), 1, 6, "between each step and the next backward"),  # and here it is the rule
+    ],
+)
+def test_gradients_that_are_kept_after_a_skipped_update_have_a_fix_of_their_own(uncleared, overflow, updates, fix):
+    model, scaler = net(), GradScaler("cpu", init_scale=4.0)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for k, (x, y) in enumerate(data(updates), start=1):
+            scaler.scale(F.cross_entropy(model(x), y) * (float("inf") if k == overflow else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            if k not in uncleared:
+                optimizer.zero_grad()
+    (finding,) = report.errors
+    assert finding.rule == "stale-gradients"
+    assert finding.fix.endswith(fix)
+
+
+def test_parameters_that_are_not_zeroed_are_named():
+    model = nn.Sequential(net(), nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for x, y in data(4):
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
+            model[2].zero_grad()
+    (finding,) = report.errors
+    assert "in 4 of its 6 parameters (Sequential.0.weight (2, 3), Sequential.0.bias (2,), " in finding.message
+    assert "Sequential.1.weight (2, 2), ...): only the others were zeroed" in finding.message
+
+
+def test_of_a_run_that_failed_the_last_zeroing_is_not_judged():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with suppress(ZeroDivisionError), audit() as report:
+        try:
+            for k, (x, y) in enumerate(data(12)):
+                (F.cross_entropy(model(x), y) / 2).backward()
+                if k in (2, 5):
+                    optimizer.zero_grad()
+                elif k in (3, 7):
+                    optimizer.step()
+                    optimizer.zero_grad()
+                elif k == 11:
+                    raise ZeroDivisionError
+        finally:
             optimizer.zero_grad()
-    (finding,) = [f for f in report.errors if f.rule == "stale-gradients"]
-    assert finding.evidence == {"update": 1, "held": 2, "usual": 1}
+    (finding,) = [f for f in report.findings if f.rule == "discarded-gradients"]
+    assert finding.evidence["discarded"] == 5
+
+
+def test_of_two_optimizers_the_second_may_be_the_one_whose_gradients_are_lost():
+    right, wrong = net(), net()
+    optimizers = [SGD(model.parameters(), lr=0.1) for model in (right, wrong)]
+    with audit() as report:
+        for i, (x, y) in enumerate(data()):
+            for model, optimizer in zip((right, wrong), optimizers, strict=True):
+                (F.cross_entropy(model(x), y) / 2).backward()
+                if i % 2:
+                    optimizer.step()
+                if i % 2 or model is wrong:
+                    optimizer.zero_grad()
+    assert [(f.rule, f.lane) for f in report.errors] == [("discarded-gradients", "SGD 2")]
+
+
+@pytest.mark.parametrize(
+    ("cleared", "level", "end"),
+    [
+        ((1, 3, 5, 7, 9), "undecided", "; they may have been zeros from the start, as from a batch whose targets are "
+         "all masked"),
+        ((0, 1, 3, 4, 6, 7, 9, 10), "error", "used them"),
+    ],
+)  # fmt: skip
+def test_gradients_that_are_cleared_through_data_now_and_then_may_have_been_zeros(cleared, level, end):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for k, (x, y) in enumerate(data(12)):
+            F.cross_entropy(model(x), y).backward()
+            if k in cleared:
+                for p in model.parameters():
+                    p.grad.data.zero_()
+            else:
+                optimizer.step()
+                optimizer.zero_grad()
+    (finding,) = [f for f in report.findings if f.rule == "discarded-gradients"]
+    assert finding.level == level
+    assert finding.message.endswith(end)
+
+
+def test_of_many_empty_steps_the_first_are_listed():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for x, y in data(25):
+            F.cross_entropy(model(x), y).backward()
+            optimizer.zero_grad()
+            optimizer.step()
+    (finding,) = [f for f in report.findings if f.rule == "empty-step"]
+    assert finding.evidence == {"update": 1, "steps": 25, "empty": list(range(1, 21))}
+
+
+@pytest.mark.parametrize(
+    ("owned", "trained", "verdicts"),
+    [
+        (["body head"], ["body", "wide"], [("advice", "SGD"), ("advice", "")]),  # of other shapes
+        (["body head"], ["body", "copy", "wide"], [("error", "SGD")]),  # one of them has the shapes of the head
+        (["head"], ["wide"], [("undecided", "SGD")]),
+        (["head"], ["copy"], [("error", "SGD")]),
+        (["head", "frozen"], ["body"], [("error", "SGD 2")]),  # those that are frozen count first
+    ],
+)
+def test_what_is_trained_may_have_taken_the_place_of_what_an_optimizer_holds(owned, trained, verdicts):
+    parts = {name: net() for name in ("body", "head", "copy")}
+    parts |= {"wide": nn.Linear(3, 5), "frozen": net().requires_grad_(False)}
+    optimizers = [SGD([p for name in names.split() for p in parts[name].parameters()], lr=0.1) for names in owned]
+    with audit() as report:
+        for x, y in data(4):
+            sum(F.cross_entropy(parts[name](x), y) for name in trained).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            for part in parts.values():
+                part.zero_grad()
+    assert [(f.level, f.lane) for f in report.findings if f.rule == "orphan-parameters"] == verdicts
 
 
 @pytest.mark.parametrize(
@@ -463,35 +596,87 @@ def there(call):
     call()
 
 
-@pytest.mark.parametrize(
-    ("rule", "n", "loss_fn", "model", "zero"),
-    [
-        ("stale-gradients", 2, lambda out, y: F.cross_entropy(out, y) / 2, net, ()),
-        ("discarded-gradients", 2, lambda out, y: F.cross_entropy(out, y) / 2, net, ("inside", "after")),
-        ("empty-step", 1, F.cross_entropy, net, ("inside", "before")),
-        ("irregular-window", 1, lambda out, y: F.cross_entropy(out, y) / 4, net, ("after",)),
-        ("loss-scale", 2, F.cross_entropy, net, ("after",)),
-        ("loss-scale", 2, lambda out, y: torch.linalg.norm(out), net, ("after",)),
-        ("loss-scale", 2, lambda out, y: F.cross_entropy(out, y, reduction="sum") * 0.03, net, ("after",)),
-        ("batchnorm", 2, F.cross_entropy, lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), ("after",)),
-        ("low-precision-accumulation", 2, F.cross_entropy, lambda: net().bfloat16(), ("after",)),
-    ],
-)
-def test_a_finding_points_at_the_first_of_two_places(rule, n, loss_fn, model, zero):
-    model = model()
+def mean_of_two(out, y):
+    return F.cross_entropy(out, y) / 2
+
+
+def parts_of(out, y):
+    return torch.stack([F.cross_entropy(*part) for part in zip(out.split(1), y.split(1), strict=True)]).mean()
+
+
+PLACES = [  # a rule, micro-batches in a window, the loss, how the model is made, and when gradients are zeroed
+    ("stale-gradients", 2, mean_of_two, net, ()),
+    ("discarded-gradients", 2, mean_of_two, net, ("inside", "after")),
+    ("empty-step", 1, F.cross_entropy, net, ("inside", "before")),
+    ("irregular-window", 1, lambda out, y: F.cross_entropy(out, y) / 4, net, ("after",)),
+    ("loss-scale", 3, F.cross_entropy, net, ("after",)),
+    ("loss-scale", 3, lambda out, y: torch.linalg.norm(out), net, ("after",)),
+    ("loss-scale", 3, lambda out, y: F.cross_entropy(out, y, reduction="sum") * 0.03, net, ("after",)),
+    ("loss-scale", 3, parts_of, net, ("after",)),
+    ("batchnorm", 2, F.cross_entropy, lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), ("after",)),
+    ("low-precision-accumulation", 2, F.cross_entropy, lambda: net().bfloat16(), ("after",)),
+]
+
+
+def in_places(loss_fn, model, zero, windows, before_the_step=lambda model: None):
+    """Trains; for each window a list says where each of its backward calls is made, and the last of them the rest."""
     optimizer = SGD(model.parameters(), lr=0.1)
     with audit() as report:
-        for place in (here, here, there, there):
-            for x, y in data(n):
+        for places in windows:
+            for (x, y), place in zip(data(len(places)), places, strict=True):
                 loss = loss_fn(model(x.to(next(model.parameters()).dtype)), y)
                 place(loss.backward)
                 if "inside" in zero:
                     place(optimizer.zero_grad)
+            before_the_step(model)
             place(optimizer.step)
             if "after" in zero:
                 place(optimizer.zero_grad)
-    (finding,) = [f for f in report.findings if f.rule == rule]
+    return report.findings
+
+
+def at_the_first_place(findings, rule):
+    (finding,) = [f for f in findings if f.rule == rule]
     assert finding.where.endswith(f":{here.__code__.co_firstlineno + 1}")
+    return finding
+
+
+@pytest.mark.parametrize(("rule", "n", "loss_fn", "model", "zero"), PLACES)
+def test_a_finding_points_at_the_first_of_two_places(rule, n, loss_fn, model, zero):
+    at_the_first_place(in_places(loss_fn, model(), zero, [[place] * n for place in (here, here, there, there)]), rule)
+
+
+@pytest.mark.parametrize("loss_fn", [F.cross_entropy, PLACES[6][2], parts_of])
+def test_a_finding_about_a_scale_points_at_the_first_micro_batch(loss_fn):
+    at_the_first_place(in_places(loss_fn, net(), ("after",), [[here, there, there]] * 3), "loss-scale")
+
+
+def halve(model):
+    for p in model.parameters():
+        p.grad.mul_(0.5)
+
+
+@pytest.mark.parametrize("how", ["by hand", "a hook", "different losses"])
+def test_a_scale_of_which_nothing_is_said_belongs_to_the_first_window(how):
+    model, calls = net(), iter(range(100))
+    if how == "a hook":
+        model.weight.register_hook(lambda gradient: gradient * 0.5)
+
+    def loss_fn(out, y):
+        return (
+            F.mse_loss(out, torch.zeros_like(out))
+            if how == "different losses" and next(calls) % 2
+            else F.cross_entropy(out, y)
+        )
+
+    findings = in_places(
+        loss_fn,
+        model,
+        ("after",),
+        [[place] * 2 for place in (here, here, there)],
+        halve if how == "by hand" else lambda model: None,
+    )
+    assert at_the_first_place(findings, "loss-scale").level == "undecided"
 
 
 # What one rank sees: a run of one process, judged as if its gradients had been averaged over two

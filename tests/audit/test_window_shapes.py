@@ -182,6 +182,10 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
     "larger at the end, from one": ([[1, 1, 1, 1, 2]], 1, ["?irregular-window 5"]),
     "twice as large at first": ([[8, 4, 4, 4, 4]], 4, ["?irregular-window 1"]),
     "whole windows zeroed": ([[4, 4, "z4", 4, 4, 4]], 4, ["?discarded-gradients"]),
+    "whole windows zeroed on the way down and up": ([[4, 2, "z2", 2, 4]], None, ["?discarded-gradients"]),
+    "a window zeroed in each half of an epoch": ([[2, "z2", 2, "z2", 2, "z2", 2, 2, 2]], 2, ["?discarded-gradients"]),
+    "a window zeroed after most of the others": ([[2, "z2", 2, "z2", 2, 2]], 2, ["!discarded-gradients"]),
+    "windows of two sizes zeroed": ([[4, 4, "z4", 4, 2, "z2", 2, 2]], None, ["?discarded-gradients"]),
     "cut in two": ([[4, 4, 4, 4, 3, 1, 4, 4, 4]], 4, ["?irregular-window 5"]),
 }
 

@@ -113,10 +113,9 @@ SHOWN = [
 @pytest.mark.parametrize(("value", "text"), SHOWN, ids=range(len(SHOWN)))
 def test_a_variable_is_shown_if_it_is_short(w, value, text):
     def loop(w, values, more=0):
-        for mine in values:
-            w.abs()
+        (mine,) = values
         total = len(values)
-        return total
+        return mine, total
 
     shown = record_steps(loop, w, [value]).frames[-1].variables
     assert shown == ({"total": "1"} if text is None else {"mine": text, "total": "1"})
