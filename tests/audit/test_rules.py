@@ -107,6 +107,14 @@ def test_micro_batches_of_2_30_6_and_10_have_weights_of_6_04_2_and_12():
     assert "6, 0.4, 2, 1.2 times" in finding.message
 
 
+def test_a_count_that_nobody_knows_is_no_end_of_data():
+    with audit() as report:
+        train_windows([4] * 3, (2, 30, 6, 10).__getitem__)
+    for call in report.history.windows[-1].fresh:
+        call.terms[0].items = None
+    assert [(f.rule, f.level) for f in judge(report.history)] == [("token-weights", "error")]
+
+
 def test_micro_batches_of_several_classes_are_no_labels_such_as_real_and_fake():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
