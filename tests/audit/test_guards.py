@@ -152,12 +152,12 @@ def a_long_window_of_small_micro_batches_that_was_planned():
 
 
 @said("irregular-window")
-def two_losses_whose_weights_make_one():
+def two_losses_that_count_half_each():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     for x, y in data():
         out = model(x)
-        (0.25 * F.cross_entropy(out, y) + 0.75 * F.mse_loss(out, torch.zeros_like(out))).backward()
+        (0.5 * F.cross_entropy(out, y) + 0.5 * F.mse_loss(out, torch.zeros_like(out))).backward()
         optimizer.step()
         optimizer.zero_grad()
 
