@@ -50,6 +50,18 @@ def quick_python(quick_command, monkeypatch):
 
 
 @pytest.fixture
+def train_py(tmp_path):
+    """Writes a script, and returns its path."""
+
+    def write(source: str) -> Path:
+        path = tmp_path / "train.py"
+        path.write_text(source, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
 def interruptible():
     """This process, and those that it starts, hear Ctrl-C, also where a shell runs the tests in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -167,6 +167,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         course_utils.acumulate  # noqa: B018
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("module", MODULES)
 def test_the_examples_in_docstrings_are_true(module):
     results = doctest.testmod(import_module(f"course_utils.{module}"))

@@ -109,7 +109,7 @@ def shown(full: float, short: float) -> str:
 
 def readme_rows() -> list[tuple[str, str, str, str]]:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.findall(r"^\| (?!library)(\S+?)(?: ([\d.]+))?: [^|]+ \| ([^|]+) \| ([^|]+) \|$", readme, flags=re.M)
+    return re.findall(r"^\| (?!library)(\S+?)(?: ([\d.]+))?: [^|]+ \| ([^|]+) \| ([^|]+) \|.*$", readme, flags=re.M)
 
 
 def test_the_readmes_table_is_the_record():

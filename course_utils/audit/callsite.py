@@ -35,18 +35,21 @@ class Place(str):
     framework: str = ""
 
 
-def caller_location() -> tuple[Place, str, tuple[int, ...]]:
+def caller_location(own: int = 1) -> tuple[Place, str, tuple[int, ...]]:
     """File and line of the user's code that led here; and a name for the way from there, through any library.
 
     Two calls inside a library may come from one line of the user's, and two lines of the user's may come to one call
     inside a library: only both together tell what belongs together. The last value tells apart from where the user's
     function and its caller were called, since a helper may call backward for any loss.
+
+    Args:
+        own: How many frames, from here on, are surely this package's own. Python makes an object of each frame that is
+            looked at, which takes longer than the look itself.
     """
-    frame, nearest, library, best = sys._getframe(1), None, None, -1
+    frame, nearest, library, best = sys._getframe(own), None, None, -1
     while frame is not None:
-        code = frame.f_code.co_filename
-        kind = _kind(code)
-        if kind != "watched":
+        if kind := _kinds[frame.f_code.co_filename]:
+            code = frame.f_code.co_filename
             here = code, frame.f_lineno
             nearest = nearest or here
             if kind == "user":
@@ -76,18 +79,30 @@ def where() -> Place:
 
 
 def is_users(file: str) -> bool:
-    return _kind(file) == "user"
+    return _kinds[file] == "user"
 
 
-@cache
-def _kind(file: str) -> str:
-    """Whose code it is: "watched" (PyTorch's and this package's own), "library", or "user"."""
-    if file.startswith(_ZOO) or file in SCRIPTS:
-        return "user"
-    if file.startswith((*_WATCHED, "<frozen", "<eval_with_key>")) or file == contextlib.__file__:
-        return "watched"
-    path = file.replace("\\", "/")
-    return "library" if path.startswith(_STANDARD) or any(part in path for part in _PACKAGES) else "user"
+class _Kinds(dict):
+    """Of each file, whose code it is: "" for PyTorch's and this package's own, "library", or "user".
+
+    A dictionary, since it's asked of every frame from here to the user's code, at each backward call and each step.
+    """
+
+    def __missing__(self, file: str) -> str:
+        self[file] = kind = self._of(file)
+        return kind
+
+    @staticmethod
+    def _of(file: str) -> str:
+        if file.startswith(_ZOO) or file in SCRIPTS:
+            return "user"
+        if file.startswith((*_WATCHED, "<frozen", "<eval_with_key>")) or file == contextlib.__file__:
+            return ""
+        path = file.replace("\\", "/")
+        return "library" if path.startswith(_STANDARD) or any(part in path for part in _PACKAGES) else "user"
+
+
+_kinds = _Kinds()
 
 
 @cache

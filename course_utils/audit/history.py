@@ -96,9 +96,13 @@ class NamedLoss:
     reached: bool = False  # by any backward call
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, init=False)
 class Backward:
-    """One backward call. `lanes`: the optimizers whose parameters received gradients."""
+    """One backward call. `lanes`: the optimizers whose parameters received gradients.
+
+    What a call has not noted is read from the class, here and in `Window`: a training step makes one of each, and to
+    set all of their fields would take longer than anything else that is noted of it.
+    """
 
     number: int
     where: str
@@ -126,6 +130,12 @@ class Backward:
     drawn: tuple[int, ...] = ()  # the data sets of the loaders that gave batches since the last call
     epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
     overwritten: int = 0  # parameters whose `.grad` it wrote over instead of adding to it
+
+    def __init__(self, number: int, where: str, line: str, path: tuple[int, ...] = (), scaled: float = 1.0) -> None:
+        self.number, self.where, self.line, self.path = number, where, line, path
+        self.terms, self.reach = [], {}
+        if scaled != 1:
+            self.scaled = scaled
 
     @property
     def site(self) -> tuple:
@@ -176,7 +186,7 @@ class Clip:
         return norm if norm is not None and isfinite(norm) else None
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, init=False)
 class Window:
     """The gradients that one step used. `fresh`: new since the last step; `stale`: how many an earlier step had used.
 
@@ -211,6 +221,11 @@ class Window:
     batchnorm: int = 0  # how often the running statistics of a BatchNorm layer moved
     dtype: torch.dtype | None = None  # of its gradients
     event: Event | None = None  # in the trace
+
+    def __init__(self, came_as_zeros: bool = False) -> None:
+        self.fresh = []
+        if came_as_zeros:
+            self.came_as_zeros = True
 
     @property
     def on_ranks(self) -> bool:

@@ -94,7 +94,7 @@ class ManualLane(AuditedLane):
     """Leaves that no optimizer holds. They are kept alive only from a backward call until the next event."""
 
     manual = True
-    per_parameter = ("refs", "named", "seen", "ever", "telling", "samples")
+    per_parameter = ("refs", "named", "seen", "versions", "ever", "telling", "samples")
     shapes: Counter  # of the parameters that it has held
 
     def __init__(self, leaves: Iterable[Tensor], died: Callable[[ref], None]) -> None:

@@ -86,6 +86,8 @@ def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tupl
     Every term has the coefficient that it would have at the root. Without `count`, nothing is read that a backward
     call frees.
     """
+    if root is not None and _kind(root.name())[0] == "loss":  # as in most calls
+        return _loss_term(root, root, _kind(root.name())[1], scale, 0, count), []
     losses, others, seen = [], [], set()
     todo = [(root, -1 if scale != 1 else 0)]  # nodes, and how often what they hold is multiplied; a scaler does it once
     while todo and len(seen) < _FAR:
@@ -95,12 +97,12 @@ def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tupl
         seen.add(node)
         kind, name = _kind(node.name())
         if kind == "loss":
-            losses += _loss_term(node, node, scale, factors, count)
+            losses += _loss_term(node, node, name, scale, factors, count)
             continue
         below = node.next_functions
         if kind == "between":
             if name == "Add" and (loss := _smoothed(below)) is not None:
-                losses += _loss_term(node, loss, scale, factors, count)
+                losses += _loss_term(node, loss, _kind(loss.name())[1], scale, factors, count)
             else:
                 factors += name == "Mul"
                 todo += [(child, factors) for child, _ in reversed(below)]
@@ -118,14 +120,14 @@ def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tupl
     return losses, others
 
 
-def _loss_term(node, loss, scale: float, factors: int, count: bool) -> list[tuple]:
+def _loss_term(node, loss, name: str, scale: float, factors: int, count: bool) -> list[tuple]:
     """The term of a loss function, whose coefficient arrives at `node`; none if it was not reduced."""
     reduction = _REDUCTIONS.get(getattr(loss, "_saved_reduction", 0))
     if reduction is None:
         return []
     items, own = _counts(loss, reduction) if count else (None, ())
-    by_class = reduction == "mean" and getattr(loss, "_saved_weight", None) is not None and "Nll" in loss.name()
-    return [(node, Term(_kind(loss.name())[1], reduction, 1.0, scale, items, own, factors > 0, by_class=by_class))]
+    by_class = name.startswith("Nll") and reduction == "mean" and loss._saved_weight is not None
+    return [(node, Term(name, reduction, 1.0, scale, items, own, factors > 0, by_class=by_class))]
 
 
 def is_loss_function(name: str) -> bool:

@@ -52,6 +52,7 @@ _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
 _GLIMPSES = 3  # updates of an optimizer, at most, before which some numbers are compared
 _WATCHED_SUMS = 5  # comparisons of where gradients lie: what overwrites them does so in every window
 _THROWN_AWAY = 3  # models that lived for one backward call: their gradients are what they were made for
+_OWN = 5  # frames between a method of the listener and the first that may be the script's: see `Observer` and `Guard`
 _STAGES = "torch.distributed.pipelining.stage"
 _numbers = count()
 
@@ -152,28 +153,33 @@ class HistoryWriter(Listener):
     # Backward
 
     def backward_begins(self, roots: list[Tensor], given: bool) -> Backward:
-        state, (place, line, path) = self.thread, caller_location()
+        state, (place, line, path) = self.thread, caller_location(_OWN)
         self.calls += 1
         if not self.pipelines and _STAGES in sys.modules:  # which a script may load at any time
             self.pipelines = True
             stage = sys.modules[_STAGES]._PipelineStageBase
             if hasattr(stage, "scale_grads"):
                 self.observer.patch(stage, "scale_grads", self._around_scale_grads)
-        call = Backward(self.calls, place, line, path, scaled=state.scaled, synced=state.synced, ranks=state.ranks)
-        call.carries_on = given and any(root.numel() > 1 for root in roots)
+        call = Backward(self.calls, place, line, path, state.scaled)
+        if state.synced is not None:
+            call.synced, call.ranks, state.synced, state.ranks = state.synced, state.ranks, None, 1
+        if given:
+            call.carries_on = any(root.numel() > 1 for root in roots)
         if len(roots) == 1 and roots[0].numel() == 1:
             call.value = number(roots[0])
-        state.scaled, state.synced, state.ranks = 1.0, None, 1
+        state.scaled = 1.0
         if self.epochs.last is not None:
             call.epoch = self.epochs.of_this_batch()
             call.drawn = self.epochs.data_sets()
-        self.graphs = [graph for graph in self.graphs if graph() is not None]
-        call.alive = len(self.graphs)  # graphs of earlier calls
+        if self.graphs:
+            self.graphs = [graph for graph in self.graphs if graph() is not None]
+            call.alive = len(self.graphs)  # graphs of earlier calls
         if backward_is_compiled():
             return call
         for root in roots:
             marks = watch_terms(root, self.key, call, self.observer.probe, known=len(roots) == 1 and not given)
-            self.graphs += map(ref, marks[:1])
+            if marks:
+                self.graphs.append(ref(marks[0]))
         if self.forwards:
             self.forwards = [forward for forward in self.forwards if forward() is not None]
             earlier = earlier_forward(roots, f"{self.key} forward")
@@ -287,15 +293,17 @@ class HistoryWriter(Listener):
             history.hooked.add(lane.name)
         lane.retry, lane.glimpses = lane.glimpses or lane.retry if lane.unused else lane.retry, []
         lane.updates += 1
-        place = lane.fresh[-1][0].where if lane.manual and lane.fresh else caller_location()[0]
+        place = lane.fresh[-1][0].where if lane.manual and lane.fresh else caller_location(_OWN)[0]
         window.lane, window.key, window.where, window.skipped = lane.name, lane.key, place, skipped
         window.number, window.place = lane.updates, history.windows.total
         window.stale = lane.held - lane.unused
         if not (lane.held or lane.empty or skipped):
             window.reused = lane.used_before(self.calls)
             window.assigned |= not window.reused
-        window.uncleared = self._still_uncleared(lane) if lane.uncleared else 0
-        window.unwritten_momentum = skipped and _allocates_momentum(lane.optimizer())
+        if lane.uncleared:
+            window.uncleared = self._still_uncleared(lane)
+        if skipped:
+            window.unwritten_momentum = _allocates_momentum(lane.optimizer())
         for zeroing in lane.zeroings:  # gradients may be read before they are zeroed, and put back
             zeroing.overwritten = window.overwritten
             for call in zeroing.lost if window.assigned or window.replaced else ():

@@ -169,13 +169,17 @@ class FullySharded(_Group):
 
 
 def _all_finite(gradients: list[Tensor]) -> bool:
-    """Whether all are finite. The largest magnitudes tell, where a sum of squares might overflow."""
+    """Whether all are finite. Sums of squares tell fast; where one overflows, the largest magnitudes tell."""
     values = [g.coalesce().values() if g.is_sparse else g for g in gradients]
     values = [v for v in values if v.numel()]  # a shard may be empty
-    largest = torch._foreach_norm(values, math.inf) if values else []
-    if largest and not largest[0].is_cpu:  # one synchronisation, not one per parameter
-        largest = [torch.stack([norm.to(largest[0].device) for norm in largest]).max()]
-    return all(map(math.isfinite, largest))
+    return not values or any(_finite_norms(values, order) for order in (2, math.inf))
+
+
+def _finite_norms(values: list[Tensor], order: float) -> bool:
+    norms = torch._foreach_norm(values, order)
+    if not norms[0].is_cpu:  # one synchronisation, not one per parameter
+        norms = [torch.stack([norm.to(norms[0].device) for norm in norms]).max()]
+    return all(map(math.isfinite, norms))
 
 
 def adapter_of(model: nn.Module, training: bool = True) -> Adapter:

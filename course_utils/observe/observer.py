@@ -8,7 +8,8 @@ Every hook and every patch of the course's instruments is attached here, and det
 - everything else that happens to gradients is seen by comparison. PyTorch has no hook for zeroing, and none is needed:
   each tensor has a version, which rises with every write, so comparing which tensor `.grad` is, and its version, with
   the last time shows whether anything was zeroed, clipped or assigned in between. This computes nothing. Values are
-  read only where gradients may have been zeroed through `.data`, which raises no version.
+  read only where gradients may have been zeroed through `.data`, which raises no version: always after a step, and
+  inside a window at the first looks, at some later ones, and at all of them once that has happened.
 """
 
 import gc
@@ -19,7 +20,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, reduce, wraps
 from itertools import compress
-from operator import attrgetter, ne
+from operator import attrgetter
 from typing import Any
 from weakref import ref
 
@@ -35,14 +36,16 @@ from course_utils.observe.sharded import Shard, is_sharded, keepers, shards
 from course_utils.observe.uncompiled import leave_uncompiled
 
 NO_OPTIMIZER = "no optimizer"
+_READ, _READ_EVERY = 20, 17  # looks inside windows at which values are read: the first, and then some
 _SMALL = 10_000  # a gradient with fewer numbers is read whole at once
-_grad, _version = attrgetter("grad"), attrgetter("_version")
+_NONE = id(None)
+_grad, _version, _unused = attrgetter("grad"), attrgetter("_version"), attrgetter("unused")
 
 
 class Lane:
     """One optimizer: its parameters, and what was last seen of their gradients."""
 
-    per_parameter = ("parameters", "seen", "ever")  # lists with one entry for each parameter
+    per_parameter = ("parameters", "seen", "versions", "ever")  # lists with one entry for each parameter
     manual = False  # it has no optimizer, and its listener can tell when something else uses its gradients
 
     def __init__(self, optimizer: Optimizer | None, died: Callable[[ref], None] | None = None):
@@ -54,7 +57,8 @@ class Lane:
         self.sharded = False  # is any parameter a DTensor, or kept by FSDP?
         self.shards: dict[int, Shard] = {}  # of the parameters that FSDP keeps, by their ids
         self.waits = False  # did the last comparison find gradients that wait for the other ranks?
-        self.seen: list[tuple[int, ...] | None] = []  # of each .grad: its id and version; the tensor is not kept alive
+        self.seen: list[int | tuple[int, ...]] = []  # the id of each .grad, which is not kept alive, or of its shards
+        self.versions: list[int | tuple[int, ...]] = []
         self.ever: list[bool] = []  # has this parameter ever had a gradient?
         self.touched: list[int] = []  # the places of the gradients that the last comparison found written or replaced
         self.replaced = False  # the last comparison found other tensors, or none any more, not only new versions
@@ -66,6 +70,8 @@ class Lane:
         self.unused = 0  # those of them that no step has used
         self.depth = 0  # of the step that is running: a step may call the step that it inherits
         self.in_closure = False
+        self.unversioned = False  # was anything written that raised no version?
+        self.reads = 0  # looks at gradients that may have been zeroed so inside a window
         self.evaluation: int | None = None  # how often the step that is running has called its closure, if it has one
 
     @property
@@ -77,13 +83,15 @@ class Lane:
         """Adds the parameters that the optimizer holds by now."""
         optimizer, known = self.optimizer(), len(self.parameters)
         if optimizer is not None:
-            count = 0
+            number = 0
             for group in optimizer.param_groups:
-                count += len(group["params"])
-                for p in group["params"]:
-                    if id(p) not in self.ids:
-                        self.add(p)
-            if count < len(self.ids):
+                params = group["params"]
+                number += len(params)
+                if not self.ids.issuperset(map(id, params)):
+                    for p in params:
+                        if id(p) not in self.ids:
+                            self.add(p)
+            if number < len(self.ids):
                 self.let_go({id(p) for group in optimizer.param_groups for p in group["params"]})
         if self.sharded and len(self.parameters) > known:
             found = shards(living(*keepers()))
@@ -95,14 +103,15 @@ class Lane:
         self.parameters.append(p)
         self.sharded |= is_sharded(p)
         grad = p.grad
-        self.seen.append(None if grad is None else (id(grad), version(grad)))
+        self.seen.append(id(grad))
+        self.versions.append(0 if grad is None else version(grad))
         self.ever.append(False)
         self.empty &= grad is None
 
     def let_go(self, stays: set[int]) -> None:
         """A script has put other parameters in the place of some, as where points are added to a scene."""
         self.discard(self.ids - stays)
-        if not any(self.seen):
+        if self.without_gradients:
             self.empty, self.held, self.unused = True, 0, 0
 
     def discard(self, ids: set[int]) -> None:
@@ -111,29 +120,41 @@ class Lane:
             setattr(self, name, list(compress(getattr(self, name), stays)))
         self.ids -= ids
 
+    @property
+    def without_gradients(self) -> bool:
+        return self.seen.count(_NONE) == len(self.seen)
+
     def compare(self) -> bool:
         """Notes which gradients have been written or replaced since the last comparison. Were there any?"""
-        seen = []  # a loop makes fewer calls than a comprehension
         if self.sharded:
-            self.waits = False
-            for gradients in map(self.sharded_gradients, self.parameters):
-                seen.append(tuple(mark for grad in gradients for mark in (id(grad), version(grad))) or None)
+            seen, versions = self._look_at_shards()
         else:
+            seen, versions = [], []  # a loop makes fewer calls than comprehensions, and takes half the time of map()
             for grad in map(_grad, self.parameters):
-                seen.append(None if grad is None else (id(grad), grad._version))
-        self.replaced = self.put = False
-        if seen == self.seen:
-            self.touched = []
+                seen.append(id(grad))
+                versions.append(0 if grad is None else grad._version)
+        self.replaced = seen != self.seen
+        if not self.replaced and versions == self.versions:
+            self.touched, self.put = [], False
             return False
-        self.touched = list(compress(range(len(seen)), map(ne, seen, self.seen)))
-        for place in self.touched:
-            now, before = seen[place], self.seen[place]
-            if now is None or before is None or now[0] != before[0]:
-                self.replaced = True
-                self.put |= now is not None
-            self.ever[place] |= now is not None
-        self.seen = seen
+        self.touched, self.put = [], False
+        for place, now in enumerate(seen):
+            if now != self.seen[place]:
+                self.put |= now != _NONE
+            elif versions[place] == self.versions[place]:
+                continue
+            self.touched.append(place)
+            self.ever[place] |= now != _NONE
+        self.seen, self.versions = seen, versions
         return True
+
+    def _look_at_shards(self) -> tuple[list, list]:
+        self.waits = False
+        found = list(map(self.sharded_gradients, self.parameters))
+        return (
+            [tuple(map(id, gradients)) or _NONE for gradients in found],
+            [tuple(map(version, gradients)) or 0 for gradients in found],
+        )
 
     def sharded_gradients(self, p: Tensor) -> list[Tensor]:
         """The gradient of a parameter, and those that FSDP will add to it."""
@@ -163,6 +184,13 @@ class Lane:
             if grad is not None and any_nonzero(grad):
                 return False
         return True
+
+    def is_to_be_read(self) -> bool:
+        """Could zeros have been written without a version? Inside a window they rarely are, and reading takes time."""
+        if not self.unused or self.unversioned:
+            return True
+        self.reads += 1
+        return self.reads <= _READ or self.reads % _READ_EVERY == 0
 
     def weight_versions(self) -> int:
         """A number that rises with every write to a parameter."""
@@ -438,20 +466,24 @@ class Observer:
                 lane.compare()
 
     def _look_at(self, lane: Lane, values: bool = False) -> None:
-        written = lane.compare()
-        if not written and values and lane.empty and any(lane.seen) and not lane.all_zero():
-            lane.empty = False  # the zeros in .grad have been written to through .data, which raises no version
-            self.listener.changed(lane, assigned=True)
+        if not lane.compare():
+            if not values:
+                return
+            if lane.empty:
+                if not (lane.without_gradients or lane.all_zero()):
+                    lane.empty, lane.unversioned = False, True
+                    self.listener.changed(lane, assigned=True)
+            elif lane.held and not lane.came_as_zeros and lane.is_to_be_read() and lane.all_zero():
+                lane.unversioned = True
+                self._zeroed(lane)
             return
-        if not written and not (values and lane.held and not lane.came_as_zeros):
-            return
-        was_empty, lane.empty = lane.empty, not any(lane.seen) or lane.all_zero()
-        if lane.empty and (written or not was_empty):
+        was_empty, lane.empty = lane.empty, lane.without_gradients or lane.all_zero()
+        if lane.empty:
             self._zeroed(lane)
-        elif written and (uncleared := lane.left_uncleared()):
+        elif uncleared := lane.left_uncleared():
             lane.uncleared, lane.held = uncleared, 0
             self.listener.zeroed_in_part(lane)
-        elif written:
+        else:
             assigned = was_empty or (lane.replaced and not lane.unused)
             if assigned:
                 lane.held, lane.uncleared = lane.unused, []
@@ -465,7 +497,7 @@ class Observer:
 
     def _around_zero_grad(self, optimizer: Optimizer, *args, **kwargs) -> Generator:
         yield
-        if self.listener.hears_zeroing_at_once or self.running or any([lane.unused for lane in self.active]):
+        if self.listener.hears_zeroing_at_once or self.running or any(map(_unused, self.active)):
             self.look()
         if self.running and self.inside() is not None:  # an optimizer that steps and zeroes inside a backward call
             lane = self.lane_of(optimizer)
@@ -503,16 +535,24 @@ class Observer:
             call = next(reversed(list(self.running.values())), None)  # a thread of autograd's own, one for each GPU
         return call
 
-    def _around_backward(self, tensors=(), grad_tensors=None, *args, **kwargs) -> Generator:
+    def _around_backward(
+        self,
+        tensors=(),
+        grad_tensors=None,
+        retain_graph=None,
+        create_graph=False,
+        grad_variables=None,
+        *args,
+        **kwargs,
+    ) -> Generator:
         if self.running and self.inside() is not None:  # a checkpoint runs a backward inside the backward
             return
         self.look(values=True)
         for lane in self.active:
             lane.update()
         roots = [tensors] if isinstance(tensors, Tensor) else tensors_in(tensors)
-        given = grad_tensors is not None or kwargs.get("grad_variables") is not None
-        self.options = (*args, None, None)[:2] if args else (kwargs.get("retain_graph"), kwargs.get("create_graph"))
-        keeps_graph = any(args[:2]) or bool(kwargs.get("retain_graph") or kwargs.get("create_graph"))
+        given = grad_tensors is not None or grad_variables is not None
+        self.options = retain_graph, create_graph
         me = threading.get_ident()
         try:
             call = self.listener.backward_begins(roots, given)
@@ -526,7 +566,7 @@ class Observer:
                 if self.guard.failure is None:
                     for lane in self.active:
                         self._receive(lane, call)
-                    if keeps_graph:
+                    if retain_graph or create_graph:
                         self.listener.graph_kept(roots, call)
                     self.listener.backward_ends(call)
         finally:

@@ -275,7 +275,7 @@ def one_epoch(loop: Callable, new_model: Callable, batches: list[dict]) -> tuple
 
     hooks = [model.register_forward_pre_hook(on_forward, with_kwargs=True), register_optimizer_step_post_hook(on_step)]
     try:
-        with _undisturbed(), counter:
+        with undisturbed(), counter:
             loop(model, DataLoader(batches, batch_size=1, collate_fn=_first))
     finally:
         for hook in hooks:
@@ -288,7 +288,7 @@ def _first(batches: list) -> Any:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Hides what libraries say, and undoes what they change: the environment, random states and the default dtype."""
     environment, state, dtype = dict(os.environ), random.getstate(), torch.get_default_dtype()
     if dist.is_initialized():  # libraries ask where the ranks meet, though they have met

@@ -397,21 +397,6 @@ def goes_on_with_the_next_part(model, items, loss_fn, optimizer, size):
 
 
 @wrong("survive", "kept-activations")
-def recurses_in_the_except(model, items, loss_fn, optimizer, size):
-    optimizer.zero_grad()
-    try:
-        for part in items.split(size):
-            (loss_fn(model, part) * (len(part) / len(items))).backward()
-    except OOM:
-        if size == 1:
-            raise
-        return recurses_in_the_except(model, items, loss_fn, optimizer, size // 2)
-    optimizer.step()
-    optimizer.zero_grad()
-    return size
-
-
-@wrong("survive", "kept-activations")
 def begins_again_in_the_except(model, items, loss_fn, optimizer, size):
     optimizer.zero_grad()
     try:

@@ -33,10 +33,11 @@ from types import SimpleNamespace
 from torch.utils.data import DataLoader
 
 from course_utils.audit import audit
+from course_utils.data import folder, manifest
 from course_utils.ranks.side_by_side import PACKAGES, SideBySide
 
 ROOT = Path(__file__).parents[2]
-OUT = ROOT / "data" / "measurements" / "side_by_side.json"
+OUT = folder() / "measurements" / "side_by_side.json"
 
 
 def of_the_notebook() -> SideBySide:
@@ -64,6 +65,20 @@ def findings(beside: SideBySide, loop) -> list[tuple[str, str]]:
     return [(finding.level, finding.rule) for finding in report.findings]
 
 
+def keep(path: Path, title: str, found: dict) -> None:
+    """Writes a record of the course, and what the manifest says of it."""
+    content = (json.dumps(found, allow_nan=False).replace("}, {", "},\n{") + "\n").encode()
+    path.write_bytes(content)
+    said = manifest()
+    said[f"measurements/{path.name}"] = {
+        "title": title,
+        "origin": f"measured for this course on {found.get('machine', 'CPU')}, {found['date']}",
+        "licence": "CC BY 4.0",
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    (folder() / "manifest.json").write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"keep the rows in data/measurements/{OUT.name}")
@@ -83,15 +98,11 @@ def main() -> None:
     print(*beside.versions(), sep="\n")
     if write:
         found = {"date": str(date.today()), "n": beside.n} | beside.as_record()
-        content = (json.dumps(found, allow_nan=False).replace("}, {", "},\n{") + "\n").encode()
-        OUT.write_bytes(content)
-        manifest = OUT.parents[1] / "manifest.json"
-        said = json.loads(manifest.read_text(encoding="utf-8"))
-        said[f"measurements/{OUT.name}"] |= {
-            "origin": f"measured for this course on CPU, {found['date']}",
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
-        manifest.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+        title = (
+            "Windows, errors of the gradients and audits of Accelerate, Lightning and transformers: "
+            "what tests/benchmarks/side_by_side.py has written"
+        )
+        keep(OUT, title, found)
 
 
 if __name__ == "__main__":

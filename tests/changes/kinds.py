@@ -60,6 +60,11 @@ def books() -> dict[str, nbformat.NotebookNode]:
     return {f"notebooks/{name}": nbformat.reads(text_of(f"notebooks/{name}"), as_version=4) for name in names}
 
 
+def copied(path: str) -> nbformat.NotebookNode:
+    """A notebook that may be changed."""
+    return nbformat.from_dict(json.loads(json.dumps(books()[path])))
+
+
 def cells(wanted: str) -> Iterator[tuple[str, int, nbformat.NotebookNode]]:
     for path, book in books().items():
         for place, cell in enumerate(book.cells):
@@ -89,7 +94,7 @@ def in_cell(path: str, place: int, start: int, end: int, new: str, executed: tup
     old = books()[path].cells[place].source[start:end]
 
     def make() -> str:
-        book = nbformat.from_dict(json.loads(json.dumps(books()[path])))
+        book = copied(path)
         cell = book.cells[place]
         cell.source = cell.source[:start] + new + cell.source[end:]
         if executed[0]:
@@ -269,7 +274,7 @@ def _():
         if "solution" in tags(cell) and list(shown(stubs, "verdict")) and "find-the-bug" not in tags(stubs):
 
             def make(path=path, place=place, cell=cell) -> str:
-                book = nbformat.from_dict(json.loads(json.dumps(books()[path])))
+                book = copied(path)
                 solved = cell.source.removeprefix("# Solution\n").replace(", scored=False", "")
                 book.cells[place - 1].source = re.sub(r"assert (.*)\.passed", r"_ = \1", solved)
                 book.cells[place - 1].outputs = book.cells[place].outputs
@@ -303,7 +308,7 @@ def _():
             for found in re.finditer(r"\d+", output.get("text", "")):
 
                 def make(path=path, place=place, number=number, found=found) -> str:
-                    book = nbformat.from_dict(json.loads(json.dumps(books()[path])))
+                    book = copied(path)
                     changed = book.cells[place].outputs[number]
                     changed.text = changed.text[: found.start()] + another(found[0]) + changed.text[found.end() :]
                     return nbformat.writes(book) + "\n"

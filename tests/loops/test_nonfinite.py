@@ -141,11 +141,11 @@ def test_only_gradients_of_the_optimizer_count():
 
 
 def test_a_gradient_whose_squares_overflow_is_finite():
-    model, steps = nn.Linear(1, 1, bias=False, dtype=torch.float32), []
+    model, steps = nn.Linear(2, 1, bias=False, dtype=torch.float32), []  # of a single number, no square is taken
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    optimizer.register_step_pre_hook(lambda *_: steps.append(model.weight.grad.item()))
-    train_epoch(model, [torch.full((1, 1), 1e30, dtype=torch.float32)], lambda model, x: model(x).mean(), optimizer)
-    assert steps == [pytest.approx(1e30)]
+    optimizer.register_step_pre_hook(lambda *_: steps.extend(model.weight.grad.flatten().tolist()))
+    train_epoch(model, [torch.full((1, 2), 1e30, dtype=torch.float32)], lambda model, x: model(x).mean(), optimizer)
+    assert steps == pytest.approx([1e30, 1e30])
 
 
 class Synchronisations(TorchDispatchMode):

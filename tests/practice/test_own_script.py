@@ -26,18 +26,8 @@ for _ in range(8):
 """
 
 
-@pytest.fixture
-def script(tmp_path):
-    def write(text):
-        path = tmp_path / "train.py"
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return write
-
-
-def test_a_correct_script_runs_in_its_folder_with_its_arguments(quick_python, script, capsys):
-    path = script(LOOP.format("optimizer.zero_grad()") + "open('arguments.txt', 'w').write(str(sys.argv[1:]))\n")
+def test_a_correct_script_runs_in_its_folder_with_its_arguments(quick_python, train_py, capsys):
+    path = train_py(LOOP.format("optimizer.zero_grad()") + "open('arguments.txt', 'w').write(str(sys.argv[1:]))\n")
     audited = audit_script("train.py", "none", ["--epochs", 1], folder=path.parent)
     assert (audited.status, audited.rules, audited.lanes, audited.stopped) == (0, [], {"SGD": 1}, False)
     assert path.with_name("arguments.txt").read_text() == "['--epochs', '1']"
@@ -47,8 +37,8 @@ def test_a_correct_script_runs_in_its_folder_with_its_arguments(quick_python, sc
     assert "you predicted none, the auditor found none, as you said; exit status 0" in verdict.message
 
 
-def test_a_script_that_runs_too_long_is_stopped_and_judged_by_what_it_did(quick_python, script, monkeypatch, capsys):
-    path = script(LOOP.format("").replace("range(8)", "iter(int, 1)") + "    open('updates', 'a').write('.')\n")
+def test_a_script_that_runs_too_long_is_stopped_and_judged_by_what_it_did(quick_python, train_py, monkeypatch, capsys):
+    path = train_py(LOOP.format("").replace("range(8)", "iter(int, 1)") + "    open('updates', 'a').write('.')\n")
     clock = count()
 
     def until_it_has_made_ten_updates(process):  # only then does the clock go on
@@ -82,7 +72,7 @@ while True:
     assert process.returncode == 1  # by itself, at the second request
 
 
-def test_an_interrupt_ends_the_script(script, monkeypatch):
+def test_an_interrupt_ends_the_script(train_py, monkeypatch):
     started = []
     popen = subprocess.Popen
 
@@ -96,7 +86,7 @@ def test_an_interrupt_ends_the_script(script, monkeypatch):
     monkeypatch.setattr(own_script.subprocess, "Popen", start)
     monkeypatch.setattr(own_script, "_wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        audit_script(script(""), "none")
+        audit_script(train_py(""), "none")
     assert started[0].poll() is not None
 
 
@@ -104,8 +94,8 @@ def test_an_interrupt_ends_the_script(script, monkeypatch):
     ("name", "prediction"),
     [(None, None), (None, "none"), ("train.py", None), ("train.py", "gradients"), ("no.py", "none")],
 )
-def test_nothing_runs_before_there_is_a_script_and_a_prediction(script, monkeypatch, name, prediction):
-    folder = script("").parent
+def test_nothing_runs_before_there_is_a_script_and_a_prediction(train_py, monkeypatch, name, prediction):
+    folder = train_py("").parent
     monkeypatch.setattr(own_script.subprocess, "Popen", None)
     assert audit_script(name, prediction, folder=folder) == ScriptAudit(name, prediction, folder=str(folder))
 

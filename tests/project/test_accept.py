@@ -16,18 +16,6 @@ from course_utils.project.process import Endless, run
 
 
 @pytest.fixture
-def written(tmp_path):
-    """Writes a script, and returns its path."""
-
-    def write(source):
-        path = tmp_path / "train.py"
-        path.write_text(source, encoding="utf-8")
-        return path
-
-    return write
-
-
-@pytest.fixture
 def text(tmp_path):
     """A text in another alphabet, of as few words as a text may have; it is read faster than the dictionary."""
     letters = "абвгдежзийк"
@@ -68,15 +56,15 @@ def test_the_notebook_shows_what_the_command_prints(tmp_path, capsys):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FIXES)
-def test_each_single_fix_removes_exactly_its_name(written, name):
-    found = accept(written(edited(*FIXES[name])))
+def test_each_single_fix_removes_exactly_its_name(train_py, name):
+    found = accept(train_py(edited(*FIXES[name])))
     assert found.failed == [other for other in PLANTED if other != name]
 
 
 @pytest.mark.exhaustive
-def test_the_notebooks_solution_is_accepted(written):
+def test_the_notebooks_solution_is_accepted(train_py):
     begun = []
-    found = accept(written(solved()), began=begun.append)
+    found = accept(train_py(solved()), began=begun.append)
     assert found.accepted, found.results
     assert len(begun) == 12
     assert found.held_out[0] < found.held_out[1] - 0.2
@@ -96,22 +84,22 @@ def test_the_notebooks_solution_is_accepted(written):
         ("        optimizer.zero_grad()\n", "", "division"),
     ],
 )
-def test_a_bug_in_the_solution_that_is_none_of_the_six_is_found_at_the_end(written, old, new, name):
+def test_a_bug_in_the_solution_that_is_none_of_the_six_is_found_at_the_end(train_py, old, new, name):
     source = solved()
     assert source.count(old) == 1
-    found = accept(written(source.replace(old, new)))
+    found = accept(train_py(source.replace(old, new)))
     assert name in found.failed
 
 
 @pytest.mark.exhaustive
-def test_a_text_of_the_learners_own_may_have_any_alphabet(written, text):
-    assert accept(written(solved()), text).accepted
+def test_a_text_of_the_learners_own_may_have_any_alphabet(train_py, text):
+    assert accept(train_py(solved()), text).accepted
 
 
 @pytest.mark.exhaustive
-def test_a_rank_that_keeps_the_other_waiting_fails_by_name(written):
+def test_a_rank_that_keeps_the_other_waiting_fails_by_name(train_py):
     source = solved().replace("torch.distributed.all_reduce(total)", "__import__('time').sleep(1000 * RANK)")
-    (result,) = [result for result in accept(written(source), limit=30).results if result.name == "ranks"]
+    (result,) = [result for result in accept(train_py(source), limit=30).results if result.name == "ranks"]
     assert result.passed is False
     assert "had not ended after 30 s" in result.says
 
@@ -134,16 +122,16 @@ def test_a_rank_that_keeps_the_other_waiting_fails_by_name(written):
         ),
     ],
 )  # fmt: skip
-def test_a_script_that_cannot_be_judged_is_an_error_with_a_reason(written, capsys, source, says):
+def test_a_script_that_cannot_be_judged_is_an_error_with_a_reason(train_py, capsys, source, says):
     limit = "2" if "while" in source[:5] else "60"
-    assert main(["accept", str(written(source)), "--limit", limit]) == CANNOT_JUDGE
+    assert main(["accept", str(train_py(source)), "--limit", limit]) == CANNOT_JUDGE
     error = capsys.readouterr().err
     assert says in error
     assert "Traceback" not in error
 
 
-def test_what_is_missing_or_unwritable_is_said_at_once(tmp_path, written, capsys):
-    script = written(HANDED)
+def test_what_is_missing_or_unwritable_is_said_at_once(tmp_path, train_py, capsys):
+    script = train_py(HANDED)
     short = tmp_path / "short.txt"
     short.write_text("too few words", encoding="utf-8")
     other = tmp_path / "other.txt"
@@ -168,9 +156,9 @@ def test_what_is_missing_or_unwritable_is_said_at_once(tmp_path, written, capsys
         accept(tmp_path)
 
 
-def test_an_interrupt_is_one_line_and_no_verdict(written, capsys, monkeypatch, interruptible):
+def test_an_interrupt_is_one_line_and_no_verdict(train_py, capsys, monkeypatch, interruptible):
     monkeypatch.setattr("course_utils.project.accept.read_words", lambda text: signal.raise_signal(signal.SIGINT))
-    assert main(["accept", str(written(HANDED))]) == CANNOT_JUDGE
+    assert main(["accept", str(train_py(HANDED))]) == CANNOT_JUDGE
     assert capsys.readouterr().err.endswith("project: interrupted, nothing is judged\n")
 
 

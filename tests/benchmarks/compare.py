@@ -1,0 +1,512 @@
+"""What a micro-batch costs in `train_epoch`, by hand and in four libraries: `python tests/benchmarks/compare.py`.
+
+Needs `pip install -e ".[bench]"`; a library that is missing is left out. Runs for about five minutes on an otherwise
+idle machine and prints two tables: one over steps from a toy's to about 50 ms, and one over N, the number of tensors
+and ranks. `--write` keeps the figures and writes them into the README and the site's page. With a GPU, everything runs
+there on one rank and is kept in a file of its own; we haven't seen that run yet.
+
+**Equal work.** Every loop trains the same network (linear layers and tanh) in float32 by the same plain SGD on the same
+micro-batches of equal size, from a `DataLoader` without workers, on one thread. The libraries run as their guides show
+it for accumulation, with nothing else turned on: no clipping, log, checkpoint or progress bar. Lightning's Trainer is
+`barebones`. Fabric's loop ends its windows at `(iteration + 1) % n`: as its guide has it, the first would be short.
+First, three updates of each loop are compared with those of large batches, in float64, on micro-batches of 8 samples.
+
+**What the time contains.** From the end of one optimizer step to the end of a later one, so a whole number of windows:
+fetching, forward and backward passes, `zero_grad`, `step`, and what the loop does around them. `train_epoch` and the
+loop by hand also weight each micro-batch by its samples and look for infinities and NaNs before each step; a second
+loop by hand doesn't look. transformers' Trainer also steps a constant schedule. Before the first step noted lie
+the start of the epoch and, under the auditor, the backward passes that it looks at more closely (audit_overhead.py).
+
+**Ratios.** All loops run in turn, in short rounds that begin with another loop each time. A ratio is to the mean of the
+two runs by hand of its round; the tables show the median over the rounds and the quartiles. The control is the ratio
+between these two: no ratio can be trusted further. On a CPU only the process's own time counts, so that other processes
+disturb little; on several ranks it is that of rank 0, without what it waits.
+
+**Bytes.** The most that is saved for backward at once, over the least for a micro-batch of this network without
+recomputing: the input of each linear layer (tanh's results are such inputs), the scores' logarithms and the labels.
+"""
+
+import argparse
+import gc
+import json
+import logging
+import math
+import platform
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import count, islice
+
+import torch
+import torch.distributed as dist
+from side_by_side import ROOT, keep
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+from course_utils import mlp, train_epoch, windows
+from course_utils.audit import audit
+from course_utils.audit.history import PROBED_GRAPHS
+from course_utils.data import folder, manifest, read
+from course_utils.memory import saved_bytes
+from course_utils.ranks import Ranks
+from course_utils.ranks.side_by_side import EXACT, PACKAGES, TRAINER, place, share, shown, undisturbed
+
+README = ROOT / "README.md"
+PAGE = ROOT / "course_utils" / "publish" / "site" / "pages" / "loop.md"
+BEGIN, END = "<!-- times -->", "<!-- /times -->"  # on the page
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+OUT = folder() / "measurements" / ("compare_cuda.json" if CUDA else "compare.json")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One setting in which all loops are measured: a network, the size of a micro-batch, N and the ranks."""
+
+    table: str
+    widths: tuple[int, ...]
+    items: int
+    rounds: int
+    n: int = 4
+    ranks: int = 1
+    windows: int = 16  # that are timed, in each round
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return mlp(*self.widths).to(DEVICE)
+
+    def batches(self, windows: int) -> list[dict]:
+        """Those of all ranks, for so many windows."""
+        torch.manual_seed(1)
+        first, *_, last = self.widths
+        return [
+            {
+                "input": torch.randn(self.items, first, device=DEVICE),
+                "labels": torch.randint(last, (self.items,), device=DEVICE),
+            }
+            for _ in range(windows * self.n * self.ranks)
+        ]
+
+    def least_saved(self) -> int:
+        """Bytes: a number for each sample and width, and the labels."""
+        return self.items * (sum(self.widths) * torch.get_default_dtype().itemsize + torch.int64.itemsize)
+
+
+TOY = (8, 8, 4)
+STEPS = [
+    Case("steps", TOY, 4, rounds=60),
+    Case("steps", (128, 256, 256, 10), 64, rounds=30),
+    Case("steps", (512, 512, 512, 512, 10), 128, rounds=15, windows=4),
+    Case("steps", (768, 1024, 1024, 1024, 10), 192, rounds=9, windows=2),
+]
+GROWTH = [
+    Case("N", TOY, 4, rounds=30, n=1, windows=64),
+    Case("N", TOY, 4, rounds=30, n=16, windows=4),
+    Case("tensors", (8,) * 16 + (4,), 4, rounds=20, windows=8),
+    Case("tensors", (8,) * 64 + (4,), 4, rounds=10, windows=4),
+    Case("ranks", TOY, 4, rounds=20, ranks=2),
+    Case("ranks", TOY, 4, rounds=10, ranks=4),
+]
+if CUDA:  # a step that takes long enough there, and no ranks, which need a GPU each
+    STEPS[2:] = [
+        Case("steps", (4096,) * 4 + (10,), 1024, rounds=30, windows=8),
+        Case("steps", (8192,) * 5 + (10,), 2048, rounds=15, windows=4),
+    ]
+    GROWTH = [case for case in GROWTH if case.ranks == 1]
+
+
+# The loops. Each is called as loop(model, loader, n) and trains for one epoch.
+
+
+def mean_loss(model, batch):
+    return F.cross_entropy(model(batch["input"]), batch["labels"])
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def by_hand(model, loader, n, looks=True):
+    ranks = world_size()
+    if ranks > 1:
+        model = DistributedDataParallel(model)
+    optimizer, losses, iterator = sgd(model), [], iter(share(loader))
+    while window := list(islice(iterator, n)):
+        total, window_loss = sum(len(batch["input"]) for batch in window), 0.0
+        if ranks > 1:
+            over_ranks = torch.tensor(float(total))
+            dist.all_reduce(over_ranks)
+            total = float(over_ranks) / ranks  # DDP takes a mean over ranks
+        for k, batch in enumerate(window):
+            with model.no_sync() if ranks > 1 and k < len(window) - 1 else nullcontext():
+                loss = mean_loss(model, batch) * (len(batch["input"]) / total)
+                loss.backward()
+            window_loss += loss.detach()
+        if not looks or nn.utils.get_total_norm([p.grad for p in model.parameters()]).isfinite():
+            optimizer.step()
+        optimizer.zero_grad()
+        losses.append(window_loss)
+    return torch.stack(losses).tolist()
+
+
+def ours(model, loader, n):
+    if world_size() > 1:
+        model = DistributedDataParallel(model)
+    train_epoch(model, share(loader), mean_loss, sgd(model), n=n)
+
+
+def audited(model, loader, n):
+    with audit(window=n):
+        ours(model, loader, n)
+
+
+def accelerate(model, loader, n):
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=not CUDA, gradient_accumulation_steps=n)
+    model, optimizer, loader = accelerator.prepare(model, sgd(model), loader)
+    for batch in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(mean_loss(model, batch))
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def here() -> dict:
+    """`place()`, and on the GPU if there is one, in the default dtype."""
+    bits = torch.get_default_dtype().itemsize * 8
+    return place() | {"precision": f"{bits}-true"} | ({"accelerator": "gpu"} if CUDA else {})
+
+
+def fabric(model, loader, n):
+    from lightning import Fabric
+
+    fabric = Fabric(**here())
+    fabric.launch()
+    model, optimizer = fabric.setup(model, sgd(model))
+    for iteration, batch in enumerate(fabric.setup_dataloaders(share(loader))):
+        is_accumulating = (iteration + 1) % n != 0
+        with fabric.no_backward_sync(model, enabled=is_accumulating):
+            fabric.backward(mean_loss(model, batch) / n)
+        if not is_accumulating:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def lightning(model, loader, n):
+    from lightning import LightningModule, Trainer
+
+    class Module(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def training_step(self, batch):
+            return mean_loss(self.model, batch)
+
+        def configure_optimizers(self):
+            return sgd(self.model)
+
+    Trainer(barebones=True, max_epochs=1, accumulate_grad_batches=n, **here()).fit(Module(), share(loader))
+
+
+class ReturnsMean(nn.Sequential):
+    def forward(self, input, labels):
+        return {"loss": F.cross_entropy(self[0](input), labels)}
+
+
+def trainer(model, loader, n):
+    from transformers import Trainer, TrainingArguments
+
+    model = ReturnsMean(model)
+    plain = {"lr_scheduler_type": "constant", "logging_nan_inf_filter": False, "use_cpu": not CUDA}
+    arguments = TrainingArguments(**TRAINER | plain, gradient_accumulation_steps=n)
+    data = {"train_dataset": loader.dataset, "data_collator": loader.collate_fn, "optimizers": (sgd(model), None)}
+    Trainer(model, arguments, **data).train()
+
+
+BY_HAND = "by hand", "by hand, again"
+OURS = "`train_epoch`"
+LOOPS: dict[str, Callable] = dict.fromkeys(BY_HAND, by_hand) | {
+    "by hand, without a look": partial(by_hand, looks=False),
+    OURS: ours,
+    f"{OURS}, audited": audited,
+}
+LIBRARIES = {  # the package, the loop, and the rows in side_by_side.json: the plain form, and one that counts tokens
+    "Accelerate": ("accelerate", accelerate, "Accelerate, guide", "Accelerate, guide variable size"),
+    "Fabric": ("lightning", fabric, "Lightning Fabric, guide", "Lightning Fabric, correct"),
+    "Lightning": ("lightning", lightning, "Lightning Trainer, guide", "Lightning Trainer, correct"),
+    "transformers": (
+        "transformers",
+        trainer,
+        "transformers Trainer, own model its mean",
+        "transformers Trainer, guide own loss",
+    ),
+}
+LOOPS |= {name: loop for name, (package, loop, *_) in LIBRARIES.items() if find_spec(package)}
+
+
+# Measuring.
+
+
+def first(batches: list) -> dict:
+    return batches[0]
+
+
+def run(case: Case, loop: Callable, windows: int, model: nn.Module | None = None) -> nn.Module:
+    """One epoch of so many windows; returns the model that it has trained."""
+    model = model or case.model()
+    with undisturbed():
+        loop(model, DataLoader(case.batches(windows), batch_size=1, collate_fn=first), case.n)
+    return model
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def error(case: Case, loop: Callable, updates: int = 3) -> float:
+    """How far the weights are from those that large batches lead to, over how far these have moved; in float64."""
+    case, before = replace(case, items=8), torch.get_default_dtype()  # as telling as many, and faster
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = case.model()
+        at_first, optimizer = weights(model), sgd(model)
+        for window in windows(case.batches(updates), case.n * case.ranks):
+            mean_loss(model, {key: torch.cat([batch[key] for batch in window]) for key in window[0]}).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        large, made = weights(model), weights(run(case, loop, updates))
+    finally:
+        torch.set_default_dtype(before)
+    return float((made - large).norm() / (large - at_first).norm())
+
+
+def saved(case: Case, loop: Callable) -> int:
+    """The most bytes that a window keeps for backward passes at once."""
+    model = case.model()
+    with saved_bytes(model) as found:
+        run(case, loop, 1, model)
+    return found.peak
+
+
+def now() -> float:
+    if CUDA:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time()
+
+
+def seconds(case: Case, loop: Callable) -> tuple[float, float]:
+    """Of one epoch: for each micro-batch, and once."""
+    skipped = math.ceil((PROBED_GRAPHS + 1) / case.n) if loop is audited else 1
+    steps, marks = count(1), []
+
+    def on_step(*_):
+        if next(steps) in (skipped, skipped + case.windows):
+            marks.append(now())
+
+    def noted(*arguments):
+        marks.append(now())
+        loop(*arguments)
+        marks.append(now())
+
+    gc.collect()
+    hook = register_optimizer_step_post_hook(on_step)
+    try:
+        run(case, noted, skipped + case.windows)
+    finally:
+        hook.remove()
+    start, one, other, end = marks
+    each = (other - one) / (case.windows * case.n)
+    return each, end - start - each * (skipped + case.windows) * case.n
+
+
+def measure(case: Case, names: list[str]) -> dict:
+    """Every loop in one case; on several ranks, on each of them.
+
+    Raises:
+        ValueError: If a loop makes other updates than large batches do.
+    """
+    torch.set_num_threads(1)
+    loops = {name: LOOPS[name] for name in names}
+    found: dict = {name: {"error": error(case, loop), "saved": saved(case, loop)} for name, loop in loops.items()}
+    if unequal := [name for name in names if not found[name]["error"] < EXACT]:
+        raise ValueError(f"not the updates of large batches: {', '.join(unequal)}")
+    taken = {name: [] for name in names}
+    gc.collect()
+    gc.freeze()  # what libraries have made when they were imported isn't collected, nor searched when an audit begins
+    rounds = range(case.rounds)
+    for k in rounds if case.ranks > 1 else tqdm(rounds, desc="rounds", leave=False):
+        for name in [*names[k % len(names) :], *names[: k % len(names)]]:
+            taken[name].append(seconds(case, loops[name]))
+    gc.unfreeze()
+    by_hand = [statistics.mean(each for each, _ in pair) for pair in zip(*map(taken.get, BY_HAND), strict=True)]
+    for name in names:
+        beside = [each for each, _ in taken[BY_HAND[0]]] if name == BY_HAND[1] else by_hand
+        found[name] |= compared(taken[name], beside)
+    model = case.model()
+    return {
+        "table": case.table,
+        "n": case.n,
+        "ranks": case.ranks,
+        "tensors": len(list(model.parameters())),
+        "weights": sum(p.numel() for p in model.parameters()),
+        "rounds": case.rounds,
+        "seconds": round(statistics.median(by_hand), 7),
+        "least_saved": case.least_saved(),
+        "loops": found,
+    }
+
+
+def compared(taken: list[tuple[float, float]], beside: list[float]) -> dict[str, float]:
+    """The median ratio of the rounds and its quartiles, and the median of what is taken once."""
+    ratios = [each / hand for (each, _), hand in zip(taken, beside, strict=True)]
+    low, ratio, high = (round(value, 4) for value in statistics.quantiles(ratios, n=4, method="inclusive"))
+    return {"ratio": ratio, "low": low, "high": high, "once": round(statistics.median(once for _, once in taken), 6)}
+
+
+def measured(case: Case, names: list[str]) -> dict:
+    if case.ranks == 1:
+        return measure(case, names)
+    with Ranks(case.ranks, backend="gloo", timeout=600) as ranks:
+        return ranks.run(measure, case, names)[0]
+
+
+# Tables.
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.2g} ms"
+
+
+def spread(loop: dict) -> str:
+    return f"{loop['ratio']:.2f} ({loop['low']:.2f} to {loop['high']:.2f})"
+
+
+def table(head: list[str], rows: Iterable[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+
+
+def heading(found: dict) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    return f"On {found['machine']}, {found['date']}, with {versions}:"
+
+
+def steps(found: dict) -> list[dict]:
+    return [case for case in found["cases"] if case["table"] == "steps"]
+
+
+def errors(name: str) -> list[str]:
+    """Of the plain form and of the one that counts tokens, on one rank: full windows and, if it isn't exact, short."""
+    kept = {row["loop"]: row for row in json.loads(read("measurements/side_by_side.json"))["rows"]}
+    forms = {name: forms for name, (_, _, *forms) in LIBRARIES.items()} | {OURS: ("", "this course, train epoch")}
+    rows = [kept.get(form) for form in forms.get(name, ("", ""))]
+    both = [[shown(row[which]) for which in ("full", "short")] if row else [""] for row in rows]
+    return [", short ".join(dict.fromkeys(texts)) for texts in both]
+
+
+def steps_table(found: dict) -> str:
+    """The loops over the sizes of a step, and beside them what doesn't depend on it."""
+    cases = steps(found)
+    head = ["loop", *(milliseconds(case["seconds"]) for case in cases)]
+    head += ["once", "error, plain form", "counting tokens", "bytes saved / least"]
+    rows = []
+    for name in list(cases[0]["loops"])[1:]:  # the first is what the others are compared with
+        here = [case["loops"][name] for case in cases]
+        most = max(loop["saved"] / case["least_saved"] for loop, case in zip(here, cases, strict=True))
+        rows.append([name, *map(spread, here), milliseconds(here[0]["once"]), *errors(name), f"{most:.2f}"])
+    return table(head, rows)
+
+
+def growth_table(found: dict) -> str:
+    """The loops over N, the number of tensors and the ranks, in the smallest step."""
+    base, *others = cases = [steps(found)[0], *(case for case in found["cases"] if case["table"] != "steps")]
+    heads = {"N": "N = {n}", "tensors": "{tensors} tensors", "ranks": "{ranks} ranks"}
+    head = ["loop", "N = {n}, {tensors} tensors, 1 rank".format(**base)]
+    head += [heads[case["table"]].format(**case) for case in others]
+    rows = [["by hand: time", *(milliseconds(case["seconds"]) for case in cases)]]
+    rows += [[name, *(spread(case["loops"][name]) for case in cases)] for name in list(base["loops"])[1:]]
+    rows.append([f"{OURS}: bytes saved", *(f"{case['loops'][OURS]['saved']:,}" for case in cases)])
+    rows.append(["the least", *(f"{case['least_saved']:,}" for case in cases)])
+    return table(head, rows)
+
+
+def in_the_readme(text: str, found: dict) -> str:
+    """The README with the times of each loop in the last columns of its table."""
+    shown = [steps(found)[k] for k in (0, 1, -1)]
+
+    def row(match: re.Match) -> str:
+        name = match[2]
+        times = [milliseconds(case["seconds"]) if name == "library" else spread(case["loops"][name]) for case in shown]
+        return " | ".join([match[1], *times]) + " |"
+
+    names = "|".join(["library", OURS, *LIBRARIES])
+    return re.sub(rf"^(\| ({names})[^|\n]*(?: \| [^|\n]*){{2}}) \|.*$", row, text, flags=re.M)
+
+
+def on_the_site(text: str) -> str:
+    """The page about the loop with the tables of every record that there is."""
+    kept = [json.loads(read(name)) for name in sorted(manifest()) if re.match(r"measurements/compare\w*\.json", name)]
+    tables = [part for found in kept for part in (heading(found), steps_table(found), growth_table(found))]
+    return re.sub(f"{BEGIN}.*{END}", lambda _: "\n\n".join([BEGIN, *tables, END]), text, flags=re.S)
+
+
+def verdicts(found: dict) -> Iterator[str]:
+    """Where `train_epoch` takes more than 1.02 times the time of the loop by hand, or more than a library."""
+    for case in steps(found):
+        loops, size = case["loops"], milliseconds(case["seconds"])
+        if loops[OURS]["ratio"] > 1.02:
+            yield f"at {size}, {OURS} takes {loops[OURS]['ratio']:.3f} times the time of the loop by hand"
+        for name in LIBRARIES:
+            if name in loops and loops[name]["ratio"] <= loops[OURS]["ratio"]:
+                yield f"at {size}, {name} takes no longer: {spread(loops[name])}, {OURS} {spread(loops[OURS])}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help=f"keep the figures in data/measurements/{OUT.name}")
+    write = parser.parse_args().write
+    if (missing := [name for name in PACKAGES if find_spec(name) is None]) and write:
+        sys.exit(f'not installed: {", ".join(missing)}. Run pip install -e ".[bench]" first.')
+    logging.disable(logging.WARNING)
+    cases = []
+    for case in (progress := tqdm([*STEPS, *GROWTH])):
+        progress.set_description(f"{case.table}: {case.items} x {case.widths[0]}, N {case.n}, {case.ranks} ranks")
+        cases.append(measured(case, list(LOOPS)))
+    found = {
+        "date": str(date.today()),
+        "machine": torch.cuda.get_device_name() if CUDA else f"one thread of a CPU ({platform.machine()})",
+        "versions": {name: version(name).partition("+")[0] for name in PACKAGES if find_spec(name)},
+        "cases": cases,
+    }
+    print(heading(found), steps_table(found), growth_table(found), *verdicts(found), sep="\n\n")
+    if write:
+        keep(
+            OUT,
+            "Time and memory of train_epoch, of a loop by hand and of libraries: tests/benchmarks/compare.py",
+            found,
+        )
+        if not CUDA:
+            README.write_text(in_the_readme(README.read_text(encoding="utf-8"), found), encoding="utf-8")
+        PAGE.write_text(on_the_site(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The loops that tests/benchmarks/compare.py times make the same updates, and the tables are those of the record."""
+
+import json
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from course_utils.data import read
+from course_utils.ranks.side_by_side import EXACT
+
+ROOT = Path(__file__).parents[1]
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(ROOT / "tests" / "benchmarks")
+    import compare
+
+TINY = replace(compare.STEPS[0], n=2, windows=2, rounds=2)
+OWN = [name for name in compare.LOOPS if name not in compare.LIBRARIES]
+recorded = json.loads(read("measurements/compare.json"))
+
+
+def test_the_own_loops_are_measured_and_make_the_updates_of_the_large_batch():
+    found = compare.measure(TINY, OWN)
+    assert list(found["loops"]) == OWN
+    assert found["seconds"] > 0
+    for loop in found["loops"].values():
+        assert loop["error"] < EXACT
+        assert 0 < loop["low"] <= loop["ratio"] <= loop["high"]
+        assert loop["saved"] == found["least_saved"] + 4  # the loss's sum of weights, a float32
+
+
+@pytest.mark.parametrize("name", compare.LIBRARIES)
+def test_a_librarys_loop_is_measured_and_makes_the_updates_of_the_large_batch(name):
+    pytest.importorskip(compare.LIBRARIES[name][0], reason='needs pip install -e ".[bench]"')
+    assert compare.error(TINY, compare.LOOPS[name]) < EXACT
+    assert all(seconds > 0 for seconds in compare.seconds(TINY, compare.LOOPS[name]))
+
+
+def test_a_loop_with_other_windows_is_seen():
+    assert compare.error(TINY, lambda model, loader, n: compare.by_hand(model, loader, 1)) > 1e-3
+
+
+def test_a_loop_that_keeps_the_graphs_of_a_window_is_seen():
+    def one_backward(model, loader, n):
+        sum(compare.mean_loss(model, batch) for batch in loader).backward()
+
+    assert compare.saved(TINY, one_backward) >= TINY.n * TINY.least_saved()
+
+
+def test_every_loop_of_the_record_makes_the_updates_of_the_large_batch():
+    for case in recorded["cases"]:
+        assert list(case["loops"]) == [*OWN, *compare.LIBRARIES]
+        assert [name for name, loop in case["loops"].items() if not loop["error"] < EXACT] == []
+
+
+def test_the_record_is_of_the_libraries_whose_errors_stand_beside_its_times():
+    beside = json.loads(read("measurements/side_by_side.json"))["versions"]
+    assert recorded["versions"] == {name: number.partition("+")[0] for name, number in beside.items()}
+
+
+@pytest.mark.parametrize(
+    ("path", "generated"),
+    [(compare.README, partial(compare.in_the_readme, found=recorded)), (compare.PAGE, compare.on_the_site)],
+    ids=["README", "the site's page"],
+)
+def test_the_tables_are_the_record(path, generated):
+    text = path.read_text(encoding="utf-8")
+    assert generated(text) == text
+    shown = re.findall(r"\d\.\d\d \(\d\.\d\d to \d\.\d\d\)", text)
+    assert len(shown) >= 3 * len([compare.OURS, *compare.LIBRARIES])
+
+
+def test_the_verdicts_name_what_is_slower_than_the_bars():
+    case = recorded["cases"][0]
+    slow = {**case, "loops": {**case["loops"], compare.OURS: {**case["loops"][compare.OURS], "ratio": 9.0}}}
+    said = list(compare.verdicts({"cases": [slow]}))
+    assert len(said) == 1 + len(compare.LIBRARIES)
