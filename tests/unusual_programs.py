@@ -585,3 +585,177 @@ def gradients_of_a_copy_written_through_data():
         for p, g in zip(model.parameters(), gradients, strict=True):
             p.grad.data.copy_(g)
         optimizer.step()
+
+
+@program
+def restarts_of_any_number_in_an_update():
+    restarts = random.Random(3)
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches(16):
+        optimizer.zero_grad()
+        again = True
+        while again:
+            again = restarts.random() < 0.5
+            F.cross_entropy(model(x + 0.1 * torch.randn_like(x)), y).backward()
+        optimizer.step()
+
+
+@program
+def temporal_differences_in_episodes_of_any_length():
+    for lengths in ([5, 9, 5, 5, 3, 5, 8, 5], [5, 6, 5, 5, 5, 5, 4, 5]):
+        model = net(3, 1)
+        optimizer = SGD(model.parameters(), lr=0.1)
+        for length in lengths:
+            optimizer.zero_grad()
+            for state, _ in batches(length, 1):
+                F.mse_loss(model(state), 1 + 0.9 * model(torch.randn(1, 3)).detach()).backward()
+            optimizer.step()
+
+
+# Verdicts that are only likely
+
+
+@program
+def a_penalty_in_the_first_update_only():
+    generator, critic = net(2, 3), net(3, 1)
+    g, d = Adam(generator.parameters()), Adam(critic.parameters())
+    for i, (x, _) in enumerate(batches()):
+        d.zero_grad()
+        if i % 16 == 0:  # and the run ends before the next one
+            x.requires_grad_()
+            (gradient,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
+            (16 * gradient.square().sum(1).mean()).backward()
+        (F.softplus(-critic(x)).mean() + F.softplus(critic(generator(torch.randn(4, 2)).detach())).mean()).backward()
+        d.step()
+        g.zero_grad()
+        F.softplus(-critic(generator(torch.randn(4, 2)))).mean().backward()
+        g.step()
+
+
+@program
+def an_auxiliary_gradient_is_clipped_by_itself():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        optimizer.zero_grad()
+        out = model(x)
+        F.mse_loss(out, torch.zeros_like(out)).backward(retain_graph=True)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        F.cross_entropy(out, y).backward()
+        optimizer.step()
+
+
+@program
+def every_optimizer_steps_beside_a_loss_network():
+    trunk, heads, network = nn.Linear(3, 4), [nn.Linear(4, 2) for _ in range(3)], net(2, 2)
+    optimizers = [Adam(module.parameters()) for module in (trunk, *heads)]
+    for (x, y), head in zip(batches(), cycle(heads[:2]), strict=False):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        F.cross_entropy(network(head(trunk(x))), y).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@program
+def an_unused_layer_beside_a_loss_network_that_has_one_of_its_shape():
+    model, unused = net(3, 2), nn.LayerNorm(5)
+    network = nn.Sequential(nn.Linear(2, 5), nn.LayerNorm(5), nn.Linear(5, 2))
+    optimizer = Adam([*model.parameters(), *unused.parameters()])
+    for x, _ in batches():
+        optimizer.zero_grad()
+        F.mse_loss(network(model(x)), network(torch.randn(4, 2))).backward()
+        optimizer.step()
+
+
+@program
+def the_gradient_is_measured_at_the_end_by_the_same_helper():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def backward(x, y):
+        F.cross_entropy(model(x), y).backward()
+
+    for x, y in batches():
+        optimizer.zero_grad()
+        backward(x, y)
+        optimizer.step()
+    optimizer.zero_grad()
+    for x, y in batches(3):
+        backward(x, y)
+
+
+@program
+def a_micro_batch_is_left_out_and_its_share_with_it():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(batches(24)):
+        loss = F.cross_entropy(model(x * (float("nan") if i == 9 else 1)), y) / 4
+        if loss.isfinite():
+            loss.backward()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def a_slow_part_beside_a_fast_one():
+    model = net()
+    slow, fast = SGD(model[0].parameters(), lr=0.1 / 4), SGD(model[2].parameters(), lr=0.1)
+    for i, (x, y) in enumerate(batches(24)):
+        F.cross_entropy(model(x), y).backward()
+        fast.step()
+        fast.zero_grad()
+        if i % 4 == 3:
+            slow.step()
+            slow.zero_grad()
+
+
+@program
+def two_gradients_whose_sum_is_put_into_data():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        gradients = []
+        for half in (slice(2), slice(2, 4)):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[half]), y[half]).backward()
+            gradients.append([p.grad for p in model.parameters()])
+        for p, one, other in zip(model.parameters(), *gradients, strict=True):
+            p.grad.data = one + other
+        optimizer.step()
+
+
+@program
+def a_memory_that_is_compared_with_later():
+    """Its gradient and the batch's are read, and what is made of them is written over .grad."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    memory = next(batches())
+    for i, (x, y) in enumerate(batches(16)):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        if i > 4:
+            gradients = [p.grad.clone() for p in model.parameters()]
+            optimizer.zero_grad()
+            F.cross_entropy(model(memory[0]), memory[1]).backward()
+            for p, gradient in zip(model.parameters(), gradients, strict=True):
+                p.grad.data.copy_(gradient - 0.1 * p.grad)
+        optimizer.step()
+
+
+@program
+def a_schedule_of_ones_own_whose_length_is_in_micro_batches():
+    def decay(warmup, total):
+        return lambda step: step / warmup if step < warmup else max(0.0, (total - step) / (total - warmup))
+
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = LambdaLR(optimizer, decay(4, 24))
+    for i, (x, y) in enumerate(batches(24)):
+        (F.cross_entropy(model(x), y) / 4).backward()
+        schedule.step()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()

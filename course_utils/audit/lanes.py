@@ -35,6 +35,7 @@ class AuditedLane(Lane):
         self.glimpses: list[tuple[Tensor, Sample]] = []  # some numbers, as the last backward call left them
         self.moved = False  # its parameters changed before it made any step
         self.by_hand = False  # the script has been seen to write to gradients through `.data`
+        self.through_data = False  # and so before the last step that was looked at
         self.retry: list[tuple[Tensor, Sample]] = []  # the glimpses that belonged to the last step
         self.foreign: list[tuple[Tensor, Sample]] = []  # of gradients from elsewhere, as the last step used them
         self.called = 0  # backward calls of the script until then

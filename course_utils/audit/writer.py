@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Generator
 from itertools import count
+from types import CellType
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -286,7 +287,9 @@ class HistoryWriter(Listener):
         elif not lane.manual and (window.assigned or window.replaced):
             self._step_givers(lane)
         if lane.glimpses and not (window.assigned or window.rewritten or window.clips or window.unscaled_after):
-            window.rewritten = window.overwritten = lane.rewritten()
+            lane.through_data = window.rewritten = window.overwritten = lane.rewritten()
+        elif lane.through_data and lane.updates >= _GLIMPSES:  # as it did in every update that was looked at
+            window.rewritten = window.overwritten = True
         if not lane.unused and lane.held:
             window.tried_again = lane.tries_again = lane.tries_again or lane.back_where_it_was()
         elif lane.updates < _GLIMPSES and any(map(_is_hooked, lane.parameters)):
@@ -594,9 +597,12 @@ def schedule_length(scheduler: lr_scheduler.LRScheduler) -> int:
     if isinstance(scheduler, lr_scheduler.SequentialLR):
         *_, last = scheduler._schedulers
         return scheduler._milestones[-1] + schedule_length(last)
-    made_with = getattr(next(iter(getattr(scheduler, "lr_lambdas", ())), None), "keywords", {})  # a functools.partial
+    function = next(iter(getattr(scheduler, "lr_lambdas", ())), None)
+    made_with = getattr(function, "keywords", {})  # of a functools.partial
+    cells = getattr(function, "__closure__", None) or ()
     lengths = [getattr(scheduler, name, 0) for name in ("total_steps", "T_max", "total_iters")]
     lengths += [max(getattr(scheduler, "milestones", None) or [0]), made_with.get("num_training_steps", 0)]
+    lengths += [cell.cell_contents for cell in cells if type(cell) is CellType and cell != CellType()]
     return max((length for length in lengths if isinstance(length, int)), default=0)
 
 

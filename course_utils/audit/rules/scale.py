@@ -9,6 +9,7 @@ from math import isclose
 from course_utils.audit.history import History, Term, Window
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
 from course_utils.audit.rules.roles import why_a_sum
+from course_utils.audit.rules.shapes import of_any_length
 from course_utils.audit.rules.terms import items_count_alike, losses_of, nearly_equal, total
 
 
@@ -66,7 +67,7 @@ def _scale_verdicts(history: History, lane: str, windows: list[Window], full: li
             if terms[0].reduction == "mean":
                 alike = [other[k] for other in map(losses_of, comparable) if other and len(other) > k]
                 why = "their targets are the same" if _repeats_its_targets(full) else why_a_sum(full)
-                why = why or _why_no_mean(terms)
+                why = why or _why_no_mean(terms) or _why_not_for_this_window(history, windows, full)
                 alone = len(losses) == 1 and len(full[0].fresh) == n  # other backward calls may bring the rest
                 yield from _scale_of_a_mean(lane, full[0], alike, alone, why)
             elif len(losses) == 1 and not full[0].on_ranks:
@@ -86,6 +87,15 @@ def _why_no_mean(terms: list[Term]) -> str:
     if all(term.adapted for term in terms):
         return "each goes back through an update of the weights, as the tasks of meta-learning do"
     return "each may be the mean of one episode" if _of_unequal_units(terms) else ""
+
+
+def _why_not_for_this_window(history: History, windows: list[Window], full: list[Window]) -> str:
+    """What speaks for losses that are not made for windows of this size."""
+    if of_any_length([w.size for w in windows], full[0].size):
+        return "the windows are of any length, as episodes are"
+    lane, calls = full[0].lane, full[0].micro_batches
+    sooner = [w for w in history.windows if w.lane != lane and w.size == 1 and calls[0] in w.fresh]
+    return "each is used for an update of another optimizer as well" if sooner else ""
 
 
 def _of_unequal_units(terms: list[Term]) -> bool:
@@ -197,21 +207,33 @@ def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]
         return
     if full[0][0].coefficient >= 1:  # nothing is divided: as where losses are sums over samples, tails count less
         return
-    for window in [w for w in windows if w.size < n]:
+    ends = {w: _ends_an_epoch(w, windows) for w in windows if w.size < n}
+    for window in sorted(ends, key=ends.get, reverse=True):  # an error before what is undecided
         tail = losses_of(window)
         if tail is None or len(tail) != len(full) or not tail[0][0].reduction == full[0][0].reduction == "mean":
             continue
         ratio = _ratio(tail[0], full[0])
         if not isclose(ratio, 1.0, rel_tol=1e-2) and isclose(ratio, window.size / n, rel_tol=1e-2):
             yield Finding(
-                ERROR,
+                ERROR if ends[window] else UNDECIDED,
                 f"a short window of {count_noun(window.size, 'micro-batch')} is divided by {n}, so its update is "
-                f"{ratio:.2f} of its own mean gradient",
+                f"{ratio:.2f} of its own mean gradient"
+                + "; it is in the middle of an epoch, as where a micro-batch is left out"
+                * (not ends[window]),
                 evidence={"update": window.number, "window": n, "short_window": window.size, "factor": ratio},
                 fix="divide by what the window holds",
                 where=window.fresh[0].where,
                 lane=lane,
             )
+
+
+def _ends_an_epoch(window: Window, windows: list[Window]) -> bool:
+    """Do the data end with it? Where no epochs are seen, other windows are as short, or it is the last."""
+    place = windows.index(window)
+    if place + 1 == len(windows):
+        return True
+    epochs = window.fresh[-1].epoch, windows[place + 1].fresh[0].epoch
+    return epochs[0] != epochs[1] if None not in epochs else sum(w.size == window.size for w in windows) > 1
 
 
 def _ratio(tail: list[Term], full: list[Term]) -> float:

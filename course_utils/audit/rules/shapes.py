@@ -83,6 +83,22 @@ def odd_window(sizes: Sequence[int], ends: set[int], usual: int) -> Odd | None:
     return _between(levels)
 
 
+def of_any_length(sizes: Sequence[int], usual: int) -> bool:
+    """Are windows longer than usual by several amounts, or some longer and some shorter, as episodes are?
+
+    A step that is left out doubles a window, what is left over at an epoch's end adds the same to each, and a first
+    window may be off by one.
+
+    >>> of_any_length([5, 9, 5, 5, 8], 5), of_any_length([5, 6, 5, 5, 4, 5], 5), of_any_length([1, 2, 1, 1, 7], 1)
+    (True, True, True)
+    >>> of_any_length([4, 8, 4, 4, 12, 4], 4), of_any_length([4, 4, 6, 4, 6, 4, 4], 4), of_any_length([5, 4, 4, 2], 4)
+    (False, False, False)
+    """
+    longer = {size for size in sizes[1:] if size > usual and (usual == 1 or size % usual)}
+    shorter = {size for size in sizes[1:-1] if size < usual}
+    return len(longer) > 1 or bool(longer and shorter)
+
+
 def most_frequent(sizes: Sequence[int]) -> int:
     """Of two that are as frequent, the larger; 0 if there are none.
 

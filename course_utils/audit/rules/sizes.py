@@ -7,7 +7,7 @@ from math import isclose
 
 from course_utils.audit.history import History, Window
 from course_utils.audit.rules.registry import ERROR, UNDECIDED, Finding, count_noun, rule
-from course_utils.audit.rules.shapes import Odd, around, carried_over, odd_window, unexplained
+from course_utils.audit.rules.shapes import Odd, around, carried_over, odd_window, of_any_length, unexplained
 from course_utils.audit.rules.terms import losses_of
 from course_utils.audit.rules.windows import whole_windows
 
@@ -90,7 +90,8 @@ def _if_comparable(finding: Finding, windows: list[Window], window: Window, n: i
     """Windows of an unknown loss may be episodes, and one that calls backward elsewhere, too, has one loss more."""
     usual = next(w for w in windows if w.size == n)
     losses, sites = losses_of(usual), {call.site for call in usual.fresh}
-    if losses is not None and losses[0][0].reduction != "unknown" and sites >= {call.site for call in window.fresh}:
+    known = losses is not None and losses[0][0].reduction != "unknown"
+    if known and sites >= {call.site for call in window.fresh} and not of_any_length([w.size for w in windows], n):
         return finding
     message = f"{finding.message}; a window may be an episode, or hold one loss more than others"
     return replace(finding, level=UNDECIDED, message=message)
@@ -192,8 +193,7 @@ def _never_used(history: History, lane: str) -> Finding:
     calls = history.leftover[lane]
     useful = history.useful_sites(lane)
     read = {call.site for z in history.zeroings if z.lane == lane for call in z.lost} - useful  # and then zeroed
-    lines = {line for line, _ in useful}
-    elsewhere = useful and all(call.line not in lines or call.site in read for call in calls)
+    elsewhere = useful and all(call.site not in useful or call.site in read for call in calls)
     resumed = any(w.assigned for other in history.lanes if other != lane for w in history.of(other)[:1])
     dropped = {id(z): z.lost for z in history.zeroings if z.lane == lane and any(not call.used for call in z.lost)}
     given_up = dropped and whole_windows(

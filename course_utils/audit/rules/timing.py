@@ -20,9 +20,9 @@ def clip_timing(history: History) -> Iterator[Finding]:
             kind, when = _mistimed(window, clip)
             if kind:
                 first_of_kind.setdefault(kind, (window, clip, when))
-    for window, clip, when in first_of_kind.values():
+    for kind, (window, clip, when) in first_of_kind.items():
         yield Finding(
-            ERROR,
+            UNDECIDED if kind == "inside" and _of_another_loss(window, clip) else ERROR,
             f"gradients are clipped {when}",
             evidence={
                 "update": window.number,
@@ -35,6 +35,12 @@ def clip_timing(history: History) -> Iterator[Finding]:
             where=clip.where,
             lane=window.lane,
         )
+
+
+def _of_another_loss(window: Window, clip: Clip) -> bool:
+    """Did all that was clipped come from other lines than the rest, as a part that is limited by itself?"""
+    clipped, rest = window.fresh[: clip.after], window.fresh[clip.after :]
+    return {call.line for call in clipped}.isdisjoint(call.line for call in rest)
 
 
 def _mistimed(window: Window, clip: Clip) -> tuple[str, str]:

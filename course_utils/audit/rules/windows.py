@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
-from course_utils.audit.history import Backward, History, Window
+from course_utils.audit.history import Backward, History, Window, Zeroing
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
 
 
@@ -97,11 +97,13 @@ def _from_before_the_loop(history: History, lane: str) -> Iterator[Finding]:
     if len(windows) <= 2 or not set.intersection(*({call.line for call in w.fresh} for w in windows)):
         return
     calls_on = Counter(call.line for call in history.backwards if lane in call.lanes)
-    first = windows[0].fresh[0]
+    first, *others = windows[0].fresh
     if calls_on[first.line] == 1:
+        alike = any(call.kinds == first.kinds for call in others)
         yield Finding(
-            ERROR,
-            "update 1 also holds the gradients of a backward call from before the loop",
+            ERROR if alike else UNDECIDED,
+            "update 1 also holds the gradients of a backward call from before the loop"
+            + ("" if alike else ", or of a loss that only the first update has"),
             evidence={"update": 1, "held": len(windows[0].fresh), "usual": windows[1].size},
             fix="zero once before the first window, too",
             where=first.where,
@@ -128,7 +130,7 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
             continue
         zeroing, call = lost[0]
         useful = history.useful_sites(lane)
-        elsewhere = useful and not any(call.site in useful for _, call in lost)
+        elsewhere = useful and not any(call.site in _used_next(history, lane, z, useful) for z, call in lost)
         times = Counter(id(z) for z, _ in lost)
         given_up = useful and whole_windows(history, lane, [call for _, call in lost], list(times.values()))
         total = sum(lane in call.lanes for call in history.backwards)
@@ -140,7 +142,7 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
             UNDECIDED if elsewhere or given_up or zeros or put_back or by_itself or once_more else ERROR,
             f"the gradients of {len(lost)} of {count_noun(total, 'backward call')} were zeroed before "
             "any step used them"
-            + ("; no call from there ever reaches a step, which may be intended" if elsewhere else "")
+            + ("; the next step never uses a call from there, which may be intended" if elsewhere else "")
             + ("; whole windows were dropped without a step, which may be intended" if given_up else "")
             + (
                 "; they may have been zeros from the start, as from a batch whose targets are all masked"
@@ -155,6 +157,12 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
             where=zeroing.where,
             lane=lane,
         )
+
+
+def _used_next(history: History, lane: str, zeroing: Zeroing, useful: set[tuple]) -> set[tuple]:
+    """From where the calls come that the next update used after a zeroing: where none, those of any update."""
+    after = next((w for w in history.of(lane) if w.number > zeroing.updates), None)
+    return {call.site for call in after.fresh} if after and after.fresh else useful
 
 
 def _overwritten(history: History) -> Iterator[Finding]:
@@ -212,7 +220,7 @@ def empty_step(history: History) -> Iterator[Finding]:
         masked = {z.updates + 1 for z in history.zeroings if z.lane == lane and all(c.without_targets for c in z.lost)}
         seen = zeros and any(w.number in masked for w in empty)
         missed = any(z.lane == lane for z in history.zeroings) or lane in history.leftover
-        nothing = all(w.no_gradients for w in empty) and not missed and not history.unowned[0]
+        nothing = all(w.no_gradients for w in empty) and not missed and not _trained_elsewhere(history, lane)
         yield Finding(
             ADVICE if only_first else UNDECIDED if (zeros and not seen) or nothing else ERROR,
             f"{len(empty)} of {count_noun(len(windows), 'step')} found no gradient"
@@ -304,6 +312,16 @@ def _used_before(call: Backward, window: Window, other: str) -> bool:
     return other in call.users and bool(own) and call.used_at < max(own)
 
 
+def _trained_elsewhere(history: History, lane: str) -> bool:
+    """Do parameters of no optimizer have the shapes of those that never received a gradient here?
+
+    Where some of this lane's did, the others are only known to have been replaced if nothing else is without one.
+    """
+    never, total = history.never.get(lane, (0, 0))
+    shapes, unowned = history.never_shapes.get(lane, Counter()), history.unowned_shapes
+    return bool(history.unowned[0] and never) and (shapes <= unowned if never == total else shapes == unowned)
+
+
 @rule(
     "orphan-parameters",
     symptom="A part never changes; its .grad stays None.",
@@ -316,8 +334,8 @@ def orphan_parameters(history: History) -> Iterator[Finding]:
     others = f", while {count_noun(unowned, 'parameter')} that no optimizer holds did" if unowned else ""
     frozen_first = sorted(history.never.items(), key=lambda item: item[1][1] > 0)
     for lane, (never, total) in frozen_first:
-        replaced = unowned and history.never_shapes.get(lane, Counter()) <= history.unowned_shapes
-        if never == total or (never and replaced):  # its parameters are not, or are no longer, those of the model
+        replaced = _trained_elsewhere(history, lane)
+        if never == total or replaced:  # its parameters are not, or are no longer, those of the model
             if total:
                 message = f"{never} of its {count_noun(total, 'parameter')} never received a gradient"
                 evidence = {"parameters": total, "without_gradient": never}
