@@ -11,7 +11,9 @@ _ELSEWHERE = "; no call from there ever reaches a step, which may be intended"
 _DROPPED = "; whole windows were dropped without a step"
 _A_SUM = "so every update is {n} times too large, unless a sum is meant: "
 QUESTIONS = {  # of programs that might be wrong: the rule that asks, and how its message ends
-    "adversarial_examples": ("discarded-gradients", _ELSEWHERE),
+    "adversarial_examples": (
+        "discarded-gradients", "; the next step never uses a call from there, which may be intended",
+    ),
     "a_step_left_out_by_hand": ("discarded-gradients", f"{_DROPPED}, which may be intended"),
     "fisher_information_after_each_epoch": (
         "leftover-gradients", f"{_ELSEWHERE}{_DROPPED} before, which may be intended",

@@ -415,7 +415,8 @@ def test_of_many_empty_steps_the_first_are_listed():
     ("owned", "trained", "verdicts"),
     [
         (["body head"], ["body", "wide"], [("advice", "SGD"), ("advice", "")]),  # of other shapes
-        (["body head"], ["body", "copy", "wide"], [("error", "SGD")]),  # one of them has the shapes of the head
+        (["body head"], ["body", "copy"], [("error", "SGD")]),  # of the shapes of the head
+        (["body head"], ["body", "copy", "wide"], [("advice", "SGD"), ("advice", "")]),  # and more
         (["head"], ["wide"], [("undecided", "SGD")]),
         (["head"], ["copy"], [("error", "SGD")]),
         (["head", "frozen"], ["body"], [("error", "SGD 2")]),  # those that are frozen count first
