@@ -55,14 +55,21 @@ _RULED = tuple(
         "overwriting", "reuse", "found", "fixes", "guards",
     )
 )  # fmt: skip
+_AUDITED = tuple(
+    f"tests/audit/test_{name}.py" for name in ("failures", "attach", "watching", "manual", "reuse", "found")
+)
 _JUDGED = tuple(
     f"tests/practice/test_{name}.py"
     for name in ("answers", "judging", "updates", "tolerances", "single_cases", "tried", "reading")
 )
-TESTS = {  # where a room's tests are too many for each mutant
+TESTS = {  # where a room's tests are too many for each mutant, or those of another room try what is here
     "course_utils/audit/rules/": _RULED,
     "course_utils/audit/history.py": _RULED,
     "course_utils/audit/writer.py": _RULED,
+    "course_utils/observe/guard.py": ("tests/observe/test_guard.py", "tests/audit/test_failures.py"),
+    "course_utils/observe/observer.py": ("tests/observe", *_AUDITED),
+    "course_utils/observe/sharded.py": ("tests/observe", "tests/ranks/test_audit_on_ranks.py"),
+    "course_utils/observe/stepping.py": ("tests/observe/test_stepping.py", "tests/practice/test_step_through.py"),
     "course_utils/practice/exercises/": _JUDGED,
     "course_utils/practice/updates.py": _JUDGED,
     "course_utils/practice/judging.py": _JUDGED,
@@ -369,9 +376,12 @@ class _Score:
         return Result(mutant, outcome, time.perf_counter() - start)
 
     def _chosen(self, module: str, lines: range | None) -> tuple[list[int], float]:
-        """Tests that run these lines, or any of the module, and tests that start processes; fastest first."""
+        """Tests that run these lines, or any of the module, and tests that start processes; fastest first.
+
+        Coverage sees no line that runs while another tracer is set, as in `record_steps`.
+        """
         ran = self.ran.get(module, {})
-        here = set().union(*(ran.get(line, ()) for line in lines or ran))
+        here = set().union(*(ran.get(line, ()) for line in lines or ran)) or set().union(*ran.values())
         ranks = set().union(*(tests for file in RUNS_RANKS for tests in self.ran.get(file, {}).values()))
         elsewhere = {k for k in self.took if k in ranks or STARTS_PROCESSES & {*self.items[k].fixturenames}}
         if module.startswith(JUDGES):

@@ -70,7 +70,7 @@ class _Counting(TorchDispatchMode):
             kind = next((kind for start, kind in _KINDS.items() if name.startswith(start)), None)
             if kind:
                 self.sent[kind] += 1
-                self.sent.bytes[kind] += max(map(_bytes, args), default=0)
+                self.sent.bytes[kind] += max(map(_bytes, args))
         return operation(*args, **(kwargs or {}))
 
 

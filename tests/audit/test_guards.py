@@ -87,7 +87,7 @@ def a_few_features_kept():
 
 @said("held-graphs")
 def a_few_of_many_features_kept():
-    with_the_last_ones_kept(40, kept=7, losses=False)
+    with_the_last_ones_kept(40, kept=10, losses=False)
 
 
 @said("held-graphs")
@@ -136,6 +136,30 @@ def a_tail_that_counts_what_its_author_gave_it():
 @said("loss-scale")
 def a_short_first_window_of_a_resumed_run():
     windows_of([2, 4, 4, 4], lambda size: 0.25)
+
+
+@said("irregular-window")
+def a_long_window_of_small_micro_batches_that_was_planned():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    usual, small = (3, 7, 4, 6), (1, 1, 2, 1, 1, 1, 1, 1)
+    for sizes in (usual, usual, small, usual, usual):
+        for size in sizes:
+            ((x, y),) = data(1, size)
+            (F.cross_entropy(model(x), y, reduction="sum") / sum(sizes)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("irregular-window")
+def two_losses_that_count_half_each():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in data():
+        out = model(x)
+        (0.5 * F.cross_entropy(out, y) + 0.5 * F.mse_loss(out, torch.zeros_like(out))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 @said("loss-scale", "undecided")
@@ -216,18 +240,34 @@ def one_scheduler_step_inside_a_window():
     stepped(4, [(1, "after"), (2, "inside"), (2, "after"), (3, "after")])
 
 
-@said("scheduler-cadence")
-def a_schedule_per_epoch_after_a_skipped_update():
+@said("scheduler-cadence", "error")
+def a_scheduler_step_inside_two_windows():
+    stepped(4, [(1, "inside"), (2, "inside"), (3, "after")])
+
+
+def an_epoch_that_ends_with_an_overflow(updates, epochs=2):
+    """The schedule steps once in each epoch; the last update of the last one is skipped."""
     model, scaler = net(), GradScaler("cpu", init_scale=4.0)
     optimizer = SGD(model.parameters(), lr=0.1)
     schedule = ExponentialLR(optimizer, 0.9)
-    for _ in range(2):
-        for k, (x, y) in enumerate(data(4)):
-            scaler.scale(F.cross_entropy(model(x), y) * (float("inf") if k == 3 else 1.0)).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-        schedule.step()
+    last = epochs * updates
+    for k, (x, y) in enumerate(data(last), start=1):
+        scaler.scale(F.cross_entropy(model(x), y) * (float("inf") if k == last else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        if k % updates == 0:
+            schedule.step()
+
+
+@said("scheduler-cadence")
+def a_schedule_per_epoch_after_a_skipped_update():
+    an_epoch_that_ends_with_an_overflow(4)
+
+
+@said("scheduler-cadence")
+def a_schedule_per_short_epoch_after_a_skipped_update():
+    an_epoch_that_ends_with_an_overflow(2, epochs=4)
 
 
 def steps_with(optimizer, model, before_the_step=lambda: None):
@@ -246,6 +286,21 @@ def a_step_before_the_first_backward():
     steps_with(optimizer, model)
 
 
+@said("empty-step", "advice")
+def a_step_before_the_only_window():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer.step()
+    updates(nn.Sequential(model), optimizer, count=1)
+
+
+@said("stale-gradients")
+def a_backward_call_before_a_loop_of_two_updates():
+    model = nn.Sequential(net())
+    F.cross_entropy(model(data(1)[0][0]), data(1)[0][1]).backward()
+    updates(model, SGD(model.parameters(), lr=0.1), count=2)
+
+
 @said("empty-step")
 def an_optimizer_of_frozen_parameters_beside_another():
     model, frozen = net(), net().requires_grad_(False)
@@ -262,6 +317,17 @@ def an_optimizer_of_other_tensors_than_those_that_are_trained():
 def zeroing_before_every_step():
     model = net()
     steps_with(SGD(model.parameters(), lr=0.1), model, before_the_step=model.zero_grad)
+
+
+@said("discarded-gradients")
+def an_attack_whose_steps_are_clamped_away():
+    model = net().requires_grad_(False)
+    for x, y in data(2):
+        change = torch.zeros_like(x, requires_grad=True)
+        for _ in range(5):
+            F.cross_entropy(model(x + change), y).backward()
+            change.data.add_(change.grad.sign(), alpha=0.1).clamp_(-0.2, 0.2)
+            change.grad.zero_()
 
 
 @pytest.mark.filterwarnings("ignore")

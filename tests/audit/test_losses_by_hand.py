@@ -273,6 +273,13 @@ MIXED = {
     "half of it": (lambda out, y, *_: 0.5 * mean(out, y) / N, {}, RIGHT),
     "half of it, undivided": (lambda out, y, *_: 0.5 * mean(out, y), {}, RIGHT),  # a weight is a choice
     "a GAN's two halves": (lambda out, y, *_: 0.5 * (mean(out, y) + penalty(out)) / N, {}, RIGHT),
+    "two halves, undivided": (lambda out, y, *_: 0.5 * (mean(out, y) + penalty(out)), {}, RIGHT),
+    "two means of means": (lambda out, y, *_: (mean(out, y) + penalty(out)) / N, UNEVEN_SIZES, TOKENS),
+    "more losses than micro-batches, undivided": (
+        lambda out, y, *_: torch.stack([F.cross_entropy(o, t) for o, t in zip(out, y, strict=True)]).mean(),
+        {"sizes": (6,) * N},
+        UNDECIDED,
+    ),
     "distillation": (lambda out, y, *_: (0.3 * mean(out, y) + 0.7 * kl(out, y)) / N, {}, RIGHT),
     "distillation at a temperature": (lambda out, y, *_: (0.1 * mean(out, y) + 0.9 * 4 * kl(out, y)) / N, {}, RIGHT),
     "a box": (lambda out, y, *_: (mean(out, y) + 7.5 * F.l1_loss(out, one_hot(y))) / N, {}, RIGHT),
@@ -338,6 +345,11 @@ MIXED = {
         lambda out, y, *_: per_token(out, y).mean(1).sum() / N,
         {"sizes": (N,) * N},
         UNDECIDED,
+    ),
+    "as many tokens in a sample as micro-batches": (
+        lambda out, y, *_: per_token(out, y).sum() / len(y) / LONG,
+        {"windows": (LONG,) * 3, "sizes": (3,) * LONG},
+        RIGHT,  # a mean of sums over samples; by tokens it would be one that nobody divides
     ),
     "as many losses as micro-batches": (
         lambda out, y, *_: (torch.ones(N) * torch.stack([mean(out, y)] * N)).sum() / N,

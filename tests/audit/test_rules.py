@@ -1,5 +1,6 @@
 """The rules: how they are registered, and cases that the zoo does not have."""
 
+from contextlib import suppress
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from torch.optim.lr_scheduler import LinearLR, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils.audit import Finding, audit, rules
-from course_utils.audit.history import History
-from course_utils.audit.rules import ADVICE, RULES, rule
+from course_utils.audit.history import History, NamedLoss
+from course_utils.audit.rules import ADVICE, RULES, judge, rule
 from course_utils.audit.rules.registry import count_noun
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
@@ -77,11 +78,12 @@ def test_a_rule_that_exists_or_says_too_little_is_refused(name, symptom, fix, co
 
 
 def test_a_finding_is_data_that_nobody_changes():
-    finding = Finding(ADVICE, "more than one", fix="make one")
+    history = History(named_losses=[NamedLoss("aux", "train.py:3", {0, 1, 2})], updates_looked_at=3)
+    (finding,) = RULES["unused-loss"](history)
     with pytest.raises(FrozenInstanceError):
         finding.level = "error"
     with pytest.raises(FrozenInstanceError):
-        RULES["loss-scale"].fix = ""
+        RULES["unused-loss"].fix = ""
 
 
 def test_nouns_are_in_the_singular_or_the_plural():
@@ -103,6 +105,14 @@ def test_micro_batches_of_2_30_6_and_10_have_weights_of_6_04_2_and_12():
     assert finding.evidence["counts"] == [2, 30, 6, 10]
     assert finding.evidence["weights"] == pytest.approx([6.0, 0.4, 2.0, 1.2])
     assert "6, 0.4, 2, 1.2 times" in finding.message
+
+
+def test_a_count_that_nobody_knows_is_no_end_of_data():
+    with audit() as report:
+        train_windows([4] * 3, (2, 30, 6, 10).__getitem__)
+    for call in report.history.windows[-1].fresh:
+        call.terms[0].items = None
+    assert [(f.rule, f.level) for f in judge(report.history)] == [("token-weights", "error")]
 
 
 def test_micro_batches_of_several_classes_are_no_labels_such_as_real_and_fake():
@@ -285,12 +295,145 @@ def test_a_backward_before_the_loop_is_stale_in_the_first_update():
     optimizer = SGD(model.parameters(), lr=0.1)
     with audit() as report:
         F.cross_entropy(model(data(1)[0][0]), data(1)[0][1]).backward()
-        for x, y in data():
+        for i, (x, y) in enumerate(data(5)):
+            (F.cross_entropy(model(x), y) / 2).backward()
+            if i % 2 or i == 4:
+                optimizer.step()
+                optimizer.zero_grad()
+    (finding,) = [f for f in report.errors if f.rule == "stale-gradients"]
+    assert finding.evidence == {"update": 1, "held": 3, "usual": 2}
+
+
+@pytest.mark.parametrize(
+    ("uncleared", "overflow", "updates", "fix"),
+    [
+        ((3, 4, 5), 3, 5, "also after one that the scaler skipped"),
+        ((2,), 5, 6, "between each step and the next backward"),  # the overflow came later
+        ((2, 3, 4, 5), 1, 6, "between each step and the next backward"),  # and here it is the rule
+    ],
+)
+def test_gradients_that_are_kept_after_a_skipped_update_have_a_fix_of_their_own(uncleared, overflow, updates, fix):
+    model, scaler = net(), GradScaler("cpu", init_scale=4.0)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for k, (x, y) in enumerate(data(updates), start=1):
+            scaler.scale(F.cross_entropy(model(x), y) * (float("inf") if k == overflow else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            if k not in uncleared:
+                optimizer.zero_grad()
+    (finding,) = report.errors
+    assert finding.rule == "stale-gradients"
+    assert finding.fix.endswith(fix)
+
+
+def test_parameters_that_are_not_zeroed_are_named():
+    model = nn.Sequential(net(), nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for x, y in data(4):
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
+            model[2].zero_grad()
+    (finding,) = report.errors
+    assert "in 4 of its 6 parameters (Sequential.0.weight (2, 3), Sequential.0.bias (2,), " in finding.message
+    assert "Sequential.1.weight (2, 2), ...): only the others were zeroed" in finding.message
+
+
+def test_of_a_run_that_failed_the_last_zeroing_is_not_judged():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with suppress(ZeroDivisionError), audit() as report:
+        try:
+            for k, (x, y) in enumerate(data(12)):
+                (F.cross_entropy(model(x), y) / 2).backward()
+                if k in (2, 5):
+                    optimizer.zero_grad()
+                elif k in (3, 7):
+                    optimizer.step()
+                    optimizer.zero_grad()
+                elif k == 11:
+                    raise ZeroDivisionError
+        finally:
             optimizer.zero_grad()
-    (finding,) = [f for f in report.errors if f.rule == "stale-gradients"]
-    assert finding.evidence == {"update": 1, "held": 2, "usual": 1}
+    (finding,) = [f for f in report.findings if f.rule == "discarded-gradients"]
+    assert finding.evidence["discarded"] == 5
+
+
+def test_of_two_optimizers_the_second_may_be_the_one_whose_gradients_are_lost():
+    right, wrong = net(), net()
+    optimizers = [SGD(model.parameters(), lr=0.1) for model in (right, wrong)]
+    with audit() as report:
+        for i, (x, y) in enumerate(data()):
+            for model, optimizer in zip((right, wrong), optimizers, strict=True):
+                (F.cross_entropy(model(x), y) / 2).backward()
+                if i % 2:
+                    optimizer.step()
+                if i % 2 or model is wrong:
+                    optimizer.zero_grad()
+    assert [(f.rule, f.lane) for f in report.errors] == [("discarded-gradients", "SGD 2")]
+
+
+@pytest.mark.parametrize(
+    ("cleared", "level", "end"),
+    [
+        ((1, 3, 5, 7, 9), "undecided", "; they may have been zeros from the start, as from a batch whose targets are "
+         "all masked"),
+        ((0, 1, 3, 4, 6, 7, 9, 10), "error", "used them"),
+    ],
+)  # fmt: skip
+def test_gradients_that_are_cleared_through_data_now_and_then_may_have_been_zeros(cleared, level, end):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for k, (x, y) in enumerate(data(12)):
+            F.cross_entropy(model(x), y).backward()
+            if k in cleared:
+                for p in model.parameters():
+                    p.grad.data.zero_()
+            else:
+                optimizer.step()
+                optimizer.zero_grad()
+    (finding,) = [f for f in report.findings if f.rule == "discarded-gradients"]
+    assert finding.level == level
+    assert finding.message.endswith(end)
+
+
+def test_of_many_empty_steps_the_first_are_listed():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for x, y in data(25):
+            F.cross_entropy(model(x), y).backward()
+            optimizer.zero_grad()
+            optimizer.step()
+    (finding,) = [f for f in report.findings if f.rule == "empty-step"]
+    assert finding.evidence == {"update": 1, "steps": 25, "empty": list(range(1, 21))}
+
+
+@pytest.mark.parametrize(
+    ("owned", "trained", "verdicts"),
+    [
+        (["body head"], ["body", "wide"], [("advice", "SGD"), ("advice", "")]),  # of other shapes
+        (["body head"], ["body", "copy"], [("error", "SGD")]),  # of the shapes of the head
+        (["body head"], ["body", "copy", "wide"], [("advice", "SGD"), ("advice", "")]),  # and more
+        (["head"], ["wide"], [("undecided", "SGD")]),
+        (["head"], ["copy"], [("error", "SGD")]),
+        (["head", "frozen"], ["body"], [("error", "SGD 2")]),  # those that are frozen count first
+    ],
+)
+def test_what_is_trained_may_have_taken_the_place_of_what_an_optimizer_holds(owned, trained, verdicts):
+    parts = {name: net() for name in ("body", "head", "copy")}
+    parts |= {"wide": nn.Linear(3, 5), "frozen": net().requires_grad_(False)}
+    optimizers = [SGD([p for name in names.split() for p in parts[name].parameters()], lr=0.1) for names in owned]
+    with audit() as report:
+        for x, y in data(4):
+            sum(F.cross_entropy(parts[name](x), y) for name in trained).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            for part in parts.values():
+                part.zero_grad()
+    assert [(f.level, f.lane) for f in report.findings if f.rule == "orphan-parameters"] == verdicts
 
 
 @pytest.mark.parametrize(
@@ -454,3 +597,192 @@ def test_gradients_that_are_set_once_to_try_a_schedule_are_no_bug():
         for _ in range(5):
             optimizer.step()
     assert report.errors == []
+
+
+# Two places, of which the first counts
+
+
+def here(call):
+    call()
+
+
+def there(call):
+    call()
+
+
+def mean_of_two(out, y):
+    return F.cross_entropy(out, y) / 2
+
+
+def parts_of(out, y):
+    return torch.stack([F.cross_entropy(*part) for part in zip(out.split(1), y.split(1), strict=True)]).mean()
+
+
+PLACES = [  # a rule, micro-batches in a window, the loss, how the model is made, and when gradients are zeroed
+    ("stale-gradients", 2, mean_of_two, net, ()),
+    ("discarded-gradients", 2, mean_of_two, net, ("inside", "after")),
+    ("empty-step", 1, F.cross_entropy, net, ("inside", "before")),
+    ("irregular-window", 1, lambda out, y: F.cross_entropy(out, y) / 4, net, ("after",)),
+    ("loss-scale", 3, F.cross_entropy, net, ("after",)),
+    ("loss-scale", 3, lambda out, y: torch.linalg.norm(out), net, ("after",)),
+    ("loss-scale", 3, lambda out, y: F.cross_entropy(out, y, reduction="sum") * 0.03, net, ("after",)),
+    ("loss-scale", 3, parts_of, net, ("after",)),
+    ("batchnorm", 2, F.cross_entropy, lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), ("after",)),
+    ("low-precision-accumulation", 2, F.cross_entropy, lambda: net().bfloat16(), ("after",)),
+]
+
+
+def in_places(loss_fn, model, zero, windows, before_the_step=lambda model: None):
+    """Trains; for each window a list says where each of its backward calls is made, and the last of them the rest."""
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for places in windows:
+            for (x, y), place in zip(data(len(places)), places, strict=True):
+                loss = loss_fn(model(x.to(next(model.parameters()).dtype)), y)
+                place(loss.backward)
+                if "inside" in zero:
+                    place(optimizer.zero_grad)
+            before_the_step(model)
+            place(optimizer.step)
+            if "after" in zero:
+                place(optimizer.zero_grad)
+    return report.findings
+
+
+def at_the_first_place(findings, rule):
+    (finding,) = [f for f in findings if f.rule == rule]
+    assert finding.where.endswith(f":{here.__code__.co_firstlineno + 1}")
+    return finding
+
+
+@pytest.mark.parametrize(("rule", "n", "loss_fn", "model", "zero"), PLACES)
+def test_a_finding_points_at_the_first_of_two_places(rule, n, loss_fn, model, zero):
+    first = 2 if rule in ("stale-gradients", "batchnorm") else 1  # of these, the first update shows nothing
+    windows = [[here] * n] * first + [[there] * n] * 3
+    at_the_first_place(in_places(loss_fn, model(), zero, windows), rule)
+
+
+@pytest.mark.parametrize("loss_fn", [F.cross_entropy, PLACES[6][2], parts_of])
+def test_a_finding_about_a_scale_points_at_the_first_micro_batch(loss_fn):
+    at_the_first_place(in_places(loss_fn, net(), ("after",), [[here, there, there]] * 3), "loss-scale")
+
+
+def halve(model):
+    for p in model.parameters():
+        p.grad.mul_(0.5)
+
+
+@pytest.mark.parametrize("how", ["by hand", "a hook", "different losses"])
+def test_a_scale_of_which_nothing_is_said_belongs_to_the_first_window(how):
+    model, calls = net(), iter(range(100))
+    if how == "a hook":
+        model.weight.register_hook(lambda gradient: gradient * 0.5)
+
+    def loss_fn(out, y):
+        return (
+            F.mse_loss(out, torch.zeros_like(out))
+            if how == "different losses" and next(calls) % 2
+            else F.cross_entropy(out, y)
+        )
+
+    findings = in_places(
+        loss_fn,
+        model,
+        ("after",),
+        [[place] * 2 for place in (here, here, there)],
+        halve if how == "by hand" else lambda model: None,
+    )
+    assert at_the_first_place(findings, "loss-scale").level == "undecided"
+
+
+# What one rank sees: a run of one process, judged as if its gradients had been averaged over two
+
+
+def on_two_ranks(loop, synced):
+    with audit() as report:
+        loop()
+    for window in report.history.windows:
+        for k, call in enumerate(window.fresh, start=1):
+            call.ranks, call.synced = 2, synced(k, len(window.fresh))
+    return [(f.rule, f.level, f.evidence) for f in judge(report.history)]
+
+
+def last(k, n):
+    return k == n
+
+
+def averaged_by_hand():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in data(4):
+        F.cross_entropy(model(x), y).backward()
+        for p in model.parameters():
+            p.grad /= 2
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def windows_that_hold(*windows):
+    """Of each window, the sizes of its micro-batches, and what all of their losses are multiplied by."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for sizes, factor in windows:
+        for size in sizes:
+            ((x, y),) = data(1, size)
+            (F.cross_entropy(model(x), y) * factor).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("loop", "synced", "expected"),
+    [
+        (train, last, []),
+        (lambda: train(n=1), last, []),
+        (
+            train,
+            lambda k, n: True,
+            [("sync-cadence", "advice", {"update": 1, "updates": 2, "averaged_each_time": 2})],
+        ),
+        (train, lambda k, n: False, [("sync-cadence", "error", {"update": 1, "updates": 2, "not_averaged": 2})]),
+        (train, lambda k, n: k < n, [("sync-cadence", "error", {"update": 1, "updates": 2, "not_averaged": 2})]),
+        (
+            averaged_by_hand,
+            lambda k, n: False,
+            [("sync-cadence", "undecided", {"update": 1, "updates": 4, "not_averaged": 4})],
+        ),
+        (lambda: windows_that_hold(((4, 4), 0.5), ((4, 4), 0.5)), last, []),
+        (  # a window of its own length, as at an epoch's end, says nothing about the others
+            lambda: windows_that_hold(((4, 4), 0.5), ((4, 4), 0.5), ((4,), 1.0)),
+            last,
+            [],
+        ),
+        (
+            lambda: windows_that_hold(((4, 4), 0.5), ((6, 6), 0.5), ((4, 4), 0.5)),
+            last,
+            [("token-weights", "undecided", {"counts": [8, 12, 8], "updates": 3})],
+        ),
+        (  # weighted by the tokens of all ranks, perhaps
+            lambda: windows_that_hold(((4, 4), 0.4), ((6, 6), 0.6), ((4, 4), 0.5)),
+            last,
+            [
+                (
+                    "loss-scale",
+                    "undecided",
+                    {
+                        "update": 1, "window": 2, "factor": 0.8, "coefficients": [0.4, 0.4], "loss": "NllLoss",
+                        "totals": [0.8, 1.2, 1.0],
+                    },
+                )
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_a_rank_that_averages_with_another(loop, synced, expected):
+    found = on_two_ranks(loop, synced)
+    assert [(rule, level) for rule, level, _ in found] == [(rule, level) for rule, level, _ in expected]
+    for (*_, evidence), (*_, wanted) in zip(found, expected, strict=True):
+        assert evidence == {
+            name: pytest.approx(value) if name in ("factor", "coefficients", "totals") else value
+            for name, value in wanted.items()
+        }

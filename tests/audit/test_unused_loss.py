@@ -291,6 +291,26 @@ def test_a_loss_that_is_used_now_and_then_is_left_alone(loop):
     assert said(loop) == []
 
 
+@pytest.mark.parametrize(
+    ("updates", "every", "seen"),
+    [(3, 1, 3), (8, 2, 4), (2, 1, None), (9, 3, None)],
+    ids=["in three updates", "in every second one", "in two", "in every third one"],
+)
+def test_a_loss_is_unused_if_it_is_seen_often_enough(updates, every, seen):
+    turns = iter(range(updates))
+
+    def step(out, y):
+        if next(turns) % every == 0:
+            aux = penalty(out)
+            log(aux)
+        F.cross_entropy(out, y).backward()
+
+    with audit() as report:
+        train(step, updates)
+    found = [f.evidence for f in report.findings if f.rule == "unused-loss"]
+    assert found == ([{"loss": "aux", "updates": seen}] if seen else [])
+
+
 def test_no_variable_lives_longer():
     dead = []
 

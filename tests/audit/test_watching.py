@@ -314,11 +314,14 @@ def test_whether_a_gradient_is_zero(shape, dtype):
     assert not any_nonzero(grad)
     assert not any_nonzero(-grad)
     assert not any_nonzero(grad.to_sparse())
+    assert not any_nonzero(nn.Parameter(grad))  # read as on a GPU
     for value in (1e-30, float("nan"), float("inf")):
         grad.view(-1)[-1] = value
         assert any_nonzero(grad)
+        assert any_nonzero(nn.Parameter(grad))
         assert any_nonzero(grad.mT if grad.dim() > 1 else grad)
     assert not any_nonzero(torch.zeros(0, 3))
+    assert any_nonzero(torch.zeros(3, device="meta"))  # nobody knows
 
 
 def test_an_audited_step_makes_few_calls():

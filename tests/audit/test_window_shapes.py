@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from course_utils.audit import audit
-from course_utils.audit.rules.shapes import odd_window
+from course_utils.audit.rules.shapes import around, most_frequent, odd_window
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
 
@@ -181,6 +181,10 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
     "larger at the end, from one": ([[1, 1, 1, 1, 2]], 1, ["?irregular-window 5"]),
     "twice as large at first": ([[8, 4, 4, 4, 4]], 4, ["?irregular-window 1"]),
     "whole windows zeroed": ([[4, 4, "z4", 4, 4, 4]], 4, ["?discarded-gradients"]),
+    "whole windows zeroed on the way down and up": ([[4, 2, "z2", 2, 4]], None, ["?discarded-gradients"]),
+    "a window zeroed in each half of an epoch": ([[2, "z2", 2, "z2", 2, "z2", 2, 2, 2]], 2, ["?discarded-gradients"]),
+    "a window zeroed after most of the others": ([[2, "z2", 2, "z2", 2, 2]], 2, ["!discarded-gradients"]),
+    "windows of two sizes zeroed": ([[4, 4, "z4", 4, 2, "z2", 2, 2]], None, ["?discarded-gradients"]),
     "cut in two": ([[4, 4, 4, 4, 3, 1, 4, 4, 4]], 4, ["?irregular-window 5"]),
 }
 
@@ -417,6 +421,30 @@ def test_the_verdict_is_that_of_the_sizes(how, sizes, expected):
     assert verdicts(report) == expected * (2 if how == "two" else 1)
 
 
-def test_short_windows_where_epochs_end_are_tails_and_elsewhere_a_window_cut_in_two():
-    assert odd_window([4, 4, 1, 3, 4, 4], {2, 3}, 4) is None
-    assert odd_window([4, 4, 1, 3, 4, 4], set(), 4) == ("cut", 2, 4)
+# Sizes alone
+
+RAMP_WITH_TAILS = [2, 2, 2, 1, 4, 4, 4, 1, 8, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ends", "usual", "odd"),
+    [
+        ([4, 4, 1, 3, 4, 4], {2, 3}, 4, None),
+        ([4, 4, 1, 3, 4, 4], set(), 4, ("cut", 2, 4)),
+        ([4, 4, 3, 1, 4], set(), 4, ("cut", 2, 4)),
+        (RAMP_WITH_TAILS, set(), 8, None),
+        (RAMP_WITH_TAILS, {3, 7}, 8, None),
+        ([4, 8], set(), 4, None),  # of two windows nobody knows which is odd
+        ([5, 4, 4, 6], set(), 4, ("first", 0, 4)),
+        ([3, 3, 1, 4, 2, 6], set(), 3, ("all", 0, 3)),
+        ([3, 3, 3, 1, 4, 2], set(), 3, None),
+    ],
+)
+def test_the_odd_window_is_found_by_sizes_alone(sizes, ends, usual, odd):
+    assert odd_window(sizes, ends, usual) == odd
+
+
+def test_the_usual_size_is_the_most_frequent_and_then_the_larger():
+    assert [most_frequent(sizes) for sizes in ([4, 4, 1], [1, 1, 4, 4], [])] == [4, 4, 0]
+    assert [list(around(range(9), place, 3)) for place in (0, 4, 8)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert list(around([4, 4], 1, 3)) == [0, 1]

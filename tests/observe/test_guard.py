@@ -1,8 +1,10 @@
 """The guard around the observer's code. What it does for a whole audit is in tests/audit/test_failures.py."""
 
 import pytest
+import torch
 
 from course_utils.observe.guard import Guard, ObserverFailure
+from course_utils.observe.noise import sample_gradients
 
 
 def watched(function):
@@ -48,6 +50,33 @@ def test_a_watch_may_let_a_call_pass():
     guard = Guard("The auditor", "your script goes on unwatched")
     assert guard.around(lambda: (each for each in ()))(lambda: 3)() == 3
     assert guard.failure is None
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("given", ["a tensor", "a list", "an iterator"])
+def test_what_the_watch_goes_through_is_there_for_the_call_too(given, by_name):
+    guard, seen = Guard("The auditor", "your script goes on unwatched"), []
+    numbers = torch.ones(2)
+    argument = {"a tensor": numbers, "a list": [1, 2], "an iterator": iter([1, 2])}[given]
+
+    def watch(things):
+        seen.append(list(things))
+        yield
+
+    call = guard.around(watch, used_up=True)(lambda things: things)
+    made = call(things=argument) if by_name else call(argument)
+    assert made == [1, 2] if given == "an iterator" else made is argument
+    assert seen == [list(made)]
+    assert guard.failure is None
+
+
+def test_the_line_of_a_failure_is_the_packages_own_also_where_it_has_called_what_fails():
+    guard, model = Guard("The auditor", "your script goes on unwatched"), torch.nn.Linear(1, 1)
+    with pytest.warns(ObserverFailure):
+        guard(sample_gradients)(model, torch.ones(2, 1), torch.ones(2), lambda *_: 1 / 0)
+    assert ", at course_utils/observe/noise.py:" in guard.failure
+    assert ", called from " in guard.failure
+    assert "test_guard.py:" in guard.failure
 
 
 def test_an_error_without_words_or_with_too_many_is_told_in_one_line():

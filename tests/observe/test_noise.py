@@ -3,6 +3,7 @@
 import copy
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from course_utils import digits, mlp, train_epoch
@@ -20,6 +21,13 @@ def test_each_row_is_the_gradient_of_one_sample():
     rows = sample_gradients(model, images.double(), labels, F.cross_entropy)
     for row, x, y in zip(rows, images.double(), labels, strict=True):
         assert torch.allclose(row, torch.cat(gradient(model, x, y)), rtol=1e-12)
+
+
+def test_a_weight_that_a_loss_does_not_reach_has_a_column_of_zeros():
+    model = nn.Linear(2, 1)
+    model.unused = nn.Parameter(torch.ones(3))
+    rows = sample_gradients(model, torch.ones(4, 2), torch.zeros(4), lambda out, y: (out - y).sum())
+    assert rows.tolist() == [[1.0, 1.0, 1.0, 0.0, 0.0, 0.0]] * 4  # two weights, the bias, and what is unused
 
 
 def test_the_norms_are_those_of_the_micro_batches_and_windows_and_the_training_stays_as_it_was():

@@ -23,6 +23,12 @@ def test_a_foreach_operation_is_one_call():
     assert not any(tensor.any() for tensor in tensors)
 
 
+def test_an_operation_gets_all_that_it_was_called_with():
+    with count_operations():
+        numbers = torch.zeros(2, dtype=torch.float64)
+    assert numbers.dtype == torch.float64
+
+
 def test_what_runs_outside_the_block_is_not_counted():
     with count_operations() as counts:
         pass
@@ -65,8 +71,9 @@ def test_a_large_batch_and_its_pieces_are_the_same_products_in_fewer_calls():
     assert found[1].calls < found[4].calls
 
 
-def test_counting_ends_with_the_block():
+def test_counting_ends_with_the_block_and_prints_nothing(capsys):
     with count_work() as work:
-        pass
+        assert (work.flops, work.calls) == (0, 0)
     torch.ones(3, 3) @ torch.ones(3, 3)
     assert (work.flops, work.calls) == (0, 0)
+    assert capsys.readouterr().out == ""

@@ -102,6 +102,25 @@ def test_every_line_has_a_frame_in_the_order_in_which_it_ran(w):
     assert steps.frames[2].variables == {"x": "2", "loss": "2"}
 
 
+SHOWN = {
+    "few": torch.tensor([1.0, 2.5]), "four": torch.ones(4), "true": True, "none": None, "whole": 3, "half": 0.5,
+    "numbers": [1, 2.0], "five": [1] * 5, "words": ["a"], "pair": (1, 2), "text": "x" * 20,
+}  # fmt: skip
+HIDDEN = [torch.ones(5), torch.ones(2, 1), torch.tensor(1j), ("a", "b"), "x" * 21, {}]
+
+
+def test_a_variable_is_shown_if_it_is_short(w):
+    def loop(w, shown, hidden, more=0):
+        few, four, true, none, whole, half, numbers, five, words, pair, text = shown  # noqa: RUF059
+        long, wide, imaginary, names, story, table = hidden  # noqa: RUF059
+        w.abs()
+
+    assert record_steps(loop, w, list(SHOWN.values()), HIDDEN).frames[-1].variables == {
+        "few": "[1, 2.5]", "four": "[1, 1, 1, 1]", "true": "True", "none": "None", "whole": "3", "half": "0.5",
+        "numbers": "[1, 2]", "five": "list of 5", "words": "list of 1", "pair": "[1, 2]", "text": repr("x" * 20),
+    }  # fmt: skip
+
+
 def test_two_events_on_one_line_have_a_frame_each(w):
     def dense(w, batches, optimizer):
         for x in batches:

@@ -301,6 +301,18 @@ def test_gradients_from_before_the_block_are_no_micro_batch_but_are_in_the_norm(
     assert norms(trace, "step") == [pytest.approx(108**0.5)]
 
 
+@pytest.mark.parametrize(("value", "told"), [(-1.0, "z"), (0.0, "")])
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_gradients_from_before_the_block_that_it_zeroes_are_a_zeroing_unless_they_are_zero(
+    model, optimizer, name, value, told
+):
+    p = getattr(model, name)
+    p.grad = torch.full_like(p, value)
+    with record() as trace:
+        optimizer.zero_grad()
+    assert story(trace) == told
+
+
 # Lanes.
 
 

@@ -168,7 +168,7 @@ def _divided_for_nothing(lane: str, windows: list[Window]) -> Iterator[Finding]:
             UNDECIDED,
             f"every loss is multiplied by 1/{n}, and every micro-batch has its own step; was a window of {n} intended?",
             evidence={"coefficient": factor, "window": 1},
-            fix=f"step after every {n}-th micro-batch, or do not divide; --window {n} decides it",
+            fix=f"step after every {n} micro-batches, or do not divide; --window {n} decides it",
             where=windows[0].where,
             lane=lane,
         )
