@@ -86,8 +86,9 @@ def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tupl
     Every term has the coefficient that it would have at the root. Without `count`, nothing is read that a backward
     call frees.
     """
-    if root is not None and _kind(root.name())[0] == "loss":  # as in most calls
-        return _loss_term(root, root, _kind(root.name())[1], scale, 0, count), []
+    kind, name = ("", "") if root is None else _kind(root.name())
+    if kind == "loss":  # as in most calls
+        return _loss_term(root, root, name, scale, 0, count), []
     losses, others, seen = [], [], set()
     todo = [(root, -1 if scale != 1 else 0)]  # nodes, and how often what they hold is multiplied; a scaler does it once
     while todo and len(seen) < _FAR:

@@ -264,7 +264,9 @@ class HistoryWriter(Listener):
             self.history.zeroings.append(zeroing)
         if lane.held and lane.name:
             self._event("zero", lane, 0)
-        lane.fresh, lane.scaled, lane.open = Kept(), 1.0, Window(came_as_zeros=came_as_zeros)
+        lane.scaled, lane.open = 1.0, Window(came_as_zeros=came_as_zeros)
+        if lane.fresh:
+            lane.fresh = Kept()
 
     def zeroed_in_part(self, lane: AuditedLane) -> None:
         pass  # the next step tells
@@ -307,11 +309,12 @@ class HistoryWriter(Listener):
             window.uncleared = self._still_uncleared(lane)
         if skipped:
             window.unwritten_momentum = _allocates_momentum(lane.optimizer())
-        for zeroing in lane.zeroings:  # gradients may be read before they are zeroed, and put back
-            zeroing.overwritten = window.overwritten
-            for call in zeroing.lost if window.assigned or window.replaced else ():
-                call.used = True
-        lane.zeroings = []
+        if lane.zeroings:  # gradients may be read before they are zeroed, and put back
+            for zeroing in lane.zeroings:
+                zeroing.overwritten = window.overwritten
+                for call in zeroing.lost if window.assigned or window.replaced else ():
+                    call.used = True
+            lane.zeroings = []
         for call, evaluation in lane.fresh:
             call.used, call.users, call.used_at = True, (*call.users, lane.name), call.used_at or self.calls
             if 0 < evaluation < lane.fresh[-1][1]:  # of an earlier call of the closure

@@ -570,9 +570,10 @@ class Observer:
                         self.listener.graph_kept(roots, call)
                     self.listener.backward_ends(call)
         finally:
-            for probe in self.thread.probes:
-                probe.remove()
-            self.thread.probes.clear()
+            if probes := self.thread.probes:
+                for probe in probes:
+                    probe.remove()
+                probes.clear()
 
     def _receive(self, lane: Lane, call: Any) -> None:
         """If the lane has got gradients from this backward call, it holds the call from now on."""
