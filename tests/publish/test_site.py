@@ -19,9 +19,11 @@ NOTEBOOKS = read_notebooks()
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """The folder that Sphinx would read."""
-    path = tmp_path_factory.mktemp("site")
-    assert site.write_source(path) == len([*path.rglob("*.md"), *path.glob("[ns]*/*.ipynb")])
+    """The folder that Sphinx would read. One handout has been printed."""
+    path, printed = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("printed")
+    (printed / "learner").mkdir()
+    (printed / "learner" / "02_zeroing.pdf").write_bytes(b"%PDF")
+    assert site.write_source(path, printed) == len([*path.rglob("*.md"), *path.glob("[ns]*/*.ipynb")])
     return path
 
 
@@ -96,18 +98,12 @@ def test_a_fact_of_hostile_text_is_escaped(monkeypatch):
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in text
 
 
-def test_each_page_offers_its_colab_edition_and_what_was_printed(tmp_path):
-    printed = tmp_path / "printed"
-    (printed / "learner").mkdir(parents=True)
-    (printed / "learner" / "02_zeroing.pdf").write_bytes(b"%PDF")
-    site.write_source(tmp_path / "source", printed)
-    text = (tmp_path / "source" / "notebooks" / "02_zeroing.ipynb").read_text(encoding="utf-8")
+def test_each_page_offers_its_colab_edition_and_what_was_printed(source):
+    text = (source / "notebooks" / "02_zeroing.ipynb").read_text(encoding="utf-8")
     for link in ("colab/02_zeroing.ipynb", "print/learner/02_zeroing.pdf"):
         assert f"../{link}" in text
-        assert (tmp_path / "source" / "extra" / link).is_file()
-    assert "print/learner" not in (tmp_path / "source" / "notebooks" / "03_accumulation.ipynb").read_text(
-        encoding="utf-8"
-    )
+        assert (source / "extra" / link).is_file()
+    assert "print/learner" not in (source / "notebooks" / "03_accumulation.ipynb").read_text(encoding="utf-8")
 
 
 def test_without_its_tools_or_the_handouts_it_says_what_to_do(tmp_path, monkeypatch):
