@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+from itertools import groupby
 from pathlib import Path
 
 import nbformat
@@ -28,9 +29,7 @@ def run(edition: Path) -> str:
     with tempfile.TemporaryDirectory() as empty:
         alone = Path(shutil.copy(edition, empty))
         try:
-            NotebookClient(
-                notebook, timeout=300, coalesce_streams=True, resources={"metadata": {"path": alone.parent}}
-            ).execute()
+            NotebookClient(notebook, timeout=300, resources={"metadata": {"path": alone.parent}}).execute()
         except CellExecutionError as error:
             return str(error)[-1500:]
         left = sorted(path.name for path in alone.parent.iterdir())
@@ -45,10 +44,9 @@ def run(edition: Path) -> str:
 
 
 def said(cell) -> str:
-    """All the text of a cell's outputs."""
-    parts = [
-        output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in cell.get("outputs", [])
-    ]
+    """All the text of a cell's outputs, in their order; neighbouring pieces of one stream are one."""
+    pieces = groupby(cell.get("outputs", []), key=lambda output: output.get("name") or id(output))
+    parts = ["".join(o.get("text", "") + o.get("data", {}).get("text/plain", "") for o in some) for _, some in pieces]
     return "\n".join(part.rstrip("\n") for part in parts)
 
 
