@@ -45,6 +45,15 @@ class _Page(HTMLParser):
                 self.links.add(value)
 
 
+def test_what_a_cell_prints_after_its_answer_stands_below_it(built):
+    page = (built / "notebooks" / "09b_should_you_accumulate.html").read_text(encoding="utf-8")
+    places = [
+        page.index(said)
+        for said in ("words later  batch  beta2  left\n", "Measured: 0.997.", "root, recorded at     4:")
+    ]
+    assert places == sorted(places)
+
+
 def test_no_link_is_broken_and_nothing_is_loaded_from_a_network(built):
     static = built / "_static"  # the theme's own templates, and the trace
     pages = {path: _Page(path) for path in built.rglob("*.html") if static not in path.parents}

@@ -20,13 +20,13 @@ def require_tools() -> None:
         raise PublishError(f'{", ".join(missing)} cannot be imported; install with: pip install -e ".[site]"')
 
 
-def render(source: Path, out: Path, on_page: Callable[[], Any] = lambda: None) -> None:
+def render(source: Path, out: Path, on_pages: Callable[[int], Any] = lambda pages: None) -> None:
     """Makes HTML of a folder of pages.
 
     Args:
         source: The folder with `index.md`, and with the folders `static` and `extra`.
         out: Where the HTML is written.
-        on_page: Called for each page that has been read.
+        on_pages: Called as pages have been read, with their number. Processes of Sphinx's own read some at a time.
 
     Raises:
         PublishError: If Sphinx fails or warns: a link without a target, for example.
@@ -47,7 +47,7 @@ def render(source: Path, out: Path, on_page: Callable[[], Any] = lambda: None) -
             warnings,
             parallel=2,
         )
-        app.connect("doctree-read", lambda *_: on_page())
+        app.connect("env-merge-info", lambda app, env, names, other: on_pages(len(names)))
         app.build()
     except SphinxError as problem:
         raise PublishError(f"Sphinx could not build the site: {problem}") from problem
@@ -66,7 +66,6 @@ def _settings() -> dict[str, Any]:
         "html_math_renderer": "mathml",
         "nb_execution_mode": "off",
         "nb_ipywidgets_js": {},
-        "nb_merge_streams": True,
         "myst_enable_extensions": ["dollarmath"],
         "myst_heading_anchors": 2,
         "autodoc_typehints": "signature",
