@@ -188,3 +188,28 @@ def test_sharded_parameters_are_seen(model, process_group, zero):
     held = [1, 2, 1, 2] if zero else [1, 2, 3, 4]
     norms = [event.norm for event in trace.events if event.kind == "backward"]
     assert norms == pytest.approx([27**0.5 * count for count in held])
+
+
+def zeroed_through_data(at, windows=60):
+    """After which windows' first micro-batch a record sees the gradients zeroed, where that raises no version."""
+    w = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    with record() as trace:
+        for window in range(windows):
+            w.sum().backward()
+            if at(window):
+                w.grad.data.zero_()
+            w.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return [k for k, held in enumerate(trace.windows()) if held == 1]
+
+
+def test_zeroing_without_a_version_inside_windows_is_seen_in_all_of_them_if_it_is_seen_at_first():
+    assert zeroed_through_data(at=lambda window: True) == list(range(60))
+
+
+def test_zeroing_without_a_version_that_begins_later_is_seen_before_long_and_then_always():
+    seen = zeroed_through_data(at=lambda window: window >= 30)
+    assert 30 <= seen[0] <= 30 + 17  # two looks in each window, of which every 17th reads values
+    assert seen == list(range(seen[0], 60))
