@@ -28,7 +28,14 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 
 SHARED = "COURSE_TESTS_FORKS"  # names the folder of the process that forks, for the workers
-IMPORTED = "ipykernel.kernelapp", "ipykernel.zmqshell", "torch._dynamo", "torch.distributed.fsdp"
+IMPORTED = (
+    "ipykernel.kernelapp",
+    "ipykernel.zmqshell",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "matplotlib.pyplot",
+)
+INLINE = "module://matplotlib_inline.backend_inline"  # where kernels draw
 HANDED_ON = signal.SIGINT, signal.SIGTERM
 
 
@@ -38,6 +45,8 @@ def use() -> None:
 
     ordinary = ipykernel.kernelspec.get_kernel_dict
     command = executable()
+    if sys.executable == command:  # in a worker: only what asks for forks gets them
+        sys.executable = sys.orig_argv[0]
 
     def get_kernel_dict(*args, **kwargs):
         return {**ordinary(*args, **kwargs), "argv": [command, "-m", "ipykernel_launcher", "-f", "{connection_file}"]}
@@ -137,6 +146,8 @@ def _become(connection: socket.socket) -> Callable[[], None]:
     sys.path[:] = [*filter(None, new), *(entry for entry in sys.path if entry not in old)]
     os.environ.clear()
     os.environ.update(environment)
+    if backend := environment.get("MPLBACKEND") or (INLINE if "ipykernel_launcher" in arguments[:2] else None):
+        sys.modules["matplotlib"].rcParams["backend"] = backend  # which it would read when it is imported
     sys.executable = str(Path(environment[SHARED]) / "python")
     multiprocessing.set_executable(sys.executable)
     connection.sendall(str(os.getpid()).encode())
