@@ -21,10 +21,10 @@ def pytest_xdist_setupnodes(specs):
             spec.python = shlex.quote(forked_python.executable())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def quick_scans():
     """The auditor searches among all living objects: those that are there before the tests are hidden from it."""
-    gc.collect()
+    gc.collect(1)  # of the young alone: a search among all takes longer than it saves
     gc.freeze()  # for good: everything else that looks for garbage is faster, too
 
 
