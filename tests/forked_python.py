@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -98,6 +99,7 @@ def _serve(listener: socket.socket) -> Callable[[], None]:
     gc.disable()
     for module in IMPORTED:
         import_module(module)
+    _leave_at_once()
     gc.freeze()
     gc.enable()
     one_ended, ended = socket.socketpair()
@@ -126,6 +128,13 @@ def _serve(listener: socket.socket) -> Callable[[], None]:
         os.kill(fork, signal.SIGKILL)
         os.waitpid(fork, 0)
     return lambda: None
+
+
+def _leave_at_once() -> None:
+    """No fork takes torch apart when it ends, or adds up how long it compiled: that takes longer than a fork."""
+    for finalizer in weakref.finalize._registry:
+        finalizer.atexit = False
+    atexit.unregister(sys.modules["torch._dynamo.utils"].dump_compile_times)
 
 
 def _become(connection: socket.socket) -> Callable[[], None]:
