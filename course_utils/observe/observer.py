@@ -83,7 +83,7 @@ class Lane:
         return self.depth > 0 and not self.in_closure
 
     def update(self) -> None:
-        """Adds the parameters that the optimizer listed by now, and lets go of those that it doesn't hold any more."""
+        """Adds the parameters that the optimizer holds by now, and lets go of those that it doesn't hold any more."""
         optimizer, known = self.optimizer(), len(self.parameters)
         if optimizer is None:
             return
