@@ -130,6 +130,7 @@ class Backward:
     drawn: tuple[int, ...] = ()  # the data sets of the loaders that gave batches since the last call
     epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
     overwritten: int = 0  # parameters whose `.grad` it wrote over instead of adding to it
+    zeros: tuple[int, ...] = ()  # the keys of lanes to which it brought only zeros, with none but zeros before it
 
     def __init__(self, number: int, where: str, line: str, path: tuple[int, ...] = (), scaled: float = 1.0) -> None:
         self.number, self.where, self.line, self.path = number, where, line, path
@@ -144,6 +145,10 @@ class Backward:
     def not_a_number(self) -> bool:
         """Was it called on an infinity or a NaN?"""
         return self.value is not None and not isfinite(float(self.value))
+
+    def added_nothing(self, key: int) -> bool:
+        """Did it bring only zeros to this lane? On a GPU gradients are not read, and a loss of 0 has to tell."""
+        return key in self.zeros or (isinstance(self.value, Tensor) and float(self.value) == 0)
 
     @property
     def without_targets(self) -> bool:
@@ -333,6 +338,17 @@ class History:
         """Lets go of what lies in the middle of a long run."""
         for kept in (self.windows, self.zeroings, self.backwards, self.trace.events):
             kept.trim()
+
+    def leave_out_zeros(self) -> None:
+        """A call from before the loop that brought only zeros is no micro-batch: something was initialised by it.
+
+        Its line is never seen again. A micro-batch may bring zeros, too, as where all targets are masked.
+        """
+        lines = Counter((lane, call.line) for call in self.backwards for lane in call.lanes)
+        first = {window.lane: window for window in reversed(self.windows) if window.fresh}
+        for lane, window in first.items():
+            stays = [call for call in window.fresh if lines[lane, call.line] > 1 or not call.added_nothing(window.key)]
+            window.fresh = stays or window.fresh
 
     def forget(self, lane: str) -> None:
         """What looked like updates were none."""

@@ -139,6 +139,7 @@ class HistoryWriter(Listener):
 
     def _finish(self) -> None:
         self.history.trim()
+        self.history.leave_out_zeros()
         self.history.named_losses = list(self.named.found.values())
         self.history.updates_looked_at = len(self.named.updates)
 
@@ -226,6 +227,8 @@ class HistoryWriter(Listener):
             lane.glimpse()
         else:
             lane.glimpses = []
+        if lane.came_as_zeros:
+            call.zeros += (lane.key,)
         lane.scaled, lane.weights = 1.0 if lane.by_hand else call.scaled, lane.weight_versions()
         if call.scaled != 1:
             lane.scaler = self.thread.scaler
@@ -448,7 +451,7 @@ class HistoryWriter(Listener):
         left = lane.lost()
         unseen = not lane.updates and lane.weight_versions() != lane.weights  # something else than a step, or compiled
         lane.notice_a_move()
-        if left and not unseen and not lane.moved:
+        if left and not unseen and not lane.moved and not lane.came_as_zeros:
             self.history.leftover[name] = left
         if lane.manual:
             return
