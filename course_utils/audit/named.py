@@ -8,17 +8,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from inspect import CO_OPTIMIZED
+from itertools import islice
 from types import FrameType
 
+import torch
 from torch import Tensor
 
 from course_utils.audit.callsite import is_users
 from course_utils.audit.history import NamedLoss
-from course_utils.audit.probe import find_losses, is_loss_function
+from course_utils.audit.nodes import walk
+from course_utils.audit.probe import find_losses, is_loss_function, leads_to_losses
 from course_utils.observe.guard import Guard
 from course_utils.observe.uncompiled import backward_is_compiled
 
 _FRAMES = 4  # functions of the user's that are looked at in one backward call, at most
+_FAR = 20  # nodes between a variable and the losses that it was made of, at most
 _HANDED_OUT = {"locals", "vars", "exec"}  # a function that uses one of these may hold, or write, its f_locals
 
 
@@ -32,6 +36,7 @@ class NamedLosses:
         self.terms_key, self.key, self.guard = key, f"{key} name", guard
         self.found: dict[tuple[str, str], NamedLoss] = {}
         self.updates: set[int] = set()  # those before which it was looked
+        self.looked = 0  # when it was looked last, in operations
         self.handles: list = []
 
     def look(self, update: int) -> None:
@@ -46,6 +51,7 @@ class NamedLosses:
                     loss = self.found.setdefault((name, place.rpartition(":")[0]), NamedLoss(name, place))
                     if not loss.reached:
                         self._watch(loss, node, update)
+        self.looked = torch.autograd._get_sequence_nr()
 
     def _watch(self, loss: NamedLoss, node, update: int) -> None:
         below = find_losses(node, count=False)[0]
@@ -54,7 +60,10 @@ class NamedLosses:
         node.metadata[self.key] = True
         parts = [each for each, _ in below if each is not node]  # a sum for the log is used if all that it adds up is
         left = {k for k, part in enumerate(parts) if self.terms_key not in part.metadata}
-        if self.terms_key in node.metadata or (parts and not left):  # a backward call goes through it, or has done so
+        gone = self.terms_key in node.metadata or (
+            parts and not left
+        )  # a backward call goes through it, or has done so
+        if gone or self._shows_what_was_there(node):
             loss.reached = True
             return
         loss.updates.add(update)
@@ -65,6 +74,11 @@ class NamedLosses:
 
         hooks = [(node, frozenset(left)), *((parts[k], {k}) for k in left)]
         self.handles += [at.register_prehook(self.guard(lambda _, of=of: note(of))) for at, of in hooks]
+
+    def _shows_what_was_there(self, node) -> bool:
+        """Was it made after a backward call, of losses from before, through which that call may have gone?"""
+        made_of = islice(walk([node], stop=lambda each: not leads_to_losses(each.name())), _FAR)
+        return node._sequence_nr() >= self.looked > min(each._sequence_nr() for each in made_of)
 
     def end(self) -> None:
         for handle in self.handles:

@@ -131,6 +131,11 @@ def _loss_term(node, loss, name: str, scale: float, factors: int, count: bool) -
     return [(node, Term(name, reduction, 1.0, scale, items, own, factors > 0, by_class=by_class))]
 
 
+def leads_to_losses(name: str) -> bool:
+    """Is an operation of this name one of those between what backward is called on and a loss, or a sum or mean?"""
+    return _kind(name)[0] in ("between", "reduction")
+
+
 def is_loss_function(name: str) -> bool:
     """Whether a term of this name is of a loss function, and not of any mean or sum."""
     return name.startswith(_LOSSES)

@@ -260,6 +260,32 @@ def added_up_for_the_log():
 
 
 @used
+def elements_and_a_sum_that_are_made_for_the_log():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in data(12):
+        out = model(x)
+        losses = torch.stack([F.cross_entropy(out, y), penalty(out)])[None].mean(0)
+        optimizer.zero_grad()
+        sum(losses).backward()
+        optimizer.step()
+        all_losses = losses.sum()
+        for loss in losses:  # the last one is still there when the next backward call begins
+            log(loss, all_losses)
+
+
+@unused("last_loss")
+def an_element_that_is_taken_before_the_backward_call():
+    def step(out, y):
+        losses = torch.stack([F.cross_entropy(out, y), penalty(out)])[None].mean(0)
+        last_loss = losses[1]
+        losses[0].backward()
+        log(last_loss)
+
+    train(step)
+
+
+@used
 def two_halves_of_a_critics_loss():
     def step(out, y):
         loss_real, loss_fake = F.cross_entropy(out[:2], y[:2]), F.cross_entropy(out[2:], y[2:])
