@@ -58,6 +58,7 @@ class Term:
     of_one: bool = False  # a mean that may be over one sample: over an episode's steps, or the pairs of one list
     by_class: bool = False  # its count is not of samples or tokens, but of the weights of their classes
     adapted: bool = False  # it is of weights that an update in the graph has made; in the first backward calls
+    row: int = 0  # of a mean: the numbers of one sample, if there are several; in the first backward calls
     in_part: bool = False  # of the samples that it compares, some come without a graph; in the first backward calls
 
     @property

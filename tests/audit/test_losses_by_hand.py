@@ -87,6 +87,7 @@ for name, loss in {
     "mean of sample means": lambda out, y: per_token(out, y).mean(1).mean(),
     "sum of sample means by len": lambda out, y: per_token(out, y).mean(1).sum() / len(y),
     "mean, then mean again": lambda out, y: F.cross_entropy(*flat(out, y)).mean(),
+    "in a tensor of one": lambda out, y: (per_token(out, y).sum() / y.numel())[None].mean(),
     "through other types": lambda out, y: F.cross_entropy(*flat(out, y)).double().to(torch.float32) * 1.0,
     "gaussian": lambda out, y: F.gaussian_nll_loss(out, one_hot(y), torch.ones_like(out)),
     "log cosh": lambda out, y: (out - one_hot(y)).cosh().log().mean(),
@@ -132,6 +133,7 @@ for name, loss in {
     ),
     "weights": lambda out, y: (per_token(out, y) * (0.5 * valid(y))).sum() / (0.5 * valid(y)).sum(),
     "label smoothing, ignored": lambda out, y: F.cross_entropy(*flat(out, y), label_smoothing=0.2),
+    "masked, in a tensor of one": lambda out, y: ((per_token(out, y) * valid(y)).sum() / valid(y).sum())[None].mean(),
     "masked, sums of samples": lambda out, y: (per_token(out, y) * valid(y)).sum(1).sum() / valid(y).sum(),
 }.items():
     SPELLINGS[name] = (loss, True)
@@ -274,6 +276,11 @@ MIXED = {
     "half of it, undivided": (lambda out, y, *_: 0.5 * mean(out, y), {}, RIGHT),  # a weight is a choice
     "a GAN's two halves": (lambda out, y, *_: 0.5 * (mean(out, y) + penalty(out)) / N, {}, RIGHT),
     "two halves, undivided": (lambda out, y, *_: 0.5 * (mean(out, y) + penalty(out)), {}, RIGHT),
+    "a mean of sums over samples, undivided": (lambda out, y, *_: bce(out, y) * out[0].numel(), {}, UNDECIDED),
+    "so by hand": (lambda out, y, *_: (out - one_hot(y)).abs().mean() * out[0].numel(), {}, UNDECIDED),
+    "a mean of sums over samples": (lambda out, y, *_: bce(out, y) * out[0].numel() / N, {}, RIGHT),
+    "a weight": (lambda out, y, *_: bce(out, y) * 10, {}, RIGHT),
+    "a weight that is the number of classes": (lambda out, y, *_: mean(out, y) * LETTERS, {}, RIGHT),
     "two means of means": (lambda out, y, *_: (mean(out, y) + penalty(out)) / N, UNEVEN_SIZES, TOKENS),
     "more losses than micro-batches, undivided": (
         lambda out, y, *_: torch.stack([F.cross_entropy(o, t) for o, t in zip(out, y, strict=True)]).mean(),
@@ -359,6 +366,10 @@ MIXED = {
     "windows of one, by a constant": (lambda out, y, *_: per_token(out, y).sum() / 1000, {"windows": (1,) * 6}, RIGHT),
     "windows of one": (lambda out, y, *_: per_token(out, y).sum() / len(y), {"windows": (1,) * 6}, RIGHT),
 }
+
+
+def bce(out, y):
+    return F.binary_cross_entropy_with_logits(out, one_hot(y))
 
 
 def buffered(out, y):

@@ -147,6 +147,12 @@ def _scale_of_a_mean(
             f"divide each loss by the micro-batches of its window ({n}), or weight it by its share of the window's "
             "samples or tokens"
         )
+    elif alone and all(term.row > 1 and isclose(term.coefficient, term.row) for terms in alike for term in terms):
+        level, fix = UNDECIDED, f"divide each by the micro-batches of its window ({n})"
+        message = (
+            f"the mean loss of each of {count_noun(n, 'micro-batch')} is multiplied by {alike[0][0].row}, the numbers "
+            f"of a sample; if that makes it a mean over samples, every update is {n} times too large"
+        )
     elif alone and all(isclose(share * n, 1.0, rel_tol=1e-3) for share in totals):  # several losses may have weights
         level, message, fix = _divided_twice(n, alike[0])
     elif window.on_ranks and not nearly_equal(totals):
