@@ -327,6 +327,9 @@ class History:
     manual: set[str] = field(default_factory=set)  # lanes whose updates no torch optimizer makes
     loose: set[str] = field(default_factory=set)  # those of them whose tensors are no parameters of a module
     given: dict[str, str] = field(default_factory=dict)  # of a manual lane: the optimizer that is given its gradients
+    follows: dict[str, str] = field(
+        default_factory=dict
+    )  # of a lane: whose parameters it took over when that one ended
     failed: bool = False  # the script ended by an error or an interrupt, so its last window is not judged
     failure: str | None = None  # the auditor's own error: what came after it was not seen
     failed_rules: dict[str, str] = field(default_factory=dict)  # the errors of rules, by their names
@@ -350,6 +353,36 @@ class History:
         for lane, window in first.items():
             stays = [call for call in window.fresh if lines[lane, call.line] > 1 or not call.added_nothing(window.key)]
             window.fresh = stays or window.fresh
+
+    def join_short_lived(self) -> None:
+        """Optimizers that follow each other over the same parameters, each with one update, count as one."""
+        chains: dict[str, list[str]] = {}  # by their last lanes
+        for lane, before in self.follows.items():
+            chains[lane] = [*chains.pop(before, [before]), lane]
+        for *others, last in chains.values():
+            once = all(self.updates[lane] == 1 and lane not in self.leftover for lane in others)
+            if len(others) > 1 and once and self.updates[last] <= 1:
+                self._join([*others, last])
+
+    def _join(self, lanes: list[str]) -> None:
+        first, places = lanes[0], {lane: place for place, lane in enumerate(lanes)}
+        renamed = {id(event): event._replace(lane=first) for event in self.trace.events if event.lane in places}
+        self.trace.events[:] = [renamed.get(id(event), event) for event in self.trace.events]
+        for window in self.windows:
+            if window.lane in places:
+                window.lane, window.number = first, places[window.lane] + 1
+                window.event = renamed.get(id(window.event), window.event)
+        for zeroing in self.zeroings:
+            if zeroing.lane in places:
+                zeroing.lane, zeroing.updates = first, places[zeroing.lane] + zeroing.updates
+        for call in self.backwards:
+            call.lanes = tuple(dict.fromkeys(first if lane in places else lane for lane in call.lanes))
+            call.users = tuple(dict.fromkeys(first if lane in places else lane for lane in call.users))
+        for lane in lanes[1:]:
+            self.updates[first] += self.updates.pop(lane, 0)
+            self.never.pop(lane, None)
+            if lane in self.leftover:
+                self.leftover[first] = self.leftover.pop(lane)
 
     def forget(self, lane: str) -> None:
         """What looked like updates were none."""

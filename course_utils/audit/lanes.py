@@ -29,6 +29,7 @@ class AuditedLane(Lane):
         self.key = next(_keys)
         self.updates = 0
         self.fresh = Kept()  # backward calls since the last step, and in which call of a closure each came
+        self.follows = ""  # whose parameters it took over when that one ended
         self.cleared = False  # have its gradients been zeroed?
         self.scaled = 1.0  # the scaler's factor that is in .grad
         self.scaler = None  # a reference to the one that made it

@@ -140,6 +140,7 @@ class HistoryWriter(Listener):
     def _finish(self) -> None:
         self.history.trim()
         self.history.leave_out_zeros()
+        self.history.join_short_lived()
         self.history.named_losses = list(self.named.found.values())
         self.history.updates_looked_at = len(self.named.updates)
 
@@ -437,7 +438,18 @@ class HistoryWriter(Listener):
             self.history.unowned = (sum(found.values()), next(iter(found))) if found else (0, "")
         return False
 
+    def _hand_over(self, lane: AuditedLane) -> None:
+        """A script may create a new optimizer for each update, over the same parameters."""
+        if lane.name and not lane.manual and lane.optimizer() is None:
+            for other in self.observer.lanes.values():
+                if other.kind == lane.kind and other.ids == lane.ids and not (other.updates or other.follows):
+                    other.follows = lane.name
+                    break
+        if lane.follows and lane.name:
+            self.history.follows[lane.name] = lane.follows
+
     def ended(self, lane: AuditedLane) -> None:
+        self._hand_over(lane)
         if not lane.name and not lane.fresh and not lane.manual:
             return
         if lane.manual and not self._end_manual(lane):

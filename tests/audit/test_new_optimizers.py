@@ -1,0 +1,86 @@
+"""Scripts that create a new optimizer for each update, over the same parameters."""
+
+import pytest
+from runs import data, found, net
+from torch.nn import functional as F
+from torch.optim import SGD
+
+from course_utils.audit import audit
+
+pytestmark = pytest.mark.usefixtures("quick_scans")
+EARLY = ("irregular-window", "error")
+LEFT = ("leftover-gradients", "error")
+
+
+def train(ends, count, every=1, n=4):
+    """Steps after the micro-batches in `ends`, and creates a new optimizer after every so many steps."""
+    model, steps = net(), 0
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(data(count)):
+        (F.cross_entropy(model(x), y) / n).backward()
+        if i in ends:
+            steps += 1
+            optimizer.step()
+            if steps % every == 0:
+                optimizer = SGD(model.parameters(), lr=0.1)
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("offset", "count", "sizes", "expected"),
+    [
+        (3, 16, [4, 4, 4, 4], []),
+        (0, 17, [1, 4, 4, 4, 4], [EARLY]),
+        (0, 19, [1, 4, 4, 4, 4], [EARLY, LEFT]),
+        (3, 14, [4, 4, 4], [LEFT]),
+    ],
+)
+def test_a_new_optimizer_for_each_update_counts_as_one(offset, count, sizes, expected):
+    with audit() as report:
+        train(range(offset, count, 4), count)
+    assert found(report) == expected
+    assert [(w.lane, w.number, w.size) for w in report.history.windows] == [
+        ("SGD", number, size) for number, size in enumerate(sizes, 1)
+    ]
+    assert "SGD: " in report.summary()
+    assert "SGD 2" not in report.summary()
+    events = report.history.trace.events
+    steps = [event for event in events if event.kind == "step"]
+    assert {event.lane for event in events} == {"SGD"}
+    assert all(w.event is event for w, event in zip(report.history.windows, steps, strict=True))
+
+
+def test_a_trial_before_the_training_is_not_of_its_optimizer():
+    model = net()
+    with audit() as report:
+        for ends, count in (([0], 1), (range(3, 16, 4), 16)):
+            optimizer = SGD(model.parameters(), lr=0.1)
+            optimizer.zero_grad()
+            for i, (x, y) in enumerate(data(count)):
+                (F.cross_entropy(model(x), y) / count).backward()
+                if i in ends:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    assert not any(rule == "irregular-window" for rule, _ in found(report))
+    assert report.history.updates == {"SGD": 1, "SGD 2": 4}
+
+
+def test_optimizers_of_several_updates_each_stay_apart():
+    with audit() as report:
+        train(range(3, 32, 4), 32, every=2)
+    assert report.history.updates == {"SGD": 2, "SGD 2": 2, "SGD 3": 2, "SGD 4": 2}
+
+
+def test_those_of_two_models_stay_apart():
+    with audit() as report:
+        models = net(), net()
+        optimizers = [SGD(model.parameters(), lr=0.1) for model in models]
+        for x, y in data(8):
+            for k, model in enumerate(models):
+                F.cross_entropy(model(x), y).backward()
+                optimizers[k].step()
+                optimizers[k] = SGD(model.parameters(), lr=0.1)
+                optimizers[k].zero_grad()
+    assert found(report) == []
+    assert report.history.updates == {"SGD": 8, "SGD 2": 8}
+    assert [w.lane for w in report.history.windows] == ["SGD", "SGD 2"] * 8
