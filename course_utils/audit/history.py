@@ -327,9 +327,7 @@ class History:
     manual: set[str] = field(default_factory=set)  # lanes whose updates no torch optimizer makes
     loose: set[str] = field(default_factory=set)  # those of them whose tensors are no parameters of a module
     given: dict[str, str] = field(default_factory=dict)  # of a manual lane: the optimizer that is given its gradients
-    follows: dict[str, str] = field(
-        default_factory=dict
-    )  # of a lane: whose parameters it took over when that one ended
+    follows: dict[str, str] = field(default_factory=dict)  # of a lane: which one had its parameters before, and ended
     failed: bool = False  # the script ended by an error or an interrupt, so its last window is not judged
     failure: str | None = None  # the auditor's own error: what came after it was not seen
     failed_rules: dict[str, str] = field(default_factory=dict)  # the errors of rules, by their names
@@ -358,7 +356,8 @@ class History:
         """Optimizers that follow each other over the same parameters, each with one update, count as one."""
         chains: dict[str, list[str]] = {}  # by their last lanes
         for lane, before in self.follows.items():
-            chains[lane] = [*chains.pop(before, [before]), lane]
+            chains[lane] = chains.pop(before, [before])
+            chains[lane].append(lane)
         for *others, last in chains.values():
             once = all(self.updates[lane] == 1 and lane not in self.leftover for lane in others)
             if len(others) > 1 and once and self.updates[last] <= 1:

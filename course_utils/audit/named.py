@@ -60,10 +60,8 @@ class NamedLosses:
         node.metadata[self.key] = True
         parts = [each for each, _ in below if each is not node]  # a sum for the log is used if all that it adds up is
         left = {k for k, part in enumerate(parts) if self.terms_key not in part.metadata}
-        gone = self.terms_key in node.metadata or (
-            parts and not left
-        )  # a backward call goes through it, or has done so
-        if gone or self._shows_what_was_there(node):
+        reached = self.terms_key in node.metadata or (parts and not left)  # by this backward call, or an earlier one
+        if reached or self._shows_what_was_there(node):
             loss.reached = True
             return
         loss.updates.add(update)

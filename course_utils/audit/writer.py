@@ -440,13 +440,13 @@ class HistoryWriter(Listener):
 
     def _hand_over(self, lane: AuditedLane) -> None:
         """A script may create a new optimizer for each update, over the same parameters."""
-        if lane.name and not lane.manual and lane.optimizer() is None:
+        if lane.name and lane.follows:
+            self.history.follows[lane.name] = lane.follows
+        if not lane.manual and lane.optimizer() is None:
             for other in self.observer.lanes.values():
                 if other.kind == lane.kind and other.ids == lane.ids and not (other.updates or other.follows):
-                    other.follows = lane.name
+                    other.follows = lane.name or lane.follows
                     break
-        if lane.follows and lane.name:
-            self.history.follows[lane.name] = lane.follows
 
     def ended(self, lane: AuditedLane) -> None:
         self._hand_over(lane)
