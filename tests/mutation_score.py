@@ -78,6 +78,7 @@ KILLED, SURVIVED, DIED = "killed", "survived", "killed by time or its own death"
 JUDGES = "course_utils/practice/"  # run here, whatever processes their tests start
 PURE = "course_utils/audit/rules/", "course_utils/audit/history.py"  # what they say depends on a history alone
 _TOLD = 20  # tests, at most, of those in which a mutant finds something else
+TRACES = "course_utils/observe/stepping.py"  # while it records, coverage sees no line
 STARTS_PROCESSES = {"quick_python", "quick_command"}  # fixtures
 RUNS_RANKS = ("course_utils/ranks/group.py", "course_utils/ranks/script.py")
 
@@ -376,12 +377,10 @@ class _Score:
         return Result(mutant, outcome, time.perf_counter() - start)
 
     def _chosen(self, module: str, lines: range | None) -> tuple[list[int], float]:
-        """Tests that run these lines, or any of the module, and tests that start processes; fastest first.
-
-        Coverage sees no line that runs while another tracer is set, as in `record_steps`.
-        """
+        """Tests that run these lines, or any of the module, and tests that start processes; fastest first."""
         ran = self.ran.get(module, {})
-        here = set().union(*(ran.get(line, ()) for line in lines or ran)) or set().union(*ran.values())
+        seen = lines if lines and module != TRACES else ran
+        here = set().union(*(ran.get(line, ()) for line in seen)) or set().union(*ran.values())
         ranks = set().union(*(tests for file in RUNS_RANKS for tests in self.ran.get(file, {}).values()))
         elsewhere = {k for k in self.took if k in ranks or STARTS_PROCESSES & {*self.items[k].fixturenames}}
         if module.startswith(JUDGES):
