@@ -63,7 +63,7 @@ _JUDGED = tuple(
     f"tests/practice/test_{name}.py"
     for name in ("answers", "judging", "updates", "tolerances", "single_cases", "tried", "reading")
 )
-_FRAMED = "tests/practice/test_answers.py", "tests/practice/test_deadline.py"
+_FRAMED = tuple(f"tests/practice/test_{name}.py" for name in ("answers", "ask", "deadline"))
 TESTS = {  # where a room's tests are too many for each mutant, or those of another room try what is here
     "course_utils/audit/rules/": _RULED,
     "course_utils/audit/history.py": _RULED,
