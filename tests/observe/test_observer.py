@@ -115,17 +115,25 @@ def test_a_step_uses_the_backward_calls_of_its_closure(model, optimizer_class):
     assert all(event.norm > 0 for event in trace.events if event.kind == "step")
 
 
+@pytest.mark.parametrize("by_closure", [False, True])
 @pytest.mark.parametrize("watch", [record, audit])
-def test_after_a_closure_that_raised_steps_are_seen_again(model, watch):
+def test_after_a_closure_that_raised_steps_are_seen_again(model, watch, by_closure):
     optimizer = SGD(model.parameters(), lr=0.1)
 
     def closure():
-        raise ZeroDivisionError
+        optimizer.zero_grad()
+        loss = model(X).mean()
+        loss.backward()
+        return loss
 
     with watch() as seen:
         with pytest.raises(ZeroDivisionError):
-            optimizer.step(closure)
-        train(model, optimizer)
+            optimizer.step(lambda: 1 / 0)
+        if by_closure:
+            for _ in range(3):
+                optimizer.step(closure)
+        else:
+            train(model, optimizer)
     trace = seen if watch is record else seen.history.trace
     assert trace.windows() == [1, 1, 1]
 
@@ -257,15 +265,30 @@ def test_clipping_belongs_to_the_script_unless_the_optimizers_own_step_does_it(m
 def test_what_is_held_is_forgotten_only_with_the_last_gradient_that_is_taken_out_of_the_optimizer(stays, windows):
     a, b, c = (nn.Parameter(torch.ones(1)) for _ in range(3))
     optimizer = SGD([a, b], lr=0.1)
-    with record() as trace:
+    with record() as trace, audit() as report:
         (a * b).backward()
         optimizer.step()
         optimizer.zero_grad()
         (a * b).backward()
         optimizer.param_groups[0]["params"] = [a] if stays else [c]
         (a * c).backward()
+        nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0)
         optimizer.step()
-    assert trace.windows() == windows
+    assert trace.windows() == [len(window.fresh) for window in report.history.windows] == windows
+    assert [clip.after for clip in report.history.windows[1].clips] == windows[1:]
+
+
+def test_a_part_of_the_gradients_that_is_zeroed_begins_a_window():
+    a, b = (nn.Parameter(torch.ones(1)) for _ in range(2))
+    optimizer = SGD([a, b], lr=0.1)
+    with record() as trace, audit() as report:
+        for _ in range(3):
+            (a * b).backward()
+            (a * b).backward()
+            optimizer.step()
+            a.grad = None
+    assert trace.windows() == [len(window.fresh) for window in report.history.windows] == [2, 2, 2]
+    assert [window.uncleared for window in report.history.windows] == [0, 1, 1]
 
 
 def test_zeroing_one_optimizer_reads_no_gradients_of_another(model, monkeypatch):
