@@ -291,9 +291,15 @@ def test_a_part_of_the_gradients_that_is_zeroed_begins_a_window():
     assert [window.uncleared for window in report.history.windows] == [0, 1, 1]
 
 
-def test_zeroing_one_optimizer_reads_no_gradients_of_another(model, monkeypatch):
+@pytest.fixture
+def read(monkeypatch):
+    """The gradients whose values the observer has read."""
     read, any_nonzero = [], observer.any_nonzero
     monkeypatch.setattr(observer, "any_nonzero", lambda grad: read.append(grad) or any_nonzero(grad))
+    return read
+
+
+def test_zeroing_one_optimizer_reads_no_gradients_of_another(model, read):
     other = SGD([nn.Parameter(torch.ones(1))], lr=0.1)
     optimizer = SGD(model.parameters(), lr=0.1)
     with record():
@@ -337,6 +343,8 @@ def test_dynamo_is_told_to_leave_a_wrapper_alone_if_it_is_there(loaded, monkeypa
 class Elsewhere(torch.Tensor):
     """Stands for a tensor on another device, where a gradient is read in other ways."""
 
+    is_cpu = False
+
 
 @pytest.mark.parametrize("of", [torch.Tensor, Elsewhere])
 def test_a_gradient_of_any_shape_holds_a_number_other_than_zero_or_none(of):
@@ -347,3 +355,15 @@ def test_a_gradient_of_any_shape_holds_a_number_other_than_zero_or_none(of):
             grad.flatten()[place] = 1.0
             assert observer.any_nonzero(grad.as_subclass(of))
             grad.zero_()
+
+
+@pytest.mark.parametrize(("of", "reads"), [(torch.Tensor, 1), (Elsewhere, 0)])
+def test_what_a_backward_call_brings_is_read_on_the_cpu_alone(of, reads, read):
+    w = nn.Parameter(torch.ones(2))
+    w.grad = torch.zeros(2).as_subclass(of)  # a backward call adds to it
+    optimizer = SGD([w], lr=0.1)
+    with record() as trace:
+        w.sum().backward()
+        assert len(read) == reads
+        optimizer.step()
+    assert trace.windows() == [1]
