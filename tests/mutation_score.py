@@ -80,7 +80,6 @@ TESTS = {  # where a room's tests are too many for each mutant, or those of anot
 KILLED, SURVIVED, DIED = "killed", "survived", "killed by time or its own death"
 JUDGES = "course_utils/practice/"  # run here, whatever processes their tests start
 PURE = "course_utils/audit/rules/", "course_utils/audit/history.py"  # what they say depends on a history alone
-_TOLD = 20  # tests, at most, of those in which a mutant finds something else
 STARTS_PROCESSES = {"quick_python", "quick_command"}  # fixtures
 RUNS_RANKS = ("course_utils/ranks/group.py", "course_utils/ranks/script.py")
 
@@ -418,10 +417,11 @@ class _Score:
         from course_utils.audit.rules import judge
 
         yield from sorted(set(chosen) - {k for k, *_ in self.histories}, key=self.took.get)
-        told = set()
+        told, left = set(), self.options.seconds
         for k, history, found in self.histories:
-            if k in chosen and k not in told and len(told) < _TOLD and repr(judge(history)) != found:
+            if k in chosen and k not in told and self.took[k] <= left and repr(judge(history)) != found:
                 told.add(k)
+                left -= self.took[k]
                 yield k
 
     def _afresh(self, mutant: Mutant, chosen: list[int]) -> bool:
