@@ -7,6 +7,7 @@ import sys
 import sysconfig
 from functools import cache, lru_cache
 from pathlib import Path
+from types import CodeType, FrameType
 
 import torch
 
@@ -20,6 +21,7 @@ _STANDARD = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _FABRIC = ("lightning/fabric/", "lightning_fabric/")
 SCRIPTS: set[str] = set()  # files that the command runs, wherever they lie: an installed package can be run with -m
+_MOST_WAYS = 10_000
 _CELLS = ("/ipykernel_", "<ipython-input-")  # a cell's file has a name that changes with every session
 
 
@@ -46,20 +48,44 @@ def caller_location(own: int = 1) -> tuple[Place, str, tuple[int, ...]]:
         own: How many frames, from here on, are surely this package's own. Python makes an object of each frame that is
             looked at, which takes longer than the look itself.
     """
-    frame, nearest, library, best = sys._getframe(own), None, None, -1
+    frame, place, line = _users_frame(sys._getframe(own))
+    if frame is None:
+        return place, line, ()
+    caller = frame.f_back or frame
+    return place, line, (frame.f_lasti, caller.f_lasti, (caller.f_back or caller).f_lasti)
+
+
+def where(own: int = 1) -> Place:
+    """The first value of `caller_location` alone, which takes less time."""
+    return _users_frame(sys._getframe(own))[1]
+
+
+def _users_frame(frame: FrameType | None) -> tuple[FrameType | None, Place, str]:
+    """The nearest frame of the user's code, where it is, and the name for the way from there to `frame`."""
+    nearest, library, best = None, None, -1
     while frame is not None:
-        if kind := _kinds[frame.f_code.co_filename]:
-            code = frame.f_code.co_filename
-            here = code, frame.f_lineno
+        code = frame.f_code
+        if kind := _kinds[file := code.co_filename]:
+            if kind == "user" and nearest is None:  # as in most calls
+                known = _direct_ways.get((id(code), frame.f_lasti)) or _note_direct_way(code, frame)
+                return frame, known[1], known[2]
+            here = file, frame.f_lineno
             nearest = nearest or here
             if kind == "user":
-                caller = frame.f_back or frame
-                calls = frame.f_lasti, caller.f_lasti, (caller.f_back or caller).f_lasti
-                return *_way(here, nearest, library), calls
-            if (rank := _rank(code)) > best:  # of Accelerate inside a Trainer, the Trainer is what the user knows
+                return frame, *_way(here, nearest, library)
+            if (rank := _rank(file)) > best:  # of Accelerate inside a Trainer, the Trainer is what the user knows
                 library, best = here, rank
         frame = frame.f_back
-    return *_way(nearest or ("", 0), nearest, None), ()
+    return None, *_way(nearest or ("", 0), nearest, None)
+
+
+def _note_direct_way(code: CodeType, frame: FrameType) -> tuple[CodeType, Place, str]:
+    """To find the line of an instruction takes longer than all else here, so it is done once for each."""
+    if len(_direct_ways) >= _MOST_WAYS:
+        _direct_ways.clear()
+    here = code.co_filename, frame.f_lineno
+    known = _direct_ways[id(code), frame.f_lasti] = code, *_way(here, here, None)
+    return known
 
 
 @lru_cache(maxsize=10_000)
@@ -72,10 +98,6 @@ def _way(user: tuple[str, int], nearest: tuple[str, int], library: tuple[str, in
 
 def _text(location: tuple[str, int]) -> str:
     return f"{location[0]}:{location[1]}" if location[0] else ""
-
-
-def where() -> Place:
-    return caller_location()[0]
 
 
 def is_users(file: str) -> bool:
@@ -103,6 +125,7 @@ class _Kinds(dict):
 
 
 _kinds = _Kinds()
+_direct_ways: dict[tuple[int, int], tuple[CodeType, Place, str]] = {}  # each keeps its code alive, and so the id
 
 
 @cache

@@ -101,7 +101,7 @@ class Backward:
     """One backward call. `lanes`: the optimizers whose parameters received gradients.
 
     What a call has not noted is read from the class, here and in `Window`: a training step makes one of each, and to
-    set all of their fields would take longer than anything else that is noted of it.
+    set all of their fields would take longer than anything else that is noted of it. What every step reads is set.
     """
 
     number: int
@@ -133,9 +133,7 @@ class Backward:
 
     def __init__(self, number: int, where: str, line: str, path: tuple[int, ...] = (), scaled: float = 1.0) -> None:
         self.number, self.where, self.line, self.path = number, where, line, path
-        self.terms, self.reach = [], {}
-        if scaled != 1:
-            self.scaled = scaled
+        self.scaled, self.lanes, self.terms, self.reach, self.users, self.used_at = scaled, (), [], {}, (), 0
 
     @property
     def site(self) -> tuple:
@@ -223,7 +221,7 @@ class Window:
     event: Event | None = None  # in the trace
 
     def __init__(self, came_as_zeros: bool = False) -> None:
-        self.fresh = []
+        self.fresh, self.assigned, self.replaced = [], False, False
         if came_as_zeros:
             self.came_as_zeros = True
 

@@ -26,6 +26,7 @@ class AuditedLane(Lane):
         self.key = next(_keys)
         self.updates = 0
         self.fresh = Kept()  # backward calls since the last step, and in which call of a closure each came
+        self.cleared = False  # have its gradients been zeroed?
         self.scaled = 1.0  # the scaler's factor that is in .grad
         self.scaler = None  # a reference to the one that made it
         self.weights = -1  # their version at the last backward; -1 before the first
@@ -94,7 +95,6 @@ class AuditedLane(Lane):
 class ManualLane(AuditedLane):
     """Leaves that no optimizer holds. They are kept alive only from a backward call until the next event."""
 
-    manual = True
     per_parameter = ("refs", "named", "seen", "versions", "ever", "telling", "samples")
     shapes: Counter  # of the parameters that it has held
 
@@ -106,14 +106,13 @@ class ManualLane(AuditedLane):
         self.kept: list[Tensor] = []  # so that an update before they die is seen
         self.shapes = Counter()
         super().__init__(None)
-        self.kind, self.name, self.died = MANUAL, "", died
+        self.manual, self.kind, self.name, self.died = True, MANUAL, "", died
         self.calls, self.where = 0, ""  # backward calls, and where the first of them was
         self.agreed = self.counted = 0  # signs of the first updates, as `agreement` counts them
         self.stepped = False
         self.proven = False  # has it been seen that the gradients are used?
         self.dead = 0  # parameters that had gradients
         self.beside = False  # did any backward call bring gradients to an optimizer's parameters as well?
-        self.cleared = False
         for leaf in leaves:
             self.add(leaf)
 

@@ -40,24 +40,24 @@ def watch_terms(root: Tensor, key: str, call: Backward, probe: Callable, known: 
 
     Args:
         root: What backward is called on.
-        key: The losses' nodes are marked under this name.
+        key: The losses' nodes are marked under this name; under "" they aren't, which takes less time.
         call: Receives the terms. Its `again` is set if an earlier call has gone through one of the losses.
         probe: Registers a hook for this backward call, as `Observer.probe` does.
-        known: Backward starts at `root` alone, with a gradient of 1. A root that is itself a loss needs no hook then,
-            and most are; a hook costs the smallest backward a tenth of its time.
+        known: Backward starts at `root` alone, a single number, with a gradient of 1. A root that is itself a loss
+            needs no hook then, and most are; a hook costs the smallest backward a tenth of its time.
 
     Returns:
         The marks on the losses' nodes.
     """
     marks = []
     start = root.grad_fn
-    known = known and root.numel() == 1 and not root._backward_hooks  # the user's own may change the gradient
+    known = known and not root._backward_hooks  # the user's own may change the gradient
     losses, others = find_losses(start, call.scaled)
     for node, term in losses or others:
         if term.reduction == "mean" and call.number <= PROBED_GRAPHS:
             term.against, term.of_one = _targets(node), _is_of_one(node)
             term.in_part, term.adapted = _is_in_part(node), _is_adapted(node)
-        if term.reduction != "unknown":
+        if key and term.reduction != "unknown":
             mark = node.metadata.setdefault(key, Mark())
             call.again, mark.call = mark.call or call.again, call.number
             marks.append(mark)

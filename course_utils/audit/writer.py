@@ -48,6 +48,7 @@ from course_utils.observe.uncompiled import backward_is_compiled
 
 _PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names are looked at
 _NAMES_EVERY = 64  # backward calls after the first ones: a loss may be used only from some epoch on
+_MARKED_EVERY = 8  # after the first backward calls: the losses of one in so many are marked
 _WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls, to find leaves that no optimizer holds
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
 _GLIMPSES = 3  # updates of an optimizer, at most, before which some numbers are compared
@@ -81,7 +82,8 @@ class HistoryWriter(Listener):
         self.history = History()
         self.thread = _Thread()
         self.key = f"course_utils.audit {next(_numbers)}"  # audits may be nested
-        self.graphs: list[ref] = []  # of the losses that backward was called on, for as long as something keeps them
+        self.graphs: list[tuple[ref, int]] = []  # of marked losses that something keeps; for how many calls each stands
+        self.marked = 0  # the last backward call whose losses are
         self.forwards: list[ref] = []  # whose graphs are kept for further backward calls
         self.graph_watch = GraphWatch(self.key)
         self.calls = self.grads = 0
@@ -166,21 +168,25 @@ class HistoryWriter(Listener):
             call.synced, call.ranks, state.synced, state.ranks = state.synced, state.ranks, None, 1
         if given:
             call.carries_on = any(root.numel() > 1 for root in roots)
-        if len(roots) == 1 and roots[0].numel() == 1:
+        alone = len(roots) == 1 and roots[0].numel() == 1
+        if alone:
             call.value = number(roots[0])
         state.scaled = 1.0
         if self.epochs.last is not None:
             call.epoch = self.epochs.of_this_batch()
             call.drawn = self.epochs.data_sets()
         if self.graphs:
-            self.graphs = [graph for graph in self.graphs if graph() is not None]
-            call.alive = len(self.graphs)  # graphs of earlier calls
+            self.graphs = [(graph, calls) for graph, calls in self.graphs if graph() is not None]
+            call.alive = sum(calls for _, calls in self.graphs)
         if backward_is_compiled():
             return call
+        key, calls = "", self.calls - self.marked
+        if calls >= _MARKED_EVERY or self.calls <= PROBED_GRAPHS or self.forwards or any(self.observer.options):
+            key, self.marked = self.key, self.calls
         for root in roots:
-            marks = watch_terms(root, self.key, call, self.observer.probe, known=len(roots) == 1 and not given)
+            marks = watch_terms(root, key, call, self.observer.probe, known=alone and not given)
             if marks:
-                self.graphs.append(ref(marks[0]))
+                self.graphs.append((ref(marks[0]), calls))
         if self.forwards:
             self.forwards = [forward for forward in self.forwards if forward() is not None]
             earlier = earlier_forward(roots, f"{self.key} forward")
@@ -273,11 +279,12 @@ class HistoryWriter(Listener):
 
     def changed(self, lane: AuditedLane, assigned: bool) -> None:
         lane.scaled = 1.0  # it may have been taken out
-        lane.open.kept |= lane.held > 0 and not lane.unused
-        lane.open.assigned |= assigned
-        lane.open.replaced |= lane.put
-        lane.open.overwritten |= not all(is_zero(lane.parameters[place].grad) for place in lane.touched)
-        lane.open.rewritten |= not assigned
+        window = lane.open
+        window.kept |= lane.held > 0 and not lane.unused
+        window.assigned |= assigned
+        window.replaced |= lane.put
+        window.overwritten |= not all(is_zero(lane.parameters[place].grad) for place in lane.touched)
+        window.rewritten |= not assigned
 
     def stepped(self, lane: AuditedLane, skipped: bool) -> None:
         history, window = self.history, lane.open
@@ -298,7 +305,7 @@ class HistoryWriter(Listener):
             history.hooked.add(lane.name)
         lane.retry, lane.glimpses = lane.glimpses or lane.retry if lane.unused else lane.retry, []
         lane.updates += 1
-        place = lane.fresh[-1][0].where if lane.manual and lane.fresh else caller_location(_OWN)[0]
+        place = lane.fresh[-1][0].where if lane.manual and lane.fresh else where(_OWN)
         window.lane, window.key, window.where, window.skipped = lane.name, lane.key, place, skipped
         window.number, window.place = lane.updates, history.windows.total
         window.stale = lane.held - lane.unused

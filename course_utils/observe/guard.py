@@ -54,10 +54,10 @@ class Guard:
     def __call__(self, function: Callable) -> Callable:
         """The function as a hook: it returns None where it fails, and from the first failure on."""
 
-        def guarded(*args, **kwargs):
+        def guarded(*args):
             if self.failure is None:
                 try:
-                    return function(*args, **kwargs)
+                    return function(*args)
                 except Exception as error:
                     self.fail(error)
             return None

@@ -9,7 +9,7 @@ Every hook and every patch of the course's instruments is attached here, and det
   each tensor has a version, which rises with every write, so comparing which tensor `.grad` is, and its version, with
   the last time shows whether anything was zeroed, clipped or assigned in between. This computes nothing. Values are
   read only where gradients may have been zeroed through `.data`, which raises no version: always after a step, and
-  inside a window at the first looks, at some later ones, and at all of them once that has happened.
+  inside the first windows, some later ones, and all of them once that has happened.
 """
 
 import gc
@@ -26,6 +26,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -36,7 +37,7 @@ from course_utils.observe.sharded import Shard, is_sharded, keepers, shards
 from course_utils.observe.uncompiled import leave_uncompiled
 
 NO_OPTIMIZER = "no optimizer"
-_READ, _READ_EVERY = 20, 17  # looks inside windows at which values are read: the first, and then some
+_READ, _READ_EVERY = 20, 17  # windows in which values are read: the first, and then some
 _SMALL = 10_000  # a gradient with fewer numbers is read whole at once
 _NONE = id(None)
 _grad, _version, _unused = attrgetter("grad"), attrgetter("_version"), attrgetter("unused")
@@ -46,14 +47,15 @@ class Lane:
     """One optimizer: its parameters, and what was last seen of their gradients."""
 
     per_parameter = ("parameters", "seen", "versions", "ever")  # lists with one entry for each parameter
-    manual = False  # it has no optimizer, and its listener can tell when something else uses its gradients
 
     def __init__(self, optimizer: Optimizer | None, died: Callable[[ref], None] | None = None):
+        self.manual = False  # has it no optimizer, and can its listener tell when something else uses its gradients?
         self.optimizer = (lambda: None) if optimizer is None else ref(optimizer, died)  # a loop may drop its optimizers
         self.kind = type(optimizer).__name__
         self.name = "" if optimizer is not None else NO_OPTIMIZER  # the observer names a lane when it is first used
         self.parameters: list[Tensor] = []
         self.ids: set[int] = set()
+        self.listed: list[int] = []  # the ids of what the optimizer held at the last update
         self.sharded = False  # is any parameter a DTensor, or kept by FSDP?
         self.shards: dict[int, Shard] = {}  # of the parameters that FSDP keeps, by their ids
         self.waits = False  # did the last comparison find gradients that wait for the other ranks?
@@ -71,7 +73,8 @@ class Lane:
         self.depth = 0  # of the step that is running: a step may call the step that it inherits
         self.in_closure = False
         self.unversioned = False  # was anything written that raised no version?
-        self.reads = 0  # looks at gradients that may have been zeroed so inside a window
+        self.filled = 0  # windows that a backward call has begun
+        self.is_read = True  # are values read in this one? Zeros may be written without a version, but reading is slow
         self.evaluation: int | None = None  # how often the step that is running has called its closure, if it has one
 
     @property
@@ -80,19 +83,22 @@ class Lane:
         return self.depth > 0 and not self.in_closure
 
     def update(self) -> None:
-        """Adds the parameters that the optimizer holds by now."""
+        """Adds the parameters that the optimizer holds by now, and lets go of those that it doesn't hold any more."""
         optimizer, known = self.optimizer(), len(self.parameters)
-        if optimizer is not None:
-            number = 0
-            for group in optimizer.param_groups:
-                params = group["params"]
-                number += len(params)
-                if not self.ids.issuperset(map(id, params)):
-                    for p in params:
-                        if id(p) not in self.ids:
-                            self.add(p)
-            if number < len(self.ids):
-                self.let_go({id(p) for group in optimizer.param_groups for p in group["params"]})
+        if optimizer is None:
+            return
+        listed: list[int] = []
+        for group in optimizer.param_groups:
+            listed.extend(map(id, group["params"]))
+        if listed == self.listed:  # as in most calls
+            return
+        self.listed = listed
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if id(p) not in self.ids:
+                    self.add(p)
+        if len(listed) < len(self.ids):
+            self.let_go(set(listed))
         if self.sharded and len(self.parameters) > known:
             found = shards(living(*keepers()))
             self.shards = {key: found[key] for key in self.ids & found.keys()}
@@ -184,13 +190,6 @@ class Lane:
             if grad is not None and any_nonzero(grad):
                 return False
         return True
-
-    def is_to_be_read(self) -> bool:
-        """Could zeros have been written without a version? Inside a window they rarely are, and reading takes time."""
-        if not self.unused or self.unversioned:
-            return True
-        self.reads += 1
-        return self.reads <= _READ or self.reads % _READ_EVERY == 0
 
     def weight_versions(self) -> int:
         """A number that rises with every write to a parameter."""
@@ -301,7 +300,7 @@ class Observer:
     """Finds the optimizers, attaches the hooks and patches, and turns what they see into calls of the listener."""
 
     def __init__(self, listener: Listener) -> None:
-        self.listener = listener
+        self.listener, self.hears_zeroing_at_once = listener, listener.hears_zeroing_at_once
         self.guard = Guard(listener.who, "your script goes on unwatched", self._give_up)
         self.undo = ExitStack()
         self.lanes: dict[int, Lane] = {}  # by the id of the optimizer
@@ -473,7 +472,7 @@ class Observer:
                 if not (lane.without_gradients or lane.all_zero()):
                     lane.empty, lane.unversioned = False, True
                     self.listener.changed(lane, assigned=True)
-            elif lane.held and not lane.came_as_zeros and lane.is_to_be_read() and lane.all_zero():
+            elif lane.held and not lane.came_as_zeros and (lane.is_read or not lane.unused) and lane.all_zero():
                 lane.unversioned = True
                 self._zeroed(lane)
             return
@@ -497,7 +496,7 @@ class Observer:
 
     def _around_zero_grad(self, optimizer: Optimizer, *args, **kwargs) -> Generator:
         yield
-        if self.listener.hears_zeroing_at_once or self.running or any(map(_unused, self.active)):
+        if self.hears_zeroing_at_once or self.running or any(map(_unused, self.active)):
             self.look()
         if self.running and self.inside() is not None:  # an optimizer that steps and zeroes inside a backward call
             lane = self.lane_of(optimizer)
@@ -507,7 +506,7 @@ class Observer:
     # Forward, backward, step
 
     def _before_forward(self, module: nn.Module, _inputs) -> None:
-        if torch.compiler.is_dynamo_compiling():
+        if is_dynamo_compiling():
             return
         self.thread.depth += 1
         if self.thread.depth > 1 or (self.running and self.inside() is not None):  # a checkpoint computes again
@@ -525,7 +524,7 @@ class Observer:
         self.listener.forward([lane for lane in self.active if not lane.ids.isdisjoint(parameters)])
 
     def _after_forward(self, *_) -> None:
-        if not torch.compiler.is_dynamo_compiling():
+        if not is_dynamo_compiling():
             self.thread.depth = max(0, self.thread.depth - 1)
 
     def inside(self) -> Any:
@@ -579,7 +578,10 @@ class Observer:
         """If the lane has got gradients from this backward call, it holds the call from now on."""
         if not lane.compare():
             return
-        if not lane.held or lane.came_as_zeros:  # what is added to other gradients hardly leaves zeros
+        if not lane.held:
+            lane.filled = filled = lane.filled + 1
+            lane.is_read = filled <= _READ or filled % _READ_EVERY == 0 or lane.unversioned
+        if lane.is_read and (lane.came_as_zeros or not lane.held):  # what is added to others hardly leaves zeros
             grad = lane.parameters[lane.touched[0]].grad
             on_cpu = grad is not None and grad.is_cpu  # reading values on any other device would wait for it
             lane.came_as_zeros = on_cpu and not any_nonzero(grad) and lane.all_zero()
@@ -592,7 +594,7 @@ class Observer:
         self.listener.received(lane, call)
 
     def _before_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        lane = None if torch.compiler.is_dynamo_compiling() else self.lane_of(optimizer)
+        lane = None if is_dynamo_compiling() else self.lane_of(optimizer)
         if lane is None:
             return None
         call = self.inside() if self.running else None
@@ -630,7 +632,7 @@ class Observer:
         return evaluate
 
     def _after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        lane = None if torch.compiler.is_dynamo_compiling() else self.lanes.get(id(optimizer))  # known before the step
+        lane = None if is_dynamo_compiling() else self.lanes.get(id(optimizer))  # known before the step
         if lane is None:
             return
         lane.depth = max(0, lane.depth - 1)
@@ -664,7 +666,7 @@ class _Patch:
 
         @wraps(self.original)
         def patched(*args, **kwargs):
-            if torch.compiler.is_dynamo_compiling():  # Dynamo traces what would be there without the observer
+            if is_dynamo_compiling():  # Dynamo traces what would be there without the observer
                 return self.original(*args, **kwargs)
             return self.call(*args, **kwargs)
 

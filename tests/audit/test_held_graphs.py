@@ -323,3 +323,35 @@ def test_losses_that_are_kept_are_told_from_other_tensors(count):
     (finding,) = report.findings
     assert finding.evidence == {"graphs_alive": count - 1, "backward_call": count}
     assert finding.fix == "add up loss.item() or loss.detach()"
+
+
+@pytest.mark.parametrize("kept_from", [0, 30])
+def test_kept_losses_are_counted_by_those_that_are_looked_at(kept_from):
+    model, kept = net(), []
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for k, (x, y) in enumerate(data(100)):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            update(optimizer)
+            if k >= kept_from:
+                kept.append(loss)
+    (finding,) = report.findings
+    call = finding.evidence["backward_call"]
+    assert call > 60  # the last at which the count is the largest
+    assert abs(finding.evidence["graphs_alive"] - (call - 1 - kept_from)) <= 8
+    assert "about" in finding.message
+
+
+def test_a_loss_is_met_again_after_the_first_calls():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for k, (x, y) in enumerate(data(40)):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward(retain_graph=k > 29)
+            if k > 29:
+                loss.backward()
+            update(optimizer)
+    again = [call.again for call in report.history.backwards if call.again]
+    assert len(again) == 10

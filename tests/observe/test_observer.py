@@ -244,7 +244,7 @@ def test_zeroing_without_a_version_inside_windows_is_seen_in_all_of_them_if_it_i
 
 def test_zeroing_without_a_version_that_begins_later_is_seen_before_long_and_then_always():
     seen = zeroed_through_data(at=lambda window: window >= 30)
-    assert 30 <= seen[0] <= 30 + 17  # two looks in each window, of which every 17th reads values
+    assert 30 <= seen[0] <= 30 + 17  # every 17th window is read
     assert seen == list(range(seen[0], 60))
 
 

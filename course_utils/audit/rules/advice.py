@@ -59,10 +59,11 @@ def _kept(history: History) -> Iterator[Finding]:
     parts = max(history.backwards, key=lambda call: call.kept, default=None)
     total = history.backwards.total
     if losses is not None and losses.alive >= 5 and losses.alive > total / 4:
+        about = "about " if losses.number > PROBED_GRAPHS else ""  # from then on not every graph is looked at
         yield Finding(
             ADVICE,
-            f"the graphs of {losses.alive} earlier losses were still alive at backward call {losses.number}: something "
-            "keeps the losses themselves, such as a sum for the log",
+            f"the graphs of {about}{losses.alive} earlier losses were still alive at backward call {losses.number}: "
+            "something keeps the losses themselves, such as a sum for the log",
             evidence={"graphs_alive": losses.alive, "backward_call": losses.number},
             fix="add up loss.item() or loss.detach()",
             where=losses.where,
