@@ -759,3 +759,410 @@ def a_schedule_of_ones_own_whose_length_is_in_micro_batches():
         if i % 4 == 3:
             optimizer.step()
             optimizer.zero_grad()
+
+
+# Loops of which nothing says that they go over micro-batches
+
+
+@program
+def agents_that_share_a_policy():
+    policy = net()
+    optimizer = Adam(policy.parameters())
+    for _ in range(6):
+        optimizer.zero_grad()
+        for _agent in range(3):
+            scores = policy(torch.randn(8, 3)).log_softmax(1)[:, 0]
+            (scores * torch.rand(8)).mean().neg().backward()
+        optimizer.step()
+
+
+@program
+def workers_that_call_backward_themselves():
+    class Worker:
+        def __init__(self, model):
+            self.model = model
+
+        def work(self):
+            F.mse_loss(self.model(torch.randn(6, 3)), torch.randn(6, 2)).backward()
+
+    model = net()
+    optimizer, workers = Adam(model.parameters()), [Worker(model) for _ in range(3)]
+    for _ in range(6):
+        optimizer.zero_grad()
+        for worker in workers:
+            worker.work()
+        optimizer.step()
+
+
+@program
+def losses_of_several_scales():
+    model = net(3, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, _ in batches(size=8):
+        optimizer.zero_grad()
+        for level in range(3):
+            F.l1_loss(model(x[: 8 >> level]), x[: 8 >> level]).backward()
+        optimizer.step()
+
+
+@program
+def steps_of_a_sequence_whose_state_is_detached():
+    cell, head = nn.GRUCell(3, 4), nn.Linear(4, 2)
+    optimizer = Adam([*cell.parameters(), *head.parameters()])
+    for _ in range(6):
+        state = torch.zeros(2, 4)
+        optimizer.zero_grad()
+        for _t in range(4):
+            state = cell(torch.randn(2, 3), state)
+            F.cross_entropy(head(state), torch.randint(2, (2,))).backward()
+            state = state.detach()
+        optimizer.step()
+
+
+@program
+def one_episode_that_is_longer():
+    for lengths in ([5, 5, 5, 8, 5, 5, 5], [5, 5, 10, 5, 5, 5]):
+        model = net(3, 1)
+        optimizer = SGD(model.parameters(), lr=0.1)
+        for length in lengths:
+            t = 0
+            while t < length:  # until the environment says so
+                F.mse_loss(model(torch.randn(1, 3)), torch.randn(1, 1)).backward()
+                t += 1
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def one_episode_that_is_longer_in_a_single_loop():
+    ends = {5, 10, 15, 23, 28, 33, 38}
+    model = net(3, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for t in range(1, 39):
+        F.mse_loss(model(torch.randn(1, 3)), torch.randn(1, 1)).backward()
+        done = t in ends
+        if done:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+# Optimizers of the script's own
+
+
+@program
+def an_optimizer_that_counts_inside():
+    class Accumulating(SGD):
+        calls = 0
+
+        def step(self, closure=None):
+            self.calls += 1
+            if self.calls % 4 == 0:
+                super().step()
+
+        def zero_grad(self, set_to_none=True):
+            if self.calls % 4 == 0:
+                super().zero_grad()
+
+    model = net()
+    optimizer = Accumulating(model.parameters(), lr=0.1)
+    for x, y in batches(16):
+        optimizer.zero_grad()
+        (F.cross_entropy(model(x), y) / 4).backward()
+        optimizer.step()
+
+
+@program
+def an_optimizer_whose_step_divides():
+    class Averaging(SGD):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.grad.div_(4)
+            super().step()
+
+    model = net()
+    optimizer = Averaging(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(batches(16)):
+        F.cross_entropy(model(x), y).backward()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def an_optimizer_that_collects_clipped_gradients():
+    """As for differential privacy: its step puts into .grad what it has collected, sample by sample."""
+
+    class Private(SGD):
+        def begin(self):
+            self.sums = [torch.zeros_like(p) for p in self.param_groups[0]["params"]]
+
+        def collect(self):
+            for p, total in zip(self.param_groups[0]["params"], self.sums, strict=True):
+                total.add_(p.grad / max(1.0, float(p.grad.norm())))
+
+        def step(self, closure=None):
+            for p, total in zip(self.param_groups[0]["params"], self.sums, strict=True):
+                p.grad.data = total / 4
+            super().step()
+
+    model = net()
+    optimizer = Private(model.parameters(), lr=0.1)
+    for x, y in batches():
+        optimizer.begin()
+        for i in range(4):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]).backward()
+            optimizer.collect()
+        optimizer.step()
+
+
+@program
+def a_warm_up_of_ones_own_in_micro_batches():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = LambdaLR(optimizer, lambda batch: min(1.0, (batch + 1) / 8))
+    for i, (x, y) in enumerate(batches(24)):
+        (F.cross_entropy(model(x), y) / 4).backward()
+        schedule.step()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+# Gradients and weights that are moved through `.data`, or put in from elsewhere
+
+
+@program
+def sharpness_through_data_in_one_loop():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        for first in (True, False):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            if first:
+                ways = [0.05 * p.grad / p.grad.norm() for p in model.parameters()]
+                for p, way in zip(model.parameters(), ways, strict=True):
+                    p.data.add_(way)
+        for p, way in zip(model.parameters(), ways, strict=True):
+            p.data.sub_(way)
+        optimizer.step()
+
+
+@program
+def signs_of_a_copys_gradients():
+    model, copied = net(), net()
+    optimizer = SGD(model.parameters(), lr=0.001)
+    x, y = next(batches(1, 64))
+    for _ in range(12):
+        copied.load_state_dict(model.state_dict())
+        copied.zero_grad()
+        F.cross_entropy(copied(x), y).backward()
+        for p, q in zip(model.parameters(), copied.parameters(), strict=True):
+            p.grad = q.grad.sign()
+        optimizer.step()
+
+
+@program
+def a_server_whose_clients_train_the_last_layers():
+    """Its gradient is the way that a client has gone, and zero for the layers that are frozen."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), net())
+    server = SGD(model.parameters(), lr=1.0)
+    weights = list(model.parameters())
+    for _ in range(6):
+        before = [p.detach().clone() for p in weights]
+        client = SGD(weights[4:], lr=0.1)
+        for x, y in batches(3):
+            client.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            client.step()
+        for p, old in zip(weights, before, strict=True):
+            p.grad = old - p.detach()
+            p.data = old
+        server.step()
+
+
+# Steps that come later, or not at all
+
+
+@program
+def a_critic_whose_steps_have_not_begun():
+    generator, critic = net(2, 3), net(3, 1)
+    g, d = Adam(generator.parameters()), Adam(critic.parameters())
+    for i, (x, _) in enumerate(batches()):
+        g.zero_grad()
+        out = generator(torch.randn(4, 2))
+        F.mse_loss(out, x).backward()
+        g.step()
+        d.zero_grad()
+        (F.relu(1 - critic(x)).mean() + F.relu(1 + critic(out.detach())).mean()).backward()
+        if i >= 10_000:
+            d.step()
+
+
+@program
+def a_run_that_ends_before_its_last_step():
+    model = net()
+    optimizer = Adam(model.parameters())
+    for i, (x, y) in enumerate(batches()):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        if i == 10:
+            break
+        optimizer.step()
+
+
+@program
+def a_first_micro_batch_before_the_loop():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    data = batches(16)
+    x, y = next(data)
+    (F.cross_entropy(model(x), y) / 4).backward()
+    for i, (x, y) in enumerate(data, 1):
+        (F.cross_entropy(model(x), y) / 4).backward()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def a_window_that_is_given_up_at_a_spike():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    held = 0
+    for i, (x, y) in enumerate(batches(46)):
+        (F.cross_entropy(model(x), y) / 4).backward()
+        held += 1
+        if i == 21:  # the loss is far too large
+            optimizer.zero_grad()
+            held = 0
+        elif held == 4:
+            optimizer.step()
+            optimizer.zero_grad()
+            held = 0
+
+
+# Clipping, scaling, and parts of a model
+
+
+@program
+def clipping_where_a_batch_has_no_loss():
+    for steps_all_the_same in (True, False):
+        model = net()
+        optimizer = SGD(model.parameters(), lr=0.1)
+        for i, (x, y) in enumerate(batches(16)):
+            optimizer.zero_grad()
+            if has_loss := i % 5 != 2:
+                F.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if has_loss or steps_all_the_same:
+                optimizer.step()
+
+
+@program
+def agents_that_are_clipped_one_by_one():
+    agents = [net(3, 1) for _ in range(3)]
+    optimizer = Adam([p for agent in agents for p in agent.parameters()])
+    for _ in range(6):
+        optimizer.zero_grad()
+        for agent in agents:
+            F.mse_loss(agent(torch.randn(4, 3)), torch.randn(4, 1)).backward()
+            nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
+        optimizer.step()
+
+
+@program
+def a_penalty_beside_unscaled_gradients():
+    model, scaler = net(), GradScaler("cpu")
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        optimizer.zero_grad()
+        scaler.scale(F.cross_entropy(model(x), y)).backward()
+        scaler.unscale_(optimizer)
+        (1e-3 * sum(p.square().sum() for p in model.parameters())).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@program
+def half_a_squared_error_in_windows_of_two():
+    model = net(3, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(batches()):
+        loss = F.mse_loss(model(x), y[:, None].float()) / 2
+        (loss / 2).backward()
+        if i % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
+def one_loss_for_two_parts_by_their_inputs():
+    encoder, head = net(3, 4), nn.Linear(4, 2)
+    optimizer = SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(head(encoder(x)), y)
+        loss.backward(inputs=list(encoder.parameters()), retain_graph=True)
+        (2 * loss).backward(inputs=list(head.parameters()))
+        optimizer.step()
+
+
+@program
+def a_head_with_a_loss_of_its_own():
+    encoder, head = net(3, 4), nn.Linear(4, 2)
+    optimizers = [Adam(encoder.parameters()), Adam(head.parameters())]
+    for x, y in batches():
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        F.cross_entropy(head(encoder(x)), y).backward()
+        F.cross_entropy(head(torch.randn(4, 4)), y).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@program
+def an_embedding_that_steps_before_the_hypernetworks_regularizer():
+    network, tasks = nn.Linear(2, 6), nn.Parameter(torch.randn(3, 2))
+    of_network, of_tasks = Adam(network.parameters()), Adam([tasks])
+    for i, (x, y) in enumerate(batches()):
+        of_network.zero_grad()
+        of_tasks.zero_grad()
+        F.cross_entropy(x @ network(tasks[i // 4]).view(3, 2), y).backward()
+        of_tasks.step()
+        if i >= 4:  # there is a task before
+            network(tasks[0].detach()).square().mean().backward()
+        of_network.step()
+
+
+@program
+def gradients_that_are_masked_to_zeros():
+    """As where only what all domains agree on is learned, and they agree on nothing."""
+    model = net()
+    optimizer = Adam(model.parameters())
+    for x, y in batches():
+        gradients = torch.autograd.grad(F.cross_entropy(model(x), y), model.parameters())
+        optimizer.zero_grad()
+        for p, gradient in zip(model.parameters(), gradients, strict=True):
+            p.grad = torch.zeros_like(gradient)
+        optimizer.step()
+
+
+@program
+def weights_that_follow_a_change_that_is_learned():
+    """Their own gradients are never used: an optimizer learns the change, and then it is added to the weights."""
+    weights = [nn.Parameter(torch.randn(3, 5)), nn.Parameter(torch.randn(5, 2))]
+    changes = [nn.Parameter(torch.zeros_like(p)) for p in weights]
+    optimizer = Adam(changes, lr=0.01)
+    for x, y in batches():
+        for change in changes:
+            change.data.zero_()
+        for _ in range(2):
+            optimizer.zero_grad()
+            first, second = (p + change for p, change in zip(weights, changes, strict=True))
+            F.cross_entropy((x @ first).tanh() @ second, y).backward()
+            optimizer.step()
+        for p, change in zip(weights, changes, strict=True):
+            p.data = p.data + change.data

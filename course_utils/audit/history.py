@@ -311,9 +311,12 @@ class History:
     never_shapes: dict[str, Counter] = field(default_factory=dict)  # of those parameters
     rate_moved: dict[int, bool] = field(default_factory=dict)  # by a lane's key: did a scheduler ever change its rate?
     schedules: dict[int, tuple[int, int]] = field(default_factory=dict)  # by the same key: its length, and its steps
+    own_schedules: set[int] = field(default_factory=set)  # the same keys, where a function of the script's is followed
     unowned: tuple[int, str] = (0, "")  # parameters whose gradients nothing is seen to use, and where they came
     scaler_paths: dict[int, tuple[int, ...]] = field(default_factory=dict)  # from where each scaler was used first
     unowned_shapes: Counter = field(default_factory=Counter)
+    own_steps: set[str] = field(default_factory=set)  # lanes whose optimizer's class changes what a step is
+    collecting: set[str] = field(default_factory=set)  # lanes whose optimizer may keep gradients by itself
     hooked: set[str] = field(default_factory=set)  # lanes whose gradients go through hooks of the script
     manual: set[str] = field(default_factory=set)  # lanes whose updates no torch optimizer makes
     loose: set[str] = field(default_factory=set)  # those of them whose tensors are no parameters of a module

@@ -2,19 +2,21 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import compress, count
+from itertools import compress, count, islice
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
 from course_utils.audit.history import Backward, Kept, Window, Zeroing
-from course_utils.audit.manual import MANUAL, Sample, changed, move, sample
+from course_utils.audit.manual import MANUAL, Sample, changed, is_telling, move, sample
+from course_utils.audit.optimizers import may_collect, steps_its_own_way
 from course_utils.observe.observer import Lane, any_nonzero
 
 _PATIENCE = 100  # backward calls without an update, or updates without a proof, until a manual lane is given up
 _TELLING = 8  # parameters of a manual lane that are compared
 _GLIMPSED = 3  # parameters whose numbers are remembered
+_LOOKED_THROUGH = 20  # parameters, at most, to find as many whose numbers tell anything
 _keys = count(1)
 
 
@@ -23,6 +25,7 @@ class AuditedLane(Lane):
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
+        self.own_step, self.collects = steps_its_own_way(args[0]), may_collect(args[0])
         self.key = next(_keys)
         self.updates = 0
         self.fresh = Kept()  # backward calls since the last step, and in which call of a closure each came
@@ -35,6 +38,7 @@ class AuditedLane(Lane):
         self.zeroings: list[Zeroing] = []  # since the last step, of gradients that no step had used
         self.glimpses: list[tuple[Tensor, Sample]] = []  # some numbers, as the last backward call left them
         self.moved = False  # its parameters changed before it made any step
+        self.strays = False  # they have been seen to change through `.data` between a backward call and a zeroing
         self.by_hand = False  # the script has been seen to write to gradients through `.data`
         self.through_data = False  # and so before the last step that was looked at
         self.retry: list[tuple[Tensor, Sample]] = []  # the glimpses that belonged to the last step
@@ -67,7 +71,9 @@ class AuditedLane(Lane):
         self.glimpses = [(p, numbers) for p, numbers in found if numbers is not None]
 
     def notice_a_move(self) -> None:
-        self.moved |= not self.updates and any(move(p, numbers) is not None for p, numbers in self.glimpses)
+        moved = any(move(p, numbers) is not None for p, numbers in self.glimpses)
+        self.moved |= not self.updates and moved
+        self.strays |= moved
 
     def rewritten(self) -> bool:
         """Are the gradients, whose versions are those of the last backward call, no longer what it left?"""
@@ -75,8 +81,9 @@ class AuditedLane(Lane):
 
     def used_before(self, calls: int) -> bool:
         """Are gradients from elsewhere those that the last step has used, although there were backward calls since?"""
-        found = [(p, sample(p, None)) for p in self.parameters[:_GLIMPSED]]
-        before, self.foreign = self.foreign, [(p, numbers) for p, numbers in found if numbers is not None]
+        found = ((p, sample(p, None)) for p in self.parameters[:_LOOKED_THROUGH])
+        telling = ((p, numbers) for p, numbers in found if numbers is not None and is_telling(numbers))
+        before, self.foreign = self.foreign, list(islice(telling, _GLIMPSED))
         called, self.called = calls > self.called, calls
         return called and bool(before) and not any(p.grad is None or changed(p.grad, then) for p, then in before)
 

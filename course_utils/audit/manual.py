@@ -101,6 +101,11 @@ def changed(grad: Tensor, then: Sample) -> bool:
     return not torch.allclose(_take(grad, then.places), then.gradient, rtol=1e-6, atol=0, equal_nan=True)
 
 
+def is_telling(numbers: Sample) -> bool:
+    """Are there gradients of more than one size? Zeros, signs and ones are the same again and again."""
+    return len(numbers.gradient.abs().unique()) > 1
+
+
 def agreement(moves: Iterable[tuple[Tensor, Sample]]) -> tuple[int, int]:
     """How many numbers moved with the sign of their gradient, less those of the other sign; how many moved at all."""
     agreed = counted = 0

@@ -260,7 +260,7 @@ class HistoryWriter(Listener):
         came_as_zeros = not lane.touched
         if lane.glimpses:
             lane.notice_a_move()
-        if lost and lane.weight_versions() != lane.weights:  # something else than a step has read the gradients
+        if lost and (lane.strays or lane.weight_versions() != lane.weights):  # not only a step has read the gradients
             for call in lost:
                 call.used = True
         elif lost and lane.name:
@@ -440,6 +440,10 @@ class HistoryWriter(Listener):
         if lane.manual and not self._end_manual(lane):
             return
         name = self.observer.name(lane)
+        if lane.own_step:
+            self.history.own_steps.add(name)
+        if lane.own_step or lane.collects:
+            self.history.collecting.add(name)
         lane.fresh.trim()
         left = lane.lost()
         unseen = not lane.updates and lane.weight_versions() != lane.weights  # something else than a step, or compiled
@@ -572,6 +576,8 @@ class HistoryWriter(Listener):
                     lane.last.scheduler_steps_after += (where(),)
                 moved, schedules = self.history.rate_moved, self.history.schedules
                 if counts:
+                    if lane.key not in schedules and _is_the_scripts(scheduler):
+                        self.history.own_schedules.add(lane.key)
                     length, steps = schedules.get(lane.key) or (schedule_length(scheduler), 0)
                     schedules[lane.key] = length, steps + 1
                 moved[lane.key] = moved.get(lane.key, False) or rates != _rates(scheduler)
@@ -614,6 +620,12 @@ def schedule_length(scheduler: lr_scheduler.LRScheduler) -> int:
     lengths += [max(getattr(scheduler, "milestones", None) or [0]), made_with.get("num_training_steps", 0)]
     lengths += [cell.cell_contents for cell in cells if type(cell) is CellType and cell != CellType()]
     return max((length for length in lengths if isinstance(length, int)), default=0)
+
+
+def _is_the_scripts(scheduler: lr_scheduler.LRScheduler) -> bool:
+    """Is the learning rate what a function of the script's says? Only the script knows what that one counts."""
+    functions = (getattr(each, "func", each) for each in getattr(scheduler, "lr_lambdas", ()))
+    return any(is_users(each.__code__.co_filename) for each in functions if hasattr(each, "__code__"))
 
 
 def _in_a_pipeline() -> bool:

@@ -57,6 +57,26 @@ def wgan_with_a_gradient_penalty():
 
 
 @correct
+def domains_that_are_weighted_by_their_losses():
+    model = net_of(3, 5, 2)
+    optimizer = Adam(model.parameters())
+    for _ in range(8):
+        losses = torch.stack([F.cross_entropy(model(x), y) for x, y in data(3)])
+        (losses @ losses.detach().softmax(0)).backward()
+        update(optimizer)
+
+
+@correct
+def domains_whose_losses_are_added_up_with_weights():
+    model = net_of(3, 5, 2)
+    optimizer = Adam(model.parameters())
+    for _ in range(8):
+        losses = [F.cross_entropy(model(x), y) for x, y in data(3)]
+        sum(loss.item() * loss for loss in losses).backward()
+        update(optimizer)
+
+
+@correct
 def an_episode_of_actor_and_critic():
     trunk, actor, critic = net_of(3, 4), nn.Linear(4, 2), nn.Linear(4, 1)
     optimizer = Adam([*trunk.parameters(), *actor.parameters(), *critic.parameters()])

@@ -9,6 +9,7 @@ from course_utils.audit import audit
 pytestmark = pytest.mark.usefixtures("quick_scans")
 _ELSEWHERE = "; no call from there ever reaches a step, which may be intended"
 _DROPPED = "; whole windows were dropped without a step"
+_A_LOOP = "nothing says that the loop around them goes over micro-batches"
 _A_SUM = "so every update is {n} times too large, unless a sum is meant: "
 QUESTIONS = {  # of programs that might be wrong: the rule that asks, and how its message ends
     "adversarial_examples": (
@@ -98,6 +99,60 @@ QUESTIONS = {  # of programs that might be wrong: the rule that asks, and how it
     "windows_over_the_end_of_a_data_set_that_is_reached_once": (
         "token-weights", "8, 6, 8 samples or tokens count alike, so that one of them counts 0.92, 1.2, 0.92 times what "
         "it should",
+    ),
+    "agents_that_share_a_policy": ("loss-scale", _A_SUM.format(n="3.0") + _A_LOOP),
+    "workers_that_call_backward_themselves": ("loss-scale", _A_SUM.format(n="3.0") + _A_LOOP),
+    "losses_of_several_scales": ("loss-scale", _A_SUM.format(n="3.0") + _A_LOOP),
+    "steps_of_a_sequence_whose_state_is_detached": ("loss-scale", _A_SUM.format(n="4.0") + _A_LOOP),
+    "one_episode_that_is_longer_in_a_single_loop": (
+        "irregular-window",
+        "; a step was left out, or an epoch ended without one: 5, 5, 5, 8, 5, 5, 5; a window may be an episode, or "
+        "hold one loss more than others",
+    ),
+    "an_optimizer_that_counts_inside": (
+        "stale-gradients",
+        "had already used; 12 of 16 updates do so; the optimizer's step is the script's own, and may not use them each "
+        "time",
+    ),
+    "an_optimizer_whose_step_divides": (
+        "loss-scale",
+        "the optimizer's step is the script's own, and may divide, so nothing is said about the scale of the loss",
+    ),
+    "an_optimizer_that_collects_clipped_gradients": (
+        "discarded-gradients", "; the optimizer's class is the script's own, and may have kept them",
+    ),
+    "a_warm_up_of_ones_own_in_micro_batches": (
+        "scheduler-cadence",
+        "24 times in 6 updates; it follows a function of the script's own, which may count micro-batches",
+    ),
+    "weights_that_follow_a_change_that_is_learned": (
+        "stale-gradients",
+        "had already used; 10 of 11 updates do so; an optimizer uses the same calls, and these parameters may follow "
+        "its own",
+    ),
+    "gradients_that_are_masked_to_zeros": (
+        "empty-step", "12 of 12 steps found no gradient at all; the script puts them in itself, and these were zeros",
+    ),
+    "a_critic_whose_steps_have_not_begun": (
+        "discarded-gradients", "; other optimizers made steps, and this one none, which may come later",
+    ),
+    "a_run_that_ends_before_its_last_step": (
+        "leftover-gradients", "; the run ended before its step, and each of the others has one",
+    ),
+    "a_window_that_is_given_up_at_a_spike": (
+        "discarded-gradients", "; this happened once, as where a loss is too large",
+    ),
+    "half_a_squared_error_in_windows_of_two": (
+        "loss-scale",
+        "every update is 1/2 of the mean over its window: the loss is divided by 2 twice, or has a weight",
+    ),
+    "a_head_with_a_loss_of_its_own": (
+        "foreign-gradients",
+        "update 1 holds 1 backward call of the loss of Adam in addition to its own; 12 of 12 updates do",
+    ),
+    "an_embedding_that_steps_before_the_hypernetworks_regularizer": (
+        "foreign-gradients",
+        "update 5 holds 1 backward call of the loss of Adam 2 in addition to its own; 8 of 12 updates do",
     ),
 }  # fmt: skip
 

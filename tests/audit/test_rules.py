@@ -131,8 +131,8 @@ def test_micro_batches_of_several_classes_are_no_labels_such_as_real_and_fake():
     optimizer = SGD(model.parameters(), lr=0.1)
     with audit() as report:
         for _ in range(4):
-            for y in ([0, 1, 0, 1], [1, 1, 1, 1]):
-                F.cross_entropy(model(torch.randn(4, 3)), torch.tensor(y)).backward()
+            for batch in ([0, 1, 0, 1], [1, 1, 1, 1]):
+                F.cross_entropy(model(torch.randn(4, 3)), torch.tensor(batch)).backward()
             optimizer.step()
             optimizer.zero_grad()
     assert found(report) == [("loss-scale", "error")]

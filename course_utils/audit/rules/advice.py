@@ -6,6 +6,7 @@ import torch
 
 from course_utils.audit.history import PROBED_GRAPHS, Backward, History
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
+from course_utils.audit.rules.terms import nearly_equal
 
 
 @rule(
@@ -16,7 +17,7 @@ from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding,
     "micro-batches are in memory together.",
 )
 def held_graphs(history: History) -> Iterator[Finding]:
-    again = list(_counted_again(history))
+    again = list(dict.fromkeys(_counted_again(history)))
     if again:
         yield Finding(
             ERROR if len(again) > 1 else UNDECIDED,
@@ -34,9 +35,16 @@ def held_graphs(history: History) -> Iterator[Finding]:
 
 def _counted_again(history: History) -> Iterator[Backward]:
     """Backward calls on a loss whose gradient the same window held already."""
-    windows = [w for w in history.windows if not (w.assigned or w.rewritten)]
-    calls = [call for w in windows for call in w.fresh if call.again in {other.number for other in w.fresh}]
-    yield from dict.fromkeys(calls)
+    for w in (w for w in history.windows if not (w.assigned or w.rewritten)):
+        before = {call.number: call for call in w.fresh}
+        again = [call for call in w.fresh if call.again in before]
+        yield from (call for call in again if not _apart(call, before[call.again], w.key))
+
+
+def _apart(call: Backward, other: Backward, lane: int) -> bool:
+    """Do they reach different parameters, as where each of two parts is named with `inputs`?"""
+    one, two = call.reach.get(lane), other.reach.get(lane)
+    return one is not None and two is not None and one.isdisjoint(two)
 
 
 def _carried(history: History) -> Iterator[Finding]:
@@ -81,8 +89,9 @@ def _kept(history: History) -> Iterator[Finding]:
 
 def _together(history: History) -> Iterator[Finding]:
     """A window whose micro-batches share one backward call."""
-    calls = {w.fresh[0].number: w.fresh[0] for w in history.windows if len(w.fresh) == 1 and w.fresh[0].graphs > 2}
-    if calls:
+    single = {w.fresh[0].number: w.fresh[0] for w in history.windows if len(w.fresh) == 1}
+    calls = {number: call for number, call in single.items() if call.graphs > 2 and _count_alike(call)}
+    if len(calls) == sum(number <= PROBED_GRAPHS for number in single) > 0:  # else they are weighed against each other
         first = next(iter(calls.values()))
         yield Finding(
             ADVICE,
@@ -92,6 +101,10 @@ def _together(history: History) -> Iterator[Finding]:
             fix="if these are micro-batches, call backward on each before the next forward pass: the sum is the same",
             where=first.where,
         )
+
+
+def _count_alike(call: Backward) -> bool:
+    return bool(call.terms) and nearly_equal([term.coefficient for term in call.terms])
 
 
 @rule(

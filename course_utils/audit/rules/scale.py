@@ -7,6 +7,7 @@ from itertools import islice, pairwise
 from math import isclose
 
 from course_utils.audit.history import History, Term, Window
+from course_utils.audit.loops import go_over_something
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
 from course_utils.audit.rules.roles import why_a_sum
 from course_utils.audit.rules.shapes import of_any_length
@@ -45,6 +46,9 @@ def _scale_verdicts(history: History, lane: str, windows: list[Window], full: li
     losses = losses_of(full[0])
     if any(w.rewritten for w in windows):
         why = "the script changes the gradients itself before the step"
+        yield _unknown_scale(lane, full[0], why, "check by hand that the window's gradient is a mean")
+    elif lane in history.own_steps:
+        why = "the optimizer's step is the script's own, and may divide"
         yield _unknown_scale(lane, full[0], why, "check by hand that the window's gradient is a mean")
     elif lane in history.hooked:
         why = "gradients go through hooks of the script, which may change them"
@@ -93,6 +97,8 @@ def _why_not_for_this_window(history: History, windows: list[Window], full: list
     """What speaks for losses that are not made for windows of this size."""
     if of_any_length([w.size for w in windows], full[0].size):
         return "the windows are of any length, as episodes are"
+    if go_over_something(full):
+        return "nothing says that the loop around them goes over micro-batches"
     lane, calls = full[0].lane, full[0].micro_batches
     sooner = [w for w in history.windows if w.lane != lane and w.size == 1 and calls[0] in w.fresh]
     return "each is used for an update of another optimizer as well" if sooner else ""
@@ -157,7 +163,8 @@ def _scale_of_a_mean(
 
 def _divided_twice(n: int, terms: list[Term]) -> tuple[str, str, str]:
     """What a script divides by is a count; what it multiplies by may be a weight."""
-    if not any(term.weighted for term in terms):
+    halved = n == 2 and not terms[0].name.startswith("NllLoss")  # as squares and the losses of a critic are
+    if not halved and not any(term.weighted for term in terms):
         return ERROR, f"the loss is divided by {n} twice, so every update is {n} times too small", "divide once"
     message = f"every update is 1/{n} of the mean over its window: the loss is divided by {n} twice, or has a weight"
     return UNDECIDED, message, "divide once, if no weight is intended"
@@ -291,12 +298,17 @@ def _mean_of_means(lane: str, windows: list[Window], means: list[tuple[str, Wind
     full = [w for w in windows if w.size == len(means[0][2])]
     level = next(each for each in (UNDECIDED, ERROR, ADVICE) if any(level == each for level, *_ in means))
     one_each = level == UNDECIDED or any(_of_unequal_units(terms) for _, _, terms in means)
+    anything = bool(full) and go_over_something(full)
     means = [(window, terms) for each, window, terms in means if each == level]
     window, terms = max(means, key=lambda entry: _spread([term.per_item for term in entry[1]]))
     counts = [term.count for term in terms]
     weights = [term.per_item * sum(counts) / total(terms) for term in terms]
+    if _short_where_the_data_end(means, windows):
+        level = ADVICE
+    elif why_a_sum(full) or one_each:
+        level = UNDECIDED
     return Finding(
-        ADVICE if _short_where_the_data_end(means, windows) else UNDECIDED if why_a_sum(full) or one_each else level,
+        UNDECIDED if anything else level,
         f"micro-batches of {', '.join(f'{count:g}' for count in counts[:6])} samples or tokens count alike, "
         f"so that one of them counts {', '.join(f'{weight:.2g}' for weight in weights[:6])} times what it should"
         + (", unless each mean is over one sample, such as an episode" if one_each else ""),

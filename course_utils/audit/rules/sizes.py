@@ -6,6 +6,7 @@ from itertools import pairwise
 from math import isclose
 
 from course_utils.audit.history import History, Window
+from course_utils.audit.loops import go_over_something
 from course_utils.audit.rules.registry import ERROR, UNDECIDED, Finding, count_noun, rule
 from course_utils.audit.rules.shapes import Odd, around, carried_over, odd_window, of_any_length, unexplained
 from course_utils.audit.rules.terms import losses_of
@@ -91,7 +92,8 @@ def _if_comparable(finding: Finding, windows: list[Window], window: Window, n: i
     usual = next(w for w in windows if w.size == n)
     losses, sites = losses_of(usual), {call.site for call in usual.fresh}
     known = losses is not None and losses[0][0].reduction != "unknown"
-    if known and sites >= {call.site for call in window.fresh} and not of_any_length([w.size for w in windows], n):
+    alike = known and sites >= {call.site for call in window.fresh} and not of_any_length([w.size for w in windows], n)
+    if alike and not go_over_something([window]):
         return finding
     message = f"{finding.message}; a window may be an episode, or hold one loss more than others"
     return replace(finding, level=UNDECIDED, message=message)
@@ -200,13 +202,17 @@ def _never_used(history: History, lane: str) -> Finding:
         history, lane, [call for lost in [*dropped.values(), calls] for call in lost],
         [len(lost) for lost in [*dropped.values(), calls]],
     )  # fmt: skip
+    idle = not history.updates[lane] and bool(+history.updates) and lane not in history.manual
+    ended = len(calls) == history.size(lane) == 1 < len(history.of(lane)) and not (elsewhere or given_up)
     of_calls = f"{len(calls):,} backward calls" if len(calls) > 1 else "backward call"
     return Finding(
-        UNDECIDED if elsewhere or resumed or given_up else ERROR,
+        UNDECIDED if elsewhere or resumed or given_up or idle or ended else ERROR,
         f"the gradients of the last {of_calls} of the run were never used by a step"
         + ("; no call from there ever reaches a step, which may be intended" if elsewhere else "")
         + ("; whole windows were dropped without a step before, which may be intended" if given_up else "")
-        + ("; another optimizer began with gradients from elsewhere, perhaps with these" if resumed else ""),
+        + ("; another optimizer began with gradients from elsewhere, perhaps with these" if resumed else "")
+        + ("; other optimizers made steps, and this one none, which may come later" if idle else "")
+        + ("; the run ended before its step, and each of the others has one" if ended else ""),
         evidence={"backward_calls": len(calls)},
         fix="make one more update after the loop, from the micro-batches that are left",
         where=calls[-1].where,
@@ -216,7 +222,7 @@ def _never_used(history: History, lane: str) -> Finding:
 
 def _inherited_tail(history: History, lane: str) -> Iterator[Finding]:
     """A window that also holds what was left over at the end of the epoch before."""
-    windows = _countable(history, lane)
+    countable = windows = _countable(history, lane)
     over = carried_over(windows)
     if over:
         window, n = over[0]
@@ -227,7 +233,7 @@ def _inherited_tail(history: History, lane: str) -> Iterator[Finding]:
             return
         window, n = windows[odd.place], odd.usual
         message = f"those around it {n}: {window.size - n} were left over, apparently from the end of an epoch"
-    yield Finding(
+    finding = Finding(
         UNDECIDED if window.rewritten else ERROR,  # a script that scales by hand may count samples
         f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {message}",
         evidence={"update": window.number, "size": window.size, "usual": n},
@@ -235,6 +241,7 @@ def _inherited_tail(history: History, lane: str) -> Iterator[Finding]:
         where=window.where,
         lane=lane,
     )
+    yield finding if over else _if_comparable(finding, countable, window, n)
 
 
 def _left_over(history: History, lane: str, windows: list[Window], odd: Odd) -> bool:

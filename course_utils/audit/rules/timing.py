@@ -18,7 +18,7 @@ def clip_timing(history: History) -> Iterator[Finding]:
     for window in history.windows:
         for clip in window.clips:
             kind, when = _mistimed(window, clip)
-            if kind:
+            if kind and not (kind == "early" and _mostly_later(history, window)) and not _of_parts(window, clip):
                 first_of_kind.setdefault(kind, (window, clip, when))
     for kind, (window, clip, when) in first_of_kind.items():
         yield Finding(
@@ -35,6 +35,22 @@ def clip_timing(history: History) -> Iterator[Finding]:
             where=clip.where,
             lane=window.lane,
         )
+
+
+def _mostly_later(history: History, window: Window) -> bool:
+    """Is there a gradient to clip in most updates, and none in this one, as where a batch has no loss?"""
+    windows = history.of(window.lane)
+    early = [w for w in windows if any(_mistimed(w, clip)[0] == "early" for clip in w.clips)]
+    return 2 * len(early) < len(windows) or not any(w.fresh for w in early)
+
+
+def _of_parts(window: Window, clip: Clip) -> bool:
+    """Have the calls before and after it no parameter in common, as where each agent's part is clipped by itself?"""
+    reached = [call.reach.get(window.key) for call in window.fresh]
+    clipped, rest = reached[: clip.after], reached[clip.after :]
+    if None in reached or not clipped or not rest:
+        return False
+    return frozenset().union(*clipped).isdisjoint(frozenset().union(*rest))
 
 
 def _of_another_loss(window: Window, clip: Clip) -> bool:
@@ -88,7 +104,8 @@ def scaler_timing(history: History) -> Iterator[Finding]:
 
 def _unscaled_early(lane: str, windows: list[Window]) -> Iterator[Finding]:
     for window in windows:
-        early = [after for after in window.unscaled_after if after < len(window.fresh)]
+        rest = [any(call.scaled != 1 for call in window.fresh[after:]) for after in window.unscaled_after]
+        early = [after for after, scaled in zip(window.unscaled_after, rest, strict=True) if scaled]
         if early:
             yield Finding(
                 ERROR,
@@ -163,12 +180,14 @@ def _stepped_inside(history: History, lane: str, windows: list[Window], inside: 
     moved = history.rate_moved.get(windows[0].key, True)
     length, made = history.schedules.get(windows[0].key, (0, 0))
     fits = 0.9 * length <= made <= length + 1  # its length is counted in micro-batches, too
+    own = windows[0].key in history.own_schedules
     return Finding(
-        UNDECIDED if fits or not moved else ERROR,
+        UNDECIDED if fits or own or not moved else ERROR,
         "the scheduler was stepped inside windows: "
         f"{count_noun(steps, 'time')} in {count_noun(len(windows), 'update')}"
         + ("" if moved else "; it left the learning rate as it was")
-        + (f"; its length of {length} seems to be counted in the same way" * fits),
+        + (f"; its length of {length} seems to be counted in the same way" * fits)
+        + ("; it follows a function of the script's own, which may count micro-batches" * (own and not fits)),
         evidence={
             "update": inside[0].number,
             "scheduler_steps": steps,

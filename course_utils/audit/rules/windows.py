@@ -5,8 +5,11 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
-from course_utils.audit.history import Backward, History, Window, Zeroing
+from course_utils.audit.history import Backward, History, Term, Window, Zeroing
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
+
+_LONG_RUN = 4  # windows before and after what happened once
+_LABELLED = 4  # windows whose targets are looked at
 
 
 @rule(
@@ -23,26 +26,30 @@ def stale_gradients(history: History) -> Iterator[Finding]:
         if reused := [window for window in windows if window.reused]:
             yield _used_again_from_elsewhere(lane, windows, reused)
         elif stale:
-            yield _used_again(lane, windows, stale, history.given.get(lane))
+            yield _used_again(history, lane, windows, stale)
         elif any(window.uncleared for window in windows):
             yield _used_again_in_part(history, lane, windows)
         yield from _from_before_the_loop(history, lane)
 
 
-def _used_again(lane: str, windows: list[Window], stale: list[Window], given_to: str | None) -> Finding:
-    first = stale[0]
+def _used_again(history: History, lane: str, windows: list[Window], stale: list[Window]) -> Finding:
+    first, given_to, own = stale[0], history.given.get(lane), lane in history.own_steps
     tried_again = all(not w.fresh for w in stale) and any(w.tried_again for w in stale)
     kept = all(w.kept for w in stale)
     put = all(w.replaced for w in stale)
+    calls = [call for w in stale for call in w.fresh]
+    beside = lane in history.manual and bool(calls) and all(set(call.users) - {lane} for call in calls)
     repeated = " (no backward came between two steps)" if not first.fresh else ""
     after_skip = any(w.skipped and w.number < first.number for w in windows) and len(stale) < len(windows) / 2
     return Finding(
-        UNDECIDED if tried_again or kept or put else ERROR,
+        UNDECIDED if tried_again or kept or put or own or beside else ERROR,
         f"update {first.number} used the gradients of {count_noun(first.stale, 'backward call')} that an earlier step "
         f"had already used{repeated}; {len(stale)} of {count_noun(len(windows), 'update')} do so"
         + ("; the weights had been put back, as in a line search" * tried_again)
         + ("; the script changes them in between, as where they are kept as momentum" * kept)
-        + ("; the script puts other gradients in their place before the step" * (put and not kept)),
+        + ("; the script puts other gradients in their place before the step" * (put and not kept))
+        + ("; the optimizer's step is the script's own, and may not use them each time" * own)
+        + ("; an optimizer uses the same calls, and these parameters may follow its own" * beside),
         evidence={
             "update": first.number,
             "backward_calls_held_at_each_step": [w.held for w in windows][:20],
@@ -98,7 +105,7 @@ def _from_before_the_loop(history: History, lane: str) -> Iterator[Finding]:
         return
     calls_on = Counter(call.line for call in history.backwards if lane in call.lanes)
     first, *others = windows[0].fresh
-    if calls_on[first.line] == 1:
+    if calls_on[first.line] == 1 and windows[0].size > windows[1].size:  # or it is the first of the window's
         alike = any(call.kinds == first.kinds for call in others)
         yield Finding(
             ERROR if alike else UNDECIDED,
@@ -135,11 +142,16 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
         given_up = useful and whole_windows(history, lane, [call for _, call in lost], list(times.values()))
         total = sum(lane in call.lanes for call in history.backwards)
         zeros = all(z.came_as_zeros for z, _ in lost) and 2 * len(lost) < total  # code that clears does so each time
-        put_back = all(z.overwritten for z, _ in lost)
+        put_back = any(z.overwritten for z, _ in lost)
         by_itself = lane in history.manual and lane not in history.updates
+        collected = lane in history.collecting
+        idle = not history.updates[lane] and bool(+history.updates) and not by_itself
+        once = not given_up and _a_part_once(history, lane, list(times.values()), lost)
         once_more = history.forwards_used(lane).issuperset(call.goes_on or call.number for _, call in lost)
         yield Finding(
-            UNDECIDED if elsewhere or given_up or zeros or put_back or by_itself or once_more else ERROR,
+            UNDECIDED
+            if elsewhere or given_up or zeros or put_back or by_itself or once_more or collected or idle or once
+            else ERROR,
             f"the gradients of {len(lost)} of {count_noun(total, 'backward call')} were zeroed before "
             "any step used them"
             + ("; the next step never uses a call from there, which may be intended" if elsewhere else "")
@@ -151,12 +163,26 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
             )
             + ("; the script writes to .grad itself before the step, perhaps what it has read there" * put_back)
             + ("; the weights change all the same, though no step is ever made" * by_itself)
-            + ("; another call through the same forward pass reached a step" * once_more),
+            + ("; another call through the same forward pass reached a step" * once_more)
+            + ("; the optimizer's class is the script's own, and may have kept them" * collected)
+            + ("; other optimizers made steps, and this one none, which may come later" * idle)
+            + ("; this happened once, as where a loss is too large" * once),
             evidence={"backward_calls": total, "discarded": len(lost), "first": call.number, "backward": call.where},
             fix="zero after the step, or before the first backward of a window, and nowhere inside it",
             where=zeroing.where,
             lane=lane,
         )
+
+
+def _a_part_once(history: History, lane: str, times: list[int], lost: list[tuple[Zeroing, Backward]]) -> bool:
+    """Was a part of a window dropped a single time in a long run, and not where the data ended?"""
+    windows = [w for w in history.of(lane) if w.fresh]
+    last = lost[-1][1]
+    before = [w for w in windows if w.fresh[-1].number < last.number]
+    after = [w for w in windows if w.fresh[0].number > last.number]
+    if len(times) > 1 or min(len(before), len(after)) < _LONG_RUN:
+        return False
+    return last.epoch is None or last.epoch == after[0].fresh[0].epoch
 
 
 def _used_next(history: History, lane: str, zeroing: Zeroing, useful: set[tuple]) -> set[tuple]:
@@ -221,12 +247,14 @@ def empty_step(history: History) -> Iterator[Finding]:
         seen = zeros and any(w.number in masked for w in empty)
         missed = any(z.lane == lane for z in history.zeroings) or lane in history.leftover
         nothing = all(w.no_gradients for w in empty) and not missed and not _trained_elsewhere(history, lane)
+        put = not any(w.no_gradients for w in empty) and not any(lane in call.lanes for call in history.backwards)
         yield Finding(
-            ADVICE if only_first else UNDECIDED if (zeros and not seen) or nothing else ERROR,
+            ADVICE if only_first else UNDECIDED if (zeros and not seen) or nothing or put else ERROR,
             f"{len(empty)} of {count_noun(len(windows), 'step')} found no gradient"
             + (" other than zeros" if zeros else " at all")
             + (", as from a loss without a target" if seen else ", as from a margin that is kept" if zeros else "")
-            + ("; none was lost, and such a step changes nothing" * nothing),
+            + ("; none was lost, and such a step changes nothing" * nothing)
+            + ("; the script puts them in itself, and these were zeros" * put),
             evidence={"update": empty[0].number, "steps": len(windows), "empty": [w.number for w in empty[:20]]},
             fix="skip the step of a window that holds nothing: momentum and weight decay move the weights all the same"
             if zeros
@@ -263,7 +291,10 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
     if not mixed:
         return []
     window, calls = mixed[0]
-    certain = any(_not_meant(call, w, other) for w, calls in mixed for call in calls)
+    sites = {call.site for _, calls in mixed for call in calls}
+    alone = any(w.fresh and all(c.site in sites and other in c.lanes for c in w.fresh) for w in windows)
+    labels = all(_is_label(term) for _, calls in mixed[:_LABELLED] for call in calls for term in call.terms[:1])
+    certain = not alone and any(_not_meant(call, w, other, labels) for w, calls in mixed for call in calls)
     finding = Finding(
         ERROR if certain else UNDECIDED,
         f"update {window.number} holds {count_noun(len(calls), 'backward call')} of the loss of {other} in addition "
@@ -295,15 +326,21 @@ def _foreign(call: Backward, window: Window, other: str) -> bool:
     return _used_before(call, window, other)
 
 
-def _not_meant(call: Backward, window: Window, other: str) -> bool:
+def _not_meant(call: Backward, window: Window, other: str, labels: bool) -> bool:
     """Is it certain that the call was not made for this window?
 
     If all losses of the window reach `other`, or none does without being its own, the order tells. If its own ones
-    don't, the call may be of another head on the same trunk, whose step comes first.
+    don't, the call may be of another head on the same trunk, whose step comes first. And if all steps come after all
+    calls, then it may be the loss of both, beside one of this window's alone, unless its targets are `labels`.
     """
+    own_alone = any(own.lanes == (window.lane,) for own in window.fresh)
     if call.nearest == window.key:
-        return True
-    return _used_before(call, window, other) and not any(own.lanes == (window.lane,) for own in window.fresh)
+        return _used_before(call, window, other) or (labels and bool(call.terms))
+    return _used_before(call, window, other) and not own_alone
+
+
+def _is_label(term: Term) -> bool:
+    return not term.name.startswith("Nll") and len(term.targets) > 1 and len(set(term.targets)) == 1
 
 
 def _used_before(call: Backward, window: Window, other: str) -> bool:
