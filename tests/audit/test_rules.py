@@ -776,6 +776,20 @@ def test_losses_of_two_heads_are_the_bodys_own_where_it_once_had_another_alone()
     assert "foreign-gradients" not in [rule for rule, _ in found(report)]
 
 
+def test_of_two_low_precisions_the_first_is_named_and_the_longest_window():
+    model = net().bfloat16()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for dtype, n in ((torch.bfloat16, 2), (torch.float16, 3)):
+            model.to(dtype)
+            for x, y in data(n):
+                (F.cross_entropy(model(x.to(dtype)), y) / n).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (finding,) = [f for f in report.findings if f.rule == "low-precision-accumulation"]
+    assert finding.evidence == {"update": 1, "dtype": "bfloat16", "window": 3}
+
+
 @pytest.mark.parametrize("how", ["by hand", "a hook", "different losses"])
 def test_a_scale_of_which_nothing_is_said_belongs_to_the_first_window(how):
     model, calls = net(), iter(range(100))
