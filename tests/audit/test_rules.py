@@ -227,6 +227,27 @@ def test_sums_that_are_multiplied_by_something_are_a_question_about_the_first_wi
     assert (finding.rule, finding.level, finding.evidence["update"]) == (rule, "undecided", 1)
 
 
+def test_means_that_are_multiplied_by_something_are_a_question_about_means():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for _ in range(3):
+            for size, factor in ((4, 0.3), (2, 0.5)):
+                ((x, y),) = data(1, size)
+                (F.cross_entropy(model(x), y) * factor).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (finding,) = [f for f in report.findings if f.rule == "token-weights"]
+    assert finding.message.startswith("the means of a window's micro-batches are multiplied by 0.3, 0.5")
+    assert finding.fix.startswith("multiply each mean loss by its samples")
+
+
+def test_a_long_window_with_one_micro_batch_less_is_right_if_it_is_divided_by_its_own():
+    with audit() as report:
+        train_windows([120, 120, 119])
+    assert report.findings == []
+
+
 def test_a_loss_that_is_divided_and_stepped_every_time_is_a_question_about_the_window():
     with audit() as report:
         model = net()
