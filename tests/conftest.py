@@ -1,5 +1,6 @@
 import gc
 import os
+import shlex
 import signal
 import sys
 import warnings
@@ -12,10 +13,18 @@ if sys.platform == "linux":
     forked_python.use()
 
 
-@pytest.fixture(scope="module")
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs):
+    """The workers are forks, too: none imports torch again."""
+    for spec in specs:
+        if sys.platform == "linux" and spec.popen and not spec.python:
+            spec.python = shlex.quote(forked_python.executable())
+
+
+@pytest.fixture(scope="module", autouse=True)
 def quick_scans():
     """The auditor searches among all living objects: those that are there before the tests are hidden from it."""
-    gc.collect()
+    gc.collect(1)  # of the young alone: a search among all takes longer than it saves
     gc.freeze()  # for good: everything else that looks for garbage is faster, too
 
 
@@ -24,7 +33,8 @@ def _torch_as_before():
     """Every test starts from the same seed and in the usual number type, whatever the one before has set."""
     import torch  # not above: the process that hands out the tests, and runs none, does without
 
-    torch.manual_seed(0)
+    # the processor's alone: without a GPU, torch.manual_seed() notes its caller's stack three times, for later
+    torch.default_generator.manual_seed(0)
     yield
     torch.set_default_dtype(torch.float32)
 

@@ -1,9 +1,9 @@
 """Python processes that start at once: forked from one that has imported torch, most of the work of a short run.
 
 All workers of a pytest share that process, which imports and does nothing else, and begins when it is first needed.
-To its caller, a fork is a command like any other: this file, which asks for the fork, hands on its output and its
-signals, and ends with it and with its status. nbval's kernels are forks, and so is what they start; the fixture
-`quick_python` makes `sys.executable` a command that starts forks, for tests that run scripts.
+To its caller, a fork is a command like any other: ask_for_fork.py, which hands on its output and its signals, and ends
+with it and with its status. nbval's kernels are forks, and so is what they start, and so are the workers of xdist; the
+fixture `quick_python` makes `sys.executable` a command that starts forks, for tests that run scripts.
 """
 
 import atexit
@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -27,9 +28,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
-SHARED = "COURSE_TESTS_FORKS"  # names the folder of the process that forks, for the workers
-IMPORTED = "ipykernel.kernelapp", "ipykernel.zmqshell", "torch._dynamo", "torch.distributed.fsdp"
-HANDED_ON = signal.SIGINT, signal.SIGTERM
+import ask_for_fork
+from ask_for_fork import FOLDER
+
+IMPORTED = (
+    "ipykernel.kernelapp",
+    "ipykernel.zmqshell",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "matplotlib.pyplot",
+)
+INLINE = "module://matplotlib_inline.backend_inline"  # where kernels draw
 
 
 def use() -> None:
@@ -38,6 +47,8 @@ def use() -> None:
 
     ordinary = ipykernel.kernelspec.get_kernel_dict
     command = executable()
+    if sys.executable == command:  # in a worker: only what asks for forks gets them
+        sys.executable = sys.orig_argv[0]
 
     def get_kernel_dict(*args, **kwargs):
         return {**ordinary(*args, **kwargs), "argv": [command, "-m", "ipykernel_launcher", "-f", "{connection_file}"]}
@@ -49,11 +60,12 @@ def use() -> None:
 @cache
 def executable() -> str:
     """A command that does what Python does, in a fork. The first time it is called, the process that forks starts."""
-    if folder := os.environ.get(SHARED):
+    if folder := os.environ.get(FOLDER):
         return str(Path(folder) / "python")
     folder = TemporaryDirectory()
     command, address = Path(folder.name) / "python", Path(folder.name) / "forks"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -IS "{__file__}" "{address}" "$@"\n', encoding="utf-8")
+    ask = f'"{sys.executable}" -IS "{ask_for_fork.__file__}" "{address}"'
+    command.write_text(f'#!/bin/sh\nexec {ask} "$@"\n', encoding="utf-8")
     command.chmod(0o755)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(address))
@@ -74,7 +86,7 @@ def executable() -> str:
 
     threading.Thread(target=start, daemon=True).start()
     atexit.register(end)
-    os.environ[SHARED] = folder.name
+    os.environ[FOLDER] = folder.name
     return str(command)
 
 
@@ -87,6 +99,7 @@ def _serve(listener: socket.socket) -> Callable[[], None]:
     gc.disable()
     for module in IMPORTED:
         import_module(module)
+    _leave_at_once()
     gc.freeze()
     gc.enable()
     one_ended, ended = socket.socketpair()
@@ -117,6 +130,13 @@ def _serve(listener: socket.socket) -> Callable[[], None]:
     return lambda: None
 
 
+def _leave_at_once() -> None:
+    """No fork takes torch apart when it ends, or adds up how long it compiled: that takes longer than a fork."""
+    for finalizer in weakref.finalize._registry:
+        finalizer.atexit = False
+    atexit.unregister(sys.modules["torch._dynamo.utils"].dump_compile_times)
+
+
 def _become(connection: socket.socket) -> Callable[[], None]:
     """Takes over the arguments, the environment, the folder and the open files of the command that asked for a fork."""
     connection = socket.socket(fileno=_above_all(connection.detach()))
@@ -137,7 +157,9 @@ def _become(connection: socket.socket) -> Callable[[], None]:
     sys.path[:] = [*filter(None, new), *(entry for entry in sys.path if entry not in old)]
     os.environ.clear()
     os.environ.update(environment)
-    sys.executable = str(Path(environment[SHARED]) / "python")
+    if backend := environment.get("MPLBACKEND") or (INLINE if "ipykernel_launcher" in arguments[:2] else None):
+        sys.modules["matplotlib"].rcParams["backend"] = backend  # which it would read when it is imported
+    sys.executable = str(Path(environment[FOLDER]) / "python")
     multiprocessing.set_executable(sys.executable)
     connection.sendall(str(os.getpid()).encode())
 
@@ -200,32 +222,5 @@ def _python(arguments: list[str]) -> None:
     os._exit(status & 0xFF)
 
 
-def _ask(address: str, arguments: list[str]) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, HANDED_ON)  # until there is a fork to hand them on to
-    with socket.socket(socket.AF_UNIX) as connection:
-        numbers = []
-        for number in map(int, os.listdir("/proc/self/fd")):
-            with suppress(OSError):  # that of the list itself
-                if number != connection.fileno() and os.get_inheritable(number):
-                    numbers.append(number)
-        connection.connect(address)
-        environment = {**os.environ, SHARED: str(Path(address).parent)}
-        request = json.dumps([arguments, environment, os.getcwd(), numbers]).encode()
-        connection.sendall(len(request).to_bytes(8))
-        socket.send_fds(connection, [request], numbers)
-        fork = int(connection.recv(20))
-        for number in HANDED_ON:
-            signal.signal(number, lambda number, _: os.kill(fork, number))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDED_ON)
-        status = int(connection.recv(20) or -signal.SIGKILL)  # when the fork has ended
-    if status < 0:
-        signal.signal(-status, signal.SIG_DFL) if -status != signal.SIGKILL else None
-        os.kill(os.getpid(), -status)
-    os._exit(status)
-
-
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        _serve(socket.socket(fileno=int(sys.argv[1])))()
-    else:
-        _ask(sys.argv[1], sys.argv[2:])
+    _serve(socket.socket(fileno=int(sys.argv[1])))()

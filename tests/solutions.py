@@ -6,12 +6,11 @@ import linecache
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import nbformat
+from course import NOTEBOOKS
 
-NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+from course_utils.publish.notebook import Notebook
 
 
 class Solution(NamedTuple):
@@ -26,7 +25,7 @@ LIVE = {"own_script"}  # answers that only a running notebook has
 @cache
 def solutions() -> list[Solution]:
     """Every answer that a solution's cell passes to `check` or `rubric`, in the order of the notebooks."""
-    return [solution for path in NOTEBOOKS for solution in _of(path)]
+    return [solution for notebook in NOTEBOOKS.values() for solution in _of(notebook)]
 
 
 def solution(exercise: str) -> Any:
@@ -34,13 +33,13 @@ def solution(exercise: str) -> Any:
     return next(found.answer for found in solutions() if found.exercise == exercise)
 
 
-def _of(path: Path) -> Iterator[Solution]:
+def _of(notebook: Notebook) -> Iterator[Solution]:
     """A solution may use what the notebook imports or defines before it; nothing else of the notebook runs."""
     namespace: dict = {}
-    for k, cell in enumerate(nbformat.read(path, as_version=4).cells):
+    for k, cell in enumerate(notebook.cells):
         if cell.cell_type != "code":
             continue
-        file = f"<{path.stem}, cell {k}>"
+        file = f"<{notebook.name}, cell {k}>"
         linecache.cache[file] = (len(cell.source), None, cell.source.splitlines(keepends=True), file)
         body = ast.parse(cell.source).body
         for node in filter(_defines, body):
@@ -49,7 +48,7 @@ def _of(path: Path) -> Iterator[Solution]:
         if "solution" in cell.metadata.get("tags", []):
             for exercise, name in _checked(body):
                 if exercise not in LIVE:
-                    yield Solution(exercise, path.stem, namespace[name])
+                    yield Solution(exercise, notebook.name, namespace[name])
 
 
 def _defines(node: ast.stmt) -> bool:

@@ -7,9 +7,12 @@ from html import unescape
 import pytest
 from course import NOTEBOOKS
 
-nbconvert = pytest.importorskip("nbconvert", reason="nbconvert comes with JupyterLab")
 
-EXPORTER = nbconvert.HTMLExporter(template_name="basic", exclude_input=True)  # its templates are compiled once
+@pytest.fixture(scope="module")
+def exporter():
+    """Its templates are compiled once."""
+    nbconvert = pytest.importorskip("nbconvert", reason="nbconvert comes with JupyterLab")
+    return nbconvert.HTMLExporter(template_name="basic", exclude_input=True)
 
 
 def squeezed(text: str) -> str:
@@ -18,8 +21,8 @@ def squeezed(text: str) -> str:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
-def test_converted_to_html_it_shows_all_that_it_asks_and_draws(notebook):
-    page, _ = EXPORTER.from_notebook_node(notebook.node)
+def test_converted_to_html_it_shows_all_that_it_asks_and_draws(notebook, exporter):
+    page, _ = exporter.from_notebook_node(notebook.node)
     page = re.sub(r"\s+", " ", page)
     text = squeezed(page)
     outputs = [output for cell in notebook.code for output in cell.outputs]

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -17,6 +18,7 @@ MODULES = sorted(ROOM.rglob("*.py"))
 NAME = re.compile(r"[a-z]+(-[a-z]+)*")
 
 
+@cache
 def names_in(source: str) -> set[str]:
     """The names of bugs that code holds: what it calls Mistake or Verdict with, and what stands beside a sentence."""
     found = set()

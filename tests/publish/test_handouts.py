@@ -39,19 +39,22 @@ pytestmark = pytest.mark.skipif(
     not (find_spec("pypandoc") and find_spec("typst")), reason='needs the extra: pip install -e ".[handouts]"'
 )
 
-HANDOUTS = {name: take_apart(book) for name, book in BOOKS.items()}
-
 each_notebook = pytest.mark.parametrize("name", BOOKS)
 
 
 @cache
+def parts_of(name):
+    return take_apart(BOOKS[name])
+
+
+@cache
 def learner(name):
-    return editions.markdown(HANDOUTS[name], "learner")
+    return editions.markdown(parts_of(name), "learner")
 
 
 @cache
 def instructor(name):
-    return editions.markdown(HANDOUTS[name], "instructor")
+    return editions.markdown(parts_of(name), "instructor")
 
 
 def outputs(cell, kind):
@@ -74,7 +77,7 @@ def text_of(pdf):
 @each_notebook
 def test_the_learner_gets_no_solution_and_the_instructor_every_one(name):
     given = [cell.source for cell in BOOKS[name].cells if "solution" not in tags(cell)]
-    given += [room.with_room(exercise.source, "")[0] for exercise in HANDOUTS[name].of(parts.Exercise)]
+    given += [room.with_room(exercise.source, "")[0] for exercise in parts_of(name).of(parts.Exercise)]
     elsewhere = {line.strip() for source in given for line in source.splitlines()}
     shown, (full, _) = {line.strip() for line in learner(name)[0].splitlines()}, instructor(name)
     for cell in BOOKS[name].code:
@@ -154,7 +157,7 @@ def test_every_figure_is_there_sharp_enough_to_print(name):
     assert list(all_of_them.values()) == [png for cell in cells for png in outputs(cell, "image/png")]
     assert list(shown.values()) == list(all_of_them.values())  # those that answer a prediction are in its note
     body, _, notes = learner(name)[0].partition("## Read after measuring")
-    for figure in HANDOUTS[name].of(parts.Figure):
+    for figure in parts_of(name).of(parts.Figure):
         pixels = int.from_bytes(figure.png[16:20], "big")
         assert pixels / figure.inches >= 200  # and the page makes it smaller, never larger
         assert (f"(figure-{figure.number}.png)" in body) != (f"(figure-{figure.number}.png)" in notes)
@@ -164,7 +167,7 @@ def test_every_figure_is_there_sharp_enough_to_print(name):
 @each_notebook
 def test_every_figure_has_a_number_and_a_caption_below_it(name):
     (text, _), (full, _) = learner(name), instructor(name)
-    figures = HANDOUTS[name].of(parts.Figure)
+    figures = parts_of(name).of(parts.Figure)
     assert [figure.number for figure in figures] == list(range(1, len(figures) + 1))
     for figure in figures:
         caption = f"**Figure {figure.number}.** {editions.verbatim(figure.caption)}"
@@ -209,7 +212,7 @@ def test_what_explains_an_answer_is_a_note_at_the_end_of_the_learners_handout(na
     assert "What it means" not in full
     pointers = re.findall(r"What it means: note (\d+) at the end", body)
     assert pointers == re.findall(r"^\*\*Note (\d+)\*\*", notes, flags=re.M) != []
-    printed = [part for part in HANDOUTS[name].parts if isinstance(part, parts.Measured | parts.Prose)]
+    printed = [part for part in parts_of(name).parts if isinstance(part, parts.Measured | parts.Prose)]
     for part, following in pairwise(printed):
         if isinstance(part, parts.Measured) and isinstance(following, parts.Prose):
             first = following.text.split("\n\n")[0]
@@ -223,7 +226,7 @@ def test_no_code_of_the_learners_handout_says_what_is_revealed(name):
     (text, _), (full, _) = learner(name), instructor(name)
     assert set(re.findall(r"\.reveal\(.*", text)) <= {".reveal(...)"}
     assert ".reveal(...)" not in full
-    found = HANDOUTS[name].parts
+    found = parts_of(name).parts
     for place, part in enumerate(found):
         if isinstance(part, parts.Measured):
             cell = next(other for other in reversed(found[:place]) if isinstance(other, parts.Code))
@@ -260,7 +263,7 @@ SCREEN = (  # what nobody can do on paper
 @each_notebook
 def test_no_edition_speaks_of_the_screen(name):
     for edition in editions.EDITIONS:
-        text, _ = editions.markdown(HANDOUTS[name], edition)
+        text, _ = editions.markdown(parts_of(name), edition)
         if BOOKS[name].instructor:
             text = text.replace(BOOKS[name].instructor, "")  # who stands before a room has a screen
         text = re.sub(r"^(`{3,}).*?^\1$|`[^`]*`", "", text, flags=re.M | re.S)
@@ -345,7 +348,7 @@ def test_learners_read_the_takeaways_after_the_notes(name):
 @each_notebook
 def test_an_exercise_has_room_where_its_dots_stand_as_much_as_the_solution_takes(name):
     shown = re.findall(r"^```stub\n(.*?)\n```$", learner(name)[0], flags=re.M | re.S)
-    exercises = HANDOUTS[name].of(parts.Exercise)
+    exercises = parts_of(name).of(parts.Exercise)
     assert len(shown) == len(exercises) > 0
     for stub, exercise in zip(shown, exercises, strict=True):
         assert "..." not in stub
@@ -377,16 +380,16 @@ def test_room_is_derived_from_the_solution():
 
 @each_notebook
 def test_the_front_of_a_worksheet_asks_and_its_back_answers(name):
-    text, figures = editions.markdown(HANDOUTS[name], "worksheet")
+    text, figures = editions.markdown(parts_of(name), "worksheet")
     front, _, back = text.partition("::::: overleaf")
-    for prediction in HANDOUTS[name].of(parts.Prediction):
+    for prediction in parts_of(name).of(parts.Prediction):
         assert f"**Prediction {prediction.number}.**" in front
-    assert front.count("{.open}") == sum(len(p.options) for p in HANDOUTS[name].of(parts.Prediction))
+    assert front.count("{.open}") == sum(len(p.options) for p in parts_of(name).of(parts.Prediction))
     assert front.count("::::: {.exercise") == 1
     for answering in ("```output", ".ticked", "figure-", "Take away", "reveal("):
         assert answering not in front
     asked = re.sub(r"::::: prediction\n.*?:::::", "", front, flags=re.S).replace("\\", "")
-    for prediction in HANDOUTS[name].of(parts.Prediction):
+    for prediction in parts_of(name).of(parts.Prediction):
         if len(prediction.answer) >= 12 and prediction.answer != "the loop that forgets":  # which names a loop
             assert prediction.answer not in asked
     assert ("## Take away\n" in back) == ("\n## Takeaways\n" in BOOKS[name].prose)

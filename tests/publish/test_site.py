@@ -4,17 +4,16 @@ import importlib.util
 import re
 
 import pytest
+from course import NOTEBOOKS
 
 from course_utils import plots
 from course_utils.audit.rules import RULES
 from course_utils.publish import PublishError, site
 from course_utils.publish.facts import read_facts
-from course_utils.publish.notebook import Notebook, as_course, folder, is_folded, read_notebooks, tags
+from course_utils.publish.notebook import Notebook, as_course, folder, is_folded, tags
 from course_utils.publish.site import reference
 from course_utils.publish.site.notebooks import page, solutions
 from course_utils.zoo import ZOO
-
-NOTEBOOKS = read_notebooks()
 
 
 @pytest.fixture(scope="module")

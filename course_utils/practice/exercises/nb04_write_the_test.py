@@ -155,7 +155,7 @@ def _listed(cases: Sequence[Case]) -> str:
 
 def _says(answer: Callable, case: Case) -> bool:
     """What a test says about a case, for which it gets a model and a window of its own."""
-    torch.manual_seed(3)
+    torch.default_generator.manual_seed(3)
     layers = [layer.double() for layer in case.layers()]
     model = nn.Sequential(nn.Linear(3, 5).double(), *layers, nn.Tanh(), nn.Linear(5, 4).double())
     x, y = torch.randn(sum(case.sizes), 3, dtype=torch.float64), torch.randint(4, (sum(case.sizes),))

@@ -35,7 +35,7 @@ class _Process:
     """What the script creates before it calls the training function: always the same."""
 
     def __init__(self):
-        torch.manual_seed(3)
+        torch.default_generator.manual_seed(3)
         layers = nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2)
         self.model = nn.Sequential(*layers).double()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.125, momentum=0.5)
