@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, reduce, wraps
 from itertools import compress
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
 from weakref import ref
 
@@ -55,7 +55,7 @@ class Lane:
         self.name = "" if optimizer is not None else NO_OPTIMIZER  # the observer names a lane when it is first used
         self.parameters: list[Tensor] = []
         self.ids: set[int] = set()
-        self.listed: list[int] = []  # the ids of what the optimizer held at the last update
+        self.listed: list[Tensor] = []  # what the optimizer held at the last update
         self.sharded = False  # is any parameter a DTensor, or kept by FSDP?
         self.shards: dict[int, Shard] = {}  # of the parameters that FSDP keeps, by their ids
         self.waits = False  # did the last comparison find gradients that wait for the other ranks?
@@ -87,18 +87,17 @@ class Lane:
         optimizer, known = self.optimizer(), len(self.parameters)
         if optimizer is None:
             return
-        listed: list[int] = []
+        listed: list[Tensor] = []
         for group in optimizer.param_groups:
-            listed.extend(map(id, group["params"]))
-        if listed == self.listed:  # as in most calls
+            listed += group["params"]
+        if len(listed) == len(self.listed) and all(map(is_, listed, self.listed)):  # as in most calls
             return
         self.listed = listed
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                if id(p) not in self.ids:
-                    self.add(p)
+        for p in listed:
+            if id(p) not in self.ids:
+                self.add(p)
         if len(listed) < len(self.ids):
-            self.let_go(set(listed))
+            self.let_go(set(map(id, listed)))
         if self.sharded and len(self.parameters) > known:
             found = shards(living(*keepers()))
             self.shards = {key: found[key] for key in self.ids & found.keys()}
