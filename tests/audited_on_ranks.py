@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_utils import train_epoch
 from course_utils.audit import audit
+from course_utils.observe import sharded as fsdp
 
 N, UPDATES = 4, 5
 
@@ -164,3 +165,27 @@ def same_bits(engine):
             parameters = train(engine)
         outcomes.append([p.detach().clone().view(torch.uint8).tolist() for p in parameters] + [torch.rand(1).item()])
     return outcomes[0] == outcomes[1]
+
+
+def gradients_of_the_older_fsdp(engine):
+    """At four moments of a window: how many gradients are found for each parameter, and whether they wait for others.
+
+    Also whether the flat parameter is known as FSDP's own.
+    """
+    model = ENGINES[engine](net())
+    optimizer, kept = torch.optim.SGD(model.parameters(), lr=0.1), [model._handle]
+    seen = []
+
+    def look():
+        read = [fsdp.shards(kept)[id(p)].read(p) for p in model.parameters()]
+        seen.append({(len(gradients), waiting) for gradients, waiting in read})
+
+    look()
+    with model.no_sync():
+        model(torch.randn(4, 4)).sum().backward()
+    look()
+    model(torch.randn(4, 4)).sum().backward()
+    look()
+    optimizer.zero_grad()
+    look()
+    return seen, fsdp.own_parameters(kept) == {id(model._handle.flat_param)}

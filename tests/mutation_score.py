@@ -6,8 +6,9 @@
 Without a module it takes those that differ from `main`. cosmic-ray makes the changes, the mutants: another operator,
 another number, `not`, no decorator, a loop that never runs. Of the places where it could change a module, a sample is
 drawn with a seed, and one change is made at each. A mutant is killed if one of its tests fails: of the tests of its
-room those that execute the changed statement or start other processes, fastest first, until `--seconds` of them ran.
-So a score is a lower bound. Changes to annotations are left out: any operator there is an error at the import.
+room those that execute the changed statement or start other processes, then those that execute anything of the module,
+fastest first, until `--seconds` of them ran. So a score is a lower bound. Changes to annotations are left out: any
+operator there is an error at the import.
 
 A room's tests are collected once. Each mutant is tried in a fork of that process, whose functions get the changed code;
 what runs at the import, such as a constant, is tried in a new process. Rules only read histories, so those of all tests
@@ -62,6 +63,7 @@ _JUDGED = tuple(
     f"tests/practice/test_{name}.py"
     for name in ("answers", "judging", "updates", "tolerances", "single_cases", "tried", "reading")
 )
+_FRAMED = tuple(f"tests/practice/test_{name}.py" for name in ("answers", "ask", "deadline"))
 TESTS = {  # where a room's tests are too many for each mutant, or those of another room try what is here
     "course_utils/audit/rules/": _RULED,
     "course_utils/audit/history.py": _RULED,
@@ -70,6 +72,7 @@ TESTS = {  # where a room's tests are too many for each mutant, or those of anot
     "course_utils/observe/observer.py": ("tests/observe", *_AUDITED),
     "course_utils/observe/sharded.py": ("tests/observe", "tests/ranks/test_audit_on_ranks.py"),
     "course_utils/observe/stepping.py": ("tests/observe/test_stepping.py", "tests/practice/test_step_through.py"),
+    "course_utils/practice/exercises/__init__.py": _FRAMED,
     "course_utils/practice/exercises/": _JUDGED,
     "course_utils/practice/updates.py": _JUDGED,
     "course_utils/practice/judging.py": _JUDGED,
@@ -77,7 +80,6 @@ TESTS = {  # where a room's tests are too many for each mutant, or those of anot
 KILLED, SURVIVED, DIED = "killed", "survived", "killed by time or its own death"
 JUDGES = "course_utils/practice/"  # run here, whatever processes their tests start
 PURE = "course_utils/audit/rules/", "course_utils/audit/history.py"  # what they say depends on a history alone
-_TOLD = 20  # tests, at most, of those in which a mutant finds something else
 STARTS_PROCESSES = {"quick_python", "quick_command"}  # fixtures
 RUNS_RANKS = ("course_utils/ranks/group.py", "course_utils/ranks/script.py")
 
@@ -376,19 +378,22 @@ class _Score:
         return Result(mutant, outcome, time.perf_counter() - start)
 
     def _chosen(self, module: str, lines: range | None) -> tuple[list[int], float]:
-        """Tests that run these lines, or any of the module, and tests that start processes; fastest first.
+        """Tests that run these lines, tests that start processes, and tests that run anything of the module.
 
-        Coverage sees no line that runs while another tracer is set, as in `record_steps`.
+        Of each group the fastest come first. The last is there because coverage sees no line that runs while another
+        tracer is set, as in `record_steps`, and of what is computed once it sees only the first test that needs it.
         """
         ran = self.ran.get(module, {})
-        here = set().union(*(ran.get(line, ()) for line in lines or ran)) or set().union(*ran.values())
+        of_module = set().union(*ran.values())
+        here = set().union(*(ran.get(line, ()) for line in lines or ran)) or of_module
         ranks = set().union(*(tests for file in RUNS_RANKS for tests in self.ran.get(file, {}).values()))
         elsewhere = {k for k in self.took if k in ranks or STARTS_PROCESSES & {*self.items[k].fixturenames}}
         if module.startswith(JUDGES):
-            elsewhere &= set().union(*ran.values())
+            elsewhere &= of_module
         chosen, total = [], 0.0
         limit = inf if self.of_rules and lines else self.options.seconds
-        for group in (here, elsewhere - here):
+        unseen = set() if self.of_rules else of_module - here - elsewhere
+        for group in (here, elsewhere - here, unseen):
             for k in sorted(group, key=self.took.get):
                 if total + self.took[k] <= limit:
                     chosen.append(k)
@@ -412,10 +417,11 @@ class _Score:
         from course_utils.audit.rules import judge
 
         yield from sorted(set(chosen) - {k for k, *_ in self.histories}, key=self.took.get)
-        told = set()
+        told, left = set(), self.options.seconds
         for k, history, found in self.histories:
-            if k in chosen and k not in told and len(told) < _TOLD and repr(judge(history)) != found:
+            if k in chosen and k not in told and self.took[k] <= left and repr(judge(history)) != found:
                 told.add(k)
+                left -= self.took[k]
                 yield k
 
     def _afresh(self, mutant: Mutant, chosen: list[int]) -> bool:

@@ -9,6 +9,7 @@ judge can't go, or change, unnoticed.
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 from solutions import LIVE, solution
@@ -47,9 +48,16 @@ def shown(value: Any) -> str:
             return f"[{', '.join(entry if many == 1 else f'{many} times {entry}' for entry, many in runs)}]"
         case dict():
             return f"{{{', '.join(f'{key}: {shown(inner)}' for key, inner in value.items())}}}"
+        case MethodType():
+            return shown(value.__self__)
         case str() if "/" not in value and value.isprintable():
             return value
-    numbers = {k: v for k, v in getattr(value, "__dict__", {}).items() if isinstance(v, float)}
+    own = type(value).__module__.startswith("course_utils")  # another's attributes may change with its version
+    numbers = {
+        k: v
+        for k, v in getattr(value, "__dict__", {}).items()
+        if isinstance(v, float) or (own and type(v) is int and not k.startswith("_"))
+    }
     return f"{type(value).__name__}({', '.join(f'{k} {v:g}' for k, v in numbers.items())})" if numbers else "..."
 
 

@@ -117,7 +117,7 @@ for name, bug, says, *changes in (
     (
         "own count",
         "token-weights",
-        "some samples",
+        "of [5, 1, 3] samples on rank 0 and [2, 7, 6] on rank 1: some samples",
         ("    dist.all_reduce(total)\n", ""),
         (SHARE, "len(batch[0]) / total"),
     ),

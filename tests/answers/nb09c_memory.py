@@ -548,7 +548,7 @@ def as_if_all_fitted(model, items, loss_fn, optimizer, size):
     return size
 
 
-@wrong("survive", "swallowed-error")
+@wrong("survive", "swallowed-error", says="as if all was well: the error must come out")
 def gives_up_quietly(model, items, loss_fn, optimizer, size):
     while size:
         optimizer.zero_grad()

@@ -342,6 +342,7 @@ def test_losses_that_are_kept_are_told_from_other_tensors(count):
             update(optimizer)
     (finding,) = report.findings
     assert finding.evidence == {"graphs_alive": count - 1, "backward_call": count}
+    assert finding.message.startswith(f"the graphs of {count - 1} earlier losses")
     assert finding.fix == "add up loss.item() or loss.detach()"
 
 
@@ -375,3 +376,12 @@ def test_a_loss_is_met_again_after_the_first_calls():
             update(optimizer)
     again = [call.again for call in report.history.backwards if call.again]
     assert len(again) == 10
+
+
+def test_a_state_with_its_graph_goes_back_through_the_calls_before_it():
+    with audit() as report:
+        a_memory_with_its_graph()
+    (finding,) = [f for f in report.findings if "passes" in f.evidence]
+    assert finding.message.startswith(
+        "backward call 4 also went back through what was computed before each of 3 earlier calls"
+    )

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import FrozenInstanceError
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,16 @@ def test_micro_batches_of_2_30_6_and_10_have_weights_of_6_04_2_and_12():
     assert "6, 0.4, 2, 1.2 times" in finding.message
 
 
+def test_of_a_long_window_the_first_six_micro_batches_are_told_and_eight_are_evidence():
+    with audit() as report:
+        train_windows([10] * 3, (2, 30, 6, 10, 3, 5, 7, 9, 12, 16).__getitem__)
+    (finding,) = report.findings
+    assert finding.message.startswith("micro-batches of 2, 30, 6, 10, 3, 5 samples or tokens count alike")
+    assert finding.message.endswith("counts 5, 0.33, 1.7, 1, 3.3, 2 times what it should")
+    assert finding.evidence["counts"] == [2, 30, 6, 10, 3, 5, 7, 9]
+    assert finding.evidence["weights"] == pytest.approx([10 / count for count in finding.evidence["counts"]])
+
+
 def test_a_count_that_nobody_knows_is_no_end_of_data():
     with audit() as report:
         train_windows([4] * 3, (2, 30, 6, 10).__getitem__)
@@ -152,6 +163,21 @@ def test_a_step_per_micro_batch_of_a_constant_schedule_is_no_error_yet():
                 optimizer.zero_grad()
             schedule.step()
     assert found(report) == [("scheduler-cadence", "undecided")]
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+def test_a_scheduler_stepped_inside_the_only_window_is_named():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = StepLR(optimizer, step_size=1)
+    with audit() as report:
+        for x, y in data(4):
+            (F.cross_entropy(model(x), y) / 4).backward()
+            schedule.step()
+        optimizer.step()
+    (finding,) = report.findings
+    assert (finding.rule, finding.level) == ("scheduler-cadence", "error")
+    assert finding.evidence == {"update": 1, "scheduler_steps": 4, "updates": 1, "in_first_window": 4}
 
 
 def test_clipping_scaled_gradients_that_overflow_is_named():
@@ -201,6 +227,27 @@ def test_sums_that_are_multiplied_by_something_are_a_question_about_the_first_wi
     assert (finding.rule, finding.level, finding.evidence["update"]) == (rule, "undecided", 1)
 
 
+def test_means_that_are_multiplied_by_something_are_a_question_about_means():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for _ in range(3):
+            for size, factor in ((4, 0.3), (2, 0.5)):
+                ((x, y),) = data(1, size)
+                (F.cross_entropy(model(x), y) * factor).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (finding,) = [f for f in report.findings if f.rule == "token-weights"]
+    assert finding.message.startswith("the means of a window's micro-batches are multiplied by 0.3, 0.5")
+    assert finding.fix.startswith("multiply each mean loss by its samples")
+
+
+def test_a_long_window_with_one_micro_batch_less_is_right_if_it_is_divided_by_its_own():
+    with audit() as report:
+        train_windows([120, 120, 119])
+    assert report.findings == []
+
+
 def test_a_loss_that_is_divided_and_stepped_every_time_is_a_question_about_the_window():
     with audit() as report:
         model = net()
@@ -212,6 +259,8 @@ def test_a_loss_that_is_divided_and_stepped_every_time_is_a_question_about_the_w
     (finding,) = report.findings
     assert (finding.rule, finding.level) == ("irregular-window", "undecided")
     assert finding.evidence == {"coefficient": 0.25, "window": 1}
+    assert "every loss is multiplied by 1/4" in finding.message
+    assert "--window 4" in finding.fix
 
 
 # Windows, inferred and declared
@@ -466,6 +515,22 @@ def test_orphans_are_told_apart_by_what_the_optimizer_holds_and_what_is_trained(
 # What the zoo does not have
 
 
+@pytest.mark.parametrize(
+    ("sizes", "listed"),
+    [
+        ([4] * 12 + [8] + [4] * 12, ": ..., 4, 4, 4, 4, 8, 4, 4, 4, 4, ..."),
+        ([4] * 12 + [8], ": ..., 4, 4, 4, 4, 4, 4, 4, 4, 8"),
+        ([8] + [4] * 12, ": 8, 4, 4, 4, 4, 4, 4, 4, 4, ..."),
+        ([4, 4, 8, 4], ": 4, 4, 8, 4"),
+    ],
+)
+def test_of_many_windows_those_around_an_irregular_one_are_listed(sizes, listed):
+    with audit() as report:
+        train_windows(sizes, by=4)
+    (finding,) = report.findings
+    assert finding.message.endswith(listed)
+
+
 def test_windows_without_a_frequent_size_are_a_question():
     with audit() as report:
         train_windows([3, 1, 4, 2, 6, 5], by=4)
@@ -614,6 +679,10 @@ def mean_of_two(out, y):
     return F.cross_entropy(out, y) / 2
 
 
+def mean_of_three(out, y):
+    return F.cross_entropy(out, y) / 3
+
+
 def parts_of(out, y):
     return torch.stack([F.cross_entropy(*part) for part in zip(out.split(1), y.split(1), strict=True)]).mean()
 
@@ -667,9 +736,79 @@ def test_a_finding_about_a_scale_points_at_the_first_micro_batch(loss_fn):
     at_the_first_place(in_places(loss_fn, net(), ("after",), [[here, there, there]] * 3), "loss-scale")
 
 
+def test_a_finding_about_a_short_window_points_at_its_first_micro_batch():
+    windows = [[there] * 3, [there] * 3, [here, there]]
+    finding = at_the_first_place(in_places(mean_of_three, net(), ("after",), windows), "loss-scale")
+    assert "short window" in finding.message
+
+
+def test_of_a_long_windows_sums_eight_coefficients_are_evidence():
+    findings = in_places(PLACES[6][2], net(), ("after",), [[here] * 10] * 3)
+    assert at_the_first_place(findings, "loss-scale").evidence["coefficients"] == pytest.approx([0.03] * 8)
+
+
+def test_of_an_early_unscale_the_scale_is_that_of_the_last_micro_batch():
+    model = net()
+    optimizer, scaler = SGD(model.parameters(), lr=0.1), GradScaler("cpu", init_scale=4.0, growth_interval=1)
+    with audit() as report:
+        for _ in range(2):
+            for k, (x, y) in enumerate(data(2)):
+                scaler.scale(mean_of_two(model(x), y)).backward()
+                if k == 0:
+                    scaler.unscale_(optimizer)
+                    scaler.update()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    (finding,) = report.findings
+    assert finding.evidence == {"update": 1, "unscaled_after": [1], "window": 2, "scale": 8.0}
+
+
+def test_a_finding_about_several_scalers_points_at_the_last_update():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for (x, y), place in zip(data(3), (there, there, here), strict=True):
+            scaler = GradScaler("cpu", init_scale=4.0)
+            scaler.scale(F.cross_entropy(model(x), y)).backward()
+            place(partial(scaler.step, optimizer))
+            scaler.update()
+            optimizer.zero_grad()
+    assert at_the_first_place(report.findings, "scaler-timing").evidence == {"scalers": 3}
+
+
 def halve(model):
     for p in model.parameters():
         p.grad.mul_(0.5)
+
+
+def test_losses_of_two_heads_are_the_bodys_own_where_it_once_had_another_alone():
+    body, *heads = (nn.Linear(3, 3), nn.Linear(3, 2), nn.Linear(3, 2))
+    optimizers = [SGD(part.parameters(), lr=0.1) for part in (body, *heads)]
+    with audit() as report:
+        for update, (x, y) in enumerate(data(4)):
+            for head in heads if update else ():
+                F.cross_entropy(head(body(x)), y).backward()
+            if not update:
+                body(x).square().mean().backward()
+            for optimizer in optimizers if update else optimizers[:1]:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert "foreign-gradients" not in [rule for rule, _ in found(report)]
+
+
+def test_of_two_low_precisions_the_first_is_named_and_the_longest_window():
+    model = net().bfloat16()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for dtype, n in ((torch.bfloat16, 2), (torch.float16, 3)):
+            model.to(dtype)
+            for x, y in data(n):
+                (F.cross_entropy(model(x.to(dtype)), y) / n).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (finding,) = [f for f in report.findings if f.rule == "low-precision-accumulation"]
+    assert finding.evidence == {"update": 1, "dtype": "bfloat16", "window": 3}
 
 
 @pytest.mark.parametrize("how", ["by hand", "a hook", "different losses"])
@@ -698,13 +837,24 @@ def test_a_scale_of_which_nothing_is_said_belongs_to_the_first_window(how):
 # What one rank sees: a run of one process, judged as if its gradients had been averaged over two
 
 
-def on_two_ranks(loop, synced):
+def found_on_two_ranks(loop, synced):
     with audit() as report:
         loop()
     for window in report.history.windows:
         for k, call in enumerate(window.fresh, start=1):
             call.ranks, call.synced = 2, synced(k, len(window.fresh))
-    return [(f.rule, f.level, f.evidence) for f in judge(report.history)]
+    return judge(report.history)
+
+
+def on_two_ranks(loop, synced):
+    return [(f.rule, f.level, f.evidence) for f in found_on_two_ranks(loop, synced)]
+
+
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_a_finding_about_an_exchange_points_at_the_first_update(exchanged):
+    windows = [[here] * 2, [there] * 2, [there] * 2]
+    findings = found_on_two_ranks(lambda: in_places(mean_of_two, net(), ("after",), windows), lambda k, n: exchanged)
+    assert at_the_first_place(findings, "sync-cadence").evidence["update"] == 1
 
 
 def last(k, n):

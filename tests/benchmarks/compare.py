@@ -1,6 +1,6 @@
 """What a micro-batch costs in `train_epoch`, by hand and in four libraries: `python tests/benchmarks/compare.py`.
 
-Needs `pip install -e ".[bench]"`; a library that is missing is left out. Runs for about five minutes on an otherwise
+Needs `pip install -e ".[bench]"`; a library that is missing is left out. Runs for about six minutes on an otherwise
 idle machine and prints two tables: one over steps from a toy's to about 50 ms, and one over N, the number of tensors
 and ranks. `--write` keeps the figures and writes them into the README and the site's page. With a GPU, everything runs
 there on one rank and is kept in a file of its own; we haven't seen that run yet.
@@ -108,8 +108,8 @@ TOY = (8, 8, 4)
 STEPS = [
     Case("steps", TOY, 4, rounds=60),
     Case("steps", (128, 256, 256, 10), 64, rounds=30),
-    Case("steps", (512, 512, 512, 512, 10), 128, rounds=15, windows=4),
-    Case("steps", (768, 1024, 1024, 1024, 10), 192, rounds=9, windows=2),
+    Case("steps", (512, 512, 512, 512, 10), 128, rounds=40, windows=4),
+    Case("steps", (768, 1024, 1024, 1024, 10), 192, rounds=25, windows=2),
 ]
 GROWTH = [
     Case("N", TOY, 4, rounds=30, n=1, windows=64),

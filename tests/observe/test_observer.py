@@ -1,6 +1,7 @@
 """What is hard to see: nested steps, closures, optimizers that die, wrappers, shards."""
 
 import gc
+import sys
 import weakref
 
 import pytest
@@ -12,6 +13,8 @@ from torch.optim import SGD, Adam
 
 from course_utils import record
 from course_utils.audit import audit
+from course_utils.observe import observer
+from course_utils.observe.observer import Listener, observing
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
 X = torch.ones(3, 2)
@@ -35,6 +38,19 @@ def test_a_step_that_calls_the_inherited_step_is_one_step(model):
         train(model, CallsInheritedStep(model.parameters(), lr=0.1))
     assert str(trace) == "CallsInheritedStep  f b S z f b S z f b S z"
     assert trace.windows() == [1, 1, 1]
+
+
+class StepsTwice(SGD):
+    def step(self, closure=None):
+        super().step()
+        return super().step()
+
+
+def test_a_step_that_calls_the_inherited_step_twice_is_one_step(model):
+    SGD([torch.zeros(1)], lr=0.1)
+    with record() as trace:
+        train(model, StepsTwice(model.parameters(), lr=0.1))
+    assert str(trace) == "StepsTwice  f b S z f b S z f b S z"
 
 
 def test_an_optimizer_that_was_dropped_is_not_kept_alive_and_owns_no_lane(model):
@@ -99,17 +115,25 @@ def test_a_step_uses_the_backward_calls_of_its_closure(model, optimizer_class):
     assert all(event.norm > 0 for event in trace.events if event.kind == "step")
 
 
+@pytest.mark.parametrize("by_closure", [False, True])
 @pytest.mark.parametrize("watch", [record, audit])
-def test_after_a_closure_that_raised_steps_are_seen_again(model, watch):
+def test_after_a_closure_that_raised_steps_are_seen_again(model, watch, by_closure):
     optimizer = SGD(model.parameters(), lr=0.1)
 
     def closure():
-        raise ZeroDivisionError
+        optimizer.zero_grad()
+        loss = model(X).mean()
+        loss.backward()
+        return loss
 
     with watch() as seen:
         with pytest.raises(ZeroDivisionError):
-            optimizer.step(closure)
-        train(model, optimizer)
+            optimizer.step(lambda: 1 / 0)
+        if by_closure:
+            for _ in range(3):
+                optimizer.step(closure)
+        else:
+            train(model, optimizer)
     trace = seen if watch is record else seen.history.trace
     assert trace.windows() == [1, 1, 1]
 
@@ -126,6 +150,15 @@ def test_an_optimizer_that_steps_and_zeroes_inside_a_backward_call_is_recorded(m
         for _ in range(3):
             model(X).mean().backward()
     assert trace.windows("SGD") == [1, 1, 1]
+    assert str(trace).splitlines()[0].split() == ["SGD", *"fbSzfbSzfbSz"]
+
+
+def test_the_forward_pass_of_a_layer_that_an_optimizer_has_just_been_given_is_its_own(model):
+    optimizer = SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    with record() as trace:
+        optimizer.add_param_group({"params": model.parameters()})
+        train(model, optimizer, updates=2)
+    assert str(trace) == "SGD  f b S z f b S z"
 
 
 def test_a_fused_step_that_a_scaler_skips_is_no_step(model):
@@ -213,3 +246,133 @@ def test_zeroing_without_a_version_that_begins_later_is_seen_before_long_and_the
     seen = zeroed_through_data(at=lambda window: window >= 30)
     assert 30 <= seen[0] <= 30 + 17  # every 17th window is read
     assert seen == list(range(seen[0], 60))
+
+
+class ClipsItself(SGD):
+    def step(self, closure=None):
+        nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 1.0)
+        return super().step(closure)
+
+
+def test_clipping_belongs_to_the_script_unless_the_optimizers_own_step_does_it(model):
+    def clips(cls, by_the_script):
+        optimizer = cls(model.parameters(), lr=0.1)
+        with audit() as report:
+            for _ in range(3):
+                model(X).mean().backward()
+                if by_the_script:
+                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+        return [len(window.clips) for window in report.history.windows]
+
+    assert clips(SGD, by_the_script=True) == [1, 1, 1]
+    assert clips(SGD, by_the_script=False) == clips(ClipsItself, by_the_script=False) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("stays", "windows"), [(True, [1, 2]), (False, [1, 1])])
+def test_what_is_held_is_forgotten_only_with_the_last_gradient_that_is_taken_out_of_the_optimizer(stays, windows):
+    a, b, c = (nn.Parameter(torch.ones(1)) for _ in range(3))
+    optimizer = SGD([a, b], lr=0.1)
+    with record() as trace, audit() as report:
+        (a * b).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        (a * b).backward()
+        optimizer.param_groups[0]["params"] = [a] if stays else [c]
+        (a * c).backward()
+        nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0)
+        optimizer.step()
+    assert trace.windows() == [len(window.fresh) for window in report.history.windows] == windows
+    assert [clip.after for clip in report.history.windows[1].clips] == windows[1:]
+
+
+def test_a_part_of_the_gradients_that_is_zeroed_begins_a_window():
+    a, b = (nn.Parameter(torch.ones(1)) for _ in range(2))
+    optimizer = SGD([a, b], lr=0.1)
+    with record() as trace, audit() as report:
+        for _ in range(3):
+            (a * b).backward()
+            (a * b).backward()
+            optimizer.step()
+            a.grad = None
+    assert trace.windows() == [len(window.fresh) for window in report.history.windows] == [2, 2, 2]
+    assert [window.uncleared for window in report.history.windows] == [0, 1, 1]
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The gradients whose values the observer has read."""
+    read, any_nonzero = [], observer.any_nonzero
+    monkeypatch.setattr(observer, "any_nonzero", lambda grad: read.append(grad) or any_nonzero(grad))
+    return read
+
+
+def test_zeroing_one_optimizer_reads_no_gradients_of_another(model, read):
+    other = SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record():
+        train(model, optimizer)
+        model(X).mean().backward()
+        read.clear()
+        other.zero_grad()
+        assert not read  # on a GPU it would wait for each of them
+        optimizer.step()
+        assert read
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_a_graph_is_kept_where_the_script_asks_for_it(model):
+    kept = []
+
+    class Keeps(Listener):
+        def graph_kept(self, roots, call):
+            kept.append(len(roots))
+
+    with observing(Keeps()):
+        for options in ({}, {"retain_graph": True}, {"create_graph": True}):
+            torch.autograd.backward([model(X).mean(), model(X).mean()], **options)
+            kept.append(options)
+    assert kept == [{}, 2, {"retain_graph": True}, 2, {"create_graph": True}]
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_dynamo_is_told_to_leave_a_wrapper_alone_if_it_is_there(loaded, monkeypatch):
+    def wrapper():
+        pass
+
+    left = []
+    monkeypatch.setattr(torch._dynamo.eval_frame, "skip_code", left.append)
+    if not loaded:
+        monkeypatch.delitem(sys.modules, "torch._dynamo")
+    assert observer._unseen_by_warnings(wrapper) is wrapper
+    assert left == [wrapper.__code__] * loaded
+
+
+class Elsewhere(torch.Tensor):
+    """Stands for a tensor on another device, where a gradient is read in other ways."""
+
+    is_cpu = False
+
+
+@pytest.mark.parametrize("of", [torch.Tensor, Elsewhere])
+def test_a_gradient_of_any_shape_holds_a_number_other_than_zero_or_none(of):
+    for shape in ((), (0,), (0, 3), (3, 0), (3,), (2, 3), (3, 5_000)):
+        grad = torch.zeros(shape)
+        assert not observer.any_nonzero(grad.as_subclass(of))
+        for place in (0, -1) if grad.numel() else ():
+            grad.flatten()[place] = 1.0
+            assert observer.any_nonzero(grad.as_subclass(of))
+            grad.zero_()
+
+
+@pytest.mark.parametrize(("of", "reads"), [(torch.Tensor, 1), (Elsewhere, 0)])
+def test_what_a_backward_call_brings_is_read_on_the_cpu_alone(of, reads, read):
+    w = nn.Parameter(torch.ones(2))
+    w.grad = torch.zeros(2).as_subclass(of)  # a backward call adds to it
+    optimizer = SGD([w], lr=0.1)
+    with record() as trace:
+        w.sum().backward()
+        assert len(read) == reads
+        optimizer.step()
+    assert trace.windows() == [1]

@@ -42,3 +42,11 @@ def test_the_captions_say_what_the_records_hold():
     assert [e.norm for e in RIDDLE.trace("C").events if e.kind != "forward"][:7] == [1, 2, 3, 4, 1, 1, 0]
     assert [e.norm for e in RIDDLE.trace("B").events if e.kind != "forward"][:6] == [1, 2, 3, 4, 4, 0]
     assert cell.source.count("1, 2, 3 and 4") == 2
+
+
+def test_every_rise_is_the_gradient_of_a_micro_batch_as_its_loop_divides_it():
+    def heights(letter):
+        return [event.norm for event in RIDDLE.trace(letter).events if event.kind in ("backward", "step")]
+
+    assert heights("A") == [0.25, 0.5, 0.75, 1, 1] * 2
+    assert heights("D") == [0.25, 0.5, 0.75, 1, 1, 1.25, 1.5, 1.75, 2, 2]
