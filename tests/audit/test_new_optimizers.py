@@ -50,10 +50,10 @@ def test_a_new_optimizer_for_each_update_counts_as_one(offset, count, sizes, exp
     assert all(w.event is event for w, event in zip(report.history.windows, steps, strict=True))
 
 
-def test_a_trial_before_the_training_is_not_of_its_optimizer():
+def test_trials_before_the_training_are_not_of_its_optimizer():
     model = net()
     with audit() as report:
-        for ends, count in (([0], 1), (range(3, 16, 4), 16)):
+        for ends, count in (([0], 1), ([0], 1), (range(3, 16, 4), 16)):
             optimizer = SGD(model.parameters(), lr=0.1)
             optimizer.zero_grad()
             for i, (x, y) in enumerate(data(count)):
@@ -62,13 +62,32 @@ def test_a_trial_before_the_training_is_not_of_its_optimizer():
                     optimizer.step()
                     optimizer.zero_grad()
     assert not any(rule == "irregular-window" for rule, _ in found(report))
-    assert report.history.updates == {"SGD": 1, "SGD 2": 4}
+    assert report.history.updates == {"SGD": 1, "SGD 2": 1, "SGD 3": 4}
 
 
 def test_optimizers_of_several_updates_each_stay_apart():
     with audit() as report:
-        train(range(3, 32, 4), 32, every=2)
-    assert report.history.updates == {"SGD": 2, "SGD 2": 2, "SGD 3": 2, "SGD 4": 2}
+        train(range(3, 28, 4), 28, every=2)
+    assert report.history.updates == {"SGD": 2, "SGD 2": 2, "SGD 3": 2, "SGD 4": 1}
+
+
+def test_two_are_no_habit():
+    with audit() as report:
+        train(range(3, 8, 4), 8)
+    assert report.history.updates == {"SGD": 1, "SGD 2": 1}
+
+
+def test_those_that_leave_gradients_over_stay_apart():
+    model = net()
+    with audit() as report:
+        for _ in range(4):
+            optimizer = SGD(model.parameters(), lr=0.1)
+            for i, (x, y) in enumerate(data(3)):
+                (F.cross_entropy(model(x), y) / 2).backward()
+                if i == 1:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    assert report.history.updates == {"SGD": 1, "SGD 2": 1, "SGD 3": 1, "SGD 4": 1}
 
 
 def test_those_of_two_models_stay_apart():
