@@ -6,6 +6,7 @@ from torch.optim import Optimizer
 
 from course_utils.audit.callsite import is_users
 
+_READS = "_", "get_"
 _USUAL = frozenset(name for name in dir(Optimizer) if not name.startswith("_"))
 
 
@@ -21,8 +22,11 @@ def steps_its_own_way(optimizer: Optimizer | None) -> bool:
 
 
 def may_collect(optimizer: Optimizer | None) -> bool:
-    """Has it methods for the script to call that no other has, such as one for each micro-batch?"""
-    names = {name for cls in _classes_of_the_script(optimizer) for name in vars(cls) if not name.startswith("_")}
+    """Has it methods for the script to call that no other has, such as one for each micro-batch?
+
+    What only reads, as get_lr() does, is none.
+    """
+    names = {name for cls in _classes_of_the_script(optimizer) for name in vars(cls) if not name.startswith(_READS)}
     return any(callable(getattr(optimizer, name, None)) for name in names - _USUAL)
 
 

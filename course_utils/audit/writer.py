@@ -179,7 +179,8 @@ class HistoryWriter(Listener):
             call.drawn = self.epochs.data_sets()
         if self.graphs:
             self.graphs = [(graph, calls) for graph, calls in self.graphs if graph() is not None]
-            call.alive = sum(calls for _, calls in self.graphs)
+            older = self.graphs[:-1]  # the last may be kept only until the next
+            call.alive = len(self.graphs) - len(older) + sum(calls for _, calls in older)
         if backward_is_compiled():
             return call
         key, calls = "", self.calls - self.marked

@@ -385,3 +385,19 @@ def test_a_state_with_its_graph_goes_back_through_the_calls_before_it():
     assert finding.message.startswith(
         "backward call 4 also went back through what was computed before each of 3 earlier calls"
     )
+
+
+@pytest.mark.parametrize("calls", range(20, 41, 4))
+def test_the_last_loss_that_a_name_keeps_until_the_next_is_no_held_graph(calls):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        last = None
+        for x, y in data(calls):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            update(optimizer)
+            last = loss
+    assert last is not None
+    assert report.findings == []
+    assert {call.alive for call in report.history.backwards} == {0, 1}

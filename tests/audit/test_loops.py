@@ -89,9 +89,14 @@ class Collecting(Formula):
         pass
 
 
+class Scheduled(Formula):
+    def get_lr(self):
+        return []
+
+
 @pytest.mark.parametrize(("kind", "own", "collects"), [
     (SGD, False, False), (Adam, False, False), (Formula, False, False), (Clipping, True, False),
-    (Collecting, False, True),
+    (Collecting, False, True), (Scheduled, False, False),
 ])  # fmt: skip
 def test_an_optimizer_of_the_scripts_own_is_asked_about_only_if_it_decides_on_gradients(kind, own, collects):
     parameters = list(nn.Linear(2, 1).parameters())
