@@ -21,7 +21,7 @@ _STANDARD = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _FABRIC = ("lightning/fabric/", "lightning_fabric/")
 SCRIPTS: set[str] = set()  # files that the command runs, wherever they lie: an installed package can be run with -m
-_MOST_WAYS = 10_000
+_MOST_WAYS = 10_000  # that are remembered, from a line of the user's
 _CELLS = ("/ipykernel_", "<ipython-input-")  # a cell's file has a name that changes with every session
 
 
@@ -88,7 +88,7 @@ def _note_direct_way(code: CodeType, frame: FrameType) -> tuple[CodeType, Place,
     return known
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(maxsize=_MOST_WAYS)
 def _way(user: tuple[str, int], nearest: tuple[str, int], library: tuple[str, int] | None) -> tuple[Place, str]:
     place = Place(_text(user))
     if library is not None:

@@ -592,7 +592,7 @@ class HistoryWriter(Listener):
                     lane.last.scheduler_steps_after += (where(),)
                 moved, schedules = self.history.rate_moved, self.history.schedules
                 if counts:
-                    if lane.key not in schedules and _is_the_scripts(scheduler):
+                    if lane.key not in schedules and _follows_the_script(scheduler):
                         self.history.own_schedules.add(lane.key)
                     length, steps = schedules.get(lane.key) or (schedule_length(scheduler), 0)
                     schedules[lane.key] = length, steps + 1
@@ -638,7 +638,7 @@ def schedule_length(scheduler: lr_scheduler.LRScheduler) -> int:
     return max((length for length in lengths if isinstance(length, int)), default=0)
 
 
-def _is_the_scripts(scheduler: lr_scheduler.LRScheduler) -> bool:
+def _follows_the_script(scheduler: lr_scheduler.LRScheduler) -> bool:
     """Is the learning rate what a function of the script's says? Only the script knows what that one counts."""
     functions = (getattr(each, "func", each) for each in getattr(scheduler, "lr_lambdas", ()))
     return any(is_users(each.__code__.co_filename) for each in functions if hasattr(each, "__code__"))
