@@ -54,6 +54,8 @@ class Term:
     items: float | Tensor | None
     own: tuple[float | Tensor, ...] = ()  # of a sum: the counts that its own mean could be taken over
     weighted: bool = False  # the script has multiplied it by something
+    times: tuple[float, ...] | None = None  # by which numbers but 1, nan for others; in the first backward calls
+    over: tuple[float, ...] | None = None  # by which numbers it was divided, in the same way
     against: tuple[float, ...] | Tensor | None = None  # some numbers of the targets, in the first backward calls
     of_one: bool = False  # a mean that may be over one sample: over an episode's steps, or the pairs of one list
     by_class: bool = False  # its count is not of samples or tokens, but of the weights of their classes
