@@ -292,7 +292,7 @@ MIXED = {
     "weights of which one is not written, undivided": (
         lambda out, y, *_: 2 * mean(out, y) + ELSEWHERE * penalty(out),
         {},
-        UNDECIDED,
+        SCALE,
     ),
     "a GAN's two halves": (lambda out, y, *_: 0.5 * (mean(out, y) + penalty(out)) / N, {}, RIGHT),
     "two halves, undivided": (lambda out, y, *_: 0.5 * (mean(out, y) + penalty(out)), {}, SCALE),

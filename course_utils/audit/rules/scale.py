@@ -236,9 +236,8 @@ def _scale_of_several(lane: str, window: Window, losses: list[list[Term]], why_a
         certain = not why_a_sum and (not alike or all(map(_is_only_an_average, losses)))
         yield Finding(
             ERROR if certain else UNDECIDED,
-            f"the {k} losses of each micro-batch count {', '.join(f'{weight:.3g}' for weight in weights[:6])}, which is "
-            f"their {'mean' if alike else 'weighted mean'}, and nothing divides it by {n}: every update is {n}.0 times "
-            "too large" + (f", unless a sum is meant: {why_a_sum}" if why_a_sum else ""),
+            f"the weights of the {k} losses of a micro-batch add up to 1, and nothing divides them by {n}, so every "
+            f"update is {n}.0 times too large" + (f", unless a sum is meant: {why_a_sum}" if why_a_sum else ""),
             evidence={"update": window.number, "window": n, "losses": k, "coefficients": coefficients[:8]},
             fix=f"divide each by the micro-batches of its window ({n})" if certain else _BY_HAND,
             where=window.fresh[0].where,
