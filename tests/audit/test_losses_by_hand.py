@@ -370,6 +370,12 @@ MIXED = {
         {**TAIL, "sizes": (2,) * N, "masked": True},
         SCALE,
     ),
+    "a tail of losses with weights": (lambda out, y, *_: (5 * mean(out, y) + 8 * penalty(out)) / N, TAIL, SCALE),
+    "a tail where the first window is short as well": (
+        lambda out, y, *_: mean(out, y) / N,
+        {**TAIL, "windows": (1, N, N, 2)},
+        [("irregular-window", "error"), *UNDECIDED],
+    ),
     "a tail of its own": (lambda out, y, samples, _: per_token(out, y).sum() / samples, TAIL, RIGHT),
     "a tail of tokens": (lambda out, y, samples, tokens: total(out, y) / tokens, TAIL, RIGHT),
     "a tail of one": (lambda out, y, samples, _: per_token(out, y).sum() / samples, {"windows": (N, N, 1)}, RIGHT),

@@ -297,9 +297,10 @@ def _scale_of_a_sum(lane: str, window: Window, terms: list[Term]) -> Iterator[Fi
 
 def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]) -> Iterator[Finding]:
     """A short window whose loss is divided by n. `full` holds the losses of a full window."""
-    if full[0][0].coefficient >= 1 and not full[0][0].over:  # as where losses are sums over samples, tails count less
+    if full[0][0].coefficient >= 1 and not _is_divided(n, full[0]):  # as where sums over samples make tails count less
         return
-    ends = {w: _ends_an_epoch(w, windows) for w in windows[1:] if w.size < n}  # a first one that is short is no tail
+    late = windows[0].size < n  # a first window that is short is no tail, and later ones may be short because of it
+    ends = {w: _ends_an_epoch(w, windows) for w in windows[late:] if w.size < n}
     for window in sorted(ends, key=ends.get, reverse=True):  # an error before what is undecided
         tail = losses_of(window)
         if tail is None or len(tail) != len(full) or not tail[0][0].reduction == full[0][0].reduction == "mean":
@@ -307,7 +308,7 @@ def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]
         ratio = _ratio(tail[0], full[0])
         if not isclose(ratio, 1.0, rel_tol=1e-2) and isclose(ratio, window.size / n, rel_tol=1e-2):
             yield Finding(
-                ERROR if ends[window] else UNDECIDED,
+                ERROR if ends[window] and not late else UNDECIDED,
                 f"a short window of {count_noun(window.size, 'micro-batch')} is divided by {n}, so its update is "
                 f"{ratio:.2f} of its own mean gradient"
                 + "; it is in the middle of an epoch, as where a micro-batch is left out"
