@@ -15,7 +15,8 @@ from course_utils.audit.source import place
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _OF_MICRO_BATCHES = re.compile(
-    r"accum|(\b|_)acc(\b|_|s)|grad|aggreg|micro|batch|chunk|window|split|shard|loader|data|mini|iter_?size|update_freq|sub_?div|virtual|islice|"
+    r"accum|(\b|_)acc(\b|_|s)|grad(ient)?_?step|aggreg|micro|batch|chunk|window|split|shard|loader|data|mini|"
+    r"iter_?size|update_freq|sub_?div|virtual|islice|"
     r"\b(x|inputs?|images?|tokens)\b.*\b(y|labels?|targets?)\b",
     re.I,
 )
