@@ -370,6 +370,8 @@ MIXED = {
         {**TAIL, "sizes": (2,) * N, "masked": True},
         SCALE,
     ),
+    "a loss with a weight of 0, divided": (lambda out, y, *_: (3 * mean(out, y) + 0 * penalty(out)) / N, {}, RIGHT),
+    "a loss with a weight of 0": (lambda out, y, *_: mean(out, y) + 0.0 * penalty(out), {}, SCALE),
     "a tail of losses with weights": (lambda out, y, *_: (5 * mean(out, y) + 8 * penalty(out)) / N, TAIL, SCALE),
     "a tail where the first window is short as well": (
         lambda out, y, *_: mean(out, y) / N,

@@ -11,7 +11,7 @@ from course_utils.audit.loops import go_over_something
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
 from course_utils.audit.rules.roles import why_a_sum
 from course_utils.audit.rules.shapes import of_any_length
-from course_utils.audit.rules.terms import items_count_alike, losses_of, nearly_equal, total
+from course_utils.audit.rules.terms import divides, items_count_alike, losses_of, nearly_equal, total
 from course_utils.audit.source import are_written
 
 
@@ -94,7 +94,7 @@ def _is_clear(n: int, losses: list[list[Term]]) -> bool:
 
 
 def _is_divided(n: int, terms: list[Term]) -> bool:
-    return all(any(isclose(number, n) for number in (*(t.over or ()), *(1 / x for x in t.times or ()))) for t in terms)
+    return all(divides(n, term) for term in terms)
 
 
 def _unknown_scale(lane: str, window: Window, why: str, fix: str) -> Finding:

@@ -39,7 +39,7 @@ def _as_means(terms: list[Term]) -> list[Term]:
     for counts in zip(*(term.own for term in terms), strict=False):
         counts = [float(count) for count in counts]
         shares = [coefficient * count for coefficient, count in zip(coefficients, counts, strict=True)]
-        shown = all(count != n and _is_divided_by(count, term) for count, term in zip(counts, terms, strict=True))
+        shown = all(count != n and divides(count, term) for count, term in zip(counts, terms, strict=True))
         explained = shown or _is_fraction(shares[0]) or not nearly_equal(counts)
         if min(counts) > 0 and nearly_equal(shares) and explained:
             mean = [
@@ -63,8 +63,9 @@ def _without(value: float, numbers: tuple[float, ...]) -> tuple[float, ...]:
     return numbers[:place] + numbers[place + 1 :]
 
 
-def _is_divided_by(count: float, term: Term) -> bool:
-    divisors = [*(term.over or ()), *(1 / number for number in term.times or ())]
+def divides(count: float, term: Term) -> bool:
+    """Is this one of the numbers by which the script is seen to divide a loss?"""
+    divisors = [*(term.over or ()), *(1 / number for number in term.times or () if number)]
     return any(isclose(divisor, count, rel_tol=1e-3) for divisor in divisors)
 
 
