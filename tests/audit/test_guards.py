@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LinearLR,
 from torch.utils.data import DataLoader
 
 from course_utils.audit import audit, judge
+from course_utils.audit.history import Clip
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
 PROGRAMS = []
@@ -404,16 +405,25 @@ def assigned_gradients_that_are_limited_before_a_penalty_is_added():
         optimizer.zero_grad()
 
 
-@said("clip-timing")
-def a_limit_times_the_scale():
-    model, scaler = net(), GradScaler("cpu", init_scale=1024.0)
+def with_a_limit_times_the_scale(limit, scale):
+    model, scaler = net(), GradScaler("cpu", init_scale=scale)
     optimizer = SGD(model.parameters(), lr=0.1)
     for x, y in data():
         scaler.scale(F.cross_entropy(model(x), y)).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.2 * scaler.get_scale())
+        nn.utils.clip_grad_norm_(model.parameters(), limit * scaler.get_scale())
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
+
+
+@said("clip-timing")
+def a_limit_times_the_scale():
+    with_a_limit_times_the_scale(0.2, 1024.0)
+
+
+@said("clip-timing")
+def a_limit_times_a_scale_that_has_fallen_below_1():
+    with_a_limit_times_the_scale(400.0, 0.5)
 
 
 @said("clip-timing", "undecided")
@@ -668,3 +678,10 @@ def test_one_process_alone_may_leave_out_no_sync(ranks, findings):
     for call in report.history.backwards:
         call.synced, call.ranks = True, ranks
     assert found_in(report.history) == findings
+
+
+@pytest.mark.parametrize(
+    ("total", "norm"), [(None, None), (2.0, 2.0), (torch.tensor(2.0), 2.0), (torch.tensor(float("inf")), None)]
+)
+def test_what_was_clipped_has_a_norm_if_that_is_known_and_finite(total, norm):
+    assert Clip("train.py:1", 1, total, scaled=1.0, late=False).norm == norm
