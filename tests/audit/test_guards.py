@@ -567,6 +567,25 @@ def a_loss_of_each_of_two_data_sets():
         optimizer.zero_grad()
 
 
+@said("loss-scale", "undecided")
+def two_losses_through_a_helper_of_a_helper():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def back(loss):
+        loss.backward()
+
+    def add():
+        ((x, y),) = data(1)
+        back(F.cross_entropy(model(x), y))
+
+    for _ in range(4):
+        add()
+        add()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 @said("irregular-window", "undecided")
 def sums_over_episodes():
     windows_of([5, 5, 9, 5, 5, 8, 5, 5], lambda size: 1.0)
