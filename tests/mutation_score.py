@@ -59,6 +59,7 @@ _RULED = tuple(
 _AUDITED = tuple(
     f"tests/audit/test_{name}.py" for name in ("failures", "attach", "watching", "manual", "reuse", "found")
 )
+_JOINED = tuple(f"tests/audit/test_{name}.py" for name in ("calls_of_zeros", "new_optimizers"))
 _JUDGED = tuple(
     f"tests/practice/test_{name}.py"
     for name in ("answers", "judging", "updates", "tolerances", "single_cases", "tried", "reading")
@@ -66,7 +67,7 @@ _JUDGED = tuple(
 _FRAMED = tuple(f"tests/practice/test_{name}.py" for name in ("answers", "ask", "deadline"))
 TESTS = {  # where a room's tests are too many for each mutant, or those of another room try what is here
     "course_utils/audit/rules/": _RULED,
-    "course_utils/audit/history.py": _RULED,
+    "course_utils/audit/history.py": (*_RULED, *_JOINED),
     "course_utils/audit/writer.py": _RULED,
     "course_utils/observe/guard.py": ("tests/observe/test_guard.py", "tests/audit/test_failures.py"),
     "course_utils/observe/observer.py": ("tests/observe", *_AUDITED),
@@ -79,7 +80,7 @@ TESTS = {  # where a room's tests are too many for each mutant, or those of anot
 }  # fmt: skip
 KILLED, SURVIVED, DIED = "killed", "survived", "killed by time or its own death"
 JUDGES = "course_utils/practice/"  # run here, whatever processes their tests start
-PURE = "course_utils/audit/rules/", "course_utils/audit/history.py"  # what they say depends on a history alone
+PURE = "course_utils/audit/rules/"  # what they say depends on a history alone
 STARTS_PROCESSES = {"quick_python", "quick_command"}  # fixtures
 RUNS_RANKS = ("course_utils/ranks/group.py", "course_utils/ranks/script.py")
 

@@ -440,6 +440,12 @@ for exercise, bug, says, answer in (
     ),
     (
         "scheduled",
+        "scheduler-cadence",
+        "before each update [0, 0, 0, 5, 5, 5], expected [0, 1, 2, 3, 4, 5]: one scheduler step should follow",
+        schedule(after=0, per_epoch=5),
+    ),
+    (
+        "scheduled",
         "wrong-length",
         "a schedule for 4 updates, 6 will run",
         schedule(length=lambda micro_batches, n, epochs: micro_batches // n * epochs),

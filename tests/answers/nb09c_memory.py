@@ -483,6 +483,14 @@ def never_gives_up(model, items, loss_fn, optimizer, size):
     return size
 
 
+@wrong("survive", "endless", says="16 to begin with, 16 fit: more than 500 forward passes for one update")
+def asks_500_times_whether_a_sample_fits(model, items, loss_fn, optimizer, size):
+    with torch.no_grad():
+        for _ in range(500):
+            loss_fn(model, items[:1])
+    return as_if_all_fitted(model, items, loss_fn, optimizer, size)
+
+
 @wrong("survive", "discarded-gradients")
 def zeroes_and_goes_on_where_it_failed(model, items, loss_fn, optimizer, size):
     optimizer.zero_grad()

@@ -12,9 +12,11 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD
-from torch.optim.lr_scheduler import ExponentialLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LinearLR, SequentialLR
+from torch.utils.data import DataLoader
 
-from course_utils.audit import audit
+from course_utils.audit import audit, judge
+from course_utils.audit.history import Clip
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
 PROGRAMS = []
@@ -301,6 +303,7 @@ def a_backward_call_before_a_loop_of_two_updates():
     updates(model, SGD(model.parameters(), lr=0.1), count=2)
 
 
+@said("orphan-parameters", "advice")
 @said("empty-step")
 def an_optimizer_of_frozen_parameters_beside_another():
     model, frozen = net(), net().requires_grad_(False)
@@ -330,10 +333,374 @@ def an_attack_whose_steps_are_clamped_away():
             change.grad.zero_()
 
 
+@said("scheduler-cadence")
+def a_new_scheduler_in_the_middle_of_a_window():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        schedule = None
+        for x, y in data(2):
+            (F.cross_entropy(model(x), y) / 2).backward()
+            schedule = schedule or ExponentialLR(optimizer, 0.9)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+
+
+def warmed_up(optimizer, updates, per_update=1):
+    """A schedule of two parts, as long as a run of so many updates."""
+    parts = LinearLR(optimizer, total_iters=4), CosineAnnealingLR(optimizer, updates * per_update - 4)
+    return SequentialLR(optimizer, parts, milestones=[4])
+
+
+@said("scheduler-cadence")
+def a_schedule_of_two_parts_that_is_stepped_right_before_the_optimizer():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = warmed_up(optimizer, 8)
+    for x, y in data(8):
+        F.cross_entropy(model(x), y).backward()
+        schedule.step()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("scheduler-cadence", "undecided")
+def a_schedule_of_two_parts_whose_length_is_counted_in_micro_batches():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = warmed_up(optimizer, 4, per_update=4)
+    for k, (x, y) in enumerate(data(16), start=1):
+        (F.cross_entropy(model(x), y) / 4).backward()
+        if k % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        schedule.step()
+
+
+@said("scheduler-cadence")
+def a_schedule_per_epoch_whose_end_is_in_the_middle_of_a_window():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = ExponentialLR(optimizer, 0.9)
+    for k, (x, y) in enumerate(data(40), start=1):
+        (F.cross_entropy(model(x), y) / 4).backward()
+        if k % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        if k % 10 == 0:
+            schedule.step()
+
+
+@said("clip-timing", "undecided")
+def assigned_gradients_that_are_limited_before_a_penalty_is_added():
+    model = net()
+    optimizer, parameters = SGD(model.parameters(), lr=0.1), list(model.parameters())
+    for x, y in data():
+        for p, gradient in zip(parameters, torch.autograd.grad(F.cross_entropy(model(x), y), parameters), strict=True):
+            p.grad = gradient
+        nn.utils.clip_grad_norm_(parameters, 0.1)
+        model.weight.square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def with_a_limit_times_the_scale(limit, scale):
+    model, scaler = net(), GradScaler("cpu", init_scale=scale)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in data():
+        scaler.scale(F.cross_entropy(model(x), y)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), limit * scaler.get_scale())
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+@said("clip-timing")
+def a_limit_times_the_scale():
+    with_a_limit_times_the_scale(0.2, 1024.0)
+
+
+@said("clip-timing")
+def a_limit_times_a_scale_that_has_fallen_below_1():
+    with_a_limit_times_the_scale(400.0, 0.5)
+
+
+@said("clip-timing", "undecided")
+def a_part_that_is_limited_before_another_loss_is_added():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in data():
+        F.mse_loss(model(x), torch.zeros(len(x), 2)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("clip-timing")
+def a_batch_without_a_loss():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for k, (x, y) in enumerate(data()):
+        if k != 2:
+            F.cross_entropy(model(x), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("scaler-timing")
+def a_penalty_without_a_scale_that_is_added_after_unscaling():
+    model, scaler = net(), GradScaler("cpu", init_scale=4.0)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in data():
+        scaler.scale(F.cross_entropy(model(x), y)).backward()
+        scaler.unscale_(optimizer)
+        model.weight.square().sum().backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+@said("empty-step")
+def a_step_that_the_scaler_skips_after_the_script_has_zeroed():
+    model, scaler = net(), GradScaler("cpu", init_scale=4.0)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for k, (x, y) in enumerate(data()):
+        scaler.scale(F.cross_entropy(model(x), y) * (float("inf") if k == 3 else 1.0)).backward()
+        scaler.unscale_(optimizer)
+        if not model.weight.grad.isfinite().all():
+            optimizer.zero_grad()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+@said("empty-step", "error")
+def a_window_whose_targets_are_all_masked():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for k in range(5):
+        for x, y in data(2):
+            (F.cross_entropy(model(x), torch.full_like(y, -100) if k == 3 else y) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+
+@said("discarded-gradients", "undecided")
+def updates_by_hand_whose_first_learning_rate_is_0():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for k, (x, y) in enumerate(data()):
+        F.cross_entropy(model(x), y).backward()
+        for p in model.parameters():
+            p.data.add_(p.grad, alpha=-0.01 * k)
+        optimizer.zero_grad()
+
+
+@said("stale-gradients")
+def a_first_micro_batch_of_its_own_line():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for k, (x, y) in enumerate(data()):
+        loss = F.cross_entropy(model(x), y) / 2
+        if k == 0:
+            loss.backward(retain_graph=True)  # and the graph is drawn
+        else:
+            loss.backward()
+        if k % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@said("held-graphs")
+def a_loss_whose_gradients_are_asked_for_one_part_at_a_time():
+    body, head = net(), nn.Linear(2, 2)
+    optimizer = SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    for x, y in data():
+        loss = F.cross_entropy(head(body(x)), y)
+        loss.backward(inputs=list(body.parameters()), retain_graph=True)
+        loss.backward(inputs=list(head.parameters()))
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("loss-scale", "undecided")
+def a_micro_batch_left_out_in_the_middle_of_an_epoch():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for k, (x, y) in enumerate(DataLoader(data(16), batch_size=None), start=1):
+        if k != 7:
+            (F.cross_entropy(model(x), y) / 4).backward()
+        if k % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+BROKEN = torch.full((4, 3), float("inf"))
+
+
+@said("token-weights")
+def an_uneven_window_that_overflows():
+    scaled([[(torch.ones(2, 3), 0.5), (BROKEN, 0.5)]] + [[(torch.ones(4, 3), 0.5)] * 2] * 4)
+
+
+@said("irregular-window")
+def first_updates_of_a_small_loss_that_overflow():
+    scaled([[(BROKEN, 0.25)]] * 3 + [[(torch.ones(4, 3), 0.25)]])
+
+
+@said("token-weights", "undecided")
+def a_loss_of_each_of_two_data_sets():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def add(size):
+        ((x, y),) = data(1, size)
+        F.cross_entropy(model(x), y).backward()
+
+    for _ in range(4):
+        add(4)
+        add(8)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("loss-scale", "undecided")
+def two_losses_through_a_helper_of_a_helper():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def back(loss):
+        loss.backward()
+
+    def add():
+        ((x, y),) = data(1)
+        back(F.cross_entropy(model(x), y))
+
+    for _ in range(4):
+        add()
+        add()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("irregular-window", "undecided")
+def sums_over_episodes():
+    windows_of([5, 5, 9, 5, 5, 8, 5, 5], lambda size: 1.0)
+
+
+@said("irregular-window")
+def a_first_micro_batch_that_is_given_up():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for k, (x, y) in enumerate(data(16)):
+        (F.cross_entropy(model(x), y) / 4).backward()
+        if k == 0:
+            optimizer.zero_grad()
+        if k % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@said("leftover-gradients", "undecided")
+def windows_over_an_epochs_end_that_are_divided_by_hand():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    held = 0
+    for loader in (DataLoader(data(10), batch_size=None), DataLoader(data(8), batch_size=None)):
+        for k, (x, y) in enumerate(loader, start=1):
+            F.cross_entropy(model(x), y, reduction="sum").backward()
+            held += len(x)
+            if k % 4 == 0:
+                for p in model.parameters():
+                    p.grad /= held
+                optimizer.step()
+                optimizer.zero_grad()
+                held = 0
+
+
+@said("loss-scale", "undecided")
+def a_sum_over_a_last_micro_batch_of_one_sample():
+    model = nn.Linear(3, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        for size in (4, 4, 1):
+            x = torch.randn(size, 3)
+            (F.mse_loss(model(x).squeeze(), x.sum(1).squeeze(), reduction="sum") / 4).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("program", "rule", "levels", "window"), PROGRAMS)
 def test_a_guard_keeps_a_rule_from_a_false_alarm(program, rule, levels, window):
     with audit(window=window) as report:
         program()
-    assert report.history.windows
+    assert report.history.trace.events
     assert tuple(finding.level for finding in report.findings if finding.rule == rule) == levels
+
+
+def found_in(history):
+    return [(finding.rule, finding.level) for finding in judge(history)]
+
+
+def test_the_scale_is_that_of_windows_of_the_size_that_was_declared_last():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit(window=1) as report:
+        for size in (1, 1, 1, 4, 4):
+            report.declare_window(size)
+            for x, y in data(size):
+                F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert found_in(report.history) == [("loss-scale", "error")]
+
+
+def test_windows_that_hold_another_loss_are_not_judged_by_their_size():
+    g, d = net(), nn.Linear(2, 1)
+    of_g, of_d = SGD(g.parameters(), lr=0.1), SGD(d.parameters(), lr=0.1)
+
+    def loss(samples, label):
+        return F.binary_cross_entropy_with_logits(d(samples), torch.full((len(samples), 1), label))
+
+    with audit() as report:
+        for _ in range(4):
+            for x, _ in data(2):
+                (loss(g(x).detach(), 0.0) / 2).backward()
+            of_d.step()
+            of_d.zero_grad()
+            for x, _ in data(3):
+                (loss(g(x), 1.0) / 3).backward()
+            of_g.step()
+            of_g.zero_grad()
+    assert [w.size for w in report.history.of(report.history.lanes[0])] == [2, 5, 5, 5]
+    rules = {rule for rule, _ in found_in(report.history)}
+    assert "foreign-gradients" in rules
+    assert rules.isdisjoint({"irregular-window", "loss-scale"})
+
+
+def test_an_update_that_was_skipped_says_nothing_about_the_means_of_ranks():
+    with audit() as report:
+        scaled([[(BROKEN[:2], 0.5)] * 2] + [[(torch.ones(4, 3), 0.5)] * 2] * 4)
+    for call in report.history.backwards:
+        call.ranks = 2
+    assert found_in(report.history) == []
+
+
+@pytest.mark.parametrize(("ranks", "findings"), [(1, []), (2, [("sync-cadence", "advice")])])
+def test_one_process_alone_may_leave_out_no_sync(ranks, findings):
+    with audit() as report:
+        windows_of([4, 4], lambda size: 1 / size)
+    for call in report.history.backwards:
+        call.synced, call.ranks = True, ranks
+    assert found_in(report.history) == findings
+
+
+@pytest.mark.parametrize(
+    ("total", "norm"), [(None, None), (2.0, 2.0), (torch.tensor(2.0), 2.0), (torch.tensor(float("inf")), None)]
+)
+def test_what_was_clipped_has_a_norm_if_that_is_known_and_finite(total, norm):
+    assert Clip("train.py:1", 1, total, scaled=1.0, late=False).norm == norm

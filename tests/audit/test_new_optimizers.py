@@ -42,6 +42,8 @@ def test_a_new_optimizer_for_each_update_counts_as_one(offset, count, sizes, exp
     assert [(w.lane, w.number, w.size) for w in report.history.windows] == [
         ("SGD", number, size) for number, size in enumerate(sizes, 1)
     ]
+    assert report.history.updates == {"SGD": len(sizes)}
+    assert {call.users for call in report.history.backwards if call.used} == {("SGD",)}
     assert "SGD: " in report.summary()
     assert "SGD 2" not in report.summary()
     events = report.history.trace.events
@@ -103,3 +105,4 @@ def test_those_of_two_models_stay_apart():
     assert found(report) == []
     assert report.history.updates == {"SGD": 8, "SGD 2": 8}
     assert [w.lane for w in report.history.windows] == ["SGD", "SGD 2"] * 8
+    assert [call.users for call in report.history.backwards] == [("SGD",), ("SGD 2",)] * 8

@@ -206,6 +206,17 @@ def from_the_middle_of_the_run_on():
 
 
 @used
+def beside_a_loss_of_each_sample_for_the_log():
+    def step(out, y):
+        losses = F.cross_entropy(out, y, reduction="none")
+        losses_of_a_rare_class = losses[y > 1]  # of none
+        F.cross_entropy(out, y).backward()
+        log(losses, losses_of_a_rare_class)
+
+    train(step)
+
+
+@used
 def every_fourth_time():
     calls = iter(range(200))
 
