@@ -16,6 +16,12 @@ def follows_the_script(scheduler: lr_scheduler.LRScheduler) -> bool:
     return any(is_users(code.co_filename) for _, code, _ in _functions(scheduler))
 
 
+def is_of_the_script(scheduler: lr_scheduler.LRScheduler) -> bool:
+    """Does a class of the script's own say what the learning rate is?"""
+    code = getattr(type(scheduler).get_lr, "__code__", None)
+    return code is not None and is_users(code.co_filename)
+
+
 def own_numbers(scheduler: lr_scheduler.LRScheduler) -> tuple[float, frozenset]:
     """The largest number that its function, or its class, knows by the name of a length, or 0; and all other numbers.
 
@@ -51,5 +57,5 @@ def _known_to_its_functions(scheduler: lr_scheduler.LRScheduler) -> Iterator[tup
 
 
 def _known_to_its_class(scheduler: lr_scheduler.LRScheduler) -> Iterator[tuple[str, object]]:
-    if type(scheduler).__module__ != lr_scheduler.__name__:
+    if is_of_the_script(scheduler):
         yield from vars(scheduler).items()

@@ -31,7 +31,7 @@ from course_utils.audit.named import NamedLosses
 from course_utils.audit.names import names_of
 from course_utils.audit.overwriting import watch_memory
 from course_utils.audit.probe import number, watch_terms
-from course_utils.audit.schedules import follows_the_script, own_numbers
+from course_utils.audit.schedules import follows_the_script, is_of_the_script, own_numbers
 from course_utils.observe.observer import (
     Listener,
     Observer,
@@ -598,6 +598,8 @@ class HistoryWriter(Listener):
                         history.own_numbers[lane.key] = own_numbers(scheduler)
                         if follows_the_script(scheduler):
                             history.own_schedules.add(lane.key)
+                        elif is_of_the_script(scheduler):
+                            history.own_classes.add(lane.key)
                     length, steps = schedules.get(lane.key) or (schedule_length(scheduler), 0)
                     schedules[lane.key] = length, steps + 1
                     history.at_zero[lane.key] = 0 if any(now) else history.at_zero[lane.key] + 1

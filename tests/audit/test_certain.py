@@ -66,6 +66,15 @@ class Cosine(LRScheduler):
         return [rate * (1.5 + math.cos(self.last_epoch / self.max_iters)) for rate in self.base_lrs]
 
 
+class ByWindows(Cosine):
+    def __init__(self, optimizer, max_iters, size):
+        self.size = size
+        super().__init__(optimizer, max_iters)
+
+    def get_lr(self):
+        return [rate * (1.5 + math.cos(self.last_epoch // self.size / self.max_iters)) for rate in self.base_lrs]
+
+
 def every_window(total_updates, size):
     return lambda step: 1.5 + math.cos(step // size / total_updates)
 
@@ -87,6 +96,8 @@ def in_periods(steps_per_cycle):
         (lambda optimizer: LambdaLR(optimizer, cosine(12)), QUESTION),
         (lambda optimizer: LambdaLR(optimizer, cosine(12, 6)), QUESTION),
         (lambda optimizer: Cosine(optimizer, 24), QUESTION),
+        (lambda optimizer: ByWindows(optimizer, 6, 4), QUESTION),
+        (lambda optimizer: ByWindows(optimizer, 6, 8), ERROR),
         (lambda optimizer: LambdaLR(optimizer, every_window(6, 4)), QUESTION),
         (lambda optimizer: LambdaLR(optimizer, lambda step: 1.5 + math.cos(step // 4 / 6)), QUESTION),
         (lambda optimizer: LambdaLR(optimizer, in_periods(6)), QUESTION),
@@ -147,11 +158,29 @@ def train_zeroing(n, divide_by, rounds=4):
 
 
 @pytest.mark.parametrize(
-    ("n", "divide_by", "level"), [(4, 4, "error"), (2, 2, "error"), (4, 1, "undecided"), (4, 2, "undecided")]
+    ("n", "divide_by", "level"),
+    [(4, 4, "error"), (3, 3, "error"), (2, 2, "undecided"), (4, 1, "undecided"), (4, 2, "undecided")],
 )
 def test_zeroed_calls_that_are_divided_by_the_calls_of_a_window_are_its_micro_batches(n, divide_by, level):
     with audit() as report:
         train_zeroing(n, divide_by)
+    assert ("discarded-gradients", level) in found(report)
+
+
+@pytest.mark.parametrize(("used_twice", "level"), [(False, "error"), (True, "undecided")])
+def test_half_of_a_loss_may_be_probed_and_then_used_if_both_are_of_one_batch(used_twice, level):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.randn(32, 3), torch.randint(2, (32,))), batch_size=4)
+    with audit() as report:
+        for i, (x, y) in enumerate(loader):
+            if i % 2 == 0 or used_twice:
+                optimizer.zero_grad()
+                (F.cross_entropy(model(x), y) / 2).backward()
+            if i % 2 or used_twice:
+                optimizer.zero_grad()
+                (F.cross_entropy(model(x), y) / 2).backward()
+                optimizer.step()
     assert ("discarded-gradients", level) in found(report)
 
 

@@ -196,11 +196,12 @@ def _stepped_inside(history: History, lane: str, windows: list[Window], inside: 
     length, made = history.schedules.get(windows[0].key, (0, 0))
     lengths = length, history.own_numbers.get(key, (0,))[0]
     fits = next((each for each in lengths if 0.9 * each <= made <= each + 1), 0)
-    own = key in history.own_schedules
+    divides = key in history.own_classes and history.size(lane) in history.own_numbers[key][1]
+    own = key in history.own_schedules or divides
     ended = _ended_early(history, lane, windows)
     asked = own and not (fits or ended)
     return Finding(
-        UNDECIDED if fits or not moved or (own and not ended) else ERROR,
+        UNDECIDED if fits or asked or not moved else ERROR,
         "the scheduler was stepped inside windows: "
         f"{count_noun(steps, 'time')} in {count_noun(len(windows), 'update')}"
         + ("" if moved else "; it left the learning rate as it was")

@@ -192,8 +192,10 @@ def _meant_for_the_step(history: History, lane: str, lost: list[tuple[Zeroing, B
 
 
 def _is_divided(calls: list[Backward]) -> bool:
-    """Are all of them divided by their number?"""
-    if len({call.kinds for call in calls}) != 1 or not calls[0].terms:
+    """Are all of them divided by their number, and each of a batch of its own? Half a loss may be probed and used."""
+    drawn = [bool(call.drawn) for call in calls]
+    own_batches = all(drawn) or (len(calls) > 2 and not any(drawn))
+    if not own_batches or len({call.kinds for call in calls}) != 1 or not calls[0].terms:
         return False
     return all(isclose(term.coefficient * len(calls), 1.0, rel_tol=1e-3) for call in calls for term in call.terms)
 
