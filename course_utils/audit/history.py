@@ -320,6 +320,9 @@ class History:
     rate_moved: dict[int, bool] = field(default_factory=dict)  # by a lane's key: did a scheduler ever change its rate?
     schedules: dict[int, tuple[int, int]] = field(default_factory=dict)  # by the same key: its length, and its steps
     own_schedules: set[int] = field(default_factory=set)  # the same keys, where a function of the script's is followed
+    own_classes: set[int] = field(default_factory=set)  # the same, where a class of the script's says what the rate is
+    own_numbers: dict[int, tuple[float, frozenset]] = field(default_factory=dict)  # that it knows: its length, others
+    at_zero: Counter = field(default_factory=Counter)  # of a schedule's steps, how many at the end left the rate at 0
     unowned: tuple[int, str] = (0, "")  # parameters whose gradients nothing is seen to use, and where they came
     scaler_paths: dict[int, tuple[int, ...]] = field(default_factory=dict)  # from where each scaler was used first
     unowned_shapes: Counter = field(default_factory=Counter)
