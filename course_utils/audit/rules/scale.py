@@ -68,14 +68,14 @@ def _scale_verdicts(history: History, lane: str, windows: list[Window], full: li
         # ranks that share a mean look buggy in one window by chance
         comparable = full if full[0].on_ranks else full[:1]
         why = why_a_sum(full) or _why_not_for_this_window(history, windows, full)
-        yield from _scale_of_several(lane, full[0], losses, why)
+        why = ("their targets are the same" if _repeats_its_targets(full) else "") or why
+        yield from _scale_of_several(lane, full[0], losses, why or next(filter(None, map(_why_no_mean, losses)), ""))
         for k, terms in enumerate(losses):
             if terms[0].reduction == "mean":
                 alike = [other[k] for other in map(losses_of, comparable) if other and len(other) > k]
-                same = "their targets are the same" if _repeats_its_targets(full) else ""
                 alone = len(losses) == 1 and len(full[0].fresh) == n  # other backward calls may bring the rest
                 weighed = _is_only_weighed(k, losses, full[0])
-                yield from _scale_of_a_mean(lane, full[0], alike, alone, weighed, same or why or _why_no_mean(terms))
+                yield from _scale_of_a_mean(lane, full[0], alike, alone, weighed, why or _why_no_mean(terms))
             elif len(losses) == 1 and not full[0].on_ranks:
                 yield from _scale_of_a_sum(lane, full[0], terms)
         yield from _tail_scale(lane, n, windows, losses)
