@@ -442,7 +442,7 @@ def contrasts_in_both_directions():
         window = [x for x, _ in batches(3)]
         with torch.no_grad():
             stored = [images(x) for x in window], [texts(x) for x in window]
-        for k in range(3):
+        for k in range(len(window)):
             scores = beside(images, k, window, stored[0]) @ beside(texts, k, window, stored[1]).T
             pairs = torch.arange(len(scores))
             ((F.cross_entropy(scores, pairs) + F.cross_entropy(scores.T, pairs)) / 2).backward()
