@@ -106,3 +106,19 @@ def test_those_of_two_models_stay_apart():
     assert report.history.updates == {"SGD": 8, "SGD 2": 8}
     assert [w.lane for w in report.history.windows] == ["SGD", "SGD 2"] * 8
     assert [call.users for call in report.history.backwards] == [("SGD",), ("SGD 2",)] * 8
+
+
+@pytest.mark.parametrize(("count", "level"), [(12, None), (10, "error")])
+def test_what_the_last_of_several_optimizers_leaves_is_in_no_update(count, level):
+    """Each epoch has an optimizer of its own, and gradients that are left over stay in the model."""
+    model = net()
+    with audit() as report:
+        for _ in range(3):
+            optimizer = SGD(model.parameters(), lr=0.1)
+            for i, (x, y) in enumerate(data(count)):
+                (F.cross_entropy(model(x), y) / 4).backward()
+                if i % 4 == 3:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    last = [f.level for f in report.findings if f.rule == "leftover-gradients" and f.lane == report.history.lanes[-1]]
+    assert last == ([level] if level else [])

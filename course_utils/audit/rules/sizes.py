@@ -201,7 +201,12 @@ def _never_used(history: History, lane: str) -> Finding:
     useful = history.useful_sites(lane)
     read = {call.site for z in history.zeroings if z.lane == lane for call in z.lost} - useful  # and then zeroed
     elsewhere = useful and all(call.site not in useful or call.site in read for call in calls)
-    resumed = any(w.assigned for other in history.lanes if other != lane for w in history.of(other)[:1])
+    resumed = any(
+        w.assigned and (not w.fresh or w.fresh[-1].number > calls[-1].number)
+        for other in history.lanes
+        if other != lane
+        for w in history.of(other)[:1]
+    )
     dropped = {id(z): z.lost for z in history.zeroings if z.lane == lane and any(not call.used for call in z.lost)}
     given_up = dropped and whole_windows(
         history, lane, [call for lost in [*dropped.values(), calls] for call in lost],
