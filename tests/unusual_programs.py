@@ -429,6 +429,27 @@ def contrasts_with_the_stored_features_of_the_others():
         optimizer.zero_grad()
 
 
+@program
+def contrasts_in_both_directions():
+    """Of images with the stored texts of the other micro-batches, and of texts with their images."""
+    images, texts = net(3, 4), net(3, 4)
+    optimizer = AdamW([*images.parameters(), *texts.parameters()])
+
+    def beside(model, k, window, stored):
+        return torch.cat([*stored[:k], model(window[k]), *stored[k + 1 :]])
+
+    for _ in range(6):
+        window = [x for x, _ in batches(3)]
+        with torch.no_grad():
+            stored = [images(x) for x in window], [texts(x) for x in window]
+        for k in range(len(window)):
+            scores = beside(images, k, window, stored[0]) @ beside(texts, k, window, stored[1]).T
+            pairs = torch.arange(len(scores))
+            ((F.cross_entropy(scores, pairs) + F.cross_entropy(scores.T, pairs)) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 # Gradients that are computed and not used, or replaced
 
 

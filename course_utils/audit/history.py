@@ -54,6 +54,8 @@ class Term:
     items: float | Tensor | None
     own: tuple[float | Tensor, ...] = ()  # of a sum: the counts that its own mean could be taken over
     weighted: bool = False  # the script has multiplied it by something
+    times: tuple[float, ...] | None = None  # by which numbers but 1, nan for others; in the first backward calls
+    over: tuple[float, ...] | None = None  # by which numbers it was divided, in the same way
     against: tuple[float, ...] | Tensor | None = None  # some numbers of the targets, in the first backward calls
     of_one: bool = False  # a mean that may be over one sample: over an episode's steps, or the pairs of one list
     by_class: bool = False  # its count is not of samples or tokens, but of the weights of their classes
@@ -318,6 +320,9 @@ class History:
     rate_moved: dict[int, bool] = field(default_factory=dict)  # by a lane's key: did a scheduler ever change its rate?
     schedules: dict[int, tuple[int, int]] = field(default_factory=dict)  # by the same key: its length, and its steps
     own_schedules: set[int] = field(default_factory=set)  # the same keys, where a function of the script's is followed
+    own_classes: set[int] = field(default_factory=set)  # the same, where a class of the script's says what the rate is
+    own_numbers: dict[int, tuple[float, frozenset]] = field(default_factory=dict)  # that it knows: its length, others
+    at_zero: Counter = field(default_factory=Counter)  # of a schedule's steps, how many at the end left the rate at 0
     unowned: tuple[int, str] = (0, "")  # parameters whose gradients nothing is seen to use, and where they came
     scaler_paths: dict[int, tuple[int, ...]] = field(default_factory=dict)  # from where each scaler was used first
     unowned_shapes: Counter = field(default_factory=Counter)

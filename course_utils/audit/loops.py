@@ -6,17 +6,17 @@ nobody knows.
 """
 
 import ast
-import linecache
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 
 from course_utils.audit.history import Window
+from course_utils.audit.source import place
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _OF_MICRO_BATCHES = re.compile(
-    r"accum|micro|batch|chunk|window|split|shard|loader|data|mini|iter_?size|update_freq|sub_?div|virtual|islice|"
+    r"accum|(\b|_)acc(\b|_|s)|grad(ient)?_?step|aggreg|micro|batch|chunk|window|split|shard|loader|data|mini|"
+    r"iter_?size|update_freq|sub_?div|virtual|islice|"
     r"\b(x|inputs?|images?|tokens)\b.*\b(y|labels?|targets?)\b",
     re.I,
 )
@@ -39,7 +39,7 @@ def _goes_over_something(call: str, step: str) -> bool:
 
 
 def _comes_with_an_end(step: str) -> bool:
-    tree, line = _place(step)
+    tree, line = place(step)
     tests = [node.test for node in ast.walk(tree or ast.Module([], []))
              if isinstance(node, ast.If) and node.body[0].lineno <= line <= node.body[-1].end_lineno]  # fmt: skip
     return any(_ENDS.search(ast.unparse(test)) for test in tests)
@@ -50,7 +50,7 @@ def _own_loops(call: str, step: str) -> list[ast.stmt]:
 
     Either may be in a helper. What counts then is where that is called, in the first function that comes to both.
     """
-    (tree, line), (other, step_line) = _place(call), _place(step)
+    (tree, line), (other, step_line) = place(call), place(step)
     if tree is None or other is None:
         return []
     function, same = _surroundings(tree, line)[0], _surroundings(other, step_line)[0]
@@ -61,11 +61,6 @@ def _own_loops(call: str, step: str) -> list[ast.stmt]:
                 loops, around = (_surroundings(module, each[0])[1] for each in (lines, step_lines))
                 return loops[len(around) :] if loops[: len(around)] == around else []
     return []
-
-
-def _place(text: str) -> tuple[ast.Module | None, int]:
-    file, _, line = text.rpartition(":")
-    return (_tree(file, "".join(linecache.getlines(file))), int(line)) if line.isdecimal() else (None, 0)
 
 
 def _functions(tree: ast.Module) -> list[ast.AST]:
@@ -92,15 +87,6 @@ def _surroundings(tree: ast.Module, line: int) -> tuple[ast.AST, list[ast.stmt]]
         children = (child for child in ast.iter_child_nodes(node) if hasattr(child, "lineno"))
         node = next((child for child in children if child.lineno <= line <= child.end_lineno), None)
     return function, loops
-
-
-@lru_cache(maxsize=100)
-def _tree(file: str, text: str) -> ast.Module | None:
-    """Of a file, whose lines may be others by now, as in a notebook; files with the same text are not the same."""
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):  # a notebook's cell may hold commands that are no Python
-        return None
 
 
 def _of_micro_batches(loop: ast.stmt) -> bool:

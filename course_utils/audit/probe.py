@@ -12,6 +12,7 @@ from math import nan
 import torch
 from torch import Tensor
 
+from course_utils.audit.factors import factors
 from course_utils.audit.history import PROBED_GRAPHS, Backward, Term
 from course_utils.audit.nodes import is_leaf, walk
 
@@ -52,9 +53,13 @@ def watch_terms(root: Tensor, key: str, call: Backward, probe: Callable, known: 
     marks = []
     start = root.grad_fn
     known = known and not root._backward_hooks  # the user's own may change the gradient
+    early = call.number <= PROBED_GRAPHS
     losses, others = find_losses(start, call.scaled)
+    numbers = factors(start, [node for node, _ in losses], call.scaled != 1) if early else {}
     for node, term in losses or others:
-        if term.reduction == "mean" and call.number <= PROBED_GRAPHS:
+        if early:
+            term.times, term.over = numbers.get(node, (None, None))
+        if term.reduction == "mean" and early:
             term.against, term.of_one = _targets(node), _is_of_one(node)
             term.in_part, term.adapted, term.row = _is_in_part(node), _is_adapted(node), _row(node)
         if key and term.reduction != "unknown":

@@ -31,6 +31,7 @@ from course_utils.audit.named import NamedLosses
 from course_utils.audit.names import names_of
 from course_utils.audit.overwriting import watch_memory
 from course_utils.audit.probe import number, watch_terms
+from course_utils.audit.schedules import follows_the_script, is_of_the_script, own_numbers
 from course_utils.observe.observer import (
     Listener,
     Observer,
@@ -590,13 +591,19 @@ class HistoryWriter(Listener):
                     lane.open.scheduler_steps += ((lane.unused, where()),)
                 elif lane.last is not None:
                     lane.last.scheduler_steps_after += (where(),)
-                moved, schedules = self.history.rate_moved, self.history.schedules
+                history, now = self.history, _rates(scheduler)
+                moved, schedules = history.rate_moved, history.schedules
                 if counts:
-                    if lane.key not in schedules and _follows_the_script(scheduler):
-                        self.history.own_schedules.add(lane.key)
+                    if lane.key not in schedules:
+                        history.own_numbers[lane.key] = own_numbers(scheduler)
+                        if follows_the_script(scheduler):
+                            history.own_schedules.add(lane.key)
+                        elif is_of_the_script(scheduler):
+                            history.own_classes.add(lane.key)
                     length, steps = schedules.get(lane.key) or (schedule_length(scheduler), 0)
                     schedules[lane.key] = length, steps + 1
-                moved[lane.key] = moved.get(lane.key, False) or rates != _rates(scheduler)
+                    history.at_zero[lane.key] = 0 if any(now) else history.at_zero[lane.key] + 1
+                moved[lane.key] = moved.get(lane.key, False) or rates != now
 
     # BatchNorm
 
@@ -636,12 +643,6 @@ def schedule_length(scheduler: lr_scheduler.LRScheduler) -> int:
     lengths += [max(getattr(scheduler, "milestones", None) or [0]), made_with.get("num_training_steps", 0)]
     lengths += [cell.cell_contents for cell in cells if type(cell) is CellType and cell != CellType()]
     return max((length for length in lengths if isinstance(length, int)), default=0)
-
-
-def _follows_the_script(scheduler: lr_scheduler.LRScheduler) -> bool:
-    """Is the learning rate what a function of the script's says? Only the script knows what that one counts."""
-    functions = (getattr(each, "func", each) for each in getattr(scheduler, "lr_lambdas", ()))
-    return any(is_users(each.__code__.co_filename) for each in functions if hasattr(each, "__code__"))
 
 
 def _in_a_pipeline() -> bool:

@@ -40,6 +40,9 @@ def says(tmp_path, text):
         ("for _ in range(4):", True),
         ("while not done:", True),
         ("for _ in range(accumulation_steps):", False),
+        ("for _ in range(args.grad_acc_steps):", False),
+        ("for _ in range(n_acc):", False),
+        ("for k in range(accuracies):", True),
         ("for micro in window:", False),
         ("for x, y in pairs:", False),
         ("for first in range(0, len(rays), 1024):", False),
@@ -86,7 +89,26 @@ class Clipping(SGD):
 
 class Collecting(Formula):
     def collect(self):
-        pass
+        self.sums = [p.grad for group in self.param_groups for p in group["params"]]
+
+
+class CollectingByItself(Formula):
+    sums = ()
+
+    def collect(self):
+        self._add()
+
+    def _add(self):
+        self.sums = [p.grad for group in self.param_groups for p in group["params"]]
+
+
+class CollectingByAHelper(Formula):
+    def collect(self):
+        add_up(self.param_groups)
+
+
+def add_up(groups):
+    return [p.grad for group in groups for p in group["params"]]
 
 
 class Scheduled(Formula):
@@ -94,9 +116,19 @@ class Scheduled(Formula):
         return []
 
 
+class Shown(Formula):
+    def show_lr(self):
+        return [group["lr"] for group in self.param_groups]
+
+    def update_lr(self, rate):
+        for group in self.param_groups:
+            group["lr"] = rate
+
+
 @pytest.mark.parametrize(("kind", "own", "collects"), [
     (SGD, False, False), (Adam, False, False), (Formula, False, False), (Clipping, True, False),
-    (Collecting, False, True), (Scheduled, False, False),
+    (Collecting, False, True), (CollectingByItself, False, True), (CollectingByAHelper, False, True),
+    (Scheduled, False, False), (Shown, False, False),
 ])  # fmt: skip
 def test_an_optimizer_of_the_scripts_own_is_asked_about_only_if_it_decides_on_gradients(kind, own, collects):
     parameters = list(nn.Linear(2, 1).parameters())

@@ -194,7 +194,7 @@ WINDOWS = {  # what a window makes of a mean, the sizes of its micro-batches, an
     "mean of means": (lambda mean: mean / N, UNEVEN, TOKENS),
 }
 HIDDEN = {"undivided": UNDECIDED, "divided twice": UNDECIDED, "mean of means": RIGHT}
-LISTED = {**HIDDEN, "mean of means": UNDECIDED}  # as many losses as samples: no two windows are alike
+LISTED = {"divided twice": UNDECIDED, "mean of means": UNDECIDED}  # as many losses as samples: no two windows are alike
 VERDICTS = {  # written down before the first run, as all others
     "stack of samples": LISTED,
     "list of samples": LISTED,
@@ -269,29 +269,55 @@ def penalty(out):
     return out.square().mean()
 
 
+ELSEWHERE = 3 / 7  # a number that this file does not say
+TRAINED = torch.nn.Parameter(torch.tensor(-0.3))
 TAIL = {"windows": (N, N, 2), "sizes": EVEN}
 UNEVEN_SIZES = {"sizes": UNEVEN}
 MIXED = {
     "half of it": (lambda out, y, *_: 0.5 * mean(out, y) / N, {}, RIGHT),
-    "half of it, undivided": (lambda out, y, *_: 0.5 * mean(out, y), {}, RIGHT),  # a weight is a choice
+    "half of it, undivided": (lambda out, y, *_: 0.5 * mean(out, y), {}, SCALE),
+    "a part of it, undivided, by a number from elsewhere": (lambda out, y, *_: mean(out, y) * ELSEWHERE, {}, UNDECIDED),
+    "a weight that cancels the division": (lambda out, y, *_: 4 * mean(out, y) / N, {}, UNDECIDED),
+    "a weight that cancels beside one that does not": (
+        lambda out, y, *_: (4 * mean(out, y) + 2 * penalty(out)) / N,
+        {},
+        UNDECIDED,
+    ),
+    "weights, undivided": (lambda out, y, *_: 2 * mean(out, y) + 5 * penalty(out), {}, SCALE),
+    "weights that are trained, undivided": (
+        lambda out, y, *_: 0.5 * (TRAINED.exp() * mean(out, y) + penalty(out)),
+        {},
+        SCALE,
+    ),
+    "weights of which one is not written, undivided": (
+        lambda out, y, *_: 2 * mean(out, y) + ELSEWHERE * penalty(out),
+        {},
+        SCALE,
+    ),
     "a GAN's two halves": (lambda out, y, *_: 0.5 * (mean(out, y) + penalty(out)) / N, {}, RIGHT),
-    "two halves, undivided": (lambda out, y, *_: 0.5 * (mean(out, y) + penalty(out)), {}, RIGHT),
+    "two halves, undivided": (lambda out, y, *_: 0.5 * (mean(out, y) + penalty(out)), {}, SCALE),
     "a mean of sums over samples, undivided": (lambda out, y, *_: bce(out, y) * out[0].numel(), {}, UNDECIDED),
     "so by hand": (lambda out, y, *_: (out - one_hot(y)).abs().mean() * out[0].numel(), {}, UNDECIDED),
     "a mean of sums over samples": (lambda out, y, *_: bce(out, y) * out[0].numel() / N, {}, RIGHT),
-    "a weight": (lambda out, y, *_: bce(out, y) * 10, {}, RIGHT),
-    "a weight that is the number of classes": (lambda out, y, *_: mean(out, y) * LETTERS, {}, RIGHT),
+    "a weight": (lambda out, y, *_: bce(out, y) * 10, {}, UNDECIDED),  # or the samples, to make a sum
+    "a weight that is the number of classes": (lambda out, y, *_: mean(out, y) * LETTERS, {}, UNDECIDED),
     "two means of means": (lambda out, y, *_: (mean(out, y) + penalty(out)) / N, UNEVEN_SIZES, TOKENS),
     "more losses than micro-batches, undivided": (
         lambda out, y, *_: torch.stack([F.cross_entropy(o, t) for o, t in zip(out, y, strict=True)]).mean(),
         {"sizes": (6,) * N},
-        UNDECIDED,
+        SCALE,
     ),
     "distillation": (lambda out, y, *_: (0.3 * mean(out, y) + 0.7 * kl(out, y)) / N, {}, RIGHT),
+    "distillation, undivided": (lambda out, y, *_: 0.3 * mean(out, y) + (1 - 0.3) * kl(out, y), {}, SCALE),
+    "distillation at a temperature, undivided": (
+        lambda out, y, *_: 0.1 * mean(out, y) + 0.9 * 4 * kl(out, y),
+        {},
+        SCALE,
+    ),
     "distillation at a temperature": (lambda out, y, *_: (0.1 * mean(out, y) + 0.9 * 4 * kl(out, y)) / N, {}, RIGHT),
     "a box": (lambda out, y, *_: (mean(out, y) + 7.5 * F.l1_loss(out, one_hot(y))) / N, {}, RIGHT),
     "a box, undivided": (lambda out, y, *_: mean(out, y) + 7.5 * F.l1_loss(out, one_hot(y)), {}, SCALE),
-    "times the batch": (lambda out, y, *_: mean(out, y) * len(y), {}, RIGHT),
+    "times the batch": (lambda out, y, *_: mean(out, y) * len(y), {}, UNDECIDED),
     "times the batch, unequal ones": (lambda out, y, *_: mean(out, y) * len(y), UNEVEN_SIZES, RIGHT),
     "three in a buffer, times the batch": (lambda out, y, *_: buffered(out, y).sum() * len(y), UNEVEN_SIZES, RIGHT),
     "three in a buffer": (lambda out, y, *_: buffered(out, y).sum() / N, {}, RIGHT),
@@ -343,6 +369,14 @@ MIXED = {
         lambda out, y, *_: SPELLINGS["masked"][0](out, y) / N,
         {**TAIL, "sizes": (2,) * N, "masked": True},
         SCALE,
+    ),
+    "a loss with a weight of 0, divided": (lambda out, y, *_: (3 * mean(out, y) + 0 * penalty(out)) / N, {}, RIGHT),
+    "a loss with a weight of 0": (lambda out, y, *_: mean(out, y) + 0.0 * penalty(out), {}, SCALE),
+    "a tail of losses with weights": (lambda out, y, *_: (5 * mean(out, y) + 8 * penalty(out)) / N, TAIL, SCALE),
+    "a tail where the first window is short as well": (
+        lambda out, y, *_: mean(out, y) / N,
+        {**TAIL, "windows": (1, N, N, 2)},
+        [("irregular-window", "error"), *UNDECIDED],
     ),
     "a tail of its own": (lambda out, y, samples, _: per_token(out, y).sum() / samples, TAIL, RIGHT),
     "a tail of tokens": (lambda out, y, samples, tokens: total(out, y) / tokens, TAIL, RIGHT),

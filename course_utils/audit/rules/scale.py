@@ -11,7 +11,8 @@ from course_utils.audit.loops import go_over_something
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
 from course_utils.audit.rules.roles import why_a_sum
 from course_utils.audit.rules.shapes import of_any_length
-from course_utils.audit.rules.terms import items_count_alike, losses_of, nearly_equal, total
+from course_utils.audit.rules.terms import divides, items_count_alike, losses_of, nearly_equal, total
+from course_utils.audit.source import are_written
 
 
 @rule(
@@ -66,17 +67,34 @@ def _scale_verdicts(history: History, lane: str, windows: list[Window], full: li
     else:
         # ranks that share a mean look buggy in one window by chance
         comparable = full if full[0].on_ranks else full[:1]
-        yield from _scale_of_several(lane, full[0], losses)
+        why = why_a_sum(full) or _why_not_for_this_window(history, windows, full)
+        why = ("their targets are the same" if _repeats_its_targets(full) else "") or why
+        yield from _scale_of_several(lane, full[0], losses, why or next(filter(None, map(_why_no_mean, losses)), ""))
         for k, terms in enumerate(losses):
             if terms[0].reduction == "mean":
                 alike = [other[k] for other in map(losses_of, comparable) if other and len(other) > k]
-                why = "their targets are the same" if _repeats_its_targets(full) else why_a_sum(full)
-                why = why or _why_no_mean(terms) or _why_not_for_this_window(history, windows, full)
                 alone = len(losses) == 1 and len(full[0].fresh) == n  # other backward calls may bring the rest
-                yield from _scale_of_a_mean(lane, full[0], alike, alone, why)
+                weighed = _is_only_weighed(k, losses, full[0])
+                yield from _scale_of_a_mean(lane, full[0], alike, alone, weighed, why or _why_no_mean(terms))
             elif len(losses) == 1 and not full[0].on_ranks:
                 yield from _scale_of_a_sum(lane, full[0], terms)
         yield from _tail_scale(lane, n, windows, losses)
+        if not full[0].on_ranks and not _is_clear(n, losses):
+            yield _unknown_scale(lane, full[0], "each loss has a weight that may hide a division", _BY_HAND)
+
+
+def _is_clear(n: int, losses: list[list[Term]]) -> bool:
+    """Does something tell how a window's losses are scaled, or is there nothing to tell?"""
+    single = [terms[0].reduction for terms in losses] == ["sum"]  # it has verdicts of its own
+    vary = any(not nearly_equal([term.coefficient for term in terms]) for terms in losses)  # for `token-weights`
+    means = [total(terms) for terms in losses if terms[0].reduction == "mean"]
+    alike = any(isclose(share, 1.0, rel_tol=1e-3) for share in (*means, sum(means)))
+    by_choice = any(terms[0].reduction == "sum" and nearly_equal([1.0, total(terms) / n]) for terms in losses)
+    return single or vary or alike or by_choice or any(_is_divided(n, terms) for terms in losses)
+
+
+def _is_divided(n: int, terms: list[Term]) -> bool:
+    return all(divides(n, term) for term in terms)
 
 
 def _unknown_scale(lane: str, window: Window, why: str, fix: str) -> Finding:
@@ -125,7 +143,7 @@ def _repeats_its_targets(windows: list[Window]) -> bool:
 
 
 def _scale_of_a_mean(
-    lane: str, window: Window, alike: list[list[Term]], alone: bool, why_a_sum: str
+    lane: str, window: Window, alike: list[list[Term]], alone: bool, weighed: bool, why_a_sum: str
 ) -> Iterator[Finding]:
     """Verdicts on one mean-reduced loss. `alike` holds its terms in `window`, and in others that are compared to it."""
     n, totals = window.size, [total(terms) for terms in alike]
@@ -138,10 +156,13 @@ def _scale_of_a_mean(
         "loss": alike[0][0].name,
     }
     if all(isclose(term.coefficient, 1.0, rel_tol=1e-3) for terms in alike for term in terms):
-        level = UNDECIDED if why_a_sum else ERROR
+        weight = _weight_that_cancels(alike)
+        level = UNDECIDED if why_a_sum or weight else ERROR
         message = (
             f"the mean loss of each of {count_noun(n, 'micro-batch')} counts in full, so every update is "
-            f"{totals[0]:.1f} times too large" + (f", unless a sum is meant: {why_a_sum}" if why_a_sum else "")
+            f"{totals[0]:.1f} times too large"
+            + (f", unless a sum is meant: {why_a_sum}" if why_a_sum else "")
+            + (f", unless it has a weight of {weight:g}" if weight and not why_a_sum else "")
         )
         fix = (
             f"divide each loss by the micro-batches of its window ({n}), or weight it by its share of the window's "
@@ -155,6 +176,13 @@ def _scale_of_a_mean(
         )
     elif alone and all(isclose(share * n, 1.0, rel_tol=1e-3) for share in totals):  # several losses may have weights
         level, message, fix = _divided_twice(n, alike[0])
+    elif weighed:
+        level, fix = UNDECIDED if why_a_sum else ERROR, f"divide each by the micro-batches of its window ({n})"
+        message = (
+            f"nothing divides the losses of {count_noun(n, 'micro-batch')}: the mean of each is multiplied by "
+            f"{' and by '.join(f'{number:g}' for number in alike[0][0].times)} alone, so every update is {n} times too "
+            "large" + (f", unless a sum is meant: {why_a_sum}" if why_a_sum else "")
+        )
     elif window.on_ranks and not nearly_equal(totals):
         level, evidence = UNDECIDED, {**evidence, "totals": totals[:64]}
         message = (
@@ -167,31 +195,84 @@ def _scale_of_a_mean(
     yield Finding(level, message, evidence=evidence, fix=fix, where=window.fresh[0].where, lane=lane)
 
 
+def _is_only_weighed(k: int, losses: list[list[Term]], window: Window) -> bool:
+    """Is a mean multiplied by nothing but weights that the script names, where no other loss is divided either?
+
+    A number by which all losses are multiplied may be that of the samples, of which a sum is made in this way.
+    """
+    known = [term for terms in losses for term in terms if None not in (term.times, term.over)]
+    if window.on_ranks or len(known) < len(losses) * window.size or _is_clear(window.size, losses):
+        return False
+    times = losses[k][0].times
+    shared = [x for x in times if x > 1 and x == int(x) and all(x in terms[0].times for terms in losses)]
+    places = [window.where, *(call.where for call in window.fresh)]
+    return bool(times) and not shared and not any(term.over for term in known) and are_written(times, places)
+
+
+def _weight_that_cancels(alike: list[list[Term]]) -> float:
+    """By what a loss is multiplied that is divided by as much; 0 if that is not so."""
+    return next((max(term.times) for terms in alike for term in terms if term.times), 0.0)
+
+
 def _divided_twice(n: int, terms: list[Term]) -> tuple[str, str, str]:
     """What a script divides by is a count; what it multiplies by may be a weight."""
     halved = n == 2 and not terms[0].name.startswith("NllLoss")  # as squares and the losses of a critic are
-    if not halved and not any(term.weighted for term in terms):
+    if not halved and not any(term.weighted if term.times is None else term.times for term in terms):
         return ERROR, f"the loss is divided by {n} twice, so every update is {n} times too small", "divide once"
     message = f"every update is 1/{n} of the mean over its window: the loss is divided by {n} twice, or has a weight"
     return UNDECIDED, message, "divide once, if no weight is intended"
 
 
-def _scale_of_several(lane: str, window: Window, losses: list[list[Term]]) -> Iterator[Finding]:
-    """Losses that are averaged in each micro-batch, as those of a list, have coefficients of 1 over their number."""
+def _scale_of_several(lane: str, window: Window, losses: list[list[Term]], why_a_sum: str) -> Iterator[Finding]:
+    """Losses of which each micro-batch takes an average of its own, alike or with weights that add up to 1."""
     n, k = window.size, len(losses)
     coefficients = [term.coefficient for terms in losses for term in terms]
-    if k > 1 and k != n and len({terms[0].name for terms in losses}) == 1 and nearly_equal(coefficients):
-        share = coefficients[0] * k
-        if isclose(share, 1.0, rel_tol=1e-3) or isclose(share * n * n, 1.0, rel_tol=1e-3):
-            yield Finding(
-                UNDECIDED,
-                f"the {k} losses of a micro-batch are multiplied by {coefficients[0]:.3g}; if that makes their mean, "
-                f"every update is {n} times too {'large' if share > 0.5 else 'small'}",
-                evidence={"update": window.number, "window": n, "losses": k, "coefficients": coefficients[:8]},
-                fix=_BY_HAND,
-                where=window.fresh[0].where,
-                lane=lane,
-            )
+    weights = coefficients[::n]
+    alike = len({terms[0].name for terms in losses}) == 1 and nearly_equal(coefficients)
+    share = sum(weights)
+    if k < 2 or k == n or not (alike or _are_weights(losses)):
+        return
+    if isclose(share, 1.0, rel_tol=1e-3):
+        certain = not why_a_sum and (not alike or all(map(_is_only_an_average, losses)))
+        yield Finding(
+            ERROR if certain else UNDECIDED,
+            f"the weights of the {k} losses of a micro-batch add up to 1, and nothing divides them by {n}, so every "
+            f"update is {n}.0 times too large" + (f", unless a sum is meant: {why_a_sum}" if why_a_sum else ""),
+            evidence={"update": window.number, "window": n, "losses": k, "coefficients": coefficients[:8]},
+            fix=f"divide each by the micro-batches of its window ({n})" if certain else _BY_HAND,
+            where=window.fresh[0].where,
+            lane=lane,
+        )
+    elif alike and isclose(share * n * n, 1.0, rel_tol=1e-3):
+        yield Finding(
+            UNDECIDED,
+            f"the {k} losses of a micro-batch are multiplied by {weights[0]:.3g}; if that makes their mean, every "
+            f"update is {n} times too small",
+            evidence={"update": window.number, "window": n, "losses": k, "coefficients": coefficients[:8]},
+            fix=_BY_HAND,
+            where=window.fresh[0].where,
+            lane=lane,
+        )
+
+
+def _are_weights(losses: list[list[Term]]) -> bool:
+    """Is each a mean that is multiplied by one number, the same in all, and divided by none?
+
+    Were they weights over n, n times each would be a plain number.
+    """
+    n = len(losses[0])
+    plain = [isclose(n * terms[0].coefficient, round(n * terms[0].coefficient), rel_tol=1e-3) for terms in losses]
+    return not all(plain) and all(
+        terms[0].reduction == "mean"
+        and nearly_equal([term.coefficient for term in terms])
+        and all(term.times and len(term.times) == 1 and term.over == () for term in terms)
+        for terms in losses
+    )
+
+
+def _is_only_an_average(terms: list[Term]) -> bool:
+    """Is a loss divided by one number at most, so that it has no weight that hides a division?"""
+    return all(None not in (term.times, term.over) and len(term.times + term.over) <= 1 for term in terms)
 
 
 def _scale_of_a_sum(lane: str, window: Window, terms: list[Term]) -> Iterator[Finding]:
@@ -216,11 +297,10 @@ def _scale_of_a_sum(lane: str, window: Window, terms: list[Term]) -> Iterator[Fi
 
 def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]) -> Iterator[Finding]:
     """A short window whose loss is divided by n. `full` holds the losses of a full window."""
-    if windows[0].size < n:  # a first window that is short is no tail
+    if full[0][0].coefficient >= 1 and not _is_divided(n, full[0]):  # as where sums over samples make tails count less
         return
-    if full[0][0].coefficient >= 1:  # nothing is divided: as where losses are sums over samples, tails count less
-        return
-    ends = {w: _ends_an_epoch(w, windows) for w in windows if w.size < n}
+    late = windows[0].size < n  # a first window that is short is no tail, and later ones may be short because of it
+    ends = {w: _ends_an_epoch(w, windows) for w in windows[late:] if w.size < n}
     for window in sorted(ends, key=ends.get, reverse=True):  # an error before what is undecided
         tail = losses_of(window)
         if tail is None or len(tail) != len(full) or not tail[0][0].reduction == full[0][0].reduction == "mean":
@@ -228,7 +308,7 @@ def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]
         ratio = _ratio(tail[0], full[0])
         if not isclose(ratio, 1.0, rel_tol=1e-2) and isclose(ratio, window.size / n, rel_tol=1e-2):
             yield Finding(
-                ERROR if ends[window] else UNDECIDED,
+                ERROR if ends[window] and not late else UNDECIDED,
                 f"a short window of {count_noun(window.size, 'micro-batch')} is divided by {n}, so its update is "
                 f"{ratio:.2f} of its own mean gradient"
                 + "; it is in the middle of an epoch, as where a micro-batch is left out"

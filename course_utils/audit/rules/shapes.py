@@ -53,6 +53,21 @@ def unexplained(windows: list[Window]) -> tuple[list[Window], int]:
     return [w for w in windows if w.size == usual or _follows_its_size(w, others)], usual
 
 
+def mean_size(windows: list[Window]) -> int:
+    """The number that divides every loss, if windows of a pattern hold so many on average, and none of them does.
+
+    A mean over rows of several numbers may have been multiplied by how many these are. 0 if that isn't so.
+    """
+    sizes = [w.size for w in windows]
+    period = _period(sizes)
+    mean, rest = divmod(sum(sizes[:period]), period or 1)
+    calls = [call for w in windows[:50] for call in w.micro_batches]
+    if rest or mean < 2 or mean in sizes or len({call.kinds for call in calls}) != 1:
+        return 0
+    factors = {round(term.coefficient * mean, 4) for call in calls for term in call.terms}
+    return mean if len(factors) == 1 and factors <= {1, *(term.row for term in calls[0].terms)} else 0
+
+
 def odd_window(sizes: Sequence[int], ends: set[int], usual: int) -> Odd | None:
     """The first window that stands out.
 

@@ -8,7 +8,7 @@ from math import isclose
 from course_utils.audit.history import History, Window
 from course_utils.audit.loops import go_over_something
 from course_utils.audit.rules.registry import ERROR, UNDECIDED, Finding, count_noun, rule
-from course_utils.audit.rules.shapes import Odd, around, carried_over, odd_window, of_any_length, unexplained
+from course_utils.audit.rules.shapes import Odd, around, carried_over, mean_size, odd_window, of_any_length, unexplained
 from course_utils.audit.rules.terms import losses_of
 from course_utils.audit.rules.windows import whole_windows
 
@@ -55,6 +55,11 @@ def _declared_sizes(history: History, windows: list[Window]) -> list[int]:
 
 def _uneven(history: History, lane: str) -> Iterator[Finding]:
     judged, odd = _odd_window(history, lane)
+    windows = _countable(history, lane)
+    if (n := mean_size(windows)) and (odd is None or odd.kind != "long"):
+        why = f"in a pattern that repeats, and none holds the {n} by which every loss is divided"
+        yield _irregular(lane, windows, next(k for k, w in enumerate(windows) if w.size < n), why)
+        return
     if odd is None or _left_over(history, lane, judged, odd):
         return
     window, n, windows = judged[odd.place], odd.usual, _countable(history, lane)

@@ -35,18 +35,38 @@ def _as_means(terms: list[Term]) -> list[Term]:
     n, coefficients = len(terms), [term.coefficient for term in terms]
     if terms[0].reduction != "sum" or any(nearly_equal([each, *coefficients]) for each in (1.0, 1 / n)):
         return terms  # not divided, or by the number of micro-batches, which may be that of the samples by chance
-    means = []
+    means = {}
     for counts in zip(*(term.own for term in terms), strict=False):
         counts = [float(count) for count in counts]
         shares = [coefficient * count for coefficient, count in zip(coefficients, counts, strict=True)]
-        if min(counts) > 0 and nearly_equal(shares) and (_is_fraction(shares[0]) or not nearly_equal(counts)):
-            means.append(
-                [
-                    Term(term.name, "mean", share, 1.0, count, term.own, term.weighted)
-                    for term, share, count in zip(terms, shares, counts, strict=True)
-                ]
-            )
-    return min(means, key=lambda mean: _surprise(mean[0].coefficient, n), default=terms)
+        shown = all(count != n and divides(count, term) for count, term in zip(counts, terms, strict=True))
+        explained = shown or _is_fraction(shares[0]) or not nearly_equal(counts)
+        if min(counts) > 0 and nearly_equal(shares) and explained:
+            mean = [
+                Term(term.name, "mean", share, 1.0, count, term.own, term.weighted, *_numbers_beside(term, count))
+                for term, share, count in zip(terms, shares, counts, strict=True)
+            ]
+            means.setdefault(shown, []).append(mean)
+    likely = means.get(True, means.get(False, []))  # a count by which it is seen to be divided comes first
+    return min(likely, key=lambda mean: _surprise(mean[0].coefficient, n), default=terms)
+
+
+def _numbers_beside(term: Term, count: float) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """By what else it is multiplied and divided if the division by `count` makes it a mean."""
+    if term.times is None or term.over is None:
+        return None, None
+    return _without(1 / count, term.times), _without(count, term.over)
+
+
+def _without(value: float, numbers: tuple[float, ...]) -> tuple[float, ...]:
+    place = next((k for k, number in enumerate(numbers) if isclose(number, value, rel_tol=1e-3)), len(numbers))
+    return numbers[:place] + numbers[place + 1 :]
+
+
+def divides(count: float, term: Term) -> bool:
+    """Is this one of the numbers by which the script is seen to divide a loss?"""
+    divisors = [*(term.over or ()), *(1 / number for number in term.times or () if number)]
+    return any(isclose(divisor, count, rel_tol=1e-3) for divisor in divisors)
 
 
 def _is_fraction(share: float) -> bool:

@@ -1,8 +1,9 @@
 """What comes in which order: clipping, scaler, scheduler, ranks."""
 
 from collections.abc import Iterator
+from math import isclose
 
-from course_utils.audit.history import Clip, History, Window
+from course_utils.audit.history import Backward, Clip, History, Window
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
 
 
@@ -54,9 +55,22 @@ def _of_parts(window: Window, clip: Clip) -> bool:
 
 
 def _of_another_loss(window: Window, clip: Clip) -> bool:
-    """Did all that was clipped come from other lines than the rest, as a part that is limited by itself?"""
+    """Did all that was clipped come from other lines than the rest, as a part that is limited by itself?
+
+    One that is not averaged over the ranks yet is a micro-batch, and no loss of its own.
+    """
     clipped, rest = window.fresh[: clip.after], window.fresh[clip.after :]
-    return {call.line for call in clipped}.isdisjoint(call.line for call in rest)
+    if all(call.synced is False for call in clipped) and rest[-1].synced:
+        return False
+    return {call.line for call in clipped}.isdisjoint(call.line for call in rest) and not _alike(window.fresh)
+
+
+def _alike(calls: list[Backward]) -> bool:
+    """Has each a batch of its own, of one data set, and the same losses, divided by how many calls there are?"""
+    terms = [term for call in calls for term in call.terms]
+    drawn = {call.drawn for call in calls}
+    same = len({call.kinds for call in calls}) == len(drawn) == 1 and len(max(drawn)) == 1 and len(terms) > 0
+    return same and all(isclose(term.coefficient * len(calls), 1.0, rel_tol=1e-3) for term in terms)
 
 
 def _mistimed(window: Window, clip: Clip) -> tuple[str, str]:
@@ -178,16 +192,22 @@ def _once_per_epoch(windows: list[Window]) -> bool:
 def _stepped_inside(history: History, lane: str, windows: list[Window], inside: list[Window]) -> Finding:
     steps = sum(len(w.scheduler_steps) + len(w.scheduler_steps_after) for w in windows)
     moved = history.rate_moved.get(windows[0].key, True)
+    key = windows[0].key
     length, made = history.schedules.get(windows[0].key, (0, 0))
-    fits = 0.9 * length <= made <= length + 1  # its length is counted in micro-batches, too
-    own = windows[0].key in history.own_schedules
+    lengths = length, history.own_numbers.get(key, (0,))[0]
+    fits = next((each for each in lengths if 0.9 * each <= made <= each + 1), 0)
+    divides = key in history.own_classes and history.size(lane) in history.own_numbers[key][1]
+    own = key in history.own_schedules or divides
+    ended = _ended_early(history, lane, windows)
+    asked = own and not (fits or ended)
     return Finding(
-        UNDECIDED if fits or own or not moved else ERROR,
+        UNDECIDED if fits or asked or not moved else ERROR,
         "the scheduler was stepped inside windows: "
         f"{count_noun(steps, 'time')} in {count_noun(len(windows), 'update')}"
         + ("" if moved else "; it left the learning rate as it was")
-        + (f"; its length of {length} seems to be counted in the same way" * fits)
-        + ("; it follows a function of the script's own, which may count micro-batches" * (own and not fits)),
+        + (f"; its length of {fits:g} seems to be counted in the same way" if fits else "")
+        + ended
+        + ("; it follows a function of the script's own, which may count micro-batches" * asked),
         evidence={
             "update": inside[0].number,
             "scheduler_steps": steps,
@@ -198,6 +218,22 @@ def _stepped_inside(history: History, lane: str, windows: list[Window], inside: 
         where=inside[0].scheduler_steps[0][1],
         lane=lane,
     )
+
+
+def _ended_early(history: History, lane: str, windows: list[Window]) -> str:
+    """What shows that its length is counted in updates, so that it came to its end long before the run did.
+
+    Then a function of the script's own says no more than the length that it was given.
+    """
+    key, updates = windows[0].key, history.updates[lane]
+    (length, others), made = history.own_numbers.get(key, (0, ())), history.schedules.get(key, (0, 0))[1]
+    epochs = len({call.epoch for window in windows for call in window.fresh})  # each may have a window more or less
+    if history.at_zero[key] > max(2, made / 4):
+        return f"; the learning rate has been 0 for the last {history.at_zero[key]} of {made} steps"
+    counts_updates = length >= 2 and abs(length - updates) <= max(1, epochs) and history.size(lane) not in others
+    if counts_updates and made > 1.4 * max(length, updates):
+        return f"; its length of {length:g} is that of the run in updates, and it was stepped {made} times"
+    return ""
 
 
 def _stepped_after_a_skip(lane: str, windows: list[Window]) -> Iterator[Finding]:

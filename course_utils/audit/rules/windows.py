@@ -4,6 +4,7 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
+from math import isclose
 
 from course_utils.audit.history import Backward, History, Term, Window, Zeroing
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
@@ -138,6 +139,7 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
         zeroing, call = lost[0]
         useful = history.useful_sites(lane)
         elsewhere = useful and not any(call.site in _used_next(history, lane, z, useful) for z, call in lost)
+        elsewhere = elsewhere and not _meant_for_the_step(history, lane, lost)
         times = Counter(id(z) for z, _ in lost)
         given_up = useful and whole_windows(history, lane, [call for _, call in lost], list(times.values()))
         total = sum(lane in call.lanes for call in history.backwards)
@@ -172,6 +174,30 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
             where=zeroing.where,
             lane=lane,
         )
+
+
+def _meant_for_the_step(history: History, lane: str, lost: list[tuple[Zeroing, Backward]]) -> bool:
+    """Were calls from elsewhere micro-batches all the same?
+
+    So they were if only the last call before a step was averaged over the ranks, or if most windows' calls, lost and
+    used ones, are divided by how many they are together.
+    """
+    windows = [(w, [call for z, call in lost if z.updates == w.number - 1]) for w in history.of(lane) if w.fresh]
+    windows = [(w, dropped) for w, dropped in windows if dropped]
+    waited = all(call.synced is False for _, dropped in windows for call in dropped)
+    if windows and waited and all(w.fresh[-1].synced for w, _ in windows):
+        return True
+    divided = sum(_is_divided([*dropped, *w.fresh]) for w, dropped in windows)
+    return divided >= 2 and 2 * divided >= len(windows)
+
+
+def _is_divided(calls: list[Backward]) -> bool:
+    """Are all of them divided by their number, and each of a batch of its own? Half a loss may be probed and used."""
+    drawn = [bool(call.drawn) for call in calls]
+    own_batches = all(drawn) or (len(calls) > 2 and not any(drawn))
+    if not own_batches or len({call.kinds for call in calls}) != 1 or not calls[0].terms:
+        return False
+    return all(isclose(term.coefficient * len(calls), 1.0, rel_tol=1e-3) for call in calls for term in call.terms)
 
 
 def _a_part_once(history: History, lane: str, times: list[int], lost: list[tuple[Zeroing, Backward]]) -> bool:
@@ -286,7 +312,9 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
     have a regularizer of its own.
     """
     windows = history.of(lane)
-    foreign = [(w, [call for call in w.fresh if _foreign(call, w, other)]) for w in windows]
+    thrown = {call.number for z in history.zeroings if z.lane == other for call in z.lost}
+    foreign = [(w, [call for call in w.fresh if _foreign(call, w, other) or _kept_out(call, w, other, thrown)])
+               for w in windows]  # fmt: skip
     mixed = [(w, calls) for w, calls in foreign if 0 < len(calls) < len(w.fresh)]
     if not mixed:
         return []
@@ -294,7 +322,11 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
     sites = {call.site for _, calls in mixed for call in calls}
     alone = any(w.fresh and all(c.site in sites and other in c.lanes for c in w.fresh) for w in windows)
     labels = all(_is_label(term) for _, calls in mixed[:_LABELLED] for call in calls for term in call.terms[:1])
-    certain = not alone and any(_not_meant(call, w, other, labels) for w, calls in mixed for call in calls)
+    certain = not alone and any(
+        _not_meant(call, w, other, labels) or (_reach_the_same(w) and _kept_out(call, w, other, thrown))
+        for w, calls in mixed
+        for call in calls
+    )
     finding = Finding(
         ERROR if certain else UNDECIDED,
         f"update {window.number} holds {count_noun(len(calls), 'backward call')} of the loss of {other} in addition "
@@ -337,6 +369,22 @@ def _not_meant(call: Backward, window: Window, other: str, labels: bool) -> bool
     if call.nearest == window.key:
         return _used_before(call, window, other) or (labels and bool(call.terms))
     return _used_before(call, window, other) and not own_alone
+
+
+def _kept_out(call: Backward, window: Window, other: str, thrown: set[int]) -> bool:
+    """Did `other` throw away what this window's own loss had left in it, right before this loss of its own?"""
+    own = [each for each in window.fresh if each.users == (window.lane,)]
+    after = own and other in call.users and own[-1].number < call.number and call.nearest not in (0, window.key)
+    return bool(after) and all(other in each.lanes and each.number in thrown for each in own)
+
+
+def _reach_the_same(window: Window) -> bool:
+    """Then a loss that was kept out is not meant for this lane.
+
+    One that is meant for both, as where an actor's optimizer also holds the critic's encoder, doesn't reach the rest
+    of the actor.
+    """
+    return len({call.reach.get(window.key) for call in window.fresh}) == 1
 
 
 def _is_label(term: Term) -> bool:
