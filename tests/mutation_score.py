@@ -53,7 +53,7 @@ _RULED = tuple(
     f"tests/audit/test_{name}.py"
     for name in (
         "rules", "programs", "specimens", "window_shapes", "held_graphs", "losses_by_hand", "unused_loss", "manual",
-        "overwriting", "reuse", "found", "fixes", "guards",
+        "overwriting", "reuse", "found", "fixes", "guards", "certain",
     )
 )  # fmt: skip
 _AUDITED = tuple(
