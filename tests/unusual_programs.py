@@ -450,6 +450,28 @@ def contrasts_in_both_directions():
         optimizer.zero_grad()
 
 
+@program
+def weights_that_are_cast_up_for_clipping_and_the_step():
+    """Forward and backward passes run in bfloat16; weights and gradients are float32 from the clipping to the step."""
+    model = net()
+    optimizer = AdamW(model.parameters())
+
+    def cast(kind):
+        for p in model.parameters():
+            p.data = p.data.to(kind)
+            p.grad = None if p.grad is None else p.grad.to(kind)
+
+    cast(torch.bfloat16)
+    for _ in range(6):
+        optimizer.zero_grad()
+        for x, y in batches(4):
+            (F.cross_entropy(model(x.bfloat16()), y) / 4).backward()
+        cast(torch.float32)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        cast(torch.bfloat16)
+
+
 # Gradients that are computed and not used, or replaced
 
 

@@ -87,9 +87,9 @@ def move(p: Tensor, then: Sample | None) -> Tensor | None:
     """How far the parameter has moved since the sample was taken; None if nothing was written, or if nobody knows."""
     if then is None or not then.gradient.any() or local(p).numel() != then.size:
         return None
-    now = _take(local(p), then.places)
-    unwritten = _memory(local(p)) == then.memory and torch.allclose(now, then.values, rtol=0, atol=0, equal_nan=True)
-    return None if unwritten else now.double() - then.values.double()
+    now, before = _take(local(p), then.places).double(), then.values.double()  # its type may be another by now
+    unwritten = _memory(local(p)) == then.memory and torch.allclose(now, before, rtol=0, atol=0, equal_nan=True)
+    return None if unwritten else now - before
 
 
 @_without_grad
@@ -98,7 +98,8 @@ def changed(grad: Tensor, then: Sample) -> bool:
     grad = local(grad)
     if grad.is_sparse or grad.numel() != then.size or not _can_be_read(grad):
         return False
-    return not torch.allclose(_take(grad, then.places), then.gradient, rtol=1e-6, atol=0, equal_nan=True)
+    now, before = _take(grad, then.places).double(), then.gradient.double()
+    return not torch.allclose(now, before, rtol=1e-6, atol=0, equal_nan=True)
 
 
 def is_telling(numbers: Sample) -> bool:
