@@ -772,6 +772,39 @@ def a_gradient_that_is_first_used_and_later_only_measured():
         optimizer.zero_grad()
 
 
+def with_a_trained_weight(loss):
+    """Windows of two undivided losses, of each of which `loss(cross entropy, weight)` is taken."""
+    model, weight = net(), nn.Parameter(torch.tensor(1.0))
+    optimizer = SGD([*model.parameters(), weight], lr=0.1)
+    for _ in range(3):
+        for x, y in data(2):
+            loss(F.cross_entropy(model(x), y), weight).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("loss-scale", "error")
+def a_loss_times_a_weight_that_is_trained():
+    with_a_trained_weight(lambda loss, weight: loss * weight)
+
+
+@said("loss-scale", "undecided")
+def a_loss_over_a_weight_that_is_trained():
+    with_a_trained_weight(lambda loss, weight: 0.3 * loss / weight)
+
+
+@said("loss-scale")
+def a_loss_beside_the_largest_of_masked_numbers():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        for x, y in data(2):
+            out = model(x)
+            ((F.cross_entropy(out, y) + (out * torch.rand(4, 2)).abs().max()) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("program", "rule", "levels", "window"), PROGRAMS)
 def test_a_guard_keeps_a_rule_from_a_false_alarm(program, rule, levels, window):
