@@ -805,6 +805,19 @@ def a_loss_beside_the_largest_of_masked_numbers():
         optimizer.zero_grad()
 
 
+@said("orphan-parameters")
+def a_model_whose_gradients_are_only_read():
+    model, probe = net(), net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in data():
+        F.cross_entropy(probe(x), y).backward()
+        assert probe.weight.grad.isfinite().all()
+        probe.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("program", "rule", "levels", "window"), PROGRAMS)
 def test_a_guard_keeps_a_rule_from_a_false_alarm(program, rule, levels, window):
@@ -900,3 +913,33 @@ def test_of_five_windows_two_are_not_most():
 def test_windows_of_one_are_of_any_length_where_longer_ones_differ():
     assert of_any_length([1, 2, 1, 1, 7], 1)
     assert not of_any_length([2, 4, 2, 2, 6], 2)
+
+
+def test_a_call_that_an_update_by_hand_uses_has_its_lane_once():
+    model = nn.Linear(8, 8)
+    with audit() as report:
+        for x in torch.randn(6, 4, 8):
+            model(x).square().mean().backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+            model.zero_grad()
+    assert len(report.history.windows) == 6
+    assert {len(call.lanes) for call in report.history.backwards} == {1}
+
+
+def test_gradients_of_a_copy_that_are_written_into_zeros_are_given():
+    model, copy = nn.Linear(8, 8), nn.Linear(8, 8)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    with audit() as report:
+        for x in torch.randn(6, 4, 8):
+            copy.load_state_dict(model.state_dict())
+            copy(x).square().mean().backward()
+            for p, other in zip(model.parameters(), copy.parameters(), strict=True):
+                p.grad.copy_(other.grad)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+            copy.zero_grad()
+    assert [*report.history.given.values()] == ["SGD"]
