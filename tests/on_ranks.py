@@ -378,6 +378,14 @@ def with_batchnorm():
     return losses, whole(model.parameters()), evaluate(model, batches, loss_fn)
 
 
+def evaluated_with_own_statistics():
+    """Of a BatchNorm layer: DDP's forward would replace them by those of rank 0."""
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
+    statistics = model.module[1].running_mean.fill_(dist.get_rank())
+    evaluate(model, [torch.randn(4, 3)], lambda model, batch: model(batch).mean(), len)
+    return statistics.tolist()
+
+
 class Mixed(nn.Module):
     """A frozen layer, one in float32 and one in float64."""
 

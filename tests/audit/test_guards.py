@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from course_utils.audit import audit, judge
 from course_utils.audit.history import Clip
+from course_utils.audit.rules.shapes import odd_window, of_any_length
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
 PROGRAMS = []
@@ -633,6 +634,190 @@ def a_sum_over_a_last_micro_batch_of_one_sample():
         optimizer.zero_grad()
 
 
+@said("loss-scale", "undecided")
+def an_optimizer_beside_one_that_steps_in_each_micro_batch():
+    body, head = net(), nn.Linear(2, 2)
+    slow, fast = SGD(body.parameters(), lr=0.1), SGD(head.parameters(), lr=0.1)
+    for k, (x, y) in enumerate(data(16), start=1):
+        F.cross_entropy(head(body(x)), y).backward()
+        fast.step()
+        fast.zero_grad()
+        if k % 4 == 0:
+            slow.step()
+            slow.zero_grad()
+
+
+def two_losses_in_each(n, loss):
+    """Windows of n micro-batches, of each of which `loss(cross entropy, squares)` is taken."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        for x, y in data(n):
+            out = model(x)
+            loss(F.cross_entropy(out, y), F.mse_loss(out, torch.zeros_like(out))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("loss-scale", "undecided")
+def weights_of_three_and_five_over_eight():
+    two_losses_in_each(8, lambda one, other: 3 / 8 * one + 5 / 8 * other)
+
+
+@said("loss-scale", "undecided")
+def three_tasks_with_an_average_of_two_losses_each():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def add():
+        ((x, y),) = data(1)
+        out = model(x)
+        (0.7 * F.cross_entropy(out, y) + 0.3 * F.mse_loss(out, torch.zeros_like(out))).backward()
+
+    for _ in range(3):
+        add()
+        add()
+        add()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("loss-scale", "undecided")
+def an_average_of_three_alike_with_a_weight_of_two():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        for x, y in data(2):
+            out = model(x)
+            (sum(F.cross_entropy(out / t, y) for t in (1.0, 2.0, 3.0)) * 2.0 / 6).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("loss-scale")
+def a_sum_that_is_divided_by_the_window_first():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        for x, _ in data(2):
+            (0.3 * F.mse_loss(model(x), torch.zeros(len(x), 2), reduction="sum") / 2 / len(x)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("irregular-window", "error")
+def a_first_window_of_one_less_whose_losses_nobody_knows():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for k, (x, _) in enumerate(data(15), start=2):
+        (model(x).abs().max() / 4).backward()
+        if k % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@said("irregular-window", "undecided")
+def sums_over_all_numbers_of_an_episode():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for size in (2, 2, 3, 2, 2, 5, 2):
+        for x, _ in data(size):
+            model(x).exp().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("clip-timing")
+def the_part_of_each_agent_limited_by_itself():
+    agents = net(), net()
+    optimizer = SGD([p for agent in agents for p in agent.parameters()], lr=0.1)
+    for x, y in data():
+        for agent in agents:
+            F.cross_entropy(agent(x), y).backward()
+            nn.utils.clip_grad_norm_(agent.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("clip-timing", "undecided")
+def a_part_limited_by_itself_where_each_loss_has_batches_of_two_data_sets():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    pairs = zip(DataLoader(data(), batch_size=None), DataLoader(data(), batch_size=None), strict=True)
+    for (x, y), _ in pairs:
+        (F.cross_entropy(model(x), y) / 2).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        _, (x, y) = next(pairs)
+        (F.cross_entropy(model(x), y) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("discarded-gradients", "undecided")
+def a_gradient_that_is_first_used_and_later_only_measured():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def back(loss):
+        loss.backward()
+
+    for k in range(8):
+        for x, y in data(2 if k < 4 else 1):
+            back(F.cross_entropy(model(x), y) / 2)
+        if k >= 4:
+            optimizer.zero_grad()
+            for x, y in data(2):
+                (F.cross_entropy(model(x), y) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def with_a_trained_weight(loss):
+    """Windows of two undivided losses, of each of which `loss(cross entropy, weight)` is taken."""
+    model, weight = net(), nn.Parameter(torch.tensor(1.0))
+    optimizer = SGD([*model.parameters(), weight], lr=0.1)
+    for _ in range(3):
+        for x, y in data(2):
+            loss(F.cross_entropy(model(x), y), weight).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("loss-scale", "error")
+def a_loss_times_a_weight_that_is_trained():
+    with_a_trained_weight(lambda loss, weight: loss * weight)
+
+
+@said("loss-scale", "undecided")
+def a_loss_over_a_weight_that_is_trained():
+    with_a_trained_weight(lambda loss, weight: 0.3 * loss / weight)
+
+
+@said("loss-scale")
+def a_loss_beside_the_largest_of_masked_numbers():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        for x, y in data(2):
+            out = model(x)
+            ((F.cross_entropy(out, y) + (out * torch.rand(4, 2)).abs().max()) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("orphan-parameters")
+def a_model_whose_gradients_are_only_read():
+    model, probe = net(), net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in data():
+        F.cross_entropy(probe(x), y).backward()
+        assert probe.weight.grad.isfinite().all()
+        probe.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("program", "rule", "levels", "window"), PROGRAMS)
 def test_a_guard_keeps_a_rule_from_a_false_alarm(program, rule, levels, window):
@@ -704,3 +889,57 @@ def test_one_process_alone_may_leave_out_no_sync(ranks, findings):
 )
 def test_what_was_clipped_has_a_norm_if_that_is_known_and_finite(total, norm):
     assert Clip("train.py:1", 1, total, scaled=1.0, late=False).norm == norm
+
+
+def test_on_ranks_a_window_of_different_losses_is_not_compared():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for other in (F.cross_entropy, F.multi_margin_loss, F.cross_entropy):
+            for loss, (x, y) in zip((F.cross_entropy, other), data(2), strict=True):
+                (loss(model(x), y) / 2).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for call in report.history.backwards:
+        call.ranks = 2
+    assert found_in(report.history) == []
+    assert not report.history.failed_rules
+
+
+def test_of_five_windows_two_are_not_most():
+    assert odd_window([1, 4, 4, 2, 6], set(), 4) is None
+
+
+def test_windows_of_one_are_of_any_length_where_longer_ones_differ():
+    assert of_any_length([1, 2, 1, 1, 7], 1)
+    assert not of_any_length([2, 4, 2, 2, 6], 2)
+
+
+def test_a_call_that_an_update_by_hand_uses_has_its_lane_once():
+    model = nn.Linear(8, 8)
+    with audit() as report:
+        for x in torch.randn(6, 4, 8):
+            model(x).square().mean().backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+            model.zero_grad()
+    assert len(report.history.windows) == 6
+    assert {len(call.lanes) for call in report.history.backwards} == {1}
+
+
+def test_gradients_of_a_copy_that_are_written_into_zeros_are_given():
+    model, copy = nn.Linear(8, 8), nn.Linear(8, 8)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    with audit() as report:
+        for x in torch.randn(6, 4, 8):
+            copy.load_state_dict(model.state_dict())
+            copy(x).square().mean().backward()
+            for p, other in zip(model.parameters(), copy.parameters(), strict=True):
+                p.grad.copy_(other.grad)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+            copy.zero_grad()
+    assert [*report.history.given.values()] == ["SGD"]

@@ -61,6 +61,14 @@ def test_a_loop_whose_body_takes_a_batch_goes_over_micro_batches(tmp_path, body)
     assert says(tmp_path, text.replace(body, "x = rays"))
 
 
+def test_where_nobody_knows_the_place_of_the_step_the_loop_says_nothing(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("for agent in agents:\n    loss.backward()\n")
+    window = Window()
+    window.fresh.append(Backward(1, f"{file}:2", ""))
+    assert not go_over_something([window])
+
+
 def test_a_step_in_the_same_loop_counts_micro_batches_unless_it_waits_for_an_episodes_end(tmp_path):
     assert not says(tmp_path, COUNTED)
     assert says(tmp_path, COUNTED.replace("i % 4 == 3", "done or truncated"))

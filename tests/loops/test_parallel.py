@@ -157,6 +157,10 @@ def test_one_rank_may_evaluate_a_model_that_is_not_wrapped(two):
     assert first == evaluate(on_ranks.new_model(), on_ranks.shards(2)[0], on_ranks.masked_mse, on_ranks.tokens)
 
 
+def test_evaluation_leaves_each_rank_its_own_statistics(two):
+    assert two.run(on_ranks.evaluated_with_own_statistics) == [[0.0] * 4, [1.0] * 4]
+
+
 def test_a_compiled_ddp_model_is_known_as_one(two):
     reference = on_ranks.in_one_process(2, 3, "SGD", False)
     for ours in two.run(on_ranks.on_this_rank, "compiled DDP", 3, "SGD", False):

@@ -113,6 +113,13 @@ def test_with_other_optimizers_the_peak_is_the_allocators_too(optimizer):
         assert found.peak(items) == pytest.approx(peak_of_training(*training, optimizer, items), rel=0.01)
 
 
+def test_in_the_step_the_loop_still_holds_its_last_batch():
+    *training, _ = TRAININGS["mlp"]
+    found = planned(*training, adamw_of_a_gpu)
+    assert found.phase(64) == "step"
+    assert found.peak(64) == pytest.approx(peak_of_training(*training, adamw_of_a_gpu, 64), rel=1e-4)
+
+
 def test_the_copies_that_autocast_makes_are_counted_and_do_not_grow():
     *training, _ = TRAININGS["mlp"]
     half = torch.autocast("cpu", torch.bfloat16)

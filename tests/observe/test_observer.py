@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from agreement import CallsInheritedStep, Wrapper
 from torch import nn
+from torch.amp import GradScaler
 from torch.optim import SGD, Adam
 
 from course_utils import record
@@ -95,6 +96,18 @@ def test_a_wrapper_around_an_optimizer_has_no_lane(model):
         train(model, optimizer)
     assert trace.lanes == ["Adam"]
     assert trace.windows() == [1, 1, 1]
+
+
+def test_a_wrapper_that_a_scaler_is_given_has_no_lane_either(model):
+    optimizer, scaler = Wrapper(Adam(model.parameters())), GradScaler("cpu", init_scale=4.0)
+    with audit() as report:
+        for factor in (1.0, float("inf"), 1.0):
+            scaler.scale(model(X).mean() * factor).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert report.history.lanes == ["Adam"]
 
 
 @pytest.mark.parametrize("optimizer_class", [SGD, CallsInheritedStep])
