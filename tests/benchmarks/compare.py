@@ -1,6 +1,6 @@
 """What a micro-batch costs in `train_epoch`, by hand and in four libraries: `python tests/benchmarks/compare.py`.
 
-Needs `pip install -e ".[bench]"`; a library that is missing is left out. Runs for about six minutes on an otherwise
+Needs `pip install -e ".[bench]"`; a library that is missing is left out. Runs for about ten minutes on an otherwise
 idle machine and prints two tables: one over steps from a toy's to about 50 ms, and one over N, the number of tensors
 and ranks. `--write` keeps the figures and writes them into the README and the site's page. With a GPU, everything runs
 there on one rank and is kept in a file of its own; we haven't seen that run yet.
@@ -14,7 +14,7 @@ First, three updates of each loop are compared with those of large batches, in f
 **What the time contains.** From the end of one optimizer step to the end of a later one, so a whole number of windows:
 fetching, forward and backward passes, `zero_grad`, `step`, and what the loop does around them. `train_epoch` and the
 loop by hand also weight each micro-batch by its samples and look for infinities and NaNs before each step; a second
-loop by hand doesn't look. transformers' Trainer also steps a constant schedule. Before the first step noted lie
+loop by hand doesn't look, and Fabric, whose loops everybody writes, runs with both as well. transformers' Trainer also steps a constant schedule. Before the first step noted lie
 the start of the epoch and, under the auditor, the backward passes that it looks at more closely (audit_overhead.py).
 
 **Ratios.** All loops run in turn, in short rounds that begin with another loop each time. A ratio is to the mean of the
@@ -109,7 +109,7 @@ STEPS = [
     Case("steps", TOY, 4, rounds=60),
     Case("steps", (128, 256, 256, 10), 64, rounds=30),
     Case("steps", (512, 512, 512, 512, 10), 128, rounds=40, windows=4),
-    Case("steps", (768, 1024, 1024, 1024, 10), 192, rounds=25, windows=2),
+    Case("steps", (768, 1024, 1024, 1024, 10), 192, rounds=60, windows=2),
 ]
 GROWTH = [
     Case("N", TOY, 4, rounds=30, n=1, windows=64),
@@ -209,6 +209,25 @@ def fabric(model, loader, n):
             optimizer.zero_grad()
 
 
+def fabric_by_hand(model, loader, n):
+    from lightning import Fabric
+
+    fabric = Fabric(**here())
+    fabric.launch()
+    model, optimizer = fabric.setup(model, sgd(model))
+    iterator = iter(fabric.setup_dataloaders(share(loader)))
+    while window := list(islice(iterator, n)):
+        total = sum(len(batch["input"]) for batch in window)
+        if fabric.world_size > 1:
+            total = float(fabric.all_reduce(torch.tensor(float(total)), reduce_op="mean"))
+        for k, batch in enumerate(window):
+            with fabric.no_backward_sync(model, enabled=k < len(window) - 1):
+                fabric.backward(mean_loss(model, batch) * (len(batch["input"]) / total))
+        if nn.utils.get_total_norm([p.grad for p in model.parameters()]).isfinite():
+            optimizer.step()
+        optimizer.zero_grad()
+
+
 def lightning(model, loader, n):
     from lightning import LightningModule, Trainer
 
@@ -251,6 +270,7 @@ LOOPS: dict[str, Callable] = dict.fromkeys(BY_HAND, by_hand) | {
 LIBRARIES = {  # the package, the loop, and the rows in side_by_side.json: the plain form, and one that counts tokens
     "Accelerate": ("accelerate", accelerate, "Accelerate, guide", "Accelerate, guide variable size"),
     "Fabric": ("lightning", fabric, "Lightning Fabric, guide", "Lightning Fabric, correct"),
+    "Fabric, samples and infinities by hand": ("lightning", fabric_by_hand, "", "Lightning Fabric, correct"),
     "Lightning": ("lightning", lightning, "Lightning Trainer, guide", "Lightning Trainer, correct"),
     "transformers": (
         "transformers",
