@@ -1,6 +1,6 @@
 """What a micro-batch costs in `train_epoch`, by hand and in four libraries: `python tests/benchmarks/compare.py`.
 
-Needs `pip install -e ".[bench]"`; a library that is missing is left out. Runs for about ten minutes on an otherwise
+Needs `pip install -e ".[bench]"`; a library that is missing is left out. Runs for about 12 minutes on an otherwise
 idle machine and prints two tables: one over steps from a toy's to about 50 ms, and one over N, the number of tensors
 and ranks. `--write` keeps the figures and writes them into the README and the site's page. With a GPU, everything runs
 there on one rank and is kept in a file of its own; we haven't seen that run yet.
@@ -14,8 +14,9 @@ First, three updates of each loop are compared with those of large batches, in f
 **What the time contains.** From the end of one optimizer step to the end of a later one, so a whole number of windows:
 fetching, forward and backward passes, `zero_grad`, `step`, and what the loop does around them. `train_epoch` and the
 loop by hand also weight each micro-batch by its samples and look for infinities and NaNs before each step; a second
-loop by hand doesn't look, and Fabric, whose loops everybody writes, runs with both as well. transformers' Trainer also steps a constant schedule. Before the first step noted lie
-the start of the epoch and, under the auditor, the backward passes that it looks at more closely (audit_overhead.py).
+loop by hand doesn't look, and Fabric, whose users write the loop, runs a second time with both. transformers' Trainer
+also steps a constant schedule. Before the first step noted lie the start of the epoch and, under the auditor, the
+backward passes that it looks at more closely (audit_overhead.py).
 
 **Ratios.** All loops run in turn, in short rounds that begin with another loop each time. A ratio is to the mean of the
 two runs by hand of its round; the tables show the median over the rounds and the quartiles. The control is the ratio
@@ -279,6 +280,7 @@ LIBRARIES = {  # the package, the loop, and the rows in side_by_side.json: the p
         "transformers Trainer, guide own loss",
     ),
 }
+IN_THE_README = [OURS, *(name for name, (*_, plain, _) in LIBRARIES.items() if plain)]
 LOOPS |= {name: loop for name, (package, loop, *_) in LIBRARIES.items() if find_spec(package)}
 
 
@@ -477,7 +479,7 @@ def in_the_readme(text: str, found: dict) -> str:
         times = [milliseconds(case["seconds"]) if name == "library" else spread(case["loops"][name]) for case in shown]
         return " | ".join([match[1], *times]) + " |"
 
-    names = "|".join(["library", OURS, *LIBRARIES])
+    names = "|".join(["library", *IN_THE_README])
     return re.sub(rf"^(\| ({names})[^|\n]*(?: \| [^|\n]*){{2}}) \|.*$", row, text, flags=re.M)
 
 
