@@ -33,6 +33,9 @@ for slip, bug, says in (
     (on_paper(norm=2), "unscaled", ""),
     (on_paper(norm=512), "unscaled", ""),
     (on_paper(total=7), "wrong-value", "total = 7"),
+    (on_paper(right=0.155), "wrong-value", "right = 0.155"),  # near a slip is none
+    (on_paper(rank=0.605), "wrong-value", "rank = 0.605"),
+    (on_paper(norm=2.005), "wrong-value", "norm = 2.005"),
     (on_paper(total=...), "unfinished", "total"),
     (on_paper(*[...] * 5), "not-attempted", ""),
     (on_paper() | {"sum": 4}, "wrong-type", "no blank"),
