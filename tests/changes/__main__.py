@@ -27,7 +27,7 @@ NBVAL = ["-q", "-n0", "-o", "addopts=", "-p", "no:cacheprovider", "--nbval", "--
 TEXT = [f"tests/{name}" for name in ("test_notebooks.py", "test_prose.py", "test_formulas.py", "test_cards.py")]
 TEXT += ["tests/practice/test_predictions.py", "tests/publish/test_contents.py", "tests/publish/test_facts.py"]
 README = ["tests/test_side_by_side.py", "tests/test_compare.py"]
-JUDGES = ["tests/practice/test_hints.py", "tests/practice/test_tolerances.py"]
+JUDGES = [f"tests/practice/test_{name}.py" for name in ("hints", "tolerances", "answers")]
 THE_REST = [
     "tests/test_static.py",
     "tests/test_data.py",
