@@ -6,6 +6,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from course_utils.audit.history import Backward, Window
 from course_utils.audit.loops import go_over_something
+from course_utils.audit.source import are_written
 from course_utils.audit.optimizers import may_collect, steps_its_own_way
 
 COUNTED = "for i, item in things:\n    loss.backward()\n    if i % 4 == 3:\n        optimizer.step()\n"
@@ -143,3 +144,10 @@ def test_an_optimizer_of_the_scripts_own_is_asked_about_only_if_it_decides_on_gr
     optimizer = kind(parameters, {}) if issubclass(kind, Formula) else kind(parameters)
     assert (steps_its_own_way(optimizer), may_collect(optimizer)) == (own, collects)
     assert (steps_its_own_way(None), may_collect(None)) == (False, False)
+
+
+def test_numbers_are_found_in_a_source_that_also_holds_one_too_large_for_a_float(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(f"prime = {10**400}\nalpha = 0.3\n")
+    assert are_written([0.3, 0.7], [f"{file}:1"])
+    assert not are_written([0.4], [f"{file}:1"])
