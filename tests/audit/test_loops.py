@@ -6,8 +6,8 @@ from torch.optim import SGD, Adam, Optimizer
 
 from course_utils.audit.history import Backward, Window
 from course_utils.audit.loops import go_over_something
-from course_utils.audit.source import are_written
 from course_utils.audit.optimizers import may_collect, steps_its_own_way
+from course_utils.audit.source import are_written
 
 COUNTED = "for i, item in things:\n    loss.backward()\n    if i % 4 == 3:\n        optimizer.step()\n"
 METHODS = """\
