@@ -1,6 +1,6 @@
 """What a micro-batch costs in `train_epoch`, by hand and in four libraries: `python tests/benchmarks/compare.py`.
 
-Needs `pip install -e ".[bench]"`; a library that is missing is left out. Runs for about 12 minutes on an otherwise
+Needs `pip install -e ".[bench]"`; a library that is missing is left out. Runs for about 16 minutes on an otherwise
 idle machine and prints two tables: one over steps from a toy's to about 50 ms, and one over N, the number of tensors
 and ranks. `--write` keeps the figures and writes them into the README and the site's page. With a GPU, everything runs
 there on one rank and is kept in a file of its own; we haven't seen that run yet.
@@ -109,7 +109,7 @@ TOY = (8, 8, 4)
 STEPS = [
     Case("steps", TOY, 4, rounds=60),
     Case("steps", (128, 256, 256, 10), 64, rounds=30),
-    Case("steps", (512, 512, 512, 512, 10), 128, rounds=40, windows=4),
+    Case("steps", (512, 512, 512, 512, 10), 128, rounds=200, windows=4),
     Case("steps", (768, 1024, 1024, 1024, 10), 192, rounds=60, windows=2),
 ]
 GROWTH = [
@@ -117,8 +117,8 @@ GROWTH = [
     Case("N", TOY, 4, rounds=30, n=16, windows=4),
     Case("tensors", (8,) * 16 + (4,), 4, rounds=20, windows=8),
     Case("tensors", (8,) * 64 + (4,), 4, rounds=10, windows=4),
-    Case("ranks", TOY, 4, rounds=20, ranks=2),
-    Case("ranks", TOY, 4, rounds=10, ranks=4),
+    Case("ranks", TOY, 4, rounds=60, ranks=2),
+    Case("ranks", TOY, 4, rounds=40, ranks=4),
 ]
 if CUDA:  # a step that takes long enough there, and no ranks, which need a GPU each
     STEPS[2:] = [
