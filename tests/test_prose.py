@@ -15,6 +15,12 @@ from course_utils.publish.notebook import as_course, claims, text_of
 
 HERE = Path(__file__).parent
 LISTED = tomllib.loads((HERE / "numbers.toml").read_text(encoding="utf-8"))
+SCOPES = tomllib.loads((HERE / "scopes.toml").read_text(encoding="utf-8"))
+SCOPE = re.compile(
+    r"\b(?:on (?:a |the )?(?:CPU|GPU)s?|on CUDA|in b?float(?:16|32|64)|by default|on (?:one|two) (?:gloo )?ranks?|"
+    r"under autocast|(?:with(?:out)?|under) (?:plain )?(?:SGD|Adam\w*|momentum|weight decay|foreach|fused))\b",
+    flags=re.IGNORECASE,
+)
 REASONS = {"code", "report", "record", "worked", "known", "given", "year"}
 REFERENCES = (HERE / "references.txt").read_text(encoding="utf-8").splitlines()
 
@@ -75,6 +81,13 @@ def test_a_number_in_a_fact_stands_in_its_cell_or_beside_it(notebook):
         places = [place for place, cell in enumerate(notebook.cells) if fact.id in claims(cell)]
         near = "\n".join(seen(cell) for place in places for cell in notebook.cells[place - 1 : place + 2])
         assert not unfounded(notebook, fact.statement, near), fact.id
+
+
+@each_notebook
+def test_a_fact_says_how_far_it_holds_as_the_list_of_scopes_has_it(notebook):
+    said = {fact.id: SCOPE.findall(fact.statement.lower()) for fact in facts_of(notebook)}
+    listed = {name: [scope.lower() for scope in scopes] for name, scopes in SCOPES.get(notebook.name, {}).items()}
+    assert {name: scopes for name, scopes in said.items() if scopes} == listed, "tests/scopes.toml has other scopes"
 
 
 @each_notebook
