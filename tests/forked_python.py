@@ -62,8 +62,11 @@ def executable() -> str:
     """A command that does what Python does, in a fork. The first time it is called, the process that forks starts."""
     if folder := os.environ.get(FOLDER):
         return str(Path(folder) / "python")
-    folder = TemporaryDirectory()
+    folder = TemporaryDirectory(ignore_cleanup_errors=True)
     command, address = Path(folder.name) / "python", Path(folder.name) / "forks"
+    temporary = Path(folder.name) / "tmp"  # of the forks, of which kernels and workers leave without tidying up
+    temporary.mkdir()
+    os.environ["TMPDIR"] = str(temporary)
     ask = f'"{sys.executable}" -IS "{ask_for_fork.__file__}" "{address}"'
     command.write_text(f'#!/bin/sh\nexec {ask} "$@"\n', encoding="utf-8")
     command.chmod(0o755)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,11 @@ def test_a_fork_has_torch_and_what_tests_start_without_asking_has_not(quick_comm
 def test_a_fork_leaves_with_its_status_and_does_what_it_has_put_off_until_then(quick_command):
     left = done(quick_command, "import sys, weakref; weakref.finalize(sys, print, 'put off'); sys.exit(3)")
     assert (left.returncode, left.stdout, left.stderr) == (3, "put off\n", "")
+
+
+def test_what_a_fork_leaves_in_the_temporary_folder_goes_with_the_process_that_forks(quick_command):
+    folder = done(quick_command, "import tempfile; print(tempfile.gettempdir())").stdout.strip()
+    assert Path(folder).parent == Path(quick_command).parent
 
 
 @pytest.mark.parametrize(("chosen", "drawn_with"), [("", "agg"), ("svg", "svg")])
