@@ -213,6 +213,19 @@ def momentum_that_is_kept_in_grad():
 
 
 @program
+def momentum_that_is_kept_in_grad_and_clipped():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for number, (x, y) in enumerate(batches()):
+        if number:
+            for p in model.parameters():
+                p.grad.mul_(0.9)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+@program
 def the_norm_of_each_loss_before_their_sum():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)

@@ -248,6 +248,19 @@ def test_where_no_epochs_are_seen_the_cause_of_one_long_window_is_open(loader, c
     assert cause in message_of([[4, 4, 7, 4, 4, 4]], 4, loader)[0]
 
 
+def test_an_epoch_that_ended_without_a_step_is_a_cause_where_nothing_is_zeroed():
+    model = net()
+    optimizer, loader = SGD(model.parameters(), lr=0.01), source(14, 4, loader=True)
+    with audit() as report:
+        for _ in range(2):
+            for i, (x, y) in enumerate(loader):
+                (F.cross_entropy(model(x), y) / 4).backward()
+                if (i + 1) % 4 == 0:
+                    optimizer.step()
+    (message,) = [f.message for f in report.findings if f.rule == "irregular-window"]
+    assert message.endswith("; a step was left out, or an epoch ended without one: 4, 4, 4, 6, 4, 4")
+
+
 # Which epoch a batch is from
 
 

@@ -19,7 +19,8 @@ def clip_timing(history: History) -> Iterator[Finding]:
     for window in history.windows:
         for clip in window.clips:
             kind, when = _mistimed(window, clip)
-            if kind and not (kind == "early" and _mostly_later(history, window)) and not _of_parts(window, clip):
+            meant = kind == "early" and _mostly_later(history, window) or kind == "late" and _goes_on(history, window)
+            if kind and not meant and not _of_parts(window, clip):
                 first_of_kind.setdefault(kind, (window, clip, when))
     for kind, (window, clip, when) in first_of_kind.items():
         yield Finding(
@@ -43,6 +44,11 @@ def _mostly_later(history: History, window: Window) -> bool:
     windows = history.of(window.lane)
     early = [w for w in windows if any(_mistimed(w, clip)[0] == "early" for clip in w.clips)]
     return 2 * len(early) < len(windows) or not any(w.fresh for w in early)
+
+
+def _goes_on(history: History, window: Window) -> bool:
+    """Is what its step has used changed, and used by the next one again, as momentum that is kept in `.grad`?"""
+    return any(w.kept and w.stale for w in history.of(window.lane) if w.number == window.number + 1)
 
 
 def _of_parts(window: Window, clip: Clip) -> bool:
