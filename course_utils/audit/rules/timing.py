@@ -19,8 +19,7 @@ def clip_timing(history: History) -> Iterator[Finding]:
     for window in history.windows:
         for clip in window.clips:
             kind, when = _mistimed(window, clip)
-            meant = kind == "early" and _mostly_later(history, window) or kind == "late" and _goes_on(history, window)
-            if kind and not meant and not _of_parts(window, clip):
+            if kind and not _meant(history, window, kind) and not _of_parts(window, clip):
                 first_of_kind.setdefault(kind, (window, clip, when))
     for kind, (window, clip, when) in first_of_kind.items():
         yield Finding(
@@ -37,6 +36,13 @@ def clip_timing(history: History) -> Iterator[Finding]:
             where=clip.where,
             lane=window.lane,
         )
+
+
+def _meant(history: History, window: Window, kind: str) -> bool:
+    """Is a clip that comes early or late no mistake?"""
+    if kind == "late":
+        return _goes_on(history, window)
+    return kind == "early" and _mostly_later(history, window)
 
 
 def _mostly_later(history: History, window: Window) -> bool:
