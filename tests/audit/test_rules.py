@@ -764,6 +764,35 @@ def test_of_an_early_unscale_the_scale_is_that_of_the_last_micro_batch():
     assert finding.evidence == {"update": 1, "unscaled_after": [1], "window": 2, "scale": 8.0}
 
 
+def test_of_two_early_unscales_the_first_is_named():
+    model = net()
+    optimizer, scaler = SGD(model.parameters(), lr=0.1), GradScaler("cpu", init_scale=4.0, growth_interval=1)
+    with audit() as report:
+        for x, y in data(3):
+            scaler.scale(F.cross_entropy(model(x), y) / 3).backward()
+            scaler.unscale_(optimizer)
+            scaler.update()
+        scaler.step(optimizer)
+    (finding,) = [f for f in report.findings if "unscale_() came" in f.message]
+    assert finding.message.startswith("unscale_() came after backward call 1 of a window of 3")
+    assert finding.evidence["unscaled_after"] == [1, 2]
+
+
+def test_a_scheduler_stepped_twice_inside_one_window_is_named():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = StepLR(optimizer, step_size=1, gamma=0.5)
+    with audit() as report:
+        for number in range(3):
+            for k, (x, y) in enumerate(data(3)):
+                (F.cross_entropy(model(x), y) / 3).backward()
+                if number == 1 and k < 2:
+                    scheduler.step()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert [(f.rule, f.evidence["update"]) for f in report.findings] == [("scheduler-cadence", 2)]
+
+
 def test_a_finding_about_several_scalers_points_at_the_last_update():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)

@@ -261,6 +261,25 @@ def test_an_epoch_that_ended_without_a_step_is_a_cause_where_nothing_is_zeroed()
     assert message.endswith("; a step was left out, or an epoch ended without one: 4, 4, 4, 6, 4, 4")
 
 
+def test_a_first_window_is_off_by_one_only_if_all_between_it_and_the_last_are_alike():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.01)
+    with audit() as report:
+        for size, by in [(5, 4), (3, 3), *[(4, 4)] * 5]:
+            for x in torch.randn(size, 4, 3):
+                (model(x).exp().sum().log() / by).backward()  # it may be a mean or a sum
+            optimizer.step()
+            optimizer.zero_grad()
+    assert verdicts(report) == ["?irregular-window 1"]
+
+
+def test_what_is_left_at_the_end_of_the_run_is_counted():
+    assert message_of([[4, 4, "+2"]], 4)[0] == (
+        "the gradients of the last 2 backward calls of the run were never used by a step"
+    )
+    assert "of the last backward call of the run" in message_of([[4, 4, "+1"]], 4)[0]
+
+
 # Which epoch a batch is from
 
 
