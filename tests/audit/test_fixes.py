@@ -3,10 +3,11 @@
 import pytest
 import torch
 from runs import data, net
+from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from course_utils.audit import audit
+from course_utils.audit import audit, judge
 from course_utils.audit.callsite import FRAMEWORKS, short, source
 
 pytestmark = pytest.mark.usefixtures("quick_scans")
@@ -125,6 +126,15 @@ def test_a_tail_is_fixed_by_the_frameworks_arguments(framework, installed):
     assert words[framework] in fixes(report)["loss-scale"]
 
 
+def test_means_of_ranks_are_fixed_by_the_trainers_argument(installed):
+    with audit() as report:
+        train(installed(FILES["transformers"]), divide=4, masked=lambda i: i // 4)
+    for call in report.history.backwards:
+        call.ranks = 2
+    (fix,) = [finding.fix for finding in judge(report.history) if finding.rule == "token-weights"]
+    assert "average_tokens_across_devices=True" in fix
+
+
 # What was done
 
 
@@ -169,6 +179,49 @@ def test_a_step_in_an_inner_loop_is_one_line():
     assert "steps twice with no backward between" in fixes(report)["stale-gradients"]
 
 
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_of_two_steps_in_different_files_one_is_named_with_its_file(names, tmp_path):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    steps = []
+    for name in names:
+        helper = {}
+        exec(compile("def step(optimizer):\n    optimizer.step()", str(tmp_path / f"{name}.py"), "exec"), helper)
+        steps.append(helper["step"])
+    with audit() as report:
+        for x, y in data(4):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            for step in steps:
+                step(optimizer)
+    (finding,) = report.findings
+    assert f"at {short(str(tmp_path / names[0]))}.py:2 and line 2:" in finding.fix
+
+
+def test_a_step_that_is_skipped_a_second_time_is_no_second_step():
+    model, scaler = net(), GradScaler("cpu", init_scale=4.0)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for x, y in data(4):
+            optimizer.zero_grad()
+            scaler.scale(F.cross_entropy(model(x), y) * float("inf")).backward()
+            for _ in range(2):
+                scaler.step(optimizer)
+                scaler.update()
+    assert "steps twice" not in fixes(report)["stale-gradients"]
+
+
+def test_a_step_after_a_loss_of_zero_is_no_second_step():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for k, (x, y) in enumerate(data(6)):
+            (F.cross_entropy(model(x), y) * (k != 3)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert fixes(report)["empty-step"].startswith("skip the step of a window that holds nothing")
+
+
 def test_stale_gradients_with_a_backward_between_the_steps_keep_the_rules_fix():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -205,8 +258,16 @@ def test_a_tail_keeps_the_rules_fix():
     assert fixes(report)["leftover-gradients"].startswith("make one more update after the loop")
 
 
-@pytest.mark.parametrize(("n", "made", "left"), [(4, 1, 5), (2, 6, 5)])
-def test_a_long_tail_beside_few_or_many_updates_keeps_the_rules_fix(n, made, left):
+@pytest.mark.parametrize(
+    ("n", "made", "left", "words"),
+    [
+        (4, 1, 5, "make one more update after the loop"),
+        (4, 1, 8, "make one more update after the loop"),
+        (2, 6, 5, "make one more update after the loop"),
+        (4, 1, 9, "is the only step"),
+    ],
+)
+def test_what_is_left_beside_few_or_many_updates_is_a_tail_up_to_two_windows(n, made, left, words):
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     with audit() as report:
@@ -215,7 +276,7 @@ def test_a_long_tail_beside_few_or_many_updates_keeps_the_rules_fix(n, made, lef
             if i % n == 0 and i <= n * made:
                 optimizer.step()
                 optimizer.zero_grad()
-    assert fixes(report)["leftover-gradients"].startswith("make one more update after the loop")
+    assert words in fixes(report)["leftover-gradients"]
 
 
 def test_backward_calls_after_the_training_are_no_steps_that_stopped():

@@ -664,6 +664,35 @@ def weights_of_three_and_five_over_eight():
     two_losses_in_each(8, lambda one, other: 3 / 8 * one + 5 / 8 * other)
 
 
+@said("loss-scale")
+def weights_that_add_up_to_the_window_and_are_divided_by_it():
+    two_losses_in_each(4, lambda one, other: (1.4 * one + 2.6 * other) / 4)
+
+
+@said("loss-scale", "undecided")
+def a_factor_that_the_first_micro_batch_has_in_two_parts():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        for k, (x, y) in enumerate(data(4)):
+            loss = F.cross_entropy(model(x), y)
+            (loss * 4 * 0.7 if k == 0 else loss * 2.8).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("loss-scale")
+def a_penalty_that_is_a_sum_beside_a_mean():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        for x, y in data(4):
+            out = model(x)
+            (F.cross_entropy(out, y) / 4 + 0.003 * out.square().sum()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 @said("loss-scale", "undecided")
 def three_tasks_with_an_average_of_two_losses_each():
     model = net()
@@ -716,6 +745,29 @@ def a_first_window_of_one_less_whose_losses_nobody_knows():
             optimizer.zero_grad()
 
 
+@said("irregular-window", "error")
+def a_first_window_of_one_whose_losses_nobody_knows():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for k, (x, _) in enumerate(data(17)):
+        (model(x).abs().max() / 4).backward()
+        if k % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@said("irregular-window")
+def a_long_window_that_was_planned_with_a_penalty_that_was_not():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for size in (4, 4, 8, 4, 4, 4):
+        for x, y in data(size):
+            out = model(x)
+            (0.01 * F.mse_loss(out, torch.zeros_like(out)) + F.cross_entropy(out, y) / size).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 @said("irregular-window", "undecided")
 def sums_over_all_numbers_of_an_episode():
     model = net()
@@ -725,6 +777,21 @@ def sums_over_all_numbers_of_an_episode():
             model(x).exp().sum().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+@said("clip-timing", "error")
+def a_clip_after_the_step_where_momentum_is_not_kept_any_more():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for k, (x, y) in enumerate(data()):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        if k < 4:
+            for p in model.parameters():
+                p.grad.mul_(0.9)
+        else:
+            optimizer.zero_grad()
 
 
 @said("clip-timing")
@@ -802,6 +869,35 @@ def a_loss_beside_the_largest_of_masked_numbers():
             out = model(x)
             ((F.cross_entropy(out, y) + (out * torch.rand(4, 2)).abs().max()) / 2).backward()
         optimizer.step()
+        optimizer.zero_grad()
+
+
+@said("leftover-gradients", "error")
+def a_last_backward_call_beside_an_optimizer_that_is_later_given_noise():
+    model, other = net(), net()
+    optimizer, noisy = SGD(model.parameters(), lr=0.1), SGD(other.parameters(), lr=0.1)
+    for k, (x, y) in enumerate(data(3)):
+        if k == 0:
+            F.cross_entropy(other(x), y).backward()
+        else:
+            for p in other.parameters():
+                p.grad = torch.randn_like(p)
+        noisy.step()
+        noisy.zero_grad()
+        (F.cross_entropy(model(x), y) / 2).backward()
+        if k == 1:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@said("discarded-gradients", "undecided")
+def more_single_steps_left_out_than_there_are_small_integers():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for k, (x, y) in enumerate(data(620)):
+        F.cross_entropy(model(x), y).backward()
+        if k >= 520 or k % 2:
+            optimizer.step()
         optimizer.zero_grad()
 
 
@@ -903,6 +999,20 @@ def test_on_ranks_a_window_of_different_losses_is_not_compared():
     for call in report.history.backwards:
         call.ranks = 2
     assert found_in(report.history) == []
+    assert not report.history.failed_rules
+
+
+def test_a_sum_whose_weight_is_0_is_divided_by_nothing():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for _ in range(3):
+            for x, y in data(4):
+                out = model(x)
+                (F.cross_entropy(out, y) / 4 + 0.0 * out.square().sum()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert report.findings == []
     assert not report.history.failed_rules
 
 

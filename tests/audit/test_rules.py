@@ -339,10 +339,13 @@ def test_windows_are_not_judged_if_foreign_gradients_fill_them():
 # Gradients from before, and parameters that nobody updates
 
 
-def test_a_backward_before_the_loop_is_stale_in_the_first_update():
+@pytest.mark.parametrize("step_first", [False, True])
+def test_a_backward_before_the_loop_is_stale_in_the_first_update_with_gradients(step_first):
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     with audit() as report:
+        if step_first:
+            optimizer.step()
         F.cross_entropy(model(data(1)[0][0]), data(1)[0][1]).backward()
         for i, (x, y) in enumerate(data(5)):
             (F.cross_entropy(model(x), y) / 2).backward()
@@ -350,7 +353,8 @@ def test_a_backward_before_the_loop_is_stale_in_the_first_update():
                 optimizer.step()
                 optimizer.zero_grad()
     (finding,) = [f for f in report.errors if f.rule == "stale-gradients"]
-    assert finding.evidence == {"update": 1, "held": 3, "usual": 2}
+    assert finding.evidence == {"update": 1 + step_first, "held": 3, "usual": 2}
+    assert finding.message.startswith(f"update {1 + step_first} also holds")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ three micro-batches without one, `"z3"` three micro-batches that are zeroed. `by
 a number, or None for the size of its own window. The verdicts were written down before the first run.
 """
 
+from itertools import islice
+
 import exhaustive
 import pytest
 import torch
@@ -48,6 +50,14 @@ def run(epochs, by=None, loader=False, size=4):
 def source(count, size, loader):
     x, y = torch.randn(count * size, 3), torch.randint(2, (count * size,))
     return DataLoader(TensorDataset(x, y), size) if loader else zip(x.split(size), y.split(size), strict=True)
+
+
+class Endless(list):
+    """A sampler that begins again."""
+
+    def __iter__(self):
+        while True:
+            yield from super().__iter__()
 
 
 def verdicts(report):
@@ -261,6 +271,23 @@ def test_an_epoch_that_ended_without_a_step_is_a_cause_where_nothing_is_zeroed()
     assert message.endswith("; a step was left out, or an epoch ended without one: 4, 4, 4, 6, 4, 4")
 
 
+@pytest.mark.parametrize(("count", "cause"), [(19, "; a step was left out:"), (13, "or an epoch ended")])
+def test_a_sampler_that_goes_on_after_its_own_length_hides_where_an_epoch_ends(count, cause):
+    """The third window holds the batches from the 9th to the 15th."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.01)
+    x, y = torch.randn(4 * count, 3), torch.randint(2, (4 * count,))
+    batches = iter(DataLoader(TensorDataset(x, y), 4, sampler=Endless(range(4 * count))))
+    with audit() as report:
+        for size in (4, 4, 7, 4, 4, 4):
+            for x, y in islice(batches, size):
+                (F.cross_entropy(model(x), y) / 4).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (message,) = [f.message for f in report.findings if f.rule == "irregular-window"]
+    assert cause in message
+
+
 def test_a_first_window_is_off_by_one_only_if_all_between_it_and_the_last_are_alike():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.01)
@@ -326,11 +353,6 @@ def test_a_second_loader_that_is_drawn_from_last_hides_no_tail():
 
 
 def test_a_sampler_that_goes_on_after_its_own_length_has_no_epochs():
-    class Endless(list):
-        def __iter__(self):
-            while True:
-                yield from super().__iter__()
-
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     batches = iter(DataLoader(TensorDataset(torch.randn(6, 3), torch.randint(2, (6,))), 2, sampler=Endless(range(6))))
@@ -470,6 +492,7 @@ RAMP_WITH_TAILS = [2, 2, 2, 1, 4, 4, 4, 1, 8, 8, 8]
         ([5, 4, 4, 6], set(), 4, ("first", 0, 4)),
         ([3, 3, 1, 4, 2, 6], set(), 3, ("all", 0, 3)),
         ([3, 3, 3, 1, 4, 2], set(), 3, None),
+        ([5, 1, 2, 3, 4], set(), 5, None),  # too few to miss a frequent one
     ],
 )
 def test_the_odd_window_is_found_by_sizes_alone(sizes, ends, usual, odd):

@@ -105,7 +105,7 @@ def _two_steps_in_a_row(finding: Finding, history: History) -> str:
     """The second of two steps found what the first had used, or nothing if it was zeroed between them."""
     windows = history.of(finding.lane)
     places = {window.number: k for k, window in enumerate(windows)}
-    k = places.get(finding.evidence.get("update"), 0)
+    k = places[finding.evidence["update"]]
     if not k or not _nothing_new(windows[k]) or not windows[k - 1].fresh:
         return ""
     first, second = (_place(window.where, finding) for window in windows[k - 1 : k + 1])

@@ -126,7 +126,8 @@ def _odd_window(history: History, lane: str) -> tuple[list[Window], Odd | None]:
 
 def _step_left_out(lane: str, windows: list[Window], place: int, n: int) -> Finding:
     window = windows[place]
-    seen = window.size % n == 0 or (window.fresh[0].epoch is not None and not window.over_epochs)
+    unknown = any(call.epoch is None for call in window.fresh)
+    seen = window.size % n == 0 or not (unknown or window.over_epochs)
     cause = "a step was left out" if seen else "a step was left out, or an epoch ended without one"
     return _irregular(
         lane,

@@ -110,9 +110,9 @@ def _from_before_the_loop(history: History, lane: str) -> Iterator[Finding]:
         alike = any(call.kinds == first.kinds for call in others)
         yield Finding(
             ERROR if alike else UNDECIDED,
-            "update 1 also holds the gradients of a backward call from before the loop"
+            f"update {windows[0].number} also holds the gradients of a backward call from before the loop"
             + ("" if alike else ", or of a loss that only the first update has"),
-            evidence={"update": 1, "held": len(windows[0].fresh), "usual": windows[1].size},
+            evidence={"update": windows[0].number, "held": len(windows[0].fresh), "usual": windows[1].size},
             fix="zero once before the first window, too",
             where=first.where,
             lane=lane,
