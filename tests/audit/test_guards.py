@@ -890,6 +890,24 @@ def a_last_backward_call_beside_an_optimizer_that_is_later_given_noise():
             optimizer.zero_grad()
 
 
+@said("leftover-gradients", "undecided")
+def a_resumed_run_that_only_adds_the_last_micro_batch_of_a_window():
+    model, resumed = net(), net()
+    first, second = SGD(model.parameters(), lr=0.1), SGD(resumed.parameters(), lr=0.1)
+    for k, (x, y) in enumerate(data(7), start=1):
+        (F.cross_entropy(model(x), y) / 4).backward()
+        if k == 4:
+            first.step()
+            first.zero_grad()
+    for new, old in zip(resumed.parameters(), model.parameters(), strict=True):
+        new.grad = old.grad.clone()
+    for k, (x, y) in enumerate(data(5), start=8):
+        (F.cross_entropy(resumed(x), y) / 4).backward()
+        if k % 4 == 0:
+            second.step()
+            second.zero_grad()
+
+
 @said("discarded-gradients", "undecided")
 def more_single_steps_left_out_than_there_are_small_integers():
     model = net()

@@ -185,6 +185,7 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
         ["!discarded-gradients"],
     ),
     "every second step left out": ([[4, 8, 4, 8, 4, 8]], 4, ["!irregular-window 2"]),
+    "a part zeroed early": ([[4, 4, "z2", 4, 4, 4, 4, 4]], 4, ["!discarded-gradients"]),
     "the end never used": ([[4, 4, 4, "+2"]], 4, ["!leftover-gradients"]),
     "no number": ([[3, 1, 4, 2, 6, 5]], 4, ["?irregular-window"]),
     "larger at the end": ([[4, 4, 4, 8]], 4, ["?irregular-window 4"]),
