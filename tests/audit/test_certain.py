@@ -144,16 +144,15 @@ class Wrapped(nn.Module):
         return self.inner(x)
 
 
-def train_zeroing(n, divide_by, rounds=4):
+def train_zeroing(n, divide_by, rounds=4, first_loss=F.cross_entropy):
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     for i, (x, y) in enumerate(data(n * rounds)):
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y) / divide_by
         if (i + 1) % n:
-            loss.backward()
+            (first_loss(model(x), y) / divide_by).backward()
         else:
-            loss.backward()
+            (F.cross_entropy(model(x), y) / divide_by).backward()
             optimizer.step()
 
 
@@ -165,6 +164,12 @@ def test_zeroed_calls_that_are_divided_by_the_calls_of_a_window_are_its_micro_ba
     with audit() as report:
         train_zeroing(n, divide_by)
     assert ("discarded-gradients", level) in found(report)
+
+
+def test_zeroed_calls_of_another_loss_are_no_micro_batches():
+    with audit() as report:
+        train_zeroing(4, 4, first_loss=F.multi_margin_loss)
+    assert ("discarded-gradients", "undecided") in found(report)
 
 
 @pytest.mark.parametrize(("used_twice", "level"), [(False, "error"), (True, "undecided")])

@@ -40,12 +40,20 @@ def installed(tmp_path):
     return install
 
 
-def train(call, divide=1, n=4, count=8, masked=lambda i: 0, condition=lambda i, n: (i + 1) % n == 0):
+def plain(out, y):
+    return F.cross_entropy(out, y)
+
+
+def two_losses(out, y):
+    return 0.3 * F.cross_entropy(out, y) + 0.7 * F.mse_loss(out, torch.zeros_like(out))
+
+
+def train(call, divide=1, n=4, count=8, masked=lambda i: 0, condition=lambda i, n: (i + 1) % n == 0, loss=plain):
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     for i, (x, y) in enumerate(data(count)):
         y[: masked(i)] = -100
-        call(torch.Tensor.backward, F.cross_entropy(model(x), y) / divide)
+        call(torch.Tensor.backward, loss(model(x), y) / divide)
         if condition(i, n):
             optimizer.step()
             optimizer.zero_grad()
@@ -59,7 +67,7 @@ def test_a_place_knows_the_library_between(installed):
     with audit() as report:
         train(installed("transformers/trainer.py"))
     (finding,) = report.findings
-    assert source(finding.where) == "call(torch.Tensor.backward, F.cross_entropy(model(x), y) / divide)"
+    assert source(finding.where) == "call(torch.Tensor.backward, loss(model(x), y) / divide)"
     assert (finding.where.framework, short(finding.where.via)) == ("transformers", "transformers/trainer.py:3")
     assert source(finding.where.via) == "return function(*arguments)"
     text = " ".join(str(report).split())
@@ -104,6 +112,13 @@ def test_of_several_frameworks_that_call_each_other_the_outermost_counts(install
         ("fabric", {}, "loss-scale", "fabric.backward() divides nothing"),
         ("fabric", {"condition": lambda i, n: i % n == 0, "count": 17}, "irregular-window", "(iteration + 1) % 4 != 0"),
         ("transformers", {}, "loss-scale", "model.accepts_loss_kwargs = False"),
+        ("transformers", {"loss": two_losses}, "loss-scale", "model.accepts_loss_kwargs = False"),
+        (
+            "transformers",
+            {"loss": lambda out, y: 0.1 * F.cross_entropy(out, y)},
+            "loss-scale",
+            "model.accepts_loss_kwargs = False",
+        ),
         ("transformers", {"divide": 4, "masked": lambda i: i % 4}, "token-weights", "num_items_in_batch"),
         ("trl", {"divide": 16}, "loss-scale", "compute_loss()"),
     ],
@@ -250,6 +265,22 @@ def test_steps_that_stop_are_told_from_a_tail(stop_at, words):
     fix = fixes(report)["leftover-gradients"]
     assert f"line {line_of('  # the last')} {words}" in fix
     assert "count micro-batches" in fix
+
+
+def test_of_steps_that_stop_the_last_is_named():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for i, (x, y) in enumerate(data(20)):
+            F.cross_entropy(model(x), y).backward()
+            if i == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+            elif i == 1:
+                optimizer.step()  # the second
+                optimizer.zero_grad()
+    words = "made the last of 2 steps long before the end"
+    assert f"line {line_of('  # the second')} {words}" in fixes(report)["leftover-gradients"]
 
 
 def test_a_tail_keeps_the_rules_fix():

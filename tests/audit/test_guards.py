@@ -745,6 +745,17 @@ def a_first_window_of_one_less_whose_losses_nobody_knows():
             optimizer.zero_grad()
 
 
+@said("loss-scale")
+def weights_around_1_in_windows_and_a_tail():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for weights in ((1.2, 1.1, 0.9, 0.8), (1.2, 1.1, 0.9, 0.8), (1.2, 0.8)):
+        for weight, (x, y) in zip(weights, data(len(weights)), strict=True):
+            (F.cross_entropy(model(x), y) * weight).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 @said("irregular-window", "error")
 def a_first_window_of_one_whose_losses_nobody_knows():
     model = net()

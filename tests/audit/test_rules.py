@@ -747,6 +747,12 @@ def test_a_finding_about_a_short_window_points_at_its_first_micro_batch():
     assert "short window" in finding.message
 
 
+def test_a_finding_about_windows_without_a_frequent_size_points_at_the_first():
+    windows = [[here] * 3, *([there] * size for size in (1, 4, 2, 6, 5))]
+    finding = at_the_first_place(in_places(mean_of_two, net(), ("after",), windows), "irregular-window")
+    assert finding.evidence["sizes"] == [3, 1, 4, 2, 6, 5]
+
+
 def test_of_a_long_windows_sums_eight_coefficients_are_evidence():
     findings = in_places(PLACES[6][2], net(), ("after",), [[here] * 10] * 3)
     assert at_the_first_place(findings, "loss-scale").evidence["coefficients"] == pytest.approx([0.03] * 8)

@@ -89,8 +89,8 @@ def _case(finding: Finding) -> str:
     """What a finding is about, where its rule knows several cases."""
     evidence = finding.evidence
     if finding.rule == "loss-scale" and finding.level == ERROR:
-        undivided = evidence.get("factor", 0.0) > 1
-        return "tail" if "short_window" in evidence else "undivided" if undivided else "divided twice"
+        twice = finding.fix == "divide once"
+        return "tail" if "short_window" in evidence else "divided twice" if twice else "undivided"
     if finding.rule == "irregular-window" and "coefficient" in evidence:
         return "divided, not accumulated"
     if finding.rule == "token-weights" and "weights" not in evidence:

@@ -71,8 +71,7 @@ def divides(count: float, term: Term) -> bool:
 
 def _is_fraction(share: float) -> bool:
     """Whether it is 1/k for a whole number k."""
-    k = round(1 / share) if share > 0 else 0
-    return k > 0 and isclose(share * k, 1.0, rel_tol=1e-3)
+    return share > 0 and isclose(share * round(1 / share), 1.0, rel_tol=1e-3)
 
 
 def _surprise(share: float, n: int) -> int:
