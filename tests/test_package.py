@@ -157,10 +157,10 @@ print(json.dumps([name.removeprefix("course_utils") for name in names]))
 
 
 @pytest.mark.parametrize("name", course_utils.__all__)
-def test_a_public_name_is_there_and_says_what_it_is(name):
+def test_a_public_name_is_there_and_says_what_it_is_with_an_example(name):
     thing = getattr(course_utils, name)
     assert thing.__module__.startswith("course_utils.")
-    assert thing.__doc__
+    assert "Example:\n" in thing.__doc__
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():

@@ -83,7 +83,7 @@ class Report:
             return f"{calls} and no optimizer steps were seen."
         how = "declared" if history.declared else "inferred"
         parts = [
-            f"{lane}: {count_noun(updates, 'update')} of {count_noun(history.size(lane), 'micro-batch')} ({how})"
+            f"{lane}: {count_noun(updates, 'update')}, windows of {history.size(lane)} ({how})"
             for lane, updates in list(history.updates.items())[:6]
         ]
         parts += [f"and {count_noun(len(history.updates) - 6, 'more optimizer')}"] if len(history.updates) > 6 else []

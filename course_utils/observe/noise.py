@@ -11,7 +11,7 @@ def sample_gradients(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Ca
     """The gradient of each sample's own loss, all at once by `torch.func.vmap`.
 
     Args:
-        model: Any model that treats its samples alike and apart; not one with BatchNorm in training mode or dropout.
+        model: Any model that treats each sample by itself; not one with BatchNorm in training mode or dropout.
         inputs: A tensor whose first dimension counts the samples.
         targets: The same for what the loss compares with.
         loss: `loss(output, target)` returns the loss of a sample, without a batch dimension.

@@ -108,6 +108,13 @@ def ledger(
         ylabel: What the line shows.
         notes: Words to write at events, by the position of the event in the trace.
         part: The positions of the events to draw; by default all.
+
+    Raises:
+        ValueError: If the trace has no events.
+
+    Example:
+        >>> events = [Event("backward", "SGD", 1.0), Event("step", "SGD", 1.0), Event("zero", "SGD", 0.0)]
+        >>> figure = ledger(Trace(events), title="one window")
     """
     if not trace.events:
         raise ValueError("the trace has no events to draw: did a loop run inside `with record() as trace:`?")

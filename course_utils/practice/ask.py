@@ -99,6 +99,13 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
 
     Returns:
         A `Guess`; call its `reveal(measured)` when the experiment has run.
+
+    Raises:
+        ValueError: If there are fewer than two options, or two that are the same.
+
+    Example:
+        guess = predict("What does .grad hold after two backward passes?", ["the last gradient", "their sum"])
+        guess.reveal("their sum")
     """
     options = [str(option) for option in options]
     if len(options) < 2 or len(set(options)) < len(options):
@@ -196,6 +203,9 @@ def recall(*cards: tuple[str, str]) -> None:
 
     Args:
         cards: Pairs of question and answer.
+
+    Example:
+        recall(("What does zero_grad() leave by default?", "None, and no tensor."))
     """
     from ipywidgets import HTML, Checkbox, HBox, Layout, VBox
 
@@ -214,7 +224,11 @@ def recall(*cards: tuple[str, str]) -> None:
 
 
 def progress() -> None:
-    """A line that says how many predictions, exercises and cards were right so far; with a kernel it counts along."""
+    """Shows how many predictions, exercises and cards were right so far; with a kernel, the line counts along.
+
+    Example:
+        progress()
+    """
     global _line
     from ipywidgets import HTML
 
@@ -232,6 +246,12 @@ def explore(draw: Callable, alt: str = "", **options: Sequence) -> None:
         draw: A function of keyword arguments that returns a matplotlib figure.
         alt: A sentence that says what the first figure shows to those who cannot see it.
         **options: For each argument the values that its slider (for words, its list) offers, the first one first.
+
+    Raises:
+        ValueError: If an option is no argument of `draw`, or there is none.
+
+    Example:
+        explore(lambda n: ledger(traces[n]), "The ledger of a loop.", n=[1, 2, 4])
     """
     from ipywidgets import HTML, Dropdown, Image, Layout, SelectionSlider, VBox
 

@@ -21,6 +21,9 @@ def show(figure: Any, alt: str) -> None:
     Args:
         figure: A matplotlib figure.
         alt: A sentence that says what the figure shows to those who cannot see it.
+
+    Example:
+        show(ledger(trace), "The norm of .grad rises with each backward pass.")
     """
     _display({"image/png": png(figure), "text/plain": f"Figure: {alt}"}, size(figure, alt))
 

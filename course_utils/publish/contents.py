@@ -69,7 +69,7 @@ def _group_lines(books: dict[str, Notebook], link: Callable[[str, str], str]) ->
 def paths_table(books: Collection[Notebook], link: Callable[[str, str], str]) -> str:
     """The paths through the course: how long each takes, and what to read."""
     rows = [f"| {path} | {_time(path_minutes(books, path))} | {_stops(books, path, link)} |" for path in PATHS]
-    return "\n".join(["| path | time | what to read |", "| --- | --- | --- |", *rows])
+    return "\n".join(["| path | time without breaks | what to read |", "| --- | --- | --- |", *rows])
 
 
 def _contents(listed: Collection[Notebook], books: Collection[Notebook], link: Callable[[str, str], str]) -> str:

@@ -1,8 +1,8 @@
 """The final test: questions from the whole course, drawn by a seed; `python -m course_utils.final --seed 1`.
 
 Half of them are statements to be called true or not, from the facts and from what is believed instead; as many are true
-as are not. Half are cards from the ends of the notebooks. Every notebook is in every test. Consecutive seeds go round
-all beliefs and all cards.
+as are not, or one more or less. Half are cards from the ends of the notebooks. Every notebook is in every test.
+Consecutive seeds go round all beliefs and all cards.
 """
 
 import argparse

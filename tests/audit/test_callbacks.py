@@ -235,7 +235,7 @@ def test_lightning(lightning, make, count, options, rules, tmp_path):
 def test_lightning_after_an_error(lightning, tmp_path, capsys):
     with pytest.raises(TypeError):
         fit(lightning, automatic, [*data(5), (None, None)], tmp_path)
-    assert "5 backward calls; SGD: 5 updates of 1 micro-batch" in capsys.readouterr().out
+    assert "5 backward calls; SGD: 5 updates, windows of 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -385,7 +385,7 @@ def test_an_error_before_the_failure_is_undecided(broken, monkeypatch):
     with pytest.warns(ObserverFailure), pytest.raises(AuditError, match="ended"), audit(strict=True):
         train()
     text = " ".join(str(report).split())
-    assert "4 backward calls; SGD: 3 updates of 1 micro-batch (inferred). The audit ended there" in text
+    assert "4 backward calls; SGD: 3 updates, windows of 1 (inferred). The audit ended there" in text
     assert report.as_dict()["failure"] == report.failure
     for shown in (as_page(report, "title"), report._repr_html_(), as_annotations(report)):
         assert "Fault: stepped" in shown

@@ -26,7 +26,7 @@ def test_the_report_as_text_names_rule_level_location_and_fix():
     with audit() as report:
         train(divide=False)
     text = as_text(report, width=200)
-    assert text.startswith("8 backward calls; SGD: 2 updates of 4 micro-batches (inferred).")
+    assert text.startswith("8 backward calls; SGD: 2 updates, windows of 4 (inferred).")
     lines = Path(runs.__file__).read_text(encoding="utf-8").splitlines()
     line = next(k for k, text in enumerate(lines, 1) if "if divide else loss" in text)
     assert "\nERROR loss-scale  " in text

@@ -271,7 +271,7 @@ def test_the_window_is_the_most_frequent_and_of_two_the_larger(sizes, n):
     with audit() as report:
         train_windows(sizes)
     assert report.history.size("SGD") == n
-    assert f"SGD: {len(sizes)} updates of {n} micro-batch{'es' if n > 1 else ''} (inferred)" in str(report)
+    assert f"SGD: {len(sizes)} updates, windows of {n} (inferred)" in str(report)
 
 
 @pytest.mark.parametrize("keyword", [True, False])

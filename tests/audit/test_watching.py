@@ -279,7 +279,7 @@ def test_a_long_run_is_kept_in_part(monkeypatch):
     assert (len(history.windows), history.windows.total, len(history.backwards)) == (20, 100, 20)
     assert len(history.trace.events) == 20
     assert [window.number for window in history.windows] == [*range(1, 11), *range(91, 101)]
-    assert "100 updates of 2" in report.summary()
+    assert "100 updates, windows of 2" in report.summary()
     assert "first and the last 10 updates" in report.summary()
     assert report.rules == ["loss-scale"]
     with audit() as report:

@@ -67,7 +67,9 @@ def test_the_paths_stand_below_the_table_with_their_time(course):
     assert main([]) == 0
     assert nbformat.read(path, as_version=4).cells[0].source.count(notebook.WITHOUT_A_KERNEL) == 1
     for file, link in (("README.md", "[`02`](notebooks/02_zeroing.ipynb)"), ("notebooks/00_start.ipynb", "")):
-        paths = (course / file).read_text(encoding="utf-8").partition("| path | time | what to read |")[2]
+        paths = (
+            (course / file).read_text(encoding="utf-8").partition("| path | time without breaks | what to read |")[2]
+        )
         paths = paths.partition(contents.END)[0]
         short, day, everything = re.findall(r"\| (90 minutes|one day|everything) \| (.+?) \| (.+?) \|", paths)
         assert f" {link or '[02](02_zeroing.ipynb)'} · " in short[2]
