@@ -182,6 +182,18 @@ def test_two_steps_in_a_row_are_both_named_and_one_is_to_be_removed(zero_between
     assert "zero" not in fix
 
 
+def test_a_step_after_a_loop_that_needs_none_is_the_second_of_two():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for x, y in data(2):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        optimizer.step()  # for what is left
+    assert f"and line {line_of('  # for what is left')}: remove one of them" in fixes(report)["stale-gradients"]
+
+
 def test_a_step_in_an_inner_loop_is_one_line():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)

@@ -89,7 +89,7 @@ def _case(finding: Finding) -> str:
     """What a finding is about, where its rule knows several cases."""
     evidence = finding.evidence
     if finding.rule == "loss-scale" and finding.level == ERROR:
-        twice = finding.fix == "divide once"
+        twice = "divide once" in finding.fix
         return "tail" if "short_window" in evidence else "divided twice" if twice else "undivided"
     if finding.rule == "irregular-window" and "coefficient" in evidence:
         return "divided, not accumulated"
