@@ -1031,6 +1031,19 @@ def test_on_ranks_a_window_of_different_losses_is_not_compared():
     assert not report.history.failed_rules
 
 
+def test_a_sum_over_samples_and_numbers_is_a_mean_that_nothing_divides():
+    model = nn.Linear(3, 16)  # as many numbers as divide a loss that is divided by the window twice
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with audit() as report:
+        for _ in range(3):
+            for x, _ in data(4):
+                (F.mse_loss(model(x), torch.randn(4, 16), reduction="sum") / 4 / 16).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (finding,) = report.findings
+    assert (finding.level, finding.evidence["factor"]) == ("error", pytest.approx(4.0))
+
+
 def test_a_sum_whose_weight_is_0_is_divided_by_nothing():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)

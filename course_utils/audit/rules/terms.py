@@ -86,7 +86,7 @@ def total(terms: list[Term]) -> float:
 
 
 def nearly_equal(values: list[float], tolerance: float = 1e-3) -> bool:
-    return max(values) - min(values) <= tolerance * max(map(abs, values), default=1.0)
+    return max(values) - min(values) <= tolerance * max(map(abs, values))
 
 
 def items_count_alike(terms: list[Term]) -> bool:
