@@ -18,7 +18,7 @@ ROWS = (  # a name in braces, or several, stands for what was measured under it
      "weight by samples, over the window's samples", "{several sizes, weighted by samples}", "Step 1; 03b"),
     ("a short last window", "no, see 03b", "divide by what it holds; 03d compares the other choice",
      "yes, see 03d", "03b, 03d"),
-    ("padded or packed tokens", "no, see 03d", "weight by valid tokens; a micro-batch without one gets weight 0",
+    ("padded or packed tokens", "no, see 03d", "weight by valid tokens; leave out a micro-batch without one",
      "yes, see 03d", "03d, 04b"),
     ("a loss that is a sum over samples", "no, see 03",
      "divide by nothing; or once by the window's samples, if you want the mean", "yes, see 03", "03"),

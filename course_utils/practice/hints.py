@@ -4,9 +4,9 @@ An exercise may say more than this: `@exercise("name", hints={...})`. Code in a 
 """
 
 HINTS = {
-    "not-attempted": "Write the body of the function, then run its cell again: the verdict says what your code did.",
+    "not-attempted": "Write your answer into this cell, then run it again: the verdict says what is still wrong.",
     "not-a-function": 'Pass the function itself, without parentheses: `check("train", train)`.',
-    "wrong-type": "Read in the task what the function returns, and look at what yours returned.",
+    "wrong-type": "Read in the task what form the answer takes, and compare it with yours.",
     "raises": "Print the values that the line above uses: what type are they, and what do they hold?",
     "no-set-up": "After a restart the kernel knows nothing. Run the set-up cell at the top, then this cell again.",
     "interrupted": "Run the cell again when you are ready. Nothing of this run is left.",

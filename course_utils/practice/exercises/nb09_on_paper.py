@@ -48,6 +48,7 @@ def _slips() -> Iterator[Slip]:
     takes=dict,
     hints={
         "unfinished": "Fill in every blank with a number; `1 / 3` is one.",
+        "wrong-value": "Is it rounded? Write `0.1 / 3` rather than a decimal, and go through the window once more.",
         "divided": "Write down what the loop adds to `.grad`, micro-batch by micro-batch.",
         "counts-tokens": "How often is the gradient of each mean loss added?",
         "token-weights": "Which of the two loops looks at tokens, the one in the question or the correct one?",

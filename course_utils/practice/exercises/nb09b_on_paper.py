@@ -56,7 +56,7 @@ def _slips() -> Iterator[Slip]:
         "wrong-way": "After 32 small updates as much must be left as after a large one.",
         "divides-the-rest": "Which number, multiplied 32 times by itself, gives 0.95?",
         "no-N-helps": "Does the micro-batch appear in the states' bytes?",
-        "wrong-value": "Begin with the bytes that do not depend on the micro-batch.",
+        "wrong-value": "Begin with the bytes that do not depend on the micro-batch. And is a number rounded?",
     },
 )
 def _decide_on_paper(answer: dict) -> str:
