@@ -222,7 +222,8 @@ def test_of_two_steps_in_different_files_one_is_named_with_its_file(names, tmp_p
             for step in steps:
                 step(optimizer)
     (finding,) = report.findings
-    assert f"at {short(str(tmp_path / names[0]))}.py:2 and line 2:" in finding.fix
+    first = short(f"{tmp_path / names[0]}.py:2")
+    assert f"at {first} and line 2:" in finding.fix
 
 
 def test_a_step_that_is_skipped_a_second_time_is_no_second_step():
