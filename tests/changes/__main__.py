@@ -183,7 +183,10 @@ def main() -> None:
     }
     every = [change for changes in chosen.values() for change in changes]
     with tempfile.TemporaryDirectory() as folder:
-        copy = Copy(Path(folder))
+        temporary = Path(folder) / "tmp"  # of the runs of pytest, which leave without tidying up
+        temporary.mkdir()
+        tempfile.tempdir = os.environ["TMPDIR"] = str(temporary)
+        copy = Copy(Path(folder) / "course")
         found = try_all(every, copy, options.near)
         if anyway := copy.fail_anyway({test for tests in found.values() for test in tests}):
             raise SystemExit(f"these fail without a change, too: {anyway}")
