@@ -116,7 +116,7 @@ def forked(folder: Path, arguments: list[str], output: int) -> int:
         os.chdir(folder)
         for stream in (1, 2):
             os.dup2(output, stream)
-        sys.path[:] = [str(folder), *(path for path in sys.path if ROOT not in (Path(path), *Path(path).parents))]
+        sys.path[:] = [str(folder), *(path for path in sys.path if not is_of_the_checkout(Path(path)))]
         quiet = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         os.environ |= quiet | {"PYTHONPATH": str(folder)}
         sys.dont_write_bytecode = True  # two changes within a second would share it
@@ -127,6 +127,11 @@ def forked(folder: Path, arguments: list[str], output: int) -> int:
             sys.stdout.flush()
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def is_of_the_checkout(path: Path) -> bool:
+    """Whether it lies in the checkout, but for a virtual environment there."""
+    return ROOT in (path, *path.parents) and Path(sys.prefix) not in path.parents
 
 
 def rounds(changes: list[Change]) -> list[list[Change]]:
