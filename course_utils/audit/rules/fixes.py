@@ -6,6 +6,7 @@ from dataclasses import replace
 from course_utils.audit.callsite import short
 from course_utils.audit.history import History, Window
 from course_utils.audit.rules.registry import ERROR, Finding
+from course_utils.audit.rules.terms import DIVIDE_ONCE
 
 _COUNT_TOKENS = (
     "divide the sum over tokens by num_items_in_batch, which the Trainer passes to forward() or compute_loss()"
@@ -89,7 +90,7 @@ def _case(finding: Finding) -> str:
     """What a finding is about, where its rule knows several cases."""
     evidence = finding.evidence
     if finding.rule == "loss-scale" and finding.level == ERROR:
-        twice = "divide once" in finding.fix
+        twice = finding.fix == DIVIDE_ONCE
         return "tail" if "short_window" in evidence else "divided twice" if twice else "undivided"
     if finding.rule == "irregular-window" and "coefficient" in evidence:
         return "divided, not accumulated"

@@ -11,7 +11,7 @@ from course_utils.audit.loops import go_over_something
 from course_utils.audit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
 from course_utils.audit.rules.roles import why_a_sum
 from course_utils.audit.rules.shapes import of_any_length
-from course_utils.audit.rules.terms import divides, items_count_alike, losses_of, nearly_equal, total
+from course_utils.audit.rules.terms import DIVIDE_ONCE, divides, items_count_alike, losses_of, nearly_equal, total
 from course_utils.audit.source import are_written
 
 
@@ -218,9 +218,9 @@ def _divided_twice(n: int, terms: list[Term]) -> tuple[str, str, str]:
     """What a script divides by is a count; what it multiplies by may be a weight."""
     halved = n == 2 and not terms[0].name.startswith("NllLoss")  # as squares and the losses of a critic are
     if not halved and not any(term.weighted if term.times is None else term.times for term in terms):
-        return ERROR, f"the loss is divided by {n} twice, so every update is {n} times too small", "divide once"
+        return ERROR, f"the loss is divided by {n} twice, so every update is {n} times too small", DIVIDE_ONCE
     message = f"every update is 1/{n} of the mean over its window: the loss is divided by {n} twice, or has a weight"
-    return UNDECIDED, message, "divide once, if no weight is intended"
+    return UNDECIDED, message, f"{DIVIDE_ONCE}, if no weight is intended"
 
 
 def _scale_of_several(lane: str, window: Window, losses: list[list[Term]], why_a_sum: str) -> Iterator[Finding]:

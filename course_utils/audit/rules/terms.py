@@ -5,6 +5,8 @@ from math import isclose, isfinite
 
 from course_utils.audit.history import Term, Window
 
+DIVIDE_ONCE = "divide once"  # the fix of what is divided twice, for which fixes.py has words of the framework
+
 
 def losses_of(window: Window) -> list[list[Term]] | None:
     """For each loss of the window, its term in each micro-batch; None if the micro-batches cannot be compared."""
