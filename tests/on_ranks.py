@@ -5,18 +5,18 @@ import gc
 import math
 import sys
 import warnings
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.amp import GradScaler
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ExponentialLR
 
-from course_utils import evaluate, mlp, train_epoch, windows
+from course_utils import count_collectives, evaluate, mlp, train_epoch, windows
 from course_utils.audit import audit
 from course_utils.loops import MicroBatchFinder, backward_window
 
@@ -354,6 +354,158 @@ def which_gradients(found):
     return seen
 
 
+class Interrupted(nn.Module):
+    """Raises once when told, in the forward or in the backward pass."""
+
+    where = ""
+
+    def forward(self, x):
+        self.raise_in("forward")
+        if x.requires_grad:
+            x.register_hook(lambda _: self.raise_in("backward"))
+        return x * 1
+
+    def raise_in(self, where):
+        if self.where == where:
+            self.where = ""
+            raise torch.OutOfMemoryError(where)
+
+
+def interruptible():
+    """Three linear layers, one of them sharded with the root, which is gathered until the end of a backward pass."""
+    torch.manual_seed(3)
+    middle = nn.Sequential(nn.Linear(5, 5), Interrupted())
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), middle, nn.Tanh(), nn.Linear(5, 2))
+    for part in (model[0], middle):
+        fully_shard(part, mesh=mesh_of("FSDP2"))
+    return fully_shard(model, mesh=mesh_of("FSDP2")), middle[1]
+
+
+def after_an_abandoned_window(where, position, hold_back):
+    """How far the next update is from that of a model that knows nothing of the error, as a part of its norm."""
+    first, second = (shards(2, equal=True)[dist.get_rank()][k : k + 3] for k in (0, 3))
+
+    def gradient(fails):
+        model, interrupted = interruptible()
+        optimizer = optimizer_of("SGD", model.parameters())
+        seen = gradients_at_steps(model, optimizer)
+
+        def loss_fn(model, batch):
+            if batch is first[position]:
+                interrupted.where = where
+                interrupted.raise_in("before")
+            return masked_mse(model, batch)
+
+        if fails:
+            with suppress(torch.OutOfMemoryError):
+                train_epoch(model, first, loss_fn, optimizer, 3, tokens, hold_back=hold_back)
+        train_epoch(model, second, loss_fn, optimizer, 3, tokens, hold_back=hold_back)
+        (gradients,) = seen
+        return torch.cat([gradient.flatten() for gradient in gradients])
+
+    expected = gradient(fails=False)
+    return float((gradient(fails=True) - expected).norm() / expected.norm())
+
+
+def found_on_one_rank(where):
+    """What MicroBatchFinder leaves in `.grad` after an error at the second micro-batch, and without one."""
+    batches = shards(1, equal=True)[0][:3]
+
+    def gradients(where):
+        model, interrupted = interruptible()
+        left = [where]
+
+        def loss_fn(model, batch):
+            if batch is batches[1]:
+                interrupted.where = left.pop() if left else ""
+            return masked_mse(model, batch)
+
+        finder = MicroBatchFinder()
+        finder.backward_window(model, batches, loss_fn, tokens)
+        return finder.failures, whole(p.grad for p in model.parameters())
+
+    return gradients(where), gradients("")
+
+
+def many_small_gradients(hold_back):
+    """A weight whose gradient is 1 in a window of 1,024 micro-batches, where FSDP2 computes in bfloat16."""
+    model = nn.Linear(1, 1, bias=False, dtype=torch.float32)
+    nn.init.zeros_(model.weight)
+    fully_shard(model, mesh=mesh_of("FSDP2"), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    batches = [torch.ones(1, 1)] * 1024
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    train_epoch(model, batches, lambda model, x: model(x).mean(), optimizer, 1024, hold_back=hold_back)
+    return -whole(model.parameters())[0].item()
+
+
+def reductions(hold_back):
+    model = wrapped("FSDP2")
+    batches = shards(2, equal=True)[dist.get_rank()][:6]
+    with count_collectives() as counts:
+        train_epoch(model, batches, masked_mse, optimizer_of("SGD", model.parameters()), 3, tokens, hold_back=hold_back)
+    return counts
+
+
+def uneven_with_sync_batchnorm(sized):
+    """Rank 0 has one micro-batch more: what is said, and whether a forward pass was begun."""
+    batches = shards(2, equal=True)[dist.get_rank()][: 3 - dist.get_rank()]
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
+    model.module[1] = nn.SyncBatchNorm(2)  # which DDP takes on a GPU only
+    began = []
+    try:
+        train_epoch(
+            model,
+            batches if sized else iter(batches),
+            lambda *_: began.append(1),
+            optimizer_of("SGD", model.parameters()),
+            4,
+            tokens,
+        )
+    except ValueError as error:
+        return str(error), began
+
+
+def within_join():
+    model = wrapped("DDP")
+    with model.join():
+        try:
+            train_epoch(
+                model, shards(2)[dist.get_rank()], masked_mse, optimizer_of("SGD", model.parameters()), 2, tokens
+            )
+        except ValueError as error:
+            return str(error)
+
+
+def normalised(running_mean):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(WIDTH), nn.Linear(4, 2))
+    model[1].running_mean.fill_(running_mean)
+    return model
+
+
+def evaluated_with_statistics_of_its_own(kind):
+    """The score of this rank's batches, and the statistics afterwards."""
+    module = normalised(running_mean=dist.get_rank())
+    model = fully_shard(module, mesh=mesh_of("FSDP2")) if kind == "FSDP2" else DistributedDataParallel(module)
+    module[1].running_mean.fill_(dist.get_rank())  # DDP has given every rank those of rank 0
+    score = evaluate(model, shards(2, equal=True)[dist.get_rank()], masked_mse, tokens)
+    return score, module[1].running_mean.tolist()
+
+
+def updates_told(kind, everyone):
+    told = []
+    batches = shards(2, equal=kind != "DDP")[dist.get_rank()]
+    model = wrapped(kind)
+    optimizer = optimizer_of("SGD", model.parameters())
+    seen = gradients_at_steps(model, optimizer)
+    on_update = told.append if everyone or dist.get_rank() == 0 else None
+    try:
+        losses = train_epoch(model, batches, masked_mse, optimizer, 3, tokens, on_update=on_update)
+    except ValueError as error:
+        return str(error)
+    return losses, [float(nn.utils.get_total_norm(gradients)) for gradients in seen], [tuple(update) for update in told]
+
+
 def uneven_shards():
     """FSDP2 with one micro-batch more on rank 0."""
     batches = shards(2, equal=True)[dist.get_rank()][: 3 - dist.get_rank()]
@@ -376,14 +528,6 @@ def with_batchnorm():
 
     losses = train_epoch(model, batches, loss_fn, optimizer_of("SGD", model.parameters()), 2)
     return losses, whole(model.parameters()), evaluate(model, batches, loss_fn)
-
-
-def evaluated_with_own_statistics():
-    """Of a BatchNorm layer: DDP's forward would replace them by those of rank 0."""
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
-    statistics = model.module[1].running_mean.fill_(dist.get_rank())
-    evaluate(model, [torch.randn(4, 3)], lambda model, batch: model(batch).mean(), len)
-    return statistics.tolist()
 
 
 class Mixed(nn.Module):

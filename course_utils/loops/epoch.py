@@ -1,22 +1,51 @@
 """The training loop, in which each window makes one exact update, and the evaluation loop."""
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from math import isfinite
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from course_utils.interrupts import uninterrupted
 from course_utils.loops.parallel import Adapter, adapter_of
-from course_utils.loops.window import accumulate, check_window_options, items, share_out, weights_of, windows
+from course_utils.loops.window import (
+    accumulate,
+    check_weights,
+    check_window_options,
+    items,
+    iterator_of,
+    read,
+    share_out,
+    windows,
+)
 
 _EMPTY = "batches gave nothing: an empty loader, a generator that is used up, or weight(batch) 0 for every micro-batch?"
+
+
+class Update(NamedTuple):
+    """What `train_epoch` tells `on_update` about a window, after its update.
+
+    Example:
+        >>> def log(update):
+        ...     print(f"update {update.number}: loss {update.loss:.2f}, norm {update.norm:.2f}, lr {update.lr[0]}")
+        >>> log(Update(number=1, micro_batches=4, loss=0.5, norm=2.0, lr=[0.1], skipped=False))
+        update 1: loss 0.50, norm 2.00, lr 0.1
+    """
+
+    number: int  # of the window in this epoch, from 1
+    micro_batches: int  # that this rank ran in the window
+    loss: float  # the mean over the window and all ranks, before the update
+    norm: float  # of the gradient over the optimizer's parameters and all ranks, unscaled, before clipping
+    lr: list[float]  # of each parameter group, as the update used it
+    skipped: bool  # the gradient held an infinity or a NaN
 
 
 def train_epoch(
@@ -31,19 +60,23 @@ def train_epoch(
     scaler: GradScaler | None = None,
     max_norm: float | None = None,
     scheduler: LRScheduler | None = None,
+    on_update: Callable[[Update], object] | None = None,
+    hold_back: bool = False,
 ) -> list[float]:
     """Trains for one pass over `batches`, with one update per window of `n` micro-batches.
 
     Each update uses the gradient that one large batch would have: of the mean loss over everything in its window, also
     if micro-batches differ in size and if the last window is short. Once per window, in this order, come unscaling,
     clipping, the optimizer step, the scale's update, the scheduler step and zeroing. A gradient that holds an infinity
-    or a NaN makes no update and no scheduler step, with or without a scaler; a warning counts such windows. Ctrl-C
-    waits until an update that has begun is whole.
+    or a NaN makes no update and no scheduler step, with or without a scaler; a warning counts such windows, and an
+    epoch of nothing else is an error. Ctrl-C waits until an update that has begun is whole.
 
     On several ranks, a model wrapped in DDP or FSDP2 (also HSDP) trains on the windows of all ranks as if they were
-    one: the mean is over what they hold together, even if some hold less or have run out. Each window exchanges the
-    gradients once, after an all-reduce of a few numbers. FSDP2 needs equally many micro-batches on every rank. Anything
-    else is refused on several ranks.
+    one: the mean is over what they hold together, even if some hold less or have run out. Before a window's first
+    forward pass the ranks all-reduce a few numbers. DDP exchanges the gradients once per window, FSDP2 after every
+    micro-batch (see `hold_back`). FSDP2 needs equally many micro-batches on every rank, and so does a DDP model with
+    SyncBatchNorm: anything else is refused. A collective of your own in the forward pass needs it as well and can't be
+    seen, so unequal ranks would wait for each other there. Anything but DDP and FSDP2 is refused on several ranks.
 
     Before the first window and after every update, all gradients of the model and of the optimizer are zeroed, also
     those of parameters that this optimizer doesn't own. Gradients outside of both, such as those of a discriminator
@@ -58,14 +91,21 @@ def train_epoch(
         model: The model, also wrapped in DDP or FSDP2, also compiled.
         batches: Micro-batches of any kind, with memory of their own (see `windows`).
         loss_fn: `loss_fn(model, batch)` returns the mean loss of a micro-batch, a scalar tensor.
-        optimizer: Any optimizer that steps without a closure.
+        optimizer: Any optimizer that steps without a closure, so neither LBFGS nor SAM.
         n: Micro-batches per update.
         weight: `weight(batch)` returns over how many samples or tokens that mean was taken; a micro-batch with 0 is
-            left out, and so is a window. By default, `items`.
+            left out, and so is a window. By default, `items`: the first dimension, in which all tensors must agree.
         autocast: The context for the forward pass, such as `torch.autocast("cuda", torch.bfloat16)`.
         scaler: A GradScaler for float16, one for the whole training.
-        max_norm: The largest norm that the gradient of a window may have, over all parameters of the optimizer.
+        max_norm: The largest norm that the gradient of a window may have, over all parameters of the optimizer, none
+            of which may have sparse gradients.
         scheduler: Stepped once per update, so that its lengths count updates.
+        on_update: Called after each window with an `Update`, for logging; all ranks pass it, or none. It waits for
+            the device once, for the loss and the norm; on several ranks the loss is all-reduced, too.
+        hold_back: Under FSDP2, reduce the gradients once per window and not once per micro-batch. Until the window
+            ends, every rank then holds an unreduced gradient of the whole model, and `.grad` is None. It is summed in
+            the `reduce_dtype` of FSDP2's MixedPrecisionPolicy, or else in its `param_dtype`: in bfloat16 a long window
+            loses what is small. Without it, `.grad` is a shard in the parameter's own dtype. No effect elsewhere.
 
     Returns:
         The mean loss of each window before its update, over all ranks and without the scaler's factor.
@@ -74,7 +114,9 @@ def train_epoch(
         TypeError: If an argument, a weight or a loss has the wrong type.
         ValueError: If one has an unusable value, if `batches` gives nothing, if a loss reaches no parameter of the
             optimizer, or if the ranks cannot train this model together. Arguments are checked before anything changes,
-            weights and losses before their window's update; no later update contains what an error left in `.grad`.
+            weights and losses before their window's update; no later update contains what an error left behind.
+        FloatingPointError: If every window was skipped, with the first cause; unless a scaler may still find its scale,
+            since the losses are finite and its scale is above 1.
 
     Example:
         >>> model = nn.Linear(2, 1)
@@ -83,51 +125,84 @@ def train_epoch(
         >>> len(train_epoch(model, data, mse, torch.optim.SGD(model.parameters(), lr=0.1), n=2))
         1
     """
-    parallel = adapter_of(model)
+    parallel = adapter_of(model, hold_back=hold_back)
     check_window_options(weight, scaler, autocast)
     not_owned = _check_optimizer(model, optimizer, parallel.world_size)
-    _check_update_options(optimizer, max_norm, scheduler)
+    _check_update_options(model, optimizer, max_norm, scheduler, on_update)
     given, losses, skipped = windows(batches, n), [], 0
+    parallel.check_epoch(batches, on_update is not None)
     while (window := share_out(parallel, next(given, []), weight)).going:
         if not window.total:
             continue
         if not losses:
             _zero(optimizer, not_owned)
         losses.append(accumulate(parallel, window, loss_fn, scaler, autocast))
+        rates = [float(group["lr"]) for group in optimizer.param_groups] if on_update else []
         with uninterrupted():
-            if not _update(optimizer, parallel, scaler, max_norm):
+            updated, norm = _update(optimizer, parallel, scaler, max_norm, on_update is not None)
+            if not updated:
+                if not skipped:
+                    first_cause = _cause(model, losses[-1])
                 skipped += 1
             elif scheduler:
                 scheduler.step()
             _zero(optimizer, not_owned)
+        if on_update:
+            loss, norm = read([losses[-1], norm])
+            (loss,) = parallel.all_reduce_sum([loss])
+            loss /= parallel.world_size
+            on_update(Update(len(losses), len(window.shares), loss, norm, rates, not updated))
     if not losses:
         raise ValueError(_EMPTY)
+    losses = [loss / parallel.world_size for loss in parallel.all_reduce_sum(read(losses))]
+    if skipped == len(losses) and not (scaler and scaler.get_scale() > 1 and all(map(isfinite, losses))):
+        raise FloatingPointError(f"{skipped} of {skipped} windows made no update: in the first one {first_cause}")
     if skipped:
         warnings.warn(
             f"{skipped} of {len(losses)} windows made no update: their gradients held an infinity or a NaN",
             RuntimeWarning,
             stacklevel=2,
         )
-    return [loss / parallel.world_size for loss in parallel.all_reduce_sum([float(loss) for loss in losses])]
+    return losses
 
 
-def _update(optimizer: Optimizer, parallel: Adapter, scaler: GradScaler | None, max_norm: float | None) -> bool:
-    """Makes one update with the gradient of a whole window, unless it holds an infinity or a NaN."""
+def _update(
+    optimizer: Optimizer, parallel: Adapter, scaler: GradScaler | None, max_norm: float | None, watched: bool
+) -> tuple[bool, Tensor | None]:
+    """Makes one update with the gradient of a whole window, unless it holds an infinity or a NaN.
+
+    Returns:
+        Whether it made one, and the norm of the gradient if the updates are watched.
+    """
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if not gradients:
         raise ValueError("the loss of this window reached no parameter of the optimizer, so there is no gradient")
     _unscale(optimizer, scaler)
     try:
+        norm = parallel.norm(gradients) if watched else None
         # Neither optimizer.step() nor scaler.step() may see an overflow: a fused optimizer would be called all the
         # same, and its first call leaves a momentum buffer that it has allocated and not written.
         if finite := parallel.all_finite(gradients):
             if max_norm is not None:
                 nn.utils.clip_grad_norm_(_parameters(optimizer), max_norm)
             optimizer.step()
-        return finite
+        return finite, norm
     finally:  # also after an interrupt: a scaler that has unscaled and not updated refuses its next window
         if scaler:
             scaler.update()
+
+
+def _cause(model: nn.Module, loss: Tensor | float) -> str:
+    """Where the infinity or the NaN of a window shows first: in its loss, or in the gradient of a parameter."""
+    if not isfinite(loss):
+        return f"the loss was {float(loss)}"
+    for name, p in model.named_parameters():
+        if p.grad is not None:
+            gradient = p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad
+            values = gradient.coalesce().values() if gradient.is_sparse else gradient
+            if not values.isfinite().all():
+                return f"the gradient of {name!r} held {'a NaN' if values.isnan().any() else 'an infinity'}"
+    return "a gradient on another rank, or outside of the model, held one"
 
 
 def _unscale(optimizer: Optimizer, scaler: GradScaler | None) -> None:
@@ -154,13 +229,16 @@ def evaluate(
 ) -> float:
     """Averages `metric(model, batch)` over everything in `batches`, in evaluation mode and without a graph.
 
-    The model and each of its parts are in their own mode again afterwards, also after an error.
+    The model and each of its parts are in their own mode again afterwards, also after an error. The device is waited
+    for once, at the end.
 
     Args:
-        model: The model. With DDP or FSDP2, all ranks take part; an unwrapped model is evaluated by this rank alone.
+        model: The model. With DDP or FSDP2, all ranks take part, and all use rank 0's buffers, such as BatchNorm's
+            statistics, as its checkpoint would; an unwrapped model is evaluated by this rank alone.
         batches: Micro-batches of any kind; FSDP2 needs equally many on every rank.
         metric: `metric(model, batch)` returns a mean over the micro-batch, such as a loss or an accuracy.
-        weight: `weight(batch)` returns over how many samples or tokens that mean was taken. By default, `items`.
+        weight: `weight(batch)` returns over how many samples or tokens that mean was taken; one with 0 is left
+            out. By default, `items`.
 
     Returns:
         The mean per sample or token, whatever the sizes of the micro-batches, over all ranks.
@@ -174,18 +252,20 @@ def evaluate(
     """
     parallel = adapter_of(model, training=False)
     modes = [(module, module.training) for module in model.modules()]
+    results, counts = [], []
     model.eval()
-    total, seen = 0.0, 0
     try:
-        for batch in batches:
-            (count,) = weights_of([batch], weight)
-            if count:
-                total += float(metric(parallel.local_model, batch)) * count
-                seen += count
+        with parallel.buffers_of_rank_0():
+            for batch in iterator_of(batches):
+                counts.append(weight(batch))
+                result = metric(parallel.local_model, batch)
+                results.append(result.reshape(()) if isinstance(result, Tensor) else result)
     finally:
         for module, was_training in modes:
             module.training = was_training
-    total, seen = parallel.all_reduce_sum([total, seen])
+    counts = check_weights(counts)
+    total = sum(float(result) * count for result, count in zip(read(results), counts, strict=True) if count)
+    total, seen = parallel.all_reduce_sum([total, sum(counts)])
     if not seen:
         raise ValueError(_EMPTY)
     return total / seen
@@ -193,7 +273,7 @@ def evaluate(
 
 def _check_optimizer(model: nn.Module, optimizer: Any, world_size: int) -> set[Tensor]:
     """Checks the optimizer, and returns the parameters of the model that it doesn't own."""
-    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, LBFGS):
+    if not isinstance(optimizer, Optimizer) or _needs_closure(optimizer):
         raise TypeError(f"optimizer must be one that steps without a closure, got {type(optimizer).__name__}")
     owned, parameters = set(_parameters(optimizer)), set(model.parameters())
     if owned.isdisjoint(parameters):
@@ -203,12 +283,26 @@ def _check_optimizer(model: nn.Module, optimizer: Any, world_size: int) -> set[T
     return parameters - owned
 
 
-def _check_update_options(optimizer: Optimizer, max_norm: Any, scheduler: Any) -> None:
+def _needs_closure(optimizer: Optimizer) -> bool:
+    """LBFGS has no default for its closure; SAM has one that it refuses, and steps twice instead."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return hasattr(optimizer, "first_step") or (closure is not None and closure.default is closure.empty)
+
+
+def _check_update_options(
+    model: nn.Module, optimizer: Optimizer, max_norm: Any, scheduler: Any, on_update: Any
+) -> None:
+    if on_update is not None and not callable(on_update):
+        raise TypeError(f"on_update must be a function of one Update, got {on_update!r} ({type(on_update).__name__})")
     if max_norm is not None:
         if not isinstance(max_norm, Real) or isinstance(max_norm, bool):
             raise TypeError(f"max_norm must be a number, got {max_norm!r} ({type(max_norm).__name__})")
         if not max_norm > 0:
             raise ValueError(f"max_norm must be a positive number, got {max_norm}")
+        owned = set(_parameters(optimizer))
+        for name, module in model.named_modules():
+            if getattr(module, "sparse", False) is True and not owned.isdisjoint(module.parameters(recurse=False)):
+                raise ValueError(f"max_norm can't clip the sparse gradients of {name!r}: build it with sparse=False")
     if scheduler is not None:
         if not isinstance(scheduler, LRScheduler):
             raise TypeError(f"scheduler must be an LRScheduler, got {scheduler!r} ({type(scheduler).__name__})")

@@ -1,6 +1,7 @@
 """Surviving out-of-memory errors: the same update from smaller micro-batches. Needs torch alone."""
 
-from collections.abc import Callable, Iterable
+import copy
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -9,14 +10,14 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 
 from course_utils.loops.parallel import adapter_of
-from course_utils.loops.window import backward_window, items
+from course_utils.loops.window import backward_window, items, whole_number
 
 
 def pieces(batch: Any, size: int) -> list:
-    """Splits a batch of tensors, alone or in a tuple, list or dict, into micro-batches of up to `size` samples.
+    """Splits a batch of tensors, alone or in a tuple, list or mapping, into micro-batches of up to `size` samples.
 
     Args:
-        batch: A tensor, or a (named) tuple, list or dict of tensors of one length; an entry may be None.
+        batch: A tensor, or a (named) tuple, list or mapping of tensors of one length; an entry may be None.
         size: Samples in each micro-batch, at most.
 
     Raises:
@@ -28,8 +29,8 @@ def pieces(batch: Any, size: int) -> list:
     """
     if isinstance(batch, Tensor):
         return list(batch.split(size))
-    if isinstance(batch, dict):
-        return [dict(zip(batch, parts, strict=True)) for parts in pieces(tuple(batch.values()), size)]
+    if isinstance(batch, MutableMapping):
+        return [_with_values(batch, parts) for parts in pieces(tuple(batch.values()), size)]
     if isinstance(batch, (tuple, list)) and len({items(part) for part in batch if _is_splittable(part)}) == 1:
         count = len(next(pieces(part, size) for part in batch if part is not None))
         parts = [[None] * count if part is None else pieces(part, size) for part in batch]
@@ -37,8 +38,14 @@ def pieces(batch: Any, size: int) -> list:
     raise TypeError(f"cannot split a {type(batch).__name__}: pass split=, a function of a batch and a size")
 
 
+def _with_values(batch: MutableMapping, values: tuple) -> MutableMapping:
+    part = copy.copy(batch)  # of its own class, with what it has beside its entries
+    part.update(zip(batch, values, strict=True))
+    return part
+
+
 def _is_splittable(part: Any) -> bool:
-    if part is not None and not isinstance(part, (Tensor, tuple, list, dict)):
+    if part is not None and not isinstance(part, (Tensor, tuple, list, MutableMapping)):
         raise TypeError(f"cannot split a {type(part).__name__}: pass split=, a function of a batch and a size")
     return part is not None
 
@@ -71,9 +78,8 @@ class MicroBatchFinder:
     """
 
     def __init__(self, micro_batch: int | None = None):
-        if isinstance(micro_batch, bool) or not isinstance(micro_batch, int | None):
-            kind = type(micro_batch).__name__
-            raise TypeError(f"micro_batch must be a whole number of samples or None, got {micro_batch!r} ({kind})")
+        if micro_batch is not None:
+            micro_batch = whole_number(micro_batch, "micro_batch", "of samples or None")
         if micro_batch is not None and micro_batch < 1:
             raise ValueError(f"micro_batch must be at least 1 sample, got {micro_batch}")
         self.micro_batch = micro_batch

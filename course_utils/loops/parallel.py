@@ -1,9 +1,8 @@
 """What a loop agrees on with other ranks when its model is wrapped in DDP or FSDP2. Needs torch alone."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -11,15 +10,26 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-class Adapter(Protocol):
-    """What the loops need to know and to do on one rank, whatever the model is wrapped in."""
+class Adapter:
+    """What the loops need to know and to do on one rank. Here, of one process: there is nothing to agree on."""
 
-    model: nn.Module
-    local_model: nn.Module  # for a forward pass in which not every rank takes part
-    world_size: int
+    world_size = 1
+    _nothing = nullcontext()
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.local_model = model  # for a forward pass in which not every rank takes part
 
     def all_reduce_sum(self, values: list[float]) -> list[float]:
         """Sums each value over the ranks."""
+        return values
+
+    def check_epoch(self, batches: Iterable, watched: bool) -> None:
+        """Compares the ranks before their first window: how many `batches`, if that is known, and who has `on_update`.
+
+        Raises:
+            ValueError: If the ranks cannot go through this epoch together; on every rank.
+        """
 
     def agree(self, weight: float, micro_batches: int, going: bool) -> tuple[float, bool, bool]:
         """Tells the ranks what this one holds of a window: its weight, its micro-batches, whether it has one at all.
@@ -30,45 +40,36 @@ class Adapter(Protocol):
         Raises:
             ValueError: If the ranks cannot go through this window together; on every rank.
         """
+        return weight, True, going
 
     def gradient_sync(self, last: bool) -> AbstractContextManager:
-        """Surrounds a micro-batch's forward and backward pass. Only the last of a window exchanges gradients."""
+        """Surrounds a micro-batch's forward and backward pass, and decides whether it exchanges gradients."""
+        return self._nothing
+
+    def abandon_window(self) -> None:
+        """Forgets what a window that ended in an error has left where `zero_grad()` doesn't reach."""
 
     def average_gradients(self) -> None:
         """Averages the gradients of a window that only some ranks have run, with their `local_model`."""
 
     def all_finite(self, gradients: list[Tensor]) -> bool:
         """Whether no gradient holds an infinity or a NaN, on any rank."""
-
-
-class SingleProcess:
-    """One process with the whole model: there is nothing to agree on."""
-
-    world_size = 1
-    _nothing = nullcontext()
-
-    def __init__(self, model: nn.Module):
-        self.model = self.local_model = model
-
-    def all_reduce_sum(self, values: list[float]) -> list[float]:
-        return values
-
-    def agree(self, weight: float, micro_batches: int, going: bool) -> tuple[float, bool, bool]:
-        return weight, True, going
-
-    def gradient_sync(self, last: bool) -> AbstractContextManager:
-        return self._nothing
-
-    def average_gradients(self) -> None:
-        """One process always takes part."""
-
-    def all_finite(self, gradients: list[Tensor]) -> bool:
         return _all_finite(gradients)
 
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        """The norm of all gradients together, over all ranks."""
+        return nn.utils.get_total_norm([_values(gradient) for gradient in gradients])
 
-class _Group:
+    def buffers_of_rank_0(self) -> AbstractContextManager:
+        """Inside, every rank has the buffers that a checkpoint of rank 0 would hold; afterwards its own again."""
+        return self._nothing
+
+
+class _Group(Adapter):
+    in_step = ""  # why every rank needs equally many micro-batches, if it does
+
     def __init__(self, model: nn.Module, groups: list[dist.ProcessGroup], device: torch.device):
-        self.model = self.local_model = model
+        super().__init__(model)
         self.groups, self.device = groups, device
         self.world_size = math.prod(map(dist.get_world_size, groups))
 
@@ -78,11 +79,49 @@ class _Group:
             dist.all_reduce(sums, group=group)
         return sums.tolist()
 
+    def check_epoch(self, batches: Iterable, watched: bool) -> None:
+        try:
+            length, known = len(batches), True
+        except TypeError:
+            length, known = 0, False
+        together, squares, known, watched = self.all_reduce_sum([length, length**2, known, watched])
+        if watched not in (0, self.world_size):
+            raise ValueError("on_update must be passed on every rank or on none: its loss is that of all ranks")
+        if known == self.world_size:
+            self._check_equal(length, together, squares, "an epoch")
+
     def agree(self, weight: float, micro_batches: int, going: bool) -> tuple[float, bool, bool]:
-        mine = [weight, micro_batches > 0, going, *self._counts(micro_batches)]
-        weight, holding, going, *sums = self.all_reduce_sum(mine)
-        self._check_window(micro_batches, *sums)
+        mine = [weight, micro_batches > 0, going, micro_batches > 1, micro_batches, micro_batches**2]
+        weight, holding, going, accumulating, together, squares = self.all_reduce_sum(mine)
+        self._check_window(accumulating > 0)
+        self._check_equal(micro_batches, together, squares, "a window")
         return weight, holding == self.world_size, going > 0
+
+    def _check_window(self, accumulating: bool) -> None:
+        """Refuses what this kind of model can't do in a window."""
+
+    def _check_equal(self, mine: int, together: float, squares: float, where: str) -> None:
+        if self.in_step and self.world_size * squares != together**2:  # equal only if all numbers are
+            raise ValueError(
+                f"{self.in_step} in every forward pass, so every rank needs equally many micro-batches in {where}; "
+                f"this rank has {mine}, the {self.world_size} ranks have {together:g} together"
+            )
+
+    @contextmanager
+    def buffers_of_rank_0(self) -> Iterator[None]:
+        persistent = self.local_model.state_dict().keys()
+        buffers = [buffer for name, buffer in self.local_model.named_buffers() if name in persistent]
+        own = [buffer.clone() for buffer in buffers]
+        try:
+            for buffer in buffers:
+                sent = buffer.to(self.device).contiguous()
+                for group in self.groups:
+                    dist.broadcast(sent, group=group, group_src=0)
+                buffer.copy_(sent)
+            yield
+        finally:
+            for buffer, mine in zip(buffers, own, strict=True):
+                buffer.copy_(mine)
 
 
 class DataParallel(_Group):
@@ -93,12 +132,16 @@ class DataParallel(_Group):
         self.ddp, self.local_model = ddp, ddp.module
         if self.world_size > 1 and ddp.parameters_to_ignore:
             raise ValueError(f"DDP ignores {sorted(ddp.parameters_to_ignore)}, whose gradients it would not average")
+        if ddp._join_config.enable:
+            raise ValueError(
+                "leave out `with model.join():`, whose collectives get in the way of the loop's own: ranks may run out "
+                "of micro-batches at different times without it"
+            )
+        if any(isinstance(m, nn.SyncBatchNorm) and m.training for m in ddp.modules()):
+            self.in_step = "SyncBatchNorm exchanges statistics"
 
-    def _counts(self, micro_batches: int) -> list[float]:
-        return [micro_batches > 1] if self.ddp.static_graph else []
-
-    def _check_window(self, micro_batches: int, accumulating: float = 0) -> None:
-        if accumulating:
+    def _check_window(self, accumulating: bool) -> None:
+        if accumulating and self.ddp.static_graph:
             raise ValueError(
                 "DDP with static_graph=True cannot accumulate: it expects every backward pass to all-reduce, and "
                 "no_sync() leaves that to the last one; build the model without static_graph, or train with n=1"
@@ -119,9 +162,6 @@ class DataParallel(_Group):
             mean = (total / self.world_size).view_as(parameter).to(parameter.dtype) if ranks else None
             parameter.grad = mean.to_sparse(1) if ranks and id(parameter) in sparse else mean
 
-    def all_finite(self, gradients: list[Tensor]) -> bool:
-        return _all_finite(gradients)  # they are the same on every rank
-
 
 class FullySharded(_Group):
     """FSDP2: each rank has a shard of each parameter; every forward pass gathers, and the backward pass scatters.
@@ -129,7 +169,11 @@ class FullySharded(_Group):
     With a mesh of two dimensions (HSDP), the shards are replicated along the first one.
     """
 
-    def __init__(self, model: nn.Module, fsdp: nn.Module):
+    in_step = "FSDP2 gathers the model"
+
+    def __init__(self, model: nn.Module, fsdp: nn.Module, hold_back: bool):
+        if getattr(fsdp, "_abandoned", False):
+            raise ValueError("an error interrupted this FSDP2 model in a window: wrap a new one and load a checkpoint")
         parameters = list(fsdp.parameters())
         mesh = getattr(parameters[0], "device_mesh", None)
         for p in parameters:
@@ -137,42 +181,47 @@ class FullySharded(_Group):
             if kinds not in ([True], [False, True]) or p.device_mesh != mesh:
                 raise ValueError(
                     "FSDP2 is supported with every parameter sharded over one mesh, of 1 dimension or of 2 (HSDP); "
-                    f"this model has a parameter of shape {tuple(p.shape)} that is not: is it ignored, or also "
-                    "sharded by tensor parallelism?"
+                    f"this model has a parameter of shape {tuple(p.shape)} that is not: is it ignored, also sharded by "
+                    "tensor parallelism, or still gathered after an error in its forward or backward pass?"
                 )
         super().__init__(model, mesh.get_all_groups(), torch.device(mesh.device_type))
-        self.fsdp = fsdp
-
-    def _counts(self, micro_batches: int) -> list[float]:
-        return [micro_batches, micro_batches**2]
-
-    def _check_window(self, micro_batches: int, together: float, squares: float) -> None:
-        if self.world_size * squares != together**2:  # equal only if all numbers are
-            raise ValueError(
-                "FSDP2 gathers the model in every forward pass, so every rank needs equally many micro-batches in a "
-                f"window; this rank has {micro_batches}, the {self.world_size} ranks have {together:g} together"
-            )
+        self.fsdp, self.hold_back = fsdp, hold_back
 
     @contextmanager
     def gradient_sync(self, last: bool) -> Iterator[None]:
-        self.fsdp.set_requires_gradient_sync(last)
+        self.fsdp.set_requires_gradient_sync(last or not self.hold_back)
         try:
             yield
         finally:
             self.fsdp.set_requires_gradient_sync(True)
 
-    def average_gradients(self) -> None:
-        """All ranks run the same number of micro-batches, so FSDP2 has averaged them."""
+    def abandon_window(self) -> None:
+        if not hasattr(self.fsdp, "reset_iter_state"):  # it is new in PyTorch 2.13
+            self.fsdp._abandoned = True
+            return
+        self.fsdp.reset_iter_state()
+        states = [m._get_fsdp_state() for m in self.fsdp.modules() if hasattr(m, "_get_fsdp_state")]
+        for group in [group for state in states for group in state._fsdp_param_groups]:
+            for p in group.fsdp_params:  # the reset leaves the gradients that are not reduced yet
+                p.unsharded_accumulated_grad = None
+                if hasattr(p, "_unsharded_param"):
+                    p._unsharded_param.grad = None
 
     def all_finite(self, gradients: list[Tensor]) -> bool:
         return not sum(self.all_reduce_sum([not _all_finite([gradient.to_local() for gradient in gradients])]))
 
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        return nn.utils.get_total_norm(gradients).full_tensor()
+
 
 def _all_finite(gradients: list[Tensor]) -> bool:
     """Whether all are finite. Sums of squares tell fast; where one overflows, the largest magnitudes tell."""
-    values = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-    values = [v for v in values if v.numel()]  # a shard may be empty
+    values = [v for v in map(_values, gradients) if v.numel()]  # a shard may be empty
     return not values or any(_finite_norms(values, order) for order in (2, math.inf))
+
+
+def _values(gradient: Tensor) -> Tensor:
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _finite_norms(values: list[Tensor], order: float) -> bool:
@@ -182,12 +231,13 @@ def _finite_norms(values: list[Tensor], order: float) -> bool:
     return all(map(math.isfinite, norms))
 
 
-def adapter_of(model: nn.Module, training: bool = True) -> Adapter:
+def adapter_of(model: nn.Module, training: bool = True, hold_back: bool = False) -> Adapter:
     """Finds out what the model is wrapped in. What several ranks would train wrongly is refused.
 
     Args:
         model: Any module; `torch.compile` around DDP or FSDP2 is seen through.
         training: Whether gradients are needed. A plain model may be evaluated on a single rank of many.
+        hold_back: Whether FSDP2 keeps a window's gradients unreduced until its last micro-batch.
 
     Returns:
         The adapter for this model.
@@ -200,14 +250,14 @@ def adapter_of(model: nn.Module, training: bool = True) -> Adapter:
         1
     """
     if not (dist.is_available() and dist.is_initialized()):
-        return SingleProcess(model)
+        return Adapter(model)
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
     inner = getattr(model, "_orig_mod", model)  # of torch.compile
     if isinstance(inner, DistributedDataParallel):
         return DataParallel(model, inner)
     if isinstance(inner, FSDPModule):
-        return FullySharded(model, inner)
+        return FullySharded(model, inner, hold_back)
     if (ranks := dist.get_world_size()) > 1:
         for name, part in inner.named_modules():
             if isinstance(part, FullyShardedDataParallel):
@@ -222,4 +272,4 @@ def adapter_of(model: nn.Module, training: bool = True) -> Adapter:
                 "use DistributedDataParallel(model) or fully_shard(model). If each rank is to train a model of its "
                 "own, say so with DistributedDataParallel(model, process_group=dist.new_subgroups(1)[0])"
             )
-    return SingleProcess(model)
+    return Adapter(model)

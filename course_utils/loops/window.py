@@ -1,15 +1,17 @@
 """The window: which micro-batches make one update, and the gradient of their mean loss."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from math import inf, isfinite
 from numbers import Real
+from operator import index
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.nn.utils.rnn import PackedSequence
 
 from course_utils.loops.parallel import Adapter, adapter_of
 
@@ -31,58 +33,108 @@ def windows(batches: Iterable, n: int) -> Iterator[list]:
         An iterator over lists of micro-batches.
 
     Raises:
-        TypeError: If `n` is not an integer (at the call).
-        ValueError: If `n` is below 1 (at the call), or if PyTorch has overwritten the first tensor of a window while
-            the rest of that window was fetched. Writes that PyTorch doesn't count, such as NumPy's, go unnoticed.
+        TypeError: If `n` is not an integer, or `batches` not iterable (at the call).
+        ValueError: If `n` is below 1 (at the call), or if PyTorch has overwritten a tensor of a window while the rest
+            of that window was fetched. Writes that PyTorch doesn't count, such as NumPy's, go unnoticed.
 
     Example:
         >>> [len(window) for window in windows(range(10), 4)]
         [4, 4, 2]
     """
-    if not isinstance(n, int) or isinstance(n, bool):
-        raise TypeError(f"n must be a whole number of micro-batches, got {n!r} ({type(n).__name__})")
+    n = whole_number(n, "n", "of micro-batches")
     if n < 1:
         raise ValueError(f"n must be at least 1 micro-batch per window, got {n}")
-    return _fetch(iter(batches), n)
+    return _fetch(iterator_of(batches), n)
+
+
+def whole_number(number: Any, name: str, unit: str) -> int:
+    try:
+        if not isinstance(number, bool):
+            return index(number)  # NumPy's integers, too
+    except TypeError:
+        pass
+    raise TypeError(f"{name} must be a whole number {unit}, got {number!r} ({type(number).__name__})")
+
+
+def iterator_of(batches: Any) -> Iterator:
+    try:
+        return iter(batches)
+    except TypeError:
+        message = f"batches must be an iterable of micro-batches, such as a DataLoader, got {type(batches).__name__}"
+        raise TypeError(f"{message}, which is not iterable") from None
 
 
 def _fetch(batches: Iterator, n: int) -> Iterator[list]:
-    for first in batches:
-        tensor = _first_tensor(first)
-        version = _version(tensor)
-        window = [first, *islice(batches, n - 1)]
-        # Only a batch at the same address was written over: a write elsewhere in a shared storage is no concern.
-        if _version(tensor) != version and any(
-            other is not None and other.data_ptr() == tensor.data_ptr() for other in map(_first_tensor, window[1:])
-        ):
-            raise ValueError(
-                "the loader reuses its buffers: the first micro-batch of a window was overwritten while the others "
-                "were fetched; yield a copy of each batch, for example with .clone()"
-            )
-        yield window
+    window = [None] * n
+    while len(window) == n:  # some iterators start again after their end: a short window is the last
+        window, versions = [], []
+        for batch in islice(batches, n):
+            window.append(batch)
+            versions.append([(tensor, _version(tensor)) for _, tensor in _tensors(batch)])
+        _check_for_overwriting(versions)
+        if window:
+            yield window
 
 
-def _version(tensor: Tensor | None) -> int:
-    return 0 if tensor is None or tensor.is_inference() else tensor._version
+def _check_for_overwriting(versions: list[list[tuple[Tensor, int]]]) -> None:
+    for k, batch in enumerate(versions):
+        for tensor, version in batch:
+            # Only a tensor at the same address was written over: a write elsewhere in a shared storage is no concern.
+            if _version(tensor) != version and any(
+                other.data_ptr() == tensor.data_ptr() for later in versions[k + 1 :] for other, _ in later
+            ):
+                raise ValueError(
+                    "the loader reuses its buffers: a micro-batch of a window was overwritten while the others were "
+                    "fetched; yield a copy of each batch, for example with .clone()"
+                )
 
 
-def _first_tensor(batch: Any) -> Tensor | None:
-    while isinstance(batch, (tuple, list, dict)) and batch:
-        batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
-    return batch if isinstance(batch, Tensor) else None
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _tensors(batch: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """All tensors of a batch, each with its place: an "s" for each sequence that it is in, an "m" for each mapping."""
+    if isinstance(batch, Tensor):
+        yield path, batch
+    elif isinstance(batch, Mapping):
+        for part in batch.values():
+            yield from _tensors(part, path + "m")
+    elif isinstance(batch, (tuple, list)):
+        for part in batch:
+            yield from _tensors(part, path + "s")
 
 
 def items(batch: Any) -> int:
-    """Counts the samples of a micro-batch: the length of a tensor, or of the first entry of a tuple, list or dict.
+    """Counts the samples of a batch-first micro-batch: the first dimension, in which all its tensors must agree.
+
+    A sequence-first batch can't be told from a batch-first one where all first dimensions agree: then that dimension
+    is taken for the batch, and if it is time, pass `weight=lambda batch: ...` to the loop.
+
+    Args:
+        batch: A tensor, or a tuple, list or mapping of tensors. Entries that hold no tensor are ignored; a mapping may
+            hold mappings, and so may a tuple or list that has a tensor of its own beside them.
+
+    Raises:
+        TypeError: If the first dimensions differ, or if it could be a list of samples as well as a list of fields: in
+            a list of dicts, or in a list inside another container. A `PackedSequence` has no such dimension.
 
     Example:
         >>> items((torch.zeros(8, 64), torch.zeros(8)))
         8
     """
-    tensor = _first_tensor(batch)
-    if tensor is None or tensor.dim() == 0:
-        raise TypeError(f"cannot count the items of a {type(batch).__name__}: pass weight=, a function of one batch")
-    return len(tensor)
+    tensors = list(_tensors(batch))
+    lengths = {tuple(tensor.shape[:1]) for _, tensor in tensors}
+    places = {place for place, _ in tensors}
+    are_fields = all(place.rstrip("m") in ("", "s") for place in places) and not all("sm" in p for p in places)
+    if len(lengths) != 1 or lengths == {()} or not are_fields or isinstance(batch, PackedSequence):
+        shapes = ", ".join(str(tuple(tensor.shape)) for _, tensor in tensors[:8])
+        held = f"a {type(batch).__name__} with tensors of shapes {shapes}{', ...' * (len(tensors) > 8)}"
+        raise TypeError(
+            f"cannot count the samples of {held if tensors else type(batch).__name__}: pass weight=, a function of one "
+            "batch that returns their number"
+        )
+    return lengths.pop()[0]
 
 
 def backward_window(
@@ -93,6 +145,7 @@ def backward_window(
     *,
     scaler: GradScaler | None = None,
     autocast: AbstractContextManager | None = None,
+    hold_back: bool = False,
 ) -> Tensor | None:
     """Adds the gradient of a window's mean loss to `.grad`, for training loops of your own.
 
@@ -100,7 +153,7 @@ def backward_window(
     doesn't zero gradients, unscale them or step: zero them before the next window, and unscale them if you pass a
     scaler.
 
-    A DDP or FSDP2 model gets the gradient over what all ranks hold, and exchanges it once. All ranks call this equally
+    A DDP or FSDP2 model gets the gradient over what all ranks hold; DDP exchanges it once. All ranks call this equally
     often: one that has run out of batches passes an empty window, until nobody has anything and all get None.
 
     Args:
@@ -111,10 +164,11 @@ def backward_window(
             left out. By default, `items`.
         scaler: The GradScaler that multiplies the losses, for float16.
         autocast: The context for the forward pass, such as `torch.autocast("cuda", torch.bfloat16)`.
+        hold_back: Under FSDP2, reduce the gradients once a window, as in `train_epoch`.
 
     Returns:
-        The mean loss of the window over all ranks, without a graph and without the scaler's factor; None if the window
-        holds nothing, on any rank.
+        The mean loss of the window over all ranks, a scalar tensor on the model's device, without a graph and without
+        the scaler's factor; None if the window holds nothing, on any rank.
 
     Raises:
         TypeError: If an argument, a weight or a loss has the wrong type.
@@ -129,13 +183,14 @@ def backward_window(
         ...     optimizer.zero_grad()
     """
     check_window_options(weight, scaler, autocast)
-    parallel = adapter_of(model)
+    parallel = adapter_of(model, hold_back=hold_back)
     window = share_out(parallel, list(window), weight)
     if not window.total:
         return None
     loss = accumulate(parallel, window, loss_fn, scaler, autocast)
     if parallel.world_size > 1:
-        loss = torch.tensor(parallel.all_reduce_sum([float(loss)])[0] / parallel.world_size)
+        (total,) = parallel.all_reduce_sum([float(loss)])
+        loss = torch.as_tensor(loss, device=parallel.device).new_tensor(total / parallel.world_size)
     return loss
 
 
@@ -187,18 +242,33 @@ def weights_of(window: list, weight: Callable[[Any], float]) -> list[float]:
         >>> weights_of([torch.zeros(3), torch.zeros(1)], items)
         [3, 1]
     """
-    weights = [weight(batch) for batch in window]
-    tensors = sum(isinstance(count, Tensor) for count in weights)
-    if tensors == len(weights) > 0:
-        weights = torch.stack(weights).tolist()  # one synchronisation, not one per micro-batch
-    elif tensors:
-        weights = [count.tolist() if isinstance(count, Tensor) else count for count in weights]
+    return check_weights([weight(batch) for batch in window])
+
+
+def check_weights(weights: list) -> list[float]:
+    weights = read(weights)
     for count in weights:
         if not isinstance(count, (int, float, Real)):
             raise TypeError(f"weight(batch) must be a number, got {count!r} ({type(count).__name__})")
         if not 0 <= count < inf:  # nor NaN
             raise ValueError(f"weight(batch) must be a number of items or tokens, 0 or more, got {count}")
     return weights
+
+
+def read(values: list) -> list:
+    """The values of scalar tensors, with one wait for their device and not one each; all else as it is.
+
+    Example:
+        >>> read([torch.tensor(0.5), 2, torch.tensor(1.5)])
+        [0.5, 2, 1.5]
+    """
+    values = list(values)
+    places = [k for k, value in enumerate(values) if isinstance(value, Tensor) and value.dim() == 0]
+    if places:
+        scalars = torch.stack([values[k].to(values[places[0]].device) for k in places])
+        for k, value in zip(places, scalars.tolist(), strict=True):
+            values[k] = value
+    return values
 
 
 def accumulate(
@@ -211,11 +281,15 @@ def accumulate(
     model = parallel.model if window.everyone else parallel.local_model
     autocast = autocast or nullcontext()
     window_loss = 0.0
-    for k, (batch, share) in enumerate(window.shares, start=1):
-        with parallel.gradient_sync(k == len(window.shares)):
-            loss = _forward(model, batch, share, loss_fn, autocast)
-            _backward(loss, scaler)
-        window_loss += loss.detach()
+    try:
+        for k, (batch, share) in enumerate(window.shares, start=1):
+            with parallel.gradient_sync(k == len(window.shares)):
+                loss = _forward(model, batch, share, loss_fn, autocast)
+                _backward(loss, scaler)
+            window_loss += loss.detach()
+    except BaseException:
+        parallel.abandon_window()
+        raise
     if not window.everyone:
         parallel.average_gradients()
         if scaler:

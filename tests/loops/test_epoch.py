@@ -2,11 +2,14 @@
 
 import copy
 import math
+from collections import UserDict
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, IterableDataset
 
 from course_utils import evaluate, mlp, train_epoch, windows
@@ -79,6 +82,34 @@ def test_windows_take_what_has_no_length_and_fetch_no_more_than_one_window():
     assert next(source) == 4
 
 
+@pytest.mark.parametrize("n", [1, 4, 5])
+def test_a_loader_that_starts_again_after_its_end_is_gone_through_once(n):
+    class Restarting:
+        """An iterator like those of some loaders on a GPU: reset by its own end."""
+
+        def __init__(self):
+            self.left = []
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if not self.left:
+                self.left = [*range(10), None]
+            found = self.left.pop(0)
+            if found is None:
+                raise StopIteration
+            return found
+
+    found = list(islice(windows(Restarting(), n), 20))
+    assert sum(found, []) == list(range(10))  # noqa: RUF017
+
+
+def test_an_n_may_be_any_integer():
+    assert [len(window) for window in windows(range(5), np.int64(2))] == [2, 2, 1]
+    assert [len(window) for window in windows(range(5), torch.tensor(2))] == [2, 2, 1]
+
+
 @pytest.mark.parametrize(
     ("n", "error", "saying"),
     [
@@ -107,25 +138,64 @@ def test_windows_of_what_cannot_be_iterated_are_an_error_at_the_call():
 # items
 
 
+class Fields(UserDict):
+    """Like the batches of transformers: a mapping that is no dict."""
+
+
 @pytest.mark.parametrize(
     "batch",
     [
         torch.zeros(3),
         torch.zeros(3, 2),
-        (torch.zeros(3, 2), torch.zeros(5)),
+        (torch.zeros(3, 2), torch.zeros(3), None, "train"),
         [torch.zeros(3, 2)],
-        {"inputs": torch.zeros(3, 2), "mask": torch.zeros(1)},
-        ({"inputs": [torch.zeros(3, 2)]}, torch.zeros(9)),
+        {"inputs": torch.zeros(3, 2), "mask": torch.zeros(3, dtype=torch.bool)},
+        {"inputs": {"ids": torch.zeros(3, 2)}, "names": ["a", "b", "c"]},
+        Fields(inputs=torch.zeros(3, 2), labels=torch.zeros(3)),
+        (Fields(inputs=torch.zeros(3, 2)), torch.zeros(3)),
+        torch.nested.nested_tensor([torch.zeros(2), torch.zeros(5), torch.zeros(1)], layout=torch.jagged),
     ],
 )
-def test_items_are_counted_in_the_first_tensor(batch):
+def test_items_are_the_first_dimension_in_which_all_tensors_agree(batch):
     assert items(batch) == 3
+
+
+IMAGE = torch.zeros(3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        ((IMAGE,) * 8, (torch.tensor(1),) * 8),  # detection: 8 images of 3 channels
+        ([IMAGE] * 8, torch.zeros(3)),
+        [{"image": IMAGE, "mask": IMAGE}] * 8,
+        {"images": [IMAGE] * 8},
+        [torch.zeros(7), torch.zeros(5), torch.zeros(2)],  # sequences of different lengths
+        pack_sequence([torch.zeros(7, 2), torch.zeros(5, 2), torch.zeros(4, 2)]),
+        pack_sequence([torch.zeros(7, 2)]),
+        (torch.zeros(16, 3, 2), torch.zeros(3)),  # sequence-first
+        {"inputs": torch.zeros(3, 2), "weights": torch.zeros(5)},
+        (torch.zeros(3, 2), torch.tensor(1.0)),
+    ],
+)
+def test_a_batch_that_can_be_read_in_two_ways_is_refused_with_its_shapes(model, batch):
+    with pytest.raises(TypeError, match=r"tensors of shapes \(.*: pass weight=") as refused:
+        items(batch)
+    assert len(str(refused.value)) < 300
+    with pytest.raises(TypeError, match="pass weight="):
+        train_epoch(model, [batch], lambda *_: pytest.fail("a forward pass"), sgd(model.parameters()))
 
 
 @pytest.mark.parametrize("batch", [3, "text", None, (), {}, [[]], torch.tensor(1.0), (torch.tensor(1.0),)])
 def test_a_batch_whose_items_cannot_be_counted_asks_for_a_weight(batch):
     with pytest.raises(TypeError, match="pass weight="):
         items(batch)
+
+
+@pytest.mark.parametrize("train", [train_epoch, lambda *args: evaluate(args[0], *args[1:3])])
+def test_batches_that_are_none_are_an_error_that_says_what_they_should_be(model, train):
+    with pytest.raises(TypeError, match="batches must be an iterable of micro-batches, such as a DataLoader, got None"):
+        train(model, None, mse, sgd(model.parameters()))
 
 
 # train_epoch

@@ -2,8 +2,10 @@
 
 import gc
 import weakref
+from collections import UserDict
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -273,6 +275,26 @@ def test_pieces_of_tensors_tuples_lists_and_dicts():
         {"x": 2, "y": 2},
     ]
     assert [len(x) for (x, _), _ in pieces(((x, x), y), 4)] == [4, 1]
+
+
+class Encoding(UserDict):
+    """Like a batch of transformers: a mapping that is no dict, with its entries as attributes."""
+
+    def __getattr__(self, name):
+        return self.data[name]
+
+
+def test_pieces_of_a_mapping_are_of_its_own_class():
+    parts = pieces(Encoding(x=torch.arange(5), y=torch.arange(5)), 2)
+    assert [(type(part), part.y.tolist()) for part in parts] == [
+        (Encoding, [0, 1]),
+        (Encoding, [2, 3]),
+        (Encoding, [4]),
+    ]
+
+
+def test_the_first_micro_batch_may_be_any_integer():
+    assert MicroBatchFinder(micro_batch=np.int64(2)).micro_batch == 2
 
 
 @pytest.mark.parametrize("batch", ["text", (torch.zeros(3), torch.zeros(4)), (torch.zeros(3), "text"), ()])

@@ -1,7 +1,7 @@
 """A gradient with an infinity or a NaN makes no update and no scheduler step, wherever it comes from."""
 
-import functools
 import math
+from functools import cache, partial
 from itertools import product
 
 import exhaustive
@@ -13,7 +13,7 @@ from torch.amp import GradScaler
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_utils import mlp, train_epoch
+from course_utils import evaluate, mlp, train_epoch
 from course_utils.ranks import Ranks
 
 N = 3
@@ -36,7 +36,7 @@ def in_float64():
     torch.set_default_dtype(torch.float64)
 
 
-@functools.cache
+@cache
 def without_window(world, skipped, equal=False):
     """One process trained on large batches, one of them left out, and the loss of that one in between."""
     batches = list(on_ranks.large_batches(world, N, equal))
@@ -113,9 +113,23 @@ def test_an_overflow_in_the_first_window_leaves_no_optimizer_state_behind(fused)
     model = mlp(3, 5, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
     batch = on_ranks.poisoned(on_ranks.shards(1)[0][0], math.inf)
-    with pytest.warns(RuntimeWarning, match="1 of 1 windows made no update"):
+    with pytest.raises(FloatingPointError, match="1 of 1 windows made no update: in the first one the loss was nan"):
         train_epoch(model, [batch], on_ranks.masked_mse, optimizer, 1, on_ranks.tokens, scaler=GradScaler("cpu"))
     assert not optimizer.state
+
+
+@pytest.mark.parametrize(
+    ("poison", "cause"), [(math.nan, "the loss was nan"), ("gradient only", "the gradient of '0.weight' held a NaN")]
+)
+@every_loop
+def test_an_epoch_in_which_every_window_was_skipped_is_an_error_with_the_first_cause(poison, cause, scaler):
+    batches = [on_ranks.poisoned(batch, poison) for batch in on_ranks.shards(1, equal=True)[0]]
+    train = partial(on_ranks.train_poisoned, on_ranks.new_model(), batches, 3, scaler, False)
+    if scaler == "enabled" and poison == "gradient only":  # the scaler may still find its scale
+        assert train()[3] == ["3 of 3 windows made no update: their gradients held an infinity or a NaN"]
+    else:
+        with pytest.raises(FloatingPointError, match=f"3 of 3 windows made no update: in the first one {cause}"):
+            train()
 
 
 def test_the_scale_falls_after_an_overflow_and_the_step_is_not_even_called():
@@ -170,8 +184,21 @@ class Lists(TorchFunctionMode):
         return function(*args, **kwargs or {})
 
 
+every_weight = pytest.mark.parametrize(
+    ("weight", "each"), [(lambda batch: 4, 1), (on_ranks.tokens, 2)], ids=["numbers", "tensors"]
+)
+
+
+@every_weight
+def test_an_evaluation_waits_once_for_its_results_and_once_for_weights_that_are_tensors(weight, each):
+    model, batches = mlp(3, 5, 2), on_ranks.shards(1, equal=True)[0]
+    with Synchronisations() as counter, Lists(counter):
+        evaluate(model, batches, on_ranks.masked_mse, weight)
+    assert counter.count == each
+
+
 @pytest.mark.parametrize("scaler", [None, GradScaler("cpu")], ids=["no scaler", "scaler"])
-@pytest.mark.parametrize(("weight", "each"), [(lambda batch: 4, 1), (on_ranks.tokens, 2)], ids=["numbers", "tensors"])
+@every_weight
 @every_step
 def test_the_host_waits_once_per_window_and_once_more_where_weights_are_tensors(
     scaler, weight, each, fused, monkeypatch
@@ -182,6 +209,6 @@ def test_the_host_waits_once_per_window_and_once_more_where_weights_are_tensors(
     optimizer.register_step_pre_hook(lambda *_: seen.append(counter.count))
     batches = [batch for batch in on_ranks.shards(1, equal=True)[0][:4] for _ in range(4)]
     with Synchronisations() as counter, Lists(counter):
-        losses = train_epoch(model, batches, on_ranks.masked_mse, optimizer, 4, weight, scaler=scaler, max_norm=0.3)
+        train_epoch(model, batches, on_ranks.masked_mse, optimizer, 4, weight, scaler=scaler, max_norm=0.3)
     assert seen == [each, 2 * each, 3 * each, 4 * each]
-    assert counter.count == 4 * each + len(losses)  # the log is read at the end
+    assert counter.count == 4 * each + 1  # the log is read at the end, at once

@@ -157,10 +157,6 @@ def test_one_rank_may_evaluate_a_model_that_is_not_wrapped(two):
     assert first == evaluate(on_ranks.new_model(), on_ranks.shards(2)[0], on_ranks.masked_mse, on_ranks.tokens)
 
 
-def test_evaluation_leaves_each_rank_its_own_statistics(two):
-    assert two.run(on_ranks.evaluated_with_own_statistics) == [[0.0] * 4, [1.0] * 4]
-
-
 def test_a_compiled_ddp_model_is_known_as_one(two):
     reference = on_ranks.in_one_process(2, 3, "SGD", False)
     for ours in two.run(on_ranks.on_this_rank, "compiled DDP", 3, "SGD", False):
@@ -171,13 +167,75 @@ def test_a_compiled_ddp_model_is_known_as_one(two):
 def test_each_window_all_reduces_its_gradients_once_and_its_weights_in_one_small_tensor(two, n, micro_batches, updates):
     for buckets, others in two.run(on_ranks.messages, n, micro_batches):
         assert len(buckets) == updates  # this model is one bucket
-        # each window's weights, the same once more to learn that all ranks are done, and the losses of the epoch
-        assert others == [3] * (updates + 1) + [updates]
+        # the epoch's length, each window's weights, the same once more to learn that all ranks are done, and the losses
+        assert others == [4] + [6] * (updates + 1) + [updates]
 
 
 def test_a_parameter_that_no_rank_used_stays_without_a_gradient(two):
     assert two.run(on_ranks.which_gradients, True) == [[[True, True, True, True, False, False]]] * 2
     assert two.run(on_ranks.which_gradients, False) == [[[True, True, True, True, False, False]]] * 2
+
+
+@pytest.fixture(scope="module")
+def one():
+    with Ranks(1, timeout=60) as one:
+        yield one
+
+
+@pytest.mark.parametrize("hold_back", [False, True])
+@pytest.mark.parametrize("where", ["before", "forward", "backward"])
+def test_nothing_of_a_window_that_an_error_abandoned_is_in_the_next_update(one, two, where, hold_back):
+    assert one.run(on_ranks.after_an_abandoned_window, where, 2, hold_back) == [0.0]
+    assert two.run(on_ranks.after_an_abandoned_window, where, 2, hold_back) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_the_finder_of_micro_batches_leaves_the_gradient_of_the_window_on_one_rank_of_fsdp2(one, where):
+    (failures, found), (_, expected) = one.run(on_ranks.found_on_one_rank, where)[0]
+    assert failures == 1
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_fsdp2_sums_a_window_in_the_dtype_of_the_parameter_unless_it_is_held_back(two):
+    assert two.run(on_ranks.many_small_gradients, False) == [1.0, 1.0]
+    assert two.run(on_ranks.many_small_gradients, True) == [0.25, 0.25]
+
+
+@pytest.mark.parametrize(("hold_back", "times"), [(False, 6), (True, 2)])
+def test_fsdp2_reduces_every_micro_batch_unless_it_is_held_back(two, hold_back, times):
+    for counts in two.run(on_ranks.reductions, hold_back):
+        assert counts["reduce-scatter"] == 2 * times  # of two layers
+
+
+@pytest.mark.parametrize("sized", [True, False])
+def test_sync_batchnorm_with_unequal_numbers_of_micro_batches_is_refused_on_every_rank(two, sized):
+    for message, began in two.run(on_ranks.uneven_with_sync_batchnorm, sized):
+        assert message.startswith("SyncBatchNorm exchanges statistics in every forward pass")
+        assert "5 together" in message
+        assert not began
+
+
+def test_join_is_refused(two):
+    assert all("leave out `with model.join():`" in message for message in two.run(on_ranks.within_join))
+
+
+@pytest.mark.parametrize("kind", ["DDP", "FSDP2"])
+def test_an_evaluation_is_that_of_the_checkpoint_of_rank_0_and_leaves_each_rank_its_statistics(two, kind):
+    batches = sum(on_ranks.shards(2, equal=True), [])  # noqa: RUF017
+    checkpoint = evaluate(on_ranks.normalised(running_mean=0), batches, on_ranks.masked_mse, on_ranks.tokens)
+    for rank, (score, statistics) in enumerate(two.run(on_ranks.evaluated_with_statistics_of_its_own, kind)):
+        assert score == pytest.approx(checkpoint, rel=1e-12)
+        assert statistics == [rank] * on_ranks.WIDTH
+
+
+@pytest.mark.parametrize("kind", ["DDP", "FSDP2"])
+def test_each_update_is_told_with_the_loss_and_the_norm_of_all_ranks(two, kind):
+    for losses, norms, told in two.run(on_ranks.updates_told, kind, True):
+        assert [update[2] for update in told] == pytest.approx(losses, rel=1e-12)
+        assert [update[3] for update in told] == pytest.approx(norms, rel=1e-12)
+    for message in two.run(on_ranks.updates_told, kind, False):
+        assert message.startswith("on_update must be passed on every rank or on none")
 
 
 def test_fsdp2_with_unequal_numbers_of_micro_batches_is_refused_on_every_rank_before_anything_changes(two):

@@ -390,6 +390,71 @@ def test_a_window_whose_loss_reaches_no_parameter_of_the_optimizer_is_an_error_a
     assert len(train_epoch(model, batches, masked_mse, optimizer, 2, tokens, scaler=scaler)) == 5
 
 
+class SAM(torch.optim.SGD):
+    """Sharpness-aware minimisation, as it is published: two steps, and a closure that only seems to be optional."""
+
+    def step(self, closure=None):
+        assert closure is not None, "SAM requires a closure"
+
+    def first_step(self): ...
+
+    def second_step(self): ...
+
+
+def test_sam_is_refused_before_the_first_forward_pass(model, batches):
+    optimizer = SAM(model.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match="steps without a closure, got SAM"):
+        train_epoch(model, batches, lambda *_: pytest.fail("a forward pass"), optimizer, 2, tokens)
+
+
+def test_clipping_sparse_gradients_is_refused_before_the_first_forward_pass():
+    model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="can't clip the sparse gradients of '0': build it with sparse=False"):
+        train_epoch(model, [torch.tensor([1])], lambda *_: pytest.fail("a forward pass"), optimizer, max_norm=1.0)
+
+
+# What on_update is told
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_each_window_is_told_once_after_its_update(model, batches, scaled):
+    optimizer = sgd(model.parameters())
+    norms = []
+    optimizer.register_step_pre_hook(
+        lambda *_: norms.append(float(nn.utils.get_total_norm(p.grad for p in model.parameters())))
+    )
+    told = []
+
+    def note(update):
+        assert not any(p.grad is not None and p.grad.any() for p in model.parameters())
+        told.append(update)
+
+    batches = [batches[0], batches[1], {**batches[0], "y": batches[0]["y"] + math.inf}, batches[1], batches[1]]
+    with pytest.warns(RuntimeWarning, match="1 of 3 windows"):
+        losses = train_epoch(
+            model, batches, masked_mse, optimizer, 2, tokens, max_norm=100.0,
+            scaler=GradScaler("cpu") if scaled else None, scheduler=ExponentialLR(optimizer, 0.5), on_update=note,
+        )  # fmt: skip
+    assert [update.number for update in told] == [1, 2, 3]
+    assert [update.micro_batches for update in told] == [2, 2, 1]
+    assert [update.skipped for update in told] == [False, True, False]
+    assert [update.lr for update in told] == [[0.1], [0.05], [0.05]]
+    assert [update.loss for update in told] == pytest.approx(losses, nan_ok=True)
+    assert [told[0].norm, told[2].norm] == pytest.approx(norms)
+    assert not math.isfinite(told[1].norm)
+
+
+def test_the_norm_is_told_before_clipping(model, batches):
+    told = []
+    train_epoch(model, batches, masked_mse, sgd(model.parameters()), 4, tokens, max_norm=1e-3, on_update=told.append)
+    assert all(update.norm > 0.01 for update in told)
+
+
+def test_an_on_update_that_is_no_function_is_an_error(model, batches):
+    unchanged_after(model, batches, sgd(model.parameters()), TypeError, "on_update must be a function", on_update=1)
+
+
 # Gradients of parameters that the optimizer does not own
 
 

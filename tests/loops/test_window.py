@@ -133,7 +133,7 @@ def test_a_loss_that_cannot_be_used_is_an_error_before_any_gradient(model, windo
         ("4", TypeError, r"weight must be a function of one batch, got '4' \(str\)"),
         (lambda batch: "4", TypeError, r"weight\(batch\) must be a number, got '4' \(str\)"),
         (lambda batch: None, TypeError, r"got None \(NoneType\)"),
-        (lambda batch: torch.ones(2), TypeError, r"got \[1.0, 1.0\] \(list\)"),
+        (lambda batch: torch.ones(2), TypeError, r"got tensor\(\[1., 1.\]\) \(Tensor\)"),
         (lambda batch: 1e308, ValueError, "a finite sum, got inf"),
         (lambda batch: torch.tensor(math.nan), ValueError, "0 or more, got nan"),
         (lambda batch: float("inf"), ValueError, "0 or more, got inf"),
@@ -180,6 +180,14 @@ def from_buffers(number, view=lambda buffer: buffer):
 def test_a_loader_that_overwrites_a_batch_of_the_window_is_an_error(number, n, as_batch):
     with pytest.raises(ValueError, match=r"reuses its buffers.*\.clone\(\)"):
         list(windows(from_buffers(number, as_batch), n))
+
+
+@pytest.mark.parametrize(("number", "n"), [(1, 2), (2, 4)])
+def test_labels_that_are_overwritten_are_seen_where_the_images_are_not(number, n):
+    labels = [torch.zeros(4) for _ in range(number)]
+    reused = ((torch.randn(4, 3), labels[k % number].fill_(k)) for k in range(6))
+    with pytest.raises(ValueError, match="reuses its buffers"):
+        list(windows(reused, n))
 
 
 def test_it_is_an_error_before_the_window_changes_anything(model):
