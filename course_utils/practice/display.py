@@ -13,6 +13,7 @@ COURSE = "application/vnd.course+json"
 BOX = "border-left:4px solid {color};padding:0.4em 0.9em;margin:0.3em 0"
 ASK, RIGHT, WRONG = "#0072B2", "#009E73", "#D55E00"
 _LINES, _WIDE = 20, 300  # of what an answer printed
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # colours first, whole
 
 
 def show(figure: Any, alt: str) -> None:
@@ -82,15 +83,14 @@ def as_static(html: str, text: str, course: dict | None = None, head: str = " ")
     """What is shown where no kernel is live, by type of content.
 
     Args:
-        html: The HTML.
+        html: The HTML. It may hold what an answer printed: control characters, such as a terminal's colours, go.
         text: The same as plain text.
         course: What it is, as JSON, with a `kind`.
         head: The first line of the HTML. Of outputs that are folded JupyterLab 4 shows the first line that is not
             empty of the first one, raw: so it is never a tag.
     """
-    return {"text/html": f"{escape(head, quote=False)}\n{html}", "text/plain": text} | (
-        {COURSE: course} if course else {}
-    )
+    html = _CONTROL.sub("", f"{escape(head, quote=False)}\n{html}")
+    return {"text/html": html, "text/plain": _CONTROL.sub("", text)} | ({COURSE: course} if course else {})
 
 
 def box(color: str, html: str) -> str:

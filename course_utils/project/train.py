@@ -70,12 +70,12 @@ def train_epoch(model, batches, optimizer, scaler, schedule, options, done, save
             loss = loss + F.cross_entropy(scores.flatten(0, 1), targets.flatten())
         if number % options.window == 0:
             scaler.scale(loss).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), options.clip)
-            scaler.step(optimizer)
-            scale = scaler.get_scale()
-            scaler.update()
-            if scaler.get_scale() >= scale:  # lower: the scaler has left the step out
+            norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip)
+            scaler.unscale_(optimizer)
+            if norm.isfinite():  # whatever the scaler and the optimizer would do
+                scaler.step(optimizer)
                 schedule.step()
+            scaler.update()  # also without a step
             optimizer.zero_grad()
             log(options, loss=loss.item())
             loss = 0.0

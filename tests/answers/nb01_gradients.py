@@ -100,7 +100,7 @@ wrong("slope", "low-precision")(lambda f, w, h: round((f(w + h) - f(w - h)) / (2
 wrong("slope", "low-precision")(lambda f, w, h: int((f(w + h) - f(w - h)) / (2 * h)))
 wrong("slope", "low-precision")(lambda f, w, h: float(f"{slope(f, w, h):.4f}"))
 wrong("slope", "low-precision")(lambda f, w, h: (f(w + h) - f(w - h)) // (2 * h))
-wrong("slope", "low-precision")(lambda f, w, h: slope(f, torch.tensor(w), h))
+wrong("slope", "low-precision")(lambda f, w, h: slope(f, torch.tensor(w, dtype=torch.float32), h))
 wrong("slope", "low-precision")(lambda f, w, h: slope(f, np.float32(w), np.float32(h)))
 wrong("slope", "other-points")(lambda f, w, h: slope(f, w, 1e-5))
 wrong("slope", "other-points")(lambda f, w, h: slope(f, w, h / 2))
@@ -387,8 +387,8 @@ def keeps_whole_numbers(a, b, out):
 
 @wrong("product_backward", "low-precision")
 def computes_in_float32(a, b, out):
-    a.grad += (torch.tensor(b.data) * out.grad).item()
-    b.grad += (torch.tensor(a.data) * out.grad).item()
+    a.grad += (torch.tensor(b.data).float() * out.grad).item()
+    b.grad += (torch.tensor(a.data).float() * out.grad).item()
 
 
 @wrong("product_backward", "not-stored")

@@ -81,7 +81,7 @@ def accumulate_with_a_closure(model, batches, loss_fn, optimizer, n):
 def accumulate_with_weights_of_a_tensor(model, batches, loss_fn, optimizer, n):
     for window in windows(batches, n):
         optimizer.zero_grad()
-        counts = torch.tensor([len(batch) for batch in window])
+        counts = torch.tensor([len(batch) for batch in window], dtype=torch.float32)
         for batch, share in zip(window, counts / counts.sum(), strict=True):  # in float32
             (loss_fn(model, batch) * share).backward()
         optimizer.step()

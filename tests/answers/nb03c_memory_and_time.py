@@ -114,7 +114,7 @@ def logged_loss_by_modulo(model, batches, loss_fn, optimizer, n: int) -> list[fl
 
 @right("logged_loss")
 def logged_loss_in_float32(model, batches, loss_fn, optimizer, n):
-    losses = torch.zeros(-(-len(batches) // n))
+    losses = torch.zeros(-(-len(batches) // n), dtype=torch.float32)
     for k, window in enumerate(windows(batches, n)):
         model.zero_grad()
         for batch in window:

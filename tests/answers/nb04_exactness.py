@@ -247,7 +247,7 @@ def with_one_hot_targets(model, window, class_weights, optimizer, max_norm) -> N
 
 @right("weighted_window")
 def computes_in_float32(model, window, class_weights, optimizer, max_norm):
-    short = mlp(3, 5, 4)
+    short = mlp(3, 5, 4).float()
     short.load_state_dict(model.state_dict())
     total = sum(class_weights[y].sum() for _, y in window)
     for x, y in window:

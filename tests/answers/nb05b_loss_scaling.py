@@ -404,7 +404,7 @@ def with_an_early_return(
     if not window:
         return False
     optimizer.zero_grad()
-    sizes = torch.tensor([len(batch) for batch in window])
+    sizes = torch.tensor([len(batch) for batch in window], dtype=torch.float32)
     for batch, share in zip(window, sizes / sizes.sum(), strict=True):  # shares in float32
         scaler.scale(loss_fn(model, batch) * share).backward()
     scaler.unscale_(optimizer)

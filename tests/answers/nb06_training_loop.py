@@ -581,7 +581,7 @@ def scheduled_by_zip(model, batches, loss_fn, optimizer, n, epochs, make_schedul
     for window in grouped * epochs:
         for p in model.parameters():
             p.grad = None
-        sizes = torch.tensor([len(batch) for batch in window])
+        sizes = torch.tensor([len(batch) for batch in window], dtype=torch.float32)
         for batch, share in zip(window, sizes / sizes.sum(), strict=True):  # shares in float32
             (loss_fn(model, batch) * share).backward()
         optimizer.step()
@@ -896,7 +896,7 @@ def gan_by_enumerate(generator, discriminator, batches, g_loss, d_loss, g_optimi
         window.append(batch)
         if k % n and k < len(batches):
             continue
-        sizes = torch.tensor([len(b) for b in window])
+        sizes = torch.tensor([len(b) for b in window], dtype=torch.float32)
         for loss, optimizer in {d_loss: d_optimizer, g_loss: g_optimizer}.items():
             g_optimizer.zero_grad(set_to_none=False), d_optimizer.zero_grad(set_to_none=False)
             for b, share in zip(window, sizes / sizes.sum(), strict=True):  # shares in float32

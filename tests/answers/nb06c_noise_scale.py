@@ -106,8 +106,8 @@ def by_products_of_pairs(snapshots: list[list[torch.Tensor]], b: int) -> float:
 def in_float32(snapshots, b):
     smalls, larges, n = [], [], len(snapshots[0])
     for window in snapshots:
-        earlier = torch.zeros(window[0].shape)
-        total = torch.tensor(0.0)
+        earlier = torch.zeros(window[0].shape, dtype=torch.float32)
+        total = torch.tensor(0.0, dtype=torch.float32)
         for grad in window:
             total += torch.linalg.vector_norm((grad.float() - earlier) * n) ** 2
             earlier = grad.float()

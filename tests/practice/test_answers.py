@@ -90,10 +90,11 @@ def test_a_right_answer_passes(exercise, answer):
     assert verdict.passed, verdict
 
 
-@pytest.mark.parametrize("exercise", exhaustive.mark(SOLVED, but=SOLVED[::4]))
-def test_the_solution_passes_where_float64_is_the_default(exercise):
-    torch.set_default_dtype(torch.float64)
+@pytest.mark.parametrize("exercise", exhaustive.mark(SOLVED, but=["token_weights", "ddp_window"]))
+def test_the_solution_passes_whatever_number_type_is_the_default_and_leaves_it(exercise):
+    torch.set_default_dtype(torch.bfloat16)
     assert judge(exercise, solution(exercise)).passed
+    assert torch.get_default_dtype() == torch.bfloat16
 
 
 @pytest.mark.parametrize("exercise", exhaustive.mark(SOLVED, but=SOLVED[::4]))
@@ -215,6 +216,41 @@ def test_judging_leaves_the_random_state_alone():
     before = torch.get_rng_state()
     judge("accumulate", lambda *_: torch.rand(3))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def flags():
+    """What an answer may set for the whole process."""
+    return (
+        torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled(), torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory, torch.is_warn_always_enabled(),
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic, torch.get_default_dtype(),
+        torch.is_grad_enabled(), torch.get_num_threads(), torch.get_default_device(), torch.is_autocast_enabled("cpu"),
+    )  # fmt: skip
+
+
+def test_judging_leaves_the_flags_of_torch_as_the_learner_has_set_them():
+    def slope(f, w, h):
+        torch.autograd.set_detect_anomaly(True, check_nan=False)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.set_float32_matmul_precision("medium")
+        torch.set_warn_always(True)
+        torch.backends.cudnn.benchmark = torch.backends.cudnn.deterministic = True
+        torch.set_default_dtype(torch.bfloat16)
+        torch.set_grad_enabled(False)
+        torch.set_num_threads(1)
+        torch.set_default_device("meta")
+        torch.set_autocast_enabled("cpu", True)
+        raise KeyError("an error takes the same way out")
+
+    before = flags()
+    judge("slope", slope)
+    assert flags() == before
+    with torch.autograd.set_detect_anomaly(True, check_nan=False):
+        judge("slope", slope)
+        assert (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()) == (True, False)
+    assert flags() == before
 
 
 def test_judging_gives_the_same_verdict_every_time():

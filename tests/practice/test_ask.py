@@ -198,6 +198,21 @@ def test_what_an_answer_prints_is_in_a_fold_up_to_twenty_lines(monkeypatch, caps
     assert "to stderr" not in bundles[0]["text/plain"]
 
 
+def test_what_a_terminal_would_obey_is_not_shown(shown):
+    loud = ValueError("\x1b[1mbold\x00")
+
+    def slope(f, w, h):
+        print("\x1b[1;31mred\x1b[0m\tand\x07 loud")
+        raise loud
+
+    assert "\x1b[1mbold" in check("slope", slope).message
+    (bundle,) = shown
+    shown_as = bundle["text/html"] + bundle["text/plain"]
+    assert [character for character in shown_as if not character.isprintable() and character not in "\t\n"] == []
+    assert ">red\tand loud</pre>" in bundle["text/html"]
+    assert bundle["text/plain"].endswith("ValueError: bold")
+
+
 def test_a_warning_that_the_learners_code_causes_is_kept_once_and_no_other():
     def slope(f, w, h):
         warnings.warn("too steep", stacklevel=1)

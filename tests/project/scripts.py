@@ -13,6 +13,7 @@ LOOP = re.compile(r"^def train_epoch\(.*?(?=\n\n\n)", flags=re.M | re.S)
 
 _ADD = "            loss = loss + F.cross_entropy(scores.flatten(0, 1), targets.flatten())\n"
 _BACKWARD = "            scaler.scale(loss).backward()\n"
+_UNSCALE = "            scaler.unscale_(optimizer)\n"
 _OF_WINDOW = """\
             first = (number - 1) // options.window * options.window
             window = [int((t != -100).sum()) for _, t in batches[first : first + options.window]]
@@ -24,7 +25,7 @@ FIXES = {  # of one bug each: what to replace, and by what
     "division": [(_BACKWARD, _BACKWARD.replace("(loss)", "(loss / options.window)"))],
     "tail": [("number % options.window == 0", "number % options.window == 0 or number == len(batches)")],
     "tokens": [(_ADD, _OF_WINDOW)],
-    "scaler": [(_BACKWARD, f"{_BACKWARD}            scaler.unscale_(optimizer)\n")],
+    "scaler": [(_UNSCALE, ""), (_BACKWARD, _BACKWARD + _UNSCALE)],
     "resume": [("number % options.save_every == 0", "number % options.window == 0")],
 }
 

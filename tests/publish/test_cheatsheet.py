@@ -181,7 +181,8 @@ def test_each_call_of_the_loop_has_its_label_beside_it():
     places = {name: code.strip() for code, _, name, _ in cheatsheet.labelled(cheatsheet.loop()) if name}
     for name, call in {
         "zero": "optimizer.zero_grad()", "autocast": "with autocast:", "unscale": "scaler.unscale_(", "update":
-        "scaler.update()", "clip": "clip_grad_norm_(", "step": "scaler.step(", "scheduler": "scheduler.step()",
+        "scaler.update()", "clip": "norm = clip_grad_norm_(", "guard": "if norm.isfinite()", "step": "scaler.step(",
+        "scheduler": "scheduler.step()",
         "scale, backward": "scaler.scale(loss).backward()",
     }.items():  # fmt: skip
         assert places[name].startswith(call)

@@ -256,7 +256,7 @@ def _stepped_after_a_skip(lane: str, windows: list[Window]) -> Iterator[Finding]
             ERROR,
             f"the scheduler was stepped after {count_noun(len(skipped), 'update')} that the scaler had skipped",
             evidence={"update": skipped[0].number, "skipped_and_stepped": len(skipped), "updates": len(windows)},
-            fix="step it only if the scale has not fallen: scale <= scaler.get_scale() after update()",
+            fix="after unscale_(), step both only if the norm that clip_grad_norm_() returns is finite",
             where=skipped[0].scheduler_steps_after[0],
             lane=lane,
         )

@@ -7,8 +7,8 @@ a notebook, add a module. Both are found here.
 
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -106,8 +106,9 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
 
 
 def _judged(found: Exercise, answer: Any, limit: float) -> Verdict:
-    printed, dtype = Printed(), torch.get_default_dtype()
+    printed = Printed()
     with (
+        _flags_as_before(),
         torch.random.fork_rng(devices=()),
         warnings.catch_warnings(),
         redirect_stdout(printed),
@@ -116,9 +117,38 @@ def _judged(found: Exercise, answer: Any, limit: float) -> Verdict:
         warnings.simplefilter("always")
         warnings.showwarning = partial(_note, printed)
         torch.default_generator.manual_seed(1)
+        torch.set_default_dtype(torch.float64)  # as the notebooks' set-up does; in bfloat16 no tolerance would hold
         outcome = run(lambda: found.judge(answer), limit)
-    torch.set_default_dtype(dtype)
     return replace(_verdict(outcome, limit), printed=printed.text)
+
+
+@contextmanager
+def _flags_as_before() -> Iterator[None]:
+    """Takes back what an answer sets for the whole process. What it sets for its own thread ends with that thread."""
+    cudnn, filling = torch.backends.cudnn, torch.utils.deterministic
+    dtype, warns = torch.get_default_dtype(), torch.is_warn_always_enabled()
+    anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only, fill = torch.is_deterministic_algorithms_warn_only_enabled(), filling.fill_uninitialized_memory
+    benchmark, cudnn_deterministic, precision = cudnn.benchmark, cudnn.deterministic, _matmul_precision()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_warn_always(warns)
+        torch.autograd.set_detect_anomaly(*anomaly)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        filling.fill_uninitialized_memory = fill
+        cudnn.benchmark, cudnn.deterministic = benchmark, cudnn_deterministic
+        if precision and precision != _matmul_precision():  # setting it anew would fix what a backend inherits
+            torch.set_float32_matmul_precision(precision)
+
+
+def _matmul_precision() -> str:
+    """Empty where the learner has set it for some backends alone: then PyTorch refuses to name one."""
+    with suppress(RuntimeError):
+        return torch.get_float32_matmul_precision()
+    return ""
 
 
 def _note(printed: Printed, message: Warning | str, category: type[Warning], *_: Any) -> None:
