@@ -15,6 +15,9 @@ since the step before, and the collectives that this rank has started. The k-th 
 of the k-th window that was asked for. The error is the norm of the difference over the norm of the large batch's
 gradient: the worst of the full windows, then the short one. Collectives are those of the last full window.
 
+**At a fixed batch size**, 7 windows of micro-batches of 4 and of 16 words, the plain form of each library and
+`train_epoch` weighted by samples, one rank: the worst window. Words differ in length, so tokens still count unequally.
+
 The auditor (`course_utils.audit`) then watches each loop on one rank, and what it finds is kept, too.
 """
 
@@ -28,10 +31,13 @@ from datetime import date
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 
+import torch
 from torch.utils.data import DataLoader
 
+from course_utils import train_epoch, words
 from course_utils.audit import audit
 from course_utils.data import folder, manifest
 from course_utils.ranks.side_by_side import PACKAGES, SideBySide
@@ -65,6 +71,22 @@ def findings(beside: SideBySide, loop) -> list[tuple[str, str]]:
     return [(finding.level, finding.rule) for finding in report.findings]
 
 
+def by_samples(beside: SideBySide):
+    def loop(model, loader):
+        train_epoch(model, loader, beside.loss_fn, torch.optim.SGD(model.parameters(), lr=0.0), n=beside.n)
+
+    return loop
+
+
+def at_a_fixed_batch_size(beside: SideBySide, size: int) -> dict[str, float]:
+    """The largest error of each plain form in 7 windows of micro-batches of `size` words."""
+    chosen = Random(0).sample(words(), 7 * beside.n * size)
+    pieces = [chosen[k : k + size] for k in range(0, len(chosen), size)]
+    plain = {"Accelerate": "guide", "transformers Trainer": "own model its mean", "Lightning Trainer": "guide"}
+    loops = {"train_epoch": by_samples(beside)} | {name: beside.loops[name, form] for name, form in plain.items()}
+    return {name: beside.updates(loop, pieces=pieces).full for name, loop in loops.items()}
+
+
 def keep(path: Path, title: str, found: dict) -> None:
     """Writes a record of the course, and what the manifest says of it."""
     content = (json.dumps(found, allow_nan=False).replace("}, {", "},\n{") + "\n").encode()
@@ -95,9 +117,12 @@ def main() -> None:
             said = ", ".join(f"{level} {rule}" for level, rule in row["findings"]) or "nothing"
             row["loop"] = f"{row['library']}, {row['form']}"
             print(f"  {row['loop']}: {said}")
+    fixed = {size: at_a_fixed_batch_size(beside, size) for size in (4, 16)}
+    for size, errors in fixed.items():
+        print(f"{size} words each:", ", ".join(f"{name} {error:.1%}" for name, error in errors.items()))
     print(*beside.versions(), sep="\n")
     if write:
-        found = {"date": str(date.today()), "n": beside.n} | beside.as_record()
+        found = {"date": str(date.today()), "n": beside.n, "fixed_batch_size": fixed} | beside.as_record()
         title = (
             "Windows, errors of the gradients and audits of Accelerate, Lightning and transformers: "
             "what tests/benchmarks/side_by_side.py has written"
