@@ -15,8 +15,8 @@ First, three updates of each loop are compared with those of large batches, in f
 fetching, forward and backward passes, `zero_grad`, `step`, and what the loop does around them. `train_epoch` and the
 loop by hand also weight each micro-batch by its samples. `train_epoch` looks for infinities and NaNs before each step;
 the loop by hand doesn't, a second one looks at the total norm, and Fabric, whose users write the loop, runs a second
-time with both. transformers' Trainer also steps a constant schedule. Before the first step noted lie the start of the epoch and, under the auditor, the
-backward passes that it looks at more closely (audit_overhead.py).
+time with both. transformers' Trainer also steps a constant schedule. Before the first step noted lie the start of the
+epoch and, under the auditor, the backward passes that it looks at more closely (audit_overhead.py).
 
 **Ratios.** All loops run in turn, in short rounds that begin with another loop each time. A ratio is to the mean of the
 two runs by hand of its round; the tables show the median over the rounds and the quartiles. The control is the ratio
