@@ -427,6 +427,12 @@ def found_on_one_rank(where):
     return gradients(where), gradients("")
 
 
+def loss_of_a_window():
+    """What `backward_window` returns for a model in another number type than the default."""
+    model = DistributedDataParallel(nn.Linear(1, 1, dtype=torch.float32))
+    return str(backward_window(model, [torch.ones(2, 1, dtype=torch.float32)], lambda model, x: model(x).mean()).dtype)
+
+
 def many_small_gradients(hold_back):
     """A weight whose gradient is 1 in a window of 1,024 micro-batches, where FSDP2 computes in bfloat16."""
     model = nn.Linear(1, 1, bias=False, dtype=torch.float32)

@@ -197,6 +197,10 @@ def test_the_finder_of_micro_batches_leaves_the_gradient_of_the_window_on_one_ra
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
+def test_the_loss_of_a_window_has_the_models_number_type_on_one_rank_and_on_two(one, two):
+    assert one.run(on_ranks.loss_of_a_window) + two.run(on_ranks.loss_of_a_window) == ["torch.float32"] * 3
+
+
 def test_fsdp2_sums_a_window_in_the_dtype_of_the_parameter_unless_it_is_held_back(two):
     assert two.run(on_ranks.many_small_gradients, False) == [1.0, 1.0]
     assert two.run(on_ranks.many_small_gradients, True) == [0.25, 0.25]
