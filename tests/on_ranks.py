@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.amp import GradScaler
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ExponentialLR
 
@@ -405,6 +405,20 @@ def after_an_abandoned_window(where, position, hold_back):
 
     expected = gradient(fails=False)
     return float((gradient(fails=True) - expected).norm() / expected.norm())
+
+
+def without_a_reset():
+    """What is said after an error where FSDP2 can't be reset, as before PyTorch 2.13."""
+    reset = vars(FSDPModule).get("reset_iter_state")
+    if reset:
+        del FSDPModule.reset_iter_state
+    try:
+        after_an_abandoned_window("backward", 2, hold_back=False)
+    except ValueError as error:
+        return str(error)
+    finally:
+        if reset:
+            FSDPModule.reset_iter_state = reset
 
 
 def found_on_one_rank(where):

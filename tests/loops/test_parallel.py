@@ -189,6 +189,10 @@ def test_nothing_of_a_window_that_an_error_abandoned_is_in_the_next_update(one, 
     assert two.run(on_ranks.after_an_abandoned_window, where, 2, hold_back) == [0.0, 0.0]
 
 
+def test_where_fsdp2_cannot_be_reset_the_model_is_refused_after_an_error(one):
+    assert "wrap a new one and load a checkpoint" in one.run(on_ranks.without_a_reset)[0]
+
+
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_the_finder_of_micro_batches_leaves_the_gradient_of_the_window_on_one_rank_of_fsdp2(one, where):
     (failures, found), (_, expected) = one.run(on_ranks.found_on_one_rank, where)[0]
