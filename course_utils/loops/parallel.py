@@ -196,22 +196,27 @@ class FullySharded(_Group):
             self.fsdp.set_requires_gradient_sync(True)
 
     def abandon_window(self) -> None:
-        if not hasattr(self.fsdp, "reset_iter_state"):  # it is new in PyTorch 2.13
+        if not hasattr(self.fsdp, "reset_iter_state"):  # an older PyTorch
             self.fsdp._abandoned = True
             return
         self.fsdp.reset_iter_state()
-        states = [m._get_fsdp_state() for m in self.fsdp.modules() if hasattr(m, "_get_fsdp_state")]
-        for group in [group for state in states for group in state._fsdp_param_groups]:
-            for p in group.fsdp_params:  # the reset leaves the gradients that are not reduced yet
-                p.unsharded_accumulated_grad = None
-                if hasattr(p, "_unsharded_param"):
-                    p._unsharded_param.grad = None
+        for p in [p for group in parameter_groups(self.fsdp) for p in group.fsdp_params]:
+            p.unsharded_accumulated_grad = None  # what isn't reduced yet survives the reset
+            if hasattr(p, "_unsharded_param"):
+                p._unsharded_param.grad = None
 
     def all_finite(self, gradients: list[Tensor]) -> bool:
         return not sum(self.all_reduce_sum([not _all_finite([gradient.to_local() for gradient in gradients])]))
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
         return nn.utils.get_total_norm(gradients).full_tensor()
+
+
+def parameter_groups(model: nn.Module) -> list:
+    """FSDP2's own objects, which hold what it keeps of each parameter; none if the model isn't sharded by FSDP2."""
+    states = [module._get_fsdp_state() for module in model.modules() if hasattr(module, "_get_fsdp_state")]
+    several = [getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group] for state in states]
+    return [group for groups in several for group in groups if group is not None]
 
 
 def _all_finite(gradients: list[Tensor]) -> bool:
