@@ -196,27 +196,24 @@ class FullySharded(_Group):
             self.fsdp.set_requires_gradient_sync(True)
 
     def abandon_window(self) -> None:
+        from torch.distributed.fsdp import FSDPModule
+
         if not hasattr(self.fsdp, "reset_iter_state"):  # an older PyTorch
             self.fsdp._abandoned = True
             return
         self.fsdp.reset_iter_state()
-        for p in [p for group in parameter_groups(self.fsdp) for p in group.fsdp_params]:
-            p.unsharded_accumulated_grad = None  # what isn't reduced yet survives the reset
-            if hasattr(p, "_unsharded_param"):
-                p._unsharded_param.grad = None
+        for state in [module._get_fsdp_state() for module in self.fsdp.modules() if isinstance(module, FSDPModule)]:
+            groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # PyTorch 2.12 has one
+            for p in [p for group in filter(None, groups) for p in group.fsdp_params]:
+                p.unsharded_accumulated_grad = None  # what isn't reduced yet survives the reset
+                if hasattr(p, "_unsharded_param"):
+                    p._unsharded_param.grad = None
 
     def all_finite(self, gradients: list[Tensor]) -> bool:
         return not sum(self.all_reduce_sum([not _all_finite([gradient.to_local() for gradient in gradients])]))
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
         return nn.utils.get_total_norm(gradients).full_tensor()
-
-
-def parameter_groups(model: nn.Module) -> list:
-    """FSDP2's own objects, which hold what it keeps of each parameter; none if the model isn't sharded by FSDP2."""
-    states = [module._get_fsdp_state() for module in model.modules() if hasattr(module, "_get_fsdp_state")]
-    several = [getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group] for state in states]
-    return [group for groups in several for group in groups if group is not None]
 
 
 def _all_finite(gradients: list[Tensor]) -> bool:

@@ -108,8 +108,9 @@ def _tensors(batch: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 def items(batch: Any) -> int:
     """Counts the samples of a batch-first micro-batch: the first dimension, in which all its tensors must agree.
 
-    A sequence-first batch can't be told from a batch-first one where all first dimensions agree: then that dimension
-    is taken for the batch, and if it is time, pass `weight=lambda batch: ...` to the loop.
+    Where all first dimensions agree, a sequence-first batch can't be told from a batch-first one, nor a list of samples
+    of one shape from a list of fields: by convention that dimension is the batch. If it isn't, pass `weight=` to the
+    loop.
 
     Args:
         batch: A tensor, or a tuple, list or mapping of tensors. Entries that hold no tensor are ignored; a mapping may

@@ -12,8 +12,6 @@ from weakref import ref
 
 from torch import Tensor, nn
 
-from course_utils.loops.parallel import parameter_groups
-
 _KEEPERS = {  # where the class is whose objects know what is kept where
     "torch.distributed.fsdp._fully_shard._fsdp_param_group": "FSDPParamGroup",
     "torch.distributed.fsdp._flat_param": "FlatParamHandle",
@@ -84,7 +82,9 @@ def held_gradients(model: nn.Module) -> list[Tensor]:
         [tensor([[1., 2., 3.],
                 [1., 2., 3.]])]
     """
-    groups = parameter_groups(model)
+    states = [module._get_fsdp_state() for module in model.modules() if hasattr(module, "_get_fsdp_state")]
+    several = [getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group] for state in states]
+    groups = [group for groups in several for group in groups if group is not None]
     read = shards(groups)
     held = [p.grad for p in model.parameters() if p.grad is not None]
     for p in (one.sharded_param for group in groups for one in group.fsdp_params):
