@@ -140,7 +140,7 @@ def _flags_as_before() -> Iterator[None]:
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         filling.fill_uninitialized_memory = fill
         cudnn.benchmark, cudnn.deterministic = benchmark, cudnn_deterministic
-        if precision and precision != _matmul_precision():  # setting it anew would fix what a backend inherits
+        if precision and precision != _matmul_precision():  # setting it again would fix what a backend inherits
             torch.set_float32_matmul_precision(precision)
 
 
