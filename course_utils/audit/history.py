@@ -332,6 +332,9 @@ class History:
     manual: set[str] = field(default_factory=set)  # lanes whose updates no torch optimizer makes
     loose: set[str] = field(default_factory=set)  # those of them whose tensors are no parameters of a module
     given: dict[str, str] = field(default_factory=dict)  # of a manual lane: the optimizer that is given its gradients
+    unstepped: list[str] = field(default_factory=list)  # lanes whose weights changed though no step was seen
+    grads: int = 0  # calls of torch.autograd.grad, which torch.func makes, too
+    processes: int = 0  # that the script has started, and that nobody watches
     follows: dict[str, str] = field(default_factory=dict)  # of a lane: which one had its parameters before, and ended
     failed: bool = False  # the script ended by an error or an interrupt, so its last window is not judged
     failure: str | None = None  # the auditor's own error: what came after it was not seen

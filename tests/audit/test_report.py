@@ -49,7 +49,11 @@ def test_a_file_below_the_working_directory_is_named_from_there(monkeypatch):
 def test_a_report_with_nothing_in_it():
     with audit() as report:
         pass
-    assert str(report) == "0 backward calls and no optimizer steps were seen.\n\nThere was nothing to judge."
+    assert str(report) == (
+        "0 backward calls and no optimizer steps were seen.\n\n"
+        "Could not judge: no backward call and no optimizer step was seen."
+    )
+    assert repr(report) == "<Report of 0 errors among 0 findings, nothing judged>"
     with audit() as report:
         train()
     assert "Nothing was found." in str(report)
@@ -111,6 +115,8 @@ def test_strict_raises_with_the_report():
     assert caught.value.report is report
     with audit(strict=True):
         train()
+    with pytest.raises(AuditError, match="Could not judge"), audit(strict=True):
+        train(count=0)
     with pytest.raises(ZeroDivisionError), audit(strict=True):  # noqa: PT012
         train(divide=False)
         1 / 0  # noqa: B018
@@ -278,7 +284,7 @@ def test_a_page_without_events_or_findings():
         pass
     page = as_page(report, "Audit of x.py", "Rank 0 of 2. ")
     assert "Rank 0 of 2. 0 backward calls" in page
-    assert "There was nothing to judge." in page
+    assert "Could not judge: no backward call and no optimizer step was seen." in page
     assert "<svg" not in page
 
 
