@@ -115,7 +115,7 @@ class Report:
 
     def as_dict(self) -> dict:
         """What the command line writes as JSON, except for the script's exit status."""
-        keys = ("rule", "level", "message", "evidence", "fix", "where")
+        keys = ("rule", "level", "message", "evidence", "fix", "where", "times")
         return {
             "findings": [
                 {key: getattr(finding, key) for key in keys} | {"message": self.sentence(finding)}
@@ -148,7 +148,9 @@ class Report:
     def sentence(self, finding: Finding) -> str:
         """The message as a sentence; it begins with the optimizer's name if there are several."""
         several = len(self.history.lanes) > 1 and finding.lane
-        return f"{finding.lane}: {finding.message}" if several else finding.message[:1].upper() + finding.message[1:]
+        text = f"{finding.lane}: {finding.message}" if several else finding.message[:1].upper() + finding.message[1:]
+        more = finding.times - 1
+        return f"{text}; also {count_noun(more, 'more time')}, for other optimizers" if more else text
 
     def ledger(self) -> "Figure":
         """Draws the run as a gradient ledger around the first finding; each finding is marked where it first shows.

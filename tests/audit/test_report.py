@@ -1,17 +1,21 @@
 """The report of an audit: as text, as HTML, as JSON, as a ledger, as an exception."""
 
+import copy
 import io
 import json
 import linecache
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import runs
+import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from runs import train
+from torch import nn
 
-from course_utils.audit import AuditError, Finding, audit
+from course_utils.audit import AuditError, Finding, audit, rules
 from course_utils.audit.callsite import Place
 from course_utils.audit.explain import explain
 from course_utils.audit.page import as_page
@@ -68,6 +72,39 @@ def test_with_several_optimizers_a_message_begins_with_the_name_of_its_own():
     assert "\n  SGD 2: the mean loss" in str(report)
 
 
+def test_what_a_rule_finds_at_one_line_for_many_optimizers_is_said_once_with_a_count():
+    model = nn.Linear(3, 1)
+    meta = torch.optim.Adam(model.parameters())
+    with audit() as report:
+        for _ in range(8):
+            meta.zero_grad()
+            for _ in range(4):
+                task = copy.deepcopy(model)
+                inner = torch.optim.SGD(task.parameters(), lr=0.1)
+                for _ in range(2):
+                    inner.zero_grad()
+                    task(torch.randn(5, 3)).square().mean().backward()
+                    inner.step()
+                inner.zero_grad()
+                (task(torch.randn(5, 3)).square().mean() / 4).backward()
+                for p, adapted in zip(model.parameters(), task.parameters(), strict=True):
+                    p.grad = adapted.grad.clone() if p.grad is None else p.grad + adapted.grad
+            meta.step()
+    (finding,) = report.findings
+    assert (finding.rule, finding.level, finding.times) == ("leftover-gradients", "undecided", 32)
+    assert report.sentence(finding).startswith("SGD: the gradients of the last backward call of the run")
+    assert report.sentence(finding).endswith("; also 31 more times, for other optimizers")
+    assert len(str(report).splitlines()) < 20
+
+
+def test_what_a_rule_finds_twice_for_one_optimizer_or_in_two_lines_is_said_twice():
+    one = Finding("error", "m", fix="f", where="x.py:1", lane="SGD", rule="clip-timing")
+    assert rules._grouped([one, replace(one, message="another")]) == [one, replace(one, message="another")]
+    assert rules._grouped([one, replace(one, lane="Adam")]) == [replace(one, times=2)]
+    for other in ({"where": "x.py:2"}, {"rule": "loss-scale"}, {"level": "undecided"}, {"fix": "g"}):
+        assert len(rules._grouped([one, replace(one, lane="Adam", **other)])) == 2
+
+
 def test_the_report_as_html_is_escaped():
     with audit() as report:
         train(divide=False)
@@ -84,7 +121,7 @@ def test_the_report_as_json_has_the_keys_that_are_promised():
     result = json.loads(json.dumps(report.as_dict(), allow_nan=False))
     assert result["window"] == {"SGD": 4}
     (finding,) = result["findings"]
-    assert finding.keys() == {"rule", "level", "message", "evidence", "fix", "where"}
+    assert finding.keys() == {"rule", "level", "message", "evidence", "fix", "where", "times"}
 
 
 def test_the_ledger_marks_the_finding_at_its_update():
