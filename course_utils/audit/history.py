@@ -128,6 +128,7 @@ class Backward:
     used_at: int = 0  # how many backward calls there had been at the first of these steps
     scaled: float = 1.0
     synced: bool | None = None  # averaged over the ranks; None without DDP and FSDP
+    late_no_sync: bool = False  # and so under DDP's no_sync(), which did not surround the forward pass
     ranks: int = 1  # over how many
     value: float | Tensor | None = None  # what it was called on, if that is one number
     drawn: tuple[int, ...] = ()  # the data sets of the loaders that gave batches since the last call

@@ -69,6 +69,7 @@ class _Thread(threading.local):
         self.scaled = 1.0  # the scaler's factor in what the next backward is called on
         self.synced: bool | None = None  # does the next backward average over the ranks? None without DDP
         self.ranks = 1
+        self.ddp: ref | None = None  # the module that decided it
         self.scaler: ref | None = None  # which one it was
         self.in_scheduler_step = False
 
@@ -176,6 +177,7 @@ class HistoryWriter(Listener):
         call = Backward(self.calls, place, line, path, state.scaled)
         if state.synced is not None:
             call.synced, call.ranks, state.synced, state.ranks = state.synced, state.ranks, None, 1
+            call.late_no_sync = call.synced and not getattr(state.ddp(), "require_backward_grad_sync", True)
         if given:
             call.carries_on = any(root.numel() > 1 for root in roots)
         alone = len(roots) == 1 and roots[0].numel() == 1
@@ -496,7 +498,7 @@ class HistoryWriter(Listener):
 
     def _around_synced_forward(self, module, *args, **kwargs) -> Generator:
         self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
-        self.thread.ranks = module.process_group.size()
+        self.thread.ranks, self.thread.ddp = module.process_group.size(), ref(module)
         if module.gradient_as_bucket_view:
             self.observer.look()
             yield
