@@ -20,11 +20,11 @@ from course_utils.practice.judging import Mistake
 
 CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED, NOTHING_JUDGED = range(5)  # the exit statuses of the auditor's command
 MEANING = {
-    CLEAN: "exit status 0: the script ran to its end and was judged, and no error was found",
+    CLEAN: "exit status 0: the run was judged, and no error was found",
     FOUND: "exit status 1: the script ran to its end, and at least one error was found",
     CANNOT_RUN: "exit status 2: the auditor could not run, or failed while the training went on",
     SCRIPT_FAILED: "exit status 3: the script failed or was stopped, and the findings cover what ran before that",
-    NOTHING_JUDGED: "exit status 4: the script ran to its end, and nothing in it could be judged",
+    NOTHING_JUDGED: "exit status 4: nothing could be judged",
 }
 NONE = "none"  # the prediction that no error will be found
 
