@@ -21,8 +21,8 @@ def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
 
     Args:
         window: The intended number of micro-batches per update. It is inferred if it is not given.
-        strict: Raise `AuditError` at the end of the block if an error was found, or if the auditor itself has failed,
-            for use in a test.
+        strict: Raise `AuditError` at the end of the block if an error was found, if nothing could be judged, or if the
+            auditor itself has failed, for use in a test.
 
     Yields:
         A `Report`, complete when the block has ended, also by an exception. The auditor's own errors never reach the
@@ -31,7 +31,8 @@ def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
 
     Raises:
         ValueError: If `window` is not a whole number of 1 or more.
-        AuditError: If `strict` and an error was found, or the auditor has failed, and the block itself raised nothing.
+        AuditError: If `strict` and an error was found, nothing could be judged, or the auditor has failed, and the
+            block itself raised nothing.
     """
     writer = HistoryWriter()
     report = Report(writer.history)
@@ -45,5 +46,5 @@ def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
         raise
     finally:
         report.findings = judge(writer.history)
-    if strict and (report.errors or report.failure):
+    if strict and (report.errors or report.failure or not report.judged):
         raise AuditError(report)

@@ -1,8 +1,9 @@
 """The auditor's command line: `python -m course_utils.audit [options] script.py [args]`; `--help` lists the options.
 
-Exit status 0: no error was found; 1: at least one was found; 2: the audit could not run, or failed before the
-script ended, which went on without it; 3: the script itself failed (what was found before that is reported, and the
-JSON holds the script's own exit status).
+Exit status 0: the run was judged, and no error was found; 1: at least one was found; 2: the audit could not run, or
+failed before the script ended, which went on without it; 3: the script itself failed (what was found before that is
+reported, and the JSON holds the script's own exit status); 4: nothing could be judged, and the report says why. A run
+that was seen only in part is judged as far as it was seen.
 
 On several ranks, use `torchrun --nproc-per-node N -m course_utils.audit script.py`: each rank prints a report of its
 own and writes files of its own, with the rank in the name.
@@ -31,7 +32,7 @@ from course_utils.audit.rules import RULES
 from course_utils.audit.text import as_annotations, as_text, has_colour, printable, rule_line, width_of, write
 from course_utils.interrupts import uninterrupted, write_whole
 
-CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED = 0, 1, 2, 3
+CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED, NOTHING_JUDGED = range(5)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -66,7 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
             script = ModuleType("__main__")  # its objects live until the audit has ended
             script_exit = _run(script, options)
             report.history.failed = script_exit != 0
-        status = FOUND if report.errors else CANNOT_RUN if report.failure else CLEAN
+        status = (
+            FOUND if report.errors else CANNOT_RUN if report.failure else CLEAN if report.judged else NOTHING_JUDGED
+        )
         _tell(report, options, script_exit, f"Rank {rank} of {world}. " if world > 1 else "")
     except Exception:  # not one of the script's, which _run handles
         traceback.print_exc()
@@ -104,8 +107,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         prog="python -m course_utils.audit",
         usage="%(prog)s [options] script.py [its arguments]\n       %(prog)s [options] -m module [its arguments]",
         description="Runs a training script, unchanged, and names its zeroing and accumulation bugs.",
-        epilog="exit status: 0 no error found; 1 at least one error; 2 the audit could not run, or failed while the "
-        "script went on; 3 the script failed",
+        epilog="exit status: 0 judged, no error found; 1 at least one error; 2 the audit could not run, or failed "
+        "while the script went on; 3 the script failed; 4 nothing could be judged",
     )
     add = parser.add_argument
     add("-m", action="store_true", help="run a module by its name, as python -m does")

@@ -128,6 +128,7 @@ class Backward:
     used_at: int = 0  # how many backward calls there had been at the first of these steps
     scaled: float = 1.0
     synced: bool | None = None  # averaged over the ranks; None without DDP and FSDP
+    late_no_sync: bool = False  # and so under DDP's no_sync(), which did not surround the forward pass
     ranks: int = 1  # over how many
     value: float | Tensor | None = None  # what it was called on, if that is one number
     drawn: tuple[int, ...] = ()  # the data sets of the loaders that gave batches since the last call
@@ -332,6 +333,9 @@ class History:
     manual: set[str] = field(default_factory=set)  # lanes whose updates no torch optimizer makes
     loose: set[str] = field(default_factory=set)  # those of them whose tensors are no parameters of a module
     given: dict[str, str] = field(default_factory=dict)  # of a manual lane: the optimizer that is given its gradients
+    unstepped: list[str] = field(default_factory=list)  # lanes whose weights changed though no step was seen
+    grads: int = 0  # calls of torch.autograd.grad, which torch.func makes, too
+    processes: int = 0  # that the script has started, and that nobody watches
     follows: dict[str, str] = field(default_factory=dict)  # of a lane: which one had its parameters before, and ended
     failed: bool = False  # the script ended by an error or an interrupt, so its last window is not judged
     failure: str | None = None  # the auditor's own error: what came after it was not seen

@@ -39,6 +39,7 @@ class AuditedLane(Lane):
         self.zeroings: list[Zeroing] = []  # since the last step, of gradients that no step had used
         self.glimpses: list[tuple[Tensor, Sample]] = []  # some numbers, as the last backward call left them
         self.moved = False  # its parameters changed before it made any step
+        self.unstepped = False  # and so after a backward call, by a write that raised their versions
         self.strays = False  # they have been seen to change through `.data` between a backward call and a zeroing
         self.by_hand = False  # the script has been seen to write to gradients through `.data`
         self.through_data = False  # and so before the last step that was looked at

@@ -36,7 +36,8 @@ def as_page(report: "Report", title: str, before: str = "") -> str:
         title: Its heading.
         before: Words before the summary.
     """
-    findings = "".join(_section(report, finding) for finding in report.findings) or f"<p>{report.nothing()}</p>"
+    findings = "".join(_section(report, finding) for finding in report.findings)
+    findings += f"<p>{escape(report.conclusion())}</p>" if report.conclusion() else ""
     counts = f"{count_noun(len(report.errors), 'error')} among {count_noun(len(report.findings), 'finding')}"
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'

@@ -1,4 +1,4 @@
-"""A pytest fixture: a test that trains with it fails if the auditor finds an error.
+"""A pytest fixture: a test that trains with it fails if the auditor finds an error, or nothing that it could judge.
 
 In `conftest.py`:
 
@@ -38,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def audited(request: pytest.FixtureRequest) -> Iterator[Report]:
     """The report of an audit that watches until the test function ends, and fails the test if it finds an error.
 
+    It also fails a test in which it could judge nothing, as where nothing was trained: it would pass whatever it does.
     If the test fails for another reason, the report is shown with the failure. If the auditor itself fails, pytest
     shows its warning, and no error is claimed of a run that was watched in part: use `audit(strict=True)` where that
     must not pass.
@@ -63,7 +64,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             item.add_report_section("call", "audit", str(report))
         raise
     report = _end(item)
-    if report and set(report.rules) - _allowed(item):
+    if report and (set(report.rules) - _allowed(item) or not (report.judged or report.failure)):
         pytest.fail(str(report), pytrace=False)
     return result
 

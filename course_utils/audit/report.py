@@ -9,6 +9,7 @@ from course_utils.audit.history import History
 from course_utils.audit.rules import ERROR, Finding
 from course_utils.audit.rules.registry import count_noun
 from course_utils.audit.text import as_text, width_of
+from course_utils.audit.unseen import is_known, unseen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,6 +45,16 @@ class Report:
         failures = [f"rule {name}: {failure}" for name, failure in self.history.failed_rules.items()]
         return "; ".join([self.history.failure] * bool(self.history.failure) + failures) or None
 
+    @property
+    def unseen(self) -> list[str]:
+        """What the auditor knows that it didn't see, in clauses."""
+        return unseen(self.history)
+
+    @property
+    def judged(self) -> bool:
+        """Was there anything to judge? An error, or an update of which it is known where its gradients came from."""
+        return bool(self.errors) or any(map(is_known, self.history.windows))
+
     def declare_window(self, n: int) -> None:
         """Says how many micro-batches a window is meant to hold from the next update on.
 
@@ -58,17 +69,23 @@ class Report:
         self.history.declared.append((self.history.windows.total, n))
 
     def summary(self) -> str:
-        """What was seen, which windows were inferred from it, and whether the verdicts are certain."""
-        return " ".join(filter(None, [self._seen(), self._unseen()]))
+        """What was seen, which windows were inferred from it, what wasn't, and whether the verdicts are certain."""
+        missing = f"Not seen: {'; '.join(self.unseen)}." if self.judged and self.unseen else ""
+        return " ".join(filter(None, [self._seen(), missing, self._failed()]))
 
-    def nothing(self) -> str:
-        """What is said where there are no findings."""
-        if not (self.history.backwards.total or self.history.updates or self.failure):
-            return "There was nothing to judge."
-        where = "in the part that was watched" if self.history.failure else "by the other rules" if self.failure else ""
-        return f"Nothing was found {where}".strip() + "."
+    def conclusion(self) -> str:
+        """What is said beside the findings: that there are none, or that nothing could be judged. It may be empty."""
+        if not self.judged and not self.history.failure:
+            return f"Could not judge: {'; '.join(self.unseen)}."
+        parts = {
+            "in the part that was watched": self.history.failure,
+            "by the other rules": self.failure,
+            "in what was seen": self.unseen,
+        }
+        where = next((words for words, missing in parts.items() if missing), "")
+        return "" if self.findings else f"Nothing was found {where}".strip() + "."
 
-    def _unseen(self) -> str:
+    def _failed(self) -> str:
         if self.history.failure:
             return (
                 f"The audit ended there, before the script did, because the auditor itself failed ({self.failure}). "
@@ -82,8 +99,10 @@ class Report:
         if not history.updates:
             return f"{calls} and no optimizer steps were seen."
         how = "declared" if history.declared else "inferred"
+        known = {window.lane for window in filter(is_known, history.windows)}
         parts = [
-            f"{lane}: {count_noun(updates, 'update')}, windows of {history.size(lane)} ({how})"
+            f"{lane}: {count_noun(updates, 'update')}, windows "
+            + (f"of {history.size(lane)} ({how})" if lane in known else "unknown")
             for lane, updates in list(history.updates.items())[:6]
         ]
         parts += [f"and {count_noun(len(history.updates) - 6, 'more optimizer')}"] if len(history.updates) > 6 else []
@@ -96,7 +115,7 @@ class Report:
 
     def as_dict(self) -> dict:
         """What the command line writes as JSON, except for the script's exit status."""
-        keys = ("rule", "level", "message", "evidence", "fix", "where")
+        keys = ("rule", "level", "message", "evidence", "fix", "where", "times")
         return {
             "findings": [
                 {key: getattr(finding, key) for key in keys} | {"message": self.sentence(finding)}
@@ -104,13 +123,16 @@ class Report:
             ],
             "window": {lane: self.history.size(lane) for lane in self.history.lanes},
             "failure": self.failure,
+            "judged": self.judged,
+            "unseen": self.unseen,
         }
 
     def __str__(self) -> str:
         return as_text(self, width_of(sys.stdout))
 
     def __repr__(self) -> str:
-        return f"<Report of {count_noun(len(self.errors), 'error')} among {count_noun(len(self.findings), 'finding')}>"
+        counts = f"{count_noun(len(self.errors), 'error')} among {count_noun(len(self.findings), 'finding')}"
+        return f"<Report of {counts}{'' if self.judged else ', nothing judged'}>"
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -119,13 +141,16 @@ class Report:
             f"<code>{escape(f'{short(finding.where)}  {source(finding.where)}'.strip())}</code></td></tr>"
             for finding in self.findings
         )
-        found = f"<table>{rows}</table>" if rows else f"<p>{self.nothing()}</p>"
-        return f"<p>{escape(self.summary())}</p>{found}"
+        found = f"<table>{rows}</table>" if rows else ""
+        end = f"<p>{escape(self.conclusion())}</p>" if self.conclusion() else ""
+        return f"<p>{escape(self.summary())}</p>{found}{end}"
 
     def sentence(self, finding: Finding) -> str:
         """The message as a sentence; it begins with the optimizer's name if there are several."""
         several = len(self.history.lanes) > 1 and finding.lane
-        return f"{finding.lane}: {finding.message}" if several else finding.message[:1].upper() + finding.message[1:]
+        text = f"{finding.lane}: {finding.message}" if several else finding.message[:1].upper() + finding.message[1:]
+        more = finding.times - 1
+        return f"{text}; also {count_noun(more, 'more time')}, for other optimizers" if more else text
 
     def ledger(self) -> "Figure":
         """Draws the run as a gradient ledger around the first finding; each finding is marked where it first shows.
@@ -158,7 +183,7 @@ class Report:
 
 
 class AuditError(AssertionError):
-    """Raised by a strict audit that found errors, or that failed itself and so proves nothing.
+    """Raised by a strict audit that found errors, or that failed itself or could judge nothing, and so proves nothing.
 
     Attributes:
         report: The report with all findings.

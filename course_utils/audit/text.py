@@ -92,8 +92,8 @@ def as_text(report: "Report", width: int, colour: bool = False, before: str = ""
         lines += [paint(line, "code", colour) for line in _code(finding, width)]
         lines += lines_of(report.sentence(finding), width, "  ")
         lines += [paint(line, "fix", colour) for line in lines_of(f"fix: {finding.fix}", width, "  ", "       ")]
-    if not report.findings:
-        lines += ["", report.nothing()]
+    if report.conclusion():
+        lines += ["", *lines_of(report.conclusion(), width)]
     return "\n".join(lines)
 
 
@@ -136,7 +136,8 @@ def as_annotations(report: "Report") -> str:
     A path is relative to the repository, as GitHub expects it, if the file is inside.
     """
     root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
-    commands = [f"::warning::{_escaped(report.summary())}\n"] if report.failure else []
+    warnings = [report.summary()] * bool(report.failure) + [report.conclusion()] * (not report.judged)
+    commands = [f"::warning::{_escaped(warning)}\n" for warning in warnings]
     for finding in report.findings:
         file, _, line = finding.where.rpartition(":")
         path = Path(file).resolve()

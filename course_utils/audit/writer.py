@@ -8,6 +8,8 @@ import threading
 from collections import Counter
 from collections.abc import Generator
 from itertools import count
+from multiprocessing.process import BaseProcess
+from subprocess import Popen
 from types import CellType
 from weakref import WeakKeyDictionary, ref
 
@@ -67,6 +69,7 @@ class _Thread(threading.local):
         self.scaled = 1.0  # the scaler's factor in what the next backward is called on
         self.synced: bool | None = None  # does the next backward average over the ranks? None without DDP
         self.ranks = 1
+        self.ddp: ref | None = None  # the module that decided it
         self.scaler: ref | None = None  # which one it was
         self.in_scheduler_step = False
 
@@ -87,7 +90,7 @@ class HistoryWriter(Listener):
         self.marked = 0  # the last backward call whose losses are
         self.forwards: list[ref] = []  # whose graphs are kept for further backward calls
         self.graph_watch = GraphWatch(self.key)
-        self.calls = self.grads = 0
+        self.calls = 0
         self.batchnorms = False  # are there any?
         self.batches: WeakKeyDictionary[_BatchNorm, int | None] = WeakKeyDictionary()  # each has seen
         self.scalers: WeakKeyDictionary[GradScaler, int] = WeakKeyDictionary()
@@ -111,6 +114,8 @@ class HistoryWriter(Listener):
         observer.undo.callback(self.named.end)
         observer.undo.callback(observer.guard(self._finish))
         observer.patch(torch.autograd, "grad", self._around_grad)
+        observer.patch(BaseProcess, "start", after(self._note_process))
+        observer.patch(Popen, "__init__", after(self._note_process))
         observer.patch(GradScaler, "scale", after(self._after_scale))
         observer.patch(GradScaler, "unscale_", self._around_unscale)
         observer.patch(GradScaler, "step", self._around_scaler_step)
@@ -133,10 +138,13 @@ class HistoryWriter(Listener):
 
     def _around_grad(self, *args, **kwargs) -> Generator:
         """A loss may be used by `autograd.grad` before the backward call, or without one."""
-        self.grads += 1
-        if self.grads <= _PROBED_GRADS and not torch.compiler.is_compiling():
+        self.history.grads += 1
+        if self.history.grads <= _PROBED_GRADS and not torch.compiler.is_compiling():
             self.named.look(self.history.windows.total)
         yield
+
+    def _note_process(self, _: object) -> None:
+        self.history.processes += 1
 
     def _finish(self) -> None:
         self.history.trim()
@@ -169,6 +177,7 @@ class HistoryWriter(Listener):
         call = Backward(self.calls, place, line, path, state.scaled)
         if state.synced is not None:
             call.synced, call.ranks, state.synced, state.ranks = state.synced, state.ranks, None, 1
+            call.late_no_sync = call.synced and not getattr(state.ddp(), "require_backward_grad_sync", True)
         if given:
             call.carries_on = any(root.numel() > 1 for root in roots)
         alone = len(roots) == 1 and roots[0].numel() == 1
@@ -232,7 +241,9 @@ class HistoryWriter(Listener):
             lane.glimpses = []
         if lane.came_as_zeros:
             call.zeros += (lane.key,)
-        lane.scaled, lane.weights = 1.0 if lane.by_hand else call.scaled, lane.weight_versions()
+        weights = lane.weight_versions()
+        lane.unstepped |= lane.weights not in (-1, weights)
+        lane.scaled, lane.weights = 1.0 if lane.by_hand else call.scaled, weights
         if call.scaled != 1:
             lane.scaler = self.thread.scaler
         if lane.evaluation is not None:  # an optimizer that calls its closure reads every gradient of it
@@ -469,6 +480,8 @@ class HistoryWriter(Listener):
             self.history.leftover[name] = left
         if lane.manual:
             return
+        if not lane.updates and (lane.moved or lane.unstepped or (unseen and lane.weights != -1)):
+            self.history.unstepped.append(name)
         if lane.moved and not lane.updates:  # an optimizer that updates in hooks, and whose step is never called
             self.history.manual.add(name)
             return
@@ -485,7 +498,7 @@ class HistoryWriter(Listener):
 
     def _around_synced_forward(self, module, *args, **kwargs) -> Generator:
         self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
-        self.thread.ranks = module.process_group.size()
+        self.thread.ranks, self.thread.ddp = module.process_group.size(), ref(module)
         if module.gradient_as_bucket_view:
             self.observer.look()
             yield

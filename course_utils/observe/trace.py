@@ -1,5 +1,6 @@
 """What a training loop did, in order. `record()` keeps it with the norms of the gradients; the audit, without."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,9 +42,13 @@ class Trace:
 
     Args:
         events: The events, if there are some already.
+
+    Attributes:
+        unseen: What could not be seen, in sentences; empty if nothing is missing as far as anyone can tell.
     """
 
     events: list[Event] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
 
     @property
     def lanes(self) -> list[str]:
@@ -67,7 +72,8 @@ class Trace:
         """For each step, how many micro-batches' gradients it used: the backward calls since the last zeroing.
 
         A correct loop with four micro-batches per update gives `[4, 4, 4]`; one that never zeroes `[4, 8, 12]`; one
-        that zeroes before it steps `[0, 0, 0]`.
+        that zeroes before it steps `[0, 0, 0]`. With two losses per micro-batch, and a backward call for each, four
+        micro-batches give 8. Steps and gradients that `unseen` names are missing here.
 
         Args:
             lane: As for `on()`.
@@ -95,7 +101,8 @@ class Trace:
         )
 
     def __repr__(self) -> str:
-        return f"<Trace of {len(self.events)} events on {len(self.lanes)} lanes>"
+        unseen = "".join(f"; not seen: {sentence}" for sentence in self.unseen)
+        return f"<Trace of {len(self.events)} events on {len(self.lanes)} lanes{unseen}>"
 
 
 @contextmanager
@@ -106,6 +113,9 @@ def record() -> Iterator[Trace]:
     block ends, also by an exception or an interrupt. A write through `.data` leaves no mark on a tensor: unless it
     zeroes the gradients, it shows only at the next step. If the record itself fails, it ends with a warning
     (`ObserverFailure`), and the loop goes on.
+
+    Backward calls are counted, so two losses per micro-batch with a call each count twice. A step inside
+    `torch.compile` isn't seen, nor are gradients from elsewhere, as from `torch.autograd.grad`: `trace.unseen` says so.
 
     Yields:
         A `Trace`, complete when the block has ended.
@@ -136,6 +146,9 @@ class _MeasuredLane(Lane):
         self.norms: list[float] = []
         self.holds: list[bool] = []  # has anything come into .grad since it was last zeroed?
         self.unnamed: list[int] = []  # the places of its events from before it had a name
+        self.steps = self.foreign = 0  # steps, and those of them whose gradients came from no backward call
+        self.weights: int | None = None  # their version at the last backward call
+        self.moved = False  # have they changed since a backward call?
 
     def add(self, p: Tensor) -> None:
         super().add(p)
@@ -166,6 +179,7 @@ class _TraceWriter(Listener):
                 lane.unnamed.append(len(self.trace.events) - 1)  # after the event, or an interrupt leaves none there
 
     def received(self, lane: Lane, call: Any) -> None:
+        self._notice_a_move(lane)
         lane.measure(lane.touched)
         for place in lane.touched:
             lane.holds[place] = True
@@ -181,6 +195,8 @@ class _TraceWriter(Listener):
         lane.touched = []
         self._add_changes(lane, lane.held)  # GradScaler.unscale_ and writes through .data raise no version
         if not skipped:
+            lane.steps += 1
+            lane.foreign += not (lane.held or lane.empty)
             self._add("step", lane, lane.held)
 
     def _add_changes(self, lane: Lane, held: int) -> None:
@@ -202,6 +218,20 @@ class _TraceWriter(Listener):
     def ended(self, lane: Lane) -> None:
         if lane.unnamed:
             self._name_events(lane, self.name(lane) if lane.optimizer() is not None else NO_OPTIMIZER)
+        self._notice_a_move(lane)
+        if lane.moved and not lane.steps:
+            self._not_seen(lane, "the weights changed without a step that can be seen, as in torch.compile or by hand")
+        if lane.foreign:
+            came = f"the gradients of {lane.foreign} of {lane.steps} steps came from no backward call that was seen"
+            self._not_seen(lane, f"{came}, as with torch.autograd.grad")
+
+    def _not_seen(self, lane: Lane, what: str) -> None:
+        self.trace.unseen.append(f"{lane.name}: {what}")
+
+    def _notice_a_move(self, lane: Lane) -> None:
+        now = lane.weight_versions()
+        lane.moved |= lane.weights not in (None, now)
+        lane.weights = now
 
     def _add(self, kind: str, lane: Lane, held: int) -> None:
         name = self.name(lane)
@@ -216,8 +246,17 @@ class _TraceWriter(Listener):
 
 
 def _norms(gradients: list[Tensor | None]) -> list[float]:
-    norms = [None if grad is None else torch.linalg.vector_norm(_values(grad)) for grad in gradients]
-    return [0.0 if norm is None else norm.item() for norm in norms]  # all are on their way before the first is read
+    """The norm of each; 0 where there is none. They are read together, since each read waits for the device."""
+    norms, together = [0.0] * len(gradients), defaultdict(list)
+    for place, grad in enumerate(gradients):
+        if grad is not None:
+            norm = torch.linalg.vector_norm(_values(grad))
+            together[norm.device, norm.dtype].append((place, norm))
+    for pairs in together.values():
+        places, found = zip(*pairs, strict=True)
+        for place, norm in zip(places, torch.stack(found).tolist(), strict=True):
+            norms[place] = norm
+    return norms
 
 
 def _values(grad: Tensor) -> Tensor:

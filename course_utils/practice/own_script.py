@@ -18,12 +18,13 @@ from pathlib import Path
 
 from course_utils.practice.judging import Mistake
 
-CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED = range(4)  # the exit statuses of the auditor's command
+CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED, NOTHING_JUDGED = range(5)  # the exit statuses of the auditor's command
 MEANING = {
-    CLEAN: "exit status 0: the script ran to its end, and no error was found",
+    CLEAN: "exit status 0: the run was judged, and no error was found",
     FOUND: "exit status 1: the script ran to its end, and at least one error was found",
     CANNOT_RUN: "exit status 2: the auditor could not run, or failed while the training went on",
     SCRIPT_FAILED: "exit status 3: the script failed or was stopped, and the findings cover what ran before that",
+    NOTHING_JUDGED: "exit status 4: nothing could be judged",
 }
 NONE = "none"  # the prediction that no error will be found
 
@@ -43,6 +44,7 @@ class ScriptAudit:
         status: The auditor's exit status; None if it has not run.
         findings: As the auditor writes them to JSON.
         lanes: For each optimizer that was seen, the micro-batches in its window.
+        unseen: What the auditor didn't see, in clauses.
         stopped: Whether the time was over before the script was.
         output: The end of what the script and the auditor printed.
     """
@@ -53,6 +55,7 @@ class ScriptAudit:
     status: int | None = None
     findings: list[dict] = field(default_factory=list)
     lanes: dict = field(default_factory=dict)
+    unseen: list[str] = field(default_factory=list)
     stopped: bool = False
     output: str = ""
 
@@ -71,6 +74,8 @@ class ScriptAudit:
                 f"  {finding['message']}",
                 f"  fix: {finding['fix']}",
             ]
+        if self.status == NOTHING_JUDGED:
+            lines.append(f"Could not judge: {'; '.join(self.unseen)}.")
         return "\n".join(lines or ["Nothing was found."])
 
 
@@ -110,9 +115,15 @@ def audit_script(
         ]
         status, stopped, output = _run(command, folder, limit, f"auditing {Path(asked.script).name}")
         text = report.read_text(encoding="utf-8") if report.exists() else ""
-    said = json.loads(text) if text else {"findings": [], "window": {}}
+    said = json.loads(text) if text else {"findings": [], "window": {}, "unseen": []}
     audited = replace(
-        asked, status=status, findings=said["findings"], lanes=said["window"], stopped=stopped, output=output[-2000:]
+        asked,
+        status=status,
+        findings=said["findings"],
+        lanes=said["window"],
+        unseen=said["unseen"],
+        stopped=stopped,
+        output=output[-2000:],
     )
     print(audited if text else output[-2000:])
     return audited
@@ -192,6 +203,8 @@ def judge_own_script(answer: ScriptAudit) -> str:
         raise Mistake("cannot-run", f"{MEANING.get(answer.status, f'exit status {answer.status}')}: {last}")
     if answer.status == SCRIPT_FAILED and not answer.stopped:
         raise Mistake("script-failed", f"{MEANING[SCRIPT_FAILED]}. Its last words: {_last_words(answer.output)}")
+    if answer.status == NOTHING_JUDGED:
+        raise Mistake("no-training", f"the auditor could not judge: {'; '.join(answer.unseen)}.")
     if not answer.lanes:
         raise Mistake("no-training", "the auditor saw no update: no optimizer made a step while it watched.")
     found = {finding["rule"]: finding["level"] for finding in reversed(answer.findings)}

@@ -43,6 +43,7 @@ for incomparable, bug, says in (
     (audited("none", status=3, output="  File x\nValueError: no data\n\nThe script ended"), "script-failed", "no data"),
     (audited("loss-scale", "loss-scale", status=3), "script-failed", ""),
     (audited("none", lanes=()), "no-training", ""),
+    (audited("none", status=4, unseen=["no step was seen"]), "no-training", "could not judge: no step was seen."),
     (audited("none", lanes=(), status=3, stopped=True), "stopped-too-early", ""),
     (audited("none", lanes=(), status=-15, stopped=True), "stopped-too-early", ""),
     ("train.py", "wrong-type", "expected a ScriptAudit"),

@@ -111,9 +111,91 @@ def test_a_script_that_cannot_be_compiled_or_never_steps(audited):
     status, result, _, errors = audited("def")
     assert (status, result["script_exit"]) == (3, 1)
     assert "SyntaxError" in errors
-    status, result, printed, _ = audited("print('hello')")
-    assert (status, result["findings"]) == (0, [])
-    assert "no optimizer steps were seen" in printed
+
+
+LOOP = """
+import multiprocessing, subprocess, sys, torch
+from torch import nn
+from torch.func import functional_call, grad
+model = nn.Linear(3, 2)
+copy = nn.Linear(3, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+step = torch.compile(lambda: optimizer.step(), backend="eager")
+loss_of = lambda model: nn.functional.cross_entropy(model(torch.ones(4, 3)), torch.tensor([0, 1, 0, 1]))
+for _ in range(4):
+{}
+"""
+ASSIGNED = """
+    for p, gradient in zip(model.parameters(), torch.autograd.grad(loss_of(model), list(model.parameters()))):
+        p.grad = gradient if p.grad is None else p.grad + gradient
+    optimizer.step()
+"""
+MASTER_WEIGHTS = """
+    (loss_of(copy) / 2).backward()
+    for p, low in zip(model.parameters(), copy.parameters()):
+        p.grad = low.grad.clone() if p.grad is None else p.grad + low.grad
+        low.grad = None
+    if _ % 2:
+        optimizer.step()
+        {}
+        with torch.no_grad():
+            for p, low in zip(model.parameters(), copy.parameters()):
+                low.copy_(p)
+"""
+FUNCTIONAL = """
+    grad(lambda weights: loss_of(lambda x: functional_call(model, weights, (x,))))(dict(model.named_parameters()))
+"""
+FROM_ELSEWHERE = "of SGD, the gradients came from no backward call that was seen"
+COMPILED = "no optimizer step was seen; the weights of SGD changed without a step that can be seen, as in torch.compile"
+NOTHING = "no backward call and no optimizer step was seen"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (ASSIGNED, f"in 4 of 4 updates {FROM_ELSEWHERE}"),
+        (MASTER_WEIGHTS.format("optimizer.zero_grad()"), f"in 2 of 2 updates {FROM_ELSEWHERE}"),
+        (MASTER_WEIGHTS.format(""), f"in 2 of 2 updates {FROM_ELSEWHERE}"),
+        ("    loss_of(model).backward()\n    step()", COMPILED),
+        ("    loss_of(model).backward()\n    step()\n    optimizer.zero_grad()", COMPILED),
+        ("    multiprocessing.get_context('fork').Process(target=abs, args=[1]).start()", "started other processes"),
+        ("    subprocess.run([sys.executable, '-c', ''])", "started other processes"),
+        (FUNCTIONAL, f"{NOTHING}; the script took gradients with torch.autograd.grad or torch.func"),
+        ("    loss_of(copy).backward()", "no optimizer step was seen."),
+        ("    pass", f"{NOTHING}."),
+    ],
+    ids=[
+        "gradients that are assigned",
+        "master weights",
+        "master weights that are never zeroed",
+        "a compiled step",
+        "a compiled step and a zeroing",
+        "multiprocessing",
+        "subprocess",
+        "torch.func",
+        "no optimizer",
+        "no training",
+    ],
+)
+def test_a_script_in_which_nothing_can_be_judged_ends_with_4_and_the_reason(audited, code, reason):
+    status, result, printed, _ = audited(LOOP.format(code), options=["--github"])
+    assert (status, result["judged"], result["script_exit"]) == (4, False, 0)
+    assert "Nothing was found" not in printed
+    assert f"{'; '.join(result['unseen'])}." in " ".join(printed.partition("Could not judge: ")[2].split())
+    assert reason in f"{'; '.join(result['unseen'])}."
+    assert "\n::warning::Could not judge: " in printed
+
+
+def test_a_script_that_is_seen_in_part_is_judged_as_far_as_it_was_seen(audited):
+    begun = "\n    loss_of(model).backward(); optimizer.step(){}\noptimizer.zero_grad()\nfor _ in range(3):\n"
+    status, result, printed, _ = audited(LOOP.format(begun.format("; optimizer.zero_grad()") + ASSIGNED))
+    assert (status, result["judged"], result["findings"]) == (0, True, [])
+    printed = " ".join(printed.split())
+    assert f"Not seen: in 3 of 7 updates {FROM_ELSEWHERE}" in printed
+    assert "Nothing was found in what was seen." in printed
+    status, result, _, _ = audited(LOOP.format(begun.format("") + ASSIGNED))
+    assert status == 1
+    assert [f["rule"] for f in result["findings"]] == ["stale-gradients"]
 
 
 @pytest.mark.parametrize(
@@ -301,9 +383,10 @@ def test_the_help_names_every_option_and_the_exit_statuses(capsys):
     for word in ("-m", "--window N", "--json FILE", "--html FILE", "--github", "--explain [RULE]"):
         assert word in text
     statuses = (
-        "1 at least one error; 2 the audit could not run, or failed while the script went on; 3 the script failed"
+        "1 at least one error; 2 the audit could not run, or failed while the script went on; 3 the script failed; "
+        "4 nothing could be judged"
     )
-    assert f"0 no error found; {statuses}" in text
+    assert f"0 judged, no error found; {statuses}" in text
 
 
 # Modules
@@ -403,7 +486,7 @@ def test_a_script_with_a_relative_import_runs_through_m_alone(package, capsys):
     folder = package(__init__="", beside="x = 5", train="from .beside import x")
     assert main([str(folder / "train.py")]) == 3
     assert "attempted relative import" in capsys.readouterr().err
-    assert main(["-m", "trainer_of_tests.train"]) == 0
+    assert main(["-m", "trainer_of_tests.train"]) == 4  # it ran, and trained nothing
 
 
 def test_the_traceback_of_a_script_has_no_frame_of_the_auditor(audited):

@@ -63,6 +63,12 @@ def test_a_loop_with_an_error_fails_in_the_call_with_the_report_alone(run):
     assert "pytest_plugin.py" not in output
 
 
+def test_a_loop_that_cannot_be_judged_fails_with_the_reason(run):
+    outcomes, output = run("def test_training(audited): nn.Linear(3, 2)(torch.ones(1, 3))")
+    assert outcomes == {"failed": 1}
+    assert "Could not judge: no backward call and no optimizer step was seen." in output
+
+
 def test_a_declared_window_is_judged(run):
     declared = "def test_training(audited):\n    audited.declare_window({})\n    train()"
     assert run(declared.format(4))[0] == {"passed": 1}

@@ -1,17 +1,21 @@
 """The report of an audit: as text, as HTML, as JSON, as a ledger, as an exception."""
 
+import copy
 import io
 import json
 import linecache
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import runs
+import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from runs import train
+from torch import nn
 
-from course_utils.audit import AuditError, Finding, audit
+from course_utils.audit import AuditError, Finding, audit, rules
 from course_utils.audit.callsite import Place
 from course_utils.audit.explain import explain
 from course_utils.audit.page import as_page
@@ -49,7 +53,11 @@ def test_a_file_below_the_working_directory_is_named_from_there(monkeypatch):
 def test_a_report_with_nothing_in_it():
     with audit() as report:
         pass
-    assert str(report) == "0 backward calls and no optimizer steps were seen.\n\nThere was nothing to judge."
+    assert str(report) == (
+        "0 backward calls and no optimizer steps were seen.\n\n"
+        "Could not judge: no backward call and no optimizer step was seen."
+    )
+    assert repr(report) == "<Report of 0 errors among 0 findings, nothing judged>"
     with audit() as report:
         train()
     assert "Nothing was found." in str(report)
@@ -62,6 +70,39 @@ def test_with_several_optimizers_a_message_begins_with_the_name_of_its_own():
         train(divide=False)
     assert [f["message"][:10] for f in report.as_dict()["findings"]] == ["SGD 2: the"]
     assert "\n  SGD 2: the mean loss" in str(report)
+
+
+def test_what_a_rule_finds_at_one_line_for_many_optimizers_is_said_once_with_a_count():
+    model = nn.Linear(3, 1)
+    meta = torch.optim.Adam(model.parameters())
+    with audit() as report:
+        for _ in range(8):
+            meta.zero_grad()
+            for _ in range(4):
+                task = copy.deepcopy(model)
+                inner = torch.optim.SGD(task.parameters(), lr=0.1)
+                for _ in range(2):
+                    inner.zero_grad()
+                    task(torch.randn(5, 3)).square().mean().backward()
+                    inner.step()
+                inner.zero_grad()
+                (task(torch.randn(5, 3)).square().mean() / 4).backward()
+                for p, adapted in zip(model.parameters(), task.parameters(), strict=True):
+                    p.grad = adapted.grad.clone() if p.grad is None else p.grad + adapted.grad
+            meta.step()
+    (finding,) = report.findings
+    assert (finding.rule, finding.level, finding.times) == ("leftover-gradients", "undecided", 32)
+    assert report.sentence(finding).startswith("SGD: the gradients of the last backward call of the run")
+    assert report.sentence(finding).endswith("; also 31 more times, for other optimizers")
+    assert len(str(report).splitlines()) < 20
+
+
+def test_what_a_rule_finds_twice_for_one_optimizer_or_in_two_lines_is_said_twice():
+    one = Finding("error", "m", fix="f", where="x.py:1", lane="SGD", rule="clip-timing")
+    assert rules._grouped([one, replace(one, message="another")]) == [one, replace(one, message="another")]
+    assert rules._grouped([one, replace(one, lane="Adam")]) == [replace(one, times=2)]
+    for other in ({"where": "x.py:2"}, {"rule": "loss-scale"}, {"level": "undecided"}, {"fix": "g"}):
+        assert len(rules._grouped([one, replace(one, lane="Adam", **other)])) == 2
 
 
 def test_the_report_as_html_is_escaped():
@@ -80,7 +121,7 @@ def test_the_report_as_json_has_the_keys_that_are_promised():
     result = json.loads(json.dumps(report.as_dict(), allow_nan=False))
     assert result["window"] == {"SGD": 4}
     (finding,) = result["findings"]
-    assert finding.keys() == {"rule", "level", "message", "evidence", "fix", "where"}
+    assert finding.keys() == {"rule", "level", "message", "evidence", "fix", "where", "times"}
 
 
 def test_the_ledger_marks_the_finding_at_its_update():
@@ -111,6 +152,8 @@ def test_strict_raises_with_the_report():
     assert caught.value.report is report
     with audit(strict=True):
         train()
+    with pytest.raises(AuditError, match="Could not judge"), audit(strict=True):
+        train(count=0)
     with pytest.raises(ZeroDivisionError), audit(strict=True):  # noqa: PT012
         train(divide=False)
         1 / 0  # noqa: B018
@@ -278,7 +321,7 @@ def test_a_page_without_events_or_findings():
         pass
     page = as_page(report, "Audit of x.py", "Rank 0 of 2. ")
     assert "Rank 0 of 2. 0 backward calls" in page
-    assert "There was nothing to judge." in page
+    assert "Could not judge: no backward call and no optimizer step was seen." in page
     assert "<svg" not in page
 
 

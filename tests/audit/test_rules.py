@@ -1,21 +1,24 @@
 """The rules: how they are registered, and cases that the zoo does not have."""
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import FrozenInstanceError
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from runs import data, found, net, train, train_windows
 from torch import nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LinearLR, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils.audit import Finding, audit, rules
+from course_utils.audit.callsite import source
 from course_utils.audit.history import History, NamedLoss
 from course_utils.audit.rules import ADVICE, RULES, judge, rule
 from course_utils.audit.rules.registry import count_noun
@@ -895,6 +898,31 @@ def test_a_finding_about_an_exchange_points_at_the_first_update(exchanged):
     windows = [[here] * 2, [there] * 2, [there] * 2]
     findings = found_on_two_ranks(lambda: in_places(mean_of_two, net(), ("after",), windows), lambda k, n: exchanged)
     assert at_the_first_place(findings, "sync-cadence").evidence["update"] == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_no_sync_around_the_backward_pass_alone_is_named_with_its_line(ranks):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(net())
+        optimizer = SGD(model.parameters(), lr=0.1)
+        with audit() as report:
+            for i, (x, y) in enumerate(data(8)):
+                loss = F.cross_entropy(model(x), y) / 4
+                with nullcontext() if i % 4 == 3 else model.no_sync():
+                    loss.backward()
+                if i % 4 == 3:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    finally:
+        dist.destroy_process_group()
+    for call in report.history.backwards:
+        call.ranks = ranks
+    (finding,) = judge(report.history)
+    assert (finding.rule, finding.level) == ("sync-cadence", "advice")
+    assert finding.message.startswith("6 backward calls ran under no_sync() without effect: DDP decides in the forward")
+    assert source(finding.where) == "loss.backward()"
+    assert finding.fix.startswith("put the forward pass of each of these micro-batches inside no_sync()")
 
 
 def last(k, n):

@@ -119,7 +119,7 @@ def test_a_number_that_no_loop_has_is_an_error(number):
 
 
 def test_the_exit_statuses_are_the_auditors():
-    names = ("CLEAN", "FOUND", "CANNOT_RUN", "SCRIPT_FAILED")
+    names = ("CLEAN", "FOUND", "CANNOT_RUN", "SCRIPT_FAILED", "NOTHING_JUDGED")
     assert [getattr(command, name) for name in names] == [getattr(own_script, name) for name in names] == list(MEANING)
 
 

@@ -5,6 +5,7 @@ To add a rule, write a generator of findings over a `History` in the module of i
 `RULES`.
 """
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -40,7 +41,21 @@ def judge(history: History) -> list[Finding]:
     findings = [f for f in findings if f.lane not in history.loose or f.rule == "stale-gradients"]
     uncertain = LEVELS if history.failure else (ERROR,) if history.overlapping else ()
     findings = [replace(f, level=UNDECIDED) if f.level in uncertain else f for f in findings]
-    return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
+    return sorted(_grouped(findings), key=lambda finding: LEVELS.index(finding.level))
+
+
+def _grouped(findings: list[Finding]) -> list[Finding]:
+    """One for each rule and line, with a count: a loop may create an optimizer for each task, or for each update.
+
+    What a rule finds twice for one optimizer has two causes.
+    """
+    groups: dict[tuple, list[Finding]] = {}
+    times: Counter[tuple] = Counter()
+    for finding in findings:
+        cause = finding.level, finding.rule, finding.where, finding.fix
+        times[finding.lane, cause] += 1
+        groups.setdefault((times[finding.lane, cause], cause), []).append(finding)
+    return [replace(same[0], times=len(same)) for same in groups.values()]
 
 
 def _found_by(name: str, history: History) -> list[Finding]:

@@ -20,6 +20,7 @@ class Finding:
         where: The file and line of the user's code.
         lane: The optimizer that it is about; empty if it is about none in particular.
         rule: The name of the rule, which `rule` fills in.
+        times: For how many optimizers the rule found it at this line; `lane` and `message` are of the first.
     """
 
     level: str
@@ -30,6 +31,7 @@ class Finding:
     where: str = ""
     lane: str = ""
     rule: str = ""
+    times: int = 1
 
 
 @dataclass(frozen=True)

@@ -290,9 +290,21 @@ def sync_cadence(history: History) -> Iterator[Finding]:
                 where=apart[0].where,
                 lane=lane,
             )
+        late = [(w, call) for w in windows for call in w.fresh if call.late_no_sync]
         # one process alone may leave out no_sync(), as some libraries do for it
         often = [w for w in windows if len(w.fresh) > 1 and w.on_ranks and all(call.synced for call in w.fresh)]
-        if often:
+        if late:
+            window, call = late[0]
+            yield Finding(
+                ADVICE,
+                f"{count_noun(len(late), 'backward call')} ran under no_sync() without effect: DDP decides in the "
+                "forward pass, which ran outside it, whether to exchange gradients",
+                evidence={"update": window.number, "updates": len(windows), "averaged_under_no_sync": len(late)},
+                fix="put the forward pass of each of these micro-batches inside no_sync(), too",
+                where=call.where,
+                lane=lane,
+            )
+        elif often:
             yield Finding(
                 ADVICE,
                 f"the ranks exchange gradients after each of {len(often[0].fresh)} micro-batches; once per update is "
