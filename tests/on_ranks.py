@@ -444,7 +444,37 @@ def found_on_one_rank(where):
 def loss_of_a_window():
     """What `backward_window` returns for a model in another number type than the default."""
     model = DistributedDataParallel(nn.Linear(1, 1, dtype=torch.float32))
-    return str(backward_window(model, [torch.ones(2, 1, dtype=torch.float32)], lambda model, x: model(x).mean()).dtype)
+    window = [] if dist.get_rank() else [torch.ones(2, 1, dtype=torch.float32)]
+    return str(backward_window(model, window, lambda model, x: model(x).mean()).dtype)
+
+
+def evaluated_between_epochs():
+    """Of a model with parameters in its outermost part, which FSDP2 gathers: the losses, and the scores."""
+    model, interrupted = interruptible()
+    optimizer = optimizer_of("SGD", model.parameters())
+    batches = shards(2, equal=True)[dist.get_rank()]
+    losses, scores = [], []
+    for _ in range(2):
+        losses += train_epoch(model, batches, masked_mse, optimizer, 3, tokens)
+        interrupted.where = "forward"
+        with suppress(torch.OutOfMemoryError):
+            evaluate(model, batches, masked_mse, tokens)
+        scores += [evaluate(model, batches, masked_mse, tokens) for _ in range(2)]
+    return losses, scores
+
+
+def trained_between_evaluations():
+    """The same in one process, on the batches of two ranks."""
+    torch.manual_seed(3)
+    middle = nn.Sequential(nn.Linear(5, 5), Interrupted())
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), middle, nn.Tanh(), nn.Linear(5, 2))
+    optimizer = optimizer_of("SGD", model.parameters())
+    batches = list(large_batches(2, 3, equal=True))
+    losses, scores = [], []
+    for _ in range(2):
+        losses += train_epoch(model, batches, masked_mse, optimizer, 1, tokens)
+        scores += [evaluate(model, batches, masked_mse, tokens)] * 2
+    return losses, scores
 
 
 def many_small_gradients(hold_back):

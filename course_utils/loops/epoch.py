@@ -27,6 +27,7 @@ from course_utils.loops.window import (
     windows,
 )
 
+_SPARSE = "max_norm can't clip sparse gradients: build the embedding with sparse=False"
 _EMPTY = "batches gave nothing: an empty loader, a generator that is used up, or weight(batch) 0 for every micro-batch?"
 
 
@@ -43,8 +44,9 @@ class Update(NamedTuple):
     number: int  # of the window in this epoch, from 1
     micro_batches: int  # that this rank ran in the window
     loss: float  # the mean over the window and all ranks, before the update
-    norm: float  # of the gradient over the optimizer's parameters and all ranks, unscaled, before clipping
-    lr: list[float]  # of each parameter group, as the update used it
+    norm: float  # of the gradient over the optimizer's parameters and all ranks, unscaled, before clipping;
+    #                infinite where its squares overflow, too
+    lr: list[float | None]  # of each parameter group, as the update used it; None where it has none
     skipped: bool  # the gradient held an infinity or a NaN
 
 
@@ -74,9 +76,10 @@ def train_epoch(
     On several ranks, a model wrapped in DDP or FSDP2 (also HSDP) trains on the windows of all ranks as if they were
     one: the mean is over what they hold together, even if some hold less or have run out. Before a window's first
     forward pass the ranks all-reduce a few numbers. DDP exchanges the gradients once per window, FSDP2 after every
-    micro-batch (see `hold_back`). FSDP2 needs equally many micro-batches on every rank, and so does a DDP model with
-    SyncBatchNorm: anything else is refused. A collective of your own in the forward pass needs it as well and can't be
-    seen, so unequal ranks would wait for each other there. Anything but DDP and FSDP2 is refused on several ranks.
+    micro-batch (see `hold_back`). In each window, FSDP2 needs equally many micro-batches on every rank, not counting
+    those of weight 0, and a DDP model with SyncBatchNorm also needs loaders of one length: other numbers are refused. A
+    collective of your own in the forward pass needs equal numbers, too, but can't be seen: unequal ranks would wait for
+    each other there. Anything but DDP and FSDP2 is refused on several ranks.
 
     Before the first window and after every update, all gradients of the model and of the optimizer are zeroed, also
     those of parameters that this optimizer doesn't own. Gradients outside of both, such as those of a discriminator
@@ -100,8 +103,8 @@ def train_epoch(
         max_norm: The largest norm that the gradient of a window may have, over all parameters of the optimizer, none
             of which may have sparse gradients.
         scheduler: Stepped once per update, so that its lengths count updates.
-        on_update: Called after each window with an `Update`, for logging; all ranks pass it, or none. It waits for
-            the device once, for the loss and the norm; on several ranks the loss is all-reduced, too.
+        on_update: Called after each window with an `Update`, for logging; all ranks pass it, or none. The loss
+            and the norm are read from the device for it; on several ranks the loss is all-reduced, too.
         hold_back: Under FSDP2, reduce the gradients once per window and not once per micro-batch. Until the window
             ends, every rank then holds an unreduced gradient of the whole model, and `.grad` is None. It is summed in
             the `reduce_dtype` of FSDP2's MixedPrecisionPolicy, or else in its `param_dtype`: in bfloat16 a long window
@@ -129,7 +132,7 @@ def train_epoch(
     check_window_options(weight, scaler, autocast)
     not_owned = _check_optimizer(model, optimizer, parallel.world_size)
     _check_update_options(model, optimizer, max_norm, scheduler, on_update)
-    given, losses, skipped = windows(batches, n), [], 0
+    given, losses, skipped, cause = windows(batches, n), [], 0, ""
     parallel.check_epoch(batches, on_update is not None)
     while (window := share_out(parallel, next(given, []), weight)).going:
         if not window.total:
@@ -137,13 +140,12 @@ def train_epoch(
         if not losses:
             _zero(optimizer, not_owned)
         losses.append(accumulate(parallel, window, loss_fn, scaler, autocast))
-        rates = [float(group["lr"]) for group in optimizer.param_groups] if on_update else []
+        rates = _rates(optimizer) if on_update else []
         with uninterrupted():
             updated, norm = _update(optimizer, parallel, scaler, max_norm, on_update is not None)
             if not updated:
-                if not skipped:
-                    first_cause = _cause(model, losses[-1])
                 skipped += 1
+                cause = _cause(model) if len(losses) == 1 else cause
             elif scheduler:
                 scheduler.step()
             _zero(optimizer, not_owned)
@@ -156,7 +158,8 @@ def train_epoch(
         raise ValueError(_EMPTY)
     losses = [loss / parallel.world_size for loss in parallel.all_reduce_sum(read(losses))]
     if skipped == len(losses) and not (scaler and scaler.get_scale() > 1 and all(map(isfinite, losses))):
-        raise FloatingPointError(f"{skipped} of {skipped} windows made no update: in the first one {first_cause}")
+        cause = cause if isfinite(losses[0]) else f"the loss was {losses[0]}"
+        raise FloatingPointError(f"{skipped} of {skipped} windows made no update: in the first one {cause}")
     if skipped:
         warnings.warn(
             f"{skipped} of {len(losses)} windows made no update: their gradients held an infinity or a NaN",
@@ -174,9 +177,11 @@ def _update(
     Returns:
         Whether it made one, and the norm of the gradient if the updates are watched.
     """
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
     if not gradients:
         raise ValueError("the loss of this window reached no parameter of the optimizer, so there is no gradient")
+    if max_norm is not None and any(gradient.is_sparse for gradient in gradients):
+        raise ValueError(_SPARSE)
     _unscale(optimizer, scaler)
     try:
         norm = parallel.norm(gradients) if watched else None
@@ -192,10 +197,8 @@ def _update(
             scaler.update()
 
 
-def _cause(model: nn.Module, loss: Tensor | float) -> str:
-    """Where the infinity or the NaN of a window shows first: in its loss, or in the gradient of a parameter."""
-    if not isfinite(loss):
-        return f"the loss was {float(loss)}"
+def _cause(model: nn.Module) -> str:
+    """Whose gradient holds an infinity or a NaN."""
     for name, p in model.named_parameters():
         if p.grad is not None:
             gradient = p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad
@@ -208,6 +211,10 @@ def _cause(model: nn.Module, loss: Tensor | float) -> str:
 def _unscale(optimizer: Optimizer, scaler: GradScaler | None) -> None:
     if scaler:
         scaler.unscale_(optimizer)
+
+
+def _rates(optimizer: Optimizer) -> list[float | None]:
+    return [None if group.get("lr") is None else float(group["lr"]) for group in optimizer.param_groups]
 
 
 def _zero(optimizer: Optimizer, not_owned: Iterable[Tensor]) -> None:
@@ -229,22 +236,23 @@ def evaluate(
 ) -> float:
     """Averages `metric(model, batch)` over everything in `batches`, in evaluation mode and without a graph.
 
-    The model and each of its parts are in their own mode again afterwards, also after an error. The device is waited
-    for once, at the end.
+    The model and each of its parts are in their own mode again afterwards, also after an error. Results, and weights
+    that are tensors, are read from the device at the end.
 
     Args:
         model: The model. With DDP or FSDP2, all ranks take part, and all use rank 0's buffers, such as BatchNorm's
             statistics, as its checkpoint would; an unwrapped model is evaluated by this rank alone.
         batches: Micro-batches of any kind; FSDP2 needs equally many on every rank.
         metric: `metric(model, batch)` returns a mean over the micro-batch, such as a loss or an accuracy.
-        weight: `weight(batch)` returns over how many samples or tokens that mean was taken; one with 0 is left
-            out. By default, `items`.
+        weight: `weight(batch)` returns over how many samples or tokens that mean was taken; a result with
+            0 is left out. By default, `items`.
 
     Returns:
         The mean per sample or token, whatever the sizes of the micro-batches, over all ranks.
 
     Raises:
-        ValueError: If `batches` gives nothing.
+        TypeError: If a weight has the wrong type.
+        ValueError: If a weight has an unusable value, or if `batches` gives nothing.
 
     Example:
         >>> evaluate(nn.Identity(), [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([6.0])], lambda model, x: x.mean())
@@ -255,11 +263,12 @@ def evaluate(
     results, counts = [], []
     model.eval()
     try:
-        with parallel.buffers_of_rank_0():
+        with parallel.evaluation():
             for batch in iterator_of(batches):
-                counts.append(weight(batch))
-                result = metric(parallel.local_model, batch)
-                results.append(result.reshape(()) if isinstance(result, Tensor) else result)
+                count = weight(batch)
+                if isinstance(count, Tensor) or count != 0:
+                    counts.append(_kept(count))
+                    results.append(_kept(metric(parallel.local_model, batch)))
     finally:
         for module, was_training in modes:
             module.training = was_training
@@ -269,6 +278,11 @@ def evaluate(
     if not seen:
         raise ValueError(_EMPTY)
     return total / seen
+
+
+def _kept(value: Any) -> Any:
+    """A number, or a copy of a tensor with one: it may be written to before it is read."""
+    return value.detach().clone().squeeze() if isinstance(value, Tensor) else value
 
 
 def _check_optimizer(model: nn.Module, optimizer: Any, world_size: int) -> set[Tensor]:
@@ -299,10 +313,10 @@ def _check_update_options(
             raise TypeError(f"max_norm must be a number, got {max_norm!r} ({type(max_norm).__name__})")
         if not max_norm > 0:
             raise ValueError(f"max_norm must be a positive number, got {max_norm}")
-        owned = set(_parameters(optimizer))
-        for name, module in model.named_modules():
-            if getattr(module, "sparse", False) is True and not owned.isdisjoint(module.parameters(recurse=False)):
-                raise ValueError(f"max_norm can't clip the sparse gradients of {name!r}: build it with sparse=False")
+        owned = {p for p in _parameters(optimizer) if p.requires_grad}
+        for module in model.modules():
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse and module.weight in owned:
+                raise ValueError(_SPARSE)
     if scheduler is not None:
         if not isinstance(scheduler, LRScheduler):
             raise TypeError(f"scheduler must be an LRScheduler, got {scheduler!r} ({type(scheduler).__name__})")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 import torch
 import torch.distributed as dist
@@ -60,13 +60,14 @@ class Adapter:
         """The norm of all gradients together, over all ranks."""
         return nn.utils.get_total_norm([_values(gradient) for gradient in gradients])
 
-    def buffers_of_rank_0(self) -> AbstractContextManager:
+    def evaluation(self) -> AbstractContextManager:
         """Inside, every rank has the buffers that a checkpoint of rank 0 would hold; afterwards its own again."""
         return self._nothing
 
 
 class _Group(Adapter):
-    in_step = ""  # why every rank needs equally many micro-batches, if it does
+    in_step = ""  # why every rank needs equally many micro-batches in a window, if it does
+    by_length = False  # and can't even begin an epoch otherwise
 
     def __init__(self, model: nn.Module, groups: list[dist.ProcessGroup], device: torch.device):
         super().__init__(model)
@@ -80,10 +81,10 @@ class _Group(Adapter):
         return sums.tolist()
 
     def check_epoch(self, batches: Iterable, watched: bool) -> None:
-        try:
-            length, known = len(batches), True
-        except TypeError:
-            length, known = 0, False
+        length, known = 0, False
+        if self.by_length:
+            with suppress(Exception):  # of a loader that doesn't know its length
+                length, known = len(batches), True
         together, squares, known, watched = self.all_reduce_sum([length, length**2, known, watched])
         if watched not in (0, self.world_size):
             raise ValueError("on_update must be passed on every rank or on none: its loss is that of all ranks")
@@ -108,20 +109,23 @@ class _Group(Adapter):
             )
 
     @contextmanager
-    def buffers_of_rank_0(self) -> Iterator[None]:
-        persistent = self.local_model.state_dict().keys()
-        buffers = [buffer for name, buffer in self.local_model.named_buffers() if name in persistent]
-        own = [buffer.clone() for buffer in buffers]
+    def evaluation(self) -> Iterator[None]:
+        persistent = [
+            (module._buffers, name, own)
+            for module in self.local_model.modules()
+            for name, own in module._buffers.items()
+            if own is not None and name not in module._non_persistent_buffers_set
+        ]
         try:
-            for buffer in buffers:
-                sent = buffer.to(self.device).contiguous()
+            for buffers, name, own in persistent:
+                sent = own.to(self.device, copy=True).contiguous()
                 for group in self.groups:
                     dist.broadcast(sent, group=group, group_src=0)
-                buffer.copy_(sent)
+                buffers[name] = sent.to(own.device)
             yield
         finally:
-            for buffer, mine in zip(buffers, own, strict=True):
-                buffer.copy_(mine)
+            for buffers, name, own in persistent:
+                buffers[name] = own
 
 
 class DataParallel(_Group):
@@ -138,7 +142,7 @@ class DataParallel(_Group):
                 "of micro-batches at different times without it"
             )
         if any(isinstance(m, nn.SyncBatchNorm) and m.training for m in ddp.modules()):
-            self.in_step = "SyncBatchNorm exchanges statistics"
+            self.in_step, self.by_length = "SyncBatchNorm exchanges statistics", True
 
     def _check_window(self, accumulating: bool) -> None:
         if accumulating and self.ddp.static_graph:
@@ -182,7 +186,8 @@ class FullySharded(_Group):
                 raise ValueError(
                     "FSDP2 is supported with every parameter sharded over one mesh, of 1 dimension or of 2 (HSDP); "
                     f"this model has a parameter of shape {tuple(p.shape)} that is not: is it ignored, also sharded by "
-                    "tensor parallelism, or still gathered after an error in its forward or backward pass?"
+                    "tensor parallelism, or still gathered after a forward pass without a backward pass, for which "
+                    "there is reshard()?"
                 )
         super().__init__(model, mesh.get_all_groups(), torch.device(mesh.device_type))
         self.fsdp, self.hold_back = fsdp, hold_back
@@ -196,18 +201,31 @@ class FullySharded(_Group):
             self.fsdp.set_requires_gradient_sync(True)
 
     def abandon_window(self) -> None:
-        from torch.distributed.fsdp import FSDPModule
-
         if not hasattr(self.fsdp, "reset_iter_state"):  # an older PyTorch
             self.fsdp._abandoned = True
             return
         self.fsdp.reset_iter_state()
-        for state in [module._get_fsdp_state() for module in self.fsdp.modules() if isinstance(module, FSDPModule)]:
+        for state in [module._get_fsdp_state() for module in self._sharded()]:
             groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # PyTorch 2.12 has one
             for p in [p for group in filter(None, groups) for p in group.fsdp_params]:
                 p.unsharded_accumulated_grad = None  # what isn't reduced yet survives the reset
                 if hasattr(p, "_unsharded_param"):
                     p._unsharded_param.grad = None
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        try:
+            with super().evaluation():
+                yield
+        except BaseException:
+            self.abandon_window()
+            raise
+        finally:
+            for module in self._sharded():
+                module.reshard()  # without a backward pass, the outermost part stays gathered
+
+    def _sharded(self) -> list[nn.Module]:
+        return [module for module in self.fsdp.modules() if hasattr(module, "_get_fsdp_state")]
 
     def all_finite(self, gradients: list[Tensor]) -> bool:
         return not sum(self.all_reduce_sum([not _all_finite([gradient.to_local() for gradient in gradients])]))

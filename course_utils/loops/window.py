@@ -94,7 +94,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _tensors(batch: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All tensors of a batch, each with its place: an "s" for each sequence that it is in, an "m" for each mapping."""
+    """All tensors of a batch, each with its path: an "s" for each sequence that it is in, an "m" for each mapping."""
     if isinstance(batch, Tensor):
         yield path, batch
     elif isinstance(batch, Mapping):
@@ -113,29 +113,28 @@ def items(batch: Any) -> int:
     loop.
 
     Args:
-        batch: A tensor, or a tuple, list or mapping of tensors. Entries that hold no tensor are ignored; a mapping may
-            hold mappings, and so may a tuple or list that has a tensor of its own beside them.
+        batch: A tensor, or a tuple, list or mapping of tensors. Entries that hold no tensor are ignored. What is nested
+            more deeply must agree, too, but can't be counted on its own: it could be a list of samples.
 
     Raises:
-        TypeError: If the first dimensions differ, or if it could be a list of samples as well as a list of fields: in
-            a list of dicts, or in a list inside another container. A `PackedSequence` has no such dimension.
+        TypeError: If the first dimensions differ; if all tensors are in dicts or lists inside a list or tuple, such as
+            `(dict, dict)`; or of a `PackedSequence`, which has no such dimension.
 
     Example:
         >>> items((torch.zeros(8, 64), torch.zeros(8)))
         8
     """
     tensors = list(_tensors(batch))
-    lengths = {tuple(tensor.shape[:1]) for _, tensor in tensors}
-    places = {place for place, _ in tensors}
-    are_fields = all(place.rstrip("m") in ("", "s") for place in places) and not all("sm" in p for p in places)
-    if len(lengths) != 1 or lengths == {()} or not are_fields or isinstance(batch, PackedSequence):
+    lengths = {len(tensor) if tensor.dim() else None for _, tensor in tensors}
+    is_clear = any(path == "s" or not path.strip("m") for path, _ in tensors) and not isinstance(batch, PackedSequence)
+    if len(lengths) != 1 or None in lengths or not is_clear:
         shapes = ", ".join(str(tuple(tensor.shape)) for _, tensor in tensors[:8])
         held = f"a {type(batch).__name__} with tensors of shapes {shapes}{', ...' * (len(tensors) > 8)}"
         raise TypeError(
             f"cannot count the samples of {held if tensors else type(batch).__name__}: pass weight=, a function of one "
             "batch that returns their number"
         )
-    return lengths.pop()[0]
+    return lengths.pop()
 
 
 def backward_window(
@@ -168,8 +167,8 @@ def backward_window(
         hold_back: Under FSDP2, reduce the gradients once a window, as in `train_epoch`.
 
     Returns:
-        The mean loss of the window over all ranks, a scalar tensor on the model's device, without a graph and without
-        the scaler's factor; None if the window holds nothing, on any rank.
+        The mean loss of the window over all ranks, a scalar tensor on the model's device in float32 or wider, without a
+        graph and without the scaler's factor; None if the window holds nothing, on any rank.
 
     Raises:
         TypeError: If an argument, a weight or a loss has the wrong type.
@@ -191,7 +190,8 @@ def backward_window(
     loss = accumulate(parallel, window, loss_fn, scaler, autocast)
     if parallel.world_size > 1:
         (total,) = parallel.all_reduce_sum([float(loss)])
-        loss = torch.as_tensor(loss, device=parallel.device).new_tensor(total / parallel.world_size)
+        dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)  # the same on every rank
+        loss = torch.tensor(total / parallel.world_size, dtype=dtype, device=parallel.device)
     return loss
 
 
@@ -287,7 +287,8 @@ def accumulate(
             with parallel.gradient_sync(k == len(window.shares)):
                 loss = _forward(model, batch, share, loss_fn, autocast)
                 _backward(loss, scaler)
-            window_loss += loss.detach()
+            # A sum in 16 bits would lose what is small.
+            window_loss += loss.detach().to(torch.promote_types(loss.dtype, torch.float32))
     except BaseException:
         parallel.abandon_window()
         raise

@@ -153,6 +153,7 @@ class Fields(UserDict):
         {"inputs": {"ids": torch.zeros(3, 2)}, "names": ["a", "b", "c"]},
         Fields(inputs=torch.zeros(3, 2), labels=torch.zeros(3)),
         (Fields(inputs=torch.zeros(3, 2)), torch.zeros(3)),
+        [[torch.zeros(3, 2), torch.zeros(3, 2)], torch.zeros(3)],  # two views and their labels
         torch.nested.nested_tensor([torch.zeros(2), torch.zeros(5), torch.zeros(1)], layout=torch.jagged),
     ],
 )
@@ -167,7 +168,7 @@ IMAGE = torch.zeros(3, 8, 8)
     "batch",
     [
         ((IMAGE,) * 8, (torch.tensor(1),) * 8),  # detection: 8 images of 3 channels
-        ([IMAGE] * 8, torch.zeros(3)),
+        ({"image": IMAGE}, {"mask": IMAGE}),
         [{"image": IMAGE, "mask": IMAGE}] * 8,
         {"images": [IMAGE] * 8},
         [torch.zeros(7), torch.zeros(5), torch.zeros(2)],  # sequences of different lengths
@@ -196,6 +197,19 @@ def test_a_batch_whose_items_cannot_be_counted_asks_for_a_weight(batch):
 def test_batches_that_are_none_are_an_error_that_says_what_they_should_be(model, train):
     with pytest.raises(TypeError, match="batches must be an iterable of micro-batches, such as a DataLoader, got None"):
         train(model, None, mse, sgd(model.parameters()))
+
+
+# evaluate
+
+
+def test_results_and_weights_may_be_written_to_before_they_are_read(model):
+    result, count = torch.zeros(()), torch.zeros(())
+    batches = [torch.full((4, 3), 1.0), torch.full((2, 3), 4.0)]
+    assert evaluate(model, batches, lambda _, x: result.fill_(x.mean()), lambda x: count.fill_(len(x))) == 2.0
+
+
+def test_a_metric_is_not_called_where_the_weight_is_the_number_0(model):
+    assert evaluate(model, [torch.ones(1), torch.ones(0)], lambda _, x: x.max(), len) == 1.0
 
 
 # train_epoch

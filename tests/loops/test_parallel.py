@@ -205,6 +205,13 @@ def test_the_loss_of_a_window_has_the_models_number_type_on_one_rank_and_on_two(
     assert one.run(on_ranks.loss_of_a_window) + two.run(on_ranks.loss_of_a_window) == ["torch.float32"] * 3
 
 
+def test_fsdp2_trains_on_after_an_evaluation_and_after_one_that_failed(two):
+    losses, scores = on_ranks.trained_between_evaluations()
+    for ours, scored in two.run(on_ranks.evaluated_between_epochs):
+        assert ours == pytest.approx(losses, rel=1e-12)
+        assert scored == pytest.approx(scores, rel=1e-12)
+
+
 def test_fsdp2_sums_a_window_in_the_dtype_of_the_parameter_unless_it_is_held_back(two):
     assert two.run(on_ranks.many_small_gradients, False) == [1.0, 1.0]
     assert two.run(on_ranks.many_small_gradients, True) == [0.25, 0.25]

@@ -410,8 +410,10 @@ def test_sam_is_refused_before_the_first_forward_pass(model, batches):
 def test_clipping_sparse_gradients_is_refused_before_the_first_forward_pass():
     model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="can't clip the sparse gradients of '0': build it with sparse=False"):
+    with pytest.raises(ValueError, match="max_norm can't clip sparse gradients: build the embedding with sparse=False"):
         train_epoch(model, [torch.tensor([1])], lambda *_: pytest.fail("a forward pass"), optimizer, max_norm=1.0)
+    model[0].weight.requires_grad_(False)  # it has no gradient then
+    train_epoch(model, [torch.tensor([1])], lambda model, x: model(x).mean(), optimizer, max_norm=1.0)
 
 
 # What on_update is told
@@ -449,6 +451,14 @@ def test_the_norm_is_told_before_clipping(model, batches):
     told = []
     train_epoch(model, batches, masked_mse, sgd(model.parameters()), 4, tokens, max_norm=1e-3, on_update=told.append)
     assert all(update.norm > 0.01 for update in told)
+
+
+def test_the_learning_rate_that_is_told_is_the_one_of_the_update(model, batches):
+    optimizer, told = sgd(model.parameters()), []
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.1)  # a scheduler writes into it
+    scheduler = ExponentialLR(optimizer, 0.5)
+    train_epoch(model, batches, masked_mse, optimizer, 4, tokens, scheduler=scheduler, on_update=told.append)
+    assert [update.lr for update in told] == [[pytest.approx(0.1 * 0.5**k)] for k in range(len(told))]
 
 
 def test_an_on_update_that_is_no_function_is_an_error(model, batches):

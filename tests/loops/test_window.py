@@ -51,6 +51,13 @@ def test_it_leaves_the_gradient_and_the_loss_of_the_large_batch(model, window):
     assert_near([loss, *(p.grad for p in model.parameters())], [expected, *gradient])
 
 
+def test_the_loss_of_many_micro_batches_is_not_summed_in_16_bits():
+    model = nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+    nn.init.ones_(model.weight)
+    window = [torch.ones(1, 1, dtype=torch.bfloat16)] * 1024
+    assert backward_window(model, window, lambda model, x: model(x).mean()).item() == 1.0
+
+
 def test_it_adds_to_what_is_there_and_changes_neither_weights_nor_mode(model, window):
     _, gradient = large_gradient(model, window)
     model.eval()
