@@ -130,6 +130,7 @@ class Backward:
     synced: bool | None = None  # averaged over the ranks; None without DDP and FSDP
     late_no_sync: bool = False  # and so under DDP's no_sync(), which did not surround the forward pass
     ranks: int = 1  # over how many
+    sharded: bool = False  # by FSDP
     value: float | Tensor | None = None  # what it was called on, if that is one number
     drawn: tuple[int, ...] = ()  # the data sets of the loaders that gave batches since the last call
     epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one

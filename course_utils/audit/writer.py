@@ -228,7 +228,8 @@ class HistoryWriter(Listener):
         if lane.name and lane.name not in call.lanes:
             call.lanes += (lane.name,)
         if lane.shards:
-            call.synced, call.ranks = not lane.waits, max(shard.ranks for shard in lane.shards.values())
+            call.synced, call.sharded = not lane.waits, True
+            call.ranks = max(shard.ranks for shard in lane.shards.values())
         if len(lane.touched) < len(lane.parameters):
             places = tuple(lane.touched)
             if len(lane.reaches) > _TRIM_EVERY:  # layers that are left out at random

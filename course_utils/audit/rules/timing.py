@@ -291,8 +291,13 @@ def sync_cadence(history: History) -> Iterator[Finding]:
                 lane=lane,
             )
         late = [(w, call) for w in windows for call in w.fresh if call.late_no_sync]
-        # one process alone may leave out no_sync(), as some libraries do for it
-        often = [w for w in windows if len(w.fresh) > 1 and w.on_ranks and all(call.synced for call in w.fresh)]
+        # One process alone may leave out no_sync(), as some libraries do for it. With FSDP, to reduce each time is to
+        # hold shards and not whole gradients.
+        often = [
+            w
+            for w in windows
+            if len(w.fresh) > 1 and w.on_ranks and all(call.synced and not call.sharded for call in w.fresh)
+        ]
         if late:
             window, call = late[0]
             yield Finding(
