@@ -381,7 +381,7 @@ def interruptible():
     return fully_shard(model, mesh=mesh_of("FSDP2")), middle[1]
 
 
-def after_an_abandoned_window(where, position, hold_back):
+def after_an_abandoned_window(where, position, **options):
     """How far the next update is from that of a model that knows nothing of the error, as a part of its norm."""
     first, second = (shards(2, equal=True)[dist.get_rank()][k : k + 3] for k in (0, 3))
 
@@ -398,8 +398,8 @@ def after_an_abandoned_window(where, position, hold_back):
 
         if fails:
             with suppress(torch.OutOfMemoryError):
-                train_epoch(model, first, loss_fn, optimizer, 3, tokens, hold_back=hold_back)
-        train_epoch(model, second, loss_fn, optimizer, 3, tokens, hold_back=hold_back)
+                train_epoch(model, first, loss_fn, optimizer, 3, tokens, **options)
+        train_epoch(model, second, loss_fn, optimizer, 3, tokens, **options)
         (gradients,) = seen
         return torch.cat([gradient.flatten() for gradient in gradients])
 
@@ -413,7 +413,7 @@ def without_a_reset():
     if reset:
         del FSDPModule.reset_iter_state
     try:
-        after_an_abandoned_window("backward", 2, hold_back=False)
+        after_an_abandoned_window("backward", 2)
     except ValueError as error:
         return str(error)
     finally:
@@ -477,22 +477,22 @@ def trained_between_evaluations():
     return losses, scores
 
 
-def many_small_gradients(hold_back):
+def many_small_gradients(**options):
     """A weight whose gradient is 1 in a window of 1,024 micro-batches, where FSDP2 computes in bfloat16."""
     model = nn.Linear(1, 1, bias=False, dtype=torch.float32)
     nn.init.zeros_(model.weight)
     fully_shard(model, mesh=mesh_of("FSDP2"), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
     batches = [torch.ones(1, 1)] * 1024
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    train_epoch(model, batches, lambda model, x: model(x).mean(), optimizer, 1024, hold_back=hold_back)
+    train_epoch(model, batches, lambda model, x: model(x).mean(), optimizer, 1024, **options)
     return -whole(model.parameters())[0].item()
 
 
-def reductions(hold_back):
+def reductions(**options):
     model = wrapped("FSDP2")
     batches = shards(2, equal=True)[dist.get_rank()][:6]
     with count_collectives() as counts:
-        train_epoch(model, batches, masked_mse, optimizer_of("SGD", model.parameters()), 3, tokens, hold_back=hold_back)
+        train_epoch(model, batches, masked_mse, optimizer_of("SGD", model.parameters()), 3, tokens, **options)
     return counts
 
 

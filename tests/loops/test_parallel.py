@@ -1,6 +1,7 @@
 """The loops on several ranks equal one process that holds what all ranks hold; what would not is refused."""
 
 import re
+from functools import partial
 from itertools import product
 
 import exhaustive
@@ -182,11 +183,11 @@ def one():
         yield one
 
 
-@pytest.mark.parametrize("hold_back", [False, True])
+@pytest.mark.parametrize("options", [{}, {"hold_back": True}], ids=str)
 @pytest.mark.parametrize("where", ["before", "forward", "backward"])
-def test_nothing_of_a_window_that_an_error_abandoned_is_in_the_next_update(one, two, where, hold_back):
-    assert one.run(on_ranks.after_an_abandoned_window, where, 2, hold_back) == [0.0]
-    assert two.run(on_ranks.after_an_abandoned_window, where, 2, hold_back) == [0.0, 0.0]
+def test_nothing_of_a_window_that_an_error_abandoned_is_in_the_next_update(one, two, where, options):
+    assert one.run(partial(on_ranks.after_an_abandoned_window, where, 2, **options)) == [0.0]
+    assert two.run(partial(on_ranks.after_an_abandoned_window, where, 2, **options)) == [0.0, 0.0]
 
 
 def test_where_fsdp2_cannot_be_reset_the_model_is_refused_after_an_error(one):
@@ -213,13 +214,13 @@ def test_fsdp2_trains_on_after_an_evaluation_and_after_one_that_failed(two):
 
 
 def test_fsdp2_sums_a_window_in_the_dtype_of_the_parameter_unless_it_is_held_back(two):
-    assert two.run(on_ranks.many_small_gradients, False) == [1.0, 1.0]
-    assert two.run(on_ranks.many_small_gradients, True) == [0.25, 0.25]
+    assert two.run(on_ranks.many_small_gradients) == [1.0, 1.0]
+    assert two.run(partial(on_ranks.many_small_gradients, hold_back=True)) == [0.25, 0.25]
 
 
-@pytest.mark.parametrize(("hold_back", "times"), [(False, 6), (True, 2)])
-def test_fsdp2_reduces_every_micro_batch_unless_it_is_held_back(two, hold_back, times):
-    for counts in two.run(on_ranks.reductions, hold_back):
+@pytest.mark.parametrize(("options", "times"), [({}, 6), ({"hold_back": True}, 2)], ids=str)
+def test_fsdp2_reduces_every_micro_batch_unless_it_is_held_back(two, options, times):
+    for counts in two.run(partial(on_ranks.reductions, **options)):
         assert counts["reduce-scatter"] == 2 * times  # of two layers
 
 
