@@ -145,7 +145,7 @@ def train_epoch(
             updated, norm = _update(optimizer, parallel, scaler, max_norm, on_update is not None)
             if not updated:
                 skipped += 1
-                cause = _cause(model) if len(losses) == 1 else cause
+                cause = _cause(model, parallel) if len(losses) == 1 else cause
             elif scheduler:
                 scheduler.step()
             _zero(optimizer, not_owned)
@@ -197,15 +197,11 @@ def _update(
             scaler.update()
 
 
-def _cause(model: nn.Module) -> str:
-    """Whose gradient holds an infinity or a NaN."""
+def _cause(model: nn.Module, parallel: Adapter) -> str:
     for name, p in model.named_parameters():
-        if p.grad is not None:
-            gradient = p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad
-            values = gradient.coalesce().values() if gradient.is_sparse else gradient
-            if not values.isfinite().all():
-                return f"the gradient of {name!r} held {'a NaN' if values.isnan().any() else 'an infinity'}"
-    return "a gradient on another rank, or outside of the model, held one"
+        if p.grad is not None and not parallel.all_finite([p.grad]):
+            return f"the gradient of {name!r} held an infinity or a NaN"
+    return "the gradient of a parameter outside of the model held an infinity or a NaN"
 
 
 def _unscale(optimizer: Optimizer, scaler: GradScaler | None) -> None:

@@ -65,8 +65,7 @@ def iterator_of(batches: Any) -> Iterator:
 
 
 def _fetch(batches: Iterator, n: int) -> Iterator[list]:
-    window = [None] * n
-    while len(window) == n:  # some iterators start again after their end: a short window is the last
+    while True:
         window, versions = [], []
         for batch in islice(batches, n):
             window.append(batch)
@@ -74,6 +73,8 @@ def _fetch(batches: Iterator, n: int) -> Iterator[list]:
         _check_for_overwriting(versions)
         if window:
             yield window
+        if len(window) < n:  # some iterators would start again after their end
+            return
 
 
 def _check_for_overwriting(versions: list[list[tuple[Tensor, int]]]) -> None:
