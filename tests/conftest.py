@@ -1,31 +1,9 @@
-import gc
 import os
-import shlex
 import signal
-import sys
 import warnings
 from pathlib import Path
 
-import forked_python
 import pytest
-
-if sys.platform == "linux":
-    forked_python.use()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes(specs):
-    """The workers are forks, too: none imports torch again."""
-    for spec in specs:
-        if sys.platform == "linux" and spec.popen and not spec.python:
-            spec.python = shlex.quote(forked_python.executable())
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_scans():
-    """The auditor searches among all living objects: those that are there before the tests are hidden from it."""
-    gc.collect(1)  # of the young alone: a search among all takes longer than it saves
-    gc.freeze()  # for good: everything else that looks for garbage is faster, too
 
 
 @pytest.fixture(autouse=True)
@@ -45,18 +23,6 @@ def _the_observer_may_not_fail():
     from course_utils.observe.guard import ObserverFailure
 
     warnings.filterwarnings("error", category=ObserverFailure)  # until the test ends: pytest restores the filters
-
-
-@pytest.fixture(scope="session")
-def quick_command():
-    """A command that does what Python does and starts at once, with torch imported."""
-    return forked_python.executable() if sys.platform == "linux" else sys.executable
-
-
-@pytest.fixture
-def quick_python(quick_command, monkeypatch):
-    """Commands that begin with `sys.executable` start at once."""
-    monkeypatch.setattr(sys, "executable", quick_command)
 
 
 @pytest.fixture

@@ -5,19 +5,16 @@ import re
 from html import unescape
 from pathlib import Path
 
-import nbformat
 import pytest
 from cells import run
 from course import FACTS, NOTEBOOKS
-from edition import SECOND_EDITION, left_out, limits, shown, wide_lines
-from execute import LANGUAGE, WIDGET, silent
+from execute import LANGUAGE, WIDGET
 from ipykernel.ipkernel import IPythonKernel
 
 from course_utils.practice.exercises import EXERCISES
 from course_utils.publish.contents import path_minutes
 from course_utils.publish.handouts.answers import says
-from course_utils.publish.notebook import PATHS, WITHOUT_A_KERNEL, as_course, claims, is_folded, section_of, tags
-from course_utils.publish.reading import reading
+from course_utils.publish.notebook import PATHS, WITHOUT_A_KERNEL, as_course, claims, is_folded, tags
 
 ROOT = Path(__file__).parent.parent
 LESSONS = {name: notebook for name, notebook in NOTEBOOKS.items() if name != "00_start"}
@@ -25,22 +22,7 @@ HEADINGS = ["Why", "Predict", "Step 1", "See it", "Myth", "Your turn", "Metrics 
 LEDGER = {"A": 86, "B": 83, "C": 25, "D": 25, "G": 33, "X": 18}  # how many claims each common source makes
 
 each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
-of_the_second_edition = pytest.mark.parametrize(
-    "notebook", [NOTEBOOKS[name] for name in SECOND_EDITION], ids=SECOND_EDITION
-)
 each_lesson = pytest.mark.parametrize("notebook", LESSONS.values(), ids=LESSONS)
-
-
-def counted(notebook) -> list:
-    """The cells that make a notebook long: not those for the instructor, nor those that hold exercises alone."""
-    found, section = [], ""
-    for cell in notebook.for_learners:
-        prose_of = cell.source if cell.cell_type == "markdown" else ""
-        sections = [section_of(heading) for heading in re.findall(r"^## (.+)$", prose_of, flags=re.M)] or [section]
-        section = sections[-1]
-        if set(sections) != {"Your turn"}:
-            found.append(cell)
-    return found
 
 
 def text_of(cell) -> str:
@@ -77,21 +59,6 @@ def test_the_language_is_stored_as_the_kernel_says_it():
     assert IPythonKernel.language_info | version == LANGUAGE
 
 
-@pytest.mark.parametrize(
-    ("source", "took", "is_named"),
-    [
-        ("f()", 4, True),
-        ("f()  # takes about 4 seconds", 4, False),
-        ("f()", 2, False),
-        ("# Set-up.\nimport f", 9, False),
-    ],
-)
-def test_execution_names_a_cell_that_takes_long_and_does_not_say_so(source, took, is_named):
-    times = {"iopub.execute_input": "2026-11-22T21:00:00Z", "iopub.status.idle": f"2026-11-22T21:00:0{took}Z"}
-    cell = nbformat.v4.new_code_cell(source, metadata={"execution": times})
-    assert list(silent(nbformat.v4.new_notebook(cells=[cell]))) == [(0, took)] * is_named
-
-
 @each_notebook
 def test_nothing_is_stored_that_differs_from_run_to_run(notebook):
     assert set(notebook.node.metadata) == {"kernelspec", "language_info"}
@@ -117,7 +84,7 @@ def test_the_set_up_cell_is_the_same_everywhere_but_for_what_it_imports_from_the
     assert len({OWN_IMPORTS.sub("", notebook.code[0].source) for notebook in NOTEBOOKS.values()}) == 1
 
 
-@of_the_second_edition
+@each_notebook
 def test_the_set_up_cell_imports_what_the_notebook_uses_and_nothing_else(notebook):
     imports = [line for line in ast.parse(notebook.code[0].source).body if isinstance(line, ast.ImportFrom)]
     (imported,) = [line for line in imports if line.module == "course_utils"]
@@ -126,25 +93,7 @@ def test_the_set_up_cell_imports_what_the_notebook_uses_and_nothing_else(noteboo
     assert [alias.name for alias in imported.names if alias.name not in used] == []
 
 
-@of_the_second_edition
-def test_it_keeps_the_limits_of_words_lines_and_minutes(notebook):
-    over = {what: figures for what, figures in limits(notebook).items() if figures[0] > figures[1]}
-    assert not over
-    assert wide_lines(notebook) == []
-
-
-@of_the_second_edition
-def test_its_title_states_honest_minutes(notebook):
-    honest = reading(notebook).minutes
-    assert 0.8 * honest <= notebook.minutes <= 1.2 * honest, f"{honest:.0f} by what there is to read and to do"
-
-
-@of_the_second_edition
-def test_it_has_no_word_that_the_course_leaves_out(notebook):
-    assert left_out(shown(notebook)) == []
-
-
-@of_the_second_edition
+@each_notebook
 def test_its_title_cell_names_its_paths_and_ends_with_a_line_for_those_who_read_a_copy(notebook):
     assert "\n\n**Paths:** " in notebook.cells[0].source
     assert notebook.cells[0].source.endswith(f"\n\n{WITHOUT_A_KERNEL}")
@@ -166,14 +115,6 @@ def test_the_headings_are_those_of_the_template(notebook):
 def test_the_title_cell_gives_time_prerequisites_question_and_aims(notebook):
     assert re.match(r"# .+\n\n\*\*\d\d minutes · after \[.+\n\n\*.+\?\*\n\n", notebook.cells[0].source)
     assert "After this notebook you can" in notebook.cells[0].source
-
-
-@each_lesson
-def test_it_has_a_readable_length(notebook):
-    assert 20 <= len(counted(notebook)) <= 40
-    for cell in notebook.code:
-        longest = max(map(len, cell.source.splitlines()), default=0)
-        assert longest <= 120 or is_folded(cell, "source"), f"a line of {longest} characters: {cell.source[:80]}"
 
 
 @each_notebook
@@ -203,7 +144,7 @@ def previewed(cell) -> str:
 PREVIEWED = ("text/html", "image/svg+xml", "application/pdf", "text/markdown", "text/plain")
 
 
-@of_the_second_edition
+@each_notebook
 def test_what_shows_of_folded_outputs_is_no_html_and_gives_no_answer_away(notebook):
     for cell in notebook.code:
         if not is_folded(cell, "outputs"):

@@ -142,7 +142,6 @@ def test_the_map_in_the_docstring_names_every_room_in_this_order():
     assert [*named, *sorted(COMMANDS)] == list(ROOMS)
 
 
-@pytest.mark.usefixtures("quick_python")
 def test_tab_offers_every_public_name_before_it_is_first_used():
     code = """
 import json
@@ -176,7 +175,6 @@ def test_the_examples_in_docstrings_are_true(module):
     assert results.attempted or module in ("loops", "observe", "ranks") or module.startswith(WITHOUT_EXAMPLES)
 
 
-@pytest.mark.usefixtures("quick_python")
 def test_installed_from_a_wheel_into_an_empty_folder_the_data_are_there(tmp_path, monkeypatch):
     source, site, elsewhere = tmp_path / "source", tmp_path / "site", tmp_path / "elsewhere"
     for name in ("course_utils", "data"):

@@ -31,7 +31,6 @@ def code(kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)\n```$", README, flags=re.M | re.S)
 
 
-@pytest.mark.usefixtures("quick_python")
 def test_the_auditor_says_of_the_first_loop_what_stands_below_it():
     buggy, (report,) = code("python")[0], code("text")
     source = (ROOT / LOOP).read_text(encoding="utf-8")

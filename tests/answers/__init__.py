@@ -5,7 +5,7 @@ such as texts, are passed to the decorator: `right("order_the_lines")("C F G B D
 not be repeated: they are read from their cells.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -20,18 +20,8 @@ class Wrong(NamedTuple):
     says: str
 
 
-class Outcomes(NamedTuple):
-    """How an answer's results are found without its judge, and a function that is known to give the right ones."""
-
-    calls: Callable[[Callable], Iterator[Callable]]
-    reference: Callable | None
-    mutants: int
-    mutate: tuple[Callable, ...]
-
-
 RIGHT: dict[str, list[Callable]] = {}
 WRONG: dict[str, list[Wrong]] = {}
-OUTCOMES: dict[str, Outcomes] = {}
 
 
 def right(*exercises: str) -> Callable:
@@ -58,27 +48,6 @@ def wrong(exercise: str, bug: str, *sources: str, says: str = "") -> Callable:
     def keep(answer: Callable) -> Callable:
         WRONG.setdefault(exercise, []).append(Wrong(answer, bug, sources, says))
         return answer
-
-    return keep
-
-
-def outcomes(
-    exercise: str, reference: Callable | None = None, mutants: int = 3, mutate: Sequence[Callable] = ()
-) -> Callable:
-    """The decorated generator takes an answer and yields calls, each of which gives a list of numbers.
-
-    These decide, without the judge, whether a small change to the notebook's solution changes a result.
-
-    Args:
-        exercise: The exercise that is answered.
-        reference: A function with which all right answers, and the solution, must agree in all outcomes.
-        mutants: How many mutants of the solution there must be at least.
-        mutate: Right answers that are changed as well as the solution.
-    """
-
-    def keep(calls: Callable) -> Callable:
-        OUTCOMES[exercise] = Outcomes(calls, reference, mutants, tuple(mutate))
-        return calls
 
     return keep
 

@@ -6,8 +6,7 @@ from contextlib import contextmanager, suppress
 import torch
 from torch import nn
 
-from answers import outcomes, right, wrong
-from answers.loops import large_batches, outcomes_of_loop
+from answers import right, wrong
 
 
 @right("train", "first_loop")
@@ -595,11 +594,3 @@ def forgets_the_momentum(model, batches, loss_fn, optimizer):
 def runs_epochs_of_its_own(model, batches, loss_fn, optimizer):
     for _ in range(2):
         train(model, batches, loss_fn, optimizer)
-
-
-@outcomes("train", reference=large_batches)
-def outcomes_of_train(answer):
-    def train_only(*loop):
-        answer(*loop)  # the judge does not look at what it returns
-
-    return outcomes_of_loop(train_only, (1, 1), (True, False), takes_n=False)

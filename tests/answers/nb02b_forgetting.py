@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from answers import outcomes, right, wrong
+from answers import right, wrong
 
 
 @right("forgotten")
@@ -284,10 +284,3 @@ wrong("forgotten", "raises")(lambda gradients, lr: gradients[99])
 wrong("forgotten", "raises")(lambda gradients, lr: gradients.clear() or 1 / 0)
 wrong("forgotten", "not-a-function")(None)
 wrong("forgotten", "not-a-function")(3)
-
-
-@outcomes("forgotten", reference=steps_without_zero)
-def outcomes_of_forgotten(answer):
-    for lr, count in ((0.3, 6), (1.0, 2), (0.5, 1), (0.1, 0)):
-        gradients = torch.randn(count, dtype=torch.float64, generator=torch.Generator().manual_seed(count)).tolist()
-        yield lambda lr=lr, gradients=gradients: [float(w) for w in answer(list(gradients), lr)]

@@ -5,9 +5,8 @@ from itertools import cycle
 
 import torch
 
-from answers import RIGHT, WRONG, outcomes, right, wrong
+from answers import RIGHT, WRONG, right, wrong
 from answers import nb03b_windows as windows_of
-from answers.loops import large_batches, outcomes_of_loop
 from answers.nb03b_windows import loop
 
 for _answer in RIGHT["accumulate"]:
@@ -155,8 +154,3 @@ wrong("accumulate_equal", "empty-step")(
     lambda model, batches, loss_fn, optimizer, n: [optimizer.step() for _ in range(len(batches) // n)]
 )
 wrong("accumulate_equal", "raises")(lambda model, batches, loss_fn, optimizer, n: loss_fn(batches[0], model))
-
-
-@outcomes("accumulate_equal", reference=large_batches)
-def outcomes_of_accumulate_equal(answer):
-    return outcomes_of_loop(answer, (2, 4, 3, 1), (False, True), sizes=((2,) * 12,))

@@ -8,8 +8,7 @@ from random import Random
 import torch
 from torch import Tensor, nn
 
-from answers import outcomes, right, wrong
-from answers.loops import large_batches, outcomes_of_loop
+from answers import right, wrong
 from course_utils import windows
 from course_utils.loops import items
 
@@ -747,11 +746,6 @@ def updates_by_hand(model, batches, loss_fn, optimizer, n):
         with torch.no_grad():
             for p in model.parameters():
                 p -= optimizer.param_groups[0]["lr"] * p.grad
-
-
-@outcomes("accumulate", reference=large_batches, mutate=[accumulate_by_modulo])
-def outcomes_of_accumulate(answer):
-    return outcomes_of_loop(answer, (2, 3, 4, 1, 9), (True, False, False))
 
 
 @wrong("accumulate", "stale-gradients", says="batches of")

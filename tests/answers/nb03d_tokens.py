@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from answers import outcomes, right
+from answers import right
 from answers import wrong as _wrong
 from course_utils import windows
 
@@ -594,29 +594,3 @@ def adds_the_losses_for_one_backward(model, batches, optimizer, n):
             losses.append(loss.item())
     optimizer.zero_grad()
     return losses
-
-
-def trained(answer, n, seed, is_dirty):
-    """The losses of two epochs, and all parameters after them."""
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Embedding(4, 2), nn.Tanh(), nn.Linear(2, 4)).double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.5)
-    if is_dirty:
-        for p in model.parameters():
-            p.grad = torch.ones_like(p)
-    batches = []
-    for words in (2, 1, 3, 1, 2, 2, 1):
-        inputs, targets = torch.randint(4, (words, 5)), torch.randint(4, (words, 5))
-        targets[torch.arange(5) >= torch.randint(1, 6, (words, 1))] = -100
-        batches.append((inputs, targets))
-    batches[6][1][:, 1:] = -100  # a window with one token
-    for masked in (1, 4, 5) if n == 2 else (3,):
-        batches[masked][1].fill_(-100)
-    losses = [float(loss) for _ in range(2) for loss in answer(model, batches, optimizer, n)]
-    return losses + torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
-
-
-@outcomes("accumulate_tokens", reference=accumulate_tokens, mutants=30)
-def outcomes_of_accumulate_tokens(answer):
-    for case in ((1, 0, False), (2, 1, True), (3, 2, False), (9, 3, False)):
-        yield lambda case=case: trained(answer, *case)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from answers import outcomes, right, wrong
+from answers import right, wrong
 from course_utils import mlp, train_epoch
 
 
@@ -407,27 +407,3 @@ def swallows_the_error_before_its_step(model, window, class_weights, optimizer, 
         optimizer.step()
     except Exception:
         pass
-
-
-@outcomes("weighted_window", mutants=20)
-def outcomes_of_weighted_window(answer):
-    """The weights after windows that the judge does not know, without a clip that acts and with one."""
-    for max_norm in (1e9, 0.1):
-        yield lambda max_norm=max_norm: trained(answer, max_norm)
-
-
-def trained(answer, max_norm):
-    generator = torch.Generator().manual_seed(3)
-    torch.manual_seed(3)
-    weights = torch.tensor([2.0, 7.0, 0.3], dtype=torch.float64)
-    model = mlp(4, 3, 3).double()
-    for p in model.parameters():
-        p.grad = torch.full_like(p, 0.7)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.5)
-    for sizes in ((3,), (2, 5, 1), (3, 3), (1, 1, 6, 2)):
-        window = [
-            (torch.randn(n, 4, generator=generator, dtype=torch.float64), torch.randint(3, (n,), generator=generator))
-            for n in sizes
-        ]
-        answer(model, window, weights, optimizer, max_norm)
-    return nn.utils.parameters_to_vector(model.parameters()).tolist()

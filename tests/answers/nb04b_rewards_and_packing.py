@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from answers import outcomes, right
+from answers import right
 from answers import wrong as _wrong
 
 wrong = partial(_wrong, "token_weights")
@@ -151,21 +151,3 @@ def returns_lists(window, kind):
 @wrong("not-attempted")
 def returns_nothing(window, kind):
     token_weights(window, kind)
-
-
-def window_of(*batches):
-    return [(torch.tensor(mask) > 0, torch.tensor(groups)) for mask, groups in batches]
-
-
-@outcomes("token_weights", reference=token_weights, mutants=15)
-def outcomes_of_token_weights(answer):
-    windows = (
-        window_of(([[1, 1, 0], [1, 0, 0]], [0, 1]), ([[1, 1, 1, 1]], [0])),
-        window_of(([[0, 0], [0, 1]], [2, 5]), ([[1], [0], [1]], [5, 3, 2]), ([[1, 1, 1]], [4])),
-        window_of(
-            ([[0, 0]], [1]),
-        ),
-    )
-    for window in windows:
-        for kind in ("token", "sequence", "group"):
-            yield lambda window=window, kind=kind: [w.double().tolist() for w in answer(window, kind)]

@@ -6,9 +6,7 @@ from contextlib import suppress
 import torch
 from torch import nn
 
-from answers import outcomes, right, wrong
-from answers.loops import squares
-from course_utils import Tally, mlp
+from answers import right, wrong
 
 
 @right("amp_window")
@@ -328,48 +326,6 @@ for bug, answer in (
     ("not-attempted", lambda *_: torch.set_grad_enabled(False)),
 ):
     wrong("amp_window", bug)(answer)
-
-
-@outcomes("amp_window")
-def outcomes_of_amp_window(answer):
-    """For each window of a real model: what is returned, the weights, the learning rate and the scale."""
-    for n, growth_interval, max_norm, skip_norm, enabled in (
-        (3, 2, 0.5, 9.0, True),
-        (2, 1, 100.0, math.inf, True),
-        (4, 2000, 0.2, 9.0, True),
-        (3, 1, 0.5, 9.0, False),
-    ):
-        factors = (1.0, 1.0, math.inf, 40.0, 1.0, math.nan, 1.0)
-        yield lambda case=(factors, n, growth_interval, max_norm, skip_norm, enabled): trained(answer, *case)
-    yield lambda: at_the_limit(answer)
-
-
-def trained(answer, factors, n, growth_interval, max_norm, skip_norm, enabled):
-    generator = torch.Generator().manual_seed(n)
-    torch.manual_seed(n)
-    model = mlp(3, 4, 2).double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=growth_interval, enabled=enabled)
-    found = []
-    for factor in factors:
-        batches = [torch.randn(1 + k, 5, generator=generator, dtype=torch.float64) for k in range(n)]
-        batches[-1] *= factor
-        made = answer(model, batches, squares, optimizer, scaler, scheduler, max_norm, skip_norm)
-        found += [float(made), optimizer.param_groups[0]["lr"], scaler.get_scale()]
-        found += torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
-    return found
-
-
-def at_the_limit(answer):
-    """A window whose gradient has the norm `skip_norm`, which is not above it."""
-    tally = Tally(1).double()
-    optimizer = torch.optim.SGD(tally.parameters(), lr=0.1)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
-    window = [torch.tensor([0])]
-    made = answer(tally, window, lambda model, batch: 4 * model(batch).mean(), optimizer, scaler, scheduler, 8.0, 4.0)
-    return [float(made), float(tally.weight)]
 
 
 # More styles of right answers.

@@ -6,9 +6,8 @@ from itertools import islice, pairwise, zip_longest
 import torch
 from torch import nn
 
-from answers import outcomes, right, wrong
-from answers.loops import squares
-from course_utils import mlp, train_epoch, windows
+from answers import right, wrong
+from course_utils import train_epoch, windows
 
 # A training loop with a schedule that counts updates.
 
@@ -490,71 +489,6 @@ def gan_with_closures(generator, discriminator, batches, g_loss, d_loss, g_optim
                 return total
 
             optimizer.step(closure)
-
-
-def flat(module):
-    return torch.cat([p.detach().flatten() for p in module.parameters()]).tolist()
-
-
-def torch_seeded(seed):
-    torch.manual_seed(seed)
-    return torch.Generator().manual_seed(seed)
-
-
-@outcomes("scheduled")
-def outcomes_of_scheduled(answer):
-    """The lengths of the schedules, the learning rate of each update, and the weights."""
-    for case in (
-        (2, 2, (2,) * 6, 1),
-        (4, 3, (3, 1, 2, 4, 1, 2), 0),
-        (1, 1, (2, 1), 1),
-        (9, 2, (1, 2), 0),
-    ):
-        yield lambda case=case: trained(answer, *case)
-
-
-def trained(answer, n, epochs, sizes, dirty):
-    generator, made, rates = torch_seeded(n), [], []
-    model = mlp(3, 4, 2).double()
-    batches = [torch.randn(size, 5, generator=generator, dtype=torch.float64) for size in sizes]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.5)
-    optimizer.register_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
-
-    def make(optimizer, updates):
-        made.append(updates)
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
-
-    for p in model.parameters():
-        p.grad = torch.ones_like(p) if dirty else None
-    answer(model, batches, squares, optimizer, n, epochs, make)
-    return [*made, *rates, *flat(model)]
-
-
-@outcomes("gan_updates", mutate=[gan_by_freezing])
-def outcomes_of_gan_updates(answer):
-    """The weights of both networks after two epochs, and which are trained."""
-    for case in ((2, (2,) * 6, 1), (4, (3, 1, 2, 4, 1, 2), 0), (1, (2, 1), 1), (9, (1, 2), 0)):
-        yield lambda case=case: trained_gan(answer, *case)
-
-
-def trained_gan(answer, n, sizes, dirty):
-    generator = torch_seeded(n)
-    nets = nn.ModuleList([mlp(2, 4, 3), mlp(3, 4, 1)]).double()
-    batches = [torch.randn(size, 5, generator=generator, dtype=torch.float64) for size in sizes]
-    optimizers = [torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.5) for net in nets]
-    generates, discriminates = nets
-
-    def g_loss(batch):
-        return (discriminates(generates(batch[:, 3:])) - 1).square().mean()
-
-    def d_loss(batch):
-        return (discriminates(generates(batch[:, 3:])).square() + (discriminates(batch[:, :3]) - 1).square()).mean()
-
-    for p in nets.parameters():
-        p.grad = torch.ones_like(p) if dirty else None
-    for _ in range(2):
-        answer(generates, discriminates, batches, g_loss, d_loss, *optimizers, n)
-    return [*flat(nets), *(float(p.requires_grad) for p in nets.parameters())]
 
 
 # "scheduled": more styles of right answers.

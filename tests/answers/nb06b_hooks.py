@@ -3,7 +3,7 @@
 import torch
 from torch.optim import SGD
 
-from answers import outcomes, right, wrong
+from answers import right, wrong
 from course_utils import mlp
 
 
@@ -203,10 +203,6 @@ def weight_decay_per_piece(p, own, weight_decay, **_):
     p.grad = None
 
 
-def weight_decay_by_calls(p, own, lr, momentum, weight_decay):
-    as_sgd(p, own, lr, momentum, weight_decay * own["arrived"])
-
-
 def decoupled(p, own, lr, momentum, weight_decay):
     if own["arrived"]:
         p *= 1 - lr * weight_decay
@@ -302,13 +298,6 @@ def triples(p, own, **_):
 wrong("fold_into_momentum", "loss-scale", says="divided by N again")(folding(halves))
 wrong("fold_into_momentum", "loss-scale", says="multiplied by N")(folding(triples))
 wrong("fold_into_momentum", "keeps-gradients", says="4 gradients stood in .grad")(keeps_the_gradients)
-
-
-@outcomes("fold_into_momentum")
-def outcomes_of_fold_into_momentum(answer):
-    """The weights after each window, and whether any gradient is left."""
-    for decay in (0.0, 0.5):
-        yield lambda decay=decay: trained(answer, decay)
 
 
 class OneOfTwo(torch.nn.Module):

@@ -6,7 +6,7 @@ from statistics import fmean
 import numpy as np
 import torch
 
-from answers import outcomes, right, wrong
+from answers import right, wrong
 
 
 @right("noise_scale")
@@ -381,17 +381,3 @@ for bug, answers in [*WRONG.items(), *MORE.items()]:
 wrong("noise_scale", "ratio-first", says="6 windows of 4 micro-batches of 8 samples: expected ")(
     WRONG["ratio-first"][0]
 )
-
-
-@outcomes("noise_scale", reference, mutants=50)
-def outcomes_of_noise_scale(answer):
-    """On gradients that the judge does not use; NaN is written as 0."""
-    for windows, n, b in ((3, 2, 1), (5, 3, 4), (2, 6, 3), (1, 2, 2), (4, 1, 5)):
-        generator = torch.Generator().manual_seed(windows)
-        pieces = 1 + torch.randn((windows, n, 20), generator=generator, dtype=torch.float64)
-
-        def call(pieces=pieces, n=n, b=b):
-            found = float(answer([list((window / n).cumsum(0)) for window in pieces], b))
-            return [0.0 if math.isnan(found) else found]
-
-        yield call

@@ -7,8 +7,6 @@ import torch
 
 from answers import right, wrong
 
-PARTS = ("model", "optimizer", "schedule", "random numbers", "gradients")
-
 
 def answer(leave_out=(), every=1, also=None, count_from=None, write=None, divide=True, zero=True, cadence="update"):
     """A training function that saves after every so many micro-batches, or once per window if `every` is None.

@@ -1,22 +1,13 @@
 """Answers to "two_bugs": a loop with a short window and a clip."""
 
-from itertools import islice, zip_longest
+from itertools import zip_longest
 
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from answers import outcomes, right, wrong
-from answers.loops import squares
-from course_utils import mlp, train_epoch, windows
-
-
-def zeroed_first(loop):
-    def answer(model, batches, loss_fn, optimizer, n, max_norm):
-        optimizer.zero_grad()
-        loop(model, batches, loss_fn, optimizer, n, max_norm)
-
-    return answer
+from answers import right, wrong
+from course_utils import train_epoch, windows
 
 
 @right("two_bugs")
@@ -63,19 +54,6 @@ def by_hand(model, batches, loss_fn, optimizer, n, max_norm):
             for p in parameters:
                 p.grad *= max_norm / norm
         optimizer.step()
-
-
-def with_islice(model, batches, loss_fn, optimizer, n, max_norm):
-    rest = iter(batches)
-    while window := list(islice(rest, n)):
-        for batch in reversed(window):
-            loss_fn(model, batch).div(len(window)).backward()
-        clip_grad_norm_(model.parameters(), max_norm, foreach=False)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
-
-
-with_islice = right("two_bugs")(zeroed_first(with_islice))
 
 
 @right("two_bugs")
@@ -650,23 +628,3 @@ def steps_with_a_closure_that_holds_the_window(model, batches, loss_fn, optimize
             return loss
 
         optimizer.step(closure)
-
-
-@outcomes("two_bugs", mutate=[by_modulo])
-def outcomes_of_two_bugs(answer):
-    """The weights after two epochs."""
-    for n, count, max_norm, dirty in ((2, 6, 0.2, 1), (4, 7, 50.0, 0), (4, 6, 0.3, 0), (1, 3, 0.2, 1), (9, 2, 50.0, 0)):
-        yield lambda case=(n, count, max_norm, dirty): trained(answer, *case)
-
-
-def trained(answer, n, count, max_norm, dirty):
-    generator = torch.Generator().manual_seed(n)
-    torch.manual_seed(n)
-    model = mlp(3, 4, 2).double()
-    batches = [torch.randn(3, 5, generator=generator, dtype=torch.float64) for _ in range(count)]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.5)
-    for p in model.parameters():
-        p.grad = torch.ones_like(p) if dirty else None
-    for _ in range(2):
-        answer(model, batches, squares, optimizer, n, max_norm)
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()

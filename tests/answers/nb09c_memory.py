@@ -6,8 +6,8 @@ from itertools import count, takewhile
 
 import torch
 
-from answers import outcomes, right, wrong
-from course_utils import Tally, windows
+from answers import right, wrong
+from course_utils import windows
 
 OOM = torch.OutOfMemoryError
 
@@ -585,36 +585,3 @@ wrong("survive", "token-weights", says="samples 1 to 12 count 1, 13 to 14 count 
 def stub(model, items, loss_fn, optimizer, size):
     for _ in items.split(size):
         ...
-
-
-@outcomes("survive")
-def outcomes_of_survive(answer):
-    """How much each sample counts in each step, how large the micro-batches were, and what is returned."""
-    for samples, size, fits, error in (
-        (12, 12, 3, OOM),
-        (9, 4, 4, OOM),
-        (5, 3, 1, OOM),
-        (3, 2, 0, OOM),
-        (4, 4, 1, OSError),
-    ):
-        yield lambda case=(samples, size, fits, error): trained(answer, *case)
-
-
-def trained(answer, samples, size, fits, error):
-    tally, found, attempts = Tally(samples).double(), [], []
-    optimizer = torch.optim.SGD(tally.parameters(), lr=1.0)
-    optimizer.register_step_post_hook(lambda *_: found.extend(tally.weight.grad.tolist()))
-
-    def loss_fn(model, part):
-        attempts.append(float(len(part)))
-        if len(attempts) > 100:
-            raise RecursionError("it never ends")
-        if len(part) > fits:
-            raise error
-        return model(part).mean()
-
-    try:
-        worked = float(answer(tally, torch.arange(samples), loss_fn, optimizer, size))
-    except (OOM, OSError) as raised:
-        worked = -1.0 if isinstance(raised, error) else -2.0
-    return [*found, worked, *attempts, 0.0 if tally.weight.grad is None else float(tally.weight.grad.norm())]

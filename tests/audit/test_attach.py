@@ -16,8 +16,6 @@ from course_utils.observe.guard import ObserverFailure
 from course_utils.observe.observer import Observer, observing
 from course_utils.observe.trace import Trace
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
-
 
 def step(model, optimizer):
     F.cross_entropy(model(torch.randn(4, 3)), torch.randint(2, (4,))).backward()

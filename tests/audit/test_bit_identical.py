@@ -27,7 +27,7 @@ from course_utils import train_epoch
 from course_utils.audit import audit
 from course_utils.observe import record
 
-pytestmark = [pytest.mark.usefixtures("quick_scans"), pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 SCENARIOS: dict[str, Callable] = {}
 
 

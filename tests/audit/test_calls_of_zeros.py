@@ -9,8 +9,6 @@ from torch.optim import SGD
 from course_utils.audit import audit
 from course_utils.audit.history import Backward, History, Window
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
-
 
 def zeros(model):
     (model(torch.randn(4, 3)) * 0).mean().backward()

@@ -17,7 +17,7 @@ from course_utils.audit import audit
 from course_utils.audit.history import Backward
 from course_utils.audit.schedules import own_numbers
 
-pytestmark = [pytest.mark.usefixtures("quick_scans"), pytest.mark.filterwarnings("ignore:Detected call of")]
+pytestmark = pytest.mark.filterwarnings("ignore:Detected call of")
 ERROR, QUESTION = [("scheduler-cadence", "error")], [("scheduler-cadence", "undecided")]
 
 

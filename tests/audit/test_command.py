@@ -14,7 +14,6 @@ from terminal import in_terminal, without_colours
 from course_utils.audit.__main__ import main
 from course_utils.observe.guard import ObserverFailure
 
-pytestmark = pytest.mark.usefixtures("quick_scans", "quick_python")
 LOOPS = Path(__file__).parents[1] / "public_loops"
 DIAGNOSES = {
     "fabric_guide": {"irregular-window": "1, 8, 8, 8, 8", "loss-scale": "8.0 times", "leftover-gradients": "last 7"},
@@ -299,14 +298,14 @@ for name in "gradients-in-one-buffer", "step-without-a-target", "memory-carried-
 
 
 @pytest.mark.parametrize("columns", mark([80, 120], but=[80]))
-def test_a_terminal_shows_colours_and_no_broken_word(columns, audited, quick_command, tmp_path, monkeypatch):
+def test_a_terminal_shows_colours_and_no_broken_word(columns, audited, tmp_path, monkeypatch):
     pytest.importorskip("pty")
     monkeypatch.chdir(Path(__file__).parents[2])
     *_, printed, _ = audited(ZOO_LOOPS)
     folder = tmp_path / "a folder" / ("far " * 30)
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(ZOO_LOOPS)
-    command = [quick_command, "-m", "course_utils.audit", str(folder / "train.py")]
+    command = [sys.executable, "-m", "course_utils.audit", str(folder / "train.py")]
     status, shown = in_terminal(command, columns, Path.cwd())
     assert status == 1
     assert "\033[1;31mERROR loss-scale\033[0m  course_utils/zoo/loss_scale.py:" in shown

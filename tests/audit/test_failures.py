@@ -31,8 +31,6 @@ from course_utils.observe.guard import ObserverFailure
 from course_utils.observe.observer import Lane, Listener, Observer
 from course_utils.observe.trace import _TraceWriter
 
-pytestmark = pytest.mark.usefixtures("quick_scans", "quick_python")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def one_rank():

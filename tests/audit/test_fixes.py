@@ -10,7 +10,6 @@ from torch.optim import SGD
 from course_utils.audit import audit, judge
 from course_utils.audit.callsite import FRAMEWORKS, short, source
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
 FILES = {
     "accelerate": "accelerate/accelerator.py",
     "lightning": "lightning/pytorch/loops/loop.py",

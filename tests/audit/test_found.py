@@ -15,8 +15,6 @@ from course_utils.audit import audit
 from course_utils.audit.forwards import leaves
 from course_utils.observe.observer import living
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
-
 
 def with_batchnorm(layer=nn.BatchNorm1d):
     return nn.Sequential(nn.Linear(3, 4), layer(4), nn.Linear(4, 2))

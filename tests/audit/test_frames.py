@@ -12,8 +12,6 @@ from course_utils.audit import audit
 from course_utils.audit.frames import without_auditor
 from course_utils.observe.guard import ObserverFailure
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
-
 
 def files(error):
     return {frame.filename for frame in traceback.extract_tb(error.__traceback__)}

@@ -1,7 +1,4 @@
-"""Correct programs for the guards of the rules: each would raise a false alarm, or a worse one, without its guard.
-
-`tests/guards.toml` names the guards, and `python tests/mutation_score.py --guards` takes each of them away.
-"""
+"""Correct programs for the guards of the rules: each would raise a false alarm, or a worse one, without its guard."""
 
 from collections import deque
 
@@ -19,7 +16,6 @@ from course_utils.audit import audit, judge
 from course_utils.audit.history import Clip
 from course_utils.audit.rules.shapes import odd_window, of_any_length
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
 PROGRAMS = []
 
 

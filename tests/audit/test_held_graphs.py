@@ -11,7 +11,6 @@ from torch.optim import SGD, Adam
 
 from course_utils.audit import audit
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
 CORRECT, HELD = [], []
 
 

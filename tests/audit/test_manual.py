@@ -14,9 +14,6 @@ from torch.optim import SGD, Adam
 from course_utils.audit import audit
 from course_utils.audit.names import name_of
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
-
-
 # Every way to write
 
 

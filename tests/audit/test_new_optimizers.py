@@ -7,7 +7,6 @@ from torch.optim import SGD
 
 from course_utils.audit import audit
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
 EARLY = ("irregular-window", "error")
 LEFT = ("leftover-gradients", "error")
 

@@ -9,7 +9,6 @@ from torch.optim import SGD
 
 from course_utils.audit import audit
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
 SLOPES = (1.0, 10.0, 100.0)
 
 

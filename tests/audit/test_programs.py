@@ -6,7 +6,6 @@ from unusual_programs import PROGRAMS
 
 from course_utils.audit import audit
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
 _ELSEWHERE = "; no call from there ever reaches a step, which may be intended"
 _DROPPED = "; whole windows were dropped without a step"
 _A_LOOP = "nothing says that the loop around them goes over micro-batches"

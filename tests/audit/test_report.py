@@ -23,8 +23,6 @@ from course_utils.audit.rules import RULES
 from course_utils.audit.text import as_annotations, as_text, has_colour, lines_of, rule_line, width_of
 from course_utils.zoo import ZOO
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
-
 
 def test_the_report_as_text_names_rule_level_location_and_fix():
     with audit() as report:

@@ -13,8 +13,6 @@ from torch.optim import SGD, Adam
 
 from course_utils.audit import audit
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
-
 
 def clones(model):
     return [p.grad.clone() for p in model.parameters()]
@@ -244,7 +242,7 @@ for i in range(10):
 
 
 @pytest.mark.parametrize(("end", "error"), [("1 / 0", False), ("sys.exit(3)", False), ("sys.exit(0)", True)])
-def test_the_command_line_does_not_judge_the_window_in_which_a_script_failed(quick_python, tmp_path, end, error):
+def test_the_command_line_does_not_judge_the_window_in_which_a_script_failed(tmp_path, end, error):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(end=end))
     command = [sys.executable, "-m", "course_utils.audit", str(script)]

@@ -23,9 +23,6 @@ from course_utils.audit.history import History, NamedLoss
 from course_utils.audit.rules import ADVICE, RULES, judge, rule
 from course_utils.audit.rules.registry import count_noun
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
-
-
 # The registry
 
 

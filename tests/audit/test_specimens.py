@@ -9,7 +9,7 @@ from course_utils.audit import audit
 from course_utils.audit.rules import ERROR
 from course_utils.zoo import ZOO
 
-pytestmark = [pytest.mark.usefixtures("quick_scans"), pytest.mark.filterwarnings("ignore:Detected call")]
+pytestmark = pytest.mark.filterwarnings("ignore:Detected call")
 
 
 @cache

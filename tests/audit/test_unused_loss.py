@@ -12,7 +12,6 @@ from torch.optim import LBFGS, SGD, Adam
 
 from course_utils.audit import audit
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
 UNUSED, USED = [], []
 
 

@@ -19,7 +19,6 @@ from course_utils.audit.history import Backward, Kept, KeptWindows
 from course_utils.audit.probe import watch_terms
 from course_utils.observe.observer import any_nonzero
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
 CODE = Path(__file__).read_text(encoding="utf-8").splitlines()
 
 

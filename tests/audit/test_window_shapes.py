@@ -21,8 +21,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from course_utils.audit import audit
 from course_utils.audit.rules.shapes import around, most_frequent, odd_window
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
-
 RULES = {"irregular-window", "leftover-gradients", "discarded-gradients"}
 LEVELS = {"error": "!", "undecided": "?"}
 

@@ -28,7 +28,7 @@ from course_utils.interrupts import write_whole
 from course_utils.publish.output import all_or_nothing
 from course_utils.ranks import Ranks
 
-pytestmark = pytest.mark.usefixtures("quick_scans", "interruptible")
+pytestmark = pytest.mark.usefixtures("interruptible")
 
 PATCHED = [
     (torch.autograd, "backward"),

@@ -4,7 +4,7 @@ import exhaustive
 import pytest
 from agreement import HARD, LOOPS, windows
 
-pytestmark = [pytest.mark.usefixtures("quick_scans"), pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 EXPECTED = {
     "inherited_step": {"CallsInheritedStep": [2, 2, 2]},

@@ -17,7 +17,6 @@ from course_utils.audit import audit
 from course_utils.observe import observer
 from course_utils.observe.observer import Listener, observing
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
 X = torch.ones(3, 2)
 
 

@@ -21,7 +21,6 @@ from torch.optim import optimizer as optimizers
 from course_utils import record
 from course_utils.observe.stepping import Ledger, record_steps
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
 LANES = ["SGD", "Adam", "no optimizer"]  # the names under which the trace knows them
 
 

@@ -14,7 +14,6 @@ from course_utils import record
 from course_utils.observe.observer import Listener, Observer
 from course_utils.observe.trace import Trace
 
-pytestmark = pytest.mark.usefixtures("quick_scans")
 X = torch.ones(3, 2)
 
 

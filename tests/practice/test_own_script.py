@@ -26,7 +26,7 @@ for _ in range(8):
 """
 
 
-def test_a_correct_script_runs_in_its_folder_with_its_arguments(quick_python, train_py, capsys):
+def test_a_correct_script_runs_in_its_folder_with_its_arguments(train_py, capsys):
     path = train_py(LOOP.format("optimizer.zero_grad()") + "open('arguments.txt', 'w').write(str(sys.argv[1:]))\n")
     audited = audit_script("train.py", "none", ["--epochs", 1], folder=path.parent)
     assert (audited.status, audited.rules, audited.lanes, audited.stopped) == (0, [], {"SGD": 1}, False)
@@ -37,7 +37,7 @@ def test_a_correct_script_runs_in_its_folder_with_its_arguments(quick_python, tr
     assert "you predicted none, the auditor found none, as you said; exit status 0" in verdict.message
 
 
-def test_a_script_that_runs_too_long_is_stopped_and_judged_by_what_it_did(quick_python, train_py, monkeypatch, capsys):
+def test_a_script_that_runs_too_long_is_stopped_and_judged_by_what_it_did(train_py, monkeypatch, capsys):
     path = train_py(LOOP.format("").replace("range(8)", "iter(int, 1)") + "    open('updates', 'a').write('.')\n")
     clock = count()
 

@@ -117,7 +117,7 @@ WITH_TEST = next(name for name, book in NOTEBOOKS.items() if any("final_test(" i
     ("name", "digits", "words"), [("02_zeroing", 360, 0), ("09b_should_you_accumulate", 0, 63875), (WITH_TEST, 0, 0)]
 )
 def test_in_an_empty_folder_the_first_cells_bring_the_package_its_data_and_the_final_test(
-    quick_python, name, digits, words, tmp_path
+    name, digits, words, tmp_path
 ):
     first, set_up = [cell.source for cell in plain(name).cells if cell.cell_type == "code"][:2]
     (tmp_path / "first.py").write_text(first, encoding="utf-8")

@@ -165,7 +165,7 @@ CTRL_D = "\4"
 
 
 @pytest.fixture
-def typed(drawn, quick_command, tmp_path):
+def typed(drawn, tmp_path):
     """Types into a terminal that asks test 5: the status of the command, and all that was shown."""
     pytest.importorskip("pty")
     code = f"""
@@ -175,7 +175,7 @@ from course_utils.publish.final import Question
 final.draw = lambda seed: {drawn[5]!r}  # quicker than reading the notebooks
 sys.exit(final.main(["--seed", "5", *sys.argv[1:]]))
 """
-    return lambda columns, keys, *options: in_terminal([quick_command, "-c", code, *options], columns, tmp_path, keys)
+    return lambda columns, keys, *options: in_terminal([sys.executable, "-c", code, *options], columns, tmp_path, keys)
 
 
 @pytest.mark.parametrize(("columns", "entered"), mark([(60, 3), (80, NUMBER), (120, 0)], but=[(60, 3)]))

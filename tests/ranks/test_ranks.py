@@ -324,11 +324,11 @@ two.run(hang, timeout=600)
 
 
 @pytest.fixture(scope="module")
-def notebook(tmp_path_factory, quick_command):
+def notebook(tmp_path_factory):
     """One process for the tests below, since each start takes seconds. Like a notebook it has no main guard."""
     path = tmp_path_factory.mktemp("ranks") / "notebook.py"
     path.write_text(NOTEBOOK, encoding="utf-8")
-    command = [quick_command, str(path)]
+    command = [sys.executable, str(path)]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     guard = threading.Timer(120, parent.kill)  # what hangs fails
     guard.start()

@@ -15,7 +15,6 @@ from tqdm import tqdm
 
 from course_utils.ranks import Ranks, ScriptError, torchrun
 
-pytestmark = pytest.mark.usefixtures("quick_python")
 SCRIPT = Path(on_ranks.__file__)
 
 
