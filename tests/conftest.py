@@ -1,16 +1,27 @@
+"""Fixtures of many tests."""
+
+import gc
 import os
 import signal
 import warnings
 from pathlib import Path
 
 import pytest
+import torch
+
+from course_utils.observe.guard import ObserverFailure
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _older_objects_are_not_searched():
+    """An audit looks for optimizers among all living objects; most of its time if torch's million are among them."""
+    gc.collect(1)
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _torch_as_before():
     """Every test starts from the same seed and in the usual number type, whatever the one before has set."""
-    import torch  # not above: the process that hands out the tests, and runs none, does without
-
     # the processor's alone: without a GPU, torch.manual_seed() notes its caller's stack three times, for later
     torch.default_generator.manual_seed(0)
     yield
@@ -20,8 +31,6 @@ def _torch_as_before():
 @pytest.fixture(autouse=True)
 def _the_observer_may_not_fail():
     """A user's training goes on without an auditor that has failed; here it ends with that error."""
-    from course_utils.observe.guard import ObserverFailure
-
     warnings.filterwarnings("error", category=ObserverFailure)  # until the test ends: pytest restores the filters
 
 
@@ -48,8 +57,6 @@ def interruptible():
 @pytest.fixture
 def as_in_a_kernel():
     """Code of a notebook runs here as in its kernel, and leaves nothing behind."""
-    import torch
-
     where, dtype, random_state = os.getcwd(), torch.get_default_dtype(), torch.get_rng_state()
     os.chdir(Path(__file__).parent.parent / "notebooks")
     yield

@@ -347,5 +347,13 @@ def test_the_readme_has_two_commands_that_do_all_the_set_up():
     commands = re.findall(r"^```\n(pip .*)\n```$", readme, flags=re.M)
     assert commands == [
         'pip install -e ".[lab]" && jupyter lab notebooks/00_start.ipynb',
-        'pip install -e ".[test]" && pytest --nbval',
+        'pip install -e ".[test]" && pytest --nbval -n auto',
     ]
+
+
+@pytest.mark.parametrize("path", [".ci/run", ".github/workflows/test.yml"])
+def test_ci_runs_the_readmes_test_command(path):
+    script = (ROOT / path).read_text(encoding="utf-8")
+    steps = [line.strip().removeprefix("- run: ") for line in script.splitlines()]
+    first = steps.index('pip install -e ".[test]"')
+    assert steps[first + 1] == "pytest --nbval -n auto"
