@@ -1,19 +1,9 @@
 """What `audit()` and `record()` cost: `python tests/benchmarks/audit_overhead.py [cuda] [--all]`.
 
-Prints the three figures of the audit, each beside its bar:
-
-- the smallest step that there is: one layer, a batch of 4, a loss as it is, plain SGD: at most 1.5 times as long;
-- a step of 18 tensors: at most 1.05 times;
-- what an audit costs once, to attach, to find what is there, to look more closely at the first 20 backward calls and
-  to judge: at most 0.1 s, also in a process with a million objects more.
-
-With `--all`, also what the audit costs in other steps, and what `record` and `torch.autograd.detect_anomaly` cost. A
-record costs more than an audit, since it measures the norms of all gradients after each backward call and at each step.
-
-The same training runs in turn with and without an audit, in short blocks; a ratio is the median over the rounds, so
-that a busy moment, which slows all blocks of a round, counts little. Each round ends without an audit as it has begun:
-how far the ratio of these two is from 1 is how far any ratio can be trusted. On a CPU only the process's own time
-counts. Still, a busy machine makes the ratios larger: what other processes put into its caches, the audit reads anew.
+Prints, beside its bar: how many times as long the smallest step takes (1.5) and a step of 18 tensors (1.05), and what
+an audit costs once (0.1 s), also among a million objects more. `--all` adds other steps, `record` and anomaly mode. The
+same training runs in turn with and without, in short blocks; a ratio is the median over the rounds, and the ratio of
+the two runs without an audit says how far any can be trusted. On a CPU only the process's own time counts.
 """
 
 import gc

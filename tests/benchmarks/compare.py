@@ -1,30 +1,14 @@
 """What a micro-batch costs in `train_epoch`, by hand and in four libraries: `python tests/benchmarks/compare.py`.
 
-Needs `pip install -e ".[bench]"`; a library that is missing is left out. Runs for about 16 minutes on an otherwise
-idle machine and prints two tables: one over steps from a toy's to about 50 ms, and one over N, the number of tensors
-and ranks. `--write` keeps the figures and writes them into the README and the site's page. With a GPU, everything runs
-there on one rank and is kept in a file of its own; we haven't seen that run yet.
+Needs `pip install -e ".[bench]"` and about 16 minutes of an otherwise idle machine. `--write` keeps the figures and
+writes them into the README and the site's page.
 
-**Equal work.** Every loop trains the same network (linear layers and tanh) in float32 by the same plain SGD on the same
-micro-batches of equal size, from a `DataLoader` without workers, on one thread. The libraries run as their guides show
-it for accumulation, with nothing else turned on: no clipping, log, checkpoint or progress bar. Lightning's Trainer is
-`barebones`. Fabric's loop ends its windows at `(iteration + 1) % n`: as its guide has it, the first would be short.
-First, three updates of each loop are compared with those of large batches, in float64, on micro-batches of 8 samples.
-
-**What the time contains.** From the end of one optimizer step to the end of a later one, so a whole number of windows:
-fetching, forward and backward passes, `zero_grad`, `step`, and what the loop does around them. `train_epoch` and the
-loop by hand also weight each micro-batch by its samples. `train_epoch` looks for infinities and NaNs before each step;
-the loop by hand doesn't, a second one looks at the total norm, and Fabric, whose users write the loop, runs a second
-time with both. transformers' Trainer also steps a constant schedule. Before the first step noted lie the start of the
-epoch and, under the auditor, the backward passes that it looks at more closely (audit_overhead.py).
-
-**Ratios.** All loops run in turn, in short rounds that begin with another loop each time. A ratio is to the mean of the
-two runs by hand of its round; the tables show the median over the rounds and the quartiles. The control is the ratio
-between these two: no ratio can be trusted further. On a CPU only the process's own time counts, so that other processes
-disturb little; on several ranks it is that of rank 0, without what it waits.
-
-**Bytes.** The most that is saved for backward at once, over the least for a micro-batch of this network without
-recomputing: the input of each linear layer (tanh's results are such inputs), the scores' logarithms and the labels.
+Every loop trains the same network in float32 by plain SGD on the same micro-batches of equal size, on one thread; the
+libraries run as their guides show it, with nothing else turned on. First, three updates of each are compared with those
+of large batches, in float64. The time runs from the end of one optimizer step to that of a later one, so over whole
+windows. All loops run in turn, in short rounds; a ratio is to the mean of the two runs by hand of its round, and the
+tables show the median and the quartiles. The ratio between these two says how far any can be trusted. Only the
+process's own time counts. Bytes are the most saved for backward at once, over the least without recomputing.
 """
 
 import argparse
@@ -37,7 +21,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import date
@@ -59,7 +43,7 @@ from tqdm import tqdm
 from course_utils import mlp, train_epoch, windows
 from course_utils.audit import audit
 from course_utils.audit.history import PROBED_GRAPHS
-from course_utils.data import folder, manifest, read
+from course_utils.data import folder, read
 from course_utils.memory import saved_bytes
 from course_utils.ranks import Ranks
 from course_utils.ranks.side_by_side import EXACT, PACKAGES, TRAINER, place, share, shown, undisturbed
@@ -67,9 +51,8 @@ from course_utils.ranks.side_by_side import EXACT, PACKAGES, TRAINER, place, sha
 README = ROOT / "README.md"
 PAGE = ROOT / "course_utils" / "publish" / "site" / "pages" / "loop.md"
 BEGIN, END = "<!-- times -->", "<!-- /times -->"  # on the page
-CUDA = torch.cuda.is_available()
-DEVICE = "cuda" if CUDA else "cpu"
-OUT = folder() / "measurements" / ("compare_cuda.json" if CUDA else "compare.json")
+NAME = "tests/benchmarks/compare.py"
+OUT = folder() / "measurements" / "compare.json"
 
 
 @dataclass(frozen=True)
@@ -86,17 +69,14 @@ class Case:
 
     def model(self) -> nn.Module:
         torch.manual_seed(0)
-        return mlp(*self.widths).to(DEVICE)
+        return mlp(*self.widths)
 
     def batches(self, windows: int) -> list[dict]:
         """Those of all ranks, for so many windows."""
         torch.manual_seed(1)
         first, *_, last = self.widths
         return [
-            {
-                "input": torch.randn(self.items, first, device=DEVICE),
-                "labels": torch.randint(last, (self.items,), device=DEVICE),
-            }
+            {"input": torch.randn(self.items, first), "labels": torch.randint(last, (self.items,))}
             for _ in range(windows * self.n * self.ranks)
         ]
 
@@ -120,13 +100,6 @@ GROWTH = [
     Case("ranks", TOY, 4, rounds=60, ranks=2),
     Case("ranks", TOY, 4, rounds=40, ranks=4),
 ]
-if CUDA:  # a step that takes long enough there, and no ranks, which need a GPU each
-    STEPS[2:] = [
-        Case("steps", (4096,) * 4 + (10,), 1024, rounds=30, windows=8),
-        Case("steps", (8192,) * 5 + (10,), 2048, rounds=15, windows=4),
-    ]
-    GROWTH = [case for case in GROWTH if case.ranks == 1]
-
 
 # The loops. Each is called as loop(model, loader, n) and trains for one epoch.
 
@@ -180,7 +153,7 @@ def audited(model, loader, n):
 def accelerate(model, loader, n):
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=not CUDA, gradient_accumulation_steps=n)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=n)
     model, optimizer, loader = accelerator.prepare(model, sgd(model), loader)
     for batch in loader:
         with accelerator.accumulate(model):
@@ -190,9 +163,7 @@ def accelerate(model, loader, n):
 
 
 def here() -> dict:
-    """`place()`, and on the GPU if there is one, in the default dtype."""
-    bits = torch.get_default_dtype().itemsize * 8
-    return place() | {"precision": f"{bits}-true"} | ({"accelerator": "gpu"} if CUDA else {})
+    return place() | {"precision": f"{torch.get_default_dtype().itemsize * 8}-true"}
 
 
 def fabric(model, loader, n):
@@ -255,7 +226,7 @@ def trainer(model, loader, n):
     from transformers import Trainer, TrainingArguments
 
     model = ReturnsMean(model)
-    plain = {"lr_scheduler_type": "constant", "logging_nan_inf_filter": False, "use_cpu": not CUDA}
+    plain = {"lr_scheduler_type": "constant", "logging_nan_inf_filter": False, "use_cpu": True}
     arguments = TrainingArguments(**TRAINER | plain, gradient_accumulation_steps=n)
     data = {"train_dataset": loader.dataset, "data_collator": loader.collate_fn, "optimizers": (sgd(model), None)}
     Trainer(model, arguments, **data).train()
@@ -268,17 +239,13 @@ LOOPS: dict[str, Callable] = dict.fromkeys(BY_HAND, by_hand) | {
     OURS: ours,
     f"{OURS}, audited": audited,
 }
+FORMS = "own model its mean", "guide own loss"
 LIBRARIES = {  # the package, the loop, and the rows in side_by_side.json: the plain form, and one that counts tokens
     "Accelerate": ("accelerate", accelerate, "Accelerate, guide", "Accelerate, guide variable size"),
     "Fabric": ("lightning", fabric, "Lightning Fabric, guide", "Lightning Fabric, correct"),
     "Fabric, samples and infinities by hand": ("lightning", fabric_by_hand, "", "Lightning Fabric, correct"),
     "Lightning": ("lightning", lightning, "Lightning Trainer, guide", "Lightning Trainer, correct"),
-    "transformers": (
-        "transformers",
-        trainer,
-        "transformers Trainer, own model its mean",
-        "transformers Trainer, guide own loss",
-    ),
+    "transformers": ("transformers", trainer, *(f"transformers Trainer, {form}" for form in FORMS)),
 }
 IN_THE_README = [OURS, *(name for name, (*_, plain, _) in LIBRARIES.items() if plain)]
 LOOPS |= {name: loop for name, (package, loop, *_) in LIBRARIES.items() if find_spec(package)}
@@ -328,13 +295,6 @@ def saved(case: Case, loop: Callable) -> int:
     return found.peak
 
 
-def now() -> float:
-    if CUDA:
-        torch.cuda.synchronize()
-        return time.perf_counter()
-    return time.process_time()
-
-
 def seconds(case: Case, loop: Callable) -> tuple[float, float]:
     """Of one epoch: for each micro-batch, and once."""
     skipped = math.ceil((PROBED_GRAPHS + 1) / case.n) if loop is audited else 1
@@ -342,12 +302,12 @@ def seconds(case: Case, loop: Callable) -> tuple[float, float]:
 
     def on_step(*_):
         if next(steps) in (skipped, skipped + case.windows):
-            marks.append(now())
+            marks.append(time.process_time())
 
     def noted(*arguments):
-        marks.append(now())
+        marks.append(time.process_time())
         loop(*arguments)
-        marks.append(now())
+        marks.append(time.process_time())
 
     gc.collect()
     hook = register_optimizer_step_post_hook(on_step)
@@ -374,8 +334,7 @@ def measure(case: Case, names: list[str]) -> dict:
     taken = {name: [] for name in names}
     gc.collect()
     gc.freeze()  # what libraries have made when they were imported isn't collected, nor searched when an audit begins
-    rounds = range(case.rounds)
-    for k in rounds if case.ranks > 1 else tqdm(rounds, desc="rounds", leave=False):
+    for k in range(case.rounds):
         for name in [*names[k % len(names) :], *names[: k % len(names)]]:
             taken[name].append(seconds(case, loops[name]))
     gc.unfreeze()
@@ -384,17 +343,10 @@ def measure(case: Case, names: list[str]) -> dict:
         beside = [each for each, _ in taken[BY_HAND[0]]] if name == BY_HAND[1] else by_hand
         found[name] |= compared(taken[name], beside)
     model = case.model()
-    return {
-        "table": case.table,
-        "n": case.n,
-        "ranks": case.ranks,
-        "tensors": len(list(model.parameters())),
-        "weights": sum(p.numel() for p in model.parameters()),
-        "rounds": case.rounds,
-        "seconds": round(statistics.median(by_hand), 7),
-        "least_saved": case.least_saved(),
-        "loops": found,
-    }
+    sizes = [p.numel() for p in model.parameters()]
+    said = {"table": case.table, "n": case.n, "ranks": case.ranks, "tensors": len(sizes), "weights": sum(sizes)}
+    said |= {"rounds": case.rounds, "seconds": round(statistics.median(by_hand), 7)}
+    return said | {"least_saved": case.least_saved(), "loops": found}
 
 
 def compared(taken: list[tuple[float, float]], beside: list[float]) -> dict[str, float]:
@@ -483,22 +435,10 @@ def in_the_readme(text: str, found: dict) -> str:
     return re.sub(rf"^(\| ({names})[^|\n]*(?: \| [^|\n]*){{2}}) \|.*$", row, text, flags=re.M)
 
 
-def on_the_site(text: str) -> str:
-    """The page about the loop with the tables of every record that there is."""
-    kept = [json.loads(read(name)) for name in sorted(manifest()) if re.match(r"measurements/compare\w*\.json", name)]
-    tables = [part for found in kept for part in (heading(found), steps_table(found), growth_table(found))]
+def on_the_site(text: str, found: dict) -> str:
+    """The page about the loop with the record's tables."""
+    tables = [heading(found), steps_table(found), growth_table(found)]
     return re.sub(f"{BEGIN}.*{END}", lambda _: "\n\n".join([BEGIN, *tables, END]), text, flags=re.S)
-
-
-def verdicts(found: dict) -> Iterator[str]:
-    """Where `train_epoch` takes more than 1.02 times the time of the loop by hand, or more than a library."""
-    for case in steps(found):
-        loops, size = case["loops"], milliseconds(case["seconds"])
-        if loops[OURS]["ratio"] > 1.02:
-            yield f"at {size}, {OURS} takes {loops[OURS]['ratio']:.3f} times the time of the loop by hand"
-        for name in LIBRARIES:
-            if name in loops and loops[name]["ratio"] <= loops[OURS]["ratio"]:
-                yield f"at {size}, {name} takes no longer: {spread(loops[name])}, {OURS} {spread(loops[OURS])}"
 
 
 def main() -> None:
@@ -508,26 +448,18 @@ def main() -> None:
     if (missing := [name for name in PACKAGES if find_spec(name) is None]) and write:
         sys.exit(f'not installed: {", ".join(missing)}. Run pip install -e ".[bench]" first.')
     logging.disable(logging.WARNING)
-    cases = []
-    for case in (progress := tqdm([*STEPS, *GROWTH])):
-        progress.set_description(f"{case.table}: {case.items} x {case.widths[0]}, N {case.n}, {case.ranks} ranks")
-        cases.append(measured(case, list(LOOPS)))
+    cases = [measured(case, list(LOOPS)) for case in tqdm([*STEPS, *GROWTH])]
     found = {
         "date": str(date.today()),
-        "machine": torch.cuda.get_device_name() if CUDA else f"one thread of a CPU ({platform.machine()})",
+        "machine": f"one thread of a CPU ({platform.machine()})",
         "versions": {name: version(name).partition("+")[0] for name in PACKAGES if find_spec(name)},
         "cases": cases,
     }
-    print(heading(found), steps_table(found), growth_table(found), *verdicts(found), sep="\n\n")
+    print(heading(found), steps_table(found), growth_table(found), sep="\n\n")
     if write:
-        keep(
-            OUT,
-            "Time and memory of train_epoch, of a loop by hand and of libraries: tests/benchmarks/compare.py",
-            found,
-        )
-        if not CUDA:
-            README.write_text(in_the_readme(README.read_text(encoding="utf-8"), found), encoding="utf-8")
-        PAGE.write_text(on_the_site(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        keep(OUT, f"Time and memory of train_epoch, of a loop by hand and of libraries: {NAME}", found)
+        for path, generated in ((README, in_the_readme), (PAGE, on_the_site)):
+            path.write_text(generated(path.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,14 +8,13 @@ that file goes to the manifest.
 """
 
 import argparse
-import hashlib
-import json
 import statistics
 import time
 from contextlib import nullcontext
 from datetime import date
 
 import torch
+from side_by_side import keep
 from torch.amp import GradScaler
 from torch.nn import functional as F
 from tqdm import tqdm
@@ -182,19 +181,8 @@ def main():
     }
     table(found["runs"])
     name = f"measurements/{device.lower().replace(' ', '-')}.json"
-    path = data.folder() / name
-    path.parent.mkdir(exist_ok=True)
-    lines = ",\n".join(f"    {json.dumps(run)}" for run in found.pop("runs"))
-    head = json.dumps(found, indent=2).removesuffix("\n}")
-    path.write_text(f'{head},\n  "runs": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
-    manifest = data.manifest()
-    manifest[name] = {
-        "title": f"Peak memory and time of an update against the size of its micro-batches, on {device}",
-        "origin": "written by tests/benchmarks/measure_device.py",
-        "licence": "CC BY 4.0",
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-    }
-    (data.folder() / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    title = f"Peak memory and time of an update against the size of its micro-batches, on {device}"
+    keep(data.folder() / name, title, found | {"machine": device})
 
 
 if __name__ == "__main__":

@@ -4,11 +4,10 @@ Nothing is trained and no card is needed: the plans are made with fake tensors. 
 `data/measurements/seven_billion.json`, and the checksum of that file goes to the manifest. Notebook 09c reads it.
 """
 
-import hashlib
-import json
 from datetime import date
 
 import torch
+from side_by_side import keep
 from torch.nn import functional as F
 
 from course_utils import data, plan_memory
@@ -62,16 +61,8 @@ def main():
         "plans": {way: planned(*options) for way, options in WAYS.items()},
     }
     name = "measurements/seven_billion.json"
-    path = data.folder() / name
-    path.write_text(json.dumps(found).replace("}, ", "},\n") + "\n", encoding="utf-8")
-    manifest = data.manifest()
-    manifest[name] = {
-        "title": "The memory that seven billion weights need in training, planned by plan_memory for a card of 80 GiB",
-        "origin": "written by tests/benchmarks/plan_seven_billion.py",
-        "licence": "CC BY 4.0",
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-    }
-    (data.folder() / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    title = "The memory that seven billion weights need in training, planned by plan_memory for a card of 80 GiB"
+    keep(data.folder() / name, title, found, origin="written by tests/benchmarks/plan_seven_billion.py")
 
 
 if __name__ == "__main__":

@@ -1,24 +1,8 @@
 """How far some libraries' updates are from the large batch: `python tests/benchmarks/side_by_side.py [--write]`.
 
-On one rank and on two. Needs `pip install -e ".[bench]"`; a library that is not installed is an error here.
-
-The loops stand in notebooks/07c_frameworks.ipynb, for each library the one in its guide and the correct one, so what
-is measured is what learners copy. This runs the notebook's cells up to its exercises, prints their tables, and with
-`--write` keeps the rows for those who have no library: the notebook and the README show them.
-
-**Workload.** One epoch of next-letter prediction, float64, CPU: 28 micro-batches of 1 to 12 words, padded, with 8 to
-125 valid tokens each; N = 4. One rank gets the first 14, two gloo ranks get all of them in turns, so the last window
-of each rank holds 2. The learning rate is 0, so every update is at the same weights. There is no clipping.
-
-**What is measured.** At each step of the torch optimizer: the gradient, the micro-batches that went through the model
-since the step before, and the collectives that this rank has started. The k-th update is compared with the large batch
-of the k-th window that was asked for. The error is the norm of the difference over the norm of the large batch's
-gradient: the worst of the full windows, then the short one. Collectives are those of the last full window.
-
-**At a fixed batch size**, 7 windows of micro-batches of 4 and of 16 words, the plain form of each library and
-`train_epoch` weighted by samples, one rank: the worst window. Words differ in length, so tokens still count unequally.
-
-The auditor (`course_utils.audit`) then watches each loop on one rank, and what it finds is kept, too.
+On one rank and on two. Needs `pip install -e ".[bench]"`; a library that is not installed is an error here. Runs the
+cells of notebooks/07c_frameworks.ipynb up to its exercises, so what is measured is what learners copy, then audits each
+loop and repeats the plain forms at fixed batch sizes. `--write` keeps the rows, which the notebook and the README show.
 """
 
 import argparse
@@ -87,14 +71,14 @@ def at_a_fixed_batch_size(beside: SideBySide, size: int) -> dict[str, float]:
     return {name: beside.updates(loop, pieces=pieces).full for name, loop in loops.items()}
 
 
-def keep(path: Path, title: str, found: dict) -> None:
+def keep(path: Path, title: str, found: dict, origin: str = "") -> None:
     """Writes a record of the course, and what the manifest says of it."""
     content = (json.dumps(found, allow_nan=False).replace("}, {", "},\n{") + "\n").encode()
     path.write_bytes(content)
     said = manifest()
     said[f"measurements/{path.name}"] = {
         "title": title,
-        "origin": f"measured for this course on {found.get('machine', 'CPU')}, {found['date']}",
+        "origin": origin or f"measured for this course on {found.get('machine', 'CPU')}, {found['date']}",
         "licence": "CC BY 4.0",
         "sha256": hashlib.sha256(content).hexdigest(),
     }

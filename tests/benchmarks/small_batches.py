@@ -1,27 +1,10 @@
 """How large should a batch be, and what else fits into its memory? `python tests/benchmarks/small_batches.py`.
 
 A miniature of Marek et al. 2025 (arXiv 2507.07101). Writes data/measurements/small_batches.json; about 20 minutes on
-one core.
-
-**Workload.** `course_utils.models.Transformer` of width 32 with one block (15,547 weights, float32) learns the next
-letter of 16,384 words, each seen once. A seed draws the weights, the words and their order. The learning rate rises
-over the first 5% of the updates and then falls in a straight line to 0. The result of a run is its mean loss per token,
-in nats, on 2,000 words that no run trains on.
-
-**Part 1, batches.** Effective batches of 4 to 1,024 words, hence 4,096 to 16 updates, under three rules: Adam with
-beta2 = 0.95 throughout; Adam with the half-life of its second moment fixed in tokens, beta2 = 0.95 ** (words / 64);
-plain SGD without momentum. For each rule and batch the learning rate is chosen from a grid of powers of two by two
-seeds ("tuning"); a best value at an edge extends the grid. Eight other seeds then run at the chosen value ("final").
-
-**Part 2, the noise scale** of McCandlish et al. 2018 (arXiv 1812.06162), in words, at several points of runs of Adam
-at 64 words: 128 windows of 8 micro-batches of 8 words, at fixed weights. Words are drawn with replacement. It is an
-approximation because the loss is a mean over tokens and words differ in length.
-
-**Part 3, equal memory.** Three blocks, 8,192 words, and 2,000,000 bytes for everything: weights, gradients, state,
-activations, by the allocator's peak over two updates (`course_utils.memory.allocated`) on the same words. Each way to
-train gets the largest micro-batch that fits, and accumulates to 64 words or updates after each micro-batch. Learning
-rates are chosen as in part 1; six other seeds run at the chosen value. Time is processor time per word, relative to
-accumulation's; the ways are timed in turn.
+one core. A `Transformer` of width 32 learns the next letter of 16,384 words, each seen once; a result is the mean loss
+per token on 2,000 other words. Part 1 runs batches of 4 to 1,024 words under three rules, at the rate that two tuning
+seeds choose. Part 2 measures the noise scale of McCandlish et al. 2018 (arXiv 1812.06162), in words, during runs of
+Adam. Part 3 gives each way to train 2,000,000 bytes by the allocator's peak, and the largest micro-batch that fits.
 """
 
 import argparse

@@ -26,7 +26,7 @@ class Bug(NamedTuple):
     micro_batches: int
 
 
-# The rules that most verdicts of tests/benchmarks/real_code.md name, without those that no norm of .grad shows.
+# The rules that most verdicts of data/measurements/real_code.csv name, without those that no norm of .grad shows.
 BUGS = (
     Bug("leftover-gradients", "tail-in-the-next-epoch", "Keeps the tail for later", 15),
     Bug("loss-scale", "never-divided", "Never divides by N", 8),
