@@ -705,6 +705,13 @@ def test_in_a_plan_people_work_themselves_for_two_fifths_of_the_time(plan):
         assert session.goal
 
 
+def test_exercises_and_audits_are_hands_on_and_breaks_are_not_counted(monkeypatch):
+    monkeypatch.setattr(plans, "parts", lambda *_: [("a section", 20, False), ("exercises", 10, True)])
+    items = (plans.Session("any", "a goal", ()), plans.Pause("Break", 15), plans.Pause("Lunch", 60))
+    items += (plans.Pause("Audit", 25, hands_on=True), plans.Pause("Questions", 5))
+    assert plans.hands_on(plans.Plan("A plan", "", items), {}) == 35 / 60
+
+
 def test_plans_are_as_long_as_they_are_called():
     assert [on_paper(plan, BOOKS)[0] for plan in plans.PLANS[:1]] == [90]
     half, full = (on_paper(plan, BOOKS)[0] for plan in plans.PLANS[1:])
