@@ -285,6 +285,13 @@ def test_shares_are_written_into_the_cells_that_are_used():
     assert texts(figure.axes[0]) == ["0.5", "0.5", "1", "update"]
 
 
+def test_a_weight_is_white_on_a_dark_cell_and_black_on_a_light_one():
+    (axis,) = plots.shares({"loop": [[0.25, 0.5, 0.65, 0.75, 1]]}, right=0.5).axes
+    written = {text.get_text(): text.get_color() for text in axis.texts}
+    assert written["0.75"] == written["1"] == "white"
+    assert written["0.25"] == written["0.5"] == written["0.65"] == look.BLACK
+
+
 def test_shares_can_say_what_each_row_adds_up_to():
     (axis,) = plots.shares({"tail": [[0.5, 0.5, 0], [0, 0, 0.5]]}, right=0.5, sums=True).axes
     assert texts(axis)[-4:] == ["update", "1", "0.5", "sum"]
@@ -307,6 +314,14 @@ def test_pictures_are_square_with_a_title_each():
     figure = plots.pictures([[0, 0.5, 1, 0], [1, 0, 0, 0]], [7, 3])
     assert [axis.get_title() for axis in figure.axes] == ["7", "3"]
     assert figure.axes[0].images[0].get_array().tolist() == [[0, 0.5], [1, 0]]
+
+
+def test_a_pixel_of_1_is_black_and_one_of_0_is_white():
+    (axis,) = plots.pictures([[0, 0.5, 0.5, 1]], ["7"]).axes
+    (image,) = axis.images
+    drawn = image.to_rgba(image.get_array())
+    assert drawn[0, 0].tolist() == [1, 1, 1, 1]
+    assert drawn[1, 1].tolist() == [0, 0, 0, 1]
 
 
 def test_the_layers_say_their_peak():
@@ -344,6 +359,15 @@ def test_errors_have_one_mark_below_the_limit_and_another_above_it_and_draw_zero
     assert [line.get_marker() for line in axis.lines[:3]] == ["o", "o", "s"]
     assert [float(line.get_xdata()[0]) for line in axis.lines[:3]] == [1e-17, 1e-16, 0.3]
     assert axis.get_xscale() == "log"
+
+
+def test_errors_below_the_limit_are_called_exact_and_those_above_it_not():
+    figure = plots.errors({"a": 1e-16, "b": 0.3}, 1e-12, "relative error")
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    limit = axis.transData.transform((1e-12, 0))[0]
+    boxes = {text.get_text(): text.get_window_extent() for text in axis.texts}
+    assert boxes["exact"].x1 < limit < boxes["not exact"].x0
 
 
 def test_show_gives_an_image_a_text_and_an_alternative(monkeypatch):
@@ -386,6 +410,13 @@ def test_blocks_stand_side_by_side_as_wide_and_as_high_as_given():
     assert bars == [(0, 2, 2.0), (2, 6, 0.5)]
     assert [text.get_text() for text in axis.texts] == ["go", "accumulate"]
     assert axis.get_xlim()[1] > 8, "the last bar's right edge is drawn"
+
+
+def test_the_dashed_line_of_the_blocks_is_at_height_1():
+    (axis,) = FIGURES["blocks"]().axes
+    (line,) = axis.lines
+    assert [*line.get_ydata()] == [1, 1]
+    assert line.get_linestyle() == "--"
 
 
 @pytest.mark.parametrize("heights", [[4.0, 0.5, 2.0, 0.8], [1.0, 1.0, 1.0, 1.0]])

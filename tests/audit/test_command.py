@@ -5,13 +5,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from exhaustive import mark
 from terminal import in_terminal, without_colours
 
-from course_utils.audit.__main__ import main
+from course_utils.audit.__main__ import _wait_for_ranks, main
 from course_utils.observe.guard import ObserverFailure
 
 LOOPS = Path(__file__).parents[1] / "public_loops"
@@ -515,3 +518,21 @@ def test_a_terminal_that_knows_few_characters_gets_those_that_it_knows(audited, 
     assert "\n-- audit of " in text
     assert "optimizer.step()  # gr" in text
     assert "already used; 3 of 4 updates do so" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(("after", "limit", "least", "most"), [(0.5, 20, 0.5, 10), (None, 0.5, 0.5, 10)])
+def test_a_rank_waits_for_a_later_report_and_no_longer_than_the_limit(after, limit, least, most, monkeypatch):
+    distributed = pytest.importorskip("torch.distributed")
+    store = distributed.TCPStore("localhost", 0, is_master=True, timeout=timedelta(seconds=20), wait_for_workers=False)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", str(store.port))
+    started = time.monotonic()
+    if after is not None:
+        other = threading.Timer(after, store.add, ("course_utils.audit", 1))
+        other.start()
+    _wait_for_ranks(2, limit)
+    took = time.monotonic() - started
+    if after is not None:
+        other.join()
+    assert least <= took < most
+    assert store.add("course_utils.audit", 0) == (1 if after is None else 2)

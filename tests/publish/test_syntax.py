@@ -3,10 +3,7 @@
 import ast
 import time
 from concurrent.futures import ThreadPoolExecutor
-from inspect import getsource
-from pathlib import Path
 
-from course_utils.publish import handouts
 from course_utils.publish.handouts import syntax
 
 
@@ -25,9 +22,3 @@ def test_no_two_threads_build_a_tree_at_once(monkeypatch):
         trees = list(pool.map(syntax.parse, [f"a = {i}" for i in range(8)]))
     assert [ast.unparse(tree) for tree in trees] == [f"a = {i}" for i in range(8)]
     assert max(most) == 1
-
-
-def test_what_is_made_side_by_side_builds_its_trees_there():
-    assert "ThreadPoolExecutor" in getsource(handouts)
-    folder = Path(handouts.__file__).parent
-    assert [path.name for path in folder.glob("*.py") if "ast.parse(" in path.read_text()] == ["syntax.py"]
