@@ -102,56 +102,6 @@ def by_products_of_pairs(snapshots: list[list[torch.Tensor]], b: int) -> float:
     return trace / square
 
 
-@right("noise_scale")
-def in_float32(snapshots, b):
-    smalls, larges, n = [], [], len(snapshots[0])
-    for window in snapshots:
-        earlier = torch.zeros(window[0].shape, dtype=torch.float32)
-        total = torch.tensor(0.0, dtype=torch.float32)
-        for grad in window:
-            total += torch.linalg.vector_norm((grad.float() - earlier) * n) ** 2
-            earlier = grad.float()
-        smalls.append(total / n)
-        larges.append(earlier.norm() ** 2)
-    if n == 1:
-        return torch.tensor(math.nan)
-    small, large = torch.stack(smalls).mean(), torch.stack(larges).mean()
-    return (small - large) / (1 / b - 1 / (n * b)) / ((n * b * large - b * small) / (n * b - b))
-
-
-@right("noise_scale")
-def by_an_iterator(snapshots, b):
-    def readings():
-        for window in snapshots:
-            whole, iterator = len(window) * b, iter(window)
-            last = next(iterator)
-            norms = [(last * len(window)).pow(2).sum()]
-            while (grad := next(iterator, None)) is not None:
-                norms.append(((grad - last) * len(window)).pow(2).sum())
-                last = grad
-            small, large = sum(norms) / len(norms), last.pow(2).sum()
-            yield (whole * large - b * small) / (whole - b), (small - large) / (1 / b - 1 / whole)
-
-    try:
-        squares, traces = zip(*readings(), strict=True)
-    except ZeroDivisionError:
-        return math.nan
-    return sum(traces).item() / sum(squares).item()
-
-
-@right("noise_scale")
-def by_running_means(snapshots, b):
-    """A moving average that forgets nothing; with N = 1 the quotient of two zeros is NaN by itself."""
-    small = large = torch.zeros((), dtype=torch.float64)
-    for k, window in enumerate(snapshots, start=1):
-        stacked = torch.stack(window)
-        before = torch.cat([torch.zeros_like(stacked[:1]), stacked[:-1]])
-        small = small + ((len(window) * (stacked - before)).square().sum() / len(window) - small) / k
-        large = large + (stacked[-1].square().sum() - large) / k
-    n = torch.tensor(float(len(snapshots[0])))
-    return ((small - large) * b / (1 - 1 / n)) / ((n * large - small) / (n - 1))
-
-
 def pieces_of(window):
     return torch.diff(torch.stack(window), dim=0, prepend=torch.zeros_like(window[0])[None])
 
