@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
 from answers import right, wrong
 
@@ -35,6 +36,12 @@ def slope_from_four_points(f, w, h):
 def slope_with_type_hints(f: Callable[[float], float], w: float, h: float) -> float:
     left, right = w - h, w + h
     return (f(right) - f(left)) / (right - left)
+
+
+@right("slope")
+def slope_as_a_tensor(f, w, h):
+    w, h = torch.tensor([w, h], dtype=torch.float64)
+    return (f(w + h) - f(w - h)) / (2 * h)
 
 
 wrong("slope", "one-sided")(lambda f, w, h: (f(w + h) - f(w)) / h)
