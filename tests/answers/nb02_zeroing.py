@@ -275,3 +275,46 @@ def forgets_the_momentum(model, batches, loss_fn, optimizer):
         loss_fn(model, batch).backward()
         optimizer.step()
         optimizer.state.clear()
+
+
+@right("train", "first_loop")
+def reads_an_iterator(model, batches, loss_fn, optimizer):
+    waiting = iter(batches)
+    while (batch := next(waiting, None)) is not None:
+        optimizer.zero_grad(set_to_none=True)
+        loss_fn(model, batch).mean().backward()
+        optimizer.step()
+
+
+@right("train", "first_loop")
+def updates_in_a_helper(model, batches, loss_fn, optimizer):
+    if not batches:
+        return []
+
+    def update(batch) -> float:
+        optimizer.zero_grad(set_to_none=False)
+        loss = loss_fn(model, batch)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return [update(batch) for batch in batches]
+
+
+@right("train", "first_loop")
+def asks_for_gradients(model, batches, loss_fn, optimizer):
+    parameters = list(model.parameters())
+    for batch in batches:
+        for p, grad in zip(parameters, torch.autograd.grad(loss_fn(model, batch), parameters), strict=True):
+            p.grad = grad
+        optimizer.step()
+
+
+@right("train", "first_loop")
+def fills_with_zeros(model, batches, loss_fn, optimizer):
+    for _, batch in enumerate(batches):
+        for p in model.parameters():
+            if p.grad is not None:
+                p.grad.zero_()
+        loss_fn(model, batch).backward()
+        optimizer.step()
