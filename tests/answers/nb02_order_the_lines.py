@@ -4,7 +4,6 @@ A is zero_grad without brackets, B backward, C the loop, D step, E loss.grad = N
 """
 
 from answers import right, wrong
-from answers.nb02_zeroing import train
 
 for correct in (
     "C G F B D",
@@ -12,19 +11,12 @@ for correct in (
     "cgfbd",
     "C, F, G, B, D",
     "C-G-F-B-D",
-    "C\nG\nF\nB\nD\n",
-    "G C F B D G",
-    ["C", "G", "F", "B", "D"],
-    ("C", "F", "G", "B", "D"),
 ):
     right("order_the_lines")(correct)
 
 for letters, bug, says in (
     ("C F B D", "stale-gradients", "update 2"),
-    ("G C F B D", "stale-gradients", "update 2"),
     ("C F B D G", "stale-gradients", "left by an earlier backward pass"),
-    ("C A F B D", "stale-gradients", "update 2"),
-    ("C F E B D", "stale-gradients", "update 2"),
     ("C F B G D", "discarded-gradients", ""),
     ("C G F D B G", "discarded-gradients", ""),
     ("C D G F B", "empty-step", ""),
@@ -41,7 +33,6 @@ for letters, bug, says in (
     ("G F B D C", "empty-block", ""),
     ("C G F C B D", "nested-loop", ""),
     ("C G F B D A", "idle-line", "line A"),
-    ("C A G F B D", "idle-line", "line A"),
     ("C G F E B D", "idle-line", "line E"),
     ("C A G F E B D", "idle-line", "lines A, E"),
     ("G C G F B D", "idle-line", "line G"),
@@ -51,9 +42,7 @@ for letters, bug, says in (
     ("zero, forward, backward, step", "unknown-line", ""),
     ("", "not-attempted", ""),
     ("...", "not-attempted", ""),
-    ([], "not-attempted", ""),
     ([3, 7, 6, 2, 4], "wrong-type", ""),
     (None, "wrong-type", "expected a str or a list or a tuple"),
-    (train, "wrong-type", ""),
 ):
     wrong("order_the_lines", bug, says=says)(letters)

@@ -18,7 +18,6 @@ for correct in (
     answer("111", "10", "10", "100000"),
     answer(torch.tensor(111), np.int64(10), Fraction(10), 10**5),
     answer(1 + 10 + 100),
-    dict(reversed(answer().items())),
 ):
     right("third_step")(correct)
 
@@ -28,7 +27,6 @@ for slip, bug, says in (
     (answer(fbszs=11), "forgets-z", "fbszs = 11"),
     (answer(fbzfbs=111_111), "forgets-z", "fbzfbs = 111111"),
     (answer(fbzfbs=110_000), "forgets-z", "its z clears what the b before it brought"),
-    (answer(fbzfbs=10_000), "forgets-z", "its z clears what the b before it brought"),
     (answer(fbzs=111), "forgets-z", "fbzs = 111"),
     (answer(fbzs=100), "forgets-z", "fbzs = 100: its z clears"),
     (answer(bszf=11, fbszs=11, fbzfbs=111_111, fbzs=111), "forgets-z", "bszf = 11 and fbszs = 11 and fbzfbs"),
@@ -38,7 +36,6 @@ for slip, bug, says in (
     (answer(fbszs=100, fbzfbs=100), "counts-rounds", "fbszs = 100 and fbzfbs = 100"),
     (answer(bszf=100), "backward-before-forward", "look which loss is there"),
     (answer(bszf=1), "backward-before-forward", ""),
-    (answer(bszf=None), "backward-before-forward", ""),
     (answer(fbzs=0), "none-is-not-zero", "leaves no tensor"),
     (answer(fbs=112), "wrong-value", "fbs = 112"),
     (answer(fbs=None), "wrong-value", "fbs = None"),
@@ -47,9 +44,6 @@ for slip, bug, says in (
     (answer(..., ..., ..., ..., ...), "not-attempted", ""),
     ({}, "not-attempted", ""),
     ({"fbsz": 100}, "wrong-type", "no blank 'fbsz'"),
-    (answer(fbs="batches 1 to 3"), "wrong-type", ""),
-    (answer(fbs=[1, 2, 3]), "wrong-type", ""),
-    (answer(fbs=True), "wrong-type", ""),
     ("111", "wrong-type", "expected a dict"),
 ):
     wrong("third_step", bug, says=says)(slip)

@@ -1,7 +1,6 @@
 """Answers to "break_it": a loop that makes every call and discards every gradient, with a .grad at every step."""
 
 import torch
-from torch import nn
 
 from answers import right, wrong
 
@@ -51,56 +50,6 @@ def new_zeros_between(model, batches, loss_fn, optimizer):
         optimizer.step()
 
 
-@right("break_it")
-def fills_the_groups(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        loss_fn(model, batch).backward()
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                p.grad.fill_(0)
-        optimizer.step()
-
-
-@right("break_it")
-def multiplies_by_zero(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        loss_fn(model, batch).backward()
-        for p in model.parameters():
-            p.grad *= 0
-        optimizer.step()
-
-
-@right("break_it")
-def closure_that_zeroes_last(model, batches, loss_fn, optimizer):
-    for batch in batches:
-
-        def closure(batch=batch):
-            loss = loss_fn(model, batch)
-            loss.backward()
-            optimizer.zero_grad(set_to_none=False)
-            return loss
-
-        optimizer.step(closure)
-
-
-@right("break_it")
-def zeroes_at_the_top_of_an_if(model, batches, loss_fn, optimizer):
-    optimizer.zero_grad()
-    for number, batch in enumerate(batches):
-        loss_fn(model, batch).backward()
-        if number >= 0:
-            optimizer.zero_grad(set_to_none=False)
-            optimizer.step()
-
-
-@right("break_it")
-def clips_to_nothing(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        loss_fn(model, batch).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.0)
-        optimizer.step()
-
-
 @wrong("break_it", "still-right")
 def is_right(model, batches, loss_fn, optimizer):
     for batch in batches:
@@ -116,15 +65,6 @@ def zeroes_between_forward_and_backward(model, batches, loss_fn, optimizer):
         optimizer.zero_grad(set_to_none=False)
         loss.backward()
         optimizer.step()
-
-
-@wrong("break_it", "still-right")
-def zeroes_twice(model, batches, loss_fn, optimizer):
-    optimizer.zero_grad()
-    for batch in batches:
-        loss_fn(model, batch).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
 
 
 @wrong("break_it", "none-at-the-step")
@@ -144,24 +84,8 @@ def none_by_hand(model, batches, loss_fn, optimizer):
         optimizer.step()
 
 
-@wrong("break_it", "none-at-the-step")
-def model_leaves_none(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        loss_fn(model, batch).backward()
-        model.zero_grad()
-        optimizer.step()
-
-
 @wrong("break_it", "another-bug", says="stale-gradients")
 def breaks_it_by_never_zeroing(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        loss_fn(model, batch).backward()
-        optimizer.step()
-
-
-@wrong("break_it", "another-bug", says="stale-gradients")
-def breaks_it_by_zeroing_once(model, batches, loss_fn, optimizer):
-    optimizer.zero_grad(set_to_none=False)
     for batch in batches:
         loss_fn(model, batch).backward()
         optimizer.step()
@@ -250,16 +174,6 @@ def multiplies_the_loss_by_zero(model, batches, loss_fn, optimizer):
     for batch in batches:
         optimizer.zero_grad(set_to_none=False)
         (loss_fn(model, batch) * 0).backward()
-        optimizer.step()
-
-
-@wrong("break_it", "another-bug")
-def steps_without_a_learning_rate(model, batches, loss_fn, optimizer):
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    for batch in batches:
-        optimizer.zero_grad()
-        loss_fn(model, batch).backward()
         optimizer.step()
 
 

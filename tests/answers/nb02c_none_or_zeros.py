@@ -2,9 +2,7 @@
 
 from contextlib import suppress
 
-import numpy as np
 import torch
-from torch import nn
 
 from answers import right, wrong
 
@@ -43,52 +41,6 @@ def dirty_generator(model):
             yield name
 
 
-@right("dirty")
-def dirty_keys(model):
-    counts = {n: p.grad.count_nonzero() for n, p in model.named_parameters() if p.grad is not None}
-    return {name: count for name, count in counts.items() if count}.keys()
-
-
-@right("dirty")
-def dirty_sorted(model: nn.Module) -> list[str]:
-    names: list[str] = []
-    for name, p in model.named_parameters():
-        grad = torch.zeros(1) if p.grad is None else p.grad
-        if len(grad.nonzero()):
-            names.append(name)
-    return sorted(names, reverse=True)
-
-
-@right("dirty")
-def dirty_by_a_filter(model):
-    def is_clean(grad):
-        return grad is None or bool(torch.all(torch.eq(grad, 0.0)))
-
-    return tuple(filter(lambda name: not is_clean(model.get_parameter(name).grad), dict(model.named_parameters())))
-
-
-@right("dirty")
-def dirty_by_modules(model):
-    names = []
-    for prefix, module in model.named_modules():
-        for name, p in module.named_parameters(prefix, recurse=False):
-            if p.grad is not None and np.any(p.grad.numpy()):
-                names.append(name)
-    return np.array(names, dtype=str)
-
-
-@right("dirty")
-def dirty_by_exceptions(model):
-    names = []
-    for name, p in model.named_parameters():
-        try:
-            if p.grad.any():
-                names.append(name)
-        except AttributeError:
-            pass
-    return names
-
-
 def named(holds):
     """A guard that names every parameter of which this holds."""
     return lambda model: [name for name, p in model.named_parameters() if holds(p)]
@@ -101,12 +53,6 @@ def judged_by(holds):
 
 wrong("dirty", "crashes-on-none")(named(lambda p: p.grad.any()))
 wrong("dirty", "crashes-on-none")(named(lambda p: torch.count_nonzero(p.grad)))
-wrong("dirty", "crashes-on-none")(named(lambda p: (p.grad != 0).any()))
-wrong("dirty", "crashes-on-none")(named(lambda p: torch.any(p.grad != 0)))
-wrong("dirty", "crashes-on-none")(named(lambda p: not torch.equal(p.grad, torch.zeros_like(p))))
-wrong("dirty", "crashes-on-none")(named(lambda p: p.grad.abs().sum() > 0))
-wrong("dirty", "crashes-on-none")(named(lambda p: p.grad.any() and p.grad is not None))
-wrong("dirty", "crashes-on-none")(named(lambda p: (p.grad != 0).sum().item() > 0))
 wrong("dirty", "none-is-clean")(lambda model: [name for name, _ in model.named_parameters()])
 wrong("dirty", "none-is-clean")(named(lambda p: p.grad is None or p.grad.any()))
 wrong("dirty", "zeros-are-clean")(named(lambda p: p.grad is not None))
@@ -114,55 +60,32 @@ wrong("dirty", "signs-cancel")(judged_by(lambda grad: grad.sum() != 0))
 wrong("dirty", "signs-cancel")(judged_by(lambda grad: grad.mean().abs() > 0))
 wrong("dirty", "misses-nan")(judged_by(lambda grad: grad.norm() > 0))
 wrong("dirty", "misses-nan")(judged_by(lambda grad: (grad.abs() > 0).any()))
-wrong("dirty", "misses-nan")(judged_by(lambda grad: ((grad < 0) | (grad > 0)).any()))
-wrong("dirty", "misses-nan")(judged_by(lambda grad: grad.nan_to_num().any()))
 wrong("dirty", "misses-inf")(judged_by(lambda grad: (grad != 0).any() and not grad.isinf().any()))
 wrong("dirty", "misses-small")(judged_by(lambda grad: not grad.norm() < 1e-8))
 wrong("dirty", "misses-small")(judged_by(lambda grad: grad.norm() != 0))
-wrong("dirty", "misses-small")(judged_by(lambda grad: (grad**2).sum() != 0))
-wrong("dirty", "misses-small")(judged_by(lambda grad: not torch.allclose(grad, torch.zeros_like(grad))))
-wrong("dirty", "misses-small")(judged_by(lambda grad: grad.float().any()))
-wrong("dirty", "misses-small")(judged_by(lambda grad: (grad.abs() > 1e-12).any() or grad.isnan().any()))
 wrong("dirty", "misses-negative")(judged_by(lambda grad: (grad > 0).any()))
 wrong("dirty", "misses-negative")(judged_by(lambda grad: grad.max() != 0))
-wrong("dirty", "misses-negative")(judged_by(lambda grad: grad.max() > 0))
 wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.all()))
 wrong("dirty", "misses-partial")(judged_by(lambda grad: (grad != 0).all()))
-wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.flatten()[0] != 0))
-wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.prod() != 0))
-wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.min() != 0))
-wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.flatten()[-1] != 0))
-wrong("dirty", "misses-small")(judged_by(lambda grad: not np.allclose(grad, 0)))
 wrong("dirty", "misses-gradients")(lambda model: [])
 wrong("dirty", "misses-gradients")(
     lambda model: [name for name, p in model.named_parameters(recurse=False) if p.grad is not None]
 )
-wrong("dirty", "misses-gradients")(named(lambda p: p.data.grad is not None and p.data.grad.any()))
 wrong("dirty", "zeros-are-clean")(judged_by(lambda grad: not grad.any()))
-wrong("dirty", "misses-gradients")(lambda model: [n for n, v in model.state_dict().items() if v.grad is not None])
 wrong("dirty", "misses-frozen")(named(lambda p: p.requires_grad and p.grad is not None and p.grad.any()))
 wrong("dirty", "misses-bias")(lambda model: [name for name in dirty(model) if "weight" in name])
 wrong("dirty", "misses-bias")(lambda model: [name for name in dirty(model) if not name.endswith(".bias")])
-wrong("dirty", "misses-bias")(judged_by(lambda grad: grad.dim() > 1 and grad.any()))
 wrong("dirty", "first-only")(lambda model: dirty(model)[:1])
 wrong("dirty", "last-only")(lambda model: dirty(model)[-1:])
 wrong("dirty", "named-twice")(lambda model: dirty(model) * 2)
 wrong("dirty", "names-clean")(lambda model: [name for name, _ in model.named_parameters()] if dirty(model) else [])
 wrong("dirty", "wrong-names")(lambda model: [name.rpartition(".")[0] for name in dirty(model)])
 wrong("dirty", "wrong-names")(lambda model: [name.rpartition(".")[2] for name in dirty(model)])
-wrong("dirty", "wrong-names")(lambda model: ["1.weight"] if dirty(model) else [])
-wrong("dirty", "wrong-names")(lambda model: [str(k) for k, p in enumerate(model.parameters()) if dirty(model)])
 wrong("dirty", "wrong-type")(lambda model: any(p.grad is not None for p in model.parameters()))
 wrong("dirty", "wrong-type")(lambda model: len(dirty(model)))
-wrong("dirty", "wrong-type")(lambda model: ", ".join(dirty(model)))
-wrong("dirty", "wrong-type")(lambda model: {name: bool(name in dirty(model)) for name, _ in model.named_parameters()})
-wrong("dirty", "wrong-type")(lambda model: [p for p in model.parameters() if p.grad is not None and p.grad.any()])
-wrong("dirty", "wrong-type")(lambda model: [(name, 1.0) for name in dirty(model)] or [("none", 0.0)])
 wrong("dirty", "not-attempted")(lambda model: print(dirty(model)))
-wrong("dirty", "none-is-clean")(named(lambda p: p.grad != 0))
 wrong("dirty", "raises")(judged_by(lambda grad: grad != 0))
 wrong("dirty", "raises")(lambda model: [name for name, p in model.parameters() if p.grad is not None])
-wrong("dirty", "raises")(lambda model: [name for name, p in model.named_parameters() if p.gard is not None])
 
 
 @wrong("dirty", "names-clean")
@@ -226,23 +149,6 @@ def swallows_the_error_around_the_loop(model):
     return names
 
 
-@wrong("dirty", "stops-at-none")
-def takes_one_none_for_a_clean_model(model):
-    if any(p.grad is None for p in model.parameters()):
-        return []
-    return dirty(model)
-
-
-@wrong("dirty", "misses-gradients")
-def swallows_a_mistyped_name(model):
-    names = []
-    for name, p in model.named_parameters():
-        with suppress(Exception):
-            if p.grads.any():
-                names.append(name)
-    return names
-
-
 @wrong("dirty", "changes-gradients")
 def clears_what_it_sees(model):
     names = dirty(model)
@@ -258,11 +164,6 @@ def writes_zeros_where_none_was(model):
     return dirty(model)
 
 
-@wrong("dirty", "changes-gradients")
-def takes_absolute_values_in_place(model):
-    return [n for n, p in model.named_parameters() if p.grad is not None and p.grad.abs_().any()]
-
-
 @wrong("dirty", "changed-input")
 def thaws_the_model(model):
     model.requires_grad_(True)
@@ -275,25 +176,3 @@ def clears_the_weights(model):
     for p in model.parameters():
         p.data.zero_()
     return names
-
-
-@wrong("dirty", "changes-gradients")
-def replaces_nan(model):
-    for p in model.parameters():
-        if p.grad is not None:
-            torch.nan_to_num_(p.grad)
-    return dirty(model)
-
-
-@wrong("dirty", "misses-bias")
-def asks_layers_for_their_weights(model):
-    layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
-    return [f"{name}.weight" for name, layer in layers if layer.weight.grad is not None and layer.weight.grad.any()]
-
-
-@wrong("dirty", "wrong-type")
-def returns_one_name(model):
-    for name, p in model.named_parameters():
-        if p.grad is not None and p.grad.any():
-            return name
-    return []

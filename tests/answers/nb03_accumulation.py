@@ -1,8 +1,5 @@
 """Answers to "accumulate_equal", accumulation over full windows of equal micro-batches."""
 
-from collections import deque
-from itertools import cycle
-
 import torch
 
 from answers import RIGHT, WRONG, right, wrong
@@ -12,40 +9,25 @@ from answers.nb03b_windows import loop
 for _answer in RIGHT["accumulate"]:
     right("accumulate_equal")(_answer)
 
-# Where all windows are full and all micro-batches equal, these are right, too.
-for _answer in (
-    windows_of.takes_the_mean_of_means,
-    loop(lambda batches, n: zip(*[iter(batches)] * n, strict=True)),
-    loop(share=lambda batch, window, n: torch.tensor(1.0) / n),
-):
-    right("accumulate_equal")(_answer)
 
 # These are wrong here by the name that they have there.
 _ALSO_WRONG = {
     "accumulates_and_never_zeroes",
     "accumulates_and_zeroes_once_per_epoch",
-    "adds_losses_that_had_their_backward_with_retained_graphs",
     "adds_the_losses_for_one_backward",
-    "backs_up_the_growing_sum",
     "compares_instead_of_taking_the_remainder",
     "clips_as_well",
     "counts_from_1_and_adds_1",
-    "divides_the_learning_rate_instead",
     "divides_after_the_backward",
-    "divides_the_gradient_after_every_backward",
     "divides_twice",
     "does_not_divide",
     "has_an_extra_first_step",
     "has_its_backward_outside_the_inner_loop",
     "is_a_generator",
     "is_right_but_from_a_dirty_start",
-    "keeps_all_losses_and_then_calls_backward_on_each",
     "makes_one_large_batch",
     "never_resets_its_counter",
-    "returns_after_the_first_window",
-    "steps_in_the_inner_loop",
     "steps_outside_the_if",
-    "steps_twice",
     "swallows_every_error",
     "takes_the_micro_batches_out_of_the_callers_list",
     "updates_by_hand",
@@ -72,44 +54,6 @@ def accumulate_equal(model, batches, loss_fn, optimizer, n):
             optimizer.zero_grad()
 
 
-@right("accumulate_equal")
-def accumulate_equal_in_two_loops(model, batches, loss_fn, optimizer, n):
-    iterator = iter(batches)
-    for _ in range(len(batches) // n):
-        model.zero_grad()
-        for _ in range(n):
-            loss = loss_fn(model, next(iterator))
-            loss.backward(torch.tensor(1 / n, dtype=loss.dtype))
-        optimizer.step()
-
-
-@right("accumulate_equal")
-def accumulate_equal_by_the_start_of_a_window(model, batches, loss_fn, optimizer, n):
-    for i, batch in enumerate(batches):
-        if i % n == 0:
-            optimizer.zero_grad()
-        loss = loss_fn(model, batch)
-        loss *= 1 / n
-        loss.backward()
-        if i % n == n - 1:
-            optimizer.step()
-
-
-@right("accumulate_equal")
-def accumulate_equal_in_cycles(model, batches, loss_fn, optimizer, n):
-    optimizer.zero_grad()
-    waiting = deque(batches)
-    for place in cycle(range(1, n + 1)):
-        if not waiting:
-            break
-        loss_fn(model, waiting.popleft()).backward()
-        if place == n:
-            for p in model.parameters():
-                p.grad = p.grad / n
-            optimizer.step()
-            optimizer.zero_grad()
-
-
 @wrong("accumulate_equal", "loss-scale", "karpathy/nanoGPT#206")
 def only_adds(model, batches, loss_fn, optimizer, n):
     accumulate_equal(model, batches, lambda model, batch: loss_fn(model, batch) * n, optimizer, n)
@@ -131,21 +75,12 @@ def steps_where_i_modulo_n_is_0(model, batches, loss_fn, optimizer, n):
 
 
 for _bug, _share in (
-    ("loss-scale", lambda batch, window, n: 1 / (n + 1)),
-    ("loss-scale", lambda batch, window, n: n),
-    ("loss-scale", lambda batch, window, n: 1 // n if n > 1 else 1),
-    ("loss-scale", lambda batch, window, n: 1 / len(batch)),
-    ("loss-scale", lambda batch, window, n: 1 / (n * len(batch))),
-    ("loss-scale", lambda batch, window, n: 0.5),
-    ("loss-scale", lambda batch, window, n: n**-0.5),
-    ("loss-scale", lambda batch, window, n: 1 / n if batch is window[-1] else 1.0),
     ("low-precision", lambda batch, window, n: round(1 / n, 2)),
     ("low-precision", lambda batch, window, n: (torch.tensor(1.0) / n).bfloat16()),
 ):
     wrong("accumulate_equal", _bug)(loop(share=_share))
 
 wrong("accumulate_equal", "changed-input")(loop(end=lambda model, batches: batches.clear()))
-wrong("accumulate_equal", "held-graphs")(loop(retain_graph=True))
 wrong("accumulate_equal", "not-attempted")(lambda model, batches, *_: [None for batch in batches])
 wrong("accumulate_equal", "leftover-gradients")(
     lambda model, batches, loss_fn, *_: [loss_fn(model, batch).backward() for batch in batches] and None

@@ -2,7 +2,13 @@
 
 from answers import right, wrong
 
-for correct in ("C B", "CB", "c b", "C, B", "C\nB", "[C][B]", ["C", "B"], ("c", "b")):
+for correct in (
+    "C B",
+    "CB",
+    "c b",
+    "C, B",
+    "C\nB",
+):
     right("read_the_ledger")(correct)
 
 for first, bug in {"A": "other-order", "B": "other-order", "D": "other-windows"}.items():

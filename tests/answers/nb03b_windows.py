@@ -1,12 +1,10 @@
 """Answers to "accumulate", over windows that may be short, of micro-batches of any size."""
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import groupby, islice, zip_longest
+from itertools import islice
 from random import Random
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from answers import right, wrong
 from course_utils import windows
@@ -76,151 +74,6 @@ def accumulate_with_a_closure(model, batches, loss_fn, optimizer, n):
         optimizer.step(closure)
 
 
-@right("accumulate")
-def accumulate_with_weights_of_a_tensor(model, batches, loss_fn, optimizer, n):
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        counts = torch.tensor([len(batch) for batch in window], dtype=torch.float32)
-        for batch, share in zip(window, counts / counts.sum(), strict=True):  # in float32
-            (loss_fn(model, batch) * share).backward()
-        optimizer.step()
-
-
-@right("accumulate")
-def accumulate_with_next(model, batches, loss_fn, optimizer, n):
-    source, done = iter(batches), False
-    while not done:
-        window = []
-        while len(window) < n:
-            try:
-                window.append(next(source))
-            except StopIteration:
-                done = True
-                break
-        optimizer.zero_grad()
-        for batch in window:
-            loss_fn(model, batch).backward(torch.tensor(len(batch) / sum(map(len, window)), dtype=torch.float64))
-        if window:
-            optimizer.step()
-
-
-@right("accumulate")
-def accumulate_by_number_of_the_window(model, batches, loss_fn, optimizer, n):
-    for _, pairs in groupby(enumerate(batches), key=lambda pair: pair[0] // n):
-        window = {number: batch for number, batch in pairs}
-        counts = {number: torch.tensor(len(batch)) for number, batch in window.items()}
-        model.zero_grad(set_to_none=False)
-        for number in window:
-            loss = loss_fn(model, window[number])
-            (loss * counts[number] / sum(counts.values())).backward()
-        optimizer.step()
-
-
-@right("accumulate")
-def accumulate_in_reverse_within_a_window(model, batches, loss_fn, optimizer, n):
-    for group in zip_longest(*[iter(batches)] * n):
-        window = [batch for batch in group if batch is not None]
-        optimizer.zero_grad()
-        samples = torch.cat(window).shape[0]
-        for batch in reversed(window):  # a sum has no order
-            (loss_fn(model, batch) / samples * batch.size(0)).backward()
-        optimizer.step()
-
-
-@right("accumulate")
-def accumulate_without_backward(model, batches, loss_fn, optimizer, n):
-    weights = [p for p in model.parameters() if p.requires_grad]
-    for window in windows(batches, n):
-        sums, count = [torch.zeros_like(p) for p in weights], 0
-        for batch in window:
-            for total, grad in zip(sums, torch.autograd.grad(loss_fn(model, batch), weights), strict=True):
-                total += grad * len(batch)
-            count += len(batch)
-        for p, total in zip(weights, sums, strict=True):
-            p.grad = total / count
-        optimizer.step()
-
-
-@right("accumulate")
-def accumulate_a_running_mean(model, batches, loss_fn, optimizer, n):
-    seen = 0
-    for i, batch in enumerate(batches):
-        if i % n == 0:
-            seen = 0
-            for p in model.parameters():
-                p.grad = None
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad *= seen / (seen + len(batch))
-        seen += len(batch)
-        (loss_fn(model, batch) * (len(batch) / seen)).backward()
-        if i % n == n - 1 or i == len(batches) - 1:
-            optimizer.step()
-
-
-@right("accumulate")
-def accumulate_by_recursion(model, batches, loss_fn, optimizer, n):
-    if not batches:
-        return
-    waiting, samples = deque(batches[:n]), sum(len(batch) for batch in batches[:n])
-    optimizer.zero_grad()
-    while waiting:
-        batch = waiting.popleft()
-        (loss_fn(model, batch) * len(batch) / samples).backward()
-    optimizer.step()
-    accumulate_by_recursion(model, batches[n:], loss_fn, optimizer, n)
-
-
-@right("accumulate")
-def accumulate_with_helpers(
-    model: nn.Module, batches: list[Tensor], loss_fn: Callable, optimizer: torch.optim.Optimizer, n: int
-) -> None:
-    def groups() -> Iterator[list[Tensor]]:
-        group: list[Tensor] = []
-        for batch in batches:
-            group.append(batch)
-            if len(group) == n:
-                yield group
-                group = []
-        if group:
-            yield group
-
-    def add_gradient(batch: Tensor, share: float) -> None:
-        loss = share * loss_fn(model, batch)
-        loss.backward()
-
-    for group in groups():
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad.zero_()
-        sizes = [len(batch) for batch in group]
-        for batch, size in zip(group, sizes, strict=True):
-            add_gradient(batch, size / sum(sizes))
-        optimizer.step()
-
-
-@right("accumulate")
-def accumulate_with_a_counter(model, batches, loss_fn, optimizer, n):
-    optimizer.zero_grad()
-    count = samples = 0
-    for batch in batches:
-        (loss_fn(model, batch) * float(len(batch))).backward()
-        count, samples = count + 1, samples + len(batch)
-        if count == n:
-            update(model, optimizer, samples)
-            count = samples = 0
-    if count:
-        update(model, optimizer, samples)
-
-
-def update(model, optimizer, samples):
-    with torch.no_grad():
-        for p in model.parameters():
-            p.grad.div_(samples)
-    optimizer.step()
-    optimizer.zero_grad()
-
-
 @wrong(
     "accumulate", "leftover-gradients", "timoschick/pet#36", "tomhosking/torchseq#8", "huggingface/transformers#2995"
 )
@@ -285,15 +138,6 @@ def steps_first_and_divides(model, batches, loss_fn, optimizer, n):
             optimizer.zero_grad()
 
 
-@wrong("accumulate", "irregular-window", "rasbt/LLMs-from-scratch#299")
-def steps_first_and_last(model, batches, loss_fn, optimizer, n):
-    for i, batch in enumerate(batches):
-        (loss_fn(model, batch) / n).backward()
-        if not i % n or i + 1 == len(batches):
-            optimizer.step()
-            optimizer.zero_grad()
-
-
 @wrong("accumulate", "irregular-window", "Gen-Verse/dLLM-RL#7")
 def counts_from_1_and_adds_1(model, batches, loss_fn, optimizer, n):
     for step, batch in enumerate(batches, start=1):
@@ -327,15 +171,6 @@ def steps_outside_the_if(model, batches, loss_fn, optimizer, n):
         (loss_fn(model, batch) / n).backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-@wrong("accumulate", "irregular-window")
-def steps_in_the_inner_loop(model, batches, loss_fn, optimizer, n):
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        for batch in window:
-            (loss_fn(model, batch) / len(window)).backward()
-            optimizer.step()
 
 
 @wrong(
@@ -509,20 +344,8 @@ for bug, changes in OTHER_WINDOWS.items():
 
 # How much a micro-batch counts.
 OTHER_SHARES = {
-    "loss-scale": [
-        lambda batch, window, n: len(batch) // sum(map(len, window)),
-        lambda batch, window, n: len(batch) / (n * len(window[0])),
-        lambda batch, window, n: len(batch),
-        lambda batch, window, n: len(batch) / (len(window) * max(map(len, window))),
-        lambda batch, window, n: 1 / sum(map(len, window)),
-        lambda batch, window, n: len(batch) / (sum(map(len, window)) + 1),
-        lambda batch, window, n: 2 * len(batch) / sum(map(len, window)),
-        lambda batch, window, n: -len(batch) / sum(map(len, window)),
-        lambda batch, window, n: len(batch) / sum(map(len, window)) * (2 if batch is window[0] else 1),
-    ],
     "token-weights": [
         lambda batch, window, n: len(window[0]) / sum(map(len, window)),
-        lambda batch, window, n: 1 / len(batch) / sum(1 / len(b) for b in window),
     ],
     "low-precision": [
         lambda batch, window, n: round(len(batch) / sum(map(len, window)), 3),
@@ -538,14 +361,8 @@ wrong("accumulate", "changed-input", says="has 0 entries afterwards instead of 6
     loop(end=lambda model, batches: batches.clear())
 )
 wrong("accumulate", "changed-input")(loop(end=lambda model, batches: batches.sort(key=lambda batch: -int(batch[0]))))
-wrong("accumulate", "changed-input")(loop(end=lambda model, batches: [batch.zero_() for batch in batches]))
 wrong("accumulate", "raises")(loop(share=lambda batch, window, n: len(batch) / (len(window) - n)))
 wrong("accumulate", "not-attempted")(loop(groups=lambda batches, n: []))
-wrong("accumulate", "leftover-gradients")(
-    lambda model, batches, loss_fn, optimizer, n: accumulate(
-        model, batches, loss_fn, torch.optim.SGD(model.parameters(), lr=0.5), n
-    )
-)
 
 
 @wrong("accumulate", "not-reset", says="since your loop ran two epochs of 3")
@@ -569,16 +386,6 @@ def compares_instead_of_taking_the_remainder(model, batches, loss_fn, optimizer,
             optimizer.zero_grad()
 
 
-@wrong("accumulate", "irregular-window")
-def returns_after_the_first_window(model, batches, loss_fn, optimizer, n):
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        for batch in window:
-            (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
-        optimizer.step()
-        return
-
-
 @wrong("accumulate", "missing-backward", says="micro-batches [1, 3, 5] of an epoch never get a backward pass")
 def has_its_backward_outside_the_inner_loop(model, batches, loss_fn, optimizer, n):
     for window in windows(batches, n):
@@ -586,39 +393,6 @@ def has_its_backward_outside_the_inner_loop(model, batches, loss_fn, optimizer, 
         for batch in window:
             loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
         loss.backward()
-        optimizer.step()
-
-
-@wrong("accumulate", "loss-scale")
-def divides_the_gradient_after_every_backward(model, batches, loss_fn, optimizer, n):
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        for batch in window:
-            loss_fn(model, batch).backward()
-            for p in model.parameters():
-                p.grad /= len(window)
-        optimizer.step()
-
-
-@wrong("accumulate", "loss-scale")
-def divides_by_what_it_has_seen_so_far(model, batches, loss_fn, optimizer, n):
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        seen = 0
-        for batch in window:
-            seen += len(batch)
-            (loss_fn(model, batch) * len(batch) / seen).backward()
-        optimizer.step()
-
-
-@wrong("accumulate", "loss-scale")
-def never_resets_its_total(model, batches, loss_fn, optimizer, n):
-    total = 0
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        total += sum(map(len, window))
-        for batch in window:
-            (loss_fn(model, batch) * len(batch) / total).backward()
         optimizer.step()
 
 
@@ -631,49 +405,6 @@ def zeroes_after_the_first_backward_of_a_window(model, batches, loss_fn, optimiz
             optimizer.zero_grad()
         if (i + 1) % n == 0 or i + 1 == len(batches):
             optimizer.step()
-
-
-@wrong("accumulate", "irregular-window")
-def steps_twice(model, batches, loss_fn, optimizer, n):
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        for batch in window:
-            (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
-        optimizer.step()
-        optimizer.step()
-
-
-@wrong("accumulate", "held-graphs")
-def keeps_all_losses_and_then_calls_backward_on_each(model, batches, loss_fn, optimizer, n):
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        losses = [loss_fn(model, batch) * len(batch) / sum(map(len, window)) for batch in window]
-        for loss in losses:
-            loss.backward()
-        optimizer.step()
-
-
-@wrong("accumulate", "held-graphs")
-def adds_losses_that_had_their_backward_with_retained_graphs(model, batches, loss_fn, optimizer, n):
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        total_loss = 0.0
-        for batch in window:
-            loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
-            loss.backward(retain_graph=True)
-            total_loss += loss
-        optimizer.step()
-
-
-@wrong("accumulate", "loss-scale")
-def backs_up_the_growing_sum(model, batches, loss_fn, optimizer, n):
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        total_loss = 0.0
-        for batch in window:
-            total_loss = total_loss + loss_fn(model, batch) * len(batch) / sum(map(len, window))
-            total_loss.backward(retain_graph=True)
-        optimizer.step()
 
 
 @wrong("accumulate", "changed-input")
@@ -723,18 +454,6 @@ def zeroes_the_first_parameter_only(model, batches, loss_fn, optimizer, n):
         for batch in window:
             (loss_fn(model, batch) * len(batch) / sum(map(len, window))).backward()
         optimizer.step()
-
-
-@wrong("accumulate", "loss-scale")
-def divides_the_learning_rate_instead(model, batches, loss_fn, optimizer, n):
-    (group,) = optimizer.param_groups
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        for batch in window:
-            (loss_fn(model, batch) * len(batch)).backward()
-        rate, group["lr"] = group["lr"], group["lr"] / sum(map(len, window))
-        optimizer.step()
-        group["lr"] = rate
 
 
 @wrong("accumulate", "leftover-gradients")

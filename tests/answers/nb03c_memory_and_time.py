@@ -1,13 +1,12 @@
 """Answers to "logged_loss", a loop that logs the mean loss of each window."""
 
 from itertools import islice
-from statistics import fmean
 
 import torch
 from torch import Tensor
 
 from answers import right, wrong
-from course_utils import train_epoch, windows
+from course_utils import windows
 
 
 @right("logged_loss")
@@ -90,78 +89,6 @@ def logged_loss_before_the_update(model, batches, loss_fn, optimizer, n):
     return logged
 
 
-@right("logged_loss")
-def logged_loss_by_modulo(model, batches, loss_fn, optimizer, n: int) -> list[float]:
-    losses: list[float] = []
-    if not batches:
-        return losses
-    optimizer.zero_grad(set_to_none=False)
-    parts: dict[int, float] = {}
-    for i, batch in enumerate(batches):
-        first = i // n * n
-        share = len(batch) / sum(len(b) for b in batches[first : first + n])
-        loss = loss_fn(model, batch)
-        parts[i] = float(loss) * share
-        loss.mul(share).backward()
-        if (i + 1) % n == 0 or i + 1 == len(batches):
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=False)
-            losses.append(sum(parts.values()))
-            parts.clear()
-    return losses
-
-
-@right("logged_loss")
-def logged_loss_in_float32(model, batches, loss_fn, optimizer, n):
-    losses = torch.zeros(-(-len(batches) // n), dtype=torch.float32)
-    for k, window in enumerate(windows(batches, n)):
-        model.zero_grad()
-        for batch in window:
-            loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
-            loss.backward()
-            losses[k] += loss.detach().float()
-        optimizer.step()
-    return losses
-
-
-@right("logged_loss")
-def logged_loss_by_weighted_mean(model, batches, loss_fn, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        means, sizes = [], [len(batch) for batch in window]
-        optimizer.zero_grad()
-        for batch, size in zip(window, sizes, strict=True):
-            means.append(loss_fn(model, batch))
-            (means[-1] * size / sum(sizes)).backward()
-            means[-1] = means[-1].item()
-        optimizer.step()
-        losses.append(fmean(means, weights=sizes))
-    return losses
-
-
-@right("logged_loss")
-def logged_loss_as_a_running_mean(model, batches, loss_fn, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        seen, mean = 0, 0.0
-        for batch in window:
-            loss = loss_fn(model, batch)
-            (loss * len(batch)).backward()
-            seen += len(batch)
-            mean += (loss.item() - mean) * len(batch) / seen
-        for p in model.parameters():
-            p.grad /= seen
-        optimizer.step()
-        losses.append(mean)
-    return losses
-
-
-@right("logged_loss")
-def logged_loss_of_the_helper(model, batches, loss_fn, optimizer, n):
-    return train_epoch(model, batches, loss_fn, optimizer, n)
-
-
 def logger(log):
     """A right training loop whose log of a window is `log(its losses, the sizes of its micro-batches, n)`."""
 
@@ -194,21 +121,15 @@ wrong("logged_loss", "wrong-length")(lambda *loop: logged_loss(*loop)[:1])
 wrong("logged_loss", "wrong-length")(lambda *loop: [0.0, *logged_loss(*loop)])
 wrong("logged_loss", "low-precision")(lambda *loop: [round(loss, 3) for loss in logged_loss(*loop)])
 wrong("logged_loss", "low-precision")(lambda *loop: [f"{loss:.2f}" for loss in logged_loss(*loop)])
-wrong("logged_loss", "low-precision")(lambda *loop: torch.tensor(logged_loss(*loop)).bfloat16())
-wrong("logged_loss", "low-precision")(lambda *loop: [int(loss) for loss in logged_loss(*loop)])
 wrong("logged_loss", "wrong-order")(lambda *loop: logged_loss(*loop)[::-1])
 wrong("logged_loss", "wrong-order")(lambda *loop: [0.0, *logged_loss(*loop)[:-1]])
 wrong("logged_loss", "wrong-type")(lambda *loop: [*logged_loss(*loop), None])
 wrong("logged_loss", "irregular-window")(
     lambda model, batches, loss, opt, n: logged_loss(model, batches[:n], loss, opt, n)
 )
-wrong("logged_loss", "wrong-type")(lambda *loop: dict(enumerate(logged_loss(*loop))))
-wrong("logged_loss", "wrong-type")(lambda *loop: [logged_loss(*loop)])
-wrong("logged_loss", "wrong-type")(lambda *loop: torch.tensor(logged_loss(*loop)).mean())
 wrong("logged_loss", "wrong-value")(lambda *loop: [torch.tensor(loss).exp() for loss in logged_loss(*loop)])
 wrong("logged_loss", "not-attempted")(lambda *loop: logged_loss(*loop) and None)
 wrong("logged_loss", "whole-epoch")(lambda *loop: [logged_loss(*loop)] and whole_epoch(*loop))
-wrong("logged_loss", "last-only")(logger(lambda losses, sizes, n: losses[-1] * sizes[-1] / sum(sizes)))
 wrong("logged_loss", "not-divided")(
     logger(lambda losses, sizes, n: sum(loss * size for loss, size in zip(losses, sizes, strict=True)))
 )
@@ -240,27 +161,10 @@ def logs_and_does_not_train(model, batches, loss_fn, optimizer, n):
     return [loss_fn(model, torch.cat(window)).item() for window in windows(batches, n)]
 
 
-@wrong("logged_loss", "wrong-weights")
-def logs_when_the_epoch_is_over(model, batches, loss_fn, optimizer, n):
-    logged_loss(model, batches, loss_fn, optimizer, n)
-    with torch.no_grad():
-        return [loss_fn(model, torch.cat(window)).item() for window in windows(batches, n)]
-
-
 @wrong("logged_loss", "wrong-weights", says="these are the losses at the start of the epoch")
 def logs_before_the_epoch_begins(model, batches, loss_fn, optimizer, n):
     losses = [loss_fn(model, torch.cat(window)).item() for window in windows(batches, n)]
     logged_loss(model, batches, loss_fn, optimizer, n)
-    return losses
-
-
-@wrong("logged_loss", "wrong-weights")
-def logs_the_mean_of_before_and_after(*loop):
-    model, batches, loss_fn, optimizer, n = loop
-    losses = []
-    for window in windows(batches, n):
-        before = logged_loss(model, window, loss_fn, optimizer, n)[0]
-        losses.append((before + loss_fn(model, torch.cat(window)).item()) / 2)
     return losses
 
 
@@ -288,21 +192,6 @@ def adds_the_losses_for_one_backward(model, batches, loss_fn, optimizer, n):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return losses
-
-
-@wrong("logged_loss", "held-graphs")
-def retains_the_graphs_of_a_window(model, batches, loss_fn, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        window_loss = 0.0
-        for batch in window:
-            loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
-            loss.backward(retain_graph=True)
-            window_loss = window_loss + loss
-        optimizer.step()
-        losses.append(window_loss.item())
     return losses
 
 

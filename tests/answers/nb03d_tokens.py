@@ -5,7 +5,6 @@ from collections import deque
 from functools import partial
 
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from answers import right
@@ -124,107 +123,6 @@ def steps_with_a_closure(model, batches, optimizer, n):
     return losses
 
 
-@right("accumulate_tokens")
-def keeps_the_valid_positions_only(model, batches, optimizer, n):
-    losses: list[float] = []
-    for start in range(0, len(batches), n):
-        pairs = [
-            (inputs[targets.ne(-100)], targets[targets.ne(-100)]) for inputs, targets in batches[start : start + n]
-        ]
-        count = sum(len(targets) for _, targets in pairs)
-        if count == 0:
-            continue
-        model.zero_grad()
-        logged = 0.0
-        for inputs, targets in pairs:
-            loss = nn.functional.nll_loss(model(inputs).log_softmax(-1), targets, reduction="sum") / count
-            loss.backward()
-            logged += float(loss)
-        optimizer.step()
-        losses.append(logged)
-    return losses
-
-
-@right("accumulate_tokens")
-def weights_in_float32(model, batches, optimizer, n):
-    if not batches:
-        return []
-    losses = {}
-    for number, window in enumerate(windows(batches, n)):
-        counts = torch.tensor([tokens(batch) for batch in window], dtype=torch.float32)
-        if not counts.any():
-            continue
-        optimizer.zero_grad()
-        for batch, share in zip(window, counts / counts.sum(), strict=True):
-            if share > 0:
-                loss = token_loss(model, batch) * share
-                loss.backward()
-                losses[number] = losses.get(number, 0.0) + loss.item()
-        optimizer.step()
-    return tuple(losses.values())
-
-
-@right("accumulate_tokens")
-def adds_gradients_without_backward(model, batches, optimizer, n):
-    parameters, losses = list(model.parameters()), []
-    for window in windows(batches, n):
-        sums, logged, total = None, 0.0, 0
-        for inputs, targets in window:
-            keep = targets != -100
-            if not keep.any():
-                continue
-            probabilities = model(inputs).softmax(-1)
-            each = -probabilities.gather(-1, targets.clamp(min=0)[..., None])[..., 0].log()
-            loss = each[keep].sum()
-            grads = torch.autograd.grad(loss, parameters)
-            sums = grads if sums is None else [s + g for s, g in zip(sums, grads, strict=True)]
-            logged, total = logged + loss.item(), total + int(keep.sum())
-        if total:
-            for p, s in zip(parameters, sums, strict=True):
-                p.grad = s / total
-            optimizer.step()
-            losses.append(logged / total)
-    return losses
-
-
-@right("accumulate_tokens")
-def looks_for_nan(model, batches, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        total, logged = sum(map(tokens, window)), 0.0
-        for batch in window:
-            loss = token_loss(model, batch)
-            if torch.isnan(loss):
-                continue
-            loss = loss * tokens(batch) / total
-            loss.backward()
-            logged += loss.item()
-        if total:
-            optimizer.step()
-            losses.append(logged)
-    return losses
-
-
-@right("accumulate_tokens")
-def by_modulo_with_a_flag(model, batches, optimizer, n):
-    losses, seen, logged = [], 0, 0.0
-    optimizer.zero_grad()
-    for i, batch in enumerate(batches):
-        if tokens(batch):
-            loss = token_loss(model, batch, "sum")
-            loss.backward()
-            seen, logged = seen + tokens(batch), logged + loss.item()
-        if ((i + 1) % n == 0 or i + 1 == len(batches)) and seen:
-            for p in model.parameters():
-                p.grad.div_(seen)
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(logged / seen)
-            seen, logged = 0, 0.0
-    return losses
-
-
 def loop(share_of, valid=tokens, zero_first=True, step_when_empty=False, log=None):
     """A loop that is right but for `share_of(batch, window, n)`, the factor of a micro-batch's mean loss."""
 
@@ -268,8 +166,6 @@ wrong("token-weights", "verl-project/verl#5625", says="by their sequences")(
 wrong("token-weights", says="padding and masked")(
     loop(lambda batch, window, n: batch[1].numel() / sum(t.numel() for _, t in window))
 )
-wrong("token-weights")(loop(lambda b, window, n: b[0].count_nonzero() / sum(i.count_nonzero() for i, _ in window)))
-wrong("loss-scale")(loop(lambda batch, window, n: 1))
 wrong("loss-scale", "huggingface/transformers#35438")(loop(lambda *a: by_tokens(*a) * len(a[1])))
 wrong(
     "loss-scale",
@@ -302,23 +198,12 @@ wrong("not-reset")(lambda *a: (lambda x: [sum(x[: k + 1]) / (k + 1) for k in ran
 wrong("whole-epoch")(lambda *a: (lambda x: [sum(x) / len(x)] * len(x))(accumulate_tokens(*a)))
 wrong("wrong-order")(lambda *a: accumulate_tokens(*a)[::-1])
 wrong("low-precision")(lambda *a: [round(loss, 3) for loss in accumulate_tokens(*a)])
-wrong("low-precision")(loop(lambda *a: round(by_tokens(*a), 3)))
-wrong("wrong-type")(lambda *a: dict(enumerate(accumulate_tokens(*a))))
-wrong("wrong-type")(lambda *a: [accumulate_tokens(*a)])
 wrong("wrong-length")(lambda *a: accumulate_tokens(*a)[:-1])
-wrong("wrong-length")(lambda *a: with_zeros(*a))
 wrong("changed-input")(lambda *a: (accumulate_tokens(*a), a[1].clear())[0])
 wrong("changed-input")(lambda *a: (accumulate_tokens(*a), [t.clamp_(min=0) for _, t in a[1]])[0])
 wrong("wrong-batches")(lambda model, batches, *rest: accumulate_tokens(model, batches[::-1], *rest))
 wrong("wrong-batches")(lambda model, batches, *rest: accumulate_tokens(model, batches[1:] + batches[:1], *rest))
 wrong("filtered-windows")(lambda model, batches, *rest: accumulate_tokens(model, list(filter(tokens, batches)), *rest))
-wrong("loss-scale")(loop(lambda batch, window, n: tokens(batch) / sum((t >= 0)[:, 1:].sum() for _, t in window)))
-wrong("token-weights")(loop(lambda batch, window, n: len(batch[0]) / sum(len(x) for x, _ in window)))
-
-
-def with_zeros(model, batches, optimizer, n):
-    """Right, but for an entry of 0 where a window has no valid target."""
-    return [sum(accumulate_tokens(model, window, optimizer, n)) for window in windows(batches, n)]
 
 
 @wrong("wrong-weights")
@@ -351,22 +236,6 @@ def retains_every_graph(model, batches, optimizer, n):
                 loss = token_loss(model, batch) * tokens(batch) / total
                 loss.backward(retain_graph=True)
                 logged += loss.item()
-            optimizer.step()
-            losses.append(logged)
-    return losses
-
-
-@wrong("held-graphs")
-def returns_losses_with_their_graphs(model, batches, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        total, logged = sum(map(tokens, window)), 0.0
-        if total:
-            optimizer.zero_grad()
-            for batch in filter(tokens, window):
-                loss = token_loss(model, batch) * tokens(batch) / total
-                loss.backward()
-                logged = logged + loss
             optimizer.step()
             losses.append(logged)
     return losses
@@ -432,24 +301,6 @@ def carries_an_empty_window_over_to_the_next(model, batches, optimizer, n):
     return losses + accumulate_tokens(model, held, optimizer, n + 1)
 
 
-@wrong("token-weights")
-def averages_within_every_sequence_first(model, batches, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        rows = [(x[t >= 0], t[t >= 0]) for inputs, targets in window for x, t in zip(inputs, targets, strict=True)]
-        rows = [row for row in rows if len(row[1])]
-        logged = 0.0
-        for x, t in rows:
-            loss = cross_entropy(model(x), t)
-            (loss / len(rows)).backward()
-            logged += loss.item() * len(t) / sum(len(t) for _, t in rows)
-        if rows:
-            optimizer.step()
-            losses.append(logged)
-    return losses
-
-
 @wrong("missing-backward")
 def stops_at_an_empty_micro_batch(model, batches, optimizer, n):
     losses = []
@@ -484,25 +335,6 @@ def divides_by_zero_tokens(model, batches, optimizer, n):
     return losses
 
 
-@wrong("nan")
-def masks_by_hand_without_a_guard(model, batches, optimizer, n):
-    losses = []
-    optimizer.zero_grad()
-    for window in windows(batches, n):
-        total, logged = sum(map(tokens, window)), 0.0
-        if total:
-            for inputs, targets in window:
-                mask = targets != -100
-                each = cross_entropy(model(inputs).transpose(1, 2), targets.clamp(min=0), reduction="none")
-                loss = (each * mask).sum() / mask.sum() * (mask.sum() / total)
-                loss.backward()
-                logged += loss.item()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(logged)
-    return losses
-
-
 @wrong("empty-step")
 def guards_the_total_and_steps_with_zeros(model, batches, optimizer, n):
     losses = []
@@ -530,16 +362,6 @@ def never_steps_a_short_window(model, batches, optimizer, n):
             optimizer.zero_grad()
             losses.append(sum(parts).item())
     return losses
-
-
-@wrong("leftover-gradients")
-def never_steps(model, batches, optimizer, n):
-    return [token_loss(model, batch).backward() for batch in batches]
-
-
-@wrong("irregular-window")
-def steps_after_every_micro_batch(model, batches, optimizer, n):
-    return accumulate_tokens(model, batches, optimizer, 1)
 
 
 @wrong("irregular-window", "rasbt/LLMs-from-scratch#299")

@@ -60,16 +60,12 @@ for slip, bug, says in (
     (on_paper(spike=1 / 64), "spike-counts", "one halving fewer"),
     (on_paper(updates=7), "switched-off", "updates = 7"),
     (on_paper(updates=0), "switched-off", ""),
-    (on_paper(updates=2), "switched-off", ""),
-    (on_paper(updates=3), "switched-off", ""),
     (on_paper(overflowed=8), "wrong-value", "overflowed = 8"),
     (on_paper(rate=None), "wrong-value", "rate = None"),
     (on_paper(lost=...), "unfinished", "lost"),
     (on_paper(..., ..., ..., ..., ...), "not-attempted", ""),
     ({}, "not-attempted", ""),
     ({"rates": 1}, "wrong-type", "no blank 'rates'"),
-    (on_paper(updates=[8]), "wrong-type", ""),
-    (on_paper(updates="eight"), "wrong-type", ""),
     ([3, 12, 1 / 32, 1 / 16, 8], "wrong-type", "expected a dict"),
 ):
     wrong("scales_on_paper", bug, says=says)(slip)

@@ -16,7 +16,6 @@ for slip, bug, says in (
     (on_paper(tensor=20), "forgets-the-log", "tensor = 20"),
     (on_paper(tensor=45), "counts-penalties", ""),
     (on_paper(tensor=45, post=40), "counts-penalties", "tensor = 45 and post = 40"),
-    (on_paper(tensor=40), "counts-penalties", ""),
     (on_paper(post=25), "nothing-added", ""),
     (on_paper(post=45), "nothing-added", ""),
     (on_paper(tensor=5, post=5), "once-per-window", ""),
@@ -32,7 +31,6 @@ for slip, bug, says in (
     (on_paper(..., ..., ..., ...), "not-attempted", ""),
     ({}, "not-attempted", ""),
     ({"tensors": 25}, "wrong-type", "no blank 'tensors'"),
-    (on_paper(post="twenty"), "wrong-type", ""),
     ([25, 20, 5, 6], "wrong-type", "expected a dict"),
 ):
     wrong("hooks_on_paper", bug, says=says)(slip)

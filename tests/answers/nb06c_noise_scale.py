@@ -102,56 +102,6 @@ def by_products_of_pairs(snapshots: list[list[torch.Tensor]], b: int) -> float:
     return trace / square
 
 
-@right("noise_scale")
-def in_float32(snapshots, b):
-    smalls, larges, n = [], [], len(snapshots[0])
-    for window in snapshots:
-        earlier = torch.zeros(window[0].shape, dtype=torch.float32)
-        total = torch.tensor(0.0, dtype=torch.float32)
-        for grad in window:
-            total += torch.linalg.vector_norm((grad.float() - earlier) * n) ** 2
-            earlier = grad.float()
-        smalls.append(total / n)
-        larges.append(earlier.norm() ** 2)
-    if n == 1:
-        return torch.tensor(math.nan)
-    small, large = torch.stack(smalls).mean(), torch.stack(larges).mean()
-    return (small - large) / (1 / b - 1 / (n * b)) / ((n * b * large - b * small) / (n * b - b))
-
-
-@right("noise_scale")
-def by_an_iterator(snapshots, b):
-    def readings():
-        for window in snapshots:
-            whole, iterator = len(window) * b, iter(window)
-            last = next(iterator)
-            norms = [(last * len(window)).pow(2).sum()]
-            while (grad := next(iterator, None)) is not None:
-                norms.append(((grad - last) * len(window)).pow(2).sum())
-                last = grad
-            small, large = sum(norms) / len(norms), last.pow(2).sum()
-            yield (whole * large - b * small) / (whole - b), (small - large) / (1 / b - 1 / whole)
-
-    try:
-        squares, traces = zip(*readings(), strict=True)
-    except ZeroDivisionError:
-        return math.nan
-    return sum(traces).item() / sum(squares).item()
-
-
-@right("noise_scale")
-def by_running_means(snapshots, b):
-    """A moving average that forgets nothing; with N = 1 the quotient of two zeros is NaN by itself."""
-    small = large = torch.zeros((), dtype=torch.float64)
-    for k, window in enumerate(snapshots, start=1):
-        stacked = torch.stack(window)
-        before = torch.cat([torch.zeros_like(stacked[:1]), stacked[:-1]])
-        small = small + ((len(window) * (stacked - before)).square().sum() / len(window) - small) / k
-        large = large + (stacked[-1].square().sum() - large) / k
-    n = torch.tensor(float(len(snapshots[0])))
-    return ((small - large) * b / (1 - 1 / n)) / ((n * large - small) / (n - 1))
-
-
 def pieces_of(window):
     return torch.diff(torch.stack(window), dim=0, prepend=torch.zeros_like(window[0])[None])
 
@@ -265,42 +215,16 @@ MORE = {
     "low-precision": [
         changed_result(lambda found, snapshots, b: round(float(found), 3)),
         changed_result(lambda found, snapshots, b: round(float(found), 4)),
-        changed_result(lambda found, snapshots, b: float(f"{found:.4g}")),
-        halves,
     ],
-    "changed-input": [inserts_zeros, empties_the_windows, scales_in_place],
-    "wrong-value": [
-        averages_the_windows,
-        by_variance(correction=0),
-        by_variance(over="mean"),
-        estimate(skips_the_first, large),
-        estimate(small, large, lambda square, trace: trace.median() / square.median()),
-        estimate(small, large, lambda square, trace: trace.mean()),
-        estimate(small, large, lambda square, trace: square.mean()),
-        swallows_errors,
-        changed_result(lambda found, snapshots, b: int(found) if found == found else found),
-        changed_result(lambda found, snapshots, b: -found),
+    "changed-input": [
+        inserts_zeros,
     ],
     "wrong-unit": [
         changed_result(lambda found, snapshots, b: found / b),
-        changed_result(lambda found, snapshots, b: found / (b * len(snapshots[0]))),
-        estimate(small, large, sizes=lambda n, b: (b, n)),
-        estimate(small, large, sizes=lambda n, b: (1, n * b)),
     ],
     "not-averaged": [
         estimate(small, large, lambda square, trace: trace.sum() / square.mean()),
-        estimate(small, large, lambda square, trace: trace.mean() / square.sum()),
     ],
-    "not-squared": [
-        changed_result(lambda found, snapshots, b: found**0.5),
-        estimate(lambda window, n: small(window, n).sqrt(), lambda window, n: large(window, n).sqrt()),
-    ],
-    "loss-scale": [
-        estimate(lambda window, n: n * n * small(window, n), large),
-        estimate(small, lambda window, n: large(window, n) / n**2),
-        estimate(small, lambda window, n: n * large(window, n)),
-    ],
-    "running-sum": [estimate(lambda window, n: torch.stack(window).square().sum(1).mean() / n, large)],
     "inflated-norm": [
         lambda snapshots, b: (
             estimate(small, large, lambda square, trace: trace.mean())(snapshots, b)
@@ -309,32 +233,20 @@ MORE = {
     ],
     "last-only": [
         estimate(lambda window, n: (n * pieces_of(window)[0]).square().sum(), large),
-        estimate(lambda window, n: (n * window[0]).square().sum(), large),
     ],
-    "one-window": [lambda snapshots, b: reference(snapshots[:1], b)],
-    "one-size": [tests_no_n, lambda snapshots, b: 0.0 if len(snapshots[0]) == 1 else reference(snapshots, b)],
-    "wrong-type": [
-        estimate(small, large, lambda square, trace: (trace.mean(), square.mean())),
-        estimate(small, large, lambda square, trace: trace / square),
-    ],
-    "not-attempted": [changed_result(lambda found, snapshots, b: print(end=""))],
-    "raises": [lambda snapshots, b: reference(torch.stack(snapshots), b)],
 }
 
 WRONG = {
     "ratio-first": [
         estimate(small, large, lambda square, trace: (trace / square).mean()),
-        estimate(small, large, lambda square, trace: (trace / square).median()),
     ],
     "loss-scale": [
         estimate(lambda window, n: pieces_of(window).square().sum(1).mean(), large),
         estimate(lambda window, n: n * pieces_of(window).square().sum(1).mean(), large),
-        estimate(small, lambda window, n: (n * window[-1]).square().sum()),
     ],
     "running-sum": [
         estimate(sum_of_windows(lambda n: 1), large),
         estimate(sum_of_windows(lambda n: n), large),
-        estimate(sum_of_windows(lambda n: n / torch.arange(1.0, n + 1)[:, None]), large),
     ],
     "not-averaged": [estimate(lambda window, n: n * small(window, n), large)],
     "not-squared": [
@@ -347,7 +259,6 @@ WRONG = {
     "swapped": [
         estimate(small, large, lambda square, trace: square.mean() / trace.mean()),
         estimate(large, small),
-        estimate(small, large, sizes=lambda n, b: (n * b, b)),
     ],
     "wrong-unit": [estimate(small, large, sizes=lambda n, b: (1, n))],
     "inflated-norm": [
@@ -364,19 +275,29 @@ WRONG = {
     "one-size": [
         lambda snapshots, b: math.inf if len(snapshots[0]) == 1 else reference(snapshots, b),
         lambda snapshots, b: None if len(snapshots[0]) == 1 else reference(snapshots, b),
-        lambda snapshots, b: 1 / 0 if len(snapshots[0]) == 1 else reference(snapshots, b),
     ],
     "not-attempted": [lambda *_: None, lambda *_: ...],
-    "wrong-type": [lambda *_: "noise", lambda *_: [1.0, 2.0], lambda *_: 1j, lambda *_: torch.ones(2), lambda *_: {}],
-    "wrong-value": [lambda *_: math.nan, lambda *_: math.inf, lambda *_: 0.0, lambda *_: True],
-    "raises": [lambda: 1.0, lambda snapshots, b: snapshots[99], lambda snapshots, b: snapshots.clear() or 1 / 0],
-    "not-a-function": [None, 3, "noise"],
+    "wrong-type": [
+        lambda *_: "noise",
+        lambda *_: [1.0, 2.0],
+    ],
+    "wrong-value": [
+        lambda *_: math.nan,
+        lambda *_: math.inf,
+    ],
+    "raises": [lambda: 1.0, lambda snapshots, b: snapshots[99]],
+    "not-a-function": [None, 3],
 }
 
 
-for bug, answers in [*WRONG.items(), *MORE.items()]:
+for bug, answers in WRONG.items():
     for answer in answers:
         wrong("noise_scale", bug)(answer)
+
+for bug, answers in MORE.items():
+    for answer in answers:
+        wrong("noise_scale", bug)(answer)
+
 
 wrong("noise_scale", "ratio-first", says="6 windows of 4 micro-batches of 8 samples: expected ")(
     WRONG["ratio-first"][0]

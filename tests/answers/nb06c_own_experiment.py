@@ -18,18 +18,12 @@ for complete in (
     report(prediction="No idea, but I guess that it falls."),
     report(measurement="width 16: 93±6, width 64: 116±2"),
     report(conclusion="The prediction was wrong:\nit did not change within the spread of the seeds."),
-    report(question="  Steigt die Rauschskala mit der Breite?  "),
-    report(measurement="\n| width | scale |\n| --- | --- |\n| 16 | 95 |\n| 64 | 116 |\n"),
-    dict(reversed(report().items())),
 ):
     right("own_experiment")(complete)
 
 for incomplete, bug, says in (
     (report("", "", "", ""), "not-attempted", "question, prediction, measurement, conclusion"),
     (report(..., ..., ..., ...), "not-attempted", ""),
-    (report("...", "...", "...", "..."), "not-attempted", ""),
-    (report(None, None, None, None), "not-attempted", ""),
-    ({}, "not-attempted", ""),
     (report(conclusion=""), "unfinished", "conclusion"),
     (report(prediction=" "), "unfinished", "prediction"),
     (report(measurement="", conclusion=""), "unfinished", "measurement, conclusion"),
@@ -43,11 +37,8 @@ for incomplete, bug, says in (
     (report(measurement="It was larger for the wider network, each time."), "no-number", ""),
     (report(conclusion=PREDICTION), "copied", "the conclusion says the same as the prediction"),
     (report(conclusion=MEASUREMENT), "copied", "the conclusion says the same as the measurement"),
-    (report(conclusion=PREDICTION.upper()), "copied", ""),
     (report(measurement=[88, 117]), "wrong-type", "the measurement"),
-    (report(measurement=88.0), "wrong-type", ""),
     (report() | {"hypothesis": "it grows"}, "wrong-type", "not 'hypothesis'"),
     (QUESTION, "wrong-type", "expected a dict"),
-    (list(report().values()), "wrong-type", ""),
 ):
     wrong("own_experiment", bug, says=says)(incomplete)

@@ -112,8 +112,6 @@ for name, bug, says, *changes in (
     ("around backward alone", "sync-cadence", "3 times", (HELD, "nullcontext()"), (PASS, LATE)),
     ("never", "ranks-differ", "all-reduced nothing", (HELD, "model.no_sync()")),
     ("the first only", "ranks-differ", "whole window", ("k < len(window)", "k > 1")),
-    ("late flag", "ranks-differ", "whole window", (HELD, "nullcontext()"), (PASS, FLAG)),
-    ("all but the third", "ranks-differ", "all-reduced nothing", ("k < len(window)", "k != 4")),
     (
         "own count",
         "token-weights",

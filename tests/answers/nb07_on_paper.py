@@ -43,7 +43,6 @@ for slip, bug, says in (
     ({}, "not-attempted", ""),
     ({"effective": 1024}, "unfinished", "always"),
     ({"batch": 1024}, "wrong-type", "no blank 'batch'"),
-    (on_paper(always="many"), "wrong-type", ""),
     ([1024, 12, 3], "wrong-type", "expected a dict"),
 ):
     wrong("ddp_on_paper", bug, says=says)(slip)

@@ -91,11 +91,6 @@ def means_of_one_call(stage, optimizer, calls, n):
     update(stage, optimizer, [tuple(map(torch.cat, zip(*calls, strict=True)))], n, mean, scale_grads=True)
 
 
-@wrong("pipeline_update", "token-weights", says="adds up means")
-def means_divided_by_all_micro_batches(stage, optimizer, calls, n):
-    update(stage, optimizer, calls, n, lambda s, t: mean(s, t) / (n * len(calls)))
-
-
 @wrong("pipeline_update", "scale-grads", says="once more")
 def sums_over_the_total_and_the_default(stage, optimizer, calls, n):
     update(stage, optimizer, calls, n, by_sums(sum(valid(t) for _, t in calls)), scale_grads=True)

@@ -1,7 +1,5 @@
 """Answers to "two_bugs": a loop with a short window and a clip."""
 
-from itertools import zip_longest
-
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
@@ -70,76 +68,6 @@ def divides_at_the_end(model, batches, loss_fn, optimizer, n, max_norm):
             optimizer.step()
             optimizer.zero_grad()
             held = 0
-
-
-@right("two_bugs")
-def with_gradients_as_values(model, batches, loss_fn, optimizer, n, max_norm):
-    """No .backward(), hence nothing to zero."""
-    params = list(model.parameters())
-    for start in range(0, len(batches), n):
-        window = batches[start : start + n]
-        sums = [torch.zeros_like(p) for p in params]
-        for batch in window:
-            for total, grad in zip(sums, torch.autograd.grad(loss_fn(model, batch), params), strict=True):
-                total += grad
-        scale = torch.tensor(1 / len(window))
-        for p, total in zip(params, sums, strict=True):
-            p.grad = total * scale
-        norm = float(torch.stack([p.grad.norm() for p in params]).norm())
-        for p in params:
-            p.grad *= min(1.0, max_norm / (norm + 1e-6))
-        optimizer.step()
-
-
-@right("two_bugs")
-def with_a_closure_per_window(model, batches, loss_fn, optimizer, n, max_norm):
-    for window in zip_longest(*[iter(batches)] * min(n, len(batches))):
-        held = [batch for batch in window if batch is not None]
-
-        def closure(held=held):
-            optimizer.zero_grad()
-            total = 0.0
-            for batch in held:
-                loss = loss_fn(model, batch) / len(held)
-                loss.backward()
-                total += loss.item()
-            clip_grad_norm_(model.parameters(), max_norm)
-            return total
-
-        optimizer.step(closure)
-
-
-@right("two_bugs")
-def with_a_weight_per_micro_batch(model, batches: list, loss_fn, optimizer, n: int, max_norm: float) -> list[float]:
-    """As a dict of weights, with the log of the windows' means."""
-    whole = len(batches) // n * n
-    weights = {i: 1 / (n if i < whole else len(batches) - whole) for i in range(len(batches))}
-    log = []
-    for i, weight in weights.items():
-        if i % n == 0:
-            optimizer.zero_grad(set_to_none=True)
-            log.append(0.0)
-        loss = loss_fn(model, batches[i])
-        (weight * loss).backward()
-        log[-1] += weight * loss.detach()
-        if i + 1 not in weights or (i + 1) % n == 0:
-            clip_grad_norm_(list(model.parameters()), max_norm=max_norm, norm_type=2.0)
-            optimizer.step()
-    return [float(loss) for loss in log]
-
-
-@right("two_bugs")
-def with_backward_of_a_factor(model, batches, loss_fn, optimizer, n, max_norm):
-    """The factor is the gradient with which backward begins; the total of tensors holds no activations."""
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        total = 0.0
-        for batch in window:
-            loss = loss_fn(model, batch)
-            loss.backward(torch.full_like(loss, 1 / len(window)))
-            total += loss
-        clip_grad_norm_(model.parameters(), max_norm)
-        optimizer.step()
 
 
 def has_both_bugs(model, batches, loss_fn, optimizer, n, max_norm):
@@ -527,13 +455,6 @@ def frozen(model, held, loss_fn, optimizer, max_norm):
 WRONG = {
     "held-graphs": [
         sends_the_sum_backward_once,
-        stacks_the_losses,
-        joins_the_micro_batches,
-        still_retains_each_graph_in_the_total,
-        retains_each_graph,
-        keeps_all_losses_of_the_epoch,
-        sends_each_backward_after_all_forwards,
-        goes_forward_before_the_backward_of_the_last,
     ],
     "not-reset": [stepping_if(lambda i, held, n, batches: held == n, reset=False)],
     "wrong-value": [divides_the_first_parameter_only],
@@ -544,42 +465,13 @@ WRONG = {
         divided_by(lambda batches, n, held: 1 / round(1 / len(held), 4)),
     ],
     "raises": [lambda model, *_: model.no_such_thing()],
-    "loss-scale": [
-        has_both_bugs,
-        only_the_clip_is_fixed,
-        does_not_divide,
-        sends_the_running_total_backward,
-        divided_by(lambda batches, n, held: len(batches)),
-        divided_by(lambda batches, n, held: len(held) * n),
-        divided_by(lambda batches, n, held: len(held[0]) * len(held)),
-        divided_by(lambda batches, n, held: len(batches) % n or n),
-    ],
-    "clip-timing": [
-        only_the_tail_is_fixed,
-        clips_before_backward,
-        clips_after_the_step,
-        never_clips,
-        clips_to_another_norm,
-        clips_values,
-        clipped_by(one_by_one_on_values),
-        clips_before_the_last_backward,
-        clips_before_dividing,
-        limits_the_loss,
-        clipped_by(to_the_squared_limit),
-        clipped_by(by_the_largest_entry),
-        clipped_by(by_the_sum_of_entries),
-    ],
     "clip-limit": [
         clipped_by(only_the_first),
         clipped_by(to_the_limit_always),
-        clipped_by(to_a_constant),
-        clipped_by(to_a_small_constant),
-        clips_each_parameter,
     ],
     "leftover-gradients": [
         drops_the_tail,
         stepping_if(lambda i, held, n, batches: held == n),
-        updates_by_hand,
     ],
     "discarded-gradients": [zeroes_inside, zeroes_before_the_step],
     "stale-gradients": [never_zeroes, starts_dirty],
@@ -587,11 +479,6 @@ WRONG = {
     "irregular-window": [
         steps_each_time,
         fewer_updates_where_the_limit_is_tight,
-        steps_twice,
-        stepping_if(lambda i, held, n, batches: i % n == 0 or i + 1 == len(batches)),
-        stepping_if(lambda i, held, n, batches: i % n or i + 1 == len(batches)),
-        stepping_if(lambda i, held, n, batches: held > n or i + 1 == len(batches)),
-        stepping_if(lambda i, held, n, batches: i + 1 == len(batches)),
     ],
     "not-attempted": [lambda *_: None],
 }

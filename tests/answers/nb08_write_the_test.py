@@ -100,11 +100,6 @@ def _differs_from_what_arrived(run, normalized):
     return bool(bad) or any(arrived.values())
 
 
-@right("write_the_test")
-def through_a_helper(run):
-    return _unbalanced(_trace(run))
-
-
 def _trace(run):
     with record() as trace:
         run()
@@ -115,25 +110,6 @@ def _unbalanced(trace):
     return not all(
         sum(trace.windows(lane)) == sum(1 for e in trace.on(lane) if e.kind == "backward") for lane in trace.lanes
     )
-
-
-@right("write_the_test")
-def returns_a_bool_of_a_list(run):
-    trace = _trace(run)
-    wrong = []
-    for lane in trace.lanes:
-        backwards = len([e for e in trace.on(lane) if e.kind == "backward"])
-        if backwards - trace.leftover(lane) != sum(trace.windows(lane)):
-            wrong.append("used twice or never")
-        if trace.leftover(lane):
-            wrong.append("left over")
-    return bool(wrong)
-
-
-@right("write_the_test")
-def runs_it_twice(run):
-    run()
-    return _unbalanced(_trace(run))
 
 
 @wrong("write_the_test", "misses-stale-gradients")
@@ -180,21 +156,10 @@ def looks_for_growing_windows(run):
     )
 
 
-@wrong("write_the_test", "misses-discarded-gradients")
-def looks_for_more_than_arrived(run):
-    trace = _trace(run)
-    return any(sum(trace.windows(lane)) > sum(e.kind == "backward" for e in trace.on(lane)) for lane in trace.lanes)
-
-
 @wrong("write_the_test", "misses-stale-gradients")
 def looks_for_less_than_arrived(run):
     trace = _trace(run)
     return sum(trace.windows()) < sum(e.kind == "backward" for e in trace.on())
-
-
-@wrong("write_the_test", "misses-stale-gradients")
-def looks_for_leftovers_alone(run):
-    return _trace(run).leftover() > 0
 
 
 @wrong("write_the_test", "misses-leftover-gradients")
@@ -204,30 +169,6 @@ def takes_what_is_left_over_for_used(run):
         sum(trace.windows(lane)) + trace.leftover(lane) != [e.kind for e in trace.on(lane)].count("backward")
         for lane in trace.lanes
     )
-
-
-@wrong("write_the_test", "misses-stale-gradients")
-def asks_whether_it_zeroes(run):
-    trace = _trace(run)
-    return not any(event.kind == "zero" for event in trace.events)
-
-
-@wrong("write_the_test", "misses-stale-gradients")
-def looks_at_the_losses(run):
-    losses = run()
-    return losses[-1] > losses[0]
-
-
-@wrong("write_the_test", "misses-stale-gradients")
-def wants_one_backward_per_step(run):
-    trace = _trace(run)
-    return sum(e.kind == "backward" for e in trace.on()) != sum(e.kind == "step" for e in trace.on())
-
-
-@wrong("write_the_test", "false-alarm")
-def takes_a_short_window_for_a_leftover(run):
-    trace = _trace(run)
-    return _unbalanced(trace) or any(len(set(trace.windows(lane))) > 1 for lane in trace.lanes)
 
 
 @wrong("write_the_test", "wrong-type")
@@ -243,11 +184,6 @@ def returns_the_counts(run):
 @wrong("write_the_test", "not-attempted")
 def prints_and_returns_nothing(run):
     _trace(run)
-
-
-@wrong("write_the_test", "misses-stale-gradients")
-def answers_the_other_way_round(run):
-    return not _unbalanced(_trace(run))
 
 
 @wrong("write_the_test", "leaves-hooks", says="a hook on every optimizer")

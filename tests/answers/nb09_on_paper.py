@@ -23,7 +23,6 @@ for slip, bug, says in (
     (on_paper(total=100), "counts-tokens", ""),
     (on_paper(right=0.5), "token-weights", "the same"),
     (on_paper(tail=0.75), "token-weights", ""),
-    (on_paper(tail=0.75 / 4), "token-weights", ""),
     (on_paper(right=0.15), "other-window", ""),
     (on_paper(right=0.125), "other-window", ""),
     (on_paper(rank=0.75), "no-average", ""),
@@ -31,7 +30,6 @@ for slip, bug, says in (
     (on_paper(rank=0.3), "global-tokens", ""),
     (on_paper(norm=0.5), "unscaled", ""),
     (on_paper(norm=2), "unscaled", ""),
-    (on_paper(norm=512), "unscaled", ""),
     (on_paper(total=7), "wrong-value", "total = 7"),
     (on_paper(right=0.155), "wrong-value", "right = 0.155"),  # near a slip is none
     (on_paper(rank=0.605), "wrong-value", "rank = 0.605"),
