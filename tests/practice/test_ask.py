@@ -114,6 +114,20 @@ def test_a_reveal_of_recorded_runs_does_not_say_that_they_were_measured(shown, c
     }
 
 
+def test_a_reveal_knows_two_bases(shown):
+    with pytest.raises(ValueError, match="'guessed'"):
+        predict("How many times?", [1, 4]).reveal(4, "guessed")
+
+
+def test_the_first_line_of_every_html_is_no_tag_and_that_of_a_reveal_is_the_question(shown):
+    """JupyterLab shows it where the outputs are folded."""
+    predict("Is a < b?", ["yes", "no"]).reveal("yes")
+    check("slope", lambda f, w, h: None)
+    recall(("When?", "Now."))
+    lines = [bundle["text/html"].split("\n")[0] for bundle in shown]
+    assert lines == [" ", "Is a &lt; b?", " ", " ", " "]
+
+
 @pytest.mark.parametrize("measured", [5, None, [], [1, 4]])
 def test_what_was_measured_must_be_one_of_the_options(shown, measured):
     guess = predict("How many times?", [1, 4])
@@ -456,6 +470,19 @@ def test_a_figure_with_sliders_stands_as_a_picture_and_a_text_where_no_kernel_is
     assert isinstance(bundle["image/png"], bytes)
     assert bundle["image/png"] == display.png(draw(1, 0.1))
     assert WIDGET in bundle
+
+
+def test_sliders_have_words_of_one_width_and_the_figure_its_own_alternative_text(monkeypatch):
+    shown = []
+    monkeypatch.setattr(ask, "show_widget", lambda *what: shown.append(what))
+    explore(lambda micro_batches, learning_rate: draw(1), "Two bars.", micro_batches=[2, 3], learning_rate=[0.1, 1.0])
+    ((widget, static, metadata),) = shown
+    sliders, _ = shown_in(widget)
+    assert [*sliders] == ["micro-batches", "learning rate"]
+    assert len({(slider.style.description_width, slider.layout.width) for slider in sliders.values()}) == 1
+    text = "Sliders: micro-batches from 2 to 3; learning rate from 0.1 to 1.0. They move when this cell has been run."
+    assert static["text/plain"] == text
+    assert metadata["image/png"]["alt"] == f"Two bars. {text}"
 
 
 def test_choices_are_listed_where_no_kernel_is_live(shown):
