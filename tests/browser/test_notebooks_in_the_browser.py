@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from edition import SECOND_EDITION
 from execute import LANGUAGE
 
 from course_utils.practice.display import COURSE
@@ -44,14 +43,13 @@ def assert_it_fits(lab) -> None:
         assert not REPR.search(text), f"cell {number} shows a widget's text: {REPR.search(text)}"
 
 
-def assert_no_line_is_cut(lab, name) -> None:
-    if name in SECOND_EDITION:
-        wide = lab.page.viewport_size
-        for width in (960, 1280):
-            lab.page.set_viewport_size({**wide, "width": width})
-            lab.settle()
-            assert lab.ask("cut") == [], f"at {width} pixels"
-        lab.page.set_viewport_size(wide)
+def assert_no_line_is_cut(lab) -> None:
+    wide = lab.page.viewport_size
+    for width in (960, 1280):
+        lab.page.set_viewport_size({**wide, "width": width})
+        lab.settle()
+        assert lab.ask("cut") == [], f"at {width} pixels"
+    lab.page.set_viewport_size(wide)
 
 
 def assert_it_is_saved(lab) -> None:
@@ -79,7 +77,7 @@ def verdict(lab, number: int) -> tuple[str, str]:
 def test_a_notebook_runs_answers_and_fits(lab, name):
     lab.open(name)
     assert_it_fits(lab)  # as committed: in a copy that nobody has run
-    assert_no_line_is_cut(lab, name)
+    assert_no_line_is_cut(lab)
     assert_it_is_saved(lab)
     committed = texts(lab.cells())
     lab.run_all()

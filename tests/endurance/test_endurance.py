@@ -1,4 +1,4 @@
-"""Long runs keep their memory, and an interrupt at any line leaves nothing behind: `pytest -n0 tests/endurance`."""
+"""Long runs keep their memory, and an interrupt at any line leaves nothing behind: `pytest tests/endurance`."""
 
 import gc
 import multiprocessing
