@@ -45,11 +45,17 @@ def chromium():
 
 
 @pytest.fixture(scope="session")
-def server(chromium, tmp_path_factory):
+def lab_folder(tmp_path_factory):
+    """Where JupyterLab has its copy of the course."""
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="session")
+def server(chromium, lab_folder):
     """The address of a JupyterLab that serves a copy of the course; it ends with the tests, kernels and all."""
     pytest.importorskip("jupyterlab", reason='no JupyterLab; pip install -e ".[browser]"')
     options = ["--LabApp.extension_manager=readonly", "--LabApp.news_url=None", "--expose-app-in-browser"]
-    with _served("jupyterlab", tmp_path_factory.mktemp("lab"), options) as address:
+    with _served("jupyterlab", lab_folder, options) as address:
         yield address
 
 
@@ -97,14 +103,16 @@ def _served(application: str, folder: Path, options: list[str]) -> Iterator[str]
 
 
 @pytest.fixture
-def lab(server, chromium):
-    """JupyterLab in a fresh window of 1280 x 1400 pixels; the kernel that a test starts ends with it."""
+def lab(server, lab_folder, chromium):
+    """JupyterLab in a fresh window of 1280 x 1400 pixels; a test's kernel and its learner's score end with it."""
     page = chromium.new_page(viewport={"width": 1280, "height": 1400})
     try:
         yield Lab(page, server, TOKEN)
     finally:
         page.close()
         _end_kernels(server)
+        for score in (lab_folder / "course/notebooks").glob(".*.score.json"):
+            score.unlink()
 
 
 @pytest.fixture
