@@ -48,7 +48,6 @@ NEEDED = {  # a file or a folder of data is packed if the notebook's code, or a 
     "facts/": r"\bfinal_test\b",
     "cards.json": r"\bfinal_test\b",
     "predictions/": r"\bpredict\(",
-    "measurements/": r"\bmeasurements/",
 }
 UNPACK = '''\
 # @title Run this cell first: the course's helpers and data, packed {{ display-mode: "form" }}
@@ -105,7 +104,9 @@ def edition(notebook: Notebook, repository: str = "") -> NotebookNode:
         made.cells[0].source = f"{title}\n\n{badge}({address(notebook.name, repository)})\n{rest}"
     code = "\n".join(cell.source for cell in made.cells if cell.cell_type == "code")
     first = next(place for place, cell in enumerate(made.cells) if cell.cell_type == "code")
-    made.cells.insert(first, _packed(_archive([name for name, used in NEEDED.items() if re.search(used, code)])))
+    needed = [name for name, used in NEEDED.items() if re.search(used, code)]
+    needed += [name for name in data.manifest() if name.startswith("measurements/") and name in code]
+    made.cells.insert(first, _packed(_archive(needed)))
     made.metadata["colab"] = {"provenance": []}
     return made
 
