@@ -1,134 +1,90 @@
-"""What `audit()` and `record()` cost: `python tests/benchmarks/audit_overhead.py [cuda] [--all]`.
+"""What `audit()` costs: `python tests/benchmarks/audit_overhead.py`, on one thread of a CPU.
 
 Prints, beside its bar: how many times as long the smallest step takes (1.5) and a step of 18 tensors (1.05), and what
-an audit costs once (0.1 s), also among a million objects more. `--all` adds other steps, `record` and anomaly mode. The
-same training runs in turn with and without, in short blocks; a ratio is the median over the rounds, and the ratio of
-the two runs without an audit says how far any can be trusted. On a CPU only the process's own time counts.
+an audit costs once (0.1 s), also among a million objects more. The same training runs in turn without, with and without
+an audit, in short blocks; a ratio is the median over the rounds, and the ratio of the two runs without an audit says
+how far any can be trusted. Only the process's own time counts.
 """
 
 import gc
-import statistics
-import sys
 import time
-import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
+from statistics import median
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from tqdm import trange
 
-from course_utils import record
 from course_utils.audit import audit
 from course_utils.audit.history import PROBED_GRAPHS
 
-DEVICE = "cuda" if "cuda" in sys.argv[1:] else "cpu"
 WARM_UP = PROBED_GRAPHS + 1  # steps: the first are looked at more closely, which is a cost of once
-now = time.process_time if DEVICE == "cpu" else time.perf_counter  # others may use the same cores
-WAYS = {
-    "audit": audit,
-    "record": record,
-    "detect_anomaly": lambda: torch.autograd.detect_anomaly(check_nan=True),
-}
 
 
-class Training:
-    """A model and its batches. With `divide`, each loss is divided by the micro-batches of the window."""
+def training(model: nn.Module, inputs: int, items: int, optimizer_class: type = torch.optim.SGD) -> Callable:
+    """A function that makes so many steps."""
+    torch.manual_seed(0)
+    x, y = torch.randn(items, inputs), torch.randint(4, (items,))
+    optimizer = optimizer_class(model.parameters(), lr=1e-3)
 
-    def __init__(self, model, inputs, items, optimizer=torch.optim.SGD, n=1, divide=True):
-        torch.manual_seed(0)
-        self.model, self.divisor = model.to(DEVICE), n if divide else None
-        self.optimizer = optimizer(self.model.parameters(), lr=1e-3)
-        self.batches = [
-            (torch.randn(items, inputs).to(DEVICE), torch.randint(4, (items,)).to(DEVICE)) for _ in range(n)
-        ]
-
-    def run(self, steps: int) -> None:
+    def run(steps: int) -> None:
         for _ in range(steps):
-            for x, y in self.batches:
-                loss = F.cross_entropy(self.model(x), y)
-                (loss / self.divisor if self.divisor else loss).backward()
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
-    def seconds(self, context, steps: int) -> float:
-        with context():
-            self.run(WARM_UP)
-            wait()
-            start = now()
-            self.run(steps)
-            wait()
-            return (now() - start) / steps
+    return run
 
 
-def smallest() -> Training:
-    return Training(nn.Linear(8, 4), 8, 4, divide=False)
+def seconds(function: Callable, *arguments) -> float:
+    start = time.process_time()
+    function(*arguments)
+    return time.process_time() - start
 
 
-def layers(count: int, width: int, items: int, **options) -> Training:
-    found = [layer for _ in range(count) for layer in (nn.Linear(width, width), nn.GELU())]
-    return Training(nn.Sequential(*found), width, items, **options)
+def steady(context: Callable, run: Callable, steps: int) -> float:
+    with context():
+        run(WARM_UP)
+        return seconds(run, steps)
 
 
-def eighteen_tensors() -> Training:
-    return layers(9, 256, 64, optimizer=torch.optim.AdamW, divide=False)
+def measure(name: str, run: Callable, steps: int, rounds: int, bar: float) -> None:
+    ways = nullcontext, audit, nullcontext
+    taken = [[steady(context, run, steps) for context in ways] for _ in trange(rounds + 1, desc=name, leave=False)]
+    taken = taken[1:]  # the first round warms up
+    ratio = median(audited / ((without + again) / 2) for without, audited, again in taken)
+    print(f"{name}: {1e3 * median(without for without, *_ in taken) / steps:.3f} ms without an audit")
+    print(f"  audit           {ratio:.3f} times (bar {bar})")
+    print(f"  without, again  {median(again / without for without, _, again in taken):.3f} times")
 
 
-def measure(name: str, training: Training, steps: int, rounds: int, bar: float | None = None, ways=("audit",)) -> None:
-    times = {way: [] for way in ("without", *ways, "without, again")}
-    for k in trange(rounds + 1, desc=name, leave=False):
-        for way, seconds in times.items():
-            taken = training.seconds(WAYS.get(way, nullcontext), steps)
-            if k:  # the first round warms up
-                seconds.append(taken)
-    plain = [(a + b) / 2 for a, b in zip(times["without"], times["without, again"], strict=True)]
-    print(f"{name}: {1e3 * statistics.median(plain):.3f} ms without an audit")
-    for way in (*ways, "without, again"):
-        beside = times["without"] if way == "without, again" else plain
-        ratio = statistics.median(a / b for a, b in zip(times[way], beside, strict=True))
-        print(f"  {way:16} {ratio:.3f} times" + (f" (bar {bar})" if bar and way == "audit" else ""))
-
-
-def start_up(objects: int, rounds: int = 9) -> None:
-    heap = [[k] for k in range(objects)]
-    training, once = smallest(), []
-    training.run(3)
-    for _ in range(rounds):
-        start = now()
-        training.run(WARM_UP)
-        wait()
-        plain = now() - start
-        start = now()
+def start_up(objects: int, run: Callable, rounds: int = 9) -> None:
+    def audited() -> None:
         with audit():
-            training.run(WARM_UP)
-            wait()
-        once.append(now() - start - plain)
-    tracked = len(gc.get_objects())
-    print(f"once: {1e3 * statistics.median(once):.0f} ms among {tracked:,} objects (bar 100 ms)")
+            run(WARM_UP)
+
+    heap = [[k] for k in range(objects)]
+    once = []
+    for _ in range(rounds):
+        plain = seconds(run, WARM_UP)
+        once.append(seconds(audited) - plain)
+    print(f"once: {1e3 * median(once):.0f} ms among {len(gc.get_objects()):,} objects (bar 100 ms)")
     del heap
-
-
-def wait() -> None:
-    if DEVICE != "cpu":
-        torch.cuda.synchronize()
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # detect_anomaly warns that it is slow
+    smallest = training(nn.Linear(8, 4), 8, 4)
+    layers = [layer for _ in range(9) for layer in (nn.Linear(256, 256), nn.GELU())]
     gc.collect()
     gc.freeze()  # what is here now is not searched when an audit begins: what that costs is measured apart
-    measure("smallest step", smallest(), steps=100, rounds=60, bar=1.5)
-    measure("18 tensors", eighteen_tensors(), steps=10, rounds=15, bar=1.05)
+    measure("smallest step", smallest, steps=100, rounds=60, bar=1.5)
+    measure("18 tensors", training(nn.Sequential(*layers), 256, 64, torch.optim.AdamW), steps=10, rounds=15, bar=1.05)
     gc.unfreeze()
-    start_up(0)
-    start_up(1_000_000)
-    gc.freeze()
-    if "--all" in sys.argv[1:]:
-        items = 48 if DEVICE == "cpu" else 8192
-        measure("toy step", Training(nn.Linear(8, 4), 8, 4, torch.optim.AdamW), 100, 30, ways=WAYS)
-        measure("18 small tensors", layers(9, 64, 16), 50, 30, ways=WAYS)
-        measure("96 tensors, window of 2", layers(48, 384, items, optimizer=torch.optim.AdamW, n=2), 2, 10, ways=WAYS)
+    start_up(0, smallest)
+    start_up(1_000_000, smallest)
 
 
 if __name__ == "__main__":

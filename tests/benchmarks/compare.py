@@ -11,15 +11,12 @@ tables show the median and the quartiles. The ratio between these two says how f
 process's own time counts. Bytes are the most saved for backward at once, over the least without recomputing.
 """
 
-import argparse
 import gc
 import json
-import logging
 import math
 import platform
 import re
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -28,11 +25,12 @@ from datetime import date
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from itertools import count, islice
+from itertools import islice
+from operator import itemgetter
 
 import torch
 import torch.distributed as dist
-from side_by_side import ROOT, keep
+from side_by_side import ROOT, asked_to_write, keep
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -51,7 +49,6 @@ from course_utils.ranks.side_by_side import EXACT, PACKAGES, TRAINER, place, sha
 README = ROOT / "README.md"
 PAGE = ROOT / "course_utils" / "publish" / "site" / "pages" / "loop.md"
 BEGIN, END = "<!-- times -->", "<!-- /times -->"  # on the page
-NAME = "tests/benchmarks/compare.py"
 OUT = folder() / "measurements" / "compare.json"
 
 
@@ -166,13 +163,17 @@ def here() -> dict:
     return place() | {"precision": f"{torch.get_default_dtype().itemsize * 8}-true"}
 
 
-def fabric(model, loader, n):
+def with_fabric(model, loader):
     from lightning import Fabric
 
     fabric = Fabric(**here())
     fabric.launch()
-    model, optimizer = fabric.setup(model, sgd(model))
-    for iteration, batch in enumerate(fabric.setup_dataloaders(share(loader))):
+    return fabric, *fabric.setup(model, sgd(model)), fabric.setup_dataloaders(share(loader))
+
+
+def fabric(model, loader, n):
+    fabric, model, optimizer, loader = with_fabric(model, loader)
+    for iteration, batch in enumerate(loader):
         is_accumulating = (iteration + 1) % n != 0
         with fabric.no_backward_sync(model, enabled=is_accumulating):
             fabric.backward(mean_loss(model, batch) / n)
@@ -182,12 +183,8 @@ def fabric(model, loader, n):
 
 
 def fabric_by_hand(model, loader, n):
-    from lightning import Fabric
-
-    fabric = Fabric(**here())
-    fabric.launch()
-    model, optimizer = fabric.setup(model, sgd(model))
-    iterator = iter(fabric.setup_dataloaders(share(loader)))
+    fabric, model, optimizer, loader = with_fabric(model, loader)
+    iterator = iter(loader)
     while window := list(islice(iterator, n)):
         total = sum(len(batch["input"]) for batch in window)
         if fabric.world_size > 1:
@@ -226,8 +223,8 @@ def trainer(model, loader, n):
     from transformers import Trainer, TrainingArguments
 
     model = ReturnsMean(model)
-    plain = {"lr_scheduler_type": "constant", "logging_nan_inf_filter": False, "use_cpu": True}
-    arguments = TrainingArguments(**TRAINER | plain, gradient_accumulation_steps=n)
+    plain = {"lr_scheduler_type": "constant", "logging_nan_inf_filter": False}
+    arguments = TrainingArguments(**TRAINER, **plain, gradient_accumulation_steps=n)
     data = {"train_dataset": loader.dataset, "data_collator": loader.collate_fn, "optimizers": (sgd(model), None)}
     Trainer(model, arguments, **data).train()
 
@@ -239,13 +236,13 @@ LOOPS: dict[str, Callable] = dict.fromkeys(BY_HAND, by_hand) | {
     OURS: ours,
     f"{OURS}, audited": audited,
 }
-FORMS = "own model its mean", "guide own loss"
+TRAINERS = "transformers Trainer, own model its mean", "transformers Trainer, guide own loss"
 LIBRARIES = {  # the package, the loop, and the rows in side_by_side.json: the plain form, and one that counts tokens
     "Accelerate": ("accelerate", accelerate, "Accelerate, guide", "Accelerate, guide variable size"),
     "Fabric": ("lightning", fabric, "Lightning Fabric, guide", "Lightning Fabric, correct"),
     "Fabric, samples and infinities by hand": ("lightning", fabric_by_hand, "", "Lightning Fabric, correct"),
     "Lightning": ("lightning", lightning, "Lightning Trainer, guide", "Lightning Trainer, correct"),
-    "transformers": ("transformers", trainer, *(f"transformers Trainer, {form}" for form in FORMS)),
+    "transformers": ("transformers", trainer, *TRAINERS),
 }
 IN_THE_README = [OURS, *(name for name, (*_, plain, _) in LIBRARIES.items() if plain)]
 LOOPS |= {name: loop for name, (package, loop, *_) in LIBRARIES.items() if find_spec(package)}
@@ -254,27 +251,23 @@ LOOPS |= {name: loop for name, (package, loop, *_) in LIBRARIES.items() if find_
 # Measuring.
 
 
-def first(batches: list) -> dict:
-    return batches[0]
-
-
 def run(case: Case, loop: Callable, windows: int, model: nn.Module | None = None) -> nn.Module:
     """One epoch of so many windows; returns the model that it has trained."""
     model = model or case.model()
     with undisturbed():
-        loop(model, DataLoader(case.batches(windows), batch_size=1, collate_fn=first), case.n)
+        loop(model, DataLoader(case.batches(windows), batch_size=1, collate_fn=itemgetter(0)), case.n)
     return model
 
 
 def weights(model: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
 def error(case: Case, loop: Callable, updates: int = 3) -> float:
     """How far the weights are from those that large batches lead to, over how far these have moved; in float64."""
-    case, before = replace(case, items=8), torch.get_default_dtype()  # as telling as many, and faster
-    torch.set_default_dtype(torch.float64)
-    try:
+    case = replace(case, items=8)  # as telling as many, and faster
+    with undisturbed():
+        torch.set_default_dtype(torch.float64)
         model = case.model()
         at_first, optimizer = weights(model), sgd(model)
         for window in windows(case.batches(updates), case.n * case.ranks):
@@ -282,8 +275,6 @@ def error(case: Case, loop: Callable, updates: int = 3) -> float:
             optimizer.step()
             optimizer.zero_grad()
         large, made = weights(model), weights(run(case, loop, updates))
-    finally:
-        torch.set_default_dtype(before)
     return float((made - large).norm() / (large - at_first).norm())
 
 
@@ -298,34 +289,29 @@ def saved(case: Case, loop: Callable) -> int:
 def seconds(case: Case, loop: Callable) -> tuple[float, float]:
     """Of one epoch: for each micro-batch, and once."""
     skipped = math.ceil((PROBED_GRAPHS + 1) / case.n) if loop is audited else 1
-    steps, marks = count(1), []
+    marks = []
 
-    def on_step(*_):
-        if next(steps) in (skipped, skipped + case.windows):
-            marks.append(time.process_time())
+    def mark(*_):
+        marks.append(time.process_time())
 
     def noted(*arguments):
-        marks.append(time.process_time())
+        mark()
         loop(*arguments)
-        marks.append(time.process_time())
+        mark()
 
     gc.collect()
-    hook = register_optimizer_step_post_hook(on_step)
+    hook = register_optimizer_step_post_hook(mark)
     try:
         run(case, noted, skipped + case.windows)
     finally:
         hook.remove()
-    start, one, other, end = marks
-    each = (other - one) / (case.windows * case.n)
+    start, *steps, end = marks
+    each = (steps[-1] - steps[skipped - 1]) / (case.windows * case.n)
     return each, end - start - each * (skipped + case.windows) * case.n
 
 
 def measure(case: Case, names: list[str]) -> dict:
-    """Every loop in one case; on several ranks, on each of them.
-
-    Raises:
-        ValueError: If a loop makes other updates than large batches do.
-    """
+    """Every loop in one case; on several ranks, on each of them. A loop that makes other updates is an error."""
     torch.set_num_threads(1)
     loops = {name: LOOPS[name] for name in names}
     found: dict = {name: {"error": error(case, loop), "saved": saved(case, loop)} for name, loop in loops.items()}
@@ -341,19 +327,15 @@ def measure(case: Case, names: list[str]) -> dict:
     by_hand = [statistics.mean(each for each, _ in pair) for pair in zip(*map(taken.get, BY_HAND), strict=True)]
     for name in names:
         beside = [each for each, _ in taken[BY_HAND[0]]] if name == BY_HAND[1] else by_hand
-        found[name] |= compared(taken[name], beside)
+        ratios = [each / hand for (each, _), hand in zip(taken[name], beside, strict=True)]
+        quartiles = statistics.quantiles(ratios, n=4, method="inclusive")
+        found[name] |= dict(zip(("low", "ratio", "high"), (round(ratio, 4) for ratio in quartiles), strict=True))
+        found[name]["once"] = round(statistics.median(once for _, once in taken[name]), 6)
     model = case.model()
     sizes = [p.numel() for p in model.parameters()]
     said = {"table": case.table, "n": case.n, "ranks": case.ranks, "tensors": len(sizes), "weights": sum(sizes)}
     said |= {"rounds": case.rounds, "seconds": round(statistics.median(by_hand), 7)}
     return said | {"least_saved": case.least_saved(), "loops": found}
-
-
-def compared(taken: list[tuple[float, float]], beside: list[float]) -> dict[str, float]:
-    """The median ratio of the rounds and its quartiles, and the median of what is taken once."""
-    ratios = [each / hand for (each, _), hand in zip(taken, beside, strict=True)]
-    low, ratio, high = (round(value, 4) for value in statistics.quantiles(ratios, n=4, method="inclusive"))
-    return {"ratio": ratio, "low": low, "high": high, "once": round(statistics.median(once for _, once in taken), 6)}
 
 
 def measured(case: Case, names: list[str]) -> dict:
@@ -442,22 +424,17 @@ def on_the_site(text: str, found: dict) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help=f"keep the figures in data/measurements/{OUT.name}")
-    write = parser.parse_args().write
-    if (missing := [name for name in PACKAGES if find_spec(name) is None]) and write:
-        sys.exit(f'not installed: {", ".join(missing)}. Run pip install -e ".[bench]" first.')
-    logging.disable(logging.WARNING)
-    cases = [measured(case, list(LOOPS)) for case in tqdm([*STEPS, *GROWTH])]
+    write = asked_to_write(__doc__.splitlines()[0], OUT)
     found = {
         "date": str(date.today()),
         "machine": f"one thread of a CPU ({platform.machine()})",
-        "versions": {name: version(name).partition("+")[0] for name in PACKAGES if find_spec(name)},
-        "cases": cases,
+        "versions": {name: version(name).partition("+")[0] for name in PACKAGES},
+        "cases": [measured(case, list(LOOPS)) for case in tqdm([*STEPS, *GROWTH])],
     }
     print(heading(found), steps_table(found), growth_table(found), sep="\n\n")
     if write:
-        keep(OUT, f"Time and memory of train_epoch, of a loop by hand and of libraries: {NAME}", found)
+        title = "Time and memory of train_epoch, of a loop by hand and of libraries: tests/benchmarks/compare.py"
+        keep(OUT, title, found)
         for path, generated in ((README, in_the_readme), (PAGE, on_the_site)):
             path.write_text(generated(path.read_text(encoding="utf-8"), found), encoding="utf-8")
 

@@ -5,6 +5,7 @@ Nothing is trained and no card is needed: the plans are made with fake tensors. 
 """
 
 from datetime import date
+from functools import partial
 
 import torch
 from side_by_side import keep
@@ -32,18 +33,11 @@ def loss_fn(model, batch):
 
 
 def planned(checkpointed, implementation):
-    def build():
-        return Transformer(SYMBOLS, width=4096, heads=32, blocks=32, longest=LONGEST, checkpointed=checkpointed)
-
-    def adamw(parameters):
-        return torch.optim.AdamW(parameters, foreach=implementation == "foreach", fused=implementation == "fused")
-
+    size = {"width": 4096, "heads": 32, "blocks": 32, "longest": LONGEST}
+    build = partial(Transformer, SYMBOLS, **size, checkpointed=checkpointed)
+    adamw = partial(torch.optim.AdamW, **{implementation: True})
     plan = plan_memory(build, sequences, loss_fn, adamw, dtype=torch.bfloat16)
-    return {
-        "weights": plan.weights,
-        "gradients": plan.gradients,
-        "state": plan.state,
-        "activations": plan.activations,
+    return {name: getattr(plan, name) for name in ("weights", "gradients", "state", "activations")} | {
         "largest": plan.largest(CARD),
         "n": plan.n_for(EFFECTIVE_BATCH, CARD),
         "peaks": [plan.peak(items) for items in SEQUENCES],

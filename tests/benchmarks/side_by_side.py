@@ -10,10 +10,8 @@ import hashlib
 import json
 import logging
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from datetime import date
 from importlib.util import find_spec
-from io import StringIO
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -24,7 +22,7 @@ from torch.utils.data import DataLoader
 from course_utils import train_epoch, words
 from course_utils.audit import audit
 from course_utils.data import folder, manifest
-from course_utils.ranks.side_by_side import PACKAGES, SideBySide
+from course_utils.ranks.side_by_side import PACKAGES, SideBySide, undisturbed
 
 ROOT = Path(__file__).parents[2]
 OUT = folder() / "measurements" / "side_by_side.json"
@@ -49,25 +47,21 @@ def findings(beside: SideBySide, loop) -> list[tuple[str, str]]:
     """What the auditor finds in one epoch of a loop on one rank, told that the window is N: (level, rule)."""
     half = beside.pieces[: len(beside.pieces) // 2]
     loader = DataLoader([beside.collate(list(piece)) for piece in half], batch_size=1, collate_fn=lambda some: some[0])
-    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-        with audit(window=beside.n) as report:
-            loop(beside.new_model(), loader)
+    with undisturbed(), audit(window=beside.n) as report:
+        loop(beside.new_model(), loader)
     return [(finding.level, finding.rule) for finding in report.findings]
-
-
-def by_samples(beside: SideBySide):
-    def loop(model, loader):
-        train_epoch(model, loader, beside.loss_fn, torch.optim.SGD(model.parameters(), lr=0.0), n=beside.n)
-
-    return loop
 
 
 def at_a_fixed_batch_size(beside: SideBySide, size: int) -> dict[str, float]:
     """The largest error of each plain form in 7 windows of micro-batches of `size` words."""
+
+    def by_samples(model, loader):
+        train_epoch(model, loader, beside.loss_fn, torch.optim.SGD(model.parameters(), lr=0.0), n=beside.n)
+
     chosen = Random(0).sample(words(), 7 * beside.n * size)
     pieces = [chosen[k : k + size] for k in range(0, len(chosen), size)]
     plain = {"Accelerate": "guide", "transformers Trainer": "own model its mean", "Lightning Trainer": "guide"}
-    loops = {"train_epoch": by_samples(beside)} | {name: beside.loops[name, form] for name, form in plain.items()}
+    loops = {"train_epoch": by_samples} | {name: beside.loops[name, form] for name, form in plain.items()}
     return {name: beside.updates(loop, pieces=pieces).full for name, loop in loops.items()}
 
 
@@ -85,14 +79,20 @@ def keep(path: Path, title: str, found: dict, origin: str = "") -> None:
     (folder() / "manifest.json").write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help=f"keep the rows in data/measurements/{OUT.name}")
+def asked_to_write(description: str, out: Path) -> bool:
+    """Reads the options; a library that isn't installed is an error."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--write", action="store_true", help=f"keep what is found in data/measurements/{out.name}")
     write = parser.parse_args().write
-    SideBySide.any_version = True
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         sys.exit(f'not installed: {", ".join(missing)}. Run pip install -e ".[bench]" first.')
     logging.disable(logging.WARNING)
+    return write
+
+
+def main() -> None:
+    write = asked_to_write(__doc__.splitlines()[0], OUT)
+    SideBySide.any_version = True
     beside = of_the_notebook()
     print("\nThe auditor, one rank:")
     for row in beside.rows:
@@ -107,11 +107,8 @@ def main() -> None:
     print(*beside.versions(), sep="\n")
     if write:
         found = {"date": str(date.today()), "n": beside.n, "fixed_batch_size": fixed} | beside.as_record()
-        title = (
-            "Windows, errors of the gradients and audits of Accelerate, Lightning and transformers: "
-            "what tests/benchmarks/side_by_side.py has written"
-        )
-        keep(OUT, title, found)
+        title = "Windows, errors of the gradients and audits of Accelerate, Lightning and transformers: "
+        keep(OUT, title + "what tests/benchmarks/side_by_side.py has written", found)
 
 
 if __name__ == "__main__":
