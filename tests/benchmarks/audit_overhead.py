@@ -66,11 +66,8 @@ def start_up(objects: int, run: Callable, rounds: int = 9) -> None:
             run(WARM_UP)
 
     heap = [[k] for k in range(objects)]
-    once = []
-    for _ in range(rounds):
-        plain = seconds(run, WARM_UP)
-        once.append(seconds(audited) - plain)
-    print(f"once: {1e3 * median(once):.0f} ms among {len(gc.get_objects()):,} objects (bar 100 ms)")
+    once = median(seconds(audited) - seconds(run, WARM_UP) for _ in range(rounds))
+    print(f"once: {1e3 * once:.0f} ms among {len(gc.get_objects()):,} objects (bar 100 ms)")
     del heap
 
 

@@ -48,7 +48,6 @@ from course_utils.ranks.side_by_side import EXACT, PACKAGES, TRAINER, place, sha
 
 README = ROOT / "README.md"
 PAGE = ROOT / "course_utils" / "publish" / "site" / "pages" / "loop.md"
-BEGIN, END = "<!-- times -->", "<!-- /times -->"  # on the page
 OUT = folder() / "measurements" / "compare.json"
 
 
@@ -225,8 +224,7 @@ def trainer(model, loader, n):
     model = ReturnsMean(model)
     plain = {"lr_scheduler_type": "constant", "logging_nan_inf_filter": False}
     arguments = TrainingArguments(**TRAINER, **plain, gradient_accumulation_steps=n)
-    data = {"train_dataset": loader.dataset, "data_collator": loader.collate_fn, "optimizers": (sgd(model), None)}
-    Trainer(model, arguments, **data).train()
+    Trainer(model, arguments, loader.collate_fn, loader.dataset, optimizers=(sgd(model), None)).train()
 
 
 BY_HAND = "by hand", "by hand, again"
@@ -244,7 +242,8 @@ LIBRARIES = {  # the package, the loop, and the rows in side_by_side.json: the p
     "Lightning": ("lightning", lightning, "Lightning Trainer, guide", "Lightning Trainer, correct"),
     "transformers": ("transformers", trainer, *TRAINERS),
 }
-IN_THE_README = [OURS, *(name for name, (*_, plain, _) in LIBRARIES.items() if plain)]
+FORMS = {name: forms for name, (_, _, *forms) in LIBRARIES.items()} | {OURS: ("", "this course, train epoch")}
+IN_THE_README = [OURS, *(name for name, (plain, _) in FORMS.items() if plain)]
 LOOPS |= {name: loop for name, (package, loop, *_) in LIBRARIES.items() if find_spec(package)}
 
 
@@ -331,8 +330,7 @@ def measure(case: Case, names: list[str]) -> dict:
         quartiles = statistics.quantiles(ratios, n=4, method="inclusive")
         found[name] |= dict(zip(("low", "ratio", "high"), (round(ratio, 4) for ratio in quartiles), strict=True))
         found[name]["once"] = round(statistics.median(once for _, once in taken[name]), 6)
-    model = case.model()
-    sizes = [p.numel() for p in model.parameters()]
+    sizes = [p.numel() for p in case.model().parameters()]
     said = {"table": case.table, "n": case.n, "ranks": case.ranks, "tensors": len(sizes), "weights": sum(sizes)}
     said |= {"rounds": case.rounds, "seconds": round(statistics.median(by_hand), 7)}
     return said | {"least_saved": case.least_saved(), "loops": found}
@@ -372,8 +370,7 @@ def steps(found: dict) -> list[dict]:
 def errors(name: str) -> list[str]:
     """Of the plain form and of the one that counts tokens, on one rank: full windows and, if it isn't exact, short."""
     kept = {row["loop"]: row for row in json.loads(read("measurements/side_by_side.json"))["rows"]}
-    forms = {name: forms for name, (_, _, *forms) in LIBRARIES.items()} | {OURS: ("", "this course, train epoch")}
-    rows = [kept.get(form) for form in forms.get(name, ("", ""))]
+    rows = [kept.get(form) for form in FORMS.get(name, ("", ""))]
     both = [[shown(row[which]) for which in ("full", "short")] if row else [""] for row in rows]
     return [", short ".join(dict.fromkeys(texts)) for texts in both]
 
@@ -420,7 +417,7 @@ def in_the_readme(text: str, found: dict) -> str:
 def on_the_site(text: str, found: dict) -> str:
     """The page about the loop with the record's tables."""
     tables = [heading(found), steps_table(found), growth_table(found)]
-    return re.sub(f"{BEGIN}.*{END}", lambda _: "\n\n".join([BEGIN, *tables, END]), text, flags=re.S)
+    return re.sub("(?<=<!-- times -->).*(?=<!-- /times -->)", "\n\n".join(["", *tables, ""]), text, flags=re.S)
 
 
 def main() -> None:
