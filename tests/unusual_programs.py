@@ -57,19 +57,6 @@ def real_and_fake_in_a_loop():
 
 
 @program
-def halves_of_a_loss_in_windows():
-    generator, critic = net(2, 3), net(3, 1)
-    optimizer = Adam(critic.parameters())
-    for i, (x, _) in enumerate(batches()):
-        real, fake = critic(x), critic(generator(torch.randn(4, 2)).detach())
-        (real_or_fake(real, torch.ones(4, 1)) / 2 / 2).backward()
-        (real_or_fake(fake, torch.zeros(4, 1)) / 2 / 2).backward()
-        if i % 2:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-@program
 def losses_in_a_list():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -131,20 +118,6 @@ def margins_that_are_kept():
         optimizer.zero_grad()
         F.relu((-1e6 if i % 3 else 1.0) - model(x)).mean().backward()
         optimizer.step()
-
-
-@program
-def a_critic_that_starts_later():
-    model, critic = net(3, 3), net(3, 1)
-    of_model, of_critic = Adam(model.parameters()), Adam(critic.parameters())
-    for i, (x, _) in enumerate(batches()):
-        weight, out = 0.0 if i < 6 else 1.0, model(x)
-        of_model.zero_grad()
-        (F.mse_loss(out, x) - weight * critic(out).mean()).backward()
-        of_model.step()
-        of_critic.zero_grad()
-        (weight * (F.relu(1 - critic(x)).mean() + F.relu(1 + critic(out.detach())).mean())).backward()
-        of_critic.step()
 
 
 @program
@@ -336,17 +309,6 @@ def the_norm_is_only_measured():
 
 
 @program
-def everything_is_clipped_and_one_part_steps():
-    models = [net() for _ in range(3)]
-    optimizers, everything = [Adam(model.parameters()) for model in models], [p for m in models for p in m.parameters()]
-    for k, (x, y) in zip(cycle(range(3)), batches(), strict=False):
-        F.cross_entropy(models[k](x), y).backward()
-        nn.utils.clip_grad_norm_(everything, 1.0)
-        optimizers[k].step()
-        optimizers[k].zero_grad()
-
-
-@program
 def schedules_whose_lengths_are_in_micro_batches():
     for schedule_of in (lambda o: CosineAnnealingLR(o, 16), lambda o: OneCycleLR(o, 0.1, total_steps=16)):
         model = net()
@@ -502,22 +464,6 @@ def a_break_between_backward_and_step():
 
 
 @program
-def a_critic_that_steps_only_while_it_is_weak():
-    generator, critic = net(2, 3), net(3, 1)
-    g, d = Adam(generator.parameters()), Adam(critic.parameters())
-    for i, (x, _) in enumerate(batches(16)):
-        d.zero_grad()
-        real_or_fake(
-            torch.cat([critic(x), -critic(generator(torch.randn(4, 2)).detach())]), torch.ones(8, 1)
-        ).backward()
-        if i % 3:
-            d.step()
-        g.zero_grad()
-        real_or_fake(critic(generator(torch.randn(4, 2))), torch.ones(4, 1)).backward()
-        g.step()
-
-
-@program
 def weights_of_losses_whose_gradient_is_replaced():
     model, weights = net(3, 3), nn.Parameter(torch.ones(2))
     of_model, of_weights = Adam(model.parameters()), Adam([weights], lr=0.01)
@@ -531,17 +477,6 @@ def weights_of_losses_whose_gradient_is_replaced():
         weights.grad = torch.autograd.grad((norms[0] - norms[1]).abs(), weights)[0]
         of_model.step()
         of_weights.step()
-
-
-@program
-def a_limit_that_is_out_of_reach():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches():
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        nn.utils.clip_grad_norm_(model.parameters(), 1e6)  # for the log
 
 
 @program
@@ -657,36 +592,7 @@ def restarts_of_any_number_in_an_update():
         optimizer.step()
 
 
-@program
-def temporal_differences_in_episodes_of_any_length():
-    for lengths in ([5, 9, 5, 5, 3, 5, 8, 5], [5, 6, 5, 5, 5, 5, 4, 5]):
-        model = net(3, 1)
-        optimizer = SGD(model.parameters(), lr=0.1)
-        for length in lengths:
-            optimizer.zero_grad()
-            for state, _ in batches(length, 1):
-                F.mse_loss(model(state), 1 + 0.9 * model(torch.randn(1, 3)).detach()).backward()
-            optimizer.step()
-
-
 # Verdicts that are only likely
-
-
-@program
-def a_penalty_in_the_first_update_only():
-    generator, critic = net(2, 3), net(3, 1)
-    g, d = Adam(generator.parameters()), Adam(critic.parameters())
-    for i, (x, _) in enumerate(batches()):
-        d.zero_grad()
-        if i % 16 == 0:  # and the run ends before the next one
-            x.requires_grad_()
-            (gradient,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
-            (16 * gradient.square().sum(1).mean()).backward()
-        (F.softplus(-critic(x)).mean() + F.softplus(critic(generator(torch.randn(4, 2)).detach())).mean()).backward()
-        d.step()
-        g.zero_grad()
-        F.softplus(-critic(generator(torch.randn(4, 2)))).mean().backward()
-        g.step()
 
 
 @program
@@ -715,34 +621,6 @@ def every_optimizer_steps_beside_a_loss_network():
 
 
 @program
-def an_unused_layer_beside_a_loss_network_that_has_one_of_its_shape():
-    model, unused = net(3, 2), nn.LayerNorm(5)
-    network = nn.Sequential(nn.Linear(2, 5), nn.LayerNorm(5), nn.Linear(5, 2))
-    optimizer = Adam([*model.parameters(), *unused.parameters()])
-    for x, _ in batches():
-        optimizer.zero_grad()
-        F.mse_loss(network(model(x)), network(torch.randn(4, 2))).backward()
-        optimizer.step()
-
-
-@program
-def the_gradient_is_measured_at_the_end_by_the_same_helper():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-
-    def backward(x, y):
-        F.cross_entropy(model(x), y).backward()
-
-    for x, y in batches():
-        optimizer.zero_grad()
-        backward(x, y)
-        optimizer.step()
-    optimizer.zero_grad()
-    for x, y in batches(3):
-        backward(x, y)
-
-
-@program
 def a_micro_batch_is_left_out_and_its_share_with_it():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -753,19 +631,6 @@ def a_micro_batch_is_left_out_and_its_share_with_it():
         if i % 4 == 3:
             optimizer.step()
             optimizer.zero_grad()
-
-
-@program
-def a_slow_part_beside_a_fast_one():
-    model = net()
-    slow, fast = SGD(model[0].parameters(), lr=0.1 / 4), SGD(model[2].parameters(), lr=0.1)
-    for i, (x, y) in enumerate(batches(24)):
-        F.cross_entropy(model(x), y).backward()
-        fast.step()
-        fast.zero_grad()
-        if i % 4 == 3:
-            slow.step()
-            slow.zero_grad()
 
 
 @program
@@ -780,24 +645,6 @@ def two_gradients_whose_sum_is_put_into_data():
             gradients.append([p.grad for p in model.parameters()])
         for p, one, other in zip(model.parameters(), *gradients, strict=True):
             p.grad.data = one + other
-        optimizer.step()
-
-
-@program
-def a_memory_that_is_compared_with_later():
-    """Its gradient and the batch's are read, and what is made of them is written over .grad."""
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    memory = next(batches())
-    for i, (x, y) in enumerate(batches(16)):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        if i > 4:
-            gradients = [p.grad.clone() for p in model.parameters()]
-            optimizer.zero_grad()
-            F.cross_entropy(model(memory[0]), memory[1]).backward()
-            for p, gradient in zip(model.parameters(), gradients, strict=True):
-                p.grad.data.copy_(gradient - 0.1 * p.grad)
         optimizer.step()
 
 
