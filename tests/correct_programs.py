@@ -270,21 +270,6 @@ def deterministic_policy():
 
 
 @program
-def two_cadences():
-    body, head = nn.Linear(3, 4), nn.Linear(4, 2)
-    slow, fast = SGD(body.parameters(), lr=0.01), Adam(head.parameters())
-    for i, (x, y) in enumerate(batches()):
-        F.cross_entropy(head(body(x)), y).backward()
-        fast.step()
-        fast.zero_grad()
-        if (i + 1) % 4 == 0:
-            for p in body.parameters():
-                p.grad /= 4
-            slow.step()
-            slow.zero_grad()
-
-
-@program
 def unfrozen_with_a_new_group():
     model = net()
     model[0].requires_grad_(False)
@@ -831,6 +816,18 @@ def an_endless_loader():
 
 
 @program
+def a_resumed_run_with_a_short_first_epoch():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for first in (4, 0, 0):
+        for i, (x, y) in list(enumerate(batches(10)))[first:]:
+            (F.cross_entropy(model(x), y) / min(4, 10 - i // 4 * 4)).backward()
+            if (i + 1) % 4 == 0 or i + 1 == 10:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@program
 def a_smoothed_loss_in_windows_under_a_scaler():
     model, scaler = net(), GradScaler("cpu", init_scale=128.0)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -941,6 +938,19 @@ def windows_over_the_end_of_a_data_set_that_is_reached_once():
 
 
 @program
+def a_schedule_right_before_the_step():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = LinearLR(optimizer)
+    for i, (x, y) in enumerate(batches()):
+        (F.cross_entropy(model(x), y) / 4).backward()
+        if (i + 1) % 4 == 0:
+            schedule.step()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@program
 def a_schedule_that_changes_nothing_in_every_micro_batch():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -951,6 +961,19 @@ def a_schedule_that_changes_nothing_in_every_micro_batch():
             optimizer.step()
             optimizer.zero_grad()
         schedule.step()
+
+
+@program
+def gradients_averaged_through_data():
+    model = net()
+    optimizer = Adam(model.parameters())
+    for _ in range(4):
+        optimizer.zero_grad()
+        for x, y in batches(3):
+            F.cross_entropy(model(x), y).backward()
+        for p in model.parameters():
+            p.grad.data.mul_(1 / 3)
+        optimizer.step()
 
 
 @program

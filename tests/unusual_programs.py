@@ -596,6 +596,18 @@ def restarts_of_any_number_in_an_update():
 
 
 @program
+def temporal_differences_in_episodes_of_any_length():
+    for lengths in ([5, 9, 5, 5, 3, 5, 8, 5], [5, 6, 5, 5, 5, 5, 4, 5]):
+        model = net(3, 1)
+        optimizer = SGD(model.parameters(), lr=0.1)
+        for length in lengths:
+            optimizer.zero_grad()
+            for state, _ in batches(length, 1):
+                F.mse_loss(model(state), 1 + 0.9 * model(torch.randn(1, 3)).detach()).backward()
+            optimizer.step()
+
+
+@program
 def an_auxiliary_gradient_is_clipped_by_itself():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -621,6 +633,23 @@ def every_optimizer_steps_beside_a_loss_network():
 
 
 @program
+def the_gradient_is_measured_at_the_end_by_the_same_helper():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def backward(x, y):
+        F.cross_entropy(model(x), y).backward()
+
+    for x, y in batches():
+        optimizer.zero_grad()
+        backward(x, y)
+        optimizer.step()
+    optimizer.zero_grad()
+    for x, y in batches(3):
+        backward(x, y)
+
+
+@program
 def a_micro_batch_is_left_out_and_its_share_with_it():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -631,6 +660,19 @@ def a_micro_batch_is_left_out_and_its_share_with_it():
         if i % 4 == 3:
             optimizer.step()
             optimizer.zero_grad()
+
+
+@program
+def a_slow_part_beside_a_fast_one():
+    model = net()
+    slow, fast = SGD(model[0].parameters(), lr=0.1 / 4), SGD(model[2].parameters(), lr=0.1)
+    for i, (x, y) in enumerate(batches(24)):
+        F.cross_entropy(model(x), y).backward()
+        fast.step()
+        fast.zero_grad()
+        if i % 4 == 3:
+            slow.step()
+            slow.zero_grad()
 
 
 @program
@@ -645,6 +687,24 @@ def two_gradients_whose_sum_is_put_into_data():
             gradients.append([p.grad for p in model.parameters()])
         for p, one, other in zip(model.parameters(), *gradients, strict=True):
             p.grad.data = one + other
+        optimizer.step()
+
+
+@program
+def a_memory_that_is_compared_with_later():
+    """Its gradient and the batch's are read, and what is made of them is written over .grad."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    memory = next(batches())
+    for i, (x, y) in enumerate(batches(16)):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        if i > 4:
+            gradients = [p.grad.clone() for p in model.parameters()]
+            optimizer.zero_grad()
+            F.cross_entropy(model(memory[0]), memory[1]).backward()
+            for p, gradient in zip(model.parameters(), gradients, strict=True):
+                p.grad.data.copy_(gradient - 0.1 * p.grad)
         optimizer.step()
 
 
