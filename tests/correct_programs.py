@@ -203,22 +203,6 @@ def adversarial_examples():
 
 
 @program
-def functional_gradients():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches():
-        weights = dict(model.named_parameters())
-
-        def loss(weights, x=x, y=y):
-            return F.cross_entropy(torch.func.functional_call(model, weights, x), y)
-
-        gradients = torch.func.grad(loss)(weights)
-        for name, p in model.named_parameters():
-            p.grad = gradients[name].detach()
-        optimizer.step()
-
-
-@program
 def gradients_of_ones_own():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -252,21 +236,6 @@ def actor_and_critic():
         of_critic.zero_grad()
         F.mse_loss(value, torch.randn(4)).backward()
         of_critic.step()
-
-
-@program
-def deterministic_policy():
-    actor, critic = net(3, 2), net(5, 1)
-    target = copy.deepcopy(critic).requires_grad_(False)
-    of_actor, of_critic = Adam(actor.parameters()), Adam(critic.parameters())
-    for x, _ in batches():
-        wanted = torch.randn(4, 1) + 0.9 * target(torch.cat([x, actor(x).detach()], 1))
-        of_critic.zero_grad()
-        F.mse_loss(critic(torch.cat([x, torch.randn(4, 2)], 1)), wanted).backward()
-        of_critic.step()
-        of_actor.zero_grad()
-        (-critic(torch.cat([x, actor(x)], 1)).mean()).backward()
-        of_actor.step()
 
 
 @program

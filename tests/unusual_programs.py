@@ -563,22 +563,6 @@ def the_sum_over_tasks_of_meta_learning():
 
 
 @program
-def gradients_of_a_copy_written_through_data():
-    model, copied = net(), net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
-    for x, y in batches():
-        copied.load_state_dict(model.state_dict())
-        gradients = torch.autograd.grad(F.cross_entropy(copied(x), y), copied.parameters())
-        copied.zero_grad()
-        F.cross_entropy(copied(x), y).backward()
-        for p, g in zip(model.parameters(), gradients, strict=True):
-            p.grad.data.copy_(g)
-        optimizer.step()
-
-
-@program
 def restarts_of_any_number_in_an_update():
     restarts = random.Random(3)
     model = net()

@@ -22,10 +22,6 @@ def sgd(parameters):
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-def adamw(parameters):
-    return torch.optim.AdamW(parameters, lr=0.01)
-
-
 def mse(model, batch):
     x, y = batch
     return nn.functional.mse_loss(model(x), y)
@@ -40,18 +36,6 @@ def model():
 @pytest.fixture
 def batches(model):
     return [(torch.randn(size, 3), torch.randn(size, 2)) for size in RAGGED]
-
-
-def gradients_at_steps(model, optimizer):
-    """A list that fills with the gradients which each step uses."""
-    seen = []
-    optimizer.register_step_pre_hook(lambda *_: seen.append([p.grad.clone() for p in model.parameters()]))
-    return seen
-
-
-def assert_near(ours, theirs):
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.allclose(one, other, rtol=0, atol=1e-12)
 
 
 def assert_equal(ours, theirs):
@@ -189,26 +173,6 @@ def test_batches_that_are_none_are_an_error_that_says_what_they_should_be(model,
 
 
 # train_epoch
-
-
-@pytest.mark.parametrize("make", [sgd, adamw])
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 100])
-def test_every_update_is_that_of_one_large_batch(model, batches, make, n):
-    large = copy.deepcopy(model)
-    optimizer, large_optimizer = make(model.parameters()), make(large.parameters())
-    ours, theirs = gradients_at_steps(model, optimizer), gradients_at_steps(large, large_optimizer)
-    for _ in range(2):
-        losses = train_epoch(model, batches, mse, optimizer, n=n)
-        for start, loss in zip(range(0, len(batches), n), losses, strict=True):
-            large_optimizer.zero_grad()
-            large_loss = mse(large, tuple(map(torch.cat, zip(*batches[start : start + n], strict=True))))
-            large_loss.backward()
-            large_optimizer.step()
-            assert math.isclose(loss, large_loss.item(), rel_tol=0, abs_tol=1e-12)
-    assert len(ours) == 2 * math.ceil(len(batches) / n)
-    for one, other in zip(ours, theirs, strict=True):
-        assert_near(one, other)
-    assert_near(model.parameters(), large.parameters())
 
 
 def test_batches_that_give_nothing_are_an_error(model, batches):
