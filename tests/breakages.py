@@ -46,22 +46,15 @@ def zero_grad_becomes(around: Callable) -> Iterator[None]:
         yield
 
 
-@breakage("torch: zero_grad does nothing")
-def _():
-    with zero_grad_becomes(lambda original: lambda self, set_to_none=True: None):
-        yield
-
-
-@breakage("torch: zero_grad writes zeros")
-def _():
-    with zero_grad_becomes(lambda original: lambda self, set_to_none=False: original(self, False)):
-        yield
-
-
-@breakage("torch: zero_grad always sets None")
-def _():
-    with zero_grad_becomes(lambda original: lambda self, set_to_none=True: original(self, True)):
-        yield
+BREAKAGES["torch: zero_grad does nothing"] = lambda: zero_grad_becomes(
+    lambda original: lambda self, set_to_none=True: None
+)
+BREAKAGES["torch: zero_grad writes zeros"] = lambda: zero_grad_becomes(
+    lambda original: lambda self, set_to_none=False: original(self, False)
+)
+BREAKAGES["torch: zero_grad always sets None"] = lambda: zero_grad_becomes(
+    lambda original: lambda self, set_to_none=True: original(self, True)
+)
 
 
 @breakage("torch: zero_grad also zeroes the weights")
@@ -116,22 +109,13 @@ def backward_combines(combine: Callable[[Tensor | None, Tensor], Tensor]) -> Ite
         yield
 
 
-@breakage("torch: backward replaces .grad")
-def _():
-    with backward_combines(lambda old, new: new):
-        yield
-
-
-@breakage("torch: backward adds with the wrong sign")
-def _():
-    with backward_combines(lambda old, new: -new if old is None else old - new):
-        yield
-
-
-@breakage("torch: backward makes a new .grad tensor")
-def _():
-    with backward_combines(lambda old, new: new if old is None else old + new):
-        yield
+BREAKAGES["torch: backward replaces .grad"] = lambda: backward_combines(lambda old, new: new)
+BREAKAGES["torch: backward adds with the wrong sign"] = lambda: backward_combines(
+    lambda old, new: -new if old is None else old - new
+)
+BREAKAGES["torch: backward makes a new .grad tensor"] = lambda: backward_combines(
+    lambda old, new: new if old is None else old + new
+)
 
 
 @breakage("torch: what flows through the middle outlives the call")
@@ -212,10 +196,9 @@ def _():
         yield
 
 
-@breakage("torch: optimizers remember nothing")
-def _():
-    with hooked(register_optimizer_step_pre_hook(lambda optimizer, *_: optimizer.state.clear())):
-        yield
+BREAKAGES["torch: optimizers remember nothing"] = lambda: hooked(
+    register_optimizer_step_pre_hook(lambda optimizer, *_: optimizer.state.clear())
+)
 
 
 @breakage("torch: a second step without zeroing warns")
@@ -243,10 +226,9 @@ def _():
         yield
 
 
-@breakage("package: train_epoch ignores the weights")
-def _():
-    with shares_become(lambda original: lambda weights, _, world_size: [world_size / len(weights) for _ in weights]):
-        yield
+BREAKAGES["package: train_epoch ignores the weights"] = lambda: shares_become(
+    lambda original: lambda weights, _, world_size: [world_size / len(weights) for _ in weights]
+)
 
 
 @breakage("torch: parameters begin with zero gradients")
@@ -307,10 +289,9 @@ def _():
         yield
 
 
-@breakage("torch: backward adds magnitudes")
-def _():
-    with backward_combines(lambda old, new: new.abs() if old is None else old + new.abs()):
-        yield
+BREAKAGES["torch: backward adds magnitudes"] = lambda: backward_combines(
+    lambda old, new: new.abs() if old is None else old + new.abs()
+)
 
 
 @contextmanager
@@ -373,10 +354,9 @@ def _():
             yield
 
 
-@breakage("package: train_epoch weights by sequences instead of tokens")
-def _():
-    with patched(window, "weights_of", lambda original: lambda batches, weight: original(batches, items)):
-        yield
+BREAKAGES["package: train_epoch weights by sequences instead of tokens"] = lambda: patched(
+    window, "weights_of", lambda original: lambda batches, weight: original(batches, items)
+)
 
 
 @breakage("package: train_epoch ignores the weights under a scaler")
@@ -401,10 +381,7 @@ def _():
         yield
 
 
-@breakage("package: train_epoch clips per micro-batch")
-def _():
-    with after_each_micro_batch(clip):
-        yield
+BREAKAGES["package: train_epoch clips per micro-batch"] = lambda: after_each_micro_batch(clip)
 
 
 @breakage("package: train_epoch clips before it unscales")
@@ -422,16 +399,12 @@ def _():
             yield
 
 
-@breakage("package: train_epoch steps the scheduler on a skipped update")
-def _():
-    with patched(epoch, "_update", lambda original: lambda *args: (True, original(*args)[1])):
-        yield
-
-
-@breakage("package: train_epoch steps the scheduler per micro-batch")
-def _():
-    with after_each_micro_batch(lambda options: options["scheduler"] and options["scheduler"].step()):
-        yield
+BREAKAGES["package: train_epoch steps the scheduler on a skipped update"] = lambda: patched(
+    epoch, "_update", lambda original: lambda *args: (True, original(*args)[1])
+)
+BREAKAGES["package: train_epoch steps the scheduler per micro-batch"] = lambda: after_each_micro_batch(
+    lambda options: options["scheduler"] and options["scheduler"].step()
+)
 
 
 # What follows breaks something on every rank: a patch in this process would not reach the others.
@@ -538,10 +511,9 @@ def _():
         yield
 
 
-@breakage("torch: dropout lets everything through")
-def _():
-    with patched(nn.functional, "dropout", lambda original: lambda x, *args, **kwargs: x):
-        yield
+BREAKAGES["torch: dropout lets everything through"] = lambda: patched(
+    nn.functional, "dropout", lambda original: lambda x, *args, **kwargs: x
+)
 
 
 @breakage("torch: a weighted cross_entropy is divided by items")
@@ -570,16 +542,12 @@ def cross_entropy_becomes(mean: Callable[[Tensor, Tensor], Tensor]):
     return patched(nn.functional, "cross_entropy", around)
 
 
-@breakage("torch: cross_entropy of no valid target is 0")
-def _():
-    with cross_entropy_becomes(lambda total, targets: total / (targets != -100).sum().clamp(min=1)):
-        yield
-
-
-@breakage("torch: cross_entropy averages over ignored targets too")
-def _():
-    with cross_entropy_becomes(lambda total, targets: total / targets.numel()):
-        yield
+BREAKAGES["torch: cross_entropy of no valid target is 0"] = lambda: cross_entropy_becomes(
+    lambda total, targets: total / (targets != -100).sum().clamp(min=1)
+)
+BREAKAGES["torch: cross_entropy averages over ignored targets too"] = lambda: cross_entropy_becomes(
+    lambda total, targets: total / targets.numel()
+)
 
 
 @breakage("torch: the old AMP names are the new ones")
@@ -604,10 +572,9 @@ def another_class(owner: object, name: str, other: type) -> Iterator[None]:
         setattr(owner, name, original)
 
 
-@breakage("torch: OutOfMemoryError is a plain Exception")
-def _():
-    with another_class(torch, "OutOfMemoryError", type("OutOfMemoryError", (Exception,), {})):
-        yield
+BREAKAGES["torch: OutOfMemoryError is a plain Exception"] = lambda: another_class(
+    torch, "OutOfMemoryError", type("OutOfMemoryError", (Exception,), {})
+)
 
 
 @breakage("torch: a checkpoint keeps everything")

@@ -64,20 +64,9 @@ def set_none(model, optimizer):
         p.grad = None
 
 
-def zero_in_place(model, optimizer):
-    for p in model.parameters():
-        p.grad.zero_()
-
-
 def zero_through_data(model, optimizer):
     for p in model.parameters():
         p.grad.data.zero_()
-
-
-def zero_by_product(model, optimizer):
-    with torch.no_grad():
-        for p in model.parameters():
-            p.grad.mul_(0)
 
 
 for style in (
@@ -85,34 +74,9 @@ for style in (
     lambda model, optimizer: optimizer.zero_grad(set_to_none=False),
     lambda model, optimizer: model.zero_grad(),
     set_none,
-    zero_in_place,
     zero_through_data,
-    zero_by_product,
-    lambda model, optimizer: torch._foreach_zero_([p.grad for p in model.parameters()]),
 ):
     PROGRAMS[f"zeroing {len(PROGRAMS) + 1}"] = zeroing(style)
-
-
-@program
-def zero_before_backward():
-    model = net()
-    optimizer = Adam(model.parameters())
-    for x, y in batches():
-        loss = F.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-@program
-def zero_at_both_ends():
-    model = net()
-    optimizer = Adam(model.parameters())
-    for x, y in batches():
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        model.zero_grad()
 
 
 # Accumulation
@@ -127,20 +91,6 @@ def the_courses_loop():
 
 
 @program
-def divided_by_n_and_a_tail_by_its_own():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for _ in range(2):
-        data = list(batches(10))
-        for start in range(0, len(data), 4):
-            window = data[start : start + 4]
-            for x, y in window:
-                (F.cross_entropy(model(x), y) / len(window)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-@program
 def sums_over_a_token_count():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -151,36 +101,6 @@ def sums_over_a_token_count():
         total = sum((y != -100).sum() for _, y in window)
         for x, y in window:
             (F.cross_entropy(model(x), y, reduction="sum") / total).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
-def means_weighted_by_tokens_and_one_without_any():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for _ in range(4):
-        window = [(torch.randn(k, 3), torch.randint(2, (k,))) for k in (2, 30, 6, 10)]
-        window[2][1].fill_(-100)
-        total = sum((y != -100).sum() for _, y in window)
-        for x, y in window:
-            if (count := (y != -100).sum()) > 0:
-                (F.cross_entropy(model(x), y) * count / total).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
-def sums_divided_just_before_the_step():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for _ in range(4):
-        seen = 0
-        for x, y in batches(3):
-            F.cross_entropy(model(x), y, reduction="sum").backward()
-            seen += len(x)
-        for p in model.parameters():
-            p.grad /= seen
         optimizer.step()
         optimizer.zero_grad()
 
@@ -256,18 +176,6 @@ def a_box_loss_in_windows():
 
 
 @program
-def two_backward_calls_for_each_batch():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches():
-        out = model(x)
-        F.cross_entropy(out, y).backward(retain_graph=True)
-        F.mse_loss(out, x[:, :2]).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
 def a_gradient_penalty():
     model = net(3, 1)
     optimizer = Adam(model.parameters())
@@ -295,22 +203,6 @@ def adversarial_examples():
 
 
 @program
-def functional_gradients():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches():
-        weights = dict(model.named_parameters())
-
-        def loss(weights, x=x, y=y):
-            return F.cross_entropy(torch.func.functional_call(model, weights, x), y)
-
-        gradients = torch.func.grad(loss)(weights)
-        for name, p in model.named_parameters():
-            p.grad = gradients[name].detach()
-        optimizer.step()
-
-
-@program
 def gradients_of_ones_own():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -330,40 +222,6 @@ def gradients_of_ones_own():
 
 
 @program
-def a_gan():
-    generator, critic = net(2, 3), net(3, 1)
-    g, d = Adam(generator.parameters()), Adam(critic.parameters())
-    real, fake = torch.ones(4, 1), torch.zeros(4, 1)
-    for x, _ in batches():
-        made = generator(torch.randn(4, 2))
-        d.zero_grad()
-        F.binary_cross_entropy_with_logits(critic(x), real).backward()
-        F.binary_cross_entropy_with_logits(critic(made.detach()), fake).backward()
-        d.step()
-        g.zero_grad()
-        F.binary_cross_entropy_with_logits(critic(made), real).backward()
-        g.step()
-
-
-@program
-def a_gan_with_a_frozen_critic():
-    generator, critic = net(2, 3), net(3, 1)
-    g, d = Adam(generator.parameters()), Adam(critic.parameters())
-    real, fake = torch.ones(4, 1), torch.zeros(4, 1)
-    for x, _ in batches():
-        made = generator(torch.randn(4, 2))
-        critic.requires_grad_(False)
-        F.binary_cross_entropy_with_logits(critic(made), real).backward()
-        critic.requires_grad_(True)
-        g.step()
-        g.zero_grad()
-        losses = [(critic(x), real), (critic(made.detach()), fake)]
-        sum(F.binary_cross_entropy_with_logits(out, target) for out, target in losses).backward()
-        d.step()
-        d.zero_grad()
-
-
-@program
 def actor_and_critic():
     actor, critic = net(3, 2), net(3, 1)
     of_actor, of_critic = Adam(actor.parameters()), Adam(critic.parameters())
@@ -378,73 +236,6 @@ def actor_and_critic():
         of_critic.zero_grad()
         F.mse_loss(value, torch.randn(4)).backward()
         of_critic.step()
-
-
-@program
-def deterministic_policy():
-    actor, critic = net(3, 2), net(5, 1)
-    target = copy.deepcopy(critic).requires_grad_(False)
-    of_actor, of_critic = Adam(actor.parameters()), Adam(critic.parameters())
-    for x, _ in batches():
-        wanted = torch.randn(4, 1) + 0.9 * target(torch.cat([x, actor(x).detach()], 1))
-        of_critic.zero_grad()
-        F.mse_loss(critic(torch.cat([x, torch.randn(4, 2)], 1)), wanted).backward()
-        of_critic.step()
-        of_actor.zero_grad()
-        (-critic(torch.cat([x, actor(x)], 1)).mean()).backward()
-        of_actor.step()
-
-
-@program
-def two_optimizers_for_one_loss():
-    body, head = nn.Linear(3, 4), nn.Linear(4, 2)
-    slow, fast = SGD(body.parameters(), lr=0.01), Adam(head.parameters())
-    for x, y in batches():
-        slow.zero_grad()
-        fast.zero_grad()
-        F.cross_entropy(head(body(x)), y).backward()
-        slow.step()
-        fast.step()
-
-
-@program
-def two_cadences():
-    body, head = nn.Linear(3, 4), nn.Linear(4, 2)
-    slow, fast = SGD(body.parameters(), lr=0.01), Adam(head.parameters())
-    for i, (x, y) in enumerate(batches()):
-        F.cross_entropy(head(body(x)), y).backward()
-        fast.step()
-        fast.zero_grad()
-        if (i + 1) % 4 == 0:
-            for p in body.parameters():
-                p.grad /= 4
-            slow.step()
-            slow.zero_grad()
-
-
-@program
-def two_models_one_after_the_other():
-    for n in (1, 4):
-        model = net()
-        optimizer = SGD(model.parameters(), lr=0.1)
-        for i, (x, y) in enumerate(batches()):
-            (F.cross_entropy(model(x), y) / n).backward()
-            if (i + 1) % n == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-
-
-@program
-def frozen_then_unfrozen():
-    model = net()
-    model[0].requires_grad_(False)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for i, (x, y) in enumerate(batches()):
-        if i == 6:
-            model[0].requires_grad_(True)
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
 
 
 @program
@@ -481,60 +272,6 @@ def lbfgs():
             return total
 
         optimizer.step(closure)
-
-
-@program
-def a_closure_for_an_optimizer_that_calls_it_once():
-    model = net()
-    optimizer = Adam(model.parameters())
-    for x, y in batches():
-
-        def closure(x=x, y=y):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-
-
-@program
-def sharpness_aware():
-    """Two backward calls on one line for each update: the first only says where to look."""
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-    def backward(x, y):
-        F.cross_entropy(model(x), y).backward()
-
-    for x, y in batches():
-        backward(x, y)
-        steps = [0.05 * p.grad for p in model.parameters()]
-        with torch.no_grad():
-            torch._foreach_add_(list(model.parameters()), steps)
-        optimizer.zero_grad()
-        backward(x, y)
-        with torch.no_grad():
-            torch._foreach_sub_(list(model.parameters()), steps)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def with_optimizer(make: Callable) -> Callable:
-    def run() -> None:
-        model = net()
-        optimizer = make(model.parameters())
-        for x, y in batches():
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-
-    return run
-
-
-PROGRAMS["fused"] = with_optimizer(lambda p: AdamW(p, fused=True))
-PROGRAMS["foreach"] = with_optimizer(lambda p: Adam(p, foreach=True))
-PROGRAMS["one by one"] = with_optimizer(lambda p: SGD(p, lr=0.1, foreach=False))
 
 
 @program
@@ -617,18 +354,6 @@ def evaluation_between():
         with torch.no_grad():
             for x, y in batches(3):
                 F.cross_entropy(model(x), y)
-
-
-@program
-def a_loader_with_a_ragged_end():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(TensorDataset(torch.randn(22, 3), torch.randint(2, (22,))), batch_size=4, shuffle=True)
-    for _ in range(2):
-        for x, y in loader:
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
 
 
 # Schedules, scaler, clipping
@@ -758,20 +483,6 @@ def a_second_loss_that_is_a_mean_of_means():
 
 
 @program
-def a_backward_between_epochs_that_only_reads_the_inputs_gradient():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        for x, y in batches(4):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-        x = torch.randn(4, 3, requires_grad=True)
-        model(x).logsumexp(1).sum().backward()
-        assert x.grad.abs().sum() > 0
-
-
-@program
 def a_window_that_a_resumed_run_goes_on_with():
     def run(model, optimizer, pending):
         for x, y in batches(6):
@@ -793,24 +504,6 @@ def a_window_that_a_resumed_run_goes_on_with():
     assert run(resumed, optimizer, pending) == 0
 
 
-@program
-def gradients_divided_by_hand_by_the_samples_that_a_window_gathered():
-    model = net()
-    optimizer = Adam(model.parameters(), lr=0.01)
-    gathered = 0
-    for size in (4, 5, 4, 4, 4, 1, 4, 5, 5, 4, 4):
-        x, y = next(batches(1, size))
-        F.cross_entropy(model(x), y, reduction="sum").backward()
-        gathered += size
-        if gathered >= 8:
-            for p in model.parameters():
-                p.grad.div_(gathered)
-            optimizer.step()
-            optimizer.zero_grad()
-            gathered = 0
-    assert gathered == 0  # the last window was full
-
-
 # Gradients without an optimizer of PyTorch's, or read in more than one way
 
 
@@ -818,53 +511,6 @@ def gradients_divided_by_hand_by_the_samples_that_a_window_gathered():
 def update_by_hand(model: nn.Module, rate: float = 0.1) -> None:
     for p in model.parameters():
         p -= rate * p.grad
-
-
-@program
-def windows_by_hand_with_a_tail():
-    model = net()
-    for _ in range(2):
-        data = list(batches(10))
-        for start in range(0, len(data), 4):
-            window = data[start : start + 4]
-            for x, y in window:
-                (F.cross_entropy(model(x), y) / len(window)).backward()
-            update_by_hand(model)
-            model.zero_grad()
-
-
-@program
-def by_hand_through_data():
-    model = net()
-    for x, y in batches():
-        F.cross_entropy(model(x), y).backward()
-        for p in model.parameters():
-            p.data.add_(p.grad.data, alpha=-0.1)
-            p.grad.detach_()
-            p.grad.zero_()
-
-
-@program
-def two_tensors_by_hand():
-    w, b = torch.randn(3, 1, requires_grad=True), torch.zeros(1, requires_grad=True)
-    for x, _ in batches():
-        F.mse_loss(x @ w + b, x.sum(1, keepdim=True)).backward()
-        with torch.no_grad():
-            for p in (w, b):
-                p -= 0.1 * p.grad
-                p.grad = None
-
-
-@program
-def a_scaler_and_an_update_by_hand():
-    model, scaler = net(), GradScaler("cpu", init_scale=8.0)
-    for i, (x, y) in enumerate(batches()):
-        scaler.scale(F.cross_entropy(model(x), y) / 2).backward()
-        if i % 2:
-            for p in model.parameters():
-                p.grad /= scaler.get_scale()
-            update_by_hand(model)
-            model.zero_grad()
 
 
 @program
@@ -924,23 +570,6 @@ def gradient_surgery():
 
 
 @program
-def gradients_summed_in_buffers():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        sums = [torch.zeros_like(p) for p in model.parameters()]
-        for x, y in batches(4):
-            optimizer.zero_grad()
-            (F.cross_entropy(model(x), y) / 4).backward()
-            for total, p in zip(sums, model.parameters(), strict=True):
-                total += p.grad
-        for total, p in zip(sums, model.parameters(), strict=True):
-            p.grad = total
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
 def clipped_sample_by_sample():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -957,23 +586,6 @@ def clipped_sample_by_sample():
             p.grad = (p.summed_grad + 0.01 * torch.randn_like(p)) / len(x)
         optimizer.step()
         optimizer.zero_grad()
-
-
-@program
-def twin_critics_in_one_optimizer():
-    critics = nn.ModuleList([net(3, 1) for _ in range(2)])
-    targets = copy.deepcopy(critics)
-    optimizer = Adam(critics.parameters())
-    for x, _ in batches():
-        with torch.no_grad():
-            wanted = 1 + 0.9 * torch.min(*(target(x.roll(1, 0)) for target in targets))
-        optimizer.zero_grad()
-        for critic in critics:
-            F.mse_loss(critic(x), wanted).backward()
-        optimizer.step()
-        with torch.no_grad():
-            for old, new in zip(targets.parameters(), critics.parameters(), strict=True):
-                old.lerp_(new, 0.01)
 
 
 @program
@@ -996,18 +608,6 @@ def two_discriminators_in_one_optimizer():
         for critic, made in zip(critics, (there, back), strict=True):
             (0.5 * F.mse_loss(critic(x), real) + 0.5 * F.mse_loss(critic(made.detach()), fake)).backward()
         d.step()
-
-
-@program
-def an_ensemble_in_windows():
-    members = [net() for _ in range(3)]
-    optimizer = SGD([p for member in members for p in member.parameters()], lr=0.1)
-    for i, (x, y) in enumerate(batches()):
-        for member in members:
-            (F.cross_entropy(member(x), y) / 4).backward()
-        if i % 4 == 3:
-            optimizer.step()
-            optimizer.zero_grad()
 
 
 @program
@@ -1037,49 +637,6 @@ def layers_that_are_skipped_at_random():
 
 
 @program
-def a_generator_in_the_graph_of_the_critics_loss():
-    generator, critic = net(2, 3), net(3, 1)
-    g, d = Adam(generator.parameters()), Adam(critic.parameters())
-    real, fake = torch.ones(4, 1), torch.zeros(4, 1)
-    for x, _ in batches():
-        made = generator(torch.randn(4, 2))
-        d.zero_grad()
-        loss = F.binary_cross_entropy_with_logits
-        (loss(critic(x), real) + loss(critic(made), fake)).backward(retain_graph=True)
-        d.step()
-        g.zero_grad()
-        loss(critic(generator(torch.randn(4, 2))), real).backward()
-        g.step()
-
-
-@program
-def a_target_network_in_the_graph():
-    online = net()
-    target = copy.deepcopy(online)
-    optimizer = Adam(online.parameters())
-    for i, (x, _) in enumerate(batches(24)):
-        optimizer.zero_grad()
-        F.mse_loss(online(x), 1 + 0.9 * target(x.roll(1, 0))).backward()
-        optimizer.step()
-        if i % 4 == 3:
-            target.load_state_dict(online.state_dict())
-
-
-@program
-def a_teacher_in_the_graph_that_is_a_moving_average():
-    student = net()
-    teacher = copy.deepcopy(student)
-    optimizer = SGD(student.parameters(), lr=0.1)
-    for x, y in batches():
-        optimizer.zero_grad()
-        out = student(x)
-        (F.cross_entropy(out, y) + F.mse_loss(out, teacher(x + 0.1 * torch.randn_like(x)))).backward()
-        optimizer.step()
-        for old, new in zip(teacher.parameters(), student.parameters(), strict=True):
-            old.data.mul_(0.99).add_(new.data, alpha=0.01)
-
-
-@program
 def an_attack_that_saturates():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -1092,15 +649,6 @@ def an_attack_that_saturates():
         optimizer.zero_grad()
         F.cross_entropy(model(x + change.detach()), y).backward()
         optimizer.step()
-
-
-@program
-def an_image_that_is_made_by_hand():
-    model, image = net().requires_grad_(False), torch.randn(1, 3, requires_grad=True)
-    for _ in range(12):
-        model(image)[0, 1].backward()
-        image.data += 0.1 * image.grad / image.grad.abs().mean()
-        image.grad.zero_()
 
 
 @program
@@ -1123,19 +671,6 @@ def first_order_meta_learning():
         for p, total in zip(model.parameters(), sums, strict=True):
             p.grad = total
         optimizer.step()
-
-
-@program
-def the_last_layer_waits():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for i, (x, y) in enumerate(batches()):
-        F.cross_entropy(model(x), y).backward()
-        if i < 4:
-            for p in model[2].parameters():
-                p.grad = None
-        optimizer.step()
-        optimizer.zero_grad()
 
 
 @program
@@ -1204,70 +739,6 @@ PROGRAMS["doubling in each update"] = scheduled_windows([[1, 2, 4, 8]])
 
 
 @program
-def windows_filled_up_to_a_number_of_samples():
-    """Each sample counts alike, and a window has about as many of them as any other."""
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    seen = 0
-    for size in (
-        8,
-        13,
-        9,
-        12,
-        11,
-        8,
-        8,
-        8,
-        8,
-        12,
-        12,
-        13,
-        8,
-        8,
-        8,
-        8,
-        8,
-        8,
-        13,
-        13,
-        12,
-        9,
-        11,
-        9,
-        8,
-        8,
-        8,
-        12,
-        12,
-        13,
-        8,
-    ):
-        x, y = next(batches(1, size))
-        (F.cross_entropy(model(x), y) * size / 40).backward()
-        seen += size
-        if seen >= 40:
-            optimizer.step()
-            optimizer.zero_grad()
-            seen = 0
-    assert seen == 0
-
-
-@program
-def a_window_that_goes_on_over_the_epochs():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(TensorDataset(torch.randn(40, 3), torch.randint(2, (40,))), batch_size=4, shuffle=True)
-    seen = 0
-    for _ in range(4):
-        for x, y in loader:
-            (F.cross_entropy(model(x), y) / 4).backward()
-            seen += 1
-            if seen % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-
-
-@program
 def labelled_and_unlabelled_loaders_with_tails():
     """The second loader is short and begins again in the middle of a window."""
     model = net()
@@ -1287,23 +758,6 @@ def labelled_and_unlabelled_loaders_with_tails():
             if (i + 1) % 4 == 0 or i + 1 == 10:
                 optimizer.step()
                 optimizer.zero_grad()
-
-
-@program
-def evaluation_inside_an_epoch_and_a_tail_at_its_end():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    train, test = (DataLoader(TensorDataset(torch.randn(n, 3), torch.randint(2, (n,))), batch_size=4) for n in (56, 12))
-    for _ in range(3):
-        for i, (x, y) in enumerate(train):
-            (F.cross_entropy(model(x), y) / min(4, 14 - i // 4 * 4)).backward()
-            if (i + 1) % 4 == 0 or i + 1 == 14:
-                optimizer.step()
-                optimizer.zero_grad()
-            if i % 5 == 0:
-                with torch.no_grad():
-                    for u, v in test:
-                        F.cross_entropy(model(u), v)
 
 
 @program
@@ -1327,6 +781,9 @@ def an_endless_loader():
                 optimizer.zero_grad()
 
 
+# Losses spelled by hand, graphs that are shared, and losses of their own
+
+
 @program
 def a_resumed_run_with_a_short_first_epoch():
     model = net()
@@ -1340,50 +797,6 @@ def a_resumed_run_with_a_short_first_epoch():
 
 
 @program
-def a_scaler_that_skips_a_window_between_epochs_of_a_loader():
-    model = net()
-    optimizer, scaler = AdamW(model.parameters(), lr=0.01), GradScaler("cpu", init_scale=4.0)
-    loader = DataLoader(TensorDataset(torch.randn(40, 3), torch.randint(2, (40,))), batch_size=4)
-    for epoch in range(3):
-        for i, (x, y) in enumerate(loader):
-            x = x * float("inf") if (epoch, i) == (1, 9) else x
-            scaler.scale(F.cross_entropy(model(x), y) / min(4, 10 - i // 4 * 4)).backward()
-            if (i + 1) % 4 == 0 or i + 1 == 10:
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-
-
-# Losses spelled by hand, graphs that are shared, and losses of their own
-
-
-@program
-def sums_over_len_in_windows():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for i, (x, y) in enumerate(batches(16)):
-        loss = F.cross_entropy(model(x), y, reduction="none")
-        (loss.sum() / len(x) / 4).backward()
-        if (i + 1) % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-@program
-def masked_sums_over_the_tokens_of_a_window():
-    model = nn.Linear(3, 2)
-    optimizer = AdamW(model.parameters())
-    for _ in range(4):
-        window = [(torch.randn(k, 6, 3), torch.randint(2, (k, 6)), torch.rand(k, 6) < 0.7) for k in (2, 5, 3)]
-        tokens = sum(mask.sum() for *_, mask in window)
-        for x, y, mask in window:
-            scores = model(x).log_softmax(-1).gather(-1, y[..., None]).squeeze(-1)
-            (-(scores * mask).sum() / tokens).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
 def a_smoothed_loss_in_windows_under_a_scaler():
     model, scaler = net(), GradScaler("cpu", init_scale=128.0)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -1393,62 +806,6 @@ def a_smoothed_loss_in_windows_under_a_scaler():
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-
-
-@program
-def an_autoencoder_in_windows():
-    model = net(3, 3)
-    optimizer = Adam(model.parameters())
-    for i, (x, _) in enumerate(batches(16)):
-        out = model(x)
-        ((F.mse_loss(out, x, reduction="sum") + 0.5 * out.square().sum()) / len(x) / 4).backward()
-        if (i + 1) % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-@program
-def a_critic_with_a_gradient_penalty():
-    critic = net(3, 1)
-    optimizer = Adam(critic.parameters())
-    for real, _ in batches():
-        fake = torch.randn(4, 3)
-        between = (0.3 * real + 0.7 * fake).requires_grad_()
-        (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
-        penalty = (slope.norm(dim=1) - 1).square().mean()
-        optimizer.zero_grad()
-        (critic(fake).mean() - critic(real).mean() + 10 * penalty).backward()
-        optimizer.step()
-
-
-@program
-def an_episode_of_actor_and_critic_in_one_backward():
-    trunk, actor, critic = nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(4, 1)
-    optimizer = Adam([*trunk.parameters(), *actor.parameters(), *critic.parameters()])
-    for _ in range(4):
-        policy_losses, value_losses = [], []
-        for x, _ in batches(5, 1):
-            state = trunk(x)
-            chosen = torch.distributions.Categorical(logits=actor(state))
-            value = critic(state).squeeze()
-            policy_losses.append(-chosen.log_prob(chosen.sample()).squeeze() * (1.5 - value.item()))
-            value_losses.append(F.smooth_l1_loss(value, torch.tensor(1.5)))
-        optimizer.zero_grad()
-        (torch.stack(policy_losses).sum() + torch.stack(value_losses).sum()).backward()
-        optimizer.step()
-
-
-@program
-def losses_measured_one_by_one_and_then_together():
-    trunk, heads = nn.Linear(3, 4), [nn.Linear(4, 2), nn.Linear(4, 2)]
-    optimizer = SGD([*trunk.parameters(), *heads[0].parameters(), *heads[1].parameters()], lr=0.1)
-    for x, y in batches():
-        state = trunk(x).tanh()
-        losses = [F.cross_entropy(head(state), y) for head in heads]
-        slopes = [torch.autograd.grad(loss, state, retain_graph=True)[0].norm() for loss in losses]
-        optimizer.zero_grad()
-        sum(loss / slope for loss, slope in zip(losses, slopes, strict=True)).backward()
-        optimizer.step()
 
 
 @program

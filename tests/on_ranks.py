@@ -232,30 +232,29 @@ def refused(kind, n=2):
         lambda batches: train_epoch(model, batches, masked_mse, optimizer, n, tokens),
         lambda batches: backward_window(model, batches[:n], masked_mse, tokens),
     ):
-        try:
-            train(shards(2, equal=True)[dist.get_rank()])
-        except ValueError as error:
-            sentences.append(str(error))
+        sentences.append(refusal_of(lambda train=train: train(shards(2, equal=True)[dist.get_rank()])))
     unchanged = all(
         torch.equal(p, q) and bool((p.grad == 1).all()) for p, q in zip(model.parameters(), before, strict=True)
     )
     return sentences, unchanged and not optimizer.state
 
 
-def foreign_parameters_refused():
-    model, foreign = wrapped("DDP"), nn.Parameter(torch.zeros(1))
-    optimizer = optimizer_of("SGD", [*model.parameters(), foreign])
+def refusal_of(train):
     try:
-        train_epoch(model, shards(2)[dist.get_rank()], masked_mse, optimizer, 2, tokens)
+        train()
     except ValueError as error:
         return str(error)
+
+
+def foreign_parameters_refused():
+    model = wrapped("DDP")
+    optimizer = optimizer_of("SGD", [*model.parameters(), nn.Parameter(torch.zeros(1))])
+    return refusal_of(lambda: train_epoch(model, shards(2)[dist.get_rank()], masked_mse, optimizer, 2, tokens))
 
 
 def finder_refused():
-    try:
-        MicroBatchFinder().backward_window(wrapped("DDP"), shards(2)[dist.get_rank()], masked_mse, tokens)
-    except ValueError as error:
-        return str(error)
+    model, batches = wrapped("DDP"), shards(2)[dist.get_rank()]
+    return refusal_of(lambda: MicroBatchFinder().backward_window(model, batches, masked_mse, tokens))
 
 
 def trained(kind, n):
@@ -499,31 +498,18 @@ def reductions(**options):
 def uneven_with_sync_batchnorm(sized):
     """Rank 0 has one micro-batch more: what is said, and whether a forward pass was begun."""
     batches = shards(2, equal=True)[dist.get_rank()][: 3 - dist.get_rank()]
+    batches = batches if sized else iter(batches)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
     model.module[1] = nn.SyncBatchNorm(2)  # which DDP takes on a GPU only
-    began = []
-    try:
-        train_epoch(
-            model,
-            batches if sized else iter(batches),
-            lambda *_: began.append(1),
-            optimizer_of("SGD", model.parameters()),
-            4,
-            tokens,
-        )
-    except ValueError as error:
-        return str(error), began
+    optimizer, began = optimizer_of("SGD", model.parameters()), []
+    return refusal_of(lambda: train_epoch(model, batches, lambda *_: began.append(1), optimizer, 4, tokens)), began
 
 
 def within_join():
-    model = wrapped("DDP")
+    model, batches = wrapped("DDP"), shards(2)[dist.get_rank()]
+    optimizer = optimizer_of("SGD", model.parameters())
     with model.join():
-        try:
-            train_epoch(
-                model, shards(2)[dist.get_rank()], masked_mse, optimizer_of("SGD", model.parameters()), 2, tokens
-            )
-        except ValueError as error:
-            return str(error)
+        return refusal_of(lambda: train_epoch(model, batches, masked_mse, optimizer, 2, tokens))
 
 
 def normalised(running_mean):
@@ -560,11 +546,9 @@ def uneven_shards():
     """FSDP2 with one micro-batch more on rank 0."""
     batches = shards(2, equal=True)[dist.get_rank()][: 3 - dist.get_rank()]
     model = wrapped("FSDP2")
-    before = whole(model.parameters())
-    try:
-        train_epoch(model, batches, masked_mse, optimizer_of("SGD", model.parameters()), 4, tokens)
-    except ValueError as error:
-        return str(error), all(map(torch.equal, before, whole(model.parameters())))
+    before, optimizer = whole(model.parameters()), optimizer_of("SGD", model.parameters())
+    said = refusal_of(lambda: train_epoch(model, batches, masked_mse, optimizer, 4, tokens))
+    return said, all(map(torch.equal, before, whole(model.parameters())))
 
 
 def with_batchnorm():
@@ -635,12 +619,10 @@ def by_hand(kind):
     for _ in range(3):
         for i in range(4):
             last = i % 4 == 3
-            synchronise = {"every": True, "never": False}.get(kind, last)
             items = torch.randint(1, 9, ()).item() if kind == "own means" else 4
-            with nullcontext() if synchronise else model.no_sync():
+            with nullcontext() if last and kind != "never" else model.no_sync():
                 batch = torch.randn(items, 3) + rank, torch.randint(2, (items,))
-                loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
-                (loss if kind == "undivided" else loss / 4).backward()
+                (nn.functional.cross_entropy(model(batch[0]), batch[1]) / 4).backward()
             if last:
                 optimizer.step()
                 if kind != "never zeroed" or rank == 0:

@@ -57,19 +57,6 @@ def real_and_fake_in_a_loop():
 
 
 @program
-def halves_of_a_loss_in_windows():
-    generator, critic = net(2, 3), net(3, 1)
-    optimizer = Adam(critic.parameters())
-    for i, (x, _) in enumerate(batches()):
-        real, fake = critic(x), critic(generator(torch.randn(4, 2)).detach())
-        (real_or_fake(real, torch.ones(4, 1)) / 2 / 2).backward()
-        (real_or_fake(fake, torch.zeros(4, 1)) / 2 / 2).backward()
-        if i % 2:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-@program
 def losses_in_a_list():
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -131,20 +118,6 @@ def margins_that_are_kept():
         optimizer.zero_grad()
         F.relu((-1e6 if i % 3 else 1.0) - model(x)).mean().backward()
         optimizer.step()
-
-
-@program
-def a_critic_that_starts_later():
-    model, critic = net(3, 3), net(3, 1)
-    of_model, of_critic = Adam(model.parameters()), Adam(critic.parameters())
-    for i, (x, _) in enumerate(batches()):
-        weight, out = 0.0 if i < 6 else 1.0, model(x)
-        of_model.zero_grad()
-        (F.mse_loss(out, x) - weight * critic(out).mean()).backward()
-        of_model.step()
-        of_critic.zero_grad()
-        (weight * (F.relu(1 - critic(x)).mean() + F.relu(1 + critic(out.detach())).mean())).backward()
-        of_critic.step()
 
 
 @program
@@ -336,17 +309,6 @@ def the_norm_is_only_measured():
 
 
 @program
-def everything_is_clipped_and_one_part_steps():
-    models = [net() for _ in range(3)]
-    optimizers, everything = [Adam(model.parameters()) for model in models], [p for m in models for p in m.parameters()]
-    for k, (x, y) in zip(cycle(range(3)), batches(), strict=False):
-        F.cross_entropy(models[k](x), y).backward()
-        nn.utils.clip_grad_norm_(everything, 1.0)
-        optimizers[k].step()
-        optimizers[k].zero_grad()
-
-
-@program
 def schedules_whose_lengths_are_in_micro_batches():
     for schedule_of in (lambda o: CosineAnnealingLR(o, 16), lambda o: OneCycleLR(o, 0.1, total_steps=16)):
         model = net()
@@ -502,22 +464,6 @@ def a_break_between_backward_and_step():
 
 
 @program
-def a_critic_that_steps_only_while_it_is_weak():
-    generator, critic = net(2, 3), net(3, 1)
-    g, d = Adam(generator.parameters()), Adam(critic.parameters())
-    for i, (x, _) in enumerate(batches(16)):
-        d.zero_grad()
-        real_or_fake(
-            torch.cat([critic(x), -critic(generator(torch.randn(4, 2)).detach())]), torch.ones(8, 1)
-        ).backward()
-        if i % 3:
-            d.step()
-        g.zero_grad()
-        real_or_fake(critic(generator(torch.randn(4, 2))), torch.ones(4, 1)).backward()
-        g.step()
-
-
-@program
 def weights_of_losses_whose_gradient_is_replaced():
     model, weights = net(3, 3), nn.Parameter(torch.ones(2))
     of_model, of_weights = Adam(model.parameters()), Adam([weights], lr=0.01)
@@ -531,17 +477,6 @@ def weights_of_losses_whose_gradient_is_replaced():
         weights.grad = torch.autograd.grad((norms[0] - norms[1]).abs(), weights)[0]
         of_model.step()
         of_weights.step()
-
-
-@program
-def a_limit_that_is_out_of_reach():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches():
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        nn.utils.clip_grad_norm_(model.parameters(), 1e6)  # for the log
 
 
 @program
@@ -628,22 +563,6 @@ def the_sum_over_tasks_of_meta_learning():
 
 
 @program
-def gradients_of_a_copy_written_through_data():
-    model, copied = net(), net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
-    for x, y in batches():
-        copied.load_state_dict(model.state_dict())
-        gradients = torch.autograd.grad(F.cross_entropy(copied(x), y), copied.parameters())
-        copied.zero_grad()
-        F.cross_entropy(copied(x), y).backward()
-        for p, g in zip(model.parameters(), gradients, strict=True):
-            p.grad.data.copy_(g)
-        optimizer.step()
-
-
-@program
 def restarts_of_any_number_in_an_update():
     restarts = random.Random(3)
     model = net()
@@ -657,6 +576,9 @@ def restarts_of_any_number_in_an_update():
         optimizer.step()
 
 
+# Verdicts that are only likely
+
+
 @program
 def temporal_differences_in_episodes_of_any_length():
     for lengths in ([5, 9, 5, 5, 3, 5, 8, 5], [5, 6, 5, 5, 5, 5, 4, 5]):
@@ -667,26 +589,6 @@ def temporal_differences_in_episodes_of_any_length():
             for state, _ in batches(length, 1):
                 F.mse_loss(model(state), 1 + 0.9 * model(torch.randn(1, 3)).detach()).backward()
             optimizer.step()
-
-
-# Verdicts that are only likely
-
-
-@program
-def a_penalty_in_the_first_update_only():
-    generator, critic = net(2, 3), net(3, 1)
-    g, d = Adam(generator.parameters()), Adam(critic.parameters())
-    for i, (x, _) in enumerate(batches()):
-        d.zero_grad()
-        if i % 16 == 0:  # and the run ends before the next one
-            x.requires_grad_()
-            (gradient,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
-            (16 * gradient.square().sum(1).mean()).backward()
-        (F.softplus(-critic(x)).mean() + F.softplus(critic(generator(torch.randn(4, 2)).detach())).mean()).backward()
-        d.step()
-        g.zero_grad()
-        F.softplus(-critic(generator(torch.randn(4, 2)))).mean().backward()
-        g.step()
 
 
 @program
@@ -712,17 +614,6 @@ def every_optimizer_steps_beside_a_loss_network():
         F.cross_entropy(network(head(trunk(x))), y).backward()
         for optimizer in optimizers:
             optimizer.step()
-
-
-@program
-def an_unused_layer_beside_a_loss_network_that_has_one_of_its_shape():
-    model, unused = net(3, 2), nn.LayerNorm(5)
-    network = nn.Sequential(nn.Linear(2, 5), nn.LayerNorm(5), nn.Linear(5, 2))
-    optimizer = Adam([*model.parameters(), *unused.parameters()])
-    for x, _ in batches():
-        optimizer.zero_grad()
-        F.mse_loss(network(model(x)), network(torch.randn(4, 2))).backward()
-        optimizer.step()
 
 
 @program

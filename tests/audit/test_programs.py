@@ -1,6 +1,5 @@
 """The auditor finds no error in any correct program, and says why where it asks instead."""
 
-import exhaustive
 import pytest
 from unusual_programs import PROGRAMS
 
@@ -157,7 +156,7 @@ QUESTIONS = {  # of programs that might be wrong: the rule that asks, and how it
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", exhaustive.mark(PROGRAMS, but=[*list(PROGRAMS)[::2], *QUESTIONS]))
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_there_is_no_error_in_a_correct_program(name):
     with audit() as report:
         PROGRAMS[name].declare = report.declare_window

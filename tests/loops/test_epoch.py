@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from course_utils import evaluate, mlp, train_epoch, windows
 from course_utils.loops import items
@@ -20,10 +20,6 @@ RAGGED = (4, 2, 1, 3, 2, 4, 1)  # 7 micro-batches: a short tail for N = 2, 3, 4,
 
 def sgd(parameters):
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
-def adamw(parameters):
-    return torch.optim.AdamW(parameters, lr=0.01)
 
 
 def mse(model, batch):
@@ -42,18 +38,6 @@ def batches(model):
     return [(torch.randn(size, 3), torch.randn(size, 2)) for size in RAGGED]
 
 
-def gradients_at_steps(model, optimizer):
-    """A list that fills with the gradients which each step uses."""
-    seen = []
-    optimizer.register_step_pre_hook(lambda *_: seen.append([p.grad.clone() for p in model.parameters()]))
-    return seen
-
-
-def assert_near(ours, theirs):
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.allclose(one, other, rtol=0, atol=1e-12)
-
-
 def assert_equal(ours, theirs):
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one, other)
@@ -69,17 +53,6 @@ def test_windows_hold_n_micro_batches_and_the_last_one_the_rest(n, lengths):
     found = list(windows(range(10), n))
     assert [len(window) for window in found] == lengths
     assert sum(found, []) == list(range(10))  # noqa: RUF017
-
-
-def test_windows_of_nothing_are_none():
-    assert list(windows([], 4)) == []
-
-
-def test_windows_take_what_has_no_length_and_fetch_no_more_than_one_window():
-    source = iter(range(10))
-    first = next(windows(source, 4))
-    assert first == [0, 1, 2, 3]
-    assert next(source) == 4
 
 
 @pytest.mark.parametrize("n", [1, 4, 5])
@@ -199,81 +172,7 @@ def test_batches_that_are_none_are_an_error_that_says_what_they_should_be(model,
         train(model, None, mse, sgd(model.parameters()))
 
 
-# evaluate
-
-
-def test_results_and_weights_may_be_written_to_before_they_are_read(model):
-    result, count = torch.zeros(()), torch.zeros(())
-    batches = [torch.full((4, 3), 1.0), torch.full((2, 3), 4.0)]
-    assert evaluate(model, batches, lambda _, x: result.fill_(x.mean()), lambda x: count.fill_(len(x))) == 2.0
-
-
-def test_a_metric_is_not_called_where_the_weight_is_the_number_0(model):
-    assert evaluate(model, [torch.ones(1), torch.ones(0)], lambda _, x: x.max(), len) == 1.0
-
-
 # train_epoch
-
-
-@pytest.mark.parametrize("make", [sgd, adamw])
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 100])
-def test_every_update_is_that_of_one_large_batch(model, batches, make, n):
-    large = copy.deepcopy(model)
-    optimizer, large_optimizer = make(model.parameters()), make(large.parameters())
-    ours, theirs = gradients_at_steps(model, optimizer), gradients_at_steps(large, large_optimizer)
-    for _ in range(2):
-        losses = train_epoch(model, batches, mse, optimizer, n=n)
-        for start, loss in zip(range(0, len(batches), n), losses, strict=True):
-            large_optimizer.zero_grad()
-            large_loss = mse(large, tuple(map(torch.cat, zip(*batches[start : start + n], strict=True))))
-            large_loss.backward()
-            large_optimizer.step()
-            assert math.isclose(loss, large_loss.item(), rel_tol=0, abs_tol=1e-12)
-    assert len(ours) == 2 * math.ceil(len(batches) / n)
-    for one, other in zip(ours, theirs, strict=True):
-        assert_near(one, other)
-    assert_near(model.parameters(), large.parameters())
-
-
-def test_a_weight_other_than_the_number_of_items_is_used(model):
-    def loss_over_tokens(model, batch):
-        return (model(batch["x"]).sum(-1) * batch["mask"]).sum() / batch["mask"].sum()
-
-    def tokens(batch):
-        return batch["mask"].sum()
-
-    masks = [torch.tensor(mask) for mask in ([1.0, 0, 0], [1.0, 1, 1], [0, 1.0, 1])]
-    batches = [{"x": torch.randn(3, 3), "mask": mask} for mask in masks]
-    seen = gradients_at_steps(model, optimizer := sgd(model.parameters()))
-    large = copy.deepcopy(model)
-    loss_over_tokens(large, {key: torch.cat([batch[key] for batch in batches]) for key in ("x", "mask")}).backward()
-    train_epoch(model, batches, loss_over_tokens, optimizer, n=3, weight=tokens)
-    assert_near(seen[0], [p.grad for p in large.parameters()])
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return zip(torch.ones(10, 3), torch.ones(10, 2), strict=True)
-
-
-@pytest.mark.parametrize(
-    "stream",
-    [
-        lambda: DataLoader(Stream(), batch_size=4),
-        lambda: ((torch.ones(k, 3), torch.ones(k, 2)) for k in (4, 4, 2)),
-        lambda: map(tuple, [(torch.ones(k, 3), torch.ones(k, 2)) for k in (4, 4, 2)]),
-    ],
-    ids=["DataLoader of an IterableDataset", "generator", "map"],
-)
-def test_batches_need_no_length(model, stream):
-    with pytest.raises(TypeError, match="has no len"):
-        len(stream())
-    same = copy.deepcopy(model)
-    losses = train_epoch(model, stream(), mse, sgd(model.parameters()), n=2)
-    expected = train_epoch(same, list(stream()), mse, sgd(same.parameters()), n=2)
-    assert len(losses) == 2
-    assert losses == expected
-    assert_equal(model.parameters(), same.parameters())
 
 
 def test_batches_that_give_nothing_are_an_error(model, batches):
@@ -300,23 +199,6 @@ def test_a_weight_that_is_no_number_of_items_is_an_error_before_anything_changes
     assert all((p.grad == 7).all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_gradients_that_an_error_leaves_behind_enter_no_later_update(model, batches, error):
-    def fails_in_mid_window(model, batch):
-        if batch is batches[4]:
-            raise error
-        return mse(model, batch)
-
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(error):
-        train_epoch(model, batches, fails_in_mid_window, optimizer, n=4)
-    clean = copy.deepcopy(model)
-    clean.zero_grad()
-    train_epoch(model, batches, mse, optimizer, n=4)
-    train_epoch(clean, batches, mse, torch.optim.SGD(clean.parameters(), lr=0.1), n=4)
-    assert_equal(model.parameters(), clean.parameters())
-
-
 def test_gradients_from_before_the_call_enter_no_update(model, batches):
     clean = copy.deepcopy(model)
     mse(model, batches[0]).backward()
@@ -337,21 +219,17 @@ def test_without_an_n_every_micro_batch_has_its_update(model, batches):
     assert len(train_epoch(model, batches, mse, sgd(model.parameters()))) == len(batches)
 
 
-def test_an_epoch_that_is_cut_short_trains_on_what_it_gave(model, batches):
-    assert len(train_epoch(model, islice(batches, 5), mse, sgd(model.parameters()), n=2)) == 3
+# evaluate. Its weights are in test_properties.py.
 
 
-# evaluate
+def test_results_and_weights_may_be_written_to_before_they_are_read(model):
+    result, count = torch.zeros(()), torch.zeros(())
+    batches = [torch.full((4, 3), 1.0), torch.full((2, 3), 4.0)]
+    assert evaluate(model, batches, lambda _, x: result.fill_(x.mean()), lambda x: count.fill_(len(x))) == 2.0
 
 
-def test_evaluation_is_the_mean_over_items_whatever_the_sizes(model, batches):
-    whole = mse(model, tuple(map(torch.cat, zip(*batches, strict=True)))).item()
-    assert math.isclose(evaluate(model, iter(batches), mse), whole, rel_tol=1e-12)
-
-
-def test_evaluation_uses_the_weight_that_it_is_given():
-    batches = [torch.tensor([2.0]), torch.tensor([8.0])]
-    assert evaluate(nn.Identity(), batches, lambda model, x: x.mean(), weight=lambda x: 1 / x.item()) == 3.2
+def test_a_metric_is_not_called_where_the_weight_is_the_number_0(model):
+    assert evaluate(model, [torch.ones(1), torch.ones(0)], lambda _, x: x.max(), len) == 1.0
 
 
 def test_evaluation_builds_no_graph_and_leaves_gradients_alone(model, batches):

@@ -2,20 +2,17 @@
 
 import copy
 import math
-from contextlib import nullcontext
 
 import pytest
 import torch
-from breakages import BREAKAGES
 from torch import nn
 from torch.amp import GradScaler
 from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, ReduceLROnPlateau, SequentialLR
 
-from course_utils import evaluate, mlp, record, train_epoch, windows
+from course_utils import evaluate, mlp, train_epoch, windows
 
 LENGTHS = ([5, 1], [2], [9, 3, 1], [1], [4, 4], [7], [0, 0], [2, 8, 1], [1])  # valid tokens of each sequence
 MAX_NORM = 0.3  # the gradients of most windows have a larger norm
-ON_A_SKIPPED_UPDATE = "package: train_epoch steps the scheduler on a skipped update"  # this comparison skips none
 
 
 def masked_mse(model, batch):
@@ -95,40 +92,13 @@ def compare_with_large_batches(model, batches, make, n):
     assert scheduler.get_last_lr() == large_scheduler.get_last_lr()
 
 
-# Token weights, the scaler, clipping and the schedule at once
+# Token weights, the scaler, clipping and the schedule at once. Each alone, and with errors, is in test_properties.py.
 
 
 @pytest.mark.parametrize("make", [sgd, adamw])
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 100])
 def test_every_scaled_clipped_scheduled_update_is_that_of_the_large_batch(model, batches, make, n):
     compare_with_large_batches(model, batches, make, n)
-
-
-@pytest.mark.filterwarnings("ignore")  # torch and train_epoch see some of the breakages, too
-@pytest.mark.parametrize(
-    "name", [name for name in BREAKAGES if name.startswith("package: ") and name != ON_A_SKIPPED_UPDATE]
-)
-def test_each_way_to_break_the_loop_is_seen_by_this_comparison(model, batches, name):
-    with BREAKAGES[name](), pytest.raises(AssertionError):
-        compare_with_large_batches(model, batches, sgd, n=4)
-
-
-def test_the_windows_of_this_comparison_are_large_enough_to_be_clipped(model, batches):
-    for window in windows(batches, 4):
-        model.zero_grad()
-        masked_mse(model, joined(window)).backward()
-        assert nn.utils.get_total_norm([p.grad for p in model.parameters()]) > MAX_NORM
-
-
-def test_within_a_window_gradients_are_unscaled_then_clipped_then_used_then_zeroed(model, batches):
-    optimizer = sgd(model.parameters())
-    with record() as trace:
-        train_epoch(
-            model, batches[:4], masked_mse, optimizer, n=2, weight=tokens, scaler=GradScaler("cpu"), max_norm=MAX_NORM
-        )
-    assert str(trace) == "SGD  f b f b c S z f b f b c S z"
-    step = next(event for event in trace.events if event.kind == "step")
-    assert math.isclose(step.norm, MAX_NORM, rel_tol=1e-5)
 
 
 # Autocast
@@ -186,124 +156,11 @@ def test_the_forward_runs_under_autocast_and_the_backward_outside_of_it(model):
     assert seen == [True, False] * 3
 
 
-# A step that the scaler skips
-
-
-def with_infinity_in(batches, place):
-    return [{**batch, "y": batch["y"] * (math.inf if k == place else 1)} for k, batch in enumerate(batches)]
-
-
-@pytest.mark.filterwarnings("ignore:1 of 3 windows made no update")
-@pytest.mark.parametrize("fused", [False, True])
-def test_an_infinite_micro_batch_costs_its_window_and_nothing_else(model, batches, fused):
-    batches = batches[:6]
-    clean = copy.deepcopy(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
-    scheduler, scaler = ExponentialLR(optimizer, 0.5), GradScaler("cpu")
-    losses = train_epoch(
-        model, with_infinity_in(batches, 3), masked_mse, optimizer, 2, tokens, scaler=scaler, scheduler=scheduler
-    )
-    assert [math.isfinite(loss) for loss in losses] == [True, False, True]
-    assert optimizer.param_groups[0]["lr"] == 0.1 * 0.5**2, "two updates were made, so there are two scheduler steps"
-    assert scaler.get_scale() == 2**15
-
-    train_epoch(clean, batches[:2] + batches[4:], masked_mse, large := sgd(clean.parameters()), 2, tokens,
-                scheduler=ExponentialLR(large, 0.5))  # fmt: skip
-    for p, q in zip(model.parameters(), clean.parameters(), strict=True):
-        assert torch.allclose(p, q, rtol=0, atol=1e-12)
-
-
-@pytest.mark.filterwarnings("ignore:1 of 3 windows made no update")
-def test_a_scheduler_step_on_a_skipped_update_is_seen(model, batches):
-    with (
-        BREAKAGES[ON_A_SKIPPED_UPDATE](),
-        pytest.raises(AssertionError, match="so there are two scheduler steps"),
-    ):
-        test_an_infinite_micro_batch_costs_its_window_and_nothing_else(model, batches, fused=False)
-
-
-def test_a_scale_that_grows_is_no_skipped_step(model, batches):
-    optimizer = sgd(model.parameters())
-    scheduler, scaler = ExponentialLR(optimizer, 0.5), GradScaler("cpu", growth_interval=1)
-    train_epoch(model, batches, masked_mse, optimizer, 4, tokens, scaler=scaler, scheduler=scheduler)
-    assert scaler.get_scale() == 2.0 ** (16 + 3)
-    assert optimizer.param_groups[0]["lr"] == 0.1 * 0.5**3
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("where", ["in the forward", "in the step"])
-def test_after_an_error_the_scaler_and_the_model_can_be_used_again(model, batches, error, where):
-    optimizer, scaler = sgd(model.parameters()), GradScaler("cpu")
-    fail = [True]
-
-    def raise_once(*_):
-        if fail:
-            fail.clear()
-            raise error
-
-    def fails(model, batch):
-        if batch is batches[2]:
-            raise_once()
-        return masked_mse(model, batch)
-
-    handle = optimizer.register_step_pre_hook(raise_once) if where == "in the step" else None
-    with pytest.raises(error):
-        train_epoch(model, batches, masked_mse if handle else fails, optimizer, 4, tokens, scaler=scaler)
-    clean = copy.deepcopy(model)
-    clean.zero_grad()
-    train_epoch(model, batches, masked_mse, optimizer, 4, tokens, scaler=scaler)
-    train_epoch(clean, batches, masked_mse, sgd(clean.parameters()), 4, tokens)
-    for p, q in zip(model.parameters(), clean.parameters(), strict=True):
-        assert torch.allclose(p, q, rtol=0, atol=1e-12)
-
-
-# Micro-batches without a valid token
-
-
-def test_a_micro_batch_of_weight_0_is_left_out_and_not_even_run(model, batches):
-    empty = LENGTHS.index([0, 0])
-    assert masked_mse(model, batches[empty]).isnan()
-    ran = []
-
-    def noted(model, batch):
-        ran.append(next(k for k, other in enumerate(batches) if other is batch))
-        return masked_mse(model, batch)
-
-    losses = train_epoch(model, batches, noted, sgd(model.parameters()), n=4, weight=tokens)
-    assert empty not in ran
-    assert len(ran) == len(batches) - 1
-    assert all(map(math.isfinite, losses))
-    assert math.isfinite(evaluate(model, batches, masked_mse, weight=tokens))
-
-
-def test_a_window_that_holds_nothing_makes_no_update_and_its_schedule_waits(model, batches):
-    empty = batches[LENGTHS.index([0, 0])]
-    optimizer = sgd(model.parameters())
-    scheduler = ExponentialLR(optimizer, 0.5)
-    steps = gradients_at_steps(model, optimizer)
-    mixed = [empty, empty, batches[0], batches[1], empty, empty, empty]
-    losses = train_epoch(model, mixed, masked_mse, optimizer, n=2, weight=tokens, scheduler=scheduler)
-    assert len(losses) == len(steps) == 1
-    assert scheduler.get_last_lr() == [0.05]
-
-
 def test_a_weight_that_is_always_0_is_an_error(model, batches):
     with pytest.raises(ValueError, match=r"weight\(batch\) 0 for every micro-batch"):
         evaluate(model, batches, masked_mse, weight=lambda batch: 0)
     with pytest.raises(ValueError, match=r"weight\(batch\) 0 for every micro-batch"):
         train_epoch(model, batches, masked_mse, sgd(model.parameters()), weight=lambda batch: 0)
-
-
-# Clipping
-
-
-def test_clipping_is_over_the_parameters_of_the_optimizer_together(model, batches):
-    head = list(model[2].parameters())
-    optimizer = torch.optim.SGD([{"params": head[:1]}, {"params": head[1:]}], lr=0.1)
-    norms = []
-    optimizer.register_step_pre_hook(lambda *_: norms.append(float(nn.utils.get_total_norm([p.grad for p in head]))))
-    train_epoch(model, batches, masked_mse, optimizer, n=100, weight=tokens, max_norm=0.1)
-    assert math.isclose(norms[0], 0.1, rel_tol=1e-4)
 
 
 # Arguments that cannot be used
@@ -322,16 +179,11 @@ def test_clipping_is_over_the_parameters_of_the_optimizer_together(model, batche
         ({"max_norm": True}, TypeError, r"max_norm must be a number, got True \(bool\)"),
         ({"max_norm": "1"}, TypeError, r"got '1' \(str\)"),
         ({"scheduler": "cosine"}, TypeError, r"scheduler must be an LRScheduler, got 'cosine' \(str\)"),
+        ({"on_update": 1}, TypeError, "on_update must be a function"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_an_error_before_anything_changes(model, batches, options, error, saying):
-    for p in model.parameters():
-        p.grad = torch.full_like(p, 7.0)
-    before = copy.deepcopy(model.state_dict())
-    with pytest.raises(error, match=saying):
-        train_epoch(model, batches, masked_mse, sgd(model.parameters()), n=2, weight=tokens, **options)
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-    assert all((p.grad == 7).all() for p in model.parameters())
+    unchanged_after(model, batches, sgd(model.parameters()), error, saying, **options)
 
 
 def test_a_schedule_that_needs_a_metric_is_an_error_that_says_what_to_do(model, batches):
@@ -461,27 +313,6 @@ def test_the_learning_rate_that_is_told_is_the_one_of_the_update(model, batches)
     assert [update.lr for update in told] == [[pytest.approx(0.1 * 0.5**k)] for k in range(len(told))]
 
 
-def test_an_on_update_that_is_no_function_is_an_error(model, batches):
-    unchanged_after(model, batches, sgd(model.parameters()), TypeError, "on_update must be a function", on_update=1)
-
-
-# Gradients of parameters that the optimizer does not own
-
-
-def test_gradients_that_the_optimizer_does_not_own_are_zeroed_with_the_others(model, batches):
-    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
-    norms = []
-    optimizer.register_step_pre_hook(lambda *_: norms.append(model[0].weight.grad.norm().item()))
-    expected = []
-    for _ in range(2):
-        for window in windows(batches, 4):
-            (gradient,) = torch.autograd.grad(masked_mse(model, joined(window)), [model[0].weight])
-            expected.append(gradient.norm().item())
-            train_epoch(model, window, masked_mse, optimizer, 4, tokens)
-    assert norms == pytest.approx(expected, rel=1e-12)
-    assert [p.grad for p in model.parameters()] == [None] * 4
-
-
 def test_gradients_outside_of_model_and_optimizer_are_left_to_their_owner(batches):
     """A generator is trained through a discriminator: the gradients of the latter are not this loop's to zero."""
     torch.set_default_dtype(torch.float64)
@@ -499,7 +330,3 @@ def test_one_process_also_trains_parameters_that_its_optimizer_owns_outside_the_
     optimizer = torch.optim.SGD([*model.parameters(), temperature], lr=0.1)
     train_epoch(model, [torch.ones(3, 2)], lambda model, x: model(x).mean() + temperature, optimizer)
     assert temperature.item() == pytest.approx(0.9)
-
-
-def test_any_context_can_be_the_autocast(model, batches):
-    train_epoch(model, batches[:2], masked_mse, sgd(model.parameters()), weight=tokens, autocast=nullcontext())

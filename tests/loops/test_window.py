@@ -44,13 +44,6 @@ def assert_near(ours, theirs):
 # backward_window
 
 
-def test_it_leaves_the_gradient_and_the_loss_of_the_large_batch(model, window):
-    expected, gradient = large_gradient(model, window)
-    loss = backward_window(model, window, mse)
-    assert not loss.requires_grad
-    assert_near([loss, *(p.grad for p in model.parameters())], [expected, *gradient])
-
-
 def test_the_loss_of_many_micro_batches_is_not_summed_in_16_bits():
     model = nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
     nn.init.ones_(model.weight)
@@ -78,19 +71,6 @@ def test_a_scaler_multiplies_the_gradient_and_not_the_loss_and_has_not_unscaled(
     assert_near([p.grad / 1024 for p in model.parameters()], gradient)
     scaler.unscale_(optimizer)  # it would refuse if it had been called before
     assert_near([p.grad for p in model.parameters()], gradient)
-
-
-def test_a_loop_of_ones_own_is_train_epoch(model, window):
-    same = mlp(3, 5, 2)
-    same.load_state_dict(model.state_dict())
-    optimizer, other = (torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, same))
-    losses = []
-    for part in windows(window, 3):
-        losses.append(backward_window(model, part, mse).item())
-        optimizer.step()
-        optimizer.zero_grad()
-    assert losses == train_epoch(same, window, mse, other, n=3)
-    assert all(map(torch.equal, model.parameters(), same.parameters()))
 
 
 @pytest.mark.parametrize("held", [[], [torch.ones(2, 3)] * 2])

@@ -32,14 +32,6 @@ def train(model, optimizer, updates=3):
         optimizer.zero_grad()
 
 
-def test_a_step_that_calls_the_inherited_step_is_one_step(model):
-    SGD([torch.zeros(1)], lr=0.1)  # PyTorch hooks the step of a class when it makes the first optimizer of it
-    with record() as trace:
-        train(model, CallsInheritedStep(model.parameters(), lr=0.1))
-    assert str(trace) == "CallsInheritedStep  f b S z f b S z f b S z"
-    assert trace.windows() == [1, 1, 1]
-
-
 class StepsTwice(SGD):
     def step(self, closure=None):
         super().step()
@@ -87,14 +79,6 @@ def test_without_a_name_the_lane_is_the_first_that_steps(model):
     assert trace.lanes == ["Adam", "SGD"]
     assert trace.windows() == [1, 1, 1]
     assert trace.windows("Adam") == []
-
-
-def test_a_wrapper_around_an_optimizer_has_no_lane(model):
-    optimizer = Wrapper(Adam(model.parameters()))
-    with record() as trace:
-        train(model, optimizer)
-    assert trace.lanes == ["Adam"]
-    assert trace.windows() == [1, 1, 1]
 
 
 def test_a_wrapper_that_a_scaler_is_given_has_no_lane_either(model):

@@ -261,22 +261,6 @@ def test_the_ledger_is_what_record_says():
     assert book == Ledger(held=(9, 10), updates=((1, 2, 3, 4), (5, 6, 7, 8)), lost=(), unused=(9, 10))
 
 
-def test_what_is_zeroed_before_a_step_is_lost_and_what_is_not_zeroed_is_used_again(w):
-    def early(w, batches, optimizer):
-        for x in batches:
-            (w * x).backward()
-            optimizer.zero_grad()
-            optimizer.step()
-
-    def never(w, batches, optimizer):
-        for x in batches:
-            (w * x).backward()
-            optimizer.step()
-
-    books = [record_steps(loop, w, [1.0, 1.0], SGD([w], lr=0.5)).frames[-1].ledgers["SGD"] for loop in (early, never)]
-    assert books == [Ledger((), ((), ()), (1, 2), ()), Ledger((1, 2), ((1,), (1, 2)), (), ())]
-
-
 def test_two_optimizers_have_a_ledger_each():
     first, second = nn.Linear(1, 1), nn.Linear(1, 1)
 

@@ -110,11 +110,6 @@ def test_results_come_in_the_order_of_ranks_and_prints_too(two, capsys):
     assert capsys.readouterr().out == "".join(shown)
 
 
-def test_processes_are_kept(two):
-    first = two.run(os.getpid)
-    assert two.run(os.getpid) == first
-
-
 def test_each_rank_has_the_dtype_seed_and_folder_of_this_process_and_one_thread(two):
     torch.manual_seed(5)
     torch.set_default_dtype(torch.float64)

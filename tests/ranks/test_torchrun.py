@@ -24,18 +24,9 @@ def two():
         yield group
 
 
-@pytest.mark.parametrize(
-    ("kind", "findings"),
-    [
-        ("right", []),
-        ("every", [("advice", "sync-cadence")]),
-        ("never", [("error", "sync-cadence")]),
-        ("undivided", [("error", "loss-scale")]),
-        ("own means", [("error", "token-weights")]),
-    ],
-)
-def test_a_loop_by_hand_is_judged_on_each_rank(two, kind, findings):
-    assert two.run(on_ranks.audited, on_ranks.by_hand, kind) == [findings, findings]
+def test_ranks_that_divide_by_their_own_numbers_of_items_are_told(two):
+    """Other errors of a loop by hand are in test_audit_on_ranks.py."""
+    assert two.run(on_ranks.audited, on_ranks.by_hand, "own means") == [[("error", "token-weights")]] * 2
 
 
 def test_a_rank_that_forgets_to_zero_is_named_on_that_rank(two):

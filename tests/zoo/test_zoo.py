@@ -1,12 +1,10 @@
 """The zoo: every fixed loop has the gradients of large batches, every buggy loop has the bug that its `what` names."""
 
-import difflib
 import inspect
 import math
 import re
 import sys
 import warnings
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -121,27 +119,11 @@ def test_every_rule_has_a_specimen_in_the_file_of_its_name():
         assert each.level in LEVELS
 
 
-def test_every_specimen_says_in_a_sentence_what_is_wrong():
-    for each in ZOO.values():
-        assert re.fullmatch(r"[A-Z].{30,110}[^.]\.", each.what)
-        assert each.buggy.__doc__ == each.what
-        assert each.fixed.__doc__ == f"The loop {each.name}, fixed."
-
-
 @pytest.mark.parametrize("name", ZOO)
 def test_a_listing_has_the_loop_and_nothing_that_gives_the_bug_away(name):
     first, *lines = ZOO[name].listing().splitlines()
     assert first == "def loop():"
     assert lines == body(ZOO[name].buggy)
-
-
-@pytest.mark.parametrize("name", ZOO)
-def test_a_loop_is_short_and_its_fix_differs_in_few_lines(name):
-    left, right = body(ZOO[name].buggy), body(ZOO[name].fixed)
-    assert 6 <= len(left) <= 20
-    assert not any("fix" in line or "wrong" in line or "bug" in line for line in left + right)
-    changes = Counter(line[0] for line in difflib.ndiff(left, right) if line[0] in "+-")
-    assert 1 <= max(changes.values()) <= 5
 
 
 def test_a_name_is_given_once_and_a_loop_is_registered_with_what_is_expected_of_it():
