@@ -156,15 +156,6 @@ def zeroes_before_the_step(model, batches, loss_fn, optimizer, n, epochs, schedu
             optimizer.zero_grad(), optimizer.step(), scheduler.step()
 
 
-def one_epoch(*arguments):
-    return scheduled_by_the_helper(*arguments[:5], 1, arguments[6])
-
-
-def without_a_schedule(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
-    for _ in range(epochs):
-        train_epoch(model, batches, loss_fn, optimizer, n, len)
-
-
 # The two updates of a GAN.
 
 
@@ -247,18 +238,6 @@ def each_zeroes_its_own_after_its_step(window, players, n):  # Lightning-AI/pyto
 
 
 @gan
-def cures_only_the_discriminator(window, players, n):
-    (discriminator, d_loss, d_optimizer), (_, g_loss, g_optimizer) = players
-    d_optimizer.zero_grad()
-    backward(d_loss, window)
-    d_optimizer.step()
-    discriminator.requires_grad_(False)
-    backward(g_loss, window)
-    discriminator.requires_grad_(True)
-    g_optimizer.step(), g_optimizer.zero_grad()
-
-
-@gan
 def forgets_the_discriminator(window, players, n):  # Hsintien-Ng/idinvert_pytorch-reproduced#1
     for k, (_, loss, optimizer) in enumerate(players):
         if k:
@@ -335,16 +314,6 @@ def never_thaws(window, players, n):
         optimizer.zero_grad()
         backward(loss, window)
         optimizer.step()
-
-
-@gan
-def freezes_its_own_network(window, players, n):
-    for net, loss, optimizer in players:
-        net.requires_grad_(False)
-        optimizer.zero_grad()
-        backward(loss, window)
-        optimizer.step()
-        net.requires_grad_(True)
 
 
 @gan
@@ -502,43 +471,12 @@ def accumulate(model, window, loss_fn, optimizer):
     optimizer.step()
 
 
-def steps_the_schedule_at_full_windows_only(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
-    scheduler = make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs)
-    for _ in range(epochs):
-        for window in windows(batches, n):
-            accumulate(model, window, loss_fn, optimizer)
-            if len(window) == n:
-                scheduler.step()
-
-
 def windows_over_epochs(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
     everything = list(batches) * epochs
     scheduler = make_scheduler(optimizer, math.ceil(len(everything) / n))
     for window in windows(everything, n):
         accumulate(model, window, loss_fn, optimizer)
         scheduler.step()
-
-
-def makes_the_schedule_last(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
-    for _ in range(epochs):
-        for window in windows(batches, n):
-            accumulate(model, window, loss_fn, optimizer)
-    for _ in range(epochs):
-        make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs).step()
-
-
-def makes_it_for_each_window(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
-    for window in [*windows(batches, n)] * epochs:
-        accumulate(model, window, loss_fn, optimizer)
-        make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs).step()
-
-
-def steps_every_nth_update(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
-    scheduler = make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs)
-    for k, window in enumerate([*windows(batches, n)] * epochs, start=1):
-        accumulate(model, window, loss_fn, optimizer)
-        if k % n == 0:
-            scheduler.step()
 
 
 def takes_the_batches_out(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
@@ -555,10 +493,6 @@ def pops_the_batches(model, batches, loss_fn, optimizer, n, epochs, make_schedul
             scheduler.step()
 
 
-def more_epochs(*arguments):
-    return scheduled_by_the_helper(*arguments[:5], arguments[5] + 1, arguments[6])
-
-
 def swallows_errors(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
     scheduler = make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs)
     for _ in range(epochs):
@@ -568,15 +502,6 @@ def swallows_errors(model, batches, loss_fn, optimizer, n, epochs, make_schedule
                     loss_fn(model, batch).backwards()
             except Exception:
                 pass
-            optimizer.step(), scheduler.step()
-
-
-@loop
-def zeroes_once_per_epoch(model, batches, loss_fn, optimizer, n, epochs, scheduler):
-    for _ in range(epochs):
-        optimizer.zero_grad()
-        for window in windows(batches, n):
-            backward(lambda batch: loss_fn(model, batch), window)
             optimizer.step(), scheduler.step()
 
 
@@ -647,16 +572,6 @@ def rounds_the_shares(model, batches, loss_fn, optimizer, n, epochs, scheduler):
         optimizer.step(), scheduler.step()
 
 
-def makes_it_after_the_first_update(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
-    scheduler = None
-    for window in [*windows(batches, n)] * epochs:
-        accumulate(model, window, loss_fn, optimizer)
-        if scheduler:
-            scheduler.step()
-        else:
-            scheduler = make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs)
-
-
 for bug, answers in {
     "clip-limit": [clips_to_one],
     "not-reset": [counts_without_a_reset],
@@ -682,10 +597,6 @@ wrong("scheduled", "changed-input")(pops_the_batches)
 # "gan_updates": more styles of right answers.
 
 
-def in_turn(generator, discriminator, g_loss, d_loss, g_optimizer, d_optimizer):
-    return (discriminator, d_loss, d_optimizer), (generator, g_loss, g_optimizer)
-
-
 @right("gan_updates")
 def gan_that_divides_last(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
     def update(net, loss, optimizer, window):
@@ -707,129 +618,10 @@ def gan_that_divides_last(generator, discriminator, batches, g_loss, d_loss, g_o
 
 
 @gan
-def one_backward_for_the_window(window, players, n):
-    for _, loss, optimizer in players:
-        optimizer.zero_grad()
-        whole(loss, window).backward()
-        optimizer.step()
-
-
-@gan
 def one_large_batch(window, players, n):
     for _, loss, optimizer in players:
         optimizer.zero_grad()
         loss(torch.cat(window)).backward()
-        optimizer.step()
-
-
-@gan
-def one_large_batch_for_the_generator(window, players, n):
-    for k, (_, loss, optimizer) in enumerate(players):
-        optimizer.zero_grad()
-        backward(loss, [torch.cat(window)] if k else window)
-        optimizer.step()
-
-
-@gan
-def one_call_of_autograd_grad(window, players, n):
-    for net, loss, optimizer in players:
-        parameters = list(net.parameters())
-        for p, gradient in zip(parameters, torch.autograd.grad(whole(loss, window), parameters), strict=True):
-            p.grad = gradient
-        optimizer.step()
-
-
-@gan
-def one_backward_for_the_discriminator(window, players, n):
-    for k, (_, loss, optimizer) in enumerate(players):
-        optimizer.zero_grad()
-        if k:
-            backward(loss, window)
-        else:
-            whole(loss, window).backward()
-        optimizer.step()
-
-
-@gan
-def one_backward_for_the_generator(window, players, n):
-    for k, (_, loss, optimizer) in enumerate(players):
-        optimizer.zero_grad()
-        if k:
-            whole(loss, window).backward()
-        else:
-            backward(loss, window)
-        optimizer.step()
-
-
-def whole(loss, window):
-    return sum(loss(batch) * len(batch) for batch in window) / sum(map(len, window))
-
-
-@gan
-def keeps_a_list_of_losses(window, players, n):
-    for _, loss, optimizer in players:
-        optimizer.zero_grad()
-        losses = [loss(batch) * len(batch) / sum(map(len, window)) for batch in window]
-        for each in losses:
-            each.backward()
-        optimizer.step()
-
-
-@gan
-def retains_the_graphs(window, players, n):
-    for _, loss, optimizer in players:
-        optimizer.zero_grad()
-        total = 0.0
-        for batch in window:
-            part = loss(batch) * len(batch) / sum(map(len, window))
-            total += part
-            part.backward(retain_graph=True)
-        optimizer.step()
-
-
-@gan
-def retains_each_graph_for_one_round(window, players, n):
-    for _, loss, optimizer in players:
-        optimizer.zero_grad()
-        for batch in window:
-            part = loss(batch) * len(batch) / sum(map(len, window))
-            part.backward(retain_graph=True)
-        optimizer.step()
-
-
-@gan
-def swaps_the_optimizers(window, players, n):
-    (_, d_loss, d_optimizer), (_, g_loss, g_optimizer) = players
-    for loss, optimizer in ((d_loss, g_optimizer), (g_loss, d_optimizer)):
-        optimizer.zero_grad()
-        backward(loss, window)
-        optimizer.step()
-
-
-@gan
-def adds_the_losses(window, players, n):
-    (_, d_loss, d_optimizer), (_, g_loss, g_optimizer) = players
-    d_optimizer.zero_grad(), g_optimizer.zero_grad()
-    backward(lambda batch: d_loss(batch) + g_loss(batch), window)
-    d_optimizer.step(), g_optimizer.step()
-
-
-@gan
-def zeroes_both_once_per_window(window, players, n):
-    for _, _, optimizer in players:
-        optimizer.zero_grad()
-    for _, loss, optimizer in players:
-        backward(loss, window)
-        optimizer.step()
-
-
-@gan
-def both_backward_passes_first(window, players, n):
-    for _, _, optimizer in players:
-        optimizer.zero_grad()
-    for _, loss, _ in players:
-        backward(loss, window)
-    for _, _, optimizer in players:
         optimizer.step()
 
 
@@ -844,19 +636,6 @@ def both_forward_passes_first(window, players, n):
         optimizer.step()
 
 
-@gan
-def gradients_of_both_first(window, players, n):
-    gradients = []
-    for net, loss, _ in players:
-        total, parameters = sum(map(len, window)), [*net.parameters()]
-        parts = [torch.autograd.grad(loss(batch) * len(batch) / total, parameters) for batch in window]
-        gradients.append([sum(each) for each in zip(*parts, strict=True)])
-    for (net, _, optimizer), found in zip(players, gradients, strict=True):
-        for p, gradient in zip(net.parameters(), found, strict=True):
-            p.grad = gradient
-        optimizer.step()
-
-
 def generator_once_per_epoch(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
     for window in windows(batches, n):
         d_optimizer.zero_grad()
@@ -867,36 +646,9 @@ def generator_once_per_epoch(generator, discriminator, batches, g_loss, d_loss, 
     g_optimizer.step()
 
 
-def discriminator_per_micro_batch(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
-    for window in windows(batches, n):
-        for batch in window:
-            d_optimizer.zero_grad()
-            d_loss(batch).backward()
-            d_optimizer.step()
-        g_optimizer.zero_grad()
-        backward(g_loss, window)
-        g_optimizer.step()
-
-
-def all_discriminator_updates_first(generator, discriminator, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
-    for net, loss, optimizer in in_turn(generator, discriminator, g_loss, d_loss, g_optimizer, d_optimizer):
-        for window in windows(batches, n):
-            net.zero_grad()
-            backward(loss, window)
-            optimizer.step()
-
-
 def empties_the_batches(generator, discriminator, batches, *rest):
     gan_by_inputs(generator, discriminator, batches, *rest)
     batches.clear()
-
-
-@gan
-def steps_twice(window, players, n):
-    for _, loss, optimizer in players:
-        optimizer.zero_grad()
-        backward(loss, window)
-        optimizer.step(), optimizer.step()
 
 
 @gan
@@ -912,15 +664,6 @@ def does_not_divide_at_all(window, players, n):
     for _, loss, optimizer in players:
         optimizer.zero_grad()
         backward(loss, window, 1)
-        optimizer.step()
-
-
-@gan
-def divides_twice(window, players, n):
-    for _, loss, optimizer in players:
-        optimizer.zero_grad()
-        for batch in window:
-            (loss(batch) * len(batch) / sum(map(len, window)) / len(window)).backward()
         optimizer.step()
 
 
@@ -951,16 +694,6 @@ def rounds_its_shares(window, players, n):
         optimizer.zero_grad()
         for batch in window:
             (loss(batch) * round(len(batch) / sum(map(len, window)), 4)).backward()
-        optimizer.step()
-
-
-@gan
-def computes_the_losses_without_a_graph(window, players, n):
-    for _, loss, optimizer in players:
-        with torch.no_grad():
-            losses = [loss(batch) for batch in window]
-        for each in losses:
-            each.backward()
         optimizer.step()
 
 

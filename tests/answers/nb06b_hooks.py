@@ -209,18 +209,6 @@ def decoupled(p, own, lr, momentum, weight_decay):
         as_sgd(p, own, lr, momentum, 0.0)
 
 
-def divides_again(p, own, lr, momentum, weight_decay):
-    if own["arrived"]:
-        own["b"] *= momentum
-        own["b"] += own.pop("sum") / own["arrived"] + weight_decay * p
-        p -= lr * own["b"]
-
-
-def sums_aside(p, own, **_):
-    own["sum"] = own.get("sum", 0) + p.grad
-    p.grad = None
-
-
 def moves_idle(p, own, lr, momentum, weight_decay):
     own["b"] += weight_decay * p
     p -= lr * own["b"]

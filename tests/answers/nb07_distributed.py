@@ -102,10 +102,6 @@ LATE = """            loss = loss_fn(model, batch) * share
         with model.no_sync() if k < len(window) else nullcontext():
             loss.backward()
 """
-FLAG = """            loss = loss_fn(model, batch) * share
-            model.require_backward_grad_sync = k == len(window)
-            loss.backward()
-"""
 
 for name, bug, says, *changes in (
     ("every micro-batch", "sync-cadence", "3 times", (HELD, "nullcontext()")),

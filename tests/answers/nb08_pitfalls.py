@@ -1,7 +1,6 @@
 """Answers to "two_bugs": a loop with a short window and a clip."""
 
 import torch
-from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from answers import right, wrong
@@ -70,16 +69,6 @@ def divides_at_the_end(model, batches, loss_fn, optimizer, n, max_norm):
             held = 0
 
 
-def has_both_bugs(model, batches, loss_fn, optimizer, n, max_norm):
-    optimizer.zero_grad()
-    for i, batch in enumerate(batches):
-        (loss_fn(model, batch) / n).backward()
-        clip_grad_norm_(model.parameters(), max_norm)
-        if (i + 1) % n == 0 or i + 1 == len(batches):
-            optimizer.step()
-            optimizer.zero_grad()
-
-
 def only_the_clip_is_fixed(model, batches, loss_fn, optimizer, n, max_norm):
     optimizer.zero_grad()
     for i, batch in enumerate(batches):
@@ -125,51 +114,8 @@ def backward(model, held, loss_fn, factor=None):
 
 
 @window
-def clips_before_backward(model, held, loss_fn, optimizer, max_norm):
-    clip_grad_norm_(model.parameters(), max_norm)
-    backward(model, held, loss_fn)
-    optimizer.step()
-
-
-@window
-def clips_after_the_step(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn)
-    optimizer.step()
-    clip_grad_norm_(model.parameters(), max_norm)
-
-
-@window
 def never_clips(model, held, loss_fn, optimizer, max_norm):
     backward(model, held, loss_fn)
-    optimizer.step()
-
-
-@window
-def clips_to_another_norm(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn)
-    clip_grad_norm_(model.parameters(), max_norm / 2)
-    optimizer.step()
-
-
-@window
-def clips_values(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn)
-    nn.utils.clip_grad_value_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def clips_each_parameter(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn)
-    for p in model.parameters():
-        clip_grad_norm_([p], max_norm)
-    optimizer.step()
-
-
-@window
-def does_not_divide(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn, factor=1)
-    clip_grad_norm_(model.parameters(), max_norm)
     optimizer.step()
 
 
@@ -231,81 +177,10 @@ def sends_the_sum_backward_once(model, held, loss_fn, optimizer, max_norm):
 
 
 @window
-def stacks_the_losses(model, held, loss_fn, optimizer, max_norm):
-    torch.stack([loss_fn(model, batch) for batch in held]).mean().backward()
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def joins_the_micro_batches(model, held, loss_fn, optimizer, max_norm):
-    loss_fn(model, torch.cat(held)).backward()
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def still_retains_each_graph_in_the_total(model, held, loss_fn, optimizer, max_norm):
-    total = 0.0
-    for batch in held:
-        loss = loss_fn(model, batch) / len(held)
-        total += loss
-        loss.backward(retain_graph=True)
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def retains_each_graph(model, held, loss_fn, optimizer, max_norm):
-    for batch in held:
-        loss = loss_fn(model, batch) / len(held)
-        loss.backward(retain_graph=True)
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-def keeps_all_losses_of_the_epoch(model, batches, loss_fn, optimizer, n, max_norm):
-    losses = []
-    for held in windows(batches, n):
-        optimizer.zero_grad()
-        for batch in held:
-            losses.append(loss_fn(model, batch) / len(held))
-            losses[-1].backward(retain_graph=True)
-        clip_grad_norm_(model.parameters(), max_norm)
-        optimizer.step()
-    return [float(loss) for loss in losses]
-
-
-@window
-def goes_forward_before_the_backward_of_the_last(model, held, loss_fn, optimizer, max_norm):
-    ahead = loss_fn(model, held[0])
-    for following in [*held[1:], None]:
-        loss, ahead = ahead, None if following is None else loss_fn(model, following)
-        (loss / len(held)).backward()
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
 def sends_only_the_last_backward(model, held, loss_fn, optimizer, max_norm):
     for batch in held:
         loss = loss_fn(model, batch) / len(held)
     loss.backward()
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def limits_the_loss(model, held, loss_fn, optimizer, max_norm):
-    for batch in held:
-        (loss_fn(model, batch) / len(held)).clamp(max=max_norm).backward()
-    optimizer.step()
-
-
-@window
-def sends_each_backward_after_all_forwards(model, held, loss_fn, optimizer, max_norm):
-    for loss in [loss_fn(model, batch) for batch in held]:
-        (loss / len(held)).backward()
     clip_grad_norm_(model.parameters(), max_norm)
     optimizer.step()
 
@@ -326,54 +201,8 @@ def to_the_limit_always(params, max_norm):
         p.grad *= max_norm / norm
 
 
-def one_by_one_on_values(params, max_norm):
-    for p in params:
-        p.grad.clamp_(-max_norm, max_norm)
-
-
 def only_the_first(params, max_norm):
     clip_grad_norm_(params[:1], max_norm)
-
-
-def to_a_constant(params, max_norm):
-    clip_grad_norm_(params, 1.0)
-
-
-def to_a_small_constant(params, max_norm):
-    clip_grad_norm_(params, max_norm=0.1)
-
-
-def to_the_squared_limit(params, max_norm):
-    squares = sum(float(p.grad.square().sum()) for p in params)
-    if squares > max_norm:
-        for p in params:
-            p.grad *= max_norm / squares
-
-
-def by_the_largest_entry(params, max_norm):
-    clip_grad_norm_(params, max_norm, norm_type=float("inf"))
-
-
-def by_the_sum_of_entries(params, max_norm):
-    clip_grad_norm_(params, max_norm, norm_type=1)
-
-
-@window
-def clips_before_the_last_backward(model, held, loss_fn, optimizer, max_norm):
-    *first, last = held
-    backward(model, first, loss_fn, 1 / len(held))
-    clip_grad_norm_([p for p in model.parameters() if p.grad is not None], max_norm)
-    backward(model, [last], loss_fn, 1 / len(held))
-    optimizer.step()
-
-
-@window
-def clips_before_dividing(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn, 1.0)
-    clip_grad_norm_(model.parameters(), max_norm)
-    for p in model.parameters():
-        p.grad /= len(held)
-    optimizer.step()
 
 
 def divided_by(count):
@@ -407,14 +236,6 @@ def stepping_if(is_last, reset=True):
     return answer
 
 
-@window
-def steps_twice(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn)
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-    optimizer.step()
-
-
 def takes_the_batches_out(model, batches, loss_fn, optimizer, n, max_norm):
     while batches:
         held = [batches.pop(0) for _ in range(min(n, len(batches)))]
@@ -435,14 +256,6 @@ def divides_the_first_parameter_only(model, held, loss_fn, optimizer, max_norm):
     next(model.parameters()).grad.div_(len(held))
     clip_grad_norm_(model.parameters(), max_norm)
     optimizer.step()
-
-
-@window
-def updates_by_hand(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn)
-    clip_grad_norm_(model.parameters(), max_norm)
-    for p in model.parameters():
-        p.data -= optimizer.param_groups[0]["lr"] * p.grad
 
 
 @window
