@@ -130,7 +130,6 @@ MEAN = "token_loss(model, batch)"
 SHARE = "* tokens(batch) / total"
 GUARD = "if tokens(batch) > 0:"
 SKIP = "if total > 0:"
-LOG = "losses.append(window_loss)"
 for bug, sources, says, *changes in (
     (
         "token-weights",
@@ -212,8 +211,6 @@ wrong("wrong-type")(lambda *a: sum(accumulate_tokens(*a)))
 wrong("wrong-type")(lambda *a: [None if math.isnan(x) else "x" for x in accumulate_tokens(*a)])
 wrong("wrong-length")(lambda *a: [*accumulate_tokens(*a), 0.0])
 wrong("raises")(lambda model, batches, optimizer, n: 1 / 0)
-
-
 wrong("low-precision")(lambda *a: [f"{loss:.2f}" for loss in accumulate_tokens(*a)])
 wrong("not-reset")(lambda *a: (lambda x: [sum(x[: k + 1]) / (k + 1) for k in range(len(x))])(accumulate_tokens(*a)))
 wrong("whole-epoch")(lambda *a: (lambda x: [sum(x) / len(x)] * len(x))(accumulate_tokens(*a)))
