@@ -1,6 +1,6 @@
 """Answers to "slope" and "product_backward"."""
 
-from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import torch
@@ -21,10 +21,9 @@ def slope(f, w, h):
 
 
 @right("slope")
-def slope_from_the_mean_of_two_sides(f, w, h):
-    right = (f(w + h) - f(w)) / h
-    left = (f(w) - f(w - h)) / h
-    return 0.5 * (left + right)
+def slope_by_numpy(f, w, h):
+    points = np.linspace(w - h, w + h, 3)
+    return np.gradient([f(point) for point in points], points)[1]
 
 
 @right("slope")
@@ -33,9 +32,9 @@ def slope_from_four_points(f, w, h):
 
 
 @right("slope")
-def slope_with_type_hints(f: Callable[[float], float], w: float, h: float) -> float:
-    left, right = w - h, w + h
-    return (f(right) - f(left)) / (right - left)
+def slope_of_fractions(f, w, h):
+    w, h = Fraction(w), Fraction(h)
+    return (f(w + h) - f(w - h)) / (2 * h)
 
 
 @right("slope")
@@ -90,11 +89,10 @@ def product_backward_in_a_loop(a, b, out):
 
 
 @right("product_backward")
-def product_backward_with_pairs_in_a_list(a, b, out):
-    pairs = [(a, b), (b, a)]
-    for i in range(len(pairs)):
-        factor, other = pairs[i]
-        factor.grad = sum([factor.grad, other.data * out.grad])
+def product_backward_by_autograd(a, b, out):
+    x, y = (torch.tensor(value.data, dtype=torch.float64, requires_grad=True) for value in (a, b))
+    for value, grad in zip((a, b), torch.autograd.grad(x * y, (x, y)), strict=True):
+        value.grad += grad.item() * out.grad
 
 
 @right("product_backward")

@@ -47,13 +47,13 @@ def steps_with_a_closure(model, batches, loss_fn, optimizer):
 
 
 @right("train", "first_loop")
-def counts_with_while(model, batches, loss_fn, optimizer):
-    i = 0
-    while i < len(batches):
-        model.zero_grad()
-        loss_fn(model, batches[i]).backward()
+def zeroes_in_a_hook(model, batches, loss_fn, optimizer):
+    optimizer.zero_grad()
+    hook = optimizer.register_step_post_hook(lambda *_: optimizer.zero_grad())
+    for batch in batches:
+        loss_fn(model, batch).backward()
         optimizer.step()
-        i += 1
+    hook.remove()
 
 
 def in_both(bug, *sources, says=""):

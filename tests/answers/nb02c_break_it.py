@@ -1,6 +1,7 @@
 """Answers to "break_it": a loop that makes every call and discards every gradient, with a .grad at every step."""
 
 import torch
+from torch import nn
 
 from answers import edited, right, wrong
 
@@ -15,20 +16,23 @@ def zeros_between_backward_and_step(model, batches, loss_fn, optimizer):
 
 
 @right("break_it")
-def model_zeroes_between(model, batches, loss_fn, optimizer):
+def closure_that_zeroes_last(model, batches, loss_fn, optimizer):
     for batch in batches:
-        loss_fn(model, batch).backward()
-        model.zero_grad(False)
-        optimizer.step()
+
+        def closure(batch=batch):
+            loss = loss_fn(model, batch)
+            loss.backward()
+            optimizer.zero_grad(set_to_none=False)
+            return loss
+
+        optimizer.step(closure)
 
 
 @right("break_it")
-def zeroes_before_and_between(model, batches, loss_fn, optimizer):
+def clips_to_nothing(model, batches, loss_fn, optimizer):
     for batch in batches:
-        optimizer.zero_grad()
-        loss = loss_fn(model, batch)
-        loss.backward()
-        optimizer.zero_grad(set_to_none=False)
+        loss_fn(model, batch).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.0)
         optimizer.step()
 
 

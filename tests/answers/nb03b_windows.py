@@ -1,6 +1,6 @@
 """Answers to "accumulate", over windows that may be short, of micro-batches of any size."""
 
-from itertools import islice
+import torch
 
 from answers import edited, right, wrong
 from course_utils import windows
@@ -45,12 +45,16 @@ def accumulate_sums_and_divide_the_gradient(model, batches, loss_fn, optimizer, 
 
 
 @right("accumulate")
-def accumulate_with_a_queue(model, batches, loss_fn, optimizer, n):
-    iterator = iter(batches)
-    while window := list(islice(iterator, n)):
-        optimizer.zero_grad()
+def accumulate_without_backward(model, batches, loss_fn, optimizer, n):
+    weights = [p for p in model.parameters() if p.requires_grad]
+    for window in windows(batches, n):
+        sums, count = [torch.zeros_like(p) for p in weights], 0
         for batch in window:
-            loss_fn(model, batch).mul(len(batch)).div(sum(map(len, window))).backward()
+            for total, grad in zip(sums, torch.autograd.grad(loss_fn(model, batch), weights), strict=True):
+                total += grad * len(batch)
+            count += len(batch)
+        for p, total in zip(weights, sums, strict=True):
+            p.grad = total / count
         optimizer.step()
 
 
@@ -68,6 +72,23 @@ def accumulate_with_a_closure(model, batches, loss_fn, optimizer, n):
             return logged
 
         optimizer.step(closure)
+
+
+@right("accumulate")
+def accumulate_a_running_mean(model, batches, loss_fn, optimizer, n):
+    seen = 0
+    for i, batch in enumerate(batches):
+        if i % n == 0:
+            seen = 0
+            for p in model.parameters():
+                p.grad = None
+        for p in model.parameters():
+            if p.grad is not None:
+                p.grad *= seen / (seen + len(batch))
+        seen += len(batch)
+        (loss_fn(model, batch) * (len(batch) / seen)).backward()
+        if i % n == n - 1 or i == len(batches) - 1:
+            optimizer.step()
 
 
 def in_both(bug, *sources, says=""):

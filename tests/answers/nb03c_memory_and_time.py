@@ -5,7 +5,7 @@ from itertools import islice
 import torch
 
 from answers import edited, right, wrong
-from course_utils import windows
+from course_utils import train_epoch, windows
 
 
 @right("logged_loss")
@@ -86,6 +86,11 @@ def logged_loss_before_the_update(model, batches, loss_fn, optimizer, n):
             loss_fn(model, batch).backward(torch.tensor(len(batch) / sum(map(len, window)), dtype=torch.float64))
         optimizer.step()
     return logged
+
+
+@right("logged_loss")
+def logged_loss_of_the_helper(model, batches, loss_fn, optimizer, n):
+    return train_epoch(model, batches, loss_fn, optimizer, n)
 
 
 def logger(log):

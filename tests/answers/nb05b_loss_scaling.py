@@ -70,6 +70,27 @@ def leaves_spikes_scaled(model, window, loss_fn, optimizer, scaler, scheduler, m
     return True
 
 
+@right("amp_window")
+def looks_at_every_gradient(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    """Collects the gradients by torch.autograd.grad and puts them into .grad itself."""
+    parameters, total = [*model.parameters()], sum(map(len, window))
+    sums = [torch.zeros_like(p) for p in parameters]
+    for batch in window:
+        scaled = scaler.scale(loss_fn(model, batch) * len(batch) / total)
+        for kept, gradient in zip(sums, torch.autograd.grad(scaled, parameters), strict=True):
+            kept += gradient
+    for p, kept in zip(parameters, sums, strict=True):
+        p.grad = kept
+    scaler.unscale_(optimizer)
+    finite = all(p.grad.isfinite().all() for p in parameters)
+    spike = finite and nn.utils.clip_grad_norm_(parameters, max_norm) > skip_norm
+    if finite and not spike:
+        scaler.step(optimizer)
+        scheduler.step()
+    scaler.update()
+    return int(finite and not spike)
+
+
 # Wrong answers: a right one with one thing wrong.
 
 
