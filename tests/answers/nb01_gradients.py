@@ -1,11 +1,11 @@
 """Answers to "slope" and "product_backward"."""
 
-from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import torch
 
-from answers import right, wrong
+from answers import edited, right, wrong
 
 
 @right("slope")
@@ -21,10 +21,9 @@ def slope(f, w, h):
 
 
 @right("slope")
-def slope_from_the_mean_of_two_sides(f, w, h):
-    right = (f(w + h) - f(w)) / h
-    left = (f(w) - f(w - h)) / h
-    return 0.5 * (left + right)
+def slope_by_numpy(f, w, h):
+    points = np.linspace(w - h, w + h, 3)
+    return np.gradient([f(point) for point in points], points)[1]
 
 
 @right("slope")
@@ -33,9 +32,9 @@ def slope_from_four_points(f, w, h):
 
 
 @right("slope")
-def slope_with_type_hints(f: Callable[[float], float], w: float, h: float) -> float:
-    left, right = w - h, w + h
-    return (f(right) - f(left)) / (right - left)
+def slope_of_fractions(f, w, h):
+    w, h = Fraction(w), Fraction(h)
+    return (f(w + h) - f(w - h)) / (2 * h)
 
 
 @right("slope")
@@ -90,11 +89,10 @@ def product_backward_in_a_loop(a, b, out):
 
 
 @right("product_backward")
-def product_backward_with_pairs_in_a_list(a, b, out):
-    pairs = [(a, b), (b, a)]
-    for i in range(len(pairs)):
-        factor, other = pairs[i]
-        factor.grad = sum([factor.grad, other.data * out.grad])
+def product_backward_by_autograd(a, b, out):
+    x, y = (torch.tensor(value.data, dtype=torch.float64, requires_grad=True) for value in (a, b))
+    for value, grad in zip((a, b), torch.autograd.grad(x * y, (x, y)), strict=True):
+        value.grad += grad.item() * out.grad
 
 
 @right("product_backward")
@@ -106,72 +104,34 @@ def product_backward_that_knows_squares(a, b, out) -> None:
     b.grad += a.data * out.grad
 
 
-@wrong("product_backward", "assigns")
-def stores(a, b, out):
-    a.grad = b.data * out.grad
-    b.grad = a.data * out.grad
-
-
-@wrong("product_backward", "assigns")
-def forgets_that_both_may_be_one(a, b, out):
-    before_a, before_b = a.grad, b.grad
-    a.grad = before_a + b.data * out.grad
-    b.grad = before_b + a.data * out.grad
-
-
-@wrong("product_backward", "swapped")
-def takes_its_own_factor(a, b, out):
-    a.grad += a.data * out.grad
-    b.grad += b.data * out.grad
-
-
-@wrong("product_backward", "no-chain-rule")
-def ignores_what_comes_after(a, b, out):
-    a.grad += b.data
-    b.grad += a.data
-
-
-@wrong("product_backward", "no-chain-rule")
-def forgets_it_for_a_square(a, b, out):
-    if a is b:
-        a.grad += 2 * a.data
-    else:
-        product_backward(a, b, out)
-
-
-@wrong("product_backward", "no-local-slope")
-def hands_the_slope_on_as_a_sum_does(a, b, out):
-    a.grad += out.grad
-    b.grad += out.grad
-
-
-@wrong("product_backward", "swapped")
-def swaps_and_assigns(a, b, out):
-    a.grad = a.data * out.grad
-    b.grad = b.data * out.grad
-
-
-@wrong("product_backward", "one-factor")
-def forgets_the_second_factor(a, b, out):
-    a.grad += b.data * out.grad
-
-
-@wrong("product_backward", "one-factor")
-def repeats_the_first_line(a, b, out):
-    a.grad += b.data * out.grad
-    a.grad += b.data * out.grad
-
-
-@wrong("product_backward", "wrong-sign")
-def subtracts(a, b, out):
-    a.grad -= b.data * out.grad
-    b.grad -= a.data * out.grad
-
-
-@wrong("product_backward", "divides")
-def divides_the_product(a, b, out):
-    a.grad += out.data / a.data * out.grad
-    b.grad += out.data / b.data * out.grad
+A = "a.grad += b.data * out.grad"
+B = "b.grad += a.data * out.grad"
+for bug, to_a, to_b in (
+    ("assigns", "a.grad = b.data * out.grad", "b.grad = a.data * out.grad"),
+    ("assigns", "old = b.grad; a.grad += b.data * out.grad", "b.grad = old + a.data * out.grad"),  # a may be b
+    ("swapped", "a.grad += a.data * out.grad", "b.grad += b.data * out.grad"),
+    ("swapped", "a.grad = a.data * out.grad", "b.grad = b.data * out.grad"),
+    ("no-chain-rule", "a.grad += b.data", "b.grad += a.data"),
+    ("no-chain-rule", f"if a is b: a.grad += 2 * a.data; return\n    {A}", B),
+    ("no-local-slope", "a.grad += out.grad", "b.grad += out.grad"),
+    ("one-factor", A, "pass"),
+    ("one-factor", A, A),
+    ("wrong-sign", "a.grad -= b.data * out.grad", "b.grad -= a.data * out.grad"),
+    ("divides", "a.grad += out.data / a.data * out.grad", "b.grad += out.data / b.data * out.grad"),
+    ("changed-input", A, f"{B}; out.grad = 0.0"),
+    ("changed-input", f"out.grad = 1.0; {A}", B),
+    ("low-precision", "a.grad += round(b.data * out.grad, 3)", "b.grad += round(a.data * out.grad, 3)"),
+    ("low-precision", "a.grad += int(b.data * out.grad)", "b.grad += int(a.data * out.grad)"),
+    ("not-stored", "return b.data * out.grad, a.data * out.grad", "pass"),
+    ("not-stored", "return a.grad + b.data * out.grad, b.grad + a.data * out.grad", "pass"),
+    ("not-attempted", "out._backward = lambda: product_backward(a, b, out)", "pass"),
+    ("not-attempted", "grad = a.grad; grad += b.data * out.grad", "pass"),
+    ("raises", "a.gard += b.data * out.grad", B),
+    ("raises", "a.grad += b * out.grad", B),
+    ("wrong-value", "a.grad += a.grad + b.data * out.grad", "b.grad += b.grad + a.data * out.grad"),
+    ("wrong-value", "a.grad += b.grad * out.grad", "b.grad += a.grad * out.grad"),
+):
+    wrong("product_backward", bug)(edited(product_backward, (A, to_a), (f"\n    {B}", f"\n    {to_b}")))
 
 
 @wrong("product_backward", "divides")
@@ -179,73 +139,3 @@ def divides_unless_it_is_zero(a, b, out):
     for factor in (a, b):
         if factor.data:
             factor.grad += out.data / factor.data * out.grad
-
-
-@wrong("product_backward", "changed-input")
-def clears_the_later_slope(a, b, out):
-    product_backward(a, b, out)
-    out.grad = 0.0
-
-
-@wrong("product_backward", "changed-input")
-def begins_at_one(a, b, out):
-    out.grad = 1.0
-    product_backward(a, b, out)
-
-
-@wrong("product_backward", "low-precision")
-def rounds(a, b, out):
-    a.grad += round(b.data * out.grad, 3)
-    b.grad += round(a.data * out.grad, 3)
-
-
-@wrong("product_backward", "low-precision")
-def keeps_whole_numbers(a, b, out):
-    a.grad += int(b.data * out.grad)
-    b.grad += int(a.data * out.grad)
-
-
-@wrong("product_backward", "not-stored")
-def returns_what_it_should_store(a, b, out):
-    return b.data * out.grad, a.data * out.grad
-
-
-@wrong("product_backward", "not-stored")
-def returns_the_sums(a, b, out):
-    grad_a, grad_b = a.grad, b.grad
-    grad_a += b.data * out.grad
-    grad_b += a.data * out.grad
-    return grad_a, grad_b
-
-
-@wrong("product_backward", "not-attempted")
-def hands_over_a_function(a, b, out):
-    out._backward = lambda: product_backward(a, b, out)
-
-
-@wrong("product_backward", "not-attempted")
-def adds_to_local_names(a, b, out):
-    grad = a.grad
-    grad += b.data * out.grad
-
-
-@wrong("product_backward", "raises")
-def mistypes(a, b, out):
-    a.gard += b.data * out.grad
-
-
-@wrong("product_backward", "raises")
-def multiplies_the_values_themselves(a, b, out):
-    a.grad += b * out.grad
-
-
-@wrong("product_backward", "wrong-value")
-def adds_the_old_gradient_twice(a, b, out):
-    a.grad += a.grad + b.data * out.grad
-    b.grad += b.grad + a.data * out.grad
-
-
-@wrong("product_backward", "wrong-value")
-def multiplies_the_gradients(a, b, out):
-    a.grad += b.grad * out.grad
-    b.grad += a.grad * out.grad

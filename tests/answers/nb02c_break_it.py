@@ -1,8 +1,9 @@
 """Answers to "break_it": a loop that makes every call and discards every gradient, with a .grad at every step."""
 
 import torch
+from torch import nn
 
-from answers import right, wrong
+from answers import edited, right, wrong
 
 
 @right("break_it")
@@ -15,20 +16,23 @@ def zeros_between_backward_and_step(model, batches, loss_fn, optimizer):
 
 
 @right("break_it")
-def model_zeroes_between(model, batches, loss_fn, optimizer):
+def closure_that_zeroes_last(model, batches, loss_fn, optimizer):
     for batch in batches:
-        loss_fn(model, batch).backward()
-        model.zero_grad(False)
-        optimizer.step()
+
+        def closure(batch=batch):
+            loss = loss_fn(model, batch)
+            loss.backward()
+            optimizer.zero_grad(set_to_none=False)
+            return loss
+
+        optimizer.step(closure)
 
 
 @right("break_it")
-def zeroes_before_and_between(model, batches, loss_fn, optimizer):
+def clips_to_nothing(model, batches, loss_fn, optimizer):
     for batch in batches:
-        optimizer.zero_grad()
-        loss = loss_fn(model, batch)
-        loss.backward()
-        optimizer.zero_grad(set_to_none=False)
+        loss_fn(model, batch).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.0)
         optimizer.step()
 
 
@@ -50,136 +54,38 @@ def new_zeros_between(model, batches, loss_fn, optimizer):
         optimizer.step()
 
 
-@wrong("break_it", "still-right")
-def is_right(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        optimizer.zero_grad()
-        loss_fn(model, batch).backward()
-        optimizer.step()
+BACKWARD = "loss.backward()"
+ZERO = "optimizer.zero_grad(set_to_none=False)"
+STEP = "optimizer.step()"
+for bug, *changes in (
+    ("still-right", (ZERO, "pass"), ("loss = ", "optimizer.zero_grad(); loss = ")),
+    ("still-right", (ZERO, "pass"), (BACKWARD, f"{ZERO}; {BACKWARD}")),
+    ("none-at-the-step", (ZERO, "optimizer.zero_grad()")),
+    ("none-at-the-step", (ZERO, "for p in model.parameters(): p.grad = None")),
+    ("nothing-to-discard", (BACKWARD, "(loss * 0).backward()")),
+    ("raises", (BACKWARD, "loss.detach().backward()")),
+    (
+        "nothing-to-discard",
+        ("    for", "    for p in model.parameters(): p.register_hook(lambda grad: grad * 0)\n    for"),
+        (f"        {ZERO}\n", ""),
+    ),
+    ("some-get-through", (ZERO, f"if batch is not batches[0]: {ZERO}")),
+):
+    wrong("break_it", bug)(edited(zeros_between_backward_and_step, *changes))
 
-
-@wrong("break_it", "still-right")
-def zeroes_between_forward_and_backward(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        loss = loss_fn(model, batch)
-        optimizer.zero_grad(set_to_none=False)
-        loss.backward()
-        optimizer.step()
-
-
-@wrong("break_it", "none-at-the-step")
-def none_between(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        loss_fn(model, batch).backward()
-        optimizer.zero_grad()
-        optimizer.step()
-
-
-@wrong("break_it", "none-at-the-step")
-def none_by_hand(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        loss_fn(model, batch).backward()
-        for p in model.parameters():
-            p.grad = None
-        optimizer.step()
-
-
-@wrong("break_it", "another-bug", says="stale-gradients")
-def breaks_it_by_never_zeroing(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        loss_fn(model, batch).backward()
-        optimizer.step()
-
-
-@wrong("break_it", "another-bug", says="loss-scale")
-def divides_the_loss(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        optimizer.zero_grad()
-        (loss_fn(model, batch) / 2).backward()
-        optimizer.step()
-
-
-@wrong("break_it", "calls-missing", says="0 steps")
-def never_steps(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        loss_fn(model, batch).backward()
-        optimizer.zero_grad(set_to_none=False)
-
-
-@wrong("break_it", "calls-missing", says="0 backward passes")
-def never_goes_backward(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        optimizer.zero_grad(set_to_none=False)
-        loss_fn(model, batch)
-        optimizer.step()
-
-
-@wrong("break_it", "calls-missing", says="4 steps")
-def leaves_a_batch_out(model, batches, loss_fn, optimizer):
-    for batch in batches[1:]:
-        loss_fn(model, batch).backward()
-        optimizer.zero_grad(set_to_none=False)
-        optimizer.step()
-
-
-@wrong("break_it", "calls-missing", says="5 backward passes and 0 steps")
-def steps_another_optimizer(model, batches, loss_fn, optimizer):
-    another = torch.optim.SGD(model.parameters(), lr=0.1)
-    for batch in batches:
-        loss_fn(model, batch).backward()
-        optimizer.zero_grad(set_to_none=False)
-        another.step()
-
-
-@wrong("break_it", "nothing-to-discard")
-def zeroes_in_a_hook(model, batches, loss_fn, optimizer):
-    for p in model.parameters():
-        p.register_hook(lambda grad: grad * 0)
-    for batch in batches:
-        optimizer.zero_grad()
-        loss_fn(model, batch).backward()
-        optimizer.step()
-
-
-@wrong("break_it", "calls-missing", says="1 steps")
-def steps_once(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        loss_fn(model, batch).backward()
-        optimizer.zero_grad(set_to_none=False)
-    optimizer.step()
-
-
-@wrong("break_it", "calls-missing", says="10 steps")
-def steps_twice(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        optimizer.zero_grad(set_to_none=False)
-        optimizer.step()
-        loss_fn(model, batch).backward()
-        optimizer.zero_grad(set_to_none=False)
-        optimizer.step()
-
-
-@wrong("break_it", "some-get-through")
-def zeroes_every_second(model, batches, loss_fn, optimizer):
-    for number, batch in enumerate(batches):
-        optimizer.zero_grad(set_to_none=False)
-        loss_fn(model, batch).backward()
-        if number % 2:
-            optimizer.zero_grad(set_to_none=False)
-        optimizer.step()
-
-
-@wrong("break_it", "nothing-to-discard")
-def multiplies_the_loss_by_zero(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        optimizer.zero_grad(set_to_none=False)
-        (loss_fn(model, batch) * 0).backward()
-        optimizer.step()
-
-
-@wrong("break_it", "raises")
-def detaches_the_loss(model, batches, loss_fn, optimizer):
-    for batch in batches:
-        loss_fn(model, batch).detach().backward()
-        optimizer.zero_grad(set_to_none=False)
-        optimizer.step()
+for bug, says, *changes in (
+    ("another-bug", "stale-gradients", (ZERO, "pass")),
+    ("another-bug", "loss-scale", (BACKWARD, "optimizer.zero_grad(); (loss / 2).backward()"), (ZERO, "pass")),
+    ("calls-missing", "0 steps", (STEP, "pass")),
+    ("calls-missing", "0 backward passes", (BACKWARD, "pass")),
+    ("calls-missing", "4 steps", ("in batches", "in batches[1:]")),
+    (
+        "calls-missing",
+        "5 backward passes and 0 steps",
+        ("    for", "    another = torch.optim.SGD(model.parameters(), lr=0.1)\n    for"),
+        (STEP, "another.step()"),
+    ),
+    ("calls-missing", "1 steps", (f"        {STEP}", f"    {STEP}")),
+    ("calls-missing", "10 steps", (STEP, f"{STEP}; {STEP}")),
+):
+    wrong("break_it", bug, says=says)(edited(zeros_between_backward_and_step, *changes))

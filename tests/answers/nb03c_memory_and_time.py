@@ -3,10 +3,9 @@
 from itertools import islice
 
 import torch
-from torch import Tensor
 
-from answers import right, wrong
-from course_utils import windows
+from answers import edited, right, wrong
+from course_utils import train_epoch, windows
 
 
 @right("logged_loss")
@@ -89,6 +88,11 @@ def logged_loss_before_the_update(model, batches, loss_fn, optimizer, n):
     return logged
 
 
+@right("logged_loss")
+def logged_loss_of_the_helper(model, batches, loss_fn, optimizer, n):
+    return train_epoch(model, batches, loss_fn, optimizer, n)
+
+
 def logger(log):
     """A right training loop whose log of a window is `log(its losses, the sizes of its micro-batches, n)`."""
 
@@ -168,80 +172,9 @@ def logs_before_the_epoch_begins(model, batches, loss_fn, optimizer, n):
     return losses
 
 
-@wrong("logged_loss", "held-graphs")
-def returns_losses_with_their_graphs(model, batches, loss_fn, optimizer, n):
-    losses: list[Tensor] = []
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        window_loss = 0.0
-        for batch in window:
-            loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
-            loss.backward()
-            window_loss += loss
-        optimizer.step()
-        losses.append(window_loss)
-    return losses
-
-
-@wrong("logged_loss", "held-graphs")
-def adds_the_losses_for_one_backward(model, batches, loss_fn, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        loss = sum(loss_fn(model, batch) * len(batch) for batch in window) / sum(map(len, window))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-@wrong("logged_loss", "loss-scale")
-def weights_the_log_alone(model, batches, loss_fn, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        window_loss = 0.0
-        for batch in window:
-            loss = loss_fn(model, batch)
-            loss.backward()
-            window_loss += loss.item() * len(batch) / sum(map(len, window))
-        optimizer.step()
-        losses.append(window_loss)
-    return losses
-
-
 @wrong("logged_loss", "leftover-gradients")
 def logs_and_steps_full_windows_only(model, batches, loss_fn, optimizer, n):
     return logged_loss(model, batches[: len(batches) // n * n], loss_fn, optimizer, n)
-
-
-@wrong("logged_loss", "token-weights")
-def weights_the_log_and_divides_the_gradient(model, batches, loss_fn, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        window_loss = 0.0
-        for batch in window:
-            loss = loss_fn(model, batch)
-            (loss / len(window)).backward()
-            window_loss += loss.item() * len(batch) / sum(map(len, window))
-        optimizer.step()
-        losses.append(window_loss)
-    return losses
-
-
-@wrong("logged_loss", "stale-gradients")
-def logs_rightly_and_never_zeroes(model, batches, loss_fn, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        window_loss = 0.0
-        for batch in window:
-            loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
-            loss.backward()
-            window_loss += loss.item()
-        optimizer.step()
-        losses.append(window_loss)
-    return losses
 
 
 @wrong("logged_loss", "changed-input")
@@ -280,16 +213,16 @@ def never_resets_the_sum(model, batches, loss_fn, optimizer, n):
     return [sum(losses[: k + 1]) for k in range(len(losses))]
 
 
-@wrong("logged_loss", "discarded-gradients")
-def logs_rightly_and_trains_wrongly(model, batches, loss_fn, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        total, window_loss = sum(map(len, window)), 0.0
-        for batch in window:
-            optimizer.zero_grad()
-            loss = loss_fn(model, batch) * len(batch) / total
-            loss.backward()
-            window_loss += loss.item()
-        optimizer.step()
-        losses.append(window_loss)
-    return losses
+MEAN = "loss_fn(model, batch)"
+SHARE = "* len(batch) / total"
+ITEM = "loss.item()"
+EACH = "loss_fn(model, b) * len(b) / total"
+for bug, *changes in (
+    ("held-graphs", (ITEM, "loss")),
+    ("held-graphs", ("in window:", "in [window]:"), (f"{MEAN} {SHARE}", f"sum({EACH} for b in window)")),
+    ("loss-scale", (SHARE, ""), (ITEM, f"{ITEM} {SHARE}")),
+    ("token-weights", (SHARE, "/ len(window)"), (ITEM, f"{ITEM} * len(window) {SHARE}")),
+    ("stale-gradients", ("optimizer.zero_grad()", "pass")),
+    ("discarded-gradients", ("loss.backward()", "optimizer.zero_grad(); loss.backward()")),
+):
+    wrong("logged_loss", bug)(edited(logged_loss, *changes))

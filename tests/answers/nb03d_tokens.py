@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch.nn.functional import cross_entropy
 
-from answers import right
+from answers import edited, right
 from answers import wrong as _wrong
 from course_utils import windows
 
@@ -123,76 +123,117 @@ def steps_with_a_closure(model, batches, optimizer, n):
     return losses
 
 
-def loop(share_of, valid=tokens, zero_first=True, step_when_empty=False, log=None):
-    """A loop that is right but for `share_of(batch, window, n)`, the factor of a micro-batch's mean loss."""
-
-    def answer(model, batches, optimizer, n):
-        losses = []
-        if zero_first:
-            optimizer.zero_grad()
-        for window in windows(batches, n):
-            if not any(map(tokens, window)) and not step_when_empty:
+@right("accumulate_tokens")
+def adds_gradients_without_backward(model, batches, optimizer, n):
+    parameters, losses = list(model.parameters()), []
+    for window in windows(batches, n):
+        sums, logged, total = None, 0.0, 0
+        for inputs, targets in window:
+            keep = targets != -100
+            if not keep.any():
                 continue
-            means, logged = [], 0.0
-            for batch in window:
-                if valid(batch):
-                    means.append(token_loss(model, batch))
-                    loss = means[-1] * share_of(batch, window, n)
-                    loss.backward()
-                    logged += loss.item()
+            probabilities = model(inputs).softmax(-1)
+            each = -probabilities.gather(-1, targets.clamp(min=0)[..., None])[..., 0].log()
+            loss = each[keep].sum()
+            grads = torch.autograd.grad(loss, parameters)
+            sums = grads if sums is None else [s + g for s, g in zip(sums, grads, strict=True)]
+            logged, total = logged + loss.item(), total + int(keep.sum())
+        if total:
+            for p, s in zip(parameters, sums, strict=True):
+                p.grad = s / total
             optimizer.step()
-            optimizer.zero_grad()
-            losses.append(log(means, window, n) if log else logged)
-        return losses
-
-    return answer
+            losses.append(logged / total)
+    return losses
 
 
-def by_tokens(batch, window, n):
-    return tokens(batch) / sum(map(tokens, window))
+ZERO = "optimizer.zero_grad()"
+BACKWARD = "loss.backward()"
+STEP = "optimizer.step()"
+MEAN = "token_loss(model, batch)"
+SHARE = "* tokens(batch) / total"
+GUARD = "if tokens(batch) > 0:"
+SKIP = "if total > 0:"
+for bug, sources, says, *changes in (
+    (
+        "token-weights",
+        "huggingface/trl#2175 huggingface/transformers#24725 meta-pytorch/torchtune!1875 pytorch/torchtitan!2206",
+        "count [4.0, 0.5, 2.0, 0.8] times",
+        (SHARE, "/ len(window)"),
+    ),
+    (
+        "token-weights",
+        "verl-project/verl#5625",
+        "by their sequences",
+        (SHARE, "* len(batch[0]) / sum(len(inputs) for inputs, _ in window)"),
+    ),
+    ("token-weights", "", "padding and masked", (SHARE, "* batch[1].numel() / sum(t.numel() for _, t in window)")),
+    ("loss-scale", "huggingface/transformers#35438", "", (SHARE, f"{SHARE} * len(window)")),
+    (
+        "loss-scale",
+        "Lightning-AI/pytorch-lightning#19987 jingyaogong/minimind#749 modelscope/ms-swift!10084",
+        "not by N",
+        (SHARE, f"{SHARE} * len(window) / n"),
+    ),
+    ("loss-scale", "radixark/miles!2796", "", (SHARE, "* tokens(batch) / sum(max(tokens(b), 1) for b in window)")),
+    ("nan", "pytorch/pytorch#70348", "0 times NaN is NaN", (GUARD, "if True:")),
+    ("nan", "", "", (GUARD, "if True:"), (SKIP, "if True:"), (SHARE, "* tokens(batch) / max(total, 1)")),
+    ("stale-gradients", "karpathy/llm.c!548", "", (f"    {ZERO}\n    for", "    for")),
+    ("stale-gradients", "pytorch/pytorch#47175", "", (f"            {ZERO}", "            pass")),
+    (
+        "token-weights",
+        "pytorch/torchtitan!4167",
+        "",
+        (BACKWARD, f"{BACKWARD}; loss = {MEAN} / sum(1 for b in window if tokens(b))"),
+    ),
+    ("wrong-loss", "", "", (BACKWARD, f"{BACKWARD}; loss = {MEAN}")),
+    ("wrong-loss", "", "", (BACKWARD, f"{BACKWARD}; window_loss = 0.0; loss = {MEAN}")),
+    ("held-graphs", "", "", (BACKWARD, "loss.backward(retain_graph=True)")),
+    (
+        "held-graphs",
+        "meta-pytorch/torchtune!1917",
+        "",
+        ("in window:\n", "in [window]:\n"),
+        (GUARD, "if True:"),
+        (f"{MEAN} {SHARE}", "sum(token_loss(model, b, 'sum') for b in window) / total"),
+    ),
+    ("missing-backward", "", "", (BACKWARD, f"if batch is window[-1]: {BACKWARD}")),
+    ("missing-backward", "", "", (GUARD, f"if tokens(batch) == 0: break\n                {GUARD}")),
+    ("leftover-gradients", "", "", (SKIP, f"if total == 0: break\n        {SKIP}")),
+    ("leftover-gradients", "", "", (STEP, f"if len(window) < n: break\n            {STEP}")),
+    ("filtered-windows", "", "a window is left out", (SKIP, "if all(map(tokens, window)):")),
+    (
+        "raises",
+        "",
+        "",
+        (SKIP, "if True:"),
+        (GUARD, "if True:"),
+        (f"{MEAN} {SHARE}", "token_loss(model, batch, 'sum') * (1 / total)"),
+    ),
+    (
+        "empty-step",
+        "",
+        "",
+        (SKIP, "if True:"),
+        (GUARD, "if True:"),
+        (f"{MEAN} {SHARE}", "token_loss(model, batch, 'sum') / max(total, 1)"),
+    ),
+    ("discarded-gradients", "bytetriper/RAE#67", "", (BACKWARD, f"{ZERO}; {BACKWARD}")),
+    ("discarded-gradients", "", "", (STEP, f"{ZERO}; {STEP}")),
+    (
+        "irregular-window",
+        "rasbt/LLMs-from-scratch#299",
+        "",
+        ("windows(batches, n)", "[batches[:1], *windows(batches[1:], n)]"),
+    ),
+):
+    _wrong("accumulate_tokens", bug, *sources.split(), says=says)(edited(accumulate_tokens, *changes))
 
-
-wrong(
-    "token-weights",
-    "huggingface/trl#2175",
-    "huggingface/transformers#24725",
-    "meta-pytorch/torchtune!1875",
-    "pytorch/torchtitan!2206",
-    says="count [4.0, 0.5, 2.0, 0.8] times",
-)(loop(lambda batch, window, n: 1 / len(window)))
-wrong("token-weights", "verl-project/verl#5625", says="by their sequences")(
-    loop(lambda batch, window, n: len(batch[0]) / sum(len(inputs) for inputs, _ in window))
-)
-wrong("token-weights", says="padding and masked")(
-    loop(lambda batch, window, n: batch[1].numel() / sum(t.numel() for _, t in window))
-)
-wrong("loss-scale", "huggingface/transformers#35438")(loop(lambda *a: by_tokens(*a) * len(a[1])))
-wrong(
-    "loss-scale",
-    "Lightning-AI/pytorch-lightning#19987",
-    "jingyaogong/minimind#749",
-    "modelscope/ms-swift!10084",
-    says="not by N",
-)(loop(lambda batch, window, n: by_tokens(batch, window, n) * len(window) / n))
-wrong("loss-scale", "radixark/miles!2796")(
-    loop(lambda batch, window, n: tokens(batch) / sum(max(tokens(b), 1) for b in window))
-)
-wrong("nan", "pytorch/pytorch#70348", says="0 times NaN is NaN")(loop(by_tokens, valid=lambda batch: True))
-wrong("nan")(loop(lambda b, w, n: tokens(b) / max(sum(map(tokens, w)), 1), valid=lambda b: True, step_when_empty=True))
-wrong("stale-gradients", "karpathy/llm.c!548")(loop(by_tokens, zero_first=False))
-wrong("token-weights", "pytorch/torchtitan!4167")(
-    loop(by_tokens, log=lambda means, w, n: sum(means).item() / len(means))
-)
-wrong("wrong-loss")(loop(by_tokens, log=lambda means, window, n: sum(means).item()))
-wrong("wrong-loss")(loop(by_tokens, log=lambda means, window, n: means[-1].item()))
 wrong("not-attempted")(lambda *a: accumulate_tokens(*a) and None)
 wrong("not-attempted")(lambda *a: [])
 wrong("wrong-type")(lambda *a: sum(accumulate_tokens(*a)))
 wrong("wrong-type")(lambda *a: [None if math.isnan(x) else "x" for x in accumulate_tokens(*a)])
 wrong("wrong-length")(lambda *a: [*accumulate_tokens(*a), 0.0])
 wrong("raises")(lambda model, batches, optimizer, n: 1 / 0)
-
-
 wrong("low-precision")(lambda *a: [f"{loss:.2f}" for loss in accumulate_tokens(*a)])
 wrong("not-reset")(lambda *a: (lambda x: [sum(x[: k + 1]) / (k + 1) for k in range(len(x))])(accumulate_tokens(*a)))
 wrong("whole-epoch")(lambda *a: (lambda x: [sum(x) / len(x)] * len(x))(accumulate_tokens(*a)))
@@ -225,37 +266,6 @@ def logs_when_the_epoch_is_over(model, batches, optimizer, n):
     return [s / sum(map(tokens, w)) for s, w in zip(sums, windows(batches, n), strict=True) if any(map(tokens, w))]
 
 
-@wrong("held-graphs")
-def retains_every_graph(model, batches, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        total, logged = sum(map(tokens, window)), 0.0
-        if total:
-            optimizer.zero_grad()
-            for batch in filter(tokens, window):
-                loss = token_loss(model, batch) * tokens(batch) / total
-                loss.backward(retain_graph=True)
-                logged += loss.item()
-            optimizer.step()
-            losses.append(logged)
-    return losses
-
-
-@wrong("missing-backward")
-def has_its_backward_outside_the_inner_loop(model, batches, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        total = sum(map(tokens, window))
-        if total:
-            optimizer.zero_grad()
-            for batch in filter(tokens, window):
-                loss = token_loss(model, batch) * tokens(batch) / total
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return losses
-
-
 @wrong("not-reset")
 def never_resets_its_counter(model, batches, optimizer, n):
     losses, count = [], 0
@@ -271,25 +281,6 @@ def never_resets_its_counter(model, batches, optimizer, n):
     return losses
 
 
-@wrong("leftover-gradients")
-def stops_at_the_first_empty_window(model, batches, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        if not any(map(tokens, window)):
-            break
-        losses += accumulate_tokens(model, window, optimizer, n)
-    return losses
-
-
-@wrong("filtered-windows", says="a window is left out")
-def leaves_out_windows_with_an_empty_micro_batch(model, batches, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        if all(map(tokens, window)):
-            losses += accumulate_tokens(model, window, optimizer, n)
-    return losses
-
-
 @wrong("irregular-window")
 def carries_an_empty_window_over_to_the_next(model, batches, optimizer, n):
     losses, held = [], []
@@ -299,120 +290,3 @@ def carries_an_empty_window_over_to_the_next(model, batches, optimizer, n):
             losses += accumulate_tokens(model, held, optimizer, n + 1)
             held = []
     return losses + accumulate_tokens(model, held, optimizer, n + 1)
-
-
-@wrong("missing-backward")
-def stops_at_an_empty_micro_batch(model, batches, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        total, logged = sum(map(tokens, window)), 0.0
-        if not total:
-            continue
-        optimizer.zero_grad()
-        for batch in window:
-            if not tokens(batch):
-                break
-            loss = token_loss(model, batch, "sum") / total
-            loss.backward()
-            logged += loss.item()
-        optimizer.step()
-        losses.append(logged)
-    return losses
-
-
-@wrong("raises")
-def divides_by_zero_tokens(model, batches, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        total, logged = sum(map(tokens, window)), 0.0
-        for batch in window:
-            loss = token_loss(model, batch, "sum") * (1 / total)
-            loss.backward()
-            logged += loss.item()
-        optimizer.step()
-        losses.append(logged)
-    return losses
-
-
-@wrong("empty-step")
-def guards_the_total_and_steps_with_zeros(model, batches, optimizer, n):
-    losses = []
-    optimizer.zero_grad()
-    for window in windows(batches, n):
-        total = max(sum(map(tokens, window)), 1)
-        parts = [token_loss(model, batch, "sum") / total for batch in window]
-        for part in parts:
-            part.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(sum(parts).item())
-    return losses
-
-
-@wrong("leftover-gradients")
-def never_steps_a_short_window(model, batches, optimizer, n):
-    losses = []
-    optimizer.zero_grad()
-    for window in windows(batches, n):
-        parts = [token_loss(model, batch) * by_tokens(batch, window, n) for batch in window]
-        sum(parts).backward()
-        if len(window) == n:
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(sum(parts).item())
-    return losses
-
-
-@wrong("irregular-window", "rasbt/LLMs-from-scratch#299")
-def steps_where_i_modulo_n_is_0(model, batches, optimizer, n):
-    for i, batch in enumerate(batches):
-        (token_loss(model, batch) / n).backward()
-        if i % n == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-    return [0.0]
-
-
-@wrong("discarded-gradients", "bytetriper/RAE#67")
-def zeroes_before_every_backward(model, batches, optimizer, n):
-    for window in windows(batches, n):
-        for batch in window:
-            optimizer.zero_grad()
-            (token_loss(model, batch) * by_tokens(batch, window, n)).backward()
-        optimizer.step()
-    return [0.0]
-
-
-@wrong("discarded-gradients")
-def zeroes_before_the_step(model, batches, optimizer, n):
-    for window in windows(batches, n):
-        for batch in window:
-            (token_loss(model, batch) * by_tokens(batch, window, n)).backward()
-        optimizer.zero_grad()
-        optimizer.step()
-    return [0.0]
-
-
-@wrong("stale-gradients", "pytorch/pytorch#47175")
-def never_zeroes(model, batches, optimizer, n):
-    for window in windows(batches, n):
-        for batch in window:
-            (token_loss(model, batch) * by_tokens(batch, window, n)).backward()
-        optimizer.step()
-    return [0.0]
-
-
-@wrong("held-graphs", "meta-pytorch/torchtune!1917")
-def adds_the_losses_for_one_backward(model, batches, optimizer, n):
-    losses = []
-    for window in windows(batches, n):
-        total = sum(map(tokens, window))
-        if total:
-            optimizer.zero_grad()
-            loss = sum(token_loss(model, batch, "sum") for batch in window) / total
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    optimizer.zero_grad()
-    return losses

@@ -90,26 +90,6 @@ def variant(
     return answer
 
 
-def zeroes_before_the_step(model, window, class_weights, optimizer, max_norm):
-    for x, y in window:
-        F.cross_entropy(model(x), y, weight=class_weights).backward()
-    optimizer.zero_grad(set_to_none=False)
-    optimizer.step()
-
-
-def clips_each_by_itself(model, window, class_weights, optimizer, max_norm):
-    total, sums = sum(class_weights[y].sum() for _, y in window), [0.0 for _ in model.parameters()]
-    for x, y in window:
-        model.zero_grad()
-        (F.cross_entropy(model(x), y, weight=class_weights) * class_weights[y].sum() / total).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        sums = [s + p.grad for s, p in zip(sums, model.parameters(), strict=True)]
-    for p, s in zip(model.parameters(), sums, strict=True):
-        p.grad = s
-    optimizer.step()
-    optimizer.zero_grad()
-
-
 def items(window):
     return sum(len(y) for _, y in window)
 
@@ -210,12 +190,6 @@ def clipping(clip):
         optimizer.step()
 
     return answer
-
-
-def scale_to(parameters, norm):
-    total = torch.cat([p.grad.flatten() for p in parameters]).norm()
-    for p in parameters:
-        p.grad *= norm / total
 
 
 MORE = {

@@ -1,7 +1,6 @@
 """Answers to "amp_window": one window under a GradScaler."""
 
 import math
-from contextlib import suppress
 
 import torch
 from torch import nn
@@ -69,6 +68,27 @@ def leaves_spikes_scaled(model, window, loss_fn, optimizer, scaler, scheduler, m
         return False
     scheduler.step()
     return True
+
+
+@right("amp_window")
+def looks_at_every_gradient(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
+    """Collects the gradients by torch.autograd.grad and puts them into .grad itself."""
+    parameters, total = [*model.parameters()], sum(map(len, window))
+    sums = [torch.zeros_like(p) for p in parameters]
+    for batch in window:
+        scaled = scaler.scale(loss_fn(model, batch) * len(batch) / total)
+        for kept, gradient in zip(sums, torch.autograd.grad(scaled, parameters), strict=True):
+            kept += gradient
+    for p, kept in zip(parameters, sums, strict=True):
+        p.grad = kept
+    scaler.unscale_(optimizer)
+    finite = all(p.grad.isfinite().all() for p in parameters)
+    spike = finite and nn.utils.clip_grad_norm_(parameters, max_norm) > skip_norm
+    if finite and not spike:
+        scaler.step(optimizer)
+        scheduler.step()
+    scaler.update()
+    return int(finite and not spike)
 
 
 # Wrong answers: a right one with one thing wrong.
@@ -168,41 +188,6 @@ def one_backward_for_all(model, window, loss_fn, optimizer, scaler, scheduler, m
     return by_the_norm(model, whole, lambda *_: loss, optimizer, scaler, scheduler, max_norm, skip_norm)
 
 
-def clips_each_parameter(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
-    total = sum(len(batch) for batch in window)
-    for batch in window:
-        scaler.scale(loss_fn(model, batch) * (len(batch) / total)).backward()
-    scaler.unscale_(optimizer)
-    norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])
-    for p in model.parameters():
-        nn.utils.clip_grad_norm_([p], max_norm)
-    made = bool(norm.isfinite() and norm <= skip_norm)
-    if made:
-        scaler.step(optimizer)
-        scheduler.step()
-    scaler.update()
-    optimizer.zero_grad()
-    return made
-
-
-def halves_by_hand(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
-    """Divides by the scale itself and never lets it grow."""
-    optimizer.zero_grad()
-    total, scale = sum(len(batch) for batch in window), scaler.get_scale()
-    for batch in window:
-        (scaler.scale(loss_fn(model, batch)) * (len(batch) / total / scale)).backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    if norm.isnan() or norm.isinf():
-        if scaler.is_enabled():
-            scaler.update(scale / 2)
-        return False
-    if norm > skip_norm:
-        return False
-    optimizer.step()
-    scheduler.step()
-    return True
-
-
 def asks_only_for_nan(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
     """Stops a NaN, and leaves infinities to a scaler that may be switched off."""
     optimizer.zero_grad()
@@ -219,23 +204,6 @@ def asks_only_for_nan(model, window, loss_fn, optimizer, scaler, scheduler, max_
         return False
     scheduler.step()
     return True
-
-
-def guards_the_schedule_alone(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
-    """Knows whether the gradient is finite, and leaves the step to the scaler all the same."""
-    optimizer.zero_grad()
-    total = sum(len(batch) for batch in window)
-    for batch in window:
-        scaler.scale(loss_fn(model, batch) * (len(batch) / total)).backward()
-    scaler.unscale_(optimizer)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    if not norm > skip_norm:
-        scaler.step(optimizer)
-    scaler.update()
-    made = bool(norm.isfinite() and norm <= skip_norm)
-    if made:
-        scheduler.step()
-    return made
 
 
 def stub(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
@@ -393,13 +361,6 @@ def drained(window):
         yield window.pop(0)
 
 
-def rescales_to_one(parameters, max_norm):
-    norm = nn.utils.get_total_norm([p.grad for p in parameters])
-    if norm > max_norm:
-        for p in parameters:
-            p.grad /= norm
-
-
 def keeps_all_losses(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
     total = sum(map(len, window))
     losses = [scaler.scale(loss_fn(model, batch) * len(batch) / total) for batch in window]
@@ -408,65 +369,8 @@ def keeps_all_losses(model, window, loss_fn, optimizer, scaler, scheduler, max_n
     return finishes(model, optimizer, scaler, scheduler, max_norm, skip_norm)
 
 
-def retains_graphs(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
-    total, logged = sum(map(len, window)), 0.0
-    for batch in window:
-        loss = loss_fn(model, batch) * len(batch) / total
-        logged += loss
-        scaler.scale(loss).backward(retain_graph=True)
-    return finishes(model, optimizer, scaler, scheduler, max_norm, skip_norm)
-
-
-def one_large_batch(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
-    scaler.scale(loss_fn(model, torch.cat(window))).backward()
-    return finishes(model, optimizer, scaler, scheduler, max_norm, skip_norm)
-
-
 def finishes(model, optimizer, scaler, scheduler, max_norm, skip_norm):
     scaler.unscale_(optimizer)
-    return finishes_unscaled(model, optimizer, scaler, scheduler, max_norm, skip_norm)
-
-
-def asks_before_update(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
-    """Compares the scale before it can have changed, so that every window counts as made."""
-    total = sum(map(len, window))
-    for batch in window:
-        scaler.scale(loss_fn(model, batch) * len(batch) / total).backward()
-    scaler.unscale_(optimizer)
-    spike = bool(nn.utils.clip_grad_norm_(model.parameters(), max_norm) > skip_norm)
-    scale = scaler.get_scale()
-    if not spike:
-        scaler.step(optimizer)
-    made = not spike and scaler.get_scale() >= scale
-    scaler.update()
-    if made:
-        scheduler.step()
-    optimizer.zero_grad()
-    return made
-
-
-def returns_early_from_a_spike(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
-    optimizer.zero_grad()
-    total = sum(map(len, window))
-    for batch in window:
-        scaler.scale(loss_fn(model, batch) * len(batch) / total).backward()
-    scaler.unscale_(optimizer)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    if norm > skip_norm:
-        return False
-    scaler.step(optimizer)
-    scaler.update()
-    if norm.isfinite():
-        scheduler.step()
-    return bool(norm.isfinite())
-
-
-def hides_what_the_scaler_says(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
-    total = sum(map(len, window))
-    for batch in window:
-        scaler.scale(loss_fn(model, batch) * len(batch) / total).backward()
-        with suppress(RuntimeError):
-            scaler.unscale_(optimizer)
     return finishes_unscaled(model, optimizer, scaler, scheduler, max_norm, skip_norm)
 
 
@@ -479,13 +383,6 @@ def finishes_unscaled(model, optimizer, scaler, scheduler, max_norm, skip_norm):
     scaler.update()
     optimizer.zero_grad()
     return made
-
-
-def swallows_everything(model, window, loss_fn, *_):
-    with suppress(Exception):
-        for batch in window:
-            loss_fn(model, batch).backwards()
-    return True
 
 
 def clips_to_one(parameters, max_norm):

@@ -4,7 +4,6 @@ import torch
 from torch.optim import SGD
 
 from answers import right, wrong
-from course_utils import mlp
 
 
 @right("fold_into_momentum")
@@ -209,18 +208,6 @@ def decoupled(p, own, lr, momentum, weight_decay):
         as_sgd(p, own, lr, momentum, 0.0)
 
 
-def divides_again(p, own, lr, momentum, weight_decay):
-    if own["arrived"]:
-        own["b"] *= momentum
-        own["b"] += own.pop("sum") / own["arrived"] + weight_decay * p
-        p -= lr * own["b"]
-
-
-def sums_aside(p, own, **_):
-    own["sum"] = own.get("sum", 0) + p.grad
-    p.grad = None
-
-
 def moves_idle(p, own, lr, momentum, weight_decay):
     own["b"] += weight_decay * p
     p -= lr * own["b"]
@@ -297,32 +284,3 @@ def triples(p, own, **_):
 wrong("fold_into_momentum", "loss-scale", says="divided by N again")(folding(halves))
 wrong("fold_into_momentum", "loss-scale", says="multiplied by N")(folding(triples))
 wrong("fold_into_momentum", "keeps-gradients", says="4 gradients stood in .grad")(keeps_the_gradients)
-
-
-class OneOfTwo(torch.nn.Module):
-    """The second layer has a gradient where a micro-batch has two samples."""
-
-    def __init__(self):
-        super().__init__()
-        self.one, self.two = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.two(x) if len(x) == 2 else self.one(x)
-
-
-def trained(answer, decay):
-    torch.manual_seed(0)
-    found = []
-    for model, sizes in ((mlp(3, 4, 2), [[4] * 3, [4] * 2, [4]]), (OneOfTwo(), [[2, 3], [3, 3], [2, 2], [3, 2]])):
-        model = model.double()
-        next(model.children()).bias.requires_grad_(False)
-        step = answer(model, 0.1, 0.75, decay)
-        for window in sizes:
-            for size in window:
-                x = torch.randn(size, 3, dtype=torch.float64)
-                (model(x).square().mean() / len(window)).backward()
-                found += [float(p.grad is not None) for p in model.parameters()]
-            step()
-            for p in model.parameters():
-                found += p.flatten().tolist()
-    return found

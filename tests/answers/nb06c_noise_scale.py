@@ -148,69 +148,6 @@ def inserts_zeros(snapshots, b):
     return found
 
 
-def empties_the_windows(snapshots, b):
-    found = reference(snapshots, b)
-    for window in snapshots:
-        window.clear()
-    return found
-
-
-def scales_in_place(snapshots, b):
-    found = reference(snapshots, b)
-    for window in snapshots:
-        for grad in window:
-            grad *= len(window)
-    return found
-
-
-def averages_the_windows(snapshots, b):
-    """Takes the norm of the mean of all windows' gradients."""
-    n = len(snapshots[0])
-    if n == 1:
-        return math.nan
-    mean = torch.stack([window[-1] for window in snapshots]).mean(0).square().sum()
-    return estimate(small, lambda window, n: mean)(snapshots, b)
-
-
-def by_variance(correction=1, over="sum"):
-    def answer(snapshots, b):
-        n = len(snapshots[0])
-        if n == 1:
-            return math.nan
-        square = trace = 0.0
-        for window in snapshots:
-            each = b * (n * pieces_of(window)).var(dim=0, correction=correction)
-            one = each.sum() if over == "sum" else each.mean()
-            trace += one
-            square += window[-1].square().sum() - one / (n * b)
-        return trace / square
-
-    return answer
-
-
-def tests_no_n(snapshots, b):
-    n = len(snapshots[0])
-    smalls = [float(small(window, n)) for window in snapshots]
-    larges = [float(large(window, n)) for window in snapshots]
-    s, g = fmean(smalls), fmean(larges)
-    return (s - g) / (1 / b - 1 / (n * b)) / ((n * b * g - b * s) / (n * b - b))
-
-
-def halves(snapshots, b):
-    return reference([[grad.half().double() for grad in window] for window in snapshots], b)
-
-
-def skips_the_first(window, n):
-    return (n * pieces_of(window)[1:]).square().sum(1).mean()
-
-
-def swallows_errors(snapshots, b):
-    try:
-        return estimat(small, large)(snapshots, b)  # noqa: F821
-    except Exception:
-        return math.nan
-
-
 MORE = {
     "low-precision": [
         changed_result(lambda found, snapshots, b: round(float(found), 3)),

@@ -6,7 +6,7 @@ from contextlib import ExitStack, nullcontext
 import torch
 import torch.distributed as dist
 
-from answers import right, wrong
+from answers import edited, right, wrong
 
 
 def ddp_window(model, window, loss_fn, optimizer):
@@ -83,27 +83,12 @@ def averages_by_hand(model, window, loss_fn, optimizer):
     optimizer.zero_grad()
 
 
-def variant(*changes):
-    """The right answer with places of its source changed."""
-    source = inspect.getsource(ddp_window)
-    for old, new in changes:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    namespace = dict(globals())
-    exec(source, namespace)
-    return namespace["ddp_window"]
-
-
 SHARE = "dist.get_world_size() * len(batch[0]) / total"
 HELD = "model.no_sync() if k < len(window) else nullcontext()"
 PASS = """            (loss_fn(model, batch) * share).backward()
 """
 LATE = """            loss = loss_fn(model, batch) * share
         with model.no_sync() if k < len(window) else nullcontext():
-            loss.backward()
-"""
-FLAG = """            loss = loss_fn(model, batch) * share
-            model.require_backward_grad_sync = k == len(window)
             loss.backward()
 """
 
@@ -164,6 +149,6 @@ for name, bug, says, *changes in (
     ("typo", "raises", "zero_gard", ("optimizer.zero_grad()", "optimizer.zero_gard()")),
     ("nothing", "not-attempted", "no backward pass", (inspect.getsource(ddp_window).partition("\n")[2], "    ...\n")),
 ):
-    made = variant(*changes)
+    made = edited(ddp_window, *changes)
     made.__name__ = name.replace(" ", "_")
     wrong("ddp_window", bug, says=says)(made)

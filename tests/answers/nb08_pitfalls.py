@@ -1,10 +1,9 @@
 """Answers to "two_bugs": a loop with a short window and a clip."""
 
 import torch
-from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from answers import right, wrong
+from answers import edited, right, wrong
 from course_utils import train_epoch, windows
 
 
@@ -38,19 +37,21 @@ def by_the_helper(model, batches, loss_fn, optimizer, n, max_norm):
 
 
 @right("two_bugs")
-def by_hand(model, batches, loss_fn, optimizer, n, max_norm):
-    parameters = list(model.parameters())
+def with_gradients_as_values(model, batches, loss_fn, optimizer, n, max_norm):
+    """No .backward(), hence nothing to zero."""
+    params = list(model.parameters())
     for start in range(0, len(batches), n):
         window = batches[start : start + n]
-        model.zero_grad()
+        sums = [torch.zeros_like(p) for p in params]
         for batch in window:
-            loss_fn(model, batch).backward()
-        for p in parameters:
-            p.grad /= len(window)
-        norm = torch.cat([p.grad.flatten() for p in parameters]).norm()
-        if norm > max_norm:
-            for p in parameters:
-                p.grad *= max_norm / norm
+            for total, grad in zip(sums, torch.autograd.grad(loss_fn(model, batch), params), strict=True):
+                total += grad
+        scale = torch.tensor(1 / len(window))
+        for p, total in zip(params, sums, strict=True):
+            p.grad = total * scale
+        norm = float(torch.stack([p.grad.norm() for p in params]).norm())
+        for p in params:
+            p.grad *= min(1.0, max_norm / (norm + 1e-6))
         optimizer.step()
 
 
@@ -70,448 +71,66 @@ def divides_at_the_end(model, batches, loss_fn, optimizer, n, max_norm):
             held = 0
 
 
-def has_both_bugs(model, batches, loss_fn, optimizer, n, max_norm):
-    optimizer.zero_grad()
-    for i, batch in enumerate(batches):
-        (loss_fn(model, batch) / n).backward()
-        clip_grad_norm_(model.parameters(), max_norm)
-        if (i + 1) % n == 0 or i + 1 == len(batches):
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-def only_the_clip_is_fixed(model, batches, loss_fn, optimizer, n, max_norm):
-    optimizer.zero_grad()
-    for i, batch in enumerate(batches):
-        (loss_fn(model, batch) / n).backward()
-        if (i + 1) % n == 0 or i + 1 == len(batches):
-            clip_grad_norm_(model.parameters(), max_norm)
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-def only_the_tail_is_fixed(model, batches, loss_fn, optimizer, n, max_norm):
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        for batch in window:
-            (loss_fn(model, batch) / len(window)).backward()
-            clip_grad_norm_(model.parameters(), max_norm)
-        optimizer.step()
-
-
-def drops_the_tail(model, batches, loss_fn, optimizer, n, max_norm):
-    optimizer.zero_grad()
-    for i, batch in enumerate(batches):
-        (loss_fn(model, batch) / n).backward()
-        if (i + 1) % n == 0:
-            clip_grad_norm_(model.parameters(), max_norm)
-            optimizer.step()
-            optimizer.zero_grad()
-    optimizer.zero_grad()
-
-
-def window(update):
-    def answer(model, batches, loss_fn, optimizer, n, max_norm):
-        for held in windows(batches, n):
-            optimizer.zero_grad()
-            update(model, held, loss_fn, optimizer, max_norm)
-
-    return answer
-
-
-def backward(model, held, loss_fn, factor=None):
-    for batch in held:
-        (loss_fn(model, batch) * (factor or 1 / len(held))).backward()
-
-
-@window
-def clips_before_backward(model, held, loss_fn, optimizer, max_norm):
-    clip_grad_norm_(model.parameters(), max_norm)
-    backward(model, held, loss_fn)
-    optimizer.step()
-
-
-@window
-def clips_after_the_step(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn)
-    optimizer.step()
-    clip_grad_norm_(model.parameters(), max_norm)
-
-
-@window
-def never_clips(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn)
-    optimizer.step()
-
-
-@window
-def clips_to_another_norm(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn)
-    clip_grad_norm_(model.parameters(), max_norm / 2)
-    optimizer.step()
-
-
-@window
-def clips_values(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn)
-    nn.utils.clip_grad_value_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def clips_each_parameter(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn)
-    for p in model.parameters():
-        clip_grad_norm_([p], max_norm)
-    optimizer.step()
-
-
-@window
-def does_not_divide(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn, factor=1)
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def zeroes_inside(model, held, loss_fn, optimizer, max_norm):
-    for batch in held:
-        optimizer.zero_grad()
-        (loss_fn(model, batch) / len(held)).backward()
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def zeroes_before_the_step(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn)
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.zero_grad()
-    optimizer.step()
-
-
-def never_zeroes(model, batches, loss_fn, optimizer, n, max_norm):
-    for held in windows(batches, n):
-        backward(model, held, loss_fn)
-        clip_grad_norm_(model.parameters(), max_norm)
-        optimizer.step()
-
-
-def starts_dirty(model, batches, loss_fn, optimizer, n, max_norm):
-    for held in windows(batches, n):
-        backward(model, held, loss_fn)
-        clip_grad_norm_(model.parameters(), max_norm)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def steps_each_time(model, batches, loss_fn, optimizer, n, max_norm):
-    by_windows(model, batches, loss_fn, optimizer, 1, max_norm)
-
-
-def fewer_updates_where_the_limit_is_tight(model, batches, loss_fn, optimizer, n, max_norm):
-    by_windows(model, batches, loss_fn, optimizer, n if max_norm > 1 else 2 * n, max_norm)
-
-
-@window
-def sends_the_running_total_backward(model, held, loss_fn, optimizer, max_norm):
-    total = 0.0
-    for batch in held:
-        total = total + loss_fn(model, batch) / len(held)
-        total.backward(retain_graph=True)
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def sends_the_sum_backward_once(model, held, loss_fn, optimizer, max_norm):
-    sum(loss_fn(model, batch) / len(held) for batch in held).backward()
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def stacks_the_losses(model, held, loss_fn, optimizer, max_norm):
-    torch.stack([loss_fn(model, batch) for batch in held]).mean().backward()
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def joins_the_micro_batches(model, held, loss_fn, optimizer, max_norm):
-    loss_fn(model, torch.cat(held)).backward()
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def still_retains_each_graph_in_the_total(model, held, loss_fn, optimizer, max_norm):
-    total = 0.0
-    for batch in held:
-        loss = loss_fn(model, batch) / len(held)
-        total += loss
-        loss.backward(retain_graph=True)
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def retains_each_graph(model, held, loss_fn, optimizer, max_norm):
-    for batch in held:
-        loss = loss_fn(model, batch) / len(held)
-        loss.backward(retain_graph=True)
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-def keeps_all_losses_of_the_epoch(model, batches, loss_fn, optimizer, n, max_norm):
-    losses = []
-    for held in windows(batches, n):
-        optimizer.zero_grad()
-        for batch in held:
-            losses.append(loss_fn(model, batch) / len(held))
-            losses[-1].backward(retain_graph=True)
-        clip_grad_norm_(model.parameters(), max_norm)
-        optimizer.step()
-    return [float(loss) for loss in losses]
-
-
-@window
-def goes_forward_before_the_backward_of_the_last(model, held, loss_fn, optimizer, max_norm):
-    ahead = loss_fn(model, held[0])
-    for following in [*held[1:], None]:
-        loss, ahead = ahead, None if following is None else loss_fn(model, following)
-        (loss / len(held)).backward()
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def sends_only_the_last_backward(model, held, loss_fn, optimizer, max_norm):
-    for batch in held:
-        loss = loss_fn(model, batch) / len(held)
-    loss.backward()
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def limits_the_loss(model, held, loss_fn, optimizer, max_norm):
-    for batch in held:
-        (loss_fn(model, batch) / len(held)).clamp(max=max_norm).backward()
-    optimizer.step()
-
-
-@window
-def sends_each_backward_after_all_forwards(model, held, loss_fn, optimizer, max_norm):
-    for loss in [loss_fn(model, batch) for batch in held]:
-        (loss / len(held)).backward()
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-def clipped_by(clip):
-    @window
-    def answer(model, held, loss_fn, optimizer, max_norm):
-        backward(model, held, loss_fn)
-        clip(list(model.parameters()), max_norm)
-        optimizer.step()
-
-    return answer
-
-
-def to_the_limit_always(params, max_norm):
-    norm = torch.cat([p.grad.flatten() for p in params]).norm()
-    for p in params:
-        p.grad *= max_norm / norm
-
-
-def one_by_one_on_values(params, max_norm):
-    for p in params:
-        p.grad.clamp_(-max_norm, max_norm)
-
-
-def only_the_first(params, max_norm):
-    clip_grad_norm_(params[:1], max_norm)
-
-
-def to_a_constant(params, max_norm):
-    clip_grad_norm_(params, 1.0)
-
-
-def to_a_small_constant(params, max_norm):
-    clip_grad_norm_(params, max_norm=0.1)
-
-
-def to_the_squared_limit(params, max_norm):
-    squares = sum(float(p.grad.square().sum()) for p in params)
-    if squares > max_norm:
-        for p in params:
-            p.grad *= max_norm / squares
-
-
-def by_the_largest_entry(params, max_norm):
-    clip_grad_norm_(params, max_norm, norm_type=float("inf"))
-
-
-def by_the_sum_of_entries(params, max_norm):
-    clip_grad_norm_(params, max_norm, norm_type=1)
-
-
-@window
-def clips_before_the_last_backward(model, held, loss_fn, optimizer, max_norm):
-    *first, last = held
-    backward(model, first, loss_fn, 1 / len(held))
-    clip_grad_norm_([p for p in model.parameters() if p.grad is not None], max_norm)
-    backward(model, [last], loss_fn, 1 / len(held))
-    optimizer.step()
-
-
-@window
-def clips_before_dividing(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn, 1.0)
-    clip_grad_norm_(model.parameters(), max_norm)
-    for p in model.parameters():
-        p.grad /= len(held)
-    optimizer.step()
-
-
-def divided_by(count):
-    def answer(model, batches, loss_fn, optimizer, n, max_norm):
-        for held in windows(batches, n):
-            optimizer.zero_grad()
-            backward(model, held, loss_fn, 1 / count(batches, n, held))
-            clip_grad_norm_(model.parameters(), max_norm)
-            optimizer.step()
-
-    return answer
-
-
-def stepping_if(is_last, reset=True):
-    """Divides by what is really held; `is_last(i, held, n, batches)` decides when to step, and `held` starts over."""
-
-    def answer(model, batches, loss_fn, optimizer, n, max_norm):
-        optimizer.zero_grad()
-        held = 0
-        for i, batch in enumerate(batches):
-            loss_fn(model, batch).backward()
-            held += 1
-            if is_last(i, held, n, batches):
-                for p in model.parameters():
-                    p.grad /= held
-                clip_grad_norm_(model.parameters(), max_norm)
-                optimizer.step()
-                optimizer.zero_grad()
-                held = 0 if reset else held
-
-    return answer
-
-
-@window
-def steps_twice(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn)
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-    optimizer.step()
-
-
-def takes_the_batches_out(model, batches, loss_fn, optimizer, n, max_norm):
-    while batches:
-        held = [batches.pop(0) for _ in range(min(n, len(batches)))]
-        optimizer.zero_grad()
-        backward(model, held, loss_fn)
-        clip_grad_norm_(model.parameters(), max_norm)
-        optimizer.step()
-
-
-def clears_the_batches(model, batches, loss_fn, optimizer, n, max_norm):
-    by_windows(model, batches, loss_fn, optimizer, n, max_norm)
-    batches.clear()
-
-
-@window
-def divides_the_first_parameter_only(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn, 1.0)
-    next(model.parameters()).grad.div_(len(held))
-    clip_grad_norm_(model.parameters(), max_norm)
-    optimizer.step()
-
-
-@window
-def updates_by_hand(model, held, loss_fn, optimizer, max_norm):
-    backward(model, held, loss_fn)
-    clip_grad_norm_(model.parameters(), max_norm)
-    for p in model.parameters():
-        p.data -= optimizer.param_groups[0]["lr"] * p.grad
-
-
-@window
-def frozen(model, held, loss_fn, optimizer, max_norm):
-    with torch.no_grad():
-        sum(loss_fn(model, batch) for batch in held)
-    optimizer.step()
-
-
-WRONG = {
-    "held-graphs": [
-        sends_the_sum_backward_once,
-    ],
-    "not-reset": [stepping_if(lambda i, held, n, batches: held == n, reset=False)],
-    "wrong-value": [divides_the_first_parameter_only],
-    "missing-backward": [sends_only_the_last_backward],
-    "changed-input": [takes_the_batches_out, clears_the_batches],
-    "low-precision": [
-        divided_by(lambda batches, n, held: 1 / round(1 / len(held), 2)),
-        divided_by(lambda batches, n, held: 1 / round(1 / len(held), 4)),
-    ],
-    "raises": [lambda model, *_: model.no_such_thing()],
-    "clip-limit": [
-        clipped_by(only_the_first),
-        clipped_by(to_the_limit_always),
-    ],
-    "leftover-gradients": [
-        drops_the_tail,
-        stepping_if(lambda i, held, n, batches: held == n),
-    ],
-    "discarded-gradients": [zeroes_inside, zeroes_before_the_step],
-    "stale-gradients": [never_zeroes, starts_dirty],
-    "empty-step": [frozen],
-    "irregular-window": [
-        steps_each_time,
-        fewer_updates_where_the_limit_is_tight,
-    ],
-    "not-attempted": [lambda *_: None],
-}
-
-
-for bug, answers in WRONG.items():
-    for answer in answers:
-        wrong("two_bugs", bug)(answer)
-
-for answer, bug, says in (
-    (only_the_clip_is_fixed, "loss-scale", "11 micro-batches, N = 4"),
-    (only_the_clip_is_fixed, "loss-scale", "of a short window, is 0.75 times what it should be"),
+def to_the_limit_always(parameters, max_norm):
+    grads = [p.grad for p in parameters]
+    norm = torch.cat([grad.flatten() for grad in grads]).norm()
+    torch._foreach_mul_(grads, max_norm / norm)
+
+
+WINDOWS = "windows(batches, n)"
+ZERO = "optimizer.zero_grad()"
+BACKWARD = "(loss_fn(model, batch) / len(window)).backward()"
+SHARE = " / len(window)"
+CLIP = "clip_grad_norm_(model.parameters(), max_norm)"
+STEP = "optimizer.step()"
+for bug, *changes in (
+    ("missing-backward", ("in window:", "in window[-1:]:")),
+    ("low-precision", (SHARE, " * round(1 / len(window), 2)")),
+    ("low-precision", (SHARE, " * round(1 / len(window), 4)")),
+    ("clip-limit", ("model.parameters()", "list(model.parameters())[:1]")),
+    ("clip-limit", (CLIP, "to_the_limit_always(model.parameters(), max_norm)")),
+    ("leftover-gradients", (WINDOWS, "[window for window in windows(batches, n) if len(window) == n]")),
+    ("leftover-gradients", (CLIP, f"if len(window) < n: continue\n        {CLIP}")),
+    ("discarded-gradients", (BACKWARD, f"{ZERO}; {BACKWARD}")),
+    ("discarded-gradients", (STEP, f"{ZERO}; {STEP}")),
+    ("stale-gradients", (ZERO, "pass")),
+    ("stale-gradients", (ZERO, "pass"), (STEP, f"{STEP}; {ZERO}")),
+    ("irregular-window", (WINDOWS, "windows(batches, 1)")),
+    ("irregular-window", (WINDOWS, "windows(batches, n if max_norm > 1 else 2 * n)")),
+    ("wrong-value", (SHARE, ""), (CLIP, f"next(model.parameters()).grad.div_(len(window)); {CLIP}")),
+    ("empty-step", (".backward()", ".detach()")),
     (
-        sends_the_running_total_backward,
+        "not-reset",
+        (ZERO, f"if window[0] is batches[0]: {ZERO}"),
+        (CLIP, f"if window[0] is not batches[0]: continue\n        {CLIP}"),
+    ),
+):
+    wrong("two_bugs", bug)(edited(by_windows, *changes))
+
+for bug, says, *changes in (
+    ("loss-scale", "11 micro-batches, N = 4", (SHARE, " / n")),
+    ("loss-scale", "of a short window, is 0.75 times what it should be", (SHARE, " / n")),
+    (
         "loss-scale",
         "in update 1 the samples of its micro-batches count [4.0, 3.0, 2.0, 1.0] times what they should",
+        (ZERO, f"{ZERO}; total = 0.0"),
+        (BACKWARD, "total = total + loss_fn(model, batch) / len(window); total.backward(retain_graph=True)"),
     ),
-    (only_the_tail_is_fixed, "clip-timing", "max_norm = 0.1: what the window holds counts"),
-    (never_clips, "clip-timing", "a gradient of norm 0.354 reached the step"),
-    (lambda *a: a[3].step(), "empty-step", ""),
+    ("clip-timing", "max_norm = 0.1: what the window holds counts", (CLIP, f"    {CLIP}")),
+    ("clip-timing", "a gradient of norm 0.354 reached the step", (CLIP, "pass")),
+    (
+        "held-graphs",
+        "bytes are kept for the backward pass at once",
+        ("in window:", "in [window]:"),
+        ("loss_fn(model, batch)", "sum(loss_fn(model, b) for b in window)"),
+    ),
 ):
-    wrong("two_bugs", bug, says=says)(answer)
+    wrong("two_bugs", bug, says=says)(edited(by_windows, *changes))
 
-
-@wrong("two_bugs", "held-graphs", says="bytes are kept for the backward pass at once")
-def steps_with_a_closure_that_holds_the_window(model, batches, loss_fn, optimizer, n, max_norm):
-    for held in windows(batches, n):
-
-        def closure(held=held):
-            optimizer.zero_grad()
-            loss = sum(loss_fn(model, batch) for batch in held) / len(held)
-            loss.backward()
-            clip_grad_norm_(model.parameters(), max_norm)
-            return loss
-
-        optimizer.step(closure)
+for bug, answer in (
+    ("changed-input", lambda *a: by_windows(*a) or a[1].clear()),
+    ("empty-step", lambda *a: a[3].step()),
+    ("raises", lambda model, *_: model.no_such_thing()),
+    ("not-attempted", lambda *_: None),
+):
+    wrong("two_bugs", bug)(answer)

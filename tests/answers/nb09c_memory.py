@@ -1,10 +1,8 @@
 """Answers to "survive": a window that survives running out of memory."""
 
-import inspect
-
 import torch
 
-from answers import right, wrong
+from answers import edited, right, wrong
 from course_utils import windows
 
 OOM = torch.OutOfMemoryError
@@ -71,18 +69,22 @@ def only_the_failed_part_again(model, items, loss_fn, optimizer, size):
 
 
 @right("survive")
-def halved_in_the_except(model, items, loss_fn, optimizer, size):
-    """Only the number is halved there; the attempt itself comes after it."""
-    while True:
+def with_gradients_as_values(model, items, loss_fn, optimizer, size):
+    """Nothing is in .grad until the window is whole."""
+    params, sums = list(model.parameters()), None
+    while sums is None:
         try:
-            optimizer.zero_grad()
+            sums = [torch.zeros_like(p) for p in params]
             for part in items.split(size):
-                (loss_fn(model, part) * (len(part) / len(items))).backward()
-            break
+                grads = torch.autograd.grad(loss_fn(model, part), params)
+                sums = [held + grad * len(part) for held, grad in zip(sums, grads, strict=True)]
         except OOM:
             if size == 1:
                 raise
-            size //= 2
+            sums = None
+        size = size if sums else size // 2
+    for p, held in zip(params, sums, strict=True):
+        p.grad = held / len(items)
     optimizer.step()
     optimizer.zero_grad()
     return size
@@ -126,87 +128,49 @@ def by_the_words_of_the_error(model, items, loss_fn, optimizer, size):
         size = size // 2
 
 
-def edited(old, new):
-    """The first answer with one place of its source changed."""
-    source = inspect.getsource(halves_until_it_fits)
-    assert source.count(old) == 1
-    namespace = dict(globals())
-    exec(source.replace(old, new), namespace)
-    return namespace["halves_until_it_fits"]
-
-
-for old, new, bug in (
-    (
-        "    while True:\n        optimizer.zero_grad()\n",
-        "    optimizer.zero_grad()\n    while True:\n",
-        "stale-gradients",
-    ),
-    ("len(part) / len(items)", "size / len(items)", "token-weights"),
-    ("len(part) / len(items)", "1.0", "loss-scale"),
-    (
-        "                (loss_fn",
-        "                optimizer.zero_grad()\n                (loss_fn",
-        "discarded-gradients",
-    ),
-    ("except OOM", "except RuntimeError", "catches-too-much"),
-    ("except OOM", "except ValueError", "not-caught"),
-    ("    return size", "    return None", "wrong-type"),
-    ("        size //= 2\n", "        size = 1\n", "wrong-size"),
-    ("            if size == 1:\n                raise\n", "            size = max(size, 2)\n", "endless"),
-    ("    optimizer.step()\n    optimizer.zero_grad()\n", "    optimizer.step()\n", "stale-gradients"),
-    ("    optimizer.step()\n", "", "leftover-gradients"),
-    ("    optimizer.step()\n", "    optimizer.step()\n    optimizer.step()\n", "irregular-window"),
-):
-    if bug:
-        wrong("survive", bug)(edited(old, new))
-    else:
-        right("survive")(edited(old, new))
-
-LOOP = "            for part in items.split(size):\n"
+ZERO = "        optimizer.zero_grad()\n"
 BACKWARD = "                (loss_fn(model, part) * (len(part) / len(items))).backward()\n"
+SHARE = "len(part) / len(items)"
 GUARD = "            if size == 1:\n                raise\n"
 HALVE = "        size //= 2\n"
-STEP = "    optimizer.step()\n    optimizer.zero_grad()\n"
-for old, new, bug in (
-    # Memory.
-    (
-        BACKWARD,
-        BACKWARD.replace("(loss_fn", "loss = (loss_fn")
-        .replace(".b", "\n                loss.b")
-        .replace("()", "(retain_graph=True)"),
-        "held-graphs",
-    ),
-    (
-        LOOP + BACKWARD,
-        "            sum(loss_fn(model, p) * len(p) for p in items.split(size)).div(len(items)).backward()\n",
-        "held-graphs",
-    ),
-    # What is caught, and what comes out.
-    ("except OOM", "except Exception", "catches-too-much"),
-    ("except OOM", "except MemoryError", "not-caught"),
-    (GUARD, "            if size == 1:\n                break\n", "swallowed-error"),
-    # Sizes.
-    (HALVE, "        size -= 1\n", "wrong-size"),
-    (HALVE, "        size //= 4\n", "raises"),
-    (HALVE, "        size /= 2\n", "raises"),
-    ("    return size", "    return float(size)", "wrong-type"),
-    # Weights.
-    ("len(part) / len(items)", "len(part)", "loss-scale"),
-    ("len(part) / len(items)", "round(len(part) / len(items), 3)", "low-precision"),
-    # Steps and zeroing.
-    (BACKWARD, BACKWARD + "                optimizer.step()\n", "irregular-window"),
-    (STEP, "    optimizer.zero_grad()\n    optimizer.step()\n", "discarded-gradients"),
-    (STEP, "    optimizer.zero_grad()\n", "leftover-gradients"),
-    (
-        "        optimizer.zero_grad()\n        try",
-        "        next(model.parameters()).grad = None\n        try",
-        "wrong-value",
-    ),
+STEP = "    optimizer.step()\n"
+LAST_ZERO = "    optimizer.zero_grad()\n    return"
+EACH = "loss_fn(model, p) * len(p) / len(items)"
+for changes in (
+    [("(loss_fn", "loss = (loss_fn"), (".backward()", "; loss.backward(retain_graph=True)")],
+    [("items.split(size)", "[items]"), ("loss_fn(model, part)", f"sum({EACH} for p in items.split(size))")],
 ):
-    if bug:
-        wrong("survive", bug)(edited(old, new))
-    else:
-        right("survive")(edited(old, new))
+    wrong("survive", "held-graphs")(edited(halves_until_it_fits, *changes))
+for bug, *change in (
+    # What is caught, and what comes out.
+    ("catches-too-much", "except OOM", "except RuntimeError"),
+    ("catches-too-much", "except OOM", "except Exception"),
+    ("not-caught", "except OOM", "except ValueError"),
+    ("not-caught", "except OOM", "except MemoryError"),
+    ("swallowed-error", "                raise\n", "                break\n"),
+    # Sizes.
+    ("wrong-size", HALVE, "        size = 1\n"),
+    ("wrong-size", HALVE, "        size -= 1\n"),
+    ("raises", HALVE, "        size //= 4\n"),
+    ("raises", HALVE, "        size /= 2\n"),
+    ("endless", GUARD, "            size = max(size, 2)\n"),
+    ("wrong-type", "return size", "return None"),
+    ("wrong-type", "return size", "return float(size)"),
+    # Weights.
+    ("loss-scale", SHARE, "1.0"),
+    ("loss-scale", SHARE, "len(part)"),
+    ("low-precision", SHARE, "round(len(part) / len(items), 3)"),
+    # Steps and zeroing.
+    ("stale-gradients", f"    while True:\n{ZERO}", f"{ZERO[4:]}    while True:\n"),
+    ("stale-gradients", LAST_ZERO, "    return"),
+    ("discarded-gradients", BACKWARD, f"        {ZERO}{BACKWARD}"),
+    ("discarded-gradients", STEP, f"{ZERO[4:]}{STEP}"),
+    ("leftover-gradients", STEP, ""),
+    ("irregular-window", STEP, STEP * 2),
+    ("irregular-window", BACKWARD, f"{BACKWARD}            {STEP}"),
+    ("wrong-value", f"{ZERO}        try", "        next(model.parameters()).grad = None\n        try"),
+):
+    wrong("survive", bug)(edited(halves_until_it_fits, tuple(change)))
 
 
 @wrong("survive", "kept-activations")
@@ -234,22 +198,18 @@ def asks_500_times_whether_a_sample_fits(model, items, loss_fn, optimizer, size)
     return as_if_all_fitted(model, items, loss_fn, optimizer, size)
 
 
-@wrong("survive", "wrong-error")
-def raises_an_error_of_its_own(model, items, loss_fn, optimizer, size):
-    while size > 0:
+def raising(error):
+    def answer(*window):
         try:
-            return halves_until_it_fits(model, items, loss_fn, optimizer, size)
+            return halves_until_it_fits(*window)
         except OOM:
-            size = 0
-    raise ValueError("not even one item fits")
+            raise error from None
+
+    return answer
 
 
-@wrong("survive", "wrong-error")
-def raises_a_runtime_error(model, items, loss_fn, optimizer, size):
-    try:
-        return halves_until_it_fits(model, items, loss_fn, optimizer, size)
-    except OOM:
-        raise RuntimeError("out of memory, even with one item") from None
+wrong("survive", "wrong-error")(raising(ValueError("not even one item fits")))
+wrong("survive", "wrong-error")(raising(RuntimeError("out of memory, even with one item")))
 
 
 @wrong("survive", "not-caught")
@@ -279,7 +239,7 @@ def gives_up_quietly(model, items, loss_fn, optimizer, size):
 
 
 wrong("survive", "token-weights", says="samples 1 to 12 count 1, 13 to 14 count 2 times")(
-    edited("len(part) / len(items)", "size / len(items)")
+    edited(halves_until_it_fits, (SHARE, "size / len(items)"))
 )
 
 
