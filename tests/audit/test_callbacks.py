@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from runs import data, net, train
+from runs import data, net, train, update
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
@@ -207,8 +207,7 @@ def manual(divide):
                 loss = F.cross_entropy(self.net(batch[0]), batch[1])
                 self.manual_backward(loss / 4 if divide else loss)
                 if (index + 1) % 4 == 0:
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    update(optimizer)
 
         return Manual
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from runs import data, net
+from runs import data, net, update, with_sgd
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
@@ -26,12 +26,6 @@ def held(level, evidence):
 def net_of(*sizes):
     layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.Tanh())]
     return nn.Sequential(*layers[:-1])
-
-
-def update(*optimizers):
-    for optimizer in optimizers:
-        optimizer.step()
-        optimizer.zero_grad()
 
 
 def said(loop):
@@ -137,8 +131,7 @@ def physics():
 
 @correct
 def several_backward_calls_of_two_micro_batches_each():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for i in range(8):
         pairs = data(2)
         (sum(F.cross_entropy(model(x), y) for x, y in pairs) / 8).backward()
@@ -186,8 +179,7 @@ def a_reconstruction_for_encoder_and_decoder():
 
 @correct
 def two_losses_of_one_forward_pass():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for x, y in data():
         out = model(x)
         F.cross_entropy(out, y).backward(retain_graph=True)
@@ -198,8 +190,7 @@ def two_losses_of_one_forward_pass():
 
 @held("error", {"calls": 4})
 def a_loss_that_counts_twice():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for x, y in data(4):
         loss = F.cross_entropy(model(x), y)
         loss.backward(retain_graph=True)
@@ -252,8 +243,7 @@ def a_memory_of_two_segments():
 
 @correct
 def steps_inside_that_are_differentiated():
-    model = nn.Linear(3, 2, bias=False)
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd(nn.Linear(3, 2, bias=False))
     for x, y in data():
         weight = model.weight
         for _ in range(3):
@@ -311,8 +301,7 @@ def features_of_a_window():
 
 
 def one_backward_call_for(micro_batches):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for _ in range(4):
         torch.stack([F.cross_entropy(model(x), y) for x, y in data(micro_batches)]).mean().backward()
         update(optimizer)
@@ -373,8 +362,7 @@ def test_kept_losses_are_counted_by_those_that_are_looked_at(kept_from):
 
 
 def test_a_loss_is_met_again_after_the_first_calls():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for k, (x, y) in enumerate(data(40)):
             loss = F.cross_entropy(model(x), y)
@@ -397,8 +385,7 @@ def test_a_state_with_its_graph_goes_back_through_the_calls_before_it():
 
 @pytest.mark.parametrize("calls", range(20, 41, 4))
 def test_the_last_loss_that_a_name_keeps_until_the_next_is_no_held_graph(calls):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         last = None
         for x, y in data(calls):

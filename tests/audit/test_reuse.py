@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 import torch
-from runs import data, found, net
+from runs import data, found, net, update, with_sgd
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
@@ -27,8 +27,7 @@ def sums(gradients):
 
 def put_back(put, last_zeroed=True):
     """Gradient surgery: the gradients of each task are read, zeroed, combined and put back before the step."""
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for _ in range(4):
         gradients = []
         for k, (x, y) in enumerate(data(3)):
@@ -37,8 +36,7 @@ def put_back(put, last_zeroed=True):
             if k < 2 or last_zeroed:
                 optimizer.zero_grad()
         put(model, sums(gradients))
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
 
 
 def put_new(model, gradients):
@@ -67,8 +65,7 @@ def test_gradients_that_may_have_been_put_back_in_place_are_a_question():
 
 
 def test_gradients_that_are_cancelled_put_nothing_back():
-    model = nn.Sequential(net(), nn.Linear(2, 2))
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd(nn.Sequential(net(), nn.Linear(2, 2)))
     with audit() as report:
         for _ in range(4):
             for x, y in data(3):
@@ -82,8 +79,7 @@ def test_gradients_that_are_cancelled_put_nothing_back():
 @pytest.mark.parametrize("hand_over", [False, True])
 def test_gradients_that_are_zeroed_every_time_and_never_put_back_stay_an_error(hand_over):
     """The other update, whose gradients are put there by hand, saves only what belongs to it."""
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for _ in range(4):
             for x, y in data(3):
@@ -112,20 +108,17 @@ def several_losses(shared, n=1, divide=1.0):
             for head in heads:
                 loss = F.cross_entropy(head(out if shared else trunk(x)), y) * divide
                 loss.backward(retain_graph=shared)
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
 
 
 def one_output(losses, n=1, divide=1.0):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for _ in range(4):
         for x, y in data(n):
             out = model(x)
             for k in range(losses):
                 (F.cross_entropy(out, y if k % 2 else 1 - y) * divide).backward(retain_graph=k < losses - 1)
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
 
 
 def ensemble(members, n=1, divide=1.0, turns=True):
@@ -137,8 +130,7 @@ def ensemble(members, n=1, divide=1.0, turns=True):
         pairs = [(m, b) for b in batches for m in models] if turns else [(m, b) for m in models for b in batches]
         for model, (x, y) in pairs:
             (F.cross_entropy(model(x), y) * divide).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
 
 
 @pytest.mark.parametrize("run", [
@@ -177,8 +169,7 @@ def test_a_state_that_is_carried_on_with_its_graph_brings_other_data():
             for x, _ in data(3):
                 state = cell(x, state)
                 F.mse_loss(state, torch.ones(4, 4)).backward(retain_graph=True)
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert report.history.size("SGD") == 3
 
 
@@ -186,8 +177,7 @@ def test_a_state_that_is_carried_on_with_its_graph_brings_other_data():
 
 
 def loop_that_ends(after, error, clean_up=False, early_zero=False):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     try:
         for i, (x, y) in enumerate(data(12)):
             if early_zero:
@@ -196,8 +186,7 @@ def loop_that_ends(after, error, clean_up=False, early_zero=False):
             if i + 1 == after:
                 raise error
             if (i + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
     finally:
         if clean_up:
             optimizer.zero_grad()
@@ -235,8 +224,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for i in range(10):
     (torch.nn.functional.cross_entropy(model(torch.randn(4, 3)), torch.tensor([0, 1, 0, 1])) / 4).backward()
     if (i + 1) % 4 == 0:
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
 {end}
 """
 
@@ -370,6 +358,5 @@ def test_gradients_that_are_cancelled_before_the_step_are_no_partial_zeroing():
             F.cross_entropy(head(body(x)), y).backward()
             if i < 3:
                 head.zero_grad()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert report.errors == []

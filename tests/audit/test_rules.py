@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from runs import data, found, net, train, train_windows
+from runs import data, found, net, train, train_windows, update, with_sgd
 from torch import nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
@@ -127,48 +127,41 @@ def test_a_count_that_nobody_knows_is_no_end_of_data():
 
 
 def test_micro_batches_of_several_classes_are_no_labels_such_as_real_and_fake():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for _ in range(4):
             for batch in ([0, 1, 0, 1], [1, 1, 1, 1]):
                 F.cross_entropy(model(torch.randn(4, 3)), torch.tensor(batch)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert found(report) == [("loss-scale", "error")]
 
 
 def test_a_batch_in_uneven_chunks_is_no_end_of_data():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for x, y in DataLoader(TensorDataset(torch.randn(40, 3), torch.randint(2, (40,))), 10):
             for inputs, targets in zip(x.chunk(4), y.chunk(4), strict=True):  # 3, 3, 3, 1
                 (F.cross_entropy(model(inputs), targets) / 4).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert found(report) == [("token-weights", "error")]
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
 def test_a_step_per_micro_batch_of_a_constant_schedule_is_no_error_yet():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     schedule = StepLR(optimizer, step_size=100)
     with audit() as report:
         for i, (x, y) in enumerate(data()):
             (F.cross_entropy(model(x), y) / 4).backward()
             if (i + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
             schedule.step()
     assert found(report) == [("scheduler-cadence", "undecided")]
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
 def test_a_scheduler_stepped_inside_the_only_window_is_named():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     schedule = StepLR(optimizer, step_size=1)
     with audit() as report:
         for x, y in data(4):
@@ -214,29 +207,25 @@ def test_a_last_micro_batch_that_is_longer_is_no_end_of_data():
 
 @pytest.mark.parametrize(("sizes", "rule"), [((4, 4), "loss-scale"), ((4, 2), "token-weights")])
 def test_sums_that_are_multiplied_by_something_are_a_question_about_the_first_window(sizes, rule):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for _ in range(3):
             for size, factor in zip(sizes, (0.03, 0.03 if rule == "loss-scale" else 0.05), strict=True):
                 ((x, y),) = data(1, size)
                 (F.cross_entropy(model(x), y, reduction="sum") * factor).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     (finding,) = report.findings
     assert (finding.rule, finding.level, finding.evidence["update"]) == (rule, "undecided", 1)
 
 
 def test_means_that_are_multiplied_by_something_are_a_question_about_means():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for _ in range(3):
             for size, factor in ((4, 0.3), (2, 0.5)):
                 ((x, y),) = data(1, size)
                 (F.cross_entropy(model(x), y) * factor).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     (finding,) = [f for f in report.findings if f.rule == "token-weights"]
     assert finding.message.startswith("the means of a window's micro-batches are multiplied by 0.3, 0.5")
     assert finding.fix.startswith("multiply each mean loss by its samples")
@@ -250,12 +239,10 @@ def test_a_long_window_with_one_micro_batch_less_is_right_if_it_is_divided_by_it
 
 def test_a_loss_that_is_divided_and_stepped_every_time_is_a_question_about_the_window():
     with audit() as report:
-        model = net()
-        optimizer = SGD(model.parameters(), lr=0.1)
+        model, optimizer = with_sgd()
         for x, y in data(6):
             (F.cross_entropy(model(x), y) / 4).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     (finding,) = report.findings
     assert (finding.rule, finding.level) == ("irregular-window", "undecided")
     assert finding.evidence == {"coefficient": 0.25, "window": 1}
@@ -297,8 +284,7 @@ def test_a_window_is_a_whole_number(n):
 
 
 def test_two_lines_that_take_turns_are_one_window():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for i, (x, y) in enumerate(data(12)):
             loss = F.cross_entropy(model(x), y)
@@ -306,8 +292,7 @@ def test_two_lines_that_take_turns_are_one_window():
                 loss.backward()
             else:
                 loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
     (finding,) = report.errors
     assert (finding.rule, finding.evidence["window"], finding.evidence["factor"]) == ("loss-scale", 4, 4.0)
 
@@ -341,8 +326,7 @@ def test_windows_are_not_judged_if_foreign_gradients_fill_them():
 
 @pytest.mark.parametrize("step_first", [False, True])
 def test_a_backward_before_the_loop_is_stale_in_the_first_update_with_gradients(step_first):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         if step_first:
             optimizer.step()
@@ -350,8 +334,7 @@ def test_a_backward_before_the_loop_is_stale_in_the_first_update_with_gradients(
         for i, (x, y) in enumerate(data(5)):
             (F.cross_entropy(model(x), y) / 2).backward()
             if i % 2 or i == 4:
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
     (finding,) = [f for f in report.errors if f.rule == "stale-gradients"]
     assert finding.evidence == {"update": 1 + step_first, "held": 3, "usual": 2}
     assert finding.message.startswith(f"update {1 + step_first} also holds")
@@ -381,8 +364,7 @@ def test_gradients_that_are_kept_after_a_skipped_update_have_a_fix_of_their_own(
 
 
 def test_parameters_that_are_not_zeroed_are_named():
-    model = nn.Sequential(net(), nn.Linear(2, 2), nn.Linear(2, 2))
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd(nn.Sequential(net(), nn.Linear(2, 2), nn.Linear(2, 2)))
     with audit() as report:
         for x, y in data(4):
             F.cross_entropy(model(x), y).backward()
@@ -394,8 +376,7 @@ def test_parameters_that_are_not_zeroed_are_named():
 
 
 def test_of_a_run_that_failed_the_last_zeroing_is_not_judged():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with suppress(ZeroDivisionError), audit() as report:
         try:
             for k, (x, y) in enumerate(data(12)):
@@ -403,8 +384,7 @@ def test_of_a_run_that_failed_the_last_zeroing_is_not_judged():
                 if k in (2, 5):
                     optimizer.zero_grad()
                 elif k in (3, 7):
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    update(optimizer)
                 elif k == 11:
                     raise ZeroDivisionError
         finally:
@@ -436,8 +416,7 @@ def test_of_two_optimizers_the_second_may_be_the_one_whose_gradients_are_lost():
     ],
 )  # fmt: skip
 def test_gradients_that_are_cleared_through_data_now_and_then_may_have_been_zeros(cleared, level, end):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for k, (x, y) in enumerate(data(12)):
             F.cross_entropy(model(x), y).backward()
@@ -445,16 +424,14 @@ def test_gradients_that_are_cleared_through_data_now_and_then_may_have_been_zero
                 for p in model.parameters():
                     p.grad.data.zero_()
             else:
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
     (finding,) = [f for f in report.findings if f.rule == "discarded-gradients"]
     assert finding.level == level
     assert finding.message.endswith(end)
 
 
 def test_of_many_empty_steps_the_first_are_listed():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for x, y in data(25):
             F.cross_entropy(model(x), y).backward()
@@ -559,16 +536,14 @@ def test_a_window_that_inherits_the_tail_of_an_epoch_is_named():
     ],
 )
 def test_a_scale_that_cannot_be_known_is_undecided(by_hand, loss_fn, why):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for i, (x, y) in enumerate(data()):
             loss_fn(model(x), y).backward()
             if (i + 1) % 4 == 0:
                 for p in model.parameters() if by_hand else ():
                     p.grad /= 4
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
     (finding,) = report.findings
     assert (finding.rule, finding.level, finding.evidence) == ("loss-scale", "undecided", {"window": 4})
     assert finding.message.startswith(why)
@@ -592,16 +567,14 @@ def test_a_scheduler_stepped_after_a_skipped_update_is_named():
 
 
 def test_a_loss_that_several_backward_calls_go_through_is_named():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for _ in range(3):
             total = 0
             for x, y in data(2):
                 total = total + F.cross_entropy(model(x), y) / 2
                 total.backward(retain_graph=True)
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     (finding,) = [f for f in report.errors if f.rule == "held-graphs"]
     assert finding.evidence == {"calls": 3}
 
@@ -636,8 +609,7 @@ def test_a_regularizer_of_the_body_below_a_head_is_no_error():
             head(body(x).relu()).square().mean().backward()
             (0.01 * body.weight.square().sum()).backward()
             for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
     assert report.errors == []
     assert [finding.level for finding in report.findings if finding.rule == "foreign-gradients"] == ["undecided"]
 
@@ -790,8 +762,7 @@ def test_of_two_early_unscales_the_first_is_named():
 
 
 def test_a_scheduler_stepped_twice_inside_one_window_is_named():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     scheduler = StepLR(optimizer, step_size=1, gamma=0.5)
     with audit() as report:
         for number in range(3):
@@ -799,14 +770,12 @@ def test_a_scheduler_stepped_twice_inside_one_window_is_named():
                 (F.cross_entropy(model(x), y) / 3).backward()
                 if number == 1 and k < 2:
                     scheduler.step()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert [(f.rule, f.evidence["update"]) for f in report.findings] == [("scheduler-cadence", 2)]
 
 
 def test_a_finding_about_several_scalers_points_at_the_last_update():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for (x, y), place in zip(data(3), (there, there, here), strict=True):
             scaler = GradScaler("cpu", init_scale=4.0)
@@ -832,21 +801,18 @@ def test_losses_of_two_heads_are_the_bodys_own_where_it_once_had_another_alone()
             if not update:
                 body(x).square().mean().backward()
             for optimizer in optimizers if update else optimizers[:1]:
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
     assert "foreign-gradients" not in [rule for rule, _ in found(report)]
 
 
 def test_of_two_low_precisions_the_first_is_named_and_the_longest_window():
-    model = net().bfloat16()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd(net().bfloat16())
     with audit() as report:
         for dtype, n in ((torch.bfloat16, 2), (torch.float16, 3)):
             model.to(dtype)
             for x, y in data(n):
                 (F.cross_entropy(model(x.to(dtype)), y) / n).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     (finding,) = [f for f in report.findings if f.rule == "low-precision-accumulation"]
     assert finding.evidence == {"update": 1, "dtype": "bfloat16", "window": 3}
 
@@ -901,16 +867,14 @@ def test_a_finding_about_an_exchange_points_at_the_first_update(exchanged):
 def test_no_sync_around_the_backward_pass_alone_is_named_with_its_line(ranks):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        model = DistributedDataParallel(net())
-        optimizer = SGD(model.parameters(), lr=0.1)
+        model, optimizer = with_sgd(DistributedDataParallel(net()))
         with audit() as report:
             for i, (x, y) in enumerate(data(8)):
                 loss = F.cross_entropy(model(x), y) / 4
                 with nullcontext() if i % 4 == 3 else model.no_sync():
                     loss.backward()
                 if i % 4 == 3:
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    update(optimizer)
     finally:
         dist.destroy_process_group()
     for call in report.history.backwards:
@@ -927,26 +891,22 @@ def last(k, n):
 
 
 def averaged_by_hand():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for x, y in data(4):
         F.cross_entropy(model(x), y).backward()
         for p in model.parameters():
             p.grad /= 2
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
 
 
 def windows_that_hold(*windows):
     """Of each window, the sizes of its micro-batches, and what all of their losses are multiplied by."""
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for sizes, factor in windows:
         for size in sizes:
             ((x, y),) = data(1, size)
             (F.cross_entropy(model(x), y) * factor).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
 
 
 @pytest.mark.parametrize(

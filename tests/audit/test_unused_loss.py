@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 import torch
-from runs import data, net
+from runs import data, net, update, with_sgd
 from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adam
@@ -187,8 +187,7 @@ def for_steps_inside_that_are_differentiated():
         inner_loss = F.cross_entropy(x @ weight, y)
         (slope,) = torch.autograd.grad(outputs=inner_loss, inputs=[weight], create_graph=True)
         F.cross_entropy(x @ (weight - 0.1 * slope), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
 
 
 @used
@@ -241,8 +240,7 @@ def without_a_graph():
 
 @used
 def in_evaluation():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for _ in range(3):
         for x, y in data(6):
             optimizer.zero_grad()
@@ -271,8 +269,7 @@ def added_up_for_the_log():
 
 @used
 def elements_and_a_sum_that_are_made_for_the_log():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for x, y in data(12):
         out = model(x)
         losses = torch.stack([F.cross_entropy(out, y), penalty(out)])[None].mean(0)

@@ -10,7 +10,7 @@ from itertools import islice
 import exhaustive
 import pytest
 import torch
-from runs import net
+from runs import net, update, with_sgd
 from torch import nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
@@ -208,8 +208,7 @@ def test_a_window_that_is_not_meant_is_named_with_its_update(name, loader):
 
 @pytest.mark.parametrize("zero", [False, True])
 def test_a_first_window_that_began_before_the_audit_is_not_judged(zero):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
 
     def accumulate(count):
         for _ in range(count):
@@ -221,8 +220,7 @@ def test_a_first_window_that_began_before_the_audit_is_not_judged(zero):
             optimizer.zero_grad()
         for count in (2, 4, 4, 4):
             accumulate(count)
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert verdicts(report) == (["!irregular-window 1"] if zero else [])
 
 
@@ -281,8 +279,7 @@ def test_a_sampler_that_goes_on_after_its_own_length_hides_where_an_epoch_ends(c
         for size in (4, 4, 7, 4, 4, 4):
             for x, y in islice(batches, size):
                 (F.cross_entropy(model(x), y) / 4).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     (message,) = [f.message for f in report.findings if f.rule == "irregular-window"]
     assert cause in message
 
@@ -294,8 +291,7 @@ def test_a_first_window_is_off_by_one_only_if_all_between_it_and_the_last_are_al
         for size, by in [(5, 4), (3, 3), *[(4, 4)] * 5]:
             for x in torch.randn(size, 4, 3):
                 (model(x).exp().sum().log() / by).backward()  # it may be a mean or a sum
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert verdicts(report) == ["?irregular-window 1"]
 
 
@@ -310,8 +306,7 @@ def test_what_is_left_at_the_end_of_the_run_is_counted():
 
 
 def test_evaluation_and_a_second_loader_do_not_begin_an_epoch():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     train, evaluation, extra = (source(count, 4, loader=True) for count in (10, 3, 4))
     with audit() as report:
         for _ in range(2):
@@ -320,8 +315,7 @@ def test_evaluation_and_a_second_loader_do_not_begin_an_epoch():
                 u, v = next(more) if i % 3 == 0 else (x, y)
                 (F.cross_entropy(model(torch.cat([x, u])), torch.cat([y, v])) / 4).backward()
                 if (i + 1) % 4 == 0:
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    update(optimizer)
                     with torch.no_grad():
                         for _ in evaluation:
                             pass
@@ -332,8 +326,7 @@ def test_evaluation_and_a_second_loader_do_not_begin_an_epoch():
 
 
 def test_a_second_loader_that_is_drawn_from_last_hides_no_tail():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     first, second = source(10, 4, loader=True), source(7, 4, loader=True)
     with audit() as report:
         more = iter(second)
@@ -346,28 +339,24 @@ def test_a_second_loader_that_is_drawn_from_last_hides_no_tail():
                     u, v = next(more)
                 (F.cross_entropy(model(torch.cat([x, u])), torch.cat([y, v])) / 4).backward()
                 if (i + 1) % 4 == 0 or i + 1 == 10:
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    update(optimizer)
     assert verdicts(report) == []
 
 
 def test_a_sampler_that_goes_on_after_its_own_length_has_no_epochs():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     batches = iter(DataLoader(TensorDataset(torch.randn(6, 3), torch.randint(2, (6,))), 2, sampler=Endless(range(6))))
     with audit() as report:
         for _ in range(5):
             x, y = next(batches)
             F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert [call.epoch for call in report.history.backwards] == [1, 1, 1, None, None]
 
 
 @pytest.mark.parametrize("kind", ["endless", "iterable", "list of a loader", "in a list first"])
 def test_a_loader_whose_end_is_not_seen_has_no_epochs(kind):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     data = TensorDataset(torch.randn(12, 3), torch.randint(2, (12,)))
 
     class Endless:
@@ -390,8 +379,7 @@ def test_a_loader_whose_end_is_not_seen_has_no_epochs(kind):
             for i, (x, y) in zip(range(6), loaders[kind](), strict=False):
                 (F.cross_entropy(model(x), y) / 2).backward()
                 if i % 2:
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    update(optimizer)
     assert {call.epoch for call in report.history.backwards} == {None}
     assert report.errors == []
 
