@@ -60,16 +60,6 @@ def domains_that_are_weighted_by_their_losses():
 
 
 @correct
-def domains_whose_losses_are_added_up_with_weights():
-    model = net_of(3, 5, 2)
-    optimizer = Adam(model.parameters())
-    for _ in range(8):
-        losses = [F.cross_entropy(model(x), y) for x, y in data(3)]
-        sum(loss.item() * loss for loss in losses).backward()
-        update(optimizer)
-
-
-@correct
 def an_episode_of_actor_and_critic():
     trunk, actor, critic = net_of(3, 4), nn.Linear(4, 2), nn.Linear(4, 1)
     optimizer = Adam([*trunk.parameters(), *actor.parameters(), *critic.parameters()])
@@ -86,46 +76,11 @@ def an_episode_of_actor_and_critic():
 
 
 @correct
-def cycles_of_two_generators():
-    a, b, critic_a, critic_b = net_of(3, 3), net_of(3, 3), net_of(3, 1), net_of(3, 1)
-    optimizer = Adam([*a.parameters(), *b.parameters()])
-    for x, _ in data():
-        y = torch.randn(4, 3)
-        fake_x, fake_y, real = a(y), b(x), torch.ones(4, 1)
-        losses = [F.mse_loss(critic_a(fake_x), real), F.mse_loss(critic_b(fake_y), real)]
-        losses += [10 * F.l1_loss(b(fake_x), y), 10 * F.l1_loss(a(fake_y), x), 5 * F.l1_loss(a(x), x)]
-        sum(losses).backward()
-        update(optimizer)
-
-
-@correct
 def an_ensemble():
     members = nn.ModuleList(net() for _ in range(3))
     optimizer = SGD(members.parameters(), lr=0.1)
     for x, y in data():
         sum(F.cross_entropy(member(x), y) for member in members).backward()
-        update(optimizer)
-
-
-@correct
-def deep_supervision():
-    trunk, heads = net_of(3, 4), nn.ModuleList(nn.Linear(4, 2) for _ in range(3))
-    optimizer = SGD([*trunk.parameters(), *heads.parameters()], lr=0.1)
-    for x, y in data():
-        state = trunk(x)
-        sum(F.cross_entropy(head(state), y) for head in heads).backward()
-        update(optimizer)
-
-
-@correct
-def physics():
-    model = net_of(1, 4, 1)
-    optimizer = Adam(model.parameters())
-    for _ in range(4):
-        t = torch.rand(5, 1, requires_grad=True)
-        (slope,) = torch.autograd.grad(model(t).sum(), t, create_graph=True)
-        begin, end = model(torch.zeros(1, 1)), model(torch.ones(1, 1))
-        ((slope + t) ** 2).mean().add(begin.square().mean()).add(end.square().mean()).backward()
         update(optimizer)
 
 
@@ -221,16 +176,6 @@ def a_memory_with_its_graph():
     segments(detach=False, retain=True)
 
 
-@held("advice", {"passes": 3, "backward_call": 3})
-def a_memory_with_its_graph_over_three_segments():
-    segments(detach=False, retain=True, n=3)
-
-
-@correct
-def a_memory_that_is_detached():
-    segments(detach=True, retain=False)
-
-
 @correct
 def a_memory_that_is_detached_and_a_graph_kept_for_nothing():
     segments(detach=True, retain=True)
@@ -288,11 +233,6 @@ def features_of_a_long_epoch():
 @correct
 def features_that_are_detached():
     collecting(lambda features: features.detach())
-
-
-@correct
-def numbers():
-    collecting(lambda features: features.mean().item())
 
 
 @correct
@@ -372,15 +312,6 @@ def test_a_loss_is_met_again_after_the_first_calls():
             update(optimizer)
     again = [call.again for call in report.history.backwards if call.again]
     assert len(again) == 10
-
-
-def test_a_state_with_its_graph_goes_back_through_the_calls_before_it():
-    with audit() as report:
-        a_memory_with_its_graph()
-    (finding,) = [f for f in report.findings if "passes" in f.evidence]
-    assert finding.message.startswith(
-        "backward call 4 also went back through what was computed before each of 3 earlier calls"
-    )
 
 
 @pytest.mark.parametrize("calls", range(20, 41, 4))

@@ -377,13 +377,3 @@ def test_where_names_the_users_line_beneath_a_library(tmp_path, monkeypatch):
     (finding,) = report.findings
     assert finding.where.startswith(f"{__file__}:")
     assert "a_trainer.backward(" in CODE[int(finding.where.rsplit(":")[-1]) - 1]
-
-
-def test_compiled_steps_are_left_alone():
-    model, optimizer = with_sgd()
-    with audit() as report:
-        step = torch.compile(model, backend="eager")
-        for x, y in data(4):
-            F.cross_entropy(step(x), y).backward()
-            update(optimizer)
-    assert report.findings == []

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from course_utils.audit import audit
-from course_utils.audit.rules.shapes import around, most_frequent, odd_window
+from course_utils.audit.rules.shapes import odd_window
 
 RULES = {"irregular-window", "leftover-gradients", "discarded-gradients"}
 LEVELS = {"error": "!", "undecided": "?"}
@@ -485,9 +485,3 @@ RAMP_WITH_TAILS = [2, 2, 2, 1, 4, 4, 4, 1, 8, 8, 8]
 )
 def test_the_odd_window_is_found_by_sizes_alone(sizes, ends, usual, odd):
     assert odd_window(sizes, ends, usual) == odd
-
-
-def test_the_usual_size_is_the_most_frequent_and_then_the_larger():
-    assert [most_frequent(sizes) for sizes in ([4, 4, 1], [1, 1, 4, 4], [])] == [4, 4, 0]
-    assert [list(around(range(9), place, 3)) for place in (0, 4, 8)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    assert list(around([4, 4], 1, 3)) == [0, 1]
