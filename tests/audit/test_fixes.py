@@ -270,26 +270,6 @@ def test_steps_that_stop_are_told_from_a_tail(stop_at, words):
     assert "count micro-batches" in fix
 
 
-def test_of_steps_that_stop_the_last_is_named():
-    model, optimizer = with_sgd()
-    with audit() as report:
-        for i, (x, y) in enumerate(data(20)):
-            F.cross_entropy(model(x), y).backward()
-            if i == 0:
-                update(optimizer)
-            elif i == 1:
-                optimizer.step()  # the second
-                optimizer.zero_grad()
-    words = "made the last of 2 steps long before the end"
-    assert f"line {line_of('  # the second')} {words}" in fixes(report)["leftover-gradients"]
-
-
-def test_a_tail_keeps_the_rules_fix():
-    with audit() as report:
-        train(lambda function, loss: function(loss), divide=4, count=19)
-    assert fixes(report)["leftover-gradients"].startswith("make one more update after the loop")
-
-
 @pytest.mark.parametrize(
     ("n", "made", "left", "words"),
     [

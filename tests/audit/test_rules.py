@@ -255,30 +255,6 @@ def test_two_lines_that_take_turns_are_one_window():
     assert (finding.rule, finding.evidence["window"], finding.evidence["factor"]) == ("loss-scale", 4, 4.0)
 
 
-@pytest.mark.parametrize(("sizes", "error"), [((3, 4, 1), True), ((4, 4, 1), False), ((2, 4), True)])
-def test_windows_that_repeat_in_every_epoch_may_be_short_only_at_its_end(sizes, error):
-    with audit() as report:
-        train_windows(sizes * 3, by=4)
-    assert ("irregular-window" in report.rules) == error
-    with audit() as report:
-        train_windows(sizes * 3)  # weighted by what each window holds, so planned
-    assert report.findings == []
-
-
-def test_windows_are_not_judged_if_foreign_gradients_fill_them():
-    critic, other = net(), net()
-    steps = [SGD(model.parameters(), lr=0.1) for model in (critic, other)]
-    with audit() as report:
-        for x, y in data():
-            F.cross_entropy(critic(x), y).backward()
-            steps[0].step()
-            steps[0].zero_grad()
-            F.cross_entropy(critic(other(x).repeat(1, 2)[:, :3]), y).backward()  # leaves gradients in the critic
-            steps[1].step()
-            steps[1].zero_grad()
-    assert report.rules == ["foreign-gradients"]
-
-
 # Gradients from before, and parameters that nobody updates
 
 
@@ -434,23 +410,6 @@ def test_what_is_trained_may_have_taken_the_place_of_what_an_optimizer_holds(own
 
 
 @pytest.mark.parametrize(
-    ("sizes", "listed"),
-    [
-        ([4] * 12 + [8] + [4] * 12, ": ..., 4, 4, 4, 4, 8, 4, 4, 4, 4, ..."),
-        ([4] * 5 + [8] + [4] * 5, ": ..., 4, 4, 4, 4, 8, 4, 4, 4, 4, ..."),
-        ([4] * 12 + [8], ": ..., 4, 4, 4, 4, 4, 4, 4, 4, 8"),
-        ([8] + [4] * 12, ": 8, 4, 4, 4, 4, 4, 4, 4, 4, ..."),
-        ([4, 4, 8, 4], ": 4, 4, 8, 4"),
-    ],
-)
-def test_of_many_windows_those_around_an_irregular_one_are_listed(sizes, listed):
-    with audit() as report:
-        train_windows(sizes, by=4)
-    (finding,) = report.findings
-    assert finding.message.endswith(listed)
-
-
-@pytest.mark.parametrize(
     ("by_hand", "loss_fn", "why"),
     [
         (True, F.cross_entropy, "the script changes the gradients itself"),
@@ -484,19 +443,6 @@ def test_a_scheduler_stepped_after_a_skipped_update_is_named():
     (finding,) = report.errors
     assert finding.rule == "scheduler-cadence"
     assert finding.evidence == {"update": 3, "skipped_and_stepped": 1, "updates": 8}
-
-
-def test_a_loss_that_several_backward_calls_go_through_is_named():
-    model, optimizer = with_sgd()
-    with audit() as report:
-        for _ in range(3):
-            total = 0
-            for x, y in data(2):
-                total = total + mean(model(x), y) / 2
-                total.backward(retain_graph=True)
-            update(optimizer)
-    (finding,) = [f for f in report.errors if f.rule == "held-graphs"]
-    assert finding.evidence == {"calls": 3}
 
 
 @pytest.mark.parametrize(("how", "first", "wrong"), [
