@@ -273,16 +273,13 @@ def per_sample_gradients_by_torch_func():
 
 @scenario
 def a_penalty_on_the_gradients_norm():
+    def loss_of(scores, y):
+        loss = F.cross_entropy(scores, y)
+        (g,) = torch.autograd.grad(loss, scores, create_graph=True)
+        return loss + g.square().sum()
+
     model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches():
-        x.requires_grad_()
-        loss = F.cross_entropy(model(x), y)
-        (g,) = torch.autograd.grad(loss, x, create_graph=True)
-        (loss + g.square().sum()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model, optimizer
+    return train(model, SGD(model.parameters(), lr=0.1), loss_of)
 
 
 @scenario
@@ -386,11 +383,8 @@ def a_tensor_subclass_as_parameter():
 
     weight = nn.Parameter(torch.randn(3, 2).as_subclass(Named))
     optimizer = AdamW([weight], lr=0.1)
-    for x, y in batches():
-        F.cross_entropy(x @ weight, y).as_subclass(Tensor).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return weight.as_subclass(Tensor), optimizer
+    losses = train(lambda x: (x @ weight).as_subclass(Tensor), optimizer)[2]
+    return weight.as_subclass(Tensor), optimizer, losses
 
 
 @scenario
@@ -433,15 +427,9 @@ def compiled(function: Callable | None = None, backend: str = "eager", fullgraph
 
 @scenario
 def compiled_model_and_loss():
-    model = net()
     whole = compiled(lambda x, y: F.cross_entropy(model(x), y), backend="aot_eager")
-    optimizer, losses = SGD(model.parameters(), lr=0.1), []
-    for x, y in batches():
-        losses.append(whole(x, y))
-        losses[-1].backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model, losses
+    model = net()
+    return train(lambda x: x, SGD(model.parameters(), lr=0.1), whole), model
 
 
 @scenario

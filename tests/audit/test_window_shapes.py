@@ -76,23 +76,18 @@ RAMP = [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
 
 RIGHT = {
     "all alike": ([[4] * 6], 4),
-    "all of one": ([[1] * 8], 1),
     "a tail in each epoch": ([[4, 4, 2]] * 3, None),
     "tails of different lengths": ([[4, 4, 2], [4, 4, 1], [4, 4, 4, 3], [4]], None),
     "one tail, at the end": ([[4, 4, 4, 1]], None),
     "a tail of one after windows of two": ([[2, 2, 1]] * 3, None),
-    "a window and a tail": ([[4, 2]] * 4, None),
-    "a tail that is nearly full": ([[5, 4]] * 3, None),
     "a resumed run, whose first epoch is short": ([[4, 2], [4, 4, 2], [4, 4, 2]], None),
     "one window in an epoch": ([[4], [4], [4], [2]], None),
     "epochs shorter than a window": ([[2], [2], [2], [2]], None),
-    "tails divided by N": ([[4, 4, 4]] * 2, 4),
     "a ramp": ([RAMP], None),
     "a ramp divided by its end": ([RAMP], 4),
     "a ramp that multiplies by the batch": ([RAMP], 1 / 16),
     "a ramp without plateaus": ([[1, 2, 3, 4, 4, 4, 4]], None),
     "doubling": ([[1, 2, 4, 8, 8, 8]], 1),
-    "growing in every update": ([[1, 2, 3, 4, 5, 6, 7, 8]], 1),
     "a ramp from one to two": ([[1, 1, 1, 1, 2, 2, 2]], 1),
     "a ramp that is mostly at its start": ([[1] * 20 + [2] * 4 + [4] * 4], 1 / 16),
     "a ramp over epochs with tails": ([[1, 1, 2, 2, 2, 1], [3, 3, 3, 2], [4, 4, 4, 2], [4, 4, 4, 2]], None),
@@ -101,7 +96,6 @@ RIGHT = {
     "a larger window for a while, and undivided": ([[2] * 6, [4] * 3, [2] * 6], 1 / 8),
     "shrinking": ([[8, 8, 8], [4, 4, 4, 4], [2, 2, 2]], None),
     "shrinking to single steps": ([[4, 4, 4], [1] * 10], None),
-    "as many tokens as fit": ([[3, 4, 4, 5, 4, 3, 4, 6, 4, 4]], None),
     "as many tokens as fit, in every epoch": ([[3, 4, 5, 4, 1]] * 3, None),
     "tails that multiply by the batch": ([[4, 4, 2]] * 3, 1 / 16),
     "half the window from the second epoch on, times the batch": ([[8] * 5, [4] * 3], 1 / 16),
@@ -122,14 +116,12 @@ def test_nothing_is_said_about_windows_that_are_meant(name, loader):
 
 WRONG = {  # where a loader tells more than a list, the second verdict is for the loader
     "the first update comes early": ([[1, 4, 4, 4]], 4, ["!irregular-window 1"]),
-    "counted twice": ([[3, 4, 4, 4]], 4, ["!irregular-window 1"]),
     "early, and not divided": ([[1, 8, 8, 8, 8]], 1, ["!irregular-window 1"]),
     "early in every epoch": ([[1, 4, 4]] * 3, 4, ["!irregular-window 1"]),
     "half a window, then a whole one": ([[2, 4]] * 3, 4, ["!irregular-window 1"]),
     "short at both ends of an epoch": ([[3, 4, 1]] * 3, 4, ["!irregular-window 1"]),
     "the first update comes late": ([[5, 4, 4, 4]], 4, ["!irregular-window 1"]),
     "late, and the last never comes": ([[5, 4, 4, 4, "+3"]], 4, ["!irregular-window 1", "!leftover-gradients"]),
-    "late, with windows of two": ([[3, 2, 2, 2, 2]], 2, ["!irregular-window 1"]),
     "late, with windows of one": ([[2, 1, 1, 1, 1, 1]], 1, ["!irregular-window 1"]),
     "late in every epoch": (
         [[5, 4, "+3"]] * 4,
@@ -156,9 +148,7 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
     "a step left out": ([[4, 4, 8, 4, 4, 4]], 4, ["!irregular-window 3"]),
     "a step left out in the second epoch": ([[4, 4, 4], [4, 8, 4], [4, 4]], 4, ["!irregular-window 5"]),
     "two steps left out": ([[4, 8, 4, 4, 8, 4, 4, 4]], 4, ["!irregular-window 2"]),
-    "two steps left out in a row": ([[2, 2, 6, 2, 2]], 2, ["!irregular-window 3"]),
     "a step left out with its micro-batch": ([[4, 7, 4, 4, 4]], 4, ["!irregular-window 2"]),
-    "left out, and not divided": ([[4, 4, 8, 4, 4, 4]], 1, ["!irregular-window 3"]),
     "one of many steps of one left out": ([[1, 1, 1, 2, 1, 1, 1, 1, 1]], 1, ["!irregular-window 4"]),
     "the condition turned round": (
         [[1, 1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1]],
@@ -403,19 +393,16 @@ def run_with(how, sizes):
     """One update for each of `sizes`, and each loss divided by 4."""
     body, head = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 2)
     model = nn.Sequential(body, head)
-    if how == "bfloat16":
-        model.to(torch.bfloat16)
     if how == "one layer is frozen":
         body.requires_grad_(False)
     make = {
         "fused": lambda p: AdamW(p, fused=True),
         "foreach": lambda p: AdamW(p, foreach=True),
-        "one by one": lambda p: AdamW(p, foreach=False),
     }.get(how, lambda p: SGD(p, lr=0.1))
     optimizers = [make(body.parameters()), make(head.parameters())] if how == "two" else [make(model.parameters())]
     scaler = GradScaler("cpu", init_scale=4.0, enabled=how == "scaler")
     for place, size in enumerate(sizes):
-        xs = torch.randn(size, 4, 3, dtype=head.weight.dtype)
+        xs = torch.randn(size, 4, 3)
 
         def backward(xs=xs, place=place):
             for x in xs:
@@ -434,10 +421,7 @@ def run_with(how, sizes):
             optimizer.zero_grad(set_to_none=how != "zeros")
 
 
-HOWS = (
-    "plain", "fused", "foreach", "one by one", "two", "zeros", "closure",
-    "scaler", "autocast", "bfloat16", "one layer is frozen",
-)  # fmt: skip
+HOWS = ("plain", "fused", "foreach", "two", "zeros", "closure", "scaler", "autocast", "one layer is frozen")
 
 
 SIZES = [
