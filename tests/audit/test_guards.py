@@ -166,26 +166,6 @@ def with_the_last_ones_kept(count, kept, losses=True):
 
 
 @said("held-graphs")
-def a_few_losses_kept():
-    with_the_last_ones_kept(8, kept=4)
-
-
-@said("held-graphs")
-def a_few_of_many_losses_kept():
-    with_the_last_ones_kept(40, kept=6)
-
-
-@said("held-graphs")
-def a_few_features_kept():
-    with_the_last_ones_kept(7, kept=5, losses=False)
-
-
-@said("held-graphs")
-def a_few_of_many_features_kept():
-    with_the_last_ones_kept(40, kept=10, losses=False)
-
-
-@said("held-graphs")
 def two_losses_of_unrelated_forward_passes():
     model, optimizer = with_sgd()
     for (x, y), (u, v) in zip(data(), data(), strict=True):
@@ -205,27 +185,12 @@ def scaled(windows, **options):
         optimizer.zero_grad()
 
 
-@said("loss-scale")
-def a_first_window_that_overflows():
-    scaled([[(torch.ones(4, 3), INFINITY)] * 2] + [[(torch.ones(4, 3), 0.5)] * 2] * 4)
-
-
 BROKEN = torch.full((4, 3), INFINITY)
-
-
-@said("token-weights")
-def an_uneven_window_that_overflows():
-    scaled([[(torch.ones(2, 3), 0.5), (BROKEN, 0.5)]] + [[(torch.ones(4, 3), 0.5)] * 2] * 4)
 
 
 @said("irregular-window")
 def first_updates_of_a_small_loss_that_overflow():
     scaled([[(BROKEN, 0.25)]] * 3 + [[(torch.ones(4, 3), 0.25)]])
-
-
-@said("scaler-timing")
-def a_fused_sgd_all_of_whose_windows_overflow():
-    scaled([[(torch.ones(4, 3), INFINITY)]] * 3, momentum=0.9, fused=True)
 
 
 @said("irregular-window")
@@ -262,16 +227,6 @@ def assigned(add_to=lambda model: None):
         update(optimizer)
 
 
-@said("clip-timing")
-def gradients_that_are_assigned_and_clipped():
-    assigned()
-
-
-@said("clip-timing", "undecided")
-def assigned_gradients_that_are_limited_before_a_penalty_is_added():
-    assigned(add_to=lambda model: model.weight.square().sum().backward())
-
-
 @said("scaler-timing", "error")
 def two_scalers_in_one_loop():
     model, optimizer = with_sgd()
@@ -298,16 +253,6 @@ def stepped(windows, at):
                 schedule.step()
 
 
-@said("scheduler-cadence")
-def one_scheduler_step_inside_a_window():
-    stepped(4, [(1, "after"), (2, "inside"), (2, "after"), (3, "after")])
-
-
-@said("scheduler-cadence", "error")
-def a_scheduler_step_inside_two_windows():
-    stepped(4, [(1, "inside"), (2, "inside"), (3, "after")])
-
-
 def an_epoch_that_ends_with_an_overflow(updates, epochs):
     """The schedule steps once in each epoch; the last update of the last one is skipped."""
     schedule, steps = [], iter(range(1, epochs * updates + 1))
@@ -318,16 +263,6 @@ def an_epoch_that_ends_with_an_overflow(updates, epochs):
             schedule[0].step()
 
     scaled_steps([1.0] * (epochs * updates - 1) + [INFINITY], after_the_step=at_an_epochs_end)
-
-
-@said("scheduler-cadence")
-def a_schedule_per_epoch_after_a_skipped_update():
-    an_epoch_that_ends_with_an_overflow(4, epochs=2)
-
-
-@said("scheduler-cadence")
-def a_schedule_per_short_epoch_after_a_skipped_update():
-    an_epoch_that_ends_with_an_overflow(2, epochs=4)
 
 
 def steps_with(optimizer, model, before_the_step=lambda: None):
@@ -365,11 +300,6 @@ def an_optimizer_of_frozen_parameters_beside_another():
     model, frozen = net(), net().requires_grad_(False)
     idle = SGD(frozen.parameters(), lr=0.1)
     steps_with(SGD(model.parameters(), lr=0.1), model, before_the_step=idle.step)
-
-
-@said("empty-step", "error")
-def an_optimizer_of_other_tensors_than_those_that_are_trained():
-    steps_with(SGD(net().parameters(), lr=0.1), net())
 
 
 @said("empty-step", "error")
@@ -425,31 +355,11 @@ def scheduled(schedule_of, count, every):
             schedule.step()
 
 
-@said("scheduler-cadence", "undecided")
-def a_schedule_of_two_parts_whose_length_is_counted_in_micro_batches():
-    scheduled(lambda optimizer: warmed_up(optimizer, 4, per_update=4), 16, every=1)
-
-
-@said("scheduler-cadence")
-def a_schedule_per_epoch_whose_end_is_in_the_middle_of_a_window():
-    scheduled(lambda optimizer: ExponentialLR(optimizer, 0.9), 40, every=10)
-
-
 def with_a_limit_times_the_scale(limit, scale):
     def clip(model, optimizer, scaler):
         nn.utils.clip_grad_norm_(model.parameters(), limit * scaler.get_scale())
 
     scaled_steps(scale=scale, before_the_step=clip)
-
-
-@said("clip-timing")
-def a_limit_times_the_scale():
-    with_a_limit_times_the_scale(0.2, 1024.0)
-
-
-@said("clip-timing")
-def a_limit_times_a_scale_that_has_fallen_below_1():
-    with_a_limit_times_the_scale(400.0, 0.5)
 
 
 @said("clip-timing", "undecided")
@@ -745,6 +655,57 @@ def a_model_whose_gradients_are_only_read():
         probe.zero_grad()
         mean(model(x), y).backward()
         update(optimizer)
+
+
+OF_ONE_LINE = {
+    "a few losses kept": ("held-graphs", [], lambda: with_the_last_ones_kept(8, kept=4)),
+    "a few of many losses kept": ("held-graphs", [], lambda: with_the_last_ones_kept(40, kept=6)),
+    "a few features kept": ("held-graphs", [], lambda: with_the_last_ones_kept(7, kept=5, losses=False)),
+    "a few of many features kept": ("held-graphs", [], lambda: with_the_last_ones_kept(40, kept=10, losses=False)),
+    "a first window that overflows": (
+        "loss-scale", [], lambda: scaled([[(torch.ones(4, 3), INFINITY)] * 2] + [[(torch.ones(4, 3), 0.5)] * 2] * 4),
+    ),
+    "an uneven window that overflows": (
+        "token-weights",
+        [],
+        lambda: scaled([[(torch.ones(2, 3), 0.5), (BROKEN, 0.5)]] + [[(torch.ones(4, 3), 0.5)] * 2] * 4),
+    ),
+    "a fused sgd all of whose windows overflow": (
+        "scaler-timing", [], lambda: scaled([[(torch.ones(4, 3), INFINITY)]] * 3, momentum=0.9, fused=True),
+    ),
+    "gradients that are assigned and clipped": ("clip-timing", [], lambda: assigned()),
+    "assigned gradients that are limited before a penalty is added": (
+        "clip-timing", QUESTION, lambda: assigned(add_to=lambda model: model.weight.square().sum().backward()),
+    ),
+    "one scheduler step inside a window": (
+        "scheduler-cadence", [], lambda: stepped(4, [(1, "after"), (2, "inside"), (2, "after"), (3, "after")]),
+    ),
+    "a scheduler step inside two windows": (
+        "scheduler-cadence", ERROR, lambda: stepped(4, [(1, "inside"), (2, "inside"), (3, "after")]),
+    ),
+    "a schedule per epoch after a skipped update": (
+        "scheduler-cadence", [], lambda: an_epoch_that_ends_with_an_overflow(4, epochs=2),
+    ),
+    "a schedule per short epoch after a skipped update": (
+        "scheduler-cadence", [], lambda: an_epoch_that_ends_with_an_overflow(2, epochs=4),
+    ),
+    "an optimizer of other tensors than those that are trained": (
+        "empty-step", ERROR, lambda: steps_with(SGD(net().parameters(), lr=0.1), net()),
+    ),
+    "a schedule of two parts whose length is counted in micro batches": (
+        "scheduler-cadence",
+        QUESTION,
+        lambda: scheduled(lambda optimizer: warmed_up(optimizer, 4, per_update=4), 16, every=1),
+    ),
+    "a schedule per epoch whose end is in the middle of a window": (
+        "scheduler-cadence", [], lambda: scheduled(lambda optimizer: ExponentialLR(optimizer, 0.9), 40, every=10),
+    ),
+    "a limit times the scale": ("clip-timing", [], lambda: with_a_limit_times_the_scale(0.2, 1024.0)),
+    "a limit times a scale that has fallen below 1": (
+        "clip-timing", [], lambda: with_a_limit_times_the_scale(400.0, 0.5),
+    ),
+}  # fmt: skip
+PROGRAMS += [pytest.param(run, rule, (*levels,), None, id=name) for name, (rule, levels, run) in OF_ONE_LINE.items()]
 
 
 @pytest.mark.filterwarnings("ignore")

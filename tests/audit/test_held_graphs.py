@@ -15,7 +15,7 @@ CORRECT, HELD = [], []
 
 
 def correct(function):
-    CORRECT.append(function)
+    CORRECT.append(pytest.param(function, id=function.__name__))
     return function
 
 
@@ -171,16 +171,6 @@ def segments(detach, retain, n=4):
         update(optimizer)
 
 
-@held("advice", {"passes": 4, "backward_call": 4})
-def a_memory_with_its_graph():
-    segments(detach=False, retain=True)
-
-
-@correct
-def a_memory_that_is_detached_and_a_graph_kept_for_nothing():
-    segments(detach=True, retain=True)
-
-
 @correct
 def a_memory_of_two_segments():
     segments(detach=False, retain=True, n=2)  # nothing tells this from two losses of one forward pass
@@ -215,31 +205,6 @@ def collecting(kept, per_epoch=12, n=2, epochs=2):
         assert len(collected) == per_epoch
 
 
-@held("advice", {"graphs_alive": 11, "backward_call": 12})
-def features_with_their_graphs():
-    collecting(lambda features: features)
-
-
-@held("advice", {"graphs_alive": 11, "backward_call": 12})
-def norms_of_features_with_their_graphs():
-    collecting(lambda features: features.square().mean())
-
-
-@held("advice", {"graphs_alive": 19, "backward_call": 20})
-def features_of_a_long_epoch():
-    collecting(lambda features: [features], per_epoch=60, n=4)
-
-
-@correct
-def features_that_are_detached():
-    collecting(lambda features: features.detach())
-
-
-@correct
-def features_of_a_window():
-    collecting(lambda features: features, per_epoch=4, n=4, epochs=6)
-
-
 def one_backward_call_for(micro_batches):
     model, optimizer = with_sgd()
     for _ in range(4):
@@ -247,17 +212,54 @@ def one_backward_call_for(micro_batches):
         update(optimizer)
 
 
-@held("advice", {"graphs": 4, "calls": 4})
-def one_backward_call_for_four_micro_batches():
-    one_backward_call_for(4)
+CORRECT += [
+    pytest.param(
+        lambda: segments(detach=True, retain=True), id="a memory that is detached and a graph kept for nothing"
+    ),
+    pytest.param(lambda: collecting(lambda features: features.detach()), id="features that are detached"),
+    pytest.param(lambda: collecting(lambda features: features, per_epoch=4, n=4, epochs=6), id="features of a window"),
+]
+HELD += [
+    pytest.param(
+        lambda: segments(detach=False, retain=True),
+        "advice",
+        {"passes": 4, "backward_call": 4},
+        id="a memory with its graph",
+    ),
+    pytest.param(
+        lambda: collecting(lambda features: features),
+        "advice",
+        {"graphs_alive": 11, "backward_call": 12},
+        id="features with their graphs",
+    ),
+    pytest.param(
+        lambda: collecting(lambda features: features.square().mean()),
+        "advice",
+        {"graphs_alive": 11, "backward_call": 12},
+        id="norms of features with their graphs",
+    ),
+    pytest.param(
+        lambda: collecting(lambda features: [features], per_epoch=60, n=4),
+        "advice",
+        {"graphs_alive": 19, "backward_call": 20},
+        id="features of a long epoch",
+    ),
+    pytest.param(
+        lambda: one_backward_call_for(4),
+        "advice",
+        {"graphs": 4, "calls": 4},
+        id="one backward call for four micro batches",
+    ),
+    pytest.param(
+        lambda: one_backward_call_for(3),
+        "advice",
+        {"graphs": 3, "calls": 4},
+        id="one backward call for three micro batches",
+    ),
+]
 
 
-@held("advice", {"graphs": 3, "calls": 4})
-def one_backward_call_for_three_micro_batches():
-    one_backward_call_for(3)
-
-
-@pytest.mark.parametrize("loop", CORRECT, ids=lambda loop: loop.__name__)
+@pytest.mark.parametrize("loop", CORRECT)
 def test_what_only_looks_like_held_graphs_is_left_alone(loop):
     assert said(loop) == []
 

@@ -266,20 +266,14 @@ MIXED = {
     "a part of it, undivided, by a number from elsewhere": (lambda out, y, *_: mean(out, y) * ELSEWHERE, {}, UNDECIDED),
     "a weight that cancels the division": (lambda out, y, *_: 4 * mean(out, y) / N, {}, UNDECIDED),
     "a weight that cancels beside one that does not": (
-        lambda out, y, *_: (4 * mean(out, y) + 2 * penalty(out)) / N,
-        {},
-        UNDECIDED,
+        lambda out, y, *_: (4 * mean(out, y) + 2 * penalty(out)) / N, {}, UNDECIDED,
     ),
     "weights, undivided": (lambda out, y, *_: 2 * mean(out, y) + 5 * penalty(out), {}, SCALE),
     "weights that are trained, undivided": (
-        lambda out, y, *_: 0.5 * (TRAINED.exp() * mean(out, y) + penalty(out)),
-        {},
-        SCALE,
+        lambda out, y, *_: 0.5 * (TRAINED.exp() * mean(out, y) + penalty(out)), {}, SCALE,
     ),
     "weights of which one is not written, undivided": (
-        lambda out, y, *_: 2 * mean(out, y) + ELSEWHERE * penalty(out),
-        {},
-        SCALE,
+        lambda out, y, *_: 2 * mean(out, y) + ELSEWHERE * penalty(out), {}, SCALE,
     ),
     "a GAN's two halves": (lambda out, y, *_: 0.5 * (mean(out, y) + penalty(out)) / N, {}, RIGHT),
     "two halves, undivided": (lambda out, y, *_: 0.5 * (mean(out, y) + penalty(out)), {}, SCALE),
@@ -297,9 +291,7 @@ MIXED = {
     "distillation": (lambda out, y, *_: (0.3 * mean(out, y) + 0.7 * kl(out, y)) / N, {}, RIGHT),
     "distillation, undivided": (lambda out, y, *_: 0.3 * mean(out, y) + (1 - 0.3) * kl(out, y), {}, SCALE),
     "distillation at a temperature, undivided": (
-        lambda out, y, *_: 0.1 * mean(out, y) + 0.9 * 4 * kl(out, y),
-        {},
-        SCALE,
+        lambda out, y, *_: 0.1 * mean(out, y) + 0.9 * 4 * kl(out, y), {}, SCALE,
     ),
     "distillation at a temperature": (lambda out, y, *_: (0.1 * mean(out, y) + 0.9 * 4 * kl(out, y)) / N, {}, RIGHT),
     "a box": (lambda out, y, *_: (mean(out, y) + 7.5 * F.l1_loss(out, one_hot(y))) / N, {}, RIGHT),
@@ -326,14 +318,10 @@ MIXED = {
         SCALE,
     ),
     "means weighted by tokens": (
-        lambda out, y, samples, tokens: mean(out, y) * valid(y).sum() / tokens,
-        UNEVEN_SIZES,
-        RIGHT,
+        lambda out, y, samples, tokens: mean(out, y) * valid(y).sum() / tokens, UNEVEN_SIZES, RIGHT,
     ),
     "means weighted by samples": (
-        lambda out, y, samples, tokens: per_token(out, y).mean(1).sum() / samples,
-        UNEVEN_SIZES,
-        RIGHT,
+        lambda out, y, samples, tokens: per_token(out, y).mean(1).sum() / samples, UNEVEN_SIZES, RIGHT,
     ),
     "padding counts too": (lambda out, y, *_: (per_token(out, y) * valid(y)).mean() / N, {"masked": True}, RIGHT),
     "a sum of per-sample sums": (lambda out, y, samples, _: per_token(out, y).sum() / samples, UNEVEN_SIZES, RIGHT),
@@ -346,16 +334,12 @@ MIXED = {
         RIGHT,
     ),
     "masked mean, scaled, divided twice": (
-        lambda out, y, *_: SPELLINGS["masked"][0](out, y) / N / N,
-        {"scaled": True, "masked": True},
-        SCALE,
+        lambda out, y, *_: SPELLINGS["masked"][0](out, y) / N / N, {"scaled": True, "masked": True}, SCALE,
     ),
     "a tail of sum by len": (lambda out, y, *_: per_token(out, y).sum() / len(y) / N, TAIL, SCALE),
     "a tail of one-hot": (lambda out, y, *_: SPELLINGS["one-hot, sum by numel"][0](out, y) / N, TAIL, SCALE),
     "a tail of masked means, half of them padding": (
-        lambda out, y, *_: SPELLINGS["masked"][0](out, y) / N,
-        {**TAIL, "sizes": (2,) * N, "masked": True},
-        SCALE,
+        lambda out, y, *_: SPELLINGS["masked"][0](out, y) / N, {**TAIL, "sizes": (2,) * N, "masked": True}, SCALE,
     ),
     "a loss with a weight of 0, divided": (lambda out, y, *_: (3 * mean(out, y) + 0 * penalty(out)) / N, {}, RIGHT),
     "a loss with a weight of 0": (lambda out, y, *_: mean(out, y) + 0.0 * penalty(out), {}, SCALE),
@@ -370,9 +354,7 @@ MIXED = {
     "a tail of one": (lambda out, y, samples, _: per_token(out, y).sum() / samples, {"windows": (N, N, 1)}, RIGHT),
     "samples of one, summed": (lambda out, y, *_: per_token(out, y).mean(1).sum(), {"sizes": (1,) * N}, RIGHT),
     "as many samples as micro-batches": (
-        lambda out, y, *_: per_token(out, y).mean(1).sum() / N,
-        {"sizes": (N,) * N},
-        UNDECIDED,
+        lambda out, y, *_: per_token(out, y).mean(1).sum() / N, {"sizes": (N,) * N}, UNDECIDED,
     ),
     "as many tokens in a sample as micro-batches": (
         lambda out, y, *_: per_token(out, y).sum() / len(y) / LONG,
@@ -380,13 +362,11 @@ MIXED = {
         RIGHT,  # a mean of sums over samples; by tokens it would be one that nobody divides
     ),
     "as many losses as micro-batches": (
-        lambda out, y, *_: (torch.ones(N) * torch.stack([mean(out, y)] * N)).sum() / N,
-        {},
-        UNDECIDED,
+        lambda out, y, *_: (torch.ones(N) * torch.stack([mean(out, y)] * N)).sum() / N, {}, UNDECIDED,
     ),
     "windows of one, by a constant": (lambda out, y, *_: per_token(out, y).sum() / 1000, {"windows": (1,) * 6}, RIGHT),
     "windows of one": (lambda out, y, *_: per_token(out, y).sum() / len(y), {"windows": (1,) * 6}, RIGHT),
-}
+}  # fmt: skip
 
 
 def bce(out, y):
