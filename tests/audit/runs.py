@@ -18,13 +18,23 @@ def net():
     return nn.Linear(3, 2)
 
 
+def with_sgd(model=None, **options):
+    model = model or net()
+    return model, SGD(model.parameters(), lr=0.1, **options)
+
+
+def update(*optimizers):
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def data(count=8, size=4):
     return [(torch.randn(size, 3), torch.randint(2, (size,))) for _ in range(count)]
 
 
 def train(n=4, divide=True, count=8, zero=True):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for i, (x, y) in enumerate(data(count)):
         loss = F.cross_entropy(model(x), y)
         (loss / n if divide else loss).backward()
@@ -39,13 +49,38 @@ def train_windows(sizes, size_of=lambda k: 4, by=None):
 
     Losses are divided by what their window holds, as in a loop that plans each window, or all of them by `by`.
     """
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for window in sizes:
         for k in range(window):
             ((x, y),) = data(1, size_of(k))
             (F.cross_entropy(model(x), y) / (by or window)).backward()
-        optimizer.step()
+        update(optimizer)
+
+
+def mean(out, y, n=1):
+    return F.cross_entropy(out, y) / n
+
+
+def in_windows(loss_of, sizes=(2, 2, 2), model=None):
+    """One update for each of `sizes`, which holds `n` micro-batches with `loss_of(out, y, n)` each."""
+    model, optimizer = with_sgd(model)
+    for n in sizes:
+        for x, y in data(n):
+            loss_of(model(x.to(next(model.parameters()).dtype)), y, n).backward()
+        update(optimizer)
+
+
+def scaled_steps(factors=(1.0,) * 8, scale=4.0, before_the_step=lambda *_: None, after_the_step=lambda *_: None):
+    """An update for each of `factors`, by which its loss is multiplied, with a scaler. What is called in between gets
+    the model, the optimizer and the scaler."""
+    model, optimizer = with_sgd()
+    scaler = GradScaler("cpu", init_scale=scale)
+    for factor, (x, y) in zip(factors, data(len(factors)), strict=True):
+        scaler.scale(F.cross_entropy(model(x), y) * factor).backward()
+        before_the_step(model, optimizer, scaler)
+        scaler.step(optimizer)
+        scaler.update()
+        after_the_step(model, optimizer, scaler)
         optimizer.zero_grad()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from runs import data, found, net
+from runs import data, found, net, update, with_sgd
 from torch.nn import functional as F
 from torch.optim import SGD
 
@@ -18,8 +18,7 @@ def steps(model, optimizer, n, count=12, loss=lambda out, y: F.cross_entropy(out
     for i, (x, y) in enumerate(data(count)):
         (loss(model(x), y) / n).backward()
         if (i + 1) % n == 0:
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
 
 
 def by_hand(out, y):
@@ -30,8 +29,7 @@ def by_hand(out, y):
 @pytest.mark.parametrize("loss", [by_hand, lambda out, y: F.cross_entropy(out, y)])
 @pytest.mark.parametrize("late", [False, True])
 def test_a_call_of_zeros_before_the_loop_is_no_micro_batch(n, loss, late):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         if late:
             optimizer = None
@@ -42,8 +40,7 @@ def test_a_call_of_zeros_before_the_loop_is_no_micro_batch(n, loss, late):
 
 
 def test_a_call_before_the_loop_that_brings_more_than_zeros_counts():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         (model(torch.randn(4, 3)) * 1e-3).mean().backward()
         steps(model, optimizer, 4, loss=by_hand)
@@ -51,8 +48,7 @@ def test_a_call_before_the_loop_that_brings_more_than_zeros_counts():
 
 
 def test_a_call_of_zeros_after_the_loop_leaves_nothing():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         steps(model, optimizer, 4)
         zeros(model)
@@ -67,8 +63,7 @@ def test_a_micro_batch_of_the_loop_that_brings_zeros_counts(masked):
         for i, (x, y) in enumerate(data()):
             (F.cross_entropy(model(x), y) * (i != masked) / n).backward()
             if i % n:
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
     assert [w.size for w in report.history.windows] == [2, 2, 2, 2]
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from runs import data, found, net
+from runs import data, found, net, update, with_sgd
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, Optimizer
@@ -25,15 +25,13 @@ ERROR, QUESTION = [("scheduler-cadence", "error")], [("scheduler-cadence", "unde
 
 
 def train_on_schedule(schedule_of, n=4, count=24):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     schedule = schedule_of(optimizer)
     for i, (x, y) in enumerate(data(count)):
         (F.cross_entropy(model(x), y) / n).backward()
         schedule.step()
         if (i + 1) % n == 0:
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
 
 
 def cosine(total_steps, warmup_steps=2):
@@ -145,8 +143,7 @@ class Wrapped(nn.Module):
 
 
 def train_zeroing(n, divide_by, rounds=4, first_loss=F.cross_entropy):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for i, (x, y) in enumerate(data(n * rounds)):
         optimizer.zero_grad()
         if (i + 1) % n:
@@ -174,8 +171,7 @@ def test_zeroed_calls_of_another_loss_are_no_micro_batches():
 
 @pytest.mark.parametrize(("used_twice", "level"), [(False, "error"), (True, "undecided")])
 def test_half_of_a_loss_may_be_probed_and_then_used_if_both_are_of_one_batch(used_twice, level):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     loader = DataLoader(TensorDataset(torch.randn(32, 3), torch.randint(2, (32,))), batch_size=4)
     with audit() as report:
         for i, (x, y) in enumerate(loader):
@@ -268,28 +264,24 @@ def test_a_loss_that_may_be_meant_for_both_is_no_error(options, expected):
     ],
 )
 def test_windows_that_hold_the_divisor_only_on_average_are_cut_in_the_wrong_place(sizes, by, expected):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for size in sizes:
             for _ in range(size):
                 ((x, y),) = data(1)
                 (F.cross_entropy(model(x), y) / by).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert (("irregular-window", "error") in found(report)) == expected
 
 
 def test_a_mean_times_the_numbers_of_a_row_is_divided_all_the_same():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for size in [7, 1] * 3:
             for _ in range(size):
                 x = torch.randn(4, 3)
                 (F.binary_cross_entropy_with_logits(model(x), torch.rand(4, 2)) * 2 / 4).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert ("irregular-window", "error") in found(report)
     (finding,) = (each for each in report.findings if each.rule == "irregular-window")
     assert finding.message.endswith("none holds the 4 by which every loss is divided: 7, 1, 7, 1, 7, 1")
@@ -305,8 +297,7 @@ def nothing():
 
 @pytest.mark.parametrize(("divide_by", "loaders", "level"), [(2, 1, "error"), (1, 1, "undecided"), (2, 2, "undecided")])
 def test_what_is_clipped_is_a_loss_of_its_own_unless_both_are_parts_of_one_mean(divide_by, loaders, level):
-    model = Wrapped()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd(Wrapped())
     sets = [TensorDataset(torch.randn(16, 3), torch.randint(2, (16,))) for _ in range(loaders)]
     iterators = [iter(DataLoader(each, batch_size=2)) for each in sets]
     with audit() as report:
@@ -318,8 +309,7 @@ def test_what_is_clipped_is_a_loss_of_its_own_unless_both_are_parts_of_one_mean(
                 nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             else:
                 (F.cross_entropy(model(x), y) / divide_by).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
     assert ("clip-timing", level) in found(report)
 
 

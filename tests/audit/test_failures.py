@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import json
 import re
 import signal
 import sys
@@ -22,7 +21,6 @@ from torch.utils.data import DataLoader
 
 from course_utils import record
 from course_utils.audit import AuditError, audit
-from course_utils.audit.__main__ import main
 from course_utils.audit.page import as_page
 from course_utils.audit.rules import RULES
 from course_utils.audit.text import as_annotations
@@ -418,20 +416,3 @@ def test_a_rule_that_fails_is_named_and_the_others_are_judged(name, monkeypatch)
         f"rule {name}: test_failures.Fault: {name}, at course_utils/audit/rules/__init__.py"
     )
     assert f"rule {name}: test_failures.Fault" in " ".join(str(report).split())
-
-
-@pytest.mark.parametrize(("end", "status"), [("", 2), ("1 / 0", 3)])
-def test_the_command_ends_with_2_unless_the_script_failed(end, status, broken, tmp_path, capsys):
-    code = (
-        "import torch\nw = torch.ones(2, requires_grad=True)\noptimizer = torch.optim.SGD([w], lr=0.1)\n"
-        "for _ in range(4):\n    w.sum().backward()\n    optimizer.step()\nprint('trained')\n"
-    )
-    (tmp_path / "train.py").write_text(code + end)
-    broken(HistoryWriter, "stepped", call=3)
-    with pytest.warns(ObserverFailure):
-        assert main(["--json", str(tmp_path / "found.json"), str(tmp_path / "train.py")]) == status
-    result, printed = json.loads((tmp_path / "found.json").read_text()), capsys.readouterr()
-    assert "Fault: stepped" in result["failure"]
-    assert {finding["level"] for finding in result["findings"]} == {"undecided"}
-    assert "trained" in printed.out
-    assert ("the auditor itself has failed; the script is not to blame" in printed.err) == (not end)

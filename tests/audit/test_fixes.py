@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from runs import data, net
+from runs import data, net, update, with_sgd
 from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD
@@ -48,14 +48,12 @@ def two_losses(out, y):
 
 
 def train(call, divide=1, n=4, count=8, masked=lambda i: 0, condition=lambda i, n: (i + 1) % n == 0, loss=plain):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for i, (x, y) in enumerate(data(count)):
         y[: masked(i)] = -100
         call(torch.Tensor.backward, loss(model(x), y) / divide)
         if condition(i, n):
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
 
 
 def fixes(report):
@@ -153,8 +151,7 @@ def test_means_of_ranks_are_fixed_by_the_trainers_argument(installed):
 
 
 def twice(zero_between=False):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for x, y in data(4):
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
@@ -182,8 +179,7 @@ def test_two_steps_in_a_row_are_both_named_and_one_is_to_be_removed(zero_between
 
 
 def test_a_step_after_a_loop_that_needs_none_is_the_second_of_two():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for x, y in data(2):
             optimizer.zero_grad()
@@ -194,8 +190,7 @@ def test_a_step_after_a_loop_that_needs_none_is_the_second_of_two():
 
 
 def test_a_step_in_an_inner_loop_is_one_line():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for x, y in data(4):
             optimizer.zero_grad()
@@ -207,8 +202,7 @@ def test_a_step_in_an_inner_loop_is_one_line():
 
 @pytest.mark.parametrize("names", ["ab", "ba"])
 def test_of_two_steps_in_different_files_one_is_named_with_its_file(names, tmp_path):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     steps = []
     for name in names:
         helper = {}
@@ -239,19 +233,16 @@ def test_a_step_that_is_skipped_a_second_time_is_no_second_step():
 
 
 def test_a_step_after_a_loss_of_zero_is_no_second_step():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for k, (x, y) in enumerate(data(6)):
             (F.cross_entropy(model(x), y) * (k != 3)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert fixes(report)["empty-step"].startswith("skip the step of a window that holds nothing")
 
 
 def test_stale_gradients_with_a_backward_between_the_steps_keep_the_rules_fix():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for x, y in data(4):
             F.cross_entropy(model(x), y).backward()
@@ -279,28 +270,6 @@ def test_steps_that_stop_are_told_from_a_tail(stop_at, words):
     assert "count micro-batches" in fix
 
 
-def test_of_steps_that_stop_the_last_is_named():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    with audit() as report:
-        for i, (x, y) in enumerate(data(20)):
-            F.cross_entropy(model(x), y).backward()
-            if i == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-            elif i == 1:
-                optimizer.step()  # the second
-                optimizer.zero_grad()
-    words = "made the last of 2 steps long before the end"
-    assert f"line {line_of('  # the second')} {words}" in fixes(report)["leftover-gradients"]
-
-
-def test_a_tail_keeps_the_rules_fix():
-    with audit() as report:
-        train(lambda function, loss: function(loss), divide=4, count=19)
-    assert fixes(report)["leftover-gradients"].startswith("make one more update after the loop")
-
-
 @pytest.mark.parametrize(
     ("n", "made", "left", "words"),
     [
@@ -311,20 +280,17 @@ def test_a_tail_keeps_the_rules_fix():
     ],
 )
 def test_what_is_left_beside_few_or_many_updates_is_a_tail_up_to_two_windows(n, made, left, words):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for i, (x, y) in enumerate(data(n * made + left), start=1):
             (F.cross_entropy(model(x), y) / n).backward()
             if i % n == 0 and i <= n * made:
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
     assert words in fixes(report)["leftover-gradients"]
 
 
 def test_backward_calls_after_the_training_are_no_steps_that_stopped():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for x, y in data(3):
             optimizer.zero_grad()

@@ -6,7 +6,7 @@ import io
 
 import pytest
 import torch
-from runs import data, net, train
+from runs import data, net, train, update
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
@@ -25,8 +25,7 @@ def train_windows_of_two(model, updates=3):
     for _ in range(updates):
         for x, y in data(2):
             (F.cross_entropy(model(x), y) / 2).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
 
 
 def moves(report):

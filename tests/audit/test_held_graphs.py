@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from runs import data, net
+from runs import data, net, update, with_sgd
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
@@ -15,7 +15,7 @@ CORRECT, HELD = [], []
 
 
 def correct(function):
-    CORRECT.append(function)
+    CORRECT.append(pytest.param(function, id=function.__name__))
     return function
 
 
@@ -26,12 +26,6 @@ def held(level, evidence):
 def net_of(*sizes):
     layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.Tanh())]
     return nn.Sequential(*layers[:-1])
-
-
-def update(*optimizers):
-    for optimizer in optimizers:
-        optimizer.step()
-        optimizer.zero_grad()
 
 
 def said(loop):
@@ -66,16 +60,6 @@ def domains_that_are_weighted_by_their_losses():
 
 
 @correct
-def domains_whose_losses_are_added_up_with_weights():
-    model = net_of(3, 5, 2)
-    optimizer = Adam(model.parameters())
-    for _ in range(8):
-        losses = [F.cross_entropy(model(x), y) for x, y in data(3)]
-        sum(loss.item() * loss for loss in losses).backward()
-        update(optimizer)
-
-
-@correct
 def an_episode_of_actor_and_critic():
     trunk, actor, critic = net_of(3, 4), nn.Linear(4, 2), nn.Linear(4, 1)
     optimizer = Adam([*trunk.parameters(), *actor.parameters(), *critic.parameters()])
@@ -92,19 +76,6 @@ def an_episode_of_actor_and_critic():
 
 
 @correct
-def cycles_of_two_generators():
-    a, b, critic_a, critic_b = net_of(3, 3), net_of(3, 3), net_of(3, 1), net_of(3, 1)
-    optimizer = Adam([*a.parameters(), *b.parameters()])
-    for x, _ in data():
-        y = torch.randn(4, 3)
-        fake_x, fake_y, real = a(y), b(x), torch.ones(4, 1)
-        losses = [F.mse_loss(critic_a(fake_x), real), F.mse_loss(critic_b(fake_y), real)]
-        losses += [10 * F.l1_loss(b(fake_x), y), 10 * F.l1_loss(a(fake_y), x), 5 * F.l1_loss(a(x), x)]
-        sum(losses).backward()
-        update(optimizer)
-
-
-@correct
 def an_ensemble():
     members = nn.ModuleList(net() for _ in range(3))
     optimizer = SGD(members.parameters(), lr=0.1)
@@ -114,31 +85,8 @@ def an_ensemble():
 
 
 @correct
-def deep_supervision():
-    trunk, heads = net_of(3, 4), nn.ModuleList(nn.Linear(4, 2) for _ in range(3))
-    optimizer = SGD([*trunk.parameters(), *heads.parameters()], lr=0.1)
-    for x, y in data():
-        state = trunk(x)
-        sum(F.cross_entropy(head(state), y) for head in heads).backward()
-        update(optimizer)
-
-
-@correct
-def physics():
-    model = net_of(1, 4, 1)
-    optimizer = Adam(model.parameters())
-    for _ in range(4):
-        t = torch.rand(5, 1, requires_grad=True)
-        (slope,) = torch.autograd.grad(model(t).sum(), t, create_graph=True)
-        begin, end = model(torch.zeros(1, 1)), model(torch.ones(1, 1))
-        ((slope + t) ** 2).mean().add(begin.square().mean()).add(end.square().mean()).backward()
-        update(optimizer)
-
-
-@correct
 def several_backward_calls_of_two_micro_batches_each():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for i in range(8):
         pairs = data(2)
         (sum(F.cross_entropy(model(x), y) for x, y in pairs) / 8).backward()
@@ -186,8 +134,7 @@ def a_reconstruction_for_encoder_and_decoder():
 
 @correct
 def two_losses_of_one_forward_pass():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for x, y in data():
         out = model(x)
         F.cross_entropy(out, y).backward(retain_graph=True)
@@ -198,8 +145,7 @@ def two_losses_of_one_forward_pass():
 
 @held("error", {"calls": 4})
 def a_loss_that_counts_twice():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for x, y in data(4):
         loss = F.cross_entropy(model(x), y)
         loss.backward(retain_graph=True)
@@ -225,26 +171,6 @@ def segments(detach, retain, n=4):
         update(optimizer)
 
 
-@held("advice", {"passes": 4, "backward_call": 4})
-def a_memory_with_its_graph():
-    segments(detach=False, retain=True)
-
-
-@held("advice", {"passes": 3, "backward_call": 3})
-def a_memory_with_its_graph_over_three_segments():
-    segments(detach=False, retain=True, n=3)
-
-
-@correct
-def a_memory_that_is_detached():
-    segments(detach=True, retain=False)
-
-
-@correct
-def a_memory_that_is_detached_and_a_graph_kept_for_nothing():
-    segments(detach=True, retain=True)
-
-
 @correct
 def a_memory_of_two_segments():
     segments(detach=False, retain=True, n=2)  # nothing tells this from two losses of one forward pass
@@ -252,8 +178,7 @@ def a_memory_of_two_segments():
 
 @correct
 def steps_inside_that_are_differentiated():
-    model = nn.Linear(3, 2, bias=False)
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd(nn.Linear(3, 2, bias=False))
     for x, y in data():
         weight = model.weight
         for _ in range(3):
@@ -280,55 +205,61 @@ def collecting(kept, per_epoch=12, n=2, epochs=2):
         assert len(collected) == per_epoch
 
 
-@held("advice", {"graphs_alive": 11, "backward_call": 12})
-def features_with_their_graphs():
-    collecting(lambda features: features)
-
-
-@held("advice", {"graphs_alive": 11, "backward_call": 12})
-def norms_of_features_with_their_graphs():
-    collecting(lambda features: features.square().mean())
-
-
-@held("advice", {"graphs_alive": 19, "backward_call": 20})
-def features_of_a_long_epoch():
-    collecting(lambda features: [features], per_epoch=60, n=4)
-
-
-@correct
-def features_that_are_detached():
-    collecting(lambda features: features.detach())
-
-
-@correct
-def numbers():
-    collecting(lambda features: features.mean().item())
-
-
-@correct
-def features_of_a_window():
-    collecting(lambda features: features, per_epoch=4, n=4, epochs=6)
-
-
 def one_backward_call_for(micro_batches):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for _ in range(4):
         torch.stack([F.cross_entropy(model(x), y) for x, y in data(micro_batches)]).mean().backward()
         update(optimizer)
 
 
-@held("advice", {"graphs": 4, "calls": 4})
-def one_backward_call_for_four_micro_batches():
-    one_backward_call_for(4)
+CORRECT += [
+    pytest.param(
+        lambda: segments(detach=True, retain=True), id="a memory that is detached and a graph kept for nothing"
+    ),
+    pytest.param(lambda: collecting(lambda features: features.detach()), id="features that are detached"),
+    pytest.param(lambda: collecting(lambda features: features, per_epoch=4, n=4, epochs=6), id="features of a window"),
+]
+HELD += [
+    pytest.param(
+        lambda: segments(detach=False, retain=True),
+        "advice",
+        {"passes": 4, "backward_call": 4},
+        id="a memory with its graph",
+    ),
+    pytest.param(
+        lambda: collecting(lambda features: features),
+        "advice",
+        {"graphs_alive": 11, "backward_call": 12},
+        id="features with their graphs",
+    ),
+    pytest.param(
+        lambda: collecting(lambda features: features.square().mean()),
+        "advice",
+        {"graphs_alive": 11, "backward_call": 12},
+        id="norms of features with their graphs",
+    ),
+    pytest.param(
+        lambda: collecting(lambda features: [features], per_epoch=60, n=4),
+        "advice",
+        {"graphs_alive": 19, "backward_call": 20},
+        id="features of a long epoch",
+    ),
+    pytest.param(
+        lambda: one_backward_call_for(4),
+        "advice",
+        {"graphs": 4, "calls": 4},
+        id="one backward call for four micro batches",
+    ),
+    pytest.param(
+        lambda: one_backward_call_for(3),
+        "advice",
+        {"graphs": 3, "calls": 4},
+        id="one backward call for three micro batches",
+    ),
+]
 
 
-@held("advice", {"graphs": 3, "calls": 4})
-def one_backward_call_for_three_micro_batches():
-    one_backward_call_for(3)
-
-
-@pytest.mark.parametrize("loop", CORRECT, ids=lambda loop: loop.__name__)
+@pytest.mark.parametrize("loop", CORRECT)
 def test_what_only_looks_like_held_graphs_is_left_alone(loop):
     assert said(loop) == []
 
@@ -373,8 +304,7 @@ def test_kept_losses_are_counted_by_those_that_are_looked_at(kept_from):
 
 
 def test_a_loss_is_met_again_after_the_first_calls():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for k, (x, y) in enumerate(data(40)):
             loss = F.cross_entropy(model(x), y)
@@ -386,19 +316,9 @@ def test_a_loss_is_met_again_after_the_first_calls():
     assert len(again) == 10
 
 
-def test_a_state_with_its_graph_goes_back_through_the_calls_before_it():
-    with audit() as report:
-        a_memory_with_its_graph()
-    (finding,) = [f for f in report.findings if "passes" in f.evidence]
-    assert finding.message.startswith(
-        "backward call 4 also went back through what was computed before each of 3 earlier calls"
-    )
-
-
 @pytest.mark.parametrize("calls", range(20, 41, 4))
 def test_the_last_loss_that_a_name_keeps_until_the_next_is_no_held_graph(calls):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         last = None
         for x, y in data(calls):

@@ -47,26 +47,18 @@ def soft(y):
 
 for name, loss in {
     "cross_entropy": lambda out, y: F.cross_entropy(*flat(out, y)),
-    "the module": lambda out, y: nn.CrossEntropyLoss()(*flat(out, y)),
     "nll_loss": lambda out, y: F.nll_loss(out.log_softmax(-1).flatten(0, 1), y.flatten()),
     "none, mean": lambda out, y: per_token(out, y).mean(),
     "none, sum by numel": lambda out, y: per_token(out, y).sum() / y.numel(),
     "none, sum by len": lambda out, y: per_token(out, y).sum() / len(y),
     "sum by numel": lambda out, y: F.cross_entropy(*flat(out, y), reduction="sum") / y.numel(),
-    "sum by a tensor": lambda out, y: F.cross_entropy(*flat(out, y), reduction="sum") / torch.tensor(y.numel()),
     "gathered": lambda out, y: -log_probs(out, y).mean(),
-    "gathered, negated first": lambda out, y: (-log_probs(out, y)).mean(),
     "one-hot, mean": lambda out, y: -(out.log_softmax(-1) * one_hot(y)).sum(-1).mean(),
     "one-hot, sum by numel": lambda out, y: -(out.log_softmax(-1) * one_hot(y)).sum() / y.numel(),
-    "einsum": lambda out, y: -torch.einsum("btc,btc->", out.log_softmax(-1), one_hot(y)) / y.numel(),
     "logsumexp": lambda out, y: (out.logsumexp(-1) - out.gather(-1, y[..., None]).squeeze(-1)).mean(),
     "square, mean": lambda out, y: ((out - one_hot(y)) ** 2).mean(),
     "square, sum by len": lambda out, y: ((out - one_hot(y)) ** 2).sum() / len(y),
-    "square, sum by the tensor's len": lambda out, y: (out - one_hot(y)).square().sum().div(len(out)),
     "mse sum by numel": lambda out, y: F.mse_loss(out, one_hot(y), reduction="sum") / out.numel(),
-    "mse sum by len": lambda out, y: F.mse_loss(out, one_hot(y), reduction="sum") / len(out),
-    "smooth l1 sum by numel": lambda out, y: F.smooth_l1_loss(out, one_hot(y), reduction="sum") / out.numel(),
-    "l1": lambda out, y: F.l1_loss(out, one_hot(y)),
     "label smoothing": lambda out, y: F.cross_entropy(*flat(out, y), label_smoothing=0.1),
     "label smoothing, sum": lambda out, y: (
         F.cross_entropy(*flat(out, y), label_smoothing=0.1, reduction="sum") / y.numel()
@@ -86,11 +78,8 @@ for name, loss in {
     "focal": lambda out, y: ((1 - (-per_token(out, y)).exp()) ** 2 * per_token(out, y)).mean(),
     "mean of sample means": lambda out, y: per_token(out, y).mean(1).mean(),
     "sum of sample means by len": lambda out, y: per_token(out, y).mean(1).sum() / len(y),
-    "mean, then mean again": lambda out, y: F.cross_entropy(*flat(out, y)).mean(),
     "in a tensor of one": lambda out, y: (per_token(out, y).sum() / y.numel())[None].mean(),
     "through other types": lambda out, y: F.cross_entropy(*flat(out, y)).double().to(torch.float32) * 1.0,
-    "gaussian": lambda out, y: F.gaussian_nll_loss(out, one_hot(y), torch.ones_like(out)),
-    "log cosh": lambda out, y: (out - one_hot(y)).cosh().log().mean(),
     "policy gradient": lambda out, y: -(log_probs(out, y) * torch.randn(y.shape)).mean(),
     "stack of samples": lambda out, y: torch.stack([F.cross_entropy(o, t) for o, t in zip(out, y, strict=True)]).mean(),
     "list of samples": lambda out, y: sum(F.cross_entropy(o, t) for o, t in zip(out, y, strict=True)) / len(y),
@@ -109,12 +98,10 @@ def valid(y):
 
 for name, loss in {
     "ignore_index": lambda out, y: F.cross_entropy(*flat(out, y)),
-    "ignored, none, sum": lambda out, y: per_token(out, y).sum() / valid(y).sum(),
     "ignored, sum": lambda out, y: F.cross_entropy(*flat(out, y), reduction="sum") / valid(y).sum(),
     "ignored, sum by an int": lambda out, y: F.cross_entropy(*flat(out, y), reduction="sum") / int(valid(y).sum()),
     "masked": lambda out, y: (per_token(out, y) * valid(y)).sum() / valid(y).sum(),
     "masked, clamped": lambda out, y: (per_token(out, y) * valid(y).float()).sum() / valid(y).sum().clamp(min=1),
-    "masked, epsilon": lambda out, y: (valid(y).float() * per_token(out, y)).sum() / (valid(y).sum() + 1e-8),
     "masked, then a factor": lambda out, y: (per_token(out, y) * valid(y)).sum() * (1 / valid(y).sum()),
     "masked after a view": lambda out, y: (
         (per_token(out, y).view(-1) * valid(y).view(-1)).sum() / valid(y).sum()  #
@@ -123,7 +110,6 @@ for name, loss in {
     "indexed": lambda out, y: per_token(out, y)[valid(y)].sum() / valid(y).sum(),
     "where": lambda out, y: torch.where(valid(y), -log_probs(out, y), 0.0).sum() / valid(y).sum(),
     "masked_fill": lambda out, y: log_probs(out, y).masked_fill(~valid(y), 0.0).sum() / -valid(y).sum(),
-    "gathered and masked": lambda out, y: -(log_probs(out, y) * valid(y)).sum() / valid(y).sum(),
     "dot": lambda out, y: per_token(out, y).flatten() @ valid(y).flatten().float() / valid(y).sum(),
     "squares and a mask": lambda out, y: (
         ((out - one_hot(y)) ** 2).mean(-1).mul(valid(y)).sum() / valid(y).sum()  #
@@ -280,20 +266,14 @@ MIXED = {
     "a part of it, undivided, by a number from elsewhere": (lambda out, y, *_: mean(out, y) * ELSEWHERE, {}, UNDECIDED),
     "a weight that cancels the division": (lambda out, y, *_: 4 * mean(out, y) / N, {}, UNDECIDED),
     "a weight that cancels beside one that does not": (
-        lambda out, y, *_: (4 * mean(out, y) + 2 * penalty(out)) / N,
-        {},
-        UNDECIDED,
+        lambda out, y, *_: (4 * mean(out, y) + 2 * penalty(out)) / N, {}, UNDECIDED,
     ),
     "weights, undivided": (lambda out, y, *_: 2 * mean(out, y) + 5 * penalty(out), {}, SCALE),
     "weights that are trained, undivided": (
-        lambda out, y, *_: 0.5 * (TRAINED.exp() * mean(out, y) + penalty(out)),
-        {},
-        SCALE,
+        lambda out, y, *_: 0.5 * (TRAINED.exp() * mean(out, y) + penalty(out)), {}, SCALE,
     ),
     "weights of which one is not written, undivided": (
-        lambda out, y, *_: 2 * mean(out, y) + ELSEWHERE * penalty(out),
-        {},
-        SCALE,
+        lambda out, y, *_: 2 * mean(out, y) + ELSEWHERE * penalty(out), {}, SCALE,
     ),
     "a GAN's two halves": (lambda out, y, *_: 0.5 * (mean(out, y) + penalty(out)) / N, {}, RIGHT),
     "two halves, undivided": (lambda out, y, *_: 0.5 * (mean(out, y) + penalty(out)), {}, SCALE),
@@ -311,9 +291,7 @@ MIXED = {
     "distillation": (lambda out, y, *_: (0.3 * mean(out, y) + 0.7 * kl(out, y)) / N, {}, RIGHT),
     "distillation, undivided": (lambda out, y, *_: 0.3 * mean(out, y) + (1 - 0.3) * kl(out, y), {}, SCALE),
     "distillation at a temperature, undivided": (
-        lambda out, y, *_: 0.1 * mean(out, y) + 0.9 * 4 * kl(out, y),
-        {},
-        SCALE,
+        lambda out, y, *_: 0.1 * mean(out, y) + 0.9 * 4 * kl(out, y), {}, SCALE,
     ),
     "distillation at a temperature": (lambda out, y, *_: (0.1 * mean(out, y) + 0.9 * 4 * kl(out, y)) / N, {}, RIGHT),
     "a box": (lambda out, y, *_: (mean(out, y) + 7.5 * F.l1_loss(out, one_hot(y))) / N, {}, RIGHT),
@@ -340,14 +318,10 @@ MIXED = {
         SCALE,
     ),
     "means weighted by tokens": (
-        lambda out, y, samples, tokens: mean(out, y) * valid(y).sum() / tokens,
-        UNEVEN_SIZES,
-        RIGHT,
+        lambda out, y, samples, tokens: mean(out, y) * valid(y).sum() / tokens, UNEVEN_SIZES, RIGHT,
     ),
     "means weighted by samples": (
-        lambda out, y, samples, tokens: per_token(out, y).mean(1).sum() / samples,
-        UNEVEN_SIZES,
-        RIGHT,
+        lambda out, y, samples, tokens: per_token(out, y).mean(1).sum() / samples, UNEVEN_SIZES, RIGHT,
     ),
     "padding counts too": (lambda out, y, *_: (per_token(out, y) * valid(y)).mean() / N, {"masked": True}, RIGHT),
     "a sum of per-sample sums": (lambda out, y, samples, _: per_token(out, y).sum() / samples, UNEVEN_SIZES, RIGHT),
@@ -360,16 +334,12 @@ MIXED = {
         RIGHT,
     ),
     "masked mean, scaled, divided twice": (
-        lambda out, y, *_: SPELLINGS["masked"][0](out, y) / N / N,
-        {"scaled": True, "masked": True},
-        SCALE,
+        lambda out, y, *_: SPELLINGS["masked"][0](out, y) / N / N, {"scaled": True, "masked": True}, SCALE,
     ),
     "a tail of sum by len": (lambda out, y, *_: per_token(out, y).sum() / len(y) / N, TAIL, SCALE),
     "a tail of one-hot": (lambda out, y, *_: SPELLINGS["one-hot, sum by numel"][0](out, y) / N, TAIL, SCALE),
     "a tail of masked means, half of them padding": (
-        lambda out, y, *_: SPELLINGS["masked"][0](out, y) / N,
-        {**TAIL, "sizes": (2,) * N, "masked": True},
-        SCALE,
+        lambda out, y, *_: SPELLINGS["masked"][0](out, y) / N, {**TAIL, "sizes": (2,) * N, "masked": True}, SCALE,
     ),
     "a loss with a weight of 0, divided": (lambda out, y, *_: (3 * mean(out, y) + 0 * penalty(out)) / N, {}, RIGHT),
     "a loss with a weight of 0": (lambda out, y, *_: mean(out, y) + 0.0 * penalty(out), {}, SCALE),
@@ -384,9 +354,7 @@ MIXED = {
     "a tail of one": (lambda out, y, samples, _: per_token(out, y).sum() / samples, {"windows": (N, N, 1)}, RIGHT),
     "samples of one, summed": (lambda out, y, *_: per_token(out, y).mean(1).sum(), {"sizes": (1,) * N}, RIGHT),
     "as many samples as micro-batches": (
-        lambda out, y, *_: per_token(out, y).mean(1).sum() / N,
-        {"sizes": (N,) * N},
-        UNDECIDED,
+        lambda out, y, *_: per_token(out, y).mean(1).sum() / N, {"sizes": (N,) * N}, UNDECIDED,
     ),
     "as many tokens in a sample as micro-batches": (
         lambda out, y, *_: per_token(out, y).sum() / len(y) / LONG,
@@ -394,13 +362,11 @@ MIXED = {
         RIGHT,  # a mean of sums over samples; by tokens it would be one that nobody divides
     ),
     "as many losses as micro-batches": (
-        lambda out, y, *_: (torch.ones(N) * torch.stack([mean(out, y)] * N)).sum() / N,
-        {},
-        UNDECIDED,
+        lambda out, y, *_: (torch.ones(N) * torch.stack([mean(out, y)] * N)).sum() / N, {}, UNDECIDED,
     ),
     "windows of one, by a constant": (lambda out, y, *_: per_token(out, y).sum() / 1000, {"windows": (1,) * 6}, RIGHT),
     "windows of one": (lambda out, y, *_: per_token(out, y).sum() / len(y), {"windows": (1,) * 6}, RIGHT),
-}
+}  # fmt: skip
 
 
 def bce(out, y):

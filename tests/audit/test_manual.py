@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from runs import data, found, net
+from runs import data, found, net, update, with_sgd
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
@@ -309,8 +309,7 @@ def test_other_writes_to_parameters_with_gradients_are_no_updates(write):
     with audit() as report:
         for x, y in data(12):
             F.cross_entropy(model(x) + other(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
             with torch.no_grad():
                 if write == "again":
                     other.reset_parameters()
@@ -324,8 +323,7 @@ def test_other_writes_to_parameters_with_gradients_are_no_updates(write):
 
 
 def test_gradients_of_models_that_live_for_one_backward_call_are_read_and_not_orphans():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for x, y in data(12):
             ahead = copy.deepcopy(model)
@@ -377,8 +375,7 @@ def test_an_optimizer_that_updates_in_hooks_loses_no_gradients():
 @pytest.mark.parametrize("zero", [True, False])
 def test_an_attack_updates_its_perturbation_and_leaves_the_model_alone(zero):
     """Projected gradient descent on the inputs: its backward calls fill the model's .grad, too."""
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for x, y in data(8):
             change = torch.zeros_like(x, requires_grad=True)
@@ -407,8 +404,7 @@ def test_an_optimizer_that_is_made_late_takes_its_parameters_over():
         optimizer = SGD(model.parameters(), lr=0.1)
         for x, y in data():
             F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert report.history.updates == {"SGD": 8}
     assert report.findings == []
 
@@ -439,8 +435,7 @@ class Wrapped(torch.Tensor):
 
 @pytest.mark.parametrize("kind", ["subclass", "complex", "empty", "no row", "emptied"])
 def test_parameters_of_other_kinds_disturb_nobody(kind):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     extra = nn.Parameter(torch.ones(0 if kind == "empty" else 3, dtype=torch.complex64 if kind == "complex" else None))
     table = nn.Embedding(4, 2, sparse=True)
     if kind == "subclass":
@@ -450,8 +445,7 @@ def test_parameters_of_other_kinds_disturb_nobody(kind):
             rows = table(torch.tensor([], dtype=torch.long) if kind == "no row" else torch.tensor([1]))
             (F.cross_entropy(model(x), y) + extra.abs().sum() if kind == "complex" else
              F.cross_entropy(model(x), y) + (extra * 1).sum() + rows.sum()).backward()  # fmt: skip
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
             if kind == "emptied":  # as where weights are kept elsewhere between two uses
                 kept, table.weight.data = table.weight.data, torch.empty(0, 2)
                 F.cross_entropy(model(x), y).backward()

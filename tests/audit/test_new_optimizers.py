@@ -1,7 +1,7 @@
 """Scripts that create a new optimizer for each update, over the same parameters."""
 
 import pytest
-from runs import data, found, net
+from runs import data, found, net, update
 from torch.nn import functional as F
 from torch.optim import SGD
 
@@ -60,8 +60,7 @@ def test_trials_before_the_training_are_not_of_its_optimizer():
             for i, (x, y) in enumerate(data(count)):
                 (F.cross_entropy(model(x), y) / count).backward()
                 if i in ends:
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    update(optimizer)
     assert not any(rule == "irregular-window" for rule, _ in found(report))
     assert report.history.updates == {"SGD": 1, "SGD 2": 1, "SGD 3": 4}
 
@@ -86,8 +85,7 @@ def test_those_that_leave_gradients_over_stay_apart():
             for i, (x, y) in enumerate(data(3)):
                 (F.cross_entropy(model(x), y) / 2).backward()
                 if i == 1:
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    update(optimizer)
     assert report.history.updates == {"SGD": 1, "SGD 2": 1, "SGD 3": 1, "SGD 4": 1}
 
 
@@ -117,7 +115,6 @@ def test_what_the_last_of_several_optimizers_leaves_is_in_no_update(count, level
             for i, (x, y) in enumerate(data(count)):
                 (F.cross_entropy(model(x), y) / 4).backward()
                 if i % 4 == 3:
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    update(optimizer)
     last = [f.level for f in report.findings if f.rule == "leftover-gradients" and f.lane == report.history.lanes[-1]]
     assert last == ([level] if level else [])

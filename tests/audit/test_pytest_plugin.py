@@ -49,9 +49,20 @@ def run(pytester, monkeypatch):
     assert (vars(torch.autograd)["backward"], vars(Optimizer)["zero_grad"]) == before
 
 
-def test_a_correct_loop_passes(run):
-    outcomes, _ = run("def test_training(audited): train()")
-    assert outcomes == {"passed": 1}
+def test_a_correct_loop_passes_and_one_that_cannot_be_judged_or_breaks_its_window_fails(run):
+    outcomes, output = run("""
+def test_training(audited): train()
+
+def test_nothing(audited): nn.Linear(3, 2)(torch.ones(1, 3))
+
+@pytest.mark.parametrize("n", [4, 2])
+def test_declared(audited, n):
+    audited.declare_window(n)
+    train()
+""")
+    assert outcomes == {"passed": 2, "failed": 2}
+    assert "Could not judge: no backward call and no optimizer step was seen." in output
+    assert "irregular-window" in output
 
 
 def test_a_loop_with_an_error_fails_in_the_call_with_the_report_alone(run):
@@ -61,23 +72,6 @@ def test_a_loop_with_an_error_fails_in_the_call_with_the_report_alone(run):
     assert "fix: divide each loss" in output
     assert "Traceback" not in output
     assert "pytest_plugin.py" not in output
-
-
-def test_a_loop_that_cannot_be_judged_fails_with_the_reason(run):
-    outcomes, output = run("def test_training(audited): nn.Linear(3, 2)(torch.ones(1, 3))")
-    assert outcomes == {"failed": 1}
-    assert "Could not judge: no backward call and no optimizer step was seen." in output
-
-
-def test_a_declared_window_is_judged(run):
-    declared = "def test_training(audited):\n    audited.declare_window({})\n    train()"
-    assert run(declared.format(4))[0] == {"passed": 1}
-
-
-def test_a_declared_window_that_is_not_kept_fails(run):
-    outcomes, output = run("def test_training(audited):\n    audited.declare_window(2)\n    train()")
-    assert outcomes == {"failed": 1}
-    assert "irregular-window" in output
 
 
 def test_an_allowed_rule_does_not_fail_and_others_do(run):

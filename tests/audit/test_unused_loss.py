@@ -2,10 +2,11 @@
 
 import gc
 import weakref
+from functools import wraps
 
 import pytest
 import torch
-from runs import data, net
+from runs import data, net, update, with_sgd
 from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adam
@@ -49,63 +50,56 @@ def train(step, count=12, make=SGD):
         optimizer.step()
 
 
-@unused("aux")
-def forgotten_in_the_total():
-    def step(out, y):
-        aux = penalty(out)
-        total = F.cross_entropy(out, y)
-        total.backward()
-        log(aux)
+def each_step(count=12):
+    """The decorated function takes a step of a training: it calls backward."""
+    return lambda step: wraps(step)(lambda: train(step, count))
 
-    train(step)
+
+@unused("aux")
+@each_step()
+def forgotten_in_the_total(out, y):
+    aux = penalty(out)
+    total = F.cross_entropy(out, y)
+    total.backward()
+    log(aux)
 
 
 @unused("aux_loss")
-def added_as_a_number():
-    def step(out, y):
-        aux_loss = out.abs().sum(1).max()
-        (F.cross_entropy(out, y) + 0.1 * aux_loss.item()).backward()
-
-    train(step)
+@each_step()
+def added_as_a_number(out, y):
+    aux_loss = out.abs().sum(1).max()
+    (F.cross_entropy(out, y) + 0.1 * aux_loss.item()).backward()
 
 
 @unused("aux")
-def added_without_its_graph():
-    def step(out, y):
-        aux = penalty(out) * 0.5
-        (F.cross_entropy(out, y) + aux.detach()).backward()
-
-    train(step)
+@each_step()
+def added_without_its_graph(out, y):
+    aux = penalty(out) * 0.5
+    (F.cross_entropy(out, y) + aux.detach()).backward()
 
 
 @unused("loss_c")
-def a_loss_that_shares_a_part_with_the_total():
-    def step(out, y):
-        part = F.cross_entropy(out, y)
-        loss_c = (1 + part - penalty(out)) + (1 + part - out.mean())
-        (2 * part).backward()
-        log(loss_c)
-
-    train(step)
+@each_step()
+def a_loss_that_shares_a_part_with_the_total(out, y):
+    part = F.cross_entropy(out, y)
+    loss_c = (1 + part - penalty(out)) + (1 + part - out.mean())
+    (2 * part).backward()
+    log(loss_c)
 
 
 @unused("losses['aux']")
-def one_of_a_dictionary():
-    def step(out, y):
-        losses = {"ce": F.cross_entropy(out, y), "aux": penalty(out)}
-        losses["ce"].backward()
-
-    train(step)
+@each_step()
+def one_of_a_dictionary(out, y):
+    losses = {"ce": F.cross_entropy(out, y), "aux": penalty(out)}
+    losses["ce"].backward()
 
 
 @unused("of_module")
-def a_global():
-    def step(out, y):
-        global of_module
-        of_module = penalty(out)
-        F.cross_entropy(out, y).backward()
-
-    train(step)
+@each_step()
+def a_global(out, y):
+    global of_module
+    of_module = penalty(out)
+    F.cross_entropy(out, y).backward()
 
 
 @unused("aux")
@@ -140,43 +134,35 @@ def in_a_closure():
 
 
 @unused("aux")
-def in_a_long_run():
-    def step(out, y):
-        aux = penalty(out)
-        F.cross_entropy(out, y).backward()
-        log(aux)
-
-    train(step, 100)
+@each_step(100)
+def in_a_long_run(out, y):
+    aux = penalty(out)
+    F.cross_entropy(out, y).backward()
+    log(aux)
 
 
 @used
-def in_the_total():
-    def step(out, y):
-        aux, loss = penalty(out), F.cross_entropy(out, y)
-        total = loss + 0.1 * aux.sqrt()
-        total.backward()
-
-    train(step)
+@each_step()
+def in_the_total(out, y):
+    aux, loss = penalty(out), F.cross_entropy(out, y)
+    total = loss + 0.1 * aux.sqrt()
+    total.backward()
 
 
 @used
-def with_a_backward_call_of_its_own():
-    def step(out, y):
-        aux, loss = penalty(out), F.cross_entropy(out, y)
-        loss.backward(retain_graph=True)
-        aux.backward()
-
-    train(step)
+@each_step()
+def with_a_backward_call_of_its_own(out, y):
+    aux, loss = penalty(out), F.cross_entropy(out, y)
+    loss.backward(retain_graph=True)
+    aux.backward()
 
 
 @used
-def through_autograd_grad():
-    def step(out, y):
-        aux, loss = penalty(out), F.cross_entropy(out, y)
-        (slope,) = torch.autograd.grad(aux, out, retain_graph=True)
-        (loss + slope.abs().mean()).backward()
-
-    train(step)
+@each_step()
+def through_autograd_grad(out, y):
+    aux, loss = penalty(out), F.cross_entropy(out, y)
+    (slope,) = torch.autograd.grad(aux, out, retain_graph=True)
+    (loss + slope.abs().mean()).backward()
 
 
 @used
@@ -187,8 +173,7 @@ def for_steps_inside_that_are_differentiated():
         inner_loss = F.cross_entropy(x @ weight, y)
         (slope,) = torch.autograd.grad(outputs=inner_loss, inputs=[weight], create_graph=True)
         F.cross_entropy(x @ (weight - 0.1 * slope), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
 
 
 @used
@@ -205,14 +190,12 @@ def from_the_middle_of_the_run_on():
 
 
 @used
-def beside_a_loss_of_each_sample_for_the_log():
-    def step(out, y):
-        losses = F.cross_entropy(out, y, reduction="none")
-        losses_of_a_rare_class = losses[y > 1]  # of none
-        F.cross_entropy(out, y).backward()
-        log(losses, losses_of_a_rare_class)
-
-    train(step)
+@each_step()
+def beside_a_loss_of_each_sample_for_the_log(out, y):
+    losses = F.cross_entropy(out, y, reduction="none")
+    losses_of_a_rare_class = losses[y > 1]  # of none
+    F.cross_entropy(out, y).backward()
+    log(losses, losses_of_a_rare_class)
 
 
 @used
@@ -228,21 +211,18 @@ def every_fourth_time():
 
 
 @used
-def without_a_graph():
-    def step(out, y):
-        with torch.no_grad():
-            aux = penalty(out)
-        metric_loss = F.l1_loss(out.detach()[:, 0], y.float())
-        F.cross_entropy(out, y).backward()
-        log(out + aux + metric_loss)
-
-    train(step)
+@each_step()
+def without_a_graph(out, y):
+    with torch.no_grad():
+        aux = penalty(out)
+    metric_loss = F.l1_loss(out.detach()[:, 0], y.float())
+    F.cross_entropy(out, y).backward()
+    log(out + aux + metric_loss)
 
 
 @used
 def in_evaluation():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for _ in range(3):
         for x, y in data(6):
             optimizer.zero_grad()
@@ -271,8 +251,7 @@ def added_up_for_the_log():
 
 @used
 def elements_and_a_sum_that_are_made_for_the_log():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     for x, y in data(12):
         out = model(x)
         losses = torch.stack([F.cross_entropy(out, y), penalty(out)])[None].mean(0)
@@ -285,36 +264,30 @@ def elements_and_a_sum_that_are_made_for_the_log():
 
 
 @unused("last_loss")
-def an_element_that_is_taken_before_the_backward_call():
-    def step(out, y):
-        losses = torch.stack([F.cross_entropy(out, y), penalty(out)])[None].mean(0)
-        last_loss = losses[1]
-        losses[0].backward()
-        log(last_loss)
-
-    train(step)
+@each_step()
+def an_element_that_is_taken_before_the_backward_call(out, y):
+    losses = torch.stack([F.cross_entropy(out, y), penalty(out)])[None].mean(0)
+    last_loss = losses[1]
+    losses[0].backward()
+    log(last_loss)
 
 
 @used
-def two_halves_of_a_critics_loss():
-    def step(out, y):
-        loss_real, loss_fake = F.cross_entropy(out[:2], y[:2]), F.cross_entropy(out[2:], y[2:])
-        loss_real.backward(retain_graph=True)
-        loss_fake.backward()
-        loss = loss_real + loss_fake
-        log(loss)
-
-    train(step)
+@each_step()
+def two_halves_of_a_critics_loss(out, y):
+    loss_real, loss_fake = F.cross_entropy(out[:2], y[:2]), F.cross_entropy(out[2:], y[2:])
+    loss_real.backward(retain_graph=True)
+    loss_fake.backward()
+    loss = loss_real + loss_fake
+    log(loss)
 
 
 @used
-def a_mean_that_is_no_loss():
-    def step(out, y):
-        level = out.mean()
-        F.cross_entropy(out, y).backward()
-        log(level)
-
-    train(step)
+@each_step()
+def a_mean_that_is_no_loss(out, y):
+    level = out.mean()
+    F.cross_entropy(out, y).backward()
+    log(level)
 
 
 @pytest.mark.parametrize(("loop", "name"), UNUSED)

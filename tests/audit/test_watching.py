@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import data, found, net, train
+from runs import data, found, net, train, update, with_sgd
 from torch import nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
@@ -29,8 +29,7 @@ def python_calls(steps):
 
     def step():
         F.cross_entropy(model(batch[0]), batch[1]).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
 
     def count(frame, event, argument):
         nonlocal calls
@@ -152,8 +151,7 @@ def test_a_step_that_calls_the_inherited_step_makes_one_update():
     with audit() as report:
         for x, y in data():
             F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
         for x, y in data():
 
             def closure(x=x, y=y):
@@ -200,8 +198,7 @@ def test_a_wrapper_around_an_optimizer_is_no_optimizer():
     with audit() as report:
         for x, y in data():
             F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert report.findings == []
     assert report.history.updates == {"SGD": 8}
 
@@ -229,14 +226,12 @@ def test_a_schedule_of_the_scripts_own_is_seen():
             def get_lr(self):
                 return self.base_lrs
 
-        model = net()
-        optimizer = SGD(model.parameters(), lr=0.1)
+        model, optimizer = with_sgd()
         schedule = Own(optimizer)
         for i, (x, y) in enumerate(data()):
             (F.cross_entropy(model(x), y) / 4).backward()
             if (i + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
             schedule.step()
         step = vars(Own)["step"]
     assert report.rules == ["scheduler-cadence"]
@@ -250,19 +245,16 @@ def test_gradients_of_an_earlier_cell_are_nobodys_business():
     with audit() as report:
         for x, y in data():
             F.cross_entropy(model[0](x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert found(report) == [("orphan-parameters", "advice")]
 
 
 def test_the_audit_keeps_no_model_alive():
     with audit():
-        model = net()
-        optimizer = SGD(model.parameters(), lr=0.1)
+        model, optimizer = with_sgd()
         dead = weakref.ref(model), weakref.ref(optimizer), weakref.ref(model.weight)
         F.cross_entropy(model(torch.randn(4, 3)), torch.randint(2, (4,))).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer)
         del model, optimizer
         gc.collect()
         train()
@@ -358,8 +350,7 @@ def test_where_trainings_overlap_nothing_is_certain():
             return gradient
 
     def one():
-        model = net()
-        optimizer = SGD(model.parameters(), lr=0.1)
+        model, optimizer = with_sgd()
         for x, y in data(3):
             Meet.apply(F.cross_entropy(model(x), y)).backward()
             optimizer.step()
@@ -377,26 +368,12 @@ def test_where_names_the_users_line_beneath_a_library(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     import a_trainer
 
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     with audit() as report:
         for i, (x, y) in enumerate(data()):
             a_trainer.backward(F.cross_entropy(model(x), y))
             if i % 4 == 3:
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
     (finding,) = report.findings
     assert finding.where.startswith(f"{__file__}:")
     assert "a_trainer.backward(" in CODE[int(finding.where.rsplit(":")[-1]) - 1]
-
-
-def test_compiled_steps_are_left_alone():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    with audit() as report:
-        step = torch.compile(model, backend="eager")
-        for x, y in data(4):
-            F.cross_entropy(step(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    assert report.findings == []

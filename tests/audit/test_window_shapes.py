@@ -10,7 +10,7 @@ from itertools import islice
 import exhaustive
 import pytest
 import torch
-from runs import net
+from runs import net, update, with_sgd
 from torch import nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from course_utils.audit import audit
-from course_utils.audit.rules.shapes import around, most_frequent, odd_window
+from course_utils.audit.rules.shapes import odd_window
 
 RULES = {"irregular-window", "leftover-gradients", "discarded-gradients"}
 LEVELS = {"error": "!", "undecided": "?"}
@@ -76,23 +76,18 @@ RAMP = [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
 
 RIGHT = {
     "all alike": ([[4] * 6], 4),
-    "all of one": ([[1] * 8], 1),
     "a tail in each epoch": ([[4, 4, 2]] * 3, None),
     "tails of different lengths": ([[4, 4, 2], [4, 4, 1], [4, 4, 4, 3], [4]], None),
     "one tail, at the end": ([[4, 4, 4, 1]], None),
     "a tail of one after windows of two": ([[2, 2, 1]] * 3, None),
-    "a window and a tail": ([[4, 2]] * 4, None),
-    "a tail that is nearly full": ([[5, 4]] * 3, None),
     "a resumed run, whose first epoch is short": ([[4, 2], [4, 4, 2], [4, 4, 2]], None),
     "one window in an epoch": ([[4], [4], [4], [2]], None),
     "epochs shorter than a window": ([[2], [2], [2], [2]], None),
-    "tails divided by N": ([[4, 4, 4]] * 2, 4),
     "a ramp": ([RAMP], None),
     "a ramp divided by its end": ([RAMP], 4),
     "a ramp that multiplies by the batch": ([RAMP], 1 / 16),
     "a ramp without plateaus": ([[1, 2, 3, 4, 4, 4, 4]], None),
     "doubling": ([[1, 2, 4, 8, 8, 8]], 1),
-    "growing in every update": ([[1, 2, 3, 4, 5, 6, 7, 8]], 1),
     "a ramp from one to two": ([[1, 1, 1, 1, 2, 2, 2]], 1),
     "a ramp that is mostly at its start": ([[1] * 20 + [2] * 4 + [4] * 4], 1 / 16),
     "a ramp over epochs with tails": ([[1, 1, 2, 2, 2, 1], [3, 3, 3, 2], [4, 4, 4, 2], [4, 4, 4, 2]], None),
@@ -101,7 +96,6 @@ RIGHT = {
     "a larger window for a while, and undivided": ([[2] * 6, [4] * 3, [2] * 6], 1 / 8),
     "shrinking": ([[8, 8, 8], [4, 4, 4, 4], [2, 2, 2]], None),
     "shrinking to single steps": ([[4, 4, 4], [1] * 10], None),
-    "as many tokens as fit": ([[3, 4, 4, 5, 4, 3, 4, 6, 4, 4]], None),
     "as many tokens as fit, in every epoch": ([[3, 4, 5, 4, 1]] * 3, None),
     "tails that multiply by the batch": ([[4, 4, 2]] * 3, 1 / 16),
     "half the window from the second epoch on, times the batch": ([[8] * 5, [4] * 3], 1 / 16),
@@ -122,14 +116,12 @@ def test_nothing_is_said_about_windows_that_are_meant(name, loader):
 
 WRONG = {  # where a loader tells more than a list, the second verdict is for the loader
     "the first update comes early": ([[1, 4, 4, 4]], 4, ["!irregular-window 1"]),
-    "counted twice": ([[3, 4, 4, 4]], 4, ["!irregular-window 1"]),
     "early, and not divided": ([[1, 8, 8, 8, 8]], 1, ["!irregular-window 1"]),
     "early in every epoch": ([[1, 4, 4]] * 3, 4, ["!irregular-window 1"]),
     "half a window, then a whole one": ([[2, 4]] * 3, 4, ["!irregular-window 1"]),
     "short at both ends of an epoch": ([[3, 4, 1]] * 3, 4, ["!irregular-window 1"]),
     "the first update comes late": ([[5, 4, 4, 4]], 4, ["!irregular-window 1"]),
     "late, and the last never comes": ([[5, 4, 4, 4, "+3"]], 4, ["!irregular-window 1", "!leftover-gradients"]),
-    "late, with windows of two": ([[3, 2, 2, 2, 2]], 2, ["!irregular-window 1"]),
     "late, with windows of one": ([[2, 1, 1, 1, 1, 1]], 1, ["!irregular-window 1"]),
     "late in every epoch": (
         [[5, 4, "+3"]] * 4,
@@ -156,9 +148,7 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
     "a step left out": ([[4, 4, 8, 4, 4, 4]], 4, ["!irregular-window 3"]),
     "a step left out in the second epoch": ([[4, 4, 4], [4, 8, 4], [4, 4]], 4, ["!irregular-window 5"]),
     "two steps left out": ([[4, 8, 4, 4, 8, 4, 4, 4]], 4, ["!irregular-window 2"]),
-    "two steps left out in a row": ([[2, 2, 6, 2, 2]], 2, ["!irregular-window 3"]),
     "a step left out with its micro-batch": ([[4, 7, 4, 4, 4]], 4, ["!irregular-window 2"]),
-    "left out, and not divided": ([[4, 4, 8, 4, 4, 4]], 1, ["!irregular-window 3"]),
     "one of many steps of one left out": ([[1, 1, 1, 2, 1, 1, 1, 1, 1]], 1, ["!irregular-window 4"]),
     "the condition turned round": (
         [[1, 1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1]],
@@ -208,8 +198,7 @@ def test_a_window_that_is_not_meant_is_named_with_its_update(name, loader):
 
 @pytest.mark.parametrize("zero", [False, True])
 def test_a_first_window_that_began_before_the_audit_is_not_judged(zero):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
 
     def accumulate(count):
         for _ in range(count):
@@ -221,8 +210,7 @@ def test_a_first_window_that_began_before_the_audit_is_not_judged(zero):
             optimizer.zero_grad()
         for count in (2, 4, 4, 4):
             accumulate(count)
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert verdicts(report) == (["!irregular-window 1"] if zero else [])
 
 
@@ -281,8 +269,7 @@ def test_a_sampler_that_goes_on_after_its_own_length_hides_where_an_epoch_ends(c
         for size in (4, 4, 7, 4, 4, 4):
             for x, y in islice(batches, size):
                 (F.cross_entropy(model(x), y) / 4).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     (message,) = [f.message for f in report.findings if f.rule == "irregular-window"]
     assert cause in message
 
@@ -294,8 +281,7 @@ def test_a_first_window_is_off_by_one_only_if_all_between_it_and_the_last_are_al
         for size, by in [(5, 4), (3, 3), *[(4, 4)] * 5]:
             for x in torch.randn(size, 4, 3):
                 (model(x).exp().sum().log() / by).backward()  # it may be a mean or a sum
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert verdicts(report) == ["?irregular-window 1"]
 
 
@@ -310,8 +296,7 @@ def test_what_is_left_at_the_end_of_the_run_is_counted():
 
 
 def test_evaluation_and_a_second_loader_do_not_begin_an_epoch():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     train, evaluation, extra = (source(count, 4, loader=True) for count in (10, 3, 4))
     with audit() as report:
         for _ in range(2):
@@ -320,8 +305,7 @@ def test_evaluation_and_a_second_loader_do_not_begin_an_epoch():
                 u, v = next(more) if i % 3 == 0 else (x, y)
                 (F.cross_entropy(model(torch.cat([x, u])), torch.cat([y, v])) / 4).backward()
                 if (i + 1) % 4 == 0:
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    update(optimizer)
                     with torch.no_grad():
                         for _ in evaluation:
                             pass
@@ -332,8 +316,7 @@ def test_evaluation_and_a_second_loader_do_not_begin_an_epoch():
 
 
 def test_a_second_loader_that_is_drawn_from_last_hides_no_tail():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     first, second = source(10, 4, loader=True), source(7, 4, loader=True)
     with audit() as report:
         more = iter(second)
@@ -346,28 +329,24 @@ def test_a_second_loader_that_is_drawn_from_last_hides_no_tail():
                     u, v = next(more)
                 (F.cross_entropy(model(torch.cat([x, u])), torch.cat([y, v])) / 4).backward()
                 if (i + 1) % 4 == 0 or i + 1 == 10:
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    update(optimizer)
     assert verdicts(report) == []
 
 
 def test_a_sampler_that_goes_on_after_its_own_length_has_no_epochs():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     batches = iter(DataLoader(TensorDataset(torch.randn(6, 3), torch.randint(2, (6,))), 2, sampler=Endless(range(6))))
     with audit() as report:
         for _ in range(5):
             x, y = next(batches)
             F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
     assert [call.epoch for call in report.history.backwards] == [1, 1, 1, None, None]
 
 
 @pytest.mark.parametrize("kind", ["endless", "iterable", "list of a loader", "in a list first"])
 def test_a_loader_whose_end_is_not_seen_has_no_epochs(kind):
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd()
     data = TensorDataset(torch.randn(12, 3), torch.randint(2, (12,)))
 
     class Endless:
@@ -390,8 +369,7 @@ def test_a_loader_whose_end_is_not_seen_has_no_epochs(kind):
             for i, (x, y) in zip(range(6), loaders[kind](), strict=False):
                 (F.cross_entropy(model(x), y) / 2).backward()
                 if i % 2:
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    update(optimizer)
     assert {call.epoch for call in report.history.backwards} == {None}
     assert report.errors == []
 
@@ -415,19 +393,16 @@ def run_with(how, sizes):
     """One update for each of `sizes`, and each loss divided by 4."""
     body, head = nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 2)
     model = nn.Sequential(body, head)
-    if how == "bfloat16":
-        model.to(torch.bfloat16)
     if how == "one layer is frozen":
         body.requires_grad_(False)
     make = {
         "fused": lambda p: AdamW(p, fused=True),
         "foreach": lambda p: AdamW(p, foreach=True),
-        "one by one": lambda p: AdamW(p, foreach=False),
     }.get(how, lambda p: SGD(p, lr=0.1))
     optimizers = [make(body.parameters()), make(head.parameters())] if how == "two" else [make(model.parameters())]
     scaler = GradScaler("cpu", init_scale=4.0, enabled=how == "scaler")
     for place, size in enumerate(sizes):
-        xs = torch.randn(size, 4, 3, dtype=head.weight.dtype)
+        xs = torch.randn(size, 4, 3)
 
         def backward(xs=xs, place=place):
             for x in xs:
@@ -446,10 +421,7 @@ def run_with(how, sizes):
             optimizer.zero_grad(set_to_none=how != "zeros")
 
 
-HOWS = (
-    "plain", "fused", "foreach", "one by one", "two", "zeros", "closure",
-    "scaler", "autocast", "bfloat16", "one layer is frozen",
-)  # fmt: skip
+HOWS = ("plain", "fused", "foreach", "two", "zeros", "closure", "scaler", "autocast", "one layer is frozen")
 
 
 SIZES = [
@@ -497,9 +469,3 @@ RAMP_WITH_TAILS = [2, 2, 2, 1, 4, 4, 4, 1, 8, 8, 8]
 )
 def test_the_odd_window_is_found_by_sizes_alone(sizes, ends, usual, odd):
     assert odd_window(sizes, ends, usual) == odd
-
-
-def test_the_usual_size_is_the_most_frequent_and_then_the_larger():
-    assert [most_frequent(sizes) for sizes in ([4, 4, 1], [1, 1, 4, 4], [])] == [4, 4, 0]
-    assert [list(around(range(9), place, 3)) for place in (0, 4, 8)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    assert list(around([4, 4], 1, 3)) == [0, 1]
