@@ -48,7 +48,7 @@ def prose(notebook) -> str:
 
 
 @some_notebooks
-def test_an_edition_is_small_has_no_outputs_and_installs_nothing(name):
+def test_an_edition_is_small_folded_as_in_jupyterlab_has_no_outputs_and_installs_nothing(name):
     made = plain(name)
     assert len(json.dumps(made)) < 1_500_000
     for cell in made.cells:
@@ -57,11 +57,6 @@ def test_an_edition_is_small_has_no_outputs_and_installs_nothing(name):
             assert cell.execution_count is None
             assert not re.search(r"^\s*[!%]|\bpip\b", cell.source, flags=re.M)
         assert "instructor" not in tags(cell)
-
-
-@some_notebooks
-def test_what_is_folded_in_jupyterlab_is_folded_in_colab(name):
-    for cell in plain(name).cells:
         if is_folded(cell, "source"):
             assert cell.metadata["cellView"] == "form"
             assert cell.source.startswith("# @title ")
