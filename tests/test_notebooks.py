@@ -281,15 +281,6 @@ def test_the_facts_cover_every_common_claim_once():
     )
 
 
-def test_the_readme_has_two_commands_that_do_all_the_set_up():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^```\n(pip .*)\n```$", readme, flags=re.M)
-    assert commands == [
-        'pip install -e ".[lab]" && jupyter lab notebooks/00_start.ipynb',
-        'pip install -e ".[test]" && pytest --nbval -n auto',
-    ]
-
-
 @pytest.mark.parametrize("path", [".ci/run", ".github/workflows/test.yml"])
 def test_ci_runs_the_readmes_test_command(path):
     script = (ROOT / path).read_text(encoding="utf-8")

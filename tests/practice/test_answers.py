@@ -40,39 +40,23 @@ OF_FUNCTIONS = [exercise for exercise in EXERCISES if EXERCISES[exercise].takes 
 SLOW = "accumulate_tokens amp_window ddp_window gan_updates train_on two_bugs weighted_window write_the_test"
 
 
-def firsts(exercise):
-    """The first wrong answer with each bug."""
-    return list({wrong.bug: wrong for wrong in reversed(WRONG[exercise])}.values())
-
-
-def further(exercise):
-    return [wrong for wrong in WRONG[exercise] if not any(wrong is first for first in firsts(exercise))]
-
-
-def answers(choose, marks=()):
-    return [
-        pytest.param(exercise, wrong, id="-".join((exercise, name_of(wrong.answer), *wrong.sources)), marks=marks)
-        for exercise, wrong in choose
-    ]
-
-
-ANSWERS = [
-    *answers((exercise, wrong) for exercise in WRONG for wrong in firsts(exercise)),
-    *answers(
-        ((exercise, wrong) for exercise in WRONG if exercise in SLOW.split() for wrong in further(exercise)),
-        pytest.mark.exhaustive,
-    ),
-]
+def wrong_answers():
+    for exercise, answers in WRONG.items():
+        known = set()
+        for wrong in answers:
+            further = exercise in SLOW.split() and wrong.bug in known
+            known.add(wrong.bug)
+            name = "-".join((exercise, name_of(wrong.answer), *wrong.sources))
+            yield pytest.param(exercise, wrong, id=name, marks=pytest.mark.exhaustive if further else ())
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_every_exercise_has_right_and_wrong_answers_and_a_solution_in_its_notebook(exercise):
     assert RIGHT[exercise]
     assert WRONG[exercise]
-    if exercise in LIVE:  # its solution is tested where the notebook runs
-        return
-    assert solution(exercise)
-    assert next(found.notebook for found in solutions() if found.exercise == exercise) == EXERCISES[exercise].notebook
+    if exercise not in LIVE:  # whose solution is tested where the notebook runs
+        found = next(found for found in solutions() if found.exercise == exercise)
+        assert found.notebook == EXERCISES[exercise].notebook
 
 
 @pytest.mark.parametrize(("exercise", "notebook", "answer"), solutions())
@@ -109,7 +93,7 @@ def unexplained(exercise, wrong, verdict):
     ]
 
 
-@pytest.mark.parametrize(("exercise", "wrong"), ANSWERS)
+@pytest.mark.parametrize(("exercise", "wrong"), [*wrong_answers()])
 def test_a_wrong_answer_is_rejected_by_the_name_of_its_bug(exercise, wrong):
     verdict = judge(exercise, wrong.answer)
     assert (verdict.passed, verdict.bug) == (False, wrong.bug), verdict.message
@@ -117,14 +101,6 @@ def test_a_wrong_answer_is_rejected_by_the_name_of_its_bug(exercise, wrong):
     assert wrong.says in verdict.message
     assert not unexplained(exercise, wrong, verdict)
     assert verdict.hint, f"no hint for {verdict.bug}: add it to HINTS, or to the exercise's own hints"
-
-
-@pytest.mark.parametrize("exercise", [exercise for exercise in WRONG if exercise not in SLOW.split()])
-def test_further_wrong_answers_are_rejected_by_the_names_of_their_bugs(exercise):
-    for wrong in further(exercise):
-        verdict = judge(exercise, wrong.answer)
-        assert (verdict.bug, wrong.says in verdict.message) == (wrong.bug, True), (name_of(wrong.answer), verdict)
-        assert not unexplained(exercise, wrong, verdict)
 
 
 # Junk.
