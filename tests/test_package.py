@@ -53,17 +53,8 @@ ROOMS = {  # from the lowest to the highest: the rooms that each imports, and th
     "handouts": ({"publish"}, set()),
 }
 WITHOUT_EXAMPLES = (
-    "zoo.",
-    "plots",
-    "practice",
-    "ranks.ddp_example",
-    "ranks.worker",
-    "audit",
-    "project",
-    "publish",
-    "colab",
-    "final",
-    "handouts",
+    *("zoo.", "plots", "practice", "ranks.ddp_example", "ranks.worker", "audit", "project", "publish"),
+    *("colab", "final", "handouts"),
 )
 
 

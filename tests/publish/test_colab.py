@@ -61,10 +61,7 @@ def test_an_edition_is_small_folded_as_in_jupyterlab_has_no_outputs_and_installs
             assert cell.metadata["cellView"] == "form"
             assert cell.source.startswith("# @title ")
 
-
-@some_notebooks
-def test_without_a_repository_there_is_no_badge_and_no_link_to_a_file(name):
-    text = prose(plain(name))
+    text = prose(made)  # without a repository there is no badge, and no link to a file
     assert "colab.research.google.com" not in text
     assert not re.findall(r"\]\((?!https?://|#)[^)]*\)", text)
     assert "badge" not in text
