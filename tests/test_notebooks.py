@@ -9,20 +9,17 @@ import pytest
 from cells import run
 from course import FACTS, NOTEBOOKS
 from execute import LANGUAGE, WIDGET
-from ipykernel.ipkernel import IPythonKernel
 
 from course_utils.practice.exercises import EXERCISES
 from course_utils.publish.contents import path_minutes
 from course_utils.publish.handouts.answers import says
-from course_utils.publish.notebook import PATHS, WITHOUT_A_KERNEL, as_course, claims, is_folded, tags
+from course_utils.publish.notebook import PATHS, as_course, claims, is_folded, tags
 
 ROOT = Path(__file__).parent.parent
 LESSONS = {name: notebook for name, notebook in NOTEBOOKS.items() if name != "00_start"}
-HEADINGS = ["Why", "Predict", "Step 1", "See it", "Myth", "Your turn", "Metrics to watch", "Recall", "Takeaways"]
 LEDGER = {"A": 86, "B": 83, "C": 25, "D": 25, "G": 33, "X": 18}  # how many claims each common source makes
 
 each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
-each_lesson = pytest.mark.parametrize("notebook", LESSONS.values(), ids=LESSONS)
 
 
 def text_of(cell) -> str:
@@ -53,12 +50,6 @@ def test_cells_that_say_something_have_their_outputs(notebook):
         assert not any(output.output_type == "error" for output in cell.outputs)
 
 
-def test_the_language_is_stored_as_the_kernel_says_it():
-    """Otherwise JupyterLab changes the file as soon as it is opened."""
-    version = {"version": LANGUAGE["version"]}
-    assert IPythonKernel.language_info | version == LANGUAGE
-
-
 @each_notebook
 def test_nothing_is_stored_that_differs_from_run_to_run(notebook):
     assert set(notebook.node.metadata) == {"kernelspec", "language_info"}
@@ -75,46 +66,8 @@ def test_nothing_is_stored_that_differs_from_run_to_run(notebook):
             assert not found, f"{found} in the output of: {cell.source[:80]}"
 
 
-OWN_IMPORTS = re.compile(r"^from course_utils import (\([^)]*\)|.*)$", flags=re.M)
-
-
-def test_the_set_up_cell_is_the_same_everywhere_but_for_what_it_imports_from_the_course():
-    for notebook in NOTEBOOKS.values():
-        assert len(OWN_IMPORTS.findall(notebook.code[0].source)) == 1
-    assert len({OWN_IMPORTS.sub("", notebook.code[0].source) for notebook in NOTEBOOKS.values()}) == 1
-
-
-@each_notebook
-def test_the_set_up_cell_imports_what_the_notebook_uses_and_nothing_else(notebook):
-    imports = [line for line in ast.parse(notebook.code[0].source).body if isinstance(line, ast.ImportFrom)]
-    (imported,) = [line for line in imports if line.module == "course_utils"]
-    later = [node for cell in notebook.code[1:] for node in ast.walk(ast.parse(cell.source))]
-    used = {node.id for node in later if isinstance(node, ast.Name)}
-    assert [alias.name for alias in imported.names if alias.name not in used] == []
-
-
-@each_notebook
-def test_its_title_cell_names_its_paths_and_ends_with_a_line_for_those_who_read_a_copy(notebook):
-    assert "\n\n**Paths:** " in notebook.cells[0].source
-    assert notebook.cells[0].source.endswith(f"\n\n{WITHOUT_A_KERNEL}")
-
-
 def test_the_shortest_path_takes_no_longer_than_its_name_says():
     assert 0 < path_minutes(NOTEBOOKS.values(), PATHS[0]) <= 90
-
-
-@each_lesson
-def test_the_headings_are_those_of_the_template(notebook):
-    found = notebook.headings
-    steps = [heading for heading in found if heading.startswith("Step ")]
-    assert steps == [f"Step {number + 1}" for number in range(len(steps))]
-    assert [heading for heading in found if heading not in steps[1:]] == HEADINGS
-
-
-@each_lesson
-def test_the_title_cell_gives_time_prerequisites_question_and_aims(notebook):
-    assert re.match(r"# .+\n\n\*\*\d\d minutes · after \[.+\n\n\*.+\?\*\n\n", notebook.cells[0].source)
-    assert "After this notebook you can" in notebook.cells[0].source
 
 
 @each_notebook
@@ -280,26 +233,12 @@ def test_the_instructor_has_one_folded_cell_whose_minutes_add_up_to_those_of_the
 
 
 @each_notebook
-def test_every_exercise_states_its_minutes_and_its_difficulty(notebook):
-    exercises = re.findall(r"^\*\*(?:At home|\w+ exercise|Find the bug)?,? ?\d+ minutes.*", notebook.prose, flags=re.M)
-    exercises = [text for text in exercises if " minutes · " not in text]
-    assert exercises
-    for text in exercises:
-        assert re.search(r"\*\* (\*[\w ]+\* · d|D)ifficulty [1-5]/5\. [A-Z`]", text), text
-
-
-@each_notebook
 def test_only_live_output_is_left_uncompared(notebook):
     for cell in notebook.code:
         if "explore(" in cell.source:
             assert "nbval-ignore-output" in tags(cell)
         if "nbval-ignore-output" in tags(cell):
             assert not claims(cell), "a claim's output must be compared"
-
-
-@each_notebook
-def test_no_line_of_prose_is_taken_for_a_numbered_list(notebook):
-    assert not re.findall(r"^\d+[.)] .*", notebook.prose, flags=re.M)
 
 
 @each_notebook
@@ -340,15 +279,6 @@ def test_the_facts_cover_every_common_claim_once():
     assert covered == sorted(
         f"{source}-{number:02}" for source, many in LEDGER.items() for number in range(1, many + 1)
     )
-
-
-def test_the_readme_has_two_commands_that_do_all_the_set_up():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^```\n(pip .*)\n```$", readme, flags=re.M)
-    assert commands == [
-        'pip install -e ".[lab]" && jupyter lab notebooks/00_start.ipynb',
-        'pip install -e ".[test]" && pytest --nbval -n auto',
-    ]
 
 
 @pytest.mark.parametrize("path", [".ci/run", ".github/workflows/test.yml"])

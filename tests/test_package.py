@@ -4,13 +4,11 @@ import ast
 import doctest
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 
 import hatchling.build
@@ -54,19 +52,9 @@ ROOMS = {  # from the lowest to the highest: the rooms that each imports, and th
     "final": ({"publish"}, set()),
     "handouts": ({"publish"}, set()),
 }
-COMMANDS = {"colab", "final", "handouts"}
 WITHOUT_EXAMPLES = (
-    "zoo.",
-    "plots",
-    "practice",
-    "ranks.ddp_example",
-    "ranks.worker",
-    "audit",
-    "project",
-    "publish",
-    "colab",
-    "final",
-    "handouts",
+    *("zoo.", "plots", "practice", "ranks.ddp_example", "ranks.worker", "audit", "project", "publish"),
+    *("colab", "final", "handouts"),
 )
 
 
@@ -121,25 +109,6 @@ def test_every_room_is_in_the_list_and_is_granted_rooms_below_it_alone():
     order = ["", *ROOMS]  # the package itself stands below: a room may ask where it lies
     for room, (granted, _) in ROOMS.items():
         assert all(order.index(lower) < order.index(room) for lower in granted), room
-
-
-UPWARD = [(low, high) for low, high in pairwise(ROOMS) if low not in COMMANDS]
-
-
-@pytest.mark.parametrize(
-    "line", ["import course_utils.{}", "from course_utils import {}", "from course_utils.{} import x"]
-)
-@pytest.mark.parametrize(("room", "higher"), UPWARD)
-def test_an_upward_import_that_is_planted_in_a_room_is_seen(room, higher, line):
-    module = next(module for module in MODULES if module.split(".")[0] == room)
-    planted = f"{source(module)}\n\ndef planted():\n    {line.format(higher)}\n"
-    rooms, _ = imported(planted)
-    assert not rooms - {room} <= ROOMS[room][0]
-
-
-def test_the_map_in_the_docstring_names_every_room_in_this_order():
-    named = re.findall(r"^    (\w+)  ", course_utils.__doc__, flags=re.M)
-    assert [*named, *sorted(COMMANDS)] == list(ROOMS)
 
 
 def test_tab_offers_every_public_name_before_it_is_first_used():

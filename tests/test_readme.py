@@ -17,10 +17,6 @@ PAGES = ROOT / "course_utils" / "publish" / "site" / "pages"
 LOOP = "tests/public_loops/or_last.py"
 
 
-def test_it_has_at_most_90_lines():
-    assert len(README.splitlines()) <= 90
-
-
 @pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES.glob("*.md")], ids=lambda p: p.name)
 def test_every_file_that_is_linked_exists(path):
     links = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text(encoding="utf-8"))

@@ -27,11 +27,6 @@ def empty(*_):
         pass
 
 
-def of_torch(*_):
-    while True:
-        torch.ones(8).sum()
-
-
 def of_backward(*_):
     w = torch.ones(8, requires_grad=True)
     while True:
@@ -41,15 +36,6 @@ def of_backward(*_):
 def generator(*_):
     while True:
         yield 1.0
-
-
-def catches_exceptions(*_):
-    end = time.monotonic() + 10  # so that the test fails, and does not hang, should the stop be caught
-    while time.monotonic() < end:
-        try:
-            sum(range(1000))
-        except Exception:
-            pass
 
 
 def catches_everything(*_):
@@ -82,14 +68,6 @@ def in_a_hook(*_):
     w.sum().backward()
 
 
-def recursion_of_two(*_):
-    while True:
-        try:
-            empty()
-        except Exception:
-            empty()
-
-
 def cleans_up_for_ever(*_):
     try:
         empty()
@@ -109,33 +87,25 @@ def leaves_a_block_for_ever(*_):
         pass
 
 
-def raises_in_turn(*_):
-    while True:
-        try:
-            raise KeyError
-        except KeyError:
-            pass
-
-
 def reads_a_generator(*_):
     return list(itertools.filterfalse(None, generator()))
 
 
 LOOPS = [
-    empty, of_torch, of_backward, catches_exceptions, catches_everything, catches_everything_twice, without_grad,
-    in_a_hook, recursion_of_two, cleans_up_for_ever, leaves_a_block_for_ever, raises_in_turn, reads_a_generator,
+    empty, of_backward, catches_everything, catches_everything_twice, without_grad, in_a_hook, cleans_up_for_ever,
+    leaves_a_block_for_ever, reads_a_generator,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("answer", LOOPS)
-@pytest.mark.parametrize("exercise", ["forgotten", "slope"])
-def test_a_loop_that_never_ends_is_stopped_and_named(exercise, answer):
+def test_a_loop_that_never_ends_is_stopped_and_named(answer):
     random_state, threads = torch.get_rng_state(), threading.active_count()
     start = time.monotonic()
-    verdict = judge(exercise, answer, limit=LIMIT)
+    verdict = judge("slope", answer, limit=LIMIT)
     assert time.monotonic() - start < 5
     assert verdict.bug == "endless"
     assert verdict.message.startswith("stopped: it was still running after 0.1 seconds, in line ")
+    assert answer is not empty or verdict.message.endswith(("`while True:`.", "`pass`."))
     assert torch.is_grad_enabled()
     assert torch.equal(torch.get_rng_state(), random_state)
     assert sys.gettrace() is None or "coverage" in sys.modules
@@ -144,10 +114,6 @@ def test_a_loop_that_never_ends_is_stopped_and_named(exercise, answer):
             break
         time.sleep(0.01)
     assert threading.active_count() <= threads
-
-
-def test_the_line_that_was_running_is_shown():
-    assert judge("slope", empty, limit=LIMIT).message.endswith(("`while True:`.", "`pass`."))
 
 
 def test_in_another_thread_than_the_first():
@@ -300,21 +266,9 @@ def test_whatever_is_raised_becomes_a_verdict(error):
     def raises(*_):
         raise error("as it says")
 
-    assert judge("slope", raises).bug == "raises"
-    assert judge(
-        "slope", raises
-    ).message == f'line 2, `raise error("as it says")`: {error.__name__}: as it says'.replace(
-        "line 2", f"line {raises.__code__.co_firstlineno + 1}"
-    )
-
-
-def test_a_recursion_without_an_end_is_an_error_with_its_line():
-    def calls_itself(f, w, h):  # with starred arguments, CPython 3.13.0 would not notice
-        return calls_itself(f, w, h)
-
-    verdict = judge("slope", calls_itself)
+    verdict, line = judge("slope", raises), raises.__code__.co_firstlineno + 1
     assert verdict.bug == "raises"
-    assert "`return calls_itself(f, w, h)`: RecursionError" in verdict.message
+    assert verdict.message == f'line {line}, `raise error("as it says")`: {error.__name__}: as it says'
 
 
 # The stop button.

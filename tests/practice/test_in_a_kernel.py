@@ -8,7 +8,7 @@ from exhaustive import mark
 jupyter_client = pytest.importorskip("jupyter_client")
 
 SET_UP = """
-import sys, threading, time, timeit, torch
+import sys, threading, time, torch
 from course_utils import check
 
 def empty(*_):
@@ -25,13 +25,6 @@ def catches_everything(*_):
 def sleeps(*_):
     time.sleep(3)
     print("late")
-
-took = min(timeit.repeat(lambda: sum(range(10**6)), number=1, repeat=5, timer=time.process_time))
-LONG = int(10**6 * 1.5 / took)  # one call into C, of 1.5 seconds or more on any machine, busy or not
-
-def sums(*_):
-    while True:  # after one call alone, the answer may end before the thread that waits for it comes to its turn
-        sum(range(LONG))
 
 def multiplies(*_):
     a = torch.ones(1500, 1500)
@@ -104,9 +97,7 @@ def kernel():
     manager.shutdown_kernel(now=True)
 
 
-@pytest.mark.parametrize(
-    "answer", ["empty", "catches_everything", "sleeps", "sums", "multiplies", "starts_threads", "prints"]
-)
+@pytest.mark.parametrize("answer", ["empty", "catches_everything", "sleeps", "multiplies", "starts_threads", "prints"])
 def test_after_an_endless_answer_the_next_cell_runs_clean(kernel, answer):
     ended, text, verdict = kernel.run(f"_ = check('slope', {answer}, limit=0.3)")
     assert (ended, text) == ("ok", "")

@@ -4,10 +4,9 @@ import math
 
 import pytest
 import torch
-from answers import nb02_zeroing
 
 from course_utils import Tally
-from course_utils.practice.exercises import EXERCISES, exercise, judge
+from course_utils.practice.exercises import EXERCISES, exercise
 from course_utils.practice.judging import Mistake, close, compare, lost_digits
 from course_utils.practice.updates import Expected, Recorder, run_on_tally
 
@@ -101,17 +100,6 @@ def test_the_updates_of_a_loop_are_counted_by_epoch():
 
     observed = run_on_tally(loop, (1, 1), 2)
     assert (len(observed.rows), observed.in_first_epoch, observed.backwards, observed.steps) == (2, 1, 4, 2)
-
-
-def test_the_first_loop_is_judged_in_the_words_of_notebook_00():
-    answers = ("never_zeroes", "zeroes_between_backward_and_step", "has_no_step", "steps_once_per_epoch")
-    for answer in answers:
-        message = judge("first_loop", getattr(nb02_zeroing, answer)).message
-        assert message.startswith("batches of [")
-        assert "micro-batch" not in message
-    message = judge("first_loop", nb02_zeroing.never_zeroes).message
-    assert message.endswith("gradients of earlier updates (batches [1]).")
-    assert judge("first_loop", lambda *_: None).message == "no backward pass and no step has run yet."
 
 
 def test_two_exercises_of_one_name_are_an_error():

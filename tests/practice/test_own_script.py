@@ -7,7 +7,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from course import NOTEBOOKS
 
 from course_utils.audit import __main__ as command
 from course_utils.practice import own_script
@@ -121,11 +120,3 @@ def test_a_number_that_no_loop_has_is_an_error(number):
 def test_the_exit_statuses_are_the_auditors():
     names = ("CLEAN", "FOUND", "CANNOT_RUN", "SCRIPT_FAILED", "NOTHING_JUDGED")
     assert [getattr(command, name) for name in names] == [getattr(own_script, name) for name in names] == list(MEANING)
-
-
-def test_the_notebook_explains_the_exit_statuses_and_counts_the_loops():
-    prose = NOTEBOOKS["09_capstone"].prose
-    for status, meaning in MEANING.items():
-        words = meaning.removeprefix(f"exit status {status}: ").replace(", and the findings", "; the findings")
-        assert f"| {status} | {words}" in prose
-    assert f"any number from 0 to {len(ZOO) - 1} will do" in prose

@@ -35,12 +35,6 @@ def test_what_is_revealed_is_the_answer_that_the_sentence_was_written_for(name):
         assert revealed[asked["question"]] in asked["options"]
 
 
-@each_notebook
-def test_no_sentence_stands_in_its_notebook_which_is_read_before_the_choice(name):
-    written = str(NOTEBOOKS[name].node)
-    assert not [sentence for sentence in sentences(name).values() if sentence in written]
-
-
 def test_two_files_have_no_question_in_common_and_each_belongs_to_a_notebook():
     files = {path.stem for path in (data.folder() / "predictions").iterdir()}
     assert files == NOTEBOOKS.keys()

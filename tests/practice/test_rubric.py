@@ -2,7 +2,6 @@
 
 import IPython.display
 import pytest
-from course import NOTEBOOKS
 
 from course_utils.practice import ask, rubric
 from course_utils.practice.display import COURSE
@@ -86,14 +85,3 @@ def test_criteria_are_a_list_of_different_sentences(score, criteria):
     with pytest.raises(ValueError, match="expected a list of different sentences"):
         rubric.rubric("own_experiment", COMPLETE, criteria)
     assert score() == ""
-
-
-def test_the_notebooks_sample_reports_what_its_cell_has_printed():
-    """What the sample says was measured is what its cell has printed."""
-    (cell,) = [
-        c for c in NOTEBOOKS["06c_noise_scale"].code if c.source.startswith("# Solution") and "rubric(" in c.source
-    ]
-    printed = "".join(output.get("text", "") for output in cell.outputs)
-    for number in ("88", "117", "93", "156", "254", "167"):
-        assert f" {number} with " in printed
-        assert number in cell.source.partition('"measurement"')[2]

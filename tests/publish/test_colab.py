@@ -47,7 +47,7 @@ def prose(notebook) -> str:
 
 
 @some_notebooks
-def test_an_edition_is_small_has_no_outputs_and_installs_nothing(name):
+def test_an_edition_is_small_folded_as_in_jupyterlab_has_no_outputs_and_installs_nothing(name):
     made = plain(name)
     assert len(json.dumps(made)) < 1_500_000
     for cell in made.cells:
@@ -56,19 +56,11 @@ def test_an_edition_is_small_has_no_outputs_and_installs_nothing(name):
             assert cell.execution_count is None
             assert not re.search(r"^\s*[!%]|\bpip\b", cell.source, flags=re.M)
         assert "instructor" not in tags(cell)
-
-
-@some_notebooks
-def test_what_is_folded_in_jupyterlab_is_folded_in_colab(name):
-    for cell in plain(name).cells:
         if is_folded(cell, "source"):
             assert cell.metadata["cellView"] == "form"
             assert cell.source.startswith("# @title ")
 
-
-@some_notebooks
-def test_without_a_repository_there_is_no_badge_and_no_link_to_a_file(name):
-    text = prose(plain(name))
+    text = prose(made)  # without a repository there is no badge, and no link to a file
     assert "colab.research.google.com" not in text
     assert not re.findall(r"\]\((?!https?://|#)[^)]*\)", text)
     assert "badge" not in text

@@ -17,12 +17,10 @@ from course_utils.publish.final import (
     NOT,
     NUMBER,
     TRUE,
-    Question,
     as_html,
     as_text,
     draw,
     final_test,
-    is_right,
     read_cards,
 )
 
@@ -40,15 +38,13 @@ def drawn():
         return {seed: draw(seed) for seed in range(ROUND)}
 
 
-def test_the_questions_are_drawn_from_the_notebooks_and_the_facts(drawn):
-    assert read_cards() == CARDS
-    assert draw(3) == drawn[3]
-
-
 def test_every_test_has_as_many_different_questions_and_every_notebook(drawn):
     for seed, questions in drawn.items():
         assert len(set(questions)) == len(questions) == NUMBER, seed
         assert {question.notebook for question in questions} == NOTEBOOKS
+        kinds = [question.true for question in questions]
+        assert abs(kinds.count(None) - NUMBER / 2) <= 1, seed  # cards; and as many statements are true as are not
+        assert abs(kinds.count(True) - kinds.count(False)) <= 1, seed
 
 
 def test_a_course_of_more_notebooks_than_questions_has_a_question_from_each(monkeypatch):
@@ -67,13 +63,6 @@ def test_over_the_seeds_every_belief_and_every_card_has_its_turn(drawn):
     assert not (beliefs | cards) - asked
 
 
-def test_in_each_test_half_are_cards_and_as_many_statements_are_true_as_are_not(drawn):
-    for seed, questions in drawn.items():
-        kinds = [question.true for question in questions]
-        assert abs(kinds.count(None) - NUMBER / 2) <= 1, seed
-        assert abs(kinds.count(True) - kinds.count(False)) <= 1, seed
-
-
 def test_a_seed_always_draws_the_same_test_and_another_seed_another(drawn):
     assert draw(7) == drawn[7]
     assert drawn[7] != drawn[8]
@@ -88,15 +77,6 @@ def test_a_statement_is_called_true_only_if_its_verdict_is_or_it_is_the_correcte
             assert question.true == (fact is None or fact.verdict == "true")
             assert question.answer.startswith("True as it stands. " if question.true else "Not as it stands. ")
             assert fact is None or question.answer.endswith(fact.statement)
-
-
-def test_a_choice_is_right_if_it_is_what_the_statement_is():
-    assert is_right(Question("", "", "", True), TRUE)
-    assert not is_right(Question("", "", "", True), NOT)
-    assert is_right(Question("", "", "", False), NOT)
-    assert not is_right(Question("", "", "", False), None)
-    assert is_right(Question("", "", ""), True)
-    assert not is_right(Question("", "", ""), False)
 
 
 def test_on_the_screen_the_score_counts_and_corrects(drawn, monkeypatch):
@@ -136,23 +116,15 @@ def test_on_paper_the_answers_stand_apart_from_the_questions(drawn):
     assert "break-before: page" in as_html(questions, 1)
 
 
-def test_the_command_prints_the_test_of_its_seed(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["final", "--seed", "5", "--answers"])
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_file_gets_the_answers_only_if_they_are_asked_for(answers, drawn, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["final", "--seed", "5", *["--answers"] * answers])
     monkeypatch.delitem(sys.modules, "course_utils.final", raising=False)
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("course_utils.final", run_name="__main__")
-    printed = capsys.readouterr().out
     assert ended.value.code == 0
-    assert printed.startswith("# Final test 5\n")
-    assert printed.count("\n") == 2 * NUMBER + 7
-
-
-def test_a_file_gets_the_answers_only_if_they_are_asked_for(drawn, capsys):
-    assert final.main(["--seed", "5"]) == 0
-    assert capsys.readouterr().out == as_text(drawn[5], 5, answers=False) + "\n"
-    assert "Answers" not in as_text(drawn[5], 5, answers=False)
-    assert final.main(["--seed", "5", "--answers"]) == 0
-    assert capsys.readouterr().out == as_text(drawn[5], 5) + "\n"
+    assert capsys.readouterr().out == as_text(drawn[5], 5, answers=answers) + "\n"
+    assert ("Answers" in as_text(drawn[5], 5, answers=answers)) == answers
 
 
 CTRL_D = "\4"
@@ -172,8 +144,8 @@ sys.exit(final.main(["--seed", "5", *sys.argv[1:]]))
     return lambda columns, keys, *options: in_terminal([sys.executable, "-c", code, *options], columns, tmp_path, keys)
 
 
-@pytest.mark.parametrize(("columns", "entered"), [(60, 3)])
-def test_a_terminal_shows_each_answer_after_enter_in_lines_as_wide_as_it_is(columns, entered, drawn, typed):
+def test_a_terminal_shows_each_answer_after_enter_in_lines_as_wide_as_it_is(drawn, typed):
+    columns, entered = 60, 3
     status, shown = typed(columns, "\n" * entered + CTRL_D)
     words = " ".join(shown.split())
     assert status == 0
@@ -185,12 +157,11 @@ def test_a_terminal_shows_each_answer_after_enter_in_lines_as_wide_as_it_is(colu
         assert question.answer not in words, number
 
 
-@pytest.mark.parametrize("columns", [80])
-def test_a_terminal_shows_all_at_once_if_answers_are_asked_for(columns, drawn, typed):
-    status, shown = typed(columns, "", "--answers")
+def test_a_terminal_shows_all_at_once_if_answers_are_asked_for(drawn, typed):
+    status, shown = typed(80, "", "--answers")
     assert status == 0
     assert shown.split() == as_text(drawn[5], 5).split()
-    assert max(map(len, shown.splitlines())) <= columns
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_without_notebooks_the_error_says_what_is_missing(monkeypatch, tmp_path, capsys):

@@ -9,7 +9,7 @@ from nbformat import v4
 
 from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError, notebook
-from course_utils.publish.notebook import Notebook, chosen, claims, folder, is_folded, read_notebooks, tags
+from course_utils.publish.notebook import Notebook, chosen, folder, read_notebooks
 
 TITLE = "# Zeroing: when\n\n**35 minutes · after [01](01_gradients.ipynb)**\n\n*Where does it belong?*\n\nMore."
 NOTES = "<details><summary>For the instructor</summary>\n\n| section | minutes |\n| --- | --- |\n| Why, Predict | 3 |\n"
@@ -91,13 +91,6 @@ def test_what_is_asked_and_answered_is_read_from_the_data_beside_the_text(book):
     assert book.exercises == ["train"]
     assert book.cards == [("Q?", "A.")]
     assert book.displays("final-test") == []
-
-
-def test_tags_claims_and_folds_of_a_cell(book):
-    assert [claims(cell) for cell in book.code] == [["one", "two"], [], []]
-    assert tags(book.cells[-1]) == ["instructor"]
-    assert [is_folded(cell, "source") for cell in book.code] == [False, False, True]
-    assert not any(is_folded(cell, "outputs") for cell in book.code)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from course_utils import plots
 from course_utils.audit.rules import RULES
 from course_utils.publish import PublishError, site
 from course_utils.publish.facts import read_facts
-from course_utils.publish.notebook import Notebook, as_course, folder, is_folded, tags
+from course_utils.publish.notebook import as_course, is_folded, tags
 from course_utils.publish.site import reference
 from course_utils.publish.site.notebooks import page, solutions
 from course_utils.zoo import ZOO
@@ -49,13 +49,6 @@ def test_the_solutions_are_on_a_page_of_their_own_below_their_exercises(notebook
     wanted = [cell.source for cell in notebook.code if "solution" in tags(cell)]
     made = solutions(notebook)
     assert [cell.source for cell in made.cells if cell.cell_type == "code"] == wanted if made else wanted == []
-
-
-def test_a_page_leaves_the_notebook_as_it_was_and_two_are_the_same():
-    notebook = NOTEBOOKS["02_zeroing"]
-    assert page(notebook, "links") == page(notebook, "links")
-    assert notebook.node == Notebook(folder() / "02_zeroing.ipynb").node
-    assert page(notebook, "links").cells[0].source.startswith(f"# {notebook.title}\n\nlinks\n")
 
 
 def test_every_rule_has_a_page_with_its_public_bugs(source):
