@@ -54,8 +54,13 @@ def with_weights(weights, sizes):
 
 
 def a_factor_that_the_first_micro_batch_has_in_two_parts():
-    first = cycle([True, False, False, False])
-    in_windows(lambda out, y, n: mean(out, y) * 4 * 0.7 if next(first) else mean(out, y) * 2.8, [4] * 3)
+    """Its loss stands here: the rule reads the factors in the line of the loss."""
+    model, optimizer = with_sgd()
+    for _ in range(3):
+        for k, (x, y) in enumerate(data(4)):
+            loss = F.cross_entropy(model(x), y)
+            (loss * 4 * 0.7 if k == 0 else loss * 2.8).backward()
+        update(optimizer)
 
 
 QUESTION, ERROR = ["undecided"], ["error"]

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 each_notebook = pytest.mark.parametrize("name", BOOKS)
-some_notebooks = pytest.mark.parametrize("name", ["02_zeroing", "05_precision"])
+some_notebooks = pytest.mark.parametrize("name", ["02_zeroing", "03_accumulation"])
 
 
 @cache
@@ -395,7 +395,7 @@ def test_a_section_that_takes_longer_makes_the_plans_longer_and_a_missing_one_is
     with pytest.raises(PublishError, match="'Step 6' of 02_zeroing"):
         plans.markdown(books)
     few = plans.Session("02_zeroing", "a goal", (), exercises=9)
-    with pytest.raises(PublishError, match="9 exercises of 02_zeroing, which has 3"):
+    with pytest.raises(PublishError, match="9 exercises of 02_zeroing, which has"):
         plans.parts(few, BOOKS)
 
 
