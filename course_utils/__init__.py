@@ -11,7 +11,7 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     ranks     Ranks, torchrun: a function or a script on several ranks
     plots     ledger and the other figures; they draw and compute nothing
     zoo       buggy loops from public bugs, each beside its fixed twin
-    audit     audit: names a script's zeroing and accumulation bugs; `python -m course_utils.audit`
+    audit     audit: names a script's zeroing and accumulation bugs; `gradaudit`
     project   the training script of notebook 09, and what accepts it; `python -m course_utils.project`
     practice  predict, check, recall, explore, step_through, and the exercises by notebook
     publish   what is made from notebooks and facts: handouts, Colab editions, the final test
@@ -25,7 +25,7 @@ from course_utils.data import digits, next_letters, words
 from course_utils.loops import backward_window, evaluate, train_epoch, windows
 from course_utils.memory import held_bytes, plan_memory, saved_bytes
 from course_utils.models import Tally, mlp, shares_of
-from course_utils.observe import (
+from course_utils.recording import (
     HookLog,
     count_collectives,
     count_work,

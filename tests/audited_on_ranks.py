@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from course_utils import train_epoch
-from course_utils.audit import audit
-from course_utils.observe import sharded as fsdp
+from gradaudit import audit
+from gradaudit.observe import sharded as fsdp
 
 N, UPDATES = 4, 5
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_utils.observe.guard import ObserverFailure
+from gradaudit.observe.guard import ObserverFailure
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ExponentialLR
 
 from course_utils import count_collectives, evaluate, mlp, train_epoch, windows
-from course_utils.audit import audit
 from course_utils.loops import MicroBatchFinder, backward_window
+from gradaudit import audit
 
 WIDTH = 9
 SHARDS = [  # of each rank, the valid tokens of each sequence in each micro-batch; ranks run out at different times

@@ -4,14 +4,14 @@ from html.parser import HTMLParser
 
 import pytest
 
-from course_utils.audit.history import History
-from course_utils.audit.page import as_page
-from course_utils.audit.report import Report
-from course_utils.audit.rules import Finding
 from course_utils.practice import display
 from course_utils.project import page as project_page
 from course_utils.project.accept import Acceptance
 from course_utils.publish.handouts import press
+from gradaudit.history import History
+from gradaudit.page import as_page
+from gradaudit.report import Report
+from gradaudit.rules import Finding
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR
 
 from course_utils import train_epoch
-from course_utils.interrupts import uninterrupted, write_whole
+from gradaudit.interrupts import uninterrupted, write_whole
 
 pytestmark = pytest.mark.usefixtures("interruptible")
 

@@ -10,9 +10,9 @@ from matplotlib.text import Text
 from torch import nn
 
 from course_utils import plots, record, show
-from course_utils.observe.trace import Event, Trace
 from course_utils.plots import look
 from course_utils.practice import display
+from gradaudit.observe.trace import Event, Trace
 
 TRACE = Trace(
     [

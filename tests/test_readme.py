@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils.audit import audit
+from gradaudit import audit
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def test_the_auditor_says_of_the_first_loop_what_stands_below_it():
     source = (ROOT / LOOP).read_text(encoding="utf-8")
     flat = " ".join(source.split())
     assert all(line.strip() in flat for line in buggy.splitlines()), "the first loop is that of the file"
-    command = f"python -m course_utils.audit {LOOP}"
+    command = f"gradaudit {LOOP}"
     assert f"`{command}`" in README
     done = subprocess.run([sys.executable, *command.split()[1:]], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1

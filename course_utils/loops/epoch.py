@@ -14,7 +14,6 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from course_utils.interrupts import uninterrupted
 from course_utils.loops.parallel import Adapter, adapter_of
 from course_utils.loops.window import (
     accumulate,
@@ -26,6 +25,7 @@ from course_utils.loops.window import (
     share_out,
     windows,
 )
+from gradaudit.interrupts import uninterrupted
 
 _SPARSE = "max_norm can't clip sparse gradients: build the embedding with sparse=False"
 _EMPTY = "batches gave nothing: an empty loader, a generator that is used up, or weight(batch) 0 for every micro-batch?"

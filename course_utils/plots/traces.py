@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.markers import TICKUP
 from matplotlib.transforms import offset_copy
 
-from course_utils.observe.trace import Event, Trace
 from course_utils.plots.look import (
     BLACK,
     BLUE,
@@ -28,6 +27,7 @@ from course_utils.plots.look import (
     new_figure,
     write,
 )
+from gradaudit.observe.trace import Event, Trace
 
 _MARKS = (  # kind of event, marker, colour, label
     ("forward", "|", BLACK, "forward"),

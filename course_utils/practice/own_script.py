@@ -107,7 +107,7 @@ def audit_script(
         command = [
             sys.executable,
             "-m",
-            "course_utils.audit",
+            "gradaudit",
             "--json",
             str(report),
             asked.script,
@@ -217,7 +217,7 @@ def judge_own_script(answer: ScriptAudit) -> str:
 
 def _require_question(answer: ScriptAudit) -> None:
     """What has to be there before the auditor runs: a script, and a prediction."""
-    from course_utils.audit.rules import RULES
+    from gradaudit.rules import RULES
 
     if answer.script is None or answer.script is ...:
         raise Mistake("not-attempted", "no script is named yet.")

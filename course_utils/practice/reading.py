@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from course_utils.observe import record
-from course_utils.observe.trace import Trace
 from course_utils.practice.judging import Mistake, close
 from course_utils.practice.recording import quick_records
+from course_utils.recording import record
+from gradaudit.observe.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

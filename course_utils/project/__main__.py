@@ -60,9 +60,9 @@ def _start(folder: Path) -> int:
 def _accept(options: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from course_utils.interrupts import write_whole
     from course_utils.project.accept import RUNS, CannotJudge, accept
     from course_utils.project.page import as_page
+    from gradaudit.interrupts import write_whole
 
     bar = tqdm(total=RUNS, bar_format="{n} of {total} runs, {elapsed}{postfix}", leave=False)
 

@@ -227,7 +227,7 @@ def _on_two_ranks(bench: Bench, large: Seen) -> Result:
 def _audited(bench: Bench, found: Acceptance) -> Result:
     report, page = bench.folder / "audit.json", bench.folder / "audit.html"
     arguments = bench.short("--clip", 0.5, lr=0.02)
-    command = ["-m", "course_utils.audit", "--json", report, "--html", page, bench.script, *arguments]
+    command = ["-m", "gradaudit", "--json", report, "--html", page, bench.script, *arguments]
     status, output = bench.run("the audit", command, arguments)
     if status not in (0, 1):
         raise CannotJudge(bench.failure("the audit", status, output, arguments))

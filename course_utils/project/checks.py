@@ -198,7 +198,7 @@ def ranks(of_ranks: Sequence[Seen], large: Tensor) -> Result:
 def audit(status: int, findings: Sequence[dict]) -> Result:
     """Has the auditor named an error?"""
     levels = [f"{finding['rule']} ({finding['level']})" for finding in findings]
-    says = f"python -m course_utils.audit found {', '.join(levels) or 'nothing'} (exit status {status})"
+    says = f"gradaudit found {', '.join(levels) or 'nothing'} (exit status {status})"
     return Result("audit", status == 0, says)
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-_IMPORTED = ["torch._dynamo", "course_utils.memory", "course_utils.audit"]  # what the commands need
+_IMPORTED = ["torch._dynamo", "course_utils.memory", "gradaudit"]  # what the commands need
 
 
 class Endless(Exception):

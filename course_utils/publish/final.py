@@ -191,7 +191,7 @@ def ask(questions: Sequence[Question], seed: int, width: int) -> None:
 
 def _filled(text: str, width: int) -> str:
     """Text in lines of at most this width; what follows a number keeps clear of it."""
-    from course_utils.audit.text import lines_of  # with the auditor, which a notebook's final test does without
+    from gradaudit.text import lines_of  # with the auditor, which a notebook's final test does without
 
     lines = []
     for line in text.splitlines():
@@ -210,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--answers", action="store_true", help="print all questions, then all answers, and don't ask")
     parser.add_argument("--html", action="store_true", help="print it as HTML for paper, the answers on their own page")
     options = parser.parse_args(arguments)
-    from course_utils.audit.text import width_of
+    from gradaudit.text import width_of
 
     try:
         questions = draw(options.seed)

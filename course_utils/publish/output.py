@@ -6,8 +6,8 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
-from course_utils.interrupts import uninterrupted
 from course_utils.publish import PublishError
+from gradaudit.interrupts import uninterrupted
 
 
 @contextmanager

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from course_utils.interrupts import uninterrupted
 from course_utils.ranks.pickling import pack_call
 from course_utils.ranks.worker import serve
+from gradaudit.interrupts import uninterrupted
 
 _GRACE = 2.0  # seconds that the other ranks get to finish once one has failed, or to say where they are
 

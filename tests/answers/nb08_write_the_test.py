@@ -7,7 +7,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from answers import right, wrong
 from course_utils import record
-from course_utils.audit import audit
+from gradaudit import audit
 
 
 @right("write_the_test")

@@ -11,7 +11,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import SGD, Optimizer, lr_scheduler
 from torch.optim import optimizer as optimizers
 
-from course_utils.observe.observer import subclasses
+from gradaudit.observe.observer import subclasses
 
 
 def net():

@@ -10,11 +10,11 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 from course_utils import record
-from course_utils.audit import audit
-from course_utils.audit.writer import HistoryWriter
-from course_utils.observe.guard import ObserverFailure
-from course_utils.observe.observer import Observer, observing
-from course_utils.observe.trace import Trace
+from gradaudit import audit
+from gradaudit.observe.guard import ObserverFailure
+from gradaudit.observe.observer import Observer, observing
+from gradaudit.observe.trace import Trace
+from gradaudit.writer import HistoryWriter
 
 
 def step(model, optimizer):

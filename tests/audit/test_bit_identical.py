@@ -23,8 +23,8 @@ from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer, SparseAdam, lr_sched
 from torch.utils.checkpoint import checkpoint
 
 from course_utils import train_epoch
-from course_utils.audit import audit
-from course_utils.observe import record
+from course_utils.recording import record
+from gradaudit import audit
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SCENARIOS: dict[str, Callable] = {}

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from course_utils.audit import callbacks
+from gradaudit import callbacks
 
 BACKWARD = vars(torch.autograd)["backward"]
 

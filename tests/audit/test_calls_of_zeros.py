@@ -6,8 +6,8 @@ from runs import data, found, net, update, with_sgd
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from course_utils.audit import audit
-from course_utils.audit.history import Backward, History, Window
+from gradaudit import audit
+from gradaudit.history import Backward, History, Window
 
 
 def zeros(model):

@@ -13,9 +13,9 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader, TensorDataset
 
-from course_utils.audit import audit
-from course_utils.audit.history import Backward
-from course_utils.audit.schedules import own_numbers
+from gradaudit import audit
+from gradaudit.history import Backward
+from gradaudit.schedules import own_numbers
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of")
 ERROR, QUESTION = [("scheduler-cadence", "error")], [("scheduler-cadence", "undecided")]

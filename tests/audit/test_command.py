@@ -14,8 +14,8 @@ import pytest
 from exhaustive import mark
 from terminal import in_terminal, without_colours
 
-from course_utils.audit.__main__ import _wait_for_ranks, main
-from course_utils.observe.guard import ObserverFailure
+from gradaudit.__main__ import _wait_for_ranks, main
+from gradaudit.observe.guard import ObserverFailure
 
 LOOPS = Path(__file__).parents[1] / "public_loops"
 DIAGNOSES = {
@@ -72,7 +72,7 @@ def test_a_public_loop_is_diagnosed(name, audited):
 
 
 def test_as_a_command():
-    command = [sys.executable, "-m", "course_utils.audit", str(LOOPS / "nanogpt.py")]
+    command = [sys.executable, "-m", "gradaudit", str(LOOPS / "nanogpt.py")]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 1, run.stderr
     assert "ERROR loss-scale" in run.stdout
@@ -208,7 +208,7 @@ def test_bad_arguments_end_with_2(arguments, capsys):
 
 
 def test_where_the_auditor_fails_the_script_runs_and_the_status_is_2(audited, monkeypatch):
-    from course_utils.observe.observer import Observer
+    from gradaudit.observe.observer import Observer
 
     monkeypatch.setattr(Observer, "attach", lambda self: 1 / 0)
     with pytest.warns(ObserverFailure, match="ZeroDivisionError"):
@@ -221,7 +221,7 @@ def test_where_the_auditor_fails_the_script_runs_and_the_status_is_2(audited, mo
 
 
 def test_where_the_report_cannot_be_written_the_status_is_2(audited, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("course_utils.audit.__main__.as_text", None)
+    monkeypatch.setattr("gradaudit.__main__.as_text", None)
     (tmp_path / "train.py").write_text(script())
     assert main([str(tmp_path / "train.py")]) == 2
     assert "the auditor itself has failed" in capsys.readouterr().err
@@ -302,7 +302,7 @@ def test_a_terminal_shows_colours_and_no_broken_word(columns, audited, tmp_path,
     folder = tmp_path / "a folder" / ("far " * 30)
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(ZOO_LOOPS)
-    command = [sys.executable, "-m", "course_utils.audit", str(folder / "train.py")]
+    command = [sys.executable, "-m", "gradaudit", str(folder / "train.py")]
     status, shown = in_terminal(command, columns, Path.cwd())
     assert status == 1
     assert "\033[1;31mERROR loss-scale\033[0m  course_utils/zoo/loss_scale.py:" in shown
@@ -515,11 +515,11 @@ def test_a_rank_waits_for_a_later_report_and_no_longer_than_the_limit(after, lim
     monkeypatch.setenv("MASTER_PORT", str(store.port))
     started = time.monotonic()
     if after is not None:
-        other = threading.Timer(after, store.add, ("course_utils.audit", 1))
+        other = threading.Timer(after, store.add, ("gradaudit", 1))
         other.start()
     _wait_for_ranks(2, limit)
     took = time.monotonic() - started
     if after is not None:
         other.join()
     assert least <= took < most
-    assert store.add("course_utils.audit", 0) == (1 if after is None else 2)
+    assert store.add("gradaudit", 0) == (1 if after is None else 2)

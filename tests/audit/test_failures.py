@@ -20,14 +20,14 @@ from torch.optim import LBFGS, SGD, AdamW, lr_scheduler
 from torch.utils.data import DataLoader
 
 from course_utils import record
-from course_utils.audit import AuditError, audit
-from course_utils.audit.page import as_page
-from course_utils.audit.rules import RULES
-from course_utils.audit.text import as_annotations
-from course_utils.audit.writer import HistoryWriter
-from course_utils.observe.guard import ObserverFailure
-from course_utils.observe.observer import Lane, Listener, Observer
-from course_utils.observe.trace import _TraceWriter
+from gradaudit import AuditError, audit
+from gradaudit.observe.guard import ObserverFailure
+from gradaudit.observe.observer import Lane, Listener, Observer
+from gradaudit.observe.trace import _TraceWriter
+from gradaudit.page import as_page
+from gradaudit.rules import RULES
+from gradaudit.text import as_annotations
+from gradaudit.writer import HistoryWriter
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -186,16 +186,16 @@ OF_OBSERVER = [(Observer, name) for name in ("look", "lane_of", "name", "step", 
     (Observer, name) for name in vars(Observer) if name.startswith(("_around", "_before", "_after", "_end_lanes"))
     and "forward" not in name
 ]  # fmt: skip
-WRITER = "course_utils.audit.writer"
+WRITER = "gradaudit.writer"
 HELPERS = [
     (WRITER, "watch_terms"), (WRITER, "watch_memory"), (WRITER, "caller_location"), (WRITER, "where"),
     (WRITER, "leaves"), (WRITER, "mark_forward"), (WRITER, "earlier_forward"), (WRITER, "number"),
     (WRITER, "agreement"), (WRITER, "schedule_length"), (WRITER, "_rates"), (WRITER, "_is_hooked"),
-    ("course_utils.audit.lanes", "sample"), ("course_utils.audit.lanes", "move"),
-    ("course_utils.audit.probe", "find_losses"), ("course_utils.audit.named", "_named_tensors"),
-    ("course_utils.audit.overwriting", "_address"), ("course_utils.audit.graphs", "forward_passes"),
-    ("course_utils.audit.epochs", "_length"), ("course_utils.observe.observer", "any_nonzero"),
-    ("course_utils.observe.observer", "living"),
+    ("gradaudit.lanes", "sample"), ("gradaudit.lanes", "move"),
+    ("gradaudit.probe", "find_losses"), ("gradaudit.named", "_named_tensors"),
+    ("gradaudit.overwriting", "_address"), ("gradaudit.graphs", "forward_passes"),
+    ("gradaudit.epochs", "_length"), ("gradaudit.observe.observer", "any_nonzero"),
+    ("gradaudit.observe.observer", "living"),
 ]  # fmt: skip
 FAULTS = [
     (owner, name, call, late)
@@ -358,13 +358,11 @@ def test_where_all_warnings_are_errors_the_training_goes_on(broken, capsys):
 
 
 def test_the_warning_names_the_lines_and_points_at_the_scripts(monkeypatch):
-    monkeypatch.setattr("course_utils.audit.lanes.sample", None)
+    monkeypatch.setattr("gradaudit.lanes.sample", None)
     with pytest.warns(ObserverFailure) as caught, audit():
         train(1)
     (warning,) = caught
-    words = (
-        r"\(TypeError: 'NoneType' object is not callable, at course_utils/audit/lanes.py:\d+, called from .*runs.py:"
-    )
+    words = r"\(TypeError: 'NoneType' object is not callable, at gradaudit/lanes.py:\d+, called from .*runs.py:"
     assert re.search(words, str(warning.message))
     assert warning.filename.endswith("runs.py")
 
@@ -373,7 +371,7 @@ def test_the_warning_names_the_lines_and_points_at_the_scripts(monkeypatch):
 
 
 def test_an_error_before_the_failure_is_undecided(broken, monkeypatch):
-    monkeypatch.setattr("course_utils.audit.page._drawing", lambda report: "")  # takes a second
+    monkeypatch.setattr("gradaudit.page._drawing", lambda report: "")  # takes a second
     broken(HistoryWriter, "stepped", call=4)
     with pytest.warns(ObserverFailure), audit() as report:
         train(n=1, zero=False)
@@ -412,7 +410,5 @@ def test_a_rule_that_fails_is_named_and_the_others_are_judged(name, monkeypatch)
     with pytest.warns(ObserverFailure, match=f"The auditor's rule {name} has failed"):
         report = found()
     assert [(each.rule, each.level) for each in report.findings] == expected
-    assert report.failure.startswith(
-        f"rule {name}: test_failures.Fault: {name}, at course_utils/audit/rules/__init__.py"
-    )
+    assert report.failure.startswith(f"rule {name}: test_failures.Fault: {name}, at gradaudit/rules/__init__.py")
     assert f"rule {name}: test_failures.Fault" in " ".join(str(report).split())

@@ -7,8 +7,8 @@ from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from course_utils.audit import audit, judge
-from course_utils.audit.callsite import FRAMEWORKS, short, source
+from gradaudit import audit, judge
+from gradaudit.callsite import FRAMEWORKS, short, source
 
 FILES = {
     "accelerate": "accelerate/accelerator.py",

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from course_utils.audit import audit
-from course_utils.audit.forwards import leaves
-from course_utils.observe.observer import living
+from gradaudit import audit
+from gradaudit.forwards import leaves
+from gradaudit.observe.observer import living
 
 
 def with_batchnorm(layer=nn.BatchNorm1d):

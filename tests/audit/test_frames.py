@@ -8,9 +8,9 @@ import torch
 from runs import net
 from torch.optim import SGD, lr_scheduler
 
-from course_utils.audit import audit
-from course_utils.audit.frames import without_auditor
-from course_utils.observe.guard import ObserverFailure
+from gradaudit import audit
+from gradaudit.frames import without_auditor
+from gradaudit.observe.guard import ObserverFailure
 
 
 def files(error):
@@ -18,7 +18,7 @@ def files(error):
 
 
 def of_auditor(error):
-    return {file for file in files(error) if "course_utils/observe" in file or "course_utils/audit" in file}
+    return {file for file in files(error) if "course_utils/recording" in file or "gradaudit" in file}
 
 
 class Failing(torch.autograd.Function):
@@ -74,7 +74,7 @@ def test_the_errors_that_led_to_an_error_are_cleared_too():
 
 
 def test_an_error_of_the_auditor_itself_keeps_its_frames(monkeypatch):
-    monkeypatch.setattr("course_utils.audit.writer.watch_terms", None)
+    monkeypatch.setattr("gradaudit.writer.watch_terms", None)
     with pytest.raises(ObserverFailure, match="not callable") as caught, audit():
         net().weight.sum().backward()  # here, where a filter makes an error of this warning
     assert any("writer.py" in file for file in of_auditor(caught.value.__context__))

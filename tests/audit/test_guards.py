@@ -13,9 +13,9 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LinearLR, SequentialLR
 from torch.utils.data import DataLoader
 
-from course_utils.audit import audit, judge
-from course_utils.audit.history import Clip
-from course_utils.audit.rules.shapes import odd_window, of_any_length
+from gradaudit import audit, judge
+from gradaudit.history import Clip
+from gradaudit.rules.shapes import odd_window, of_any_length
 
 INFINITY = float("inf")
 PROGRAMS = []

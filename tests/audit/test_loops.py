@@ -4,10 +4,10 @@ import pytest
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
-from course_utils.audit.history import Backward, Window
-from course_utils.audit.loops import go_over_something
-from course_utils.audit.optimizers import may_collect, steps_its_own_way
-from course_utils.audit.source import are_written
+from gradaudit.history import Backward, Window
+from gradaudit.loops import go_over_something
+from gradaudit.optimizers import may_collect, steps_its_own_way
+from gradaudit.source import are_written
 
 COUNTED = "for i, item in things:\n    loss.backward()\n    if i % 4 == 3:\n        optimizer.step()\n"
 METHODS = """\

@@ -14,8 +14,8 @@ from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
-from course_utils.audit import audit
-from course_utils.audit.rules import RULES
+from gradaudit import audit
+from gradaudit.rules import RULES
 
 N, LETTERS, LONG = 4, 5, 6  # micro-batches in a window, classes, tokens in a sample
 EVEN, UNEVEN = (3, 3, 3, 3), (3, 5, 2, 4)  # samples in the micro-batches of a window

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
-from course_utils.audit import audit
-from course_utils.audit.names import name_of
+from gradaudit import audit
+from gradaudit.names import name_of
 
 # Every way to write
 

@@ -5,7 +5,7 @@ from runs import data, found, net, update
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from course_utils.audit import audit
+from gradaudit import audit
 
 EARLY = ("irregular-window", "error")
 LEFT = ("leftover-gradients", "error")

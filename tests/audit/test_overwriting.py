@@ -7,7 +7,7 @@ from torch.autograd import Function
 from torch.nn import Embedding, Parameter
 from torch.optim import SGD
 
-from course_utils.audit import audit
+from gradaudit import audit
 
 SLOPES = (1.0, 10.0, 100.0)
 

@@ -3,7 +3,7 @@
 import pytest
 from unusual_programs import PROGRAMS
 
-from course_utils.audit import audit
+from gradaudit import audit
 
 _ELSEWHERE = "; no call from there ever reaches a step, which may be intended"
 _DROPPED = "; whole windows were dropped without a step"

@@ -8,11 +8,11 @@ import torch
 import torch._dynamo  # as an optimizer would: pytester forgets what the inner run imports, which torch doesn't bear
 from torch.optim import Optimizer
 
-import course_utils.audit  # noqa: F401
+import gradaudit  # noqa: F401
 
 pytest_plugins = ["pytester"]
 
-CONFTEST = 'pytest_plugins = ["course_utils.audit.pytest_plugin"]\n'
+CONFTEST = 'pytest_plugins = ["gradaudit.pytest_plugin"]\n'
 TRAINING = """
 import pytest
 import torch
@@ -36,7 +36,7 @@ def train(n=4, divide=True, count=8):
 def run(pytester, monkeypatch):
     """Runs a file of tests, and says how many passed, failed, and so on."""
     # As in a run of its own: pytest warns about a plugin that was imported before, here by the tests of the package.
-    monkeypatch.delitem(sys.modules, "course_utils.audit.pytest_plugin", raising=False)
+    monkeypatch.delitem(sys.modules, "gradaudit.pytest_plugin", raising=False)
 
     def run_tests(code, *options):
         pytester.makeconftest(CONFTEST)
@@ -142,7 +142,7 @@ def test_without(): train(divide=False)
 
 
 def test_an_auditor_that_fails_is_a_warning_and_no_failed_test(run, monkeypatch):
-    monkeypatch.setattr("course_utils.audit.writer.watch_terms", None)
+    monkeypatch.setattr("gradaudit.writer.watch_terms", None)
     warnings.resetwarnings()  # as in a run of its own
     outcomes, output = run("def test_training(audited): train(divide=False)")
     assert outcomes == {"passed": 1, "warnings": 1}

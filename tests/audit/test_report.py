@@ -12,13 +12,13 @@ import runs
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from runs import train
 
-from course_utils.audit import AuditError, Finding, audit, rules
-from course_utils.audit.callsite import Place
-from course_utils.audit.explain import explain
-from course_utils.audit.page import as_page
-from course_utils.audit.rules import RULES
-from course_utils.audit.text import as_annotations, as_text, has_colour, lines_of, rule_line, width_of
 from course_utils.zoo import ZOO
+from gradaudit import AuditError, Finding, audit, rules
+from gradaudit.callsite import Place
+from gradaudit.explain import explain
+from gradaudit.page import as_page
+from gradaudit.rules import RULES
+from gradaudit.text import as_annotations, as_text, has_colour, lines_of, rule_line, width_of
 
 
 def test_the_report_as_text_names_rule_level_location_and_fix():

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
-from course_utils.audit import audit
+from gradaudit import audit
 
 
 def clones(model):

@@ -16,11 +16,11 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import LinearLR, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from course_utils.audit import Finding, audit
-from course_utils.audit.callsite import source
-from course_utils.audit.history import History
-from course_utils.audit.rules import ADVICE, RULES, judge, rule
-from course_utils.audit.rules.registry import count_noun
+from gradaudit import Finding, audit
+from gradaudit.callsite import source
+from gradaudit.history import History
+from gradaudit.rules import ADVICE, RULES, judge, rule
+from gradaudit.rules.registry import count_noun
 
 INFINITY = float("inf")
 

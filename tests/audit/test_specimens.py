@@ -5,9 +5,9 @@ from functools import cache
 
 import pytest
 
-from course_utils.audit import audit
-from course_utils.audit.rules import ERROR
 from course_utils.zoo import ZOO
+from gradaudit import audit
+from gradaudit.rules import ERROR
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call")
 

@@ -11,7 +11,7 @@ from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adam
 
-from course_utils.audit import audit
+from gradaudit import audit
 
 UNUSED, USED = [], []
 

@@ -14,10 +14,10 @@ from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD, SparseAdam
 
-from course_utils.audit import audit, writer
-from course_utils.audit.history import Backward, Kept, KeptWindows
-from course_utils.audit.probe import watch_terms
-from course_utils.observe.observer import any_nonzero
+from gradaudit import audit, writer
+from gradaudit.history import Backward, Kept, KeptWindows
+from gradaudit.observe.observer import any_nonzero
+from gradaudit.probe import watch_terms
 
 CODE = Path(__file__).read_text(encoding="utf-8").splitlines()
 

@@ -18,8 +18,8 @@ from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from course_utils.audit import audit
-from course_utils.audit.rules.shapes import odd_window
+from gradaudit import audit
+from gradaudit.rules.shapes import odd_window
 
 RULES = {"irregular-window", "leftover-gradients", "discarded-gradients"}
 LEVELS = {"error": "!", "undecided": "?"}

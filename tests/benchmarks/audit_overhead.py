@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 from tqdm import trange
 
-from course_utils.audit import audit
-from course_utils.audit.history import PROBED_GRAPHS
+from gradaudit import audit
+from gradaudit.history import PROBED_GRAPHS
 
 WARM_UP = PROBED_GRAPHS + 1  # steps: the first are looked at more closely, which is a cost of once
 

@@ -39,12 +39,12 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from course_utils import mlp, train_epoch, windows
-from course_utils.audit import audit
-from course_utils.audit.history import PROBED_GRAPHS
 from course_utils.data import folder, read
 from course_utils.memory import saved_bytes
 from course_utils.ranks import Ranks
 from course_utils.ranks.side_by_side import EXACT, PACKAGES, TRAINER, place, share, shown, undisturbed
+from gradaudit import audit
+from gradaudit.history import PROBED_GRAPHS
 
 README = ROOT / "README.md"
 PAGE = ROOT / "course_utils" / "publish" / "site" / "pages" / "loop.md"

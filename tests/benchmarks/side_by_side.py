@@ -20,9 +20,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from course_utils import train_epoch, words
-from course_utils.audit import audit
 from course_utils.data import folder, manifest
 from course_utils.ranks.side_by_side import PACKAGES, SideBySide, undisturbed
+from gradaudit import audit
 
 ROOT = Path(__file__).parents[2]
 OUT = folder() / "measurements" / "side_by_side.json"

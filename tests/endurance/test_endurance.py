@@ -22,11 +22,11 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from course_utils import record, train_epoch
-from course_utils.audit import __main__ as command
-from course_utils.audit import audit
-from course_utils.interrupts import write_whole
 from course_utils.publish.output import all_or_nothing
 from course_utils.ranks import Ranks
+from gradaudit import __main__ as command
+from gradaudit import audit
+from gradaudit.interrupts import write_whole
 
 pytestmark = pytest.mark.usefixtures("interruptible")
 

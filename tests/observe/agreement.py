@@ -26,9 +26,9 @@ from correct_programs import batches, net
 from unusual_programs import PROGRAMS
 
 from course_utils import record
-from course_utils.audit import audit
-from course_utils.audit.manual import MANUAL
 from course_utils.zoo import ZOO
+from gradaudit import audit
+from gradaudit.manual import MANUAL
 
 
 class CallsInheritedStep(SGD):

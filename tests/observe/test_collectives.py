@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from course_utils.observe import Collectives, count_collectives, held_gradients
 from course_utils.ranks import Ranks
+from course_utils.recording import Collectives, count_collectives, held_gradients
 
 
 def everything():

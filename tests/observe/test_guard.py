@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from course_utils.observe.guard import Guard, ObserverFailure
-from course_utils.observe.noise import sample_gradients
+from course_utils.recording.noise import sample_gradients
+from gradaudit.observe.guard import Guard, ObserverFailure
 
 
 def watched(function):
@@ -74,7 +74,7 @@ def test_the_line_of_a_failure_is_the_packages_own_also_where_it_has_called_what
     guard, model = Guard("The auditor", "your script goes on unwatched"), torch.nn.Linear(1, 1)
     with pytest.warns(ObserverFailure):
         guard(sample_gradients)(model, torch.ones(2, 1), torch.ones(2), lambda *_: 1 / 0)
-    assert ", at course_utils/observe/noise.py:" in guard.failure
+    assert ", at course_utils/recording/noise.py:" in guard.failure
     assert ", called from " in guard.failure
     assert "test_guard.py:" in guard.failure
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from course_utils import digits, mlp, train_epoch
-from course_utils.observe.noise import ratio_interval, sample_gradients, watch_norms
+from course_utils.recording.noise import ratio_interval, sample_gradients, watch_norms
 
 
 def gradient(model, x, y):

@@ -13,9 +13,9 @@ from torch.amp import GradScaler
 from torch.optim import SGD, Adam
 
 from course_utils import record
-from course_utils.audit import audit
-from course_utils.observe import observer
-from course_utils.observe.observer import Listener, observing
+from gradaudit import audit
+from gradaudit.observe import observer
+from gradaudit.observe.observer import Listener, observing
 
 X = torch.ones(3, 2)
 

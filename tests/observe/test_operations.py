@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from course_utils.observe import count_operations, count_work
+from course_utils.recording import count_operations, count_work
 
 
 def test_a_backward_pass_adds_once_per_parameter_that_has_a_gradient():

@@ -19,7 +19,7 @@ from torch.optim import SGD, Adam
 from torch.optim import optimizer as optimizers
 
 from course_utils import record
-from course_utils.observe.stepping import Ledger, record_steps
+from course_utils.recording.stepping import Ledger, record_steps
 
 LANES = ["SGD", "Adam", "no optimizer"]  # the names under which the trace knows them
 

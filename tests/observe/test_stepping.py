@@ -14,7 +14,7 @@ from torch.optim import LBFGS, SGD, Adam
 from torch.optim import optimizer as optimizers
 
 from course_utils import Tally, record
-from course_utils.observe.stepping import LIMIT, Ledger, Loop, number, record_steps
+from course_utils.recording.stepping import LIMIT, Ledger, Loop, number, record_steps
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,7 +9,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.checkpoint import checkpoint
 
 from course_utils import record
-from course_utils.observe.observer import Listener, Observer
+from gradaudit.observe.observer import Listener, Observer
 
 X = torch.ones(3, 2)
 

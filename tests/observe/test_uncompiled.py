@@ -3,8 +3,8 @@
 import sys
 from types import ModuleType, SimpleNamespace
 
-from course_utils.observe import uncompiled
-from course_utils.observe.uncompiled import backward_is_compiled, leave_uncompiled
+from gradaudit.observe import uncompiled
+from gradaudit.observe.uncompiled import backward_is_compiled, leave_uncompiled
 
 SOURCE = """
 from contextlib import contextmanager

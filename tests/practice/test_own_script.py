@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from course_utils.audit import __main__ as command
 from course_utils.practice import own_script
 from course_utils.practice.exercises import judge
 from course_utils.practice.own_script import MEANING, ScriptAudit, audit_script, public_loop
 from course_utils.zoo import ZOO
+from gradaudit import __main__ as command
 
 LOOP = """
 import sys, time, torch

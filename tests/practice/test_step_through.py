@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
 from course_utils import Tally, mlp, step_through
-from course_utils.observe.stepping import Loop, record_steps
 from course_utils.practice import stepping as room
 from course_utils.practice.display import COURSE
 from course_utils.practice.stepping.drawing import code, key_frames, ledger, panel, said, state
@@ -25,6 +24,7 @@ from course_utils.practice.stepping.sidebyside import moments
 from course_utils.practice.stepping.variants import variants
 from course_utils.practice.stepping.words import sentence
 from course_utils.ranks import Ranks
+from course_utils.recording.stepping import Loop, record_steps
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 

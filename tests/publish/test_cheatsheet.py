@@ -13,11 +13,11 @@ from course import NOTEBOOKS as BOOKS
 from torch import nn
 
 from course_utils import mlp, record, train_epoch, windows
-from course_utils.audit.rules import RULES
 from course_utils.publish.handouts import cheatsheet, editions, parts, press
 from course_utils.publish.handouts.parts import take_apart
 from course_utils.publish.handouts.silhouettes import BUGS, ledgers, silhouettes
 from course_utils.zoo import ZOO
+from gradaudit.rules import RULES
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("pypandoc") and find_spec("typst")), reason='needs the extra: pip install -e ".[handouts]"'

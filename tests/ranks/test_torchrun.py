@@ -54,7 +54,7 @@ def test_under_torchrun_a_script_learns_the_same_as_on_ranks_and_each_rank_has_i
     """One run, since each starts three processes that import torch."""
     torch.set_default_dtype(torch.float64)
     expected = two.run(on_ranks.on_this_rank, "DDP", 3, "SGD", True)[0][2]
-    command = "-m", "course_utils.audit", "--json", "report.json", SCRIPT, "parameters.pt"
+    command = "-m", "gradaudit", "--json", "report.json", SCRIPT, "parameters.pt"
     with pytest.raises(ScriptError, match=r"parameters.pt ended with status 1 on 2 ranks") as caught:
         torchrun(*command, timeout=120, cwd=tmp_path)
     assert all(map(torch.equal, expected, torch.load(tmp_path / "parameters.pt")))

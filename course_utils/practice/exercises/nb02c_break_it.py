@@ -5,11 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from course_utils.observe import record
-from course_utils.observe.trace import Trace
 from course_utils.practice.exercises import EXERCISES, exercise
 from course_utils.practice.judging import Mistake
 from course_utils.practice.recording import quick_records
+from course_utils.recording import record
+from gradaudit.observe.trace import Trace
 
 
 @exercise(

@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
-from course_utils.observe import count_collectives
 from course_utils.practice.exercises import exercise
 from course_utils.practice.judging import Mistake, close, rounded
 from course_utils.ranks import RankError, Ranks
+from course_utils.recording import count_collectives
 
 # For each case, the windows that the ranks run one after the other: for each rank the samples of its micro-batches.
 CASES = (

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from course_utils.interrupts import write_whole
-from course_utils.observe.stepping import Frame, Loop, Scene, Steps
-from course_utils.observe.trace import Trace
 from course_utils.practice.display import as_static, show_widget
 from course_utils.practice.stepping.drawing import plain, strip, strip_rows
 from course_utils.practice.stepping.page import page
 from course_utils.practice.stepping.variants import AS_WRITTEN, variants
 from course_utils.ranks import Ranks
+from course_utils.recording.stepping import Frame, Loop, Scene, Steps
+from gradaudit.interrupts import write_whole
+from gradaudit.observe.trace import Trace
 
 __all__ = ["Stepping", "step_through"]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from html import escape
 from re import sub
 
-from course_utils.observe.stepping import Frame, Ledger, Steps, Values, number, numbers_of
 from course_utils.practice.stepping.words import entry, grad_text, listed, sentence
+from course_utils.recording.stepping import Frame, Ledger, Steps, Values, number, numbers_of
 
 ORANGE, BLUE, RED = "#E69F00", "#0072B2", "#D55E00"
 TINY = 12  # numbers that a model may have to be shown number by number

@@ -4,9 +4,9 @@ import json
 from html import escape
 from pathlib import Path
 
-from course_utils.observe.stepping import Steps
 from course_utils.practice.stepping.drawing import panel, said, strip
 from course_utils.practice.stepping.sidebyside import moments
+from course_utils.recording.stepping import Steps
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 

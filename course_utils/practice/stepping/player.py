@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from course_utils.observe.stepping import Steps
 from course_utils.practice.stepping.drawing import marked_up, panel, said
 from course_utils.practice.stepping.sidebyside import moments
+from course_utils.recording.stepping import Steps
 
 
 def player(names: list[str], run: Callable[[str], list[Steps]]) -> Any:

@@ -3,7 +3,7 @@
 from difflib import SequenceMatcher
 from itertools import groupby
 
-from course_utils.observe.stepping import Steps
+from course_utils.recording.stepping import Steps
 
 
 def moments(tracks: list[Steps]) -> list[tuple[int, ...]]:

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from course_utils.observe.stepping import Loop, Steps
+from course_utils.recording.stepping import Loop, Steps
 
 AS_WRITTEN = "as written"
 FORGOTTEN = "without zero_grad()"

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable
 from math import hypot, isfinite
 
-from course_utils.observe.stepping import Frame, Ledger, Steps, Values, number, numbers_of
+from course_utils.recording.stepping import Frame, Ledger, Steps, Values, number, numbers_of
 
 _FEW = 3  # changes that are listed one by one
 

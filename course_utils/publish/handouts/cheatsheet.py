@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from course_utils.audit.rules import RULES
 from course_utils.publish import PublishError
 from course_utils.publish.colab import hosted
 from course_utils.publish.handouts.editions import div, verbatim
@@ -16,6 +15,7 @@ from course_utils.publish.handouts.parts import Table, take_apart
 from course_utils.publish.handouts.press import TEMPLATES
 from course_utils.publish.handouts.silhouettes import BUGS, ledgers, silhouettes
 from course_utils.publish.notebook import Notebook, folder
+from gradaudit.rules import RULES
 
 TITLE, EDITION, TEMPLATE = "Gradient accumulation and zeroing in PyTorch", "Sheet for the wall", "cheatsheet"
 

@@ -62,7 +62,7 @@ PLANS = (
             Session("01_gradients", "say why PyTorch adds gradients", _shown(5, 6)),
             Session("02_zeroing", "say where zeroing belongs, and why", _shown(1, 6), 2),
             Session("03_accumulation", "write a window that equals the large batch", _shown(1, 2, 3)),
-            Pause("Audit a public loop (`python -m course_utils.audit`), and what to read at home", 10, hands_on=True),
+            Pause("Audit a public loop (`gradaudit`), and what to read at home", 10, hands_on=True),
         ),
     ),
     Plan(

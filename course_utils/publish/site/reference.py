@@ -7,10 +7,10 @@ from html import escape
 from importlib import import_module
 from pathlib import Path
 
-from course_utils.audit.rules import RULES, Rule
 from course_utils.practice.display import png
 from course_utils.publish.facts import Fact, read_facts
 from course_utils.publish.notebook import Notebook, claims
+from gradaudit.rules import RULES, Rule
 
 SILHOUETTES = """Six common bugs, by the shape that they leave in the gradient ledger, drawn over their fixed twins:
 
@@ -40,8 +40,8 @@ def texts(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str]]:
 def draw_silhouettes(path: Path) -> None:
     """Draws the picture of the rules' first page: the loops of the sheet for the wall, and their fixed twins."""
     from course_utils import plots  # only here: they need matplotlib and torch
-    from course_utils.observe import record
     from course_utils.publish.handouts.silhouettes import BUGS
+    from course_utils.recording import record
     from course_utils.zoo import ZOO
 
     drawn = {}

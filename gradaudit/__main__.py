@@ -1,0 +1,235 @@
+"""The auditor's command line: `gradaudit [options] script.py [args]`; `--help` lists the options.
+
+Exit status 0: the run was judged, and no error was found; 1: at least one was found; 2: the audit could not run, or
+failed before the script ended, which went on without it; 3: the script itself failed (what was found before that is
+reported, and the JSON holds the script's own exit status); 4: nothing could be judged, and the report says why. A run
+that was seen only in part is judged as far as it was seen.
+
+On several ranks, use `torchrun --nproc-per-node N -m gradaudit script.py`: each rank prints a report of its
+own and writes files of its own, with the rank in the name.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from gradaudit import Report, audit
+from gradaudit.callsite import SCRIPTS
+from gradaudit.explain import explain
+from gradaudit.frames import without_auditor
+from gradaudit.interrupts import uninterrupted, write_whole
+from gradaudit.page import as_page
+from gradaudit.rules import RULES
+from gradaudit.text import as_annotations, as_text, has_colour, printable, rule_line, width_of, write
+
+CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED, NOTHING_JUDGED = range(5)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a script under the audit and prints the report.
+
+    Args:
+        arguments: The words after `gradaudit`; `sys.argv` if None.
+
+    Returns:
+        The exit status.
+    """
+    options = _parse(arguments)
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    for name in ("json", "html"):
+        file = getattr(options, name)
+        if file is not None:
+            file = file.with_stem(f"{file.stem}-rank{rank}") if world > 1 else file
+            setattr(options, name, file.absolute())  # the script may change the directory
+            try:  # before the script runs for hours
+                with uninterrupted():
+                    there = file.exists()
+                    file.touch()
+                    there or file.unlink()
+            except OSError as error:
+                print(f"audit: cannot write {printable(f'{file}: {error}')}", file=sys.stderr)
+                return CANNOT_RUN
+    if rank == 0:
+        print(f"audit: watching {printable(options.script)}", file=sys.stderr, flush=True)
+    script_exit, status = 0, CLEAN
+    try:
+        with audit(window=options.window) as report:
+            script = ModuleType("__main__")  # its objects live until the audit has ended
+            script_exit = _run(script, options)
+            report.history.failed = script_exit != 0
+        status = (
+            FOUND if report.errors else CANNOT_RUN if report.failure else CLEAN if report.judged else NOTHING_JUDGED
+        )
+        _tell(report, options, script_exit, f"Rank {rank} of {world}. " if world > 1 else "")
+    except Exception:  # not one of the script's, which _run handles
+        traceback.print_exc()
+        status = CANNOT_RUN
+    if script_exit:
+        return SCRIPT_FAILED
+    if status == CANNOT_RUN:
+        print("audit: the auditor itself has failed; the script is not to blame", file=sys.stderr)
+    if world > 1:
+        _wait_for_ranks(world)
+    return status
+
+
+def _tell(report: Report, options: argparse.Namespace, script_exit: int, of_rank: str) -> None:
+    """Prints the report and writes the files that were asked for."""
+    write(_words(report, options, script_exit, of_rank), sys.stdout)
+    if options.json:
+        result = {**report.as_dict(), "script_exit": script_exit}
+        write_whole(options.json, json.dumps(result, indent=2))
+    if options.html:
+        write_whole(options.html, as_page(report, f"Audit of {options.script}", of_rank))
+
+
+def _words(report: Report, options: argparse.Namespace, script_exit: int, of_rank: str) -> str:
+    """What is printed at the end. It begins on a line of its own: a progress bar may have left the last one open."""
+    width, colour = width_of(sys.stdout), has_colour(sys.stdout)
+    text = f"\n{rule_line('audit of', options.script, width)}\n{as_text(report, width, colour, of_rank)}\n"
+    if script_exit:
+        text += f"\nThe script ended with status {script_exit}; the report covers what it did before that.\n"
+    return text + (as_annotations(report) if options.github else "")
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="gradaudit",
+        usage="%(prog)s [options] script.py [its arguments]\n       %(prog)s [options] -m module [its arguments]",
+        description="Runs a training script, unchanged, and names its zeroing and accumulation bugs.",
+        epilog="exit status: 0 judged, no error found; 1 at least one error; 2 the audit could not run, or failed "
+        "while the script went on; 3 the script failed; 4 nothing could be judged",
+    )
+    add = parser.add_argument
+    add("-m", action="store_true", help="run a module by its name, as python -m does")
+    add("--window", type=int, metavar="N", help="the intended micro-batches per update (else inferred)")
+    add("--json", type=Path, metavar="FILE", help="also write the findings to FILE")
+    add("--html", type=Path, metavar="FILE", help="also write the report, with a drawing of the run, to FILE")
+    add("--github", action="store_true", help="also print the findings as annotations for GitHub Actions")
+    add("--explain", action=_Explain, nargs="?", metavar="RULE", help="explain a rule, or list all, and run nothing")
+    add("script", help="the script or module to run, followed by its own arguments")
+    add("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.window is not None and options.window < 1:
+        parser.error(f"--window must be 1 or more, got {options.window}")
+    if options.m and not _may_be_module(options.script):
+        parser.error(f"there is no module {printable(options.script)}")
+    if not options.m and not Path(options.script).is_file():
+        parser.error(f"there is no script {printable(options.script)}")
+    return options
+
+
+def _may_be_module(name: str) -> bool:
+    """Is its package there? More isn't known before the package is imported, which may run code of the user's."""
+    first, *rest = name.split(".")
+    is_path = not first.isidentifier() or (rest == ["py"] and Path(name).is_file())
+    return not is_path and find_spec(first) is not None
+
+
+class _Explain(argparse.Action):
+    """Like `--help`: prints and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace, name: str | None, option=None) -> None:
+        if name is not None and name not in RULES:
+            parser.error(f"there is no rule {name!r}; the rules are {', '.join(RULES)}")
+        width, colour = width_of(sys.stdout), has_colour(sys.stdout)
+        write(f"{explain(name, width, colour)}\n", sys.stdout)
+        parser.exit()
+
+
+def _run(module: ModuleType, options: argparse.Namespace) -> int:
+    """Runs the script as `python script.py arguments` or `python -m module` would, and returns its exit status."""
+    argv, path, main = sys.argv, sys.path[:], sys.modules["__main__"]
+    terminate = _on_terminate()
+    sys.argv = [options.script, *options.args]
+    sys.modules["__main__"] = module
+    code_of = _code_of_module if options.m else _code_of_script
+    try:
+        code = code_of(module, options.script)
+        SCRIPTS.add(code.co_filename)
+        exec(code, vars(module))
+        status = 0
+    except BaseException as error:
+        status = _status(error)
+    finally:
+        _wait_for_threads()
+        sys.argv, sys.path, sys.modules["__main__"] = argv, path, main
+        if terminate is not None:
+            signal.signal(signal.SIGTERM, terminate)
+    return status
+
+
+def _code_of_script(module: ModuleType, script: str) -> CodeType:
+    sys.path[0] = str(Path(script).resolve().parent)
+    module.__file__ = os.path.abspath(script)
+    return compile(Path(script).read_bytes(), module.__file__, "exec", dont_inherit=True)
+
+
+def _code_of_module(module: ModuleType, name: str) -> CodeType:
+    """Also imports the packages that the module lies in, so that its relative imports work."""
+    spec = find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = find_spec(f"{name}.__main__")
+    code = spec.loader.get_code(spec.name) if spec is not None and spec.loader is not None else None
+    if code is None:
+        raise ImportError(f"there is no module {name} that can be run", name=name)
+    sys.argv[0] = spec.origin
+    module.__spec__, module.__loader__, module.__package__ = spec, spec.loader, spec.parent
+    module.__file__, module.__cached__ = spec.origin, spec.cached
+    return code
+
+
+def _on_terminate() -> Any:
+    """Turns a request to end, by a cluster or by torchrun, into an exit that is reported. Returns the old handler."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    return signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def _wait_for_ranks(world: int, limit: float = 30.0) -> None:
+    """Waits until every rank has written its report: torchrun ends all ranks when one exits with a nonzero status."""
+    from torch.distributed import TCPStore  # not in every build of torch
+
+    try:
+        store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=timedelta(seconds=limit))
+        end = time.monotonic() + limit
+        store.add("gradaudit", 1)
+        while store.add("gradaudit", 0) < world and time.monotonic() < end:
+            time.sleep(0.05)
+    except (KeyError, ValueError, RuntimeError):
+        pass  # not started by torchrun: nothing ends the others
+
+
+def _status(error: BaseException) -> int:
+    """Prints what Python would print, and returns the exit status that it would end with."""
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return int(error.code or 0)
+        print(error.code, file=sys.stderr)
+        return 1
+    entry = error.__traceback__
+    while entry is not None and entry.tb_frame.f_code.co_filename == __file__:  # as if Python ran the script itself
+        entry = entry.tb_next
+    traceback.print_exception(without_auditor(error.with_traceback(entry)))
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _wait_for_threads() -> None:
+    """Waits for the script's threads, as Python does at the end of a script."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""What each rule is about, in a terminal: symptom, cause, fix, and where the bug was reported in public."""
+
+from gradaudit.rules import RULES, Rule
+from gradaudit.text import lines_of, paint
+
+
+def explain(name: str | None, width: int, colour: bool = False) -> str:
+    """The explanation of a rule, or a list of all rules.
+
+    Args:
+        name: A rule's name; None for the list.
+        width: Columns.
+        colour: Whether to mark names by ANSI colours.
+
+    Raises:
+        KeyError: If there is no such rule.
+    """
+    return "\n".join(_all_rules(width, colour) if name is None else _explained(RULES[name], width, colour))
+
+
+def _all_rules(width: int, colour: bool) -> list[str]:
+    lines = []
+    for rule in RULES.values():
+        lines += [paint(rule.name, "name", colour), *lines_of(rule.symptom, width, "    ")]
+    return [*lines, "", *lines_of("--explain RULE tells a rule's cause, its fix, and public bugs of its kind.", width)]
+
+
+def _explained(rule: Rule, width: int, colour: bool) -> list[str]:
+    from course_utils.zoo import ZOO  # only here: it builds models and data
+
+    lines = [paint(rule.name, "name", colour), ""]
+    for title, text in (("symptom", rule.symptom), ("cause", rule.cause), ("fix", rule.fix)):
+        lines += lines_of(f"{title + ':':9}{text}", width, "  ", " " * 11) if text else []
+    specimens = [specimen for specimen in ZOO.values() if specimen.rule == rule.name]
+    lines += ["", "Reported in public:"] if specimens else []
+    for specimen in specimens:
+        lines += ["", f"  {specimen.url}", *lines_of(specimen.what, width, "    ")]
+    return lines

@@ -1,0 +1,83 @@
+"""The graphs of the first backward calls: how far back they reach, and what keeps them alive."""
+
+from bisect import bisect
+from collections import Counter
+from itertools import islice
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from gradaudit.history import Backward
+from gradaudit.nodes import is_leaf, walk
+from gradaudit.probe import Mark, find_losses
+
+_LONG = 1_000  # nodes that are followed in one graph, at most
+
+
+class GraphWatch:
+    """Looks at the graphs of the first backward calls, before they run. `key`: nodes are marked under this name."""
+
+    def __init__(self, key: str) -> None:
+        self.key = f"{key} first operation"
+        self.forwards: list[ref] = []  # of the calls so far, for as long as something keeps any of the forward pass
+        self.ends: list[int] = []  # when the last calls began that kept their graphs, in operations
+
+    def look(self, call: Backward, roots: list[Tensor], keeps_graph: bool) -> None:
+        """Notes in the call what its graph has in common with others."""
+        self.forwards = [forward for forward in self.forwards if forward() is not None]
+        call.kept = len(self.forwards)
+        nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
+        for node in nodes:
+            call.graphs = max(call.graphs, forward_passes(node))
+            metadata = nearest_to_the_parameters(node).metadata
+            if self.key not in metadata:
+                metadata[self.key] = Mark()
+                self.forwards.append(ref(metadata[self.key]))
+        if nodes and (keeps_graph or self.ends):
+            call.passes = built_between(nodes, self.ends)
+            self.ends = [*self.ends, torch.autograd._get_sequence_nr()] if keeps_graph else []
+
+
+def forward_passes(root, enough: int = 3) -> int:
+    """How many forward passes over other data lie below `root`: alike, with only the parameters in common.
+
+    Returns:
+        1 if there are fewer than `enough`, or if they differ: a penalty, or an actor beside a critic, is no
+        micro-batch.
+    """
+    losses, others = find_losses(root, count=False)
+    if others or len(losses) < enough or len({(term.name, term.reduction) for _, term in losses}) > 1:
+        return 1
+    seen, alike = set(), None
+    for loss, _ in losses:
+        mine = set(walk([loss]))
+        parameters = {node for node in mine if is_leaf(node)}
+        mine -= parameters
+        operations = Counter(node.name() for node in mine)
+        alike = alike or (operations, parameters)
+        if mine & seen or alike != (operations, parameters):
+            return 1
+        seen |= mine
+    return len(losses)
+
+
+def built_between(roots: list, ends: list[int]) -> int:
+    """Between how many backward calls a graph was built: more than one if it goes through tensors from before.
+
+    Args:
+        roots: The nodes that backward is called on.
+        ends: When the earlier calls began: the sequence number that the next operation was to have.
+    """
+    nodes = set().union(*(islice(walk([root]), _LONG) for root in roots))
+    return len({bisect(ends, node._sequence_nr()) for node in nodes if not is_leaf(node)})
+
+
+def nearest_to_the_parameters(node):
+    """The first operation on one way down to the parameters. It lives for as long as anything of that forward pass."""
+    for _ in range(_LONG):
+        below = next((child for child, _ in node.next_functions if child is not None and not is_leaf(child)), None)
+        if below is None:
+            break
+        node = below
+    return node

@@ -1,0 +1,145 @@
+"""Updates that no torch optimizer makes: by hand, by another library's optimizer, or through a copy of the model.
+
+PyTorch has no hook for them, and a write through `.data` leaves no mark on a tensor. So a few numbers of each such
+parameter are compared, at the places where its gradient is largest: an update moves them along the gradient or against
+it. A copy of other weights, or a moving average of them, moves them towards those weights instead.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gradaudit.interrupts import uninterrupted
+from gradaudit.observe.observer import local
+
+MANUAL = "manual update"  # stands where the name of an optimizer would stand
+_NUMBERS = 8  # of each parameter, at most
+_ENOUGH = 8  # numbers whose signs prove that an update read the gradients, if nearly all of them agree
+_NEARLY_ALL = 0.95
+FEW = 3  # numbers, at least, whose direction says anything if it is that of all parameters
+MANY = 6  # numbers, at least, whose direction agrees by chance with none of many others
+_ORDINARY = {Tensor, nn.Parameter}  # other classes of tensors may not do what is needed here
+_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_SAME = 0.99  # cosine of two directions that differ by rounding
+
+
+class Sample(NamedTuple):
+    """Some numbers of a parameter, and of its gradient at the same places."""
+
+    places: Tensor
+    values: Tensor
+    gradient: Tensor
+    size: int  # of the parameter
+    memory: tuple[int, int]  # where it lay, and its version: an update may leave all numbers as they are
+
+
+def _without_grad(function: Callable) -> Callable:
+    """The function without a graph. Ctrl-C may not leave the grad mode switched."""
+
+    @wraps(function)
+    def wrapped(*args: Any) -> Any:
+        with uninterrupted(), torch.no_grad():
+            return function(*args)
+
+    return wrapped
+
+
+@_without_grad
+def sample(p: Tensor, last: Sample | None) -> Sample | None:
+    """A sample at the places of the last one, if there still is a gradient there. None where there is no gradient."""
+    weights, grad = local(p), local(p.grad)
+    size = weights.numel()
+    if grad is None or not _can_be_read(weights, grad) or not size or weights.dtype not in _REAL:
+        return None
+    if grad.is_sparse:
+        grad = grad.coalesce()
+        if grad.sparse_dim() != 1 or not grad.values().numel():
+            return None
+        width = weights[0].numel()
+        places = grad.indices()[0, 0] * width + torch.arange(min(_NUMBERS, width), device=grad.device)
+        return Sample(places, _take(weights, places), grad.values().flatten()[: len(places)], size, _memory(weights))
+    if grad.numel() != size:  # FSDP1 holds the whole gradient beside a shard of the weights
+        return None
+    if last is None or last.size != size or not _take(grad, last.places).any():
+        places = grad.abs().flatten().topk(min(_NUMBERS, size)).indices
+    else:
+        places = last.places
+    return Sample(places, _take(weights, places), _take(grad, places), size, _memory(weights))
+
+
+def _can_be_read(*tensors: Tensor) -> bool:
+    return {type(tensor) for tensor in tensors} <= _ORDINARY and not any(tensor.is_meta for tensor in tensors)
+
+
+def _take(tensor: Tensor, places: Tensor) -> Tensor:
+    return tensor.flatten()[places.to(tensor.device)].to(places.device)
+
+
+def _memory(weights: Tensor) -> tuple[int, int]:
+    return weights.data_ptr(), weights._version
+
+
+@_without_grad
+def move(p: Tensor, then: Sample | None) -> Tensor | None:
+    """How far the parameter has moved since the sample was taken; None if nothing was written, or if nobody knows."""
+    if then is None or not then.gradient.any() or local(p).numel() != then.size:
+        return None
+    now, before = _take(local(p), then.places).double(), then.values.double()  # its type may be another by now
+    unwritten = _memory(local(p)) == then.memory and torch.allclose(now, before, rtol=0, atol=0, equal_nan=True)
+    return None if unwritten else now - before
+
+
+@_without_grad
+def changed(grad: Tensor, then: Sample) -> bool:
+    """Does a gradient hold other numbers than when the sample was taken?"""
+    grad = local(grad)
+    if grad.is_sparse or grad.numel() != then.size or not _can_be_read(grad):
+        return False
+    now, before = _take(grad, then.places).double(), then.gradient.double()
+    return not torch.allclose(now, before, rtol=1e-6, atol=0, equal_nan=True)
+
+
+def is_telling(numbers: Sample) -> bool:
+    """Are there gradients of more than one size? Zeros, signs and ones are the same again and again."""
+    return len(numbers.gradient.abs().unique()) > 1
+
+
+def agreement(moves: Iterable[tuple[Tensor, Sample]]) -> tuple[int, int]:
+    """How many numbers moved with the sign of their gradient, less those of the other sign; how many moved at all."""
+    agreed = counted = 0
+    for moved, then in moves:
+        signs = torch.nan_to_num(moved.sign() * then.gradient.sign())
+        agreed, counted = agreed + int(signs.sum()), counted + int(signs.count_nonzero())
+    return agreed, counted
+
+
+def proves_an_update(agreed: int, counted: int) -> bool:
+    return counted >= _ENOUGH and abs(agreed) >= _NEARLY_ALL * counted
+
+
+@_without_grad
+def goes_towards(p: Tensor, then: Sample, moved: Tensor, others: Iterable[Tensor]) -> bool:
+    """Has the parameter become one of the others, or an average of itself and one of them?"""
+    for other in map(local, others):
+        if other.shape == local(p).shape and other is not local(p) and _can_be_read(other):
+            way = _take(other, then.places).double() - then.values.double()
+            if same_direction(moved, way) and moved.norm() <= way.norm() / _SAME:
+                return True
+    return False
+
+
+def given_to(gradient: Sample, others: Iterable[Tensor]) -> bool:
+    """Is this gradient, or a multiple of it, also the gradient of one of the others?"""
+    return any(
+        grad is not None and not grad.is_sparse and grad.numel() == gradient.size and _can_be_read(grad)
+        and same_direction(gradient.gradient.double(), _take(grad, gradient.places).double())
+        for grad in (local(other.grad) for other in others)
+    )  # fmt: skip
+
+
+def same_direction(one: Tensor, other: Tensor) -> bool:
+    product = float(one.norm() * other.norm())
+    return product > 0 and float(one @ other) > _SAME * product

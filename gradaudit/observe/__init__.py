@@ -1,0 +1,1 @@
+"""Every hook and patch, once: what a training loop does, seen from outside."""
