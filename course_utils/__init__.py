@@ -2,19 +2,17 @@
 
 The rooms, from the lowest to the highest. A room imports only rooms above it in this list, never below:
 
-    data      digits, words, next_letters: real data, shipped with the course
-    models    mlp, Tally, Transformer: small models; shares_of: how much each micro-batch counts in each update
-    interrupts  uninterrupted, write_whole: an update or a file is whole, or not begun
-    loops     windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
-    memory    saved_bytes, held_bytes, plan_memory: what a step holds, measured or planned
-    observe   record, count_work, HookLog and others: what any loop does, seen from outside
-    ranks     Ranks, torchrun: a function or a script on several ranks
-    plots     ledger and the other figures; they draw and compute nothing
-    zoo       buggy loops from public bugs, each beside its fixed twin
-    audit     audit: names a script's zeroing and accumulation bugs; `gradaudit`
-    project   the training script of notebook 09, and what accepts it; `python -m course_utils.project`
-    practice  predict, check, recall, explore, step_through, and the exercises by notebook
-    publish   what is made from notebooks and facts: handouts, Colab editions, the final test
+    data       digits, words, next_letters: real data, shipped with the course
+    models     mlp, Tally, Transformer: small models; shares_of: how much each micro-batch counts in each update
+    loops      windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
+    memory     saved_bytes, held_bytes, plan_memory: what a step holds, measured or planned
+    recording  record, count_work, HookLog and others: what any loop does, seen from outside
+    ranks      Ranks, torchrun: a function or a script on several ranks
+    plots      ledger and the other figures; they draw and compute nothing
+    zoo        buggy loops from public bugs, each beside its fixed twin
+    project    the training script of notebook 09, and what accepts it; `python -m course_utils.project`
+    practice   predict, check, recall, explore, step_through, and the exercises by notebook
+    publish    what is made from notebooks and facts: handouts, Colab editions, the final test
 
 `colab`, `final` and `handouts` are commands: `python -m course_utils.handouts`.
 """

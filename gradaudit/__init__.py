@@ -1,50 +1,19 @@
 """The auditor: watches any training script, unchanged, and names its zeroing and accumulation bugs.
 
-`with audit() as report:` in Python, `gradaudit script.py` on the command line.
+`with gradaudit.audit() as report:` in Python, `gradaudit train.py` on the command line. It needs torch alone.
 """
-
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from gradaudit.frames import clean_tracebacks
-from gradaudit.observe.observer import observing
-from gradaudit.report import AuditError, Report
-from gradaudit.rules import Finding, judge
-from gradaudit.writer import HistoryWriter
 
 __all__ = ["AuditError", "Finding", "Report", "audit"]
 
 
-@contextmanager
-def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
-    """Watches the training loops that run inside the block.
+def __getattr__(name: str):
+    """The auditor is imported when it is first used: the course's loops need its hooks alone."""
+    if name in __all__:
+        from gradaudit import auditing
 
-    Args:
-        window: The intended number of micro-batches per update. It is inferred if it is not given.
-        strict: Raise `AuditError` at the end of the block if an error was found, if nothing could be judged, or if the
-            auditor itself has failed, for use in a test.
+        return getattr(auditing, name)
+    raise AttributeError(f"module 'gradaudit' has no attribute {name!r}")
 
-    Yields:
-        A `Report`, complete when the block has ended, also by an exception. The auditor's own errors never reach the
-        block: the first one ends the audit, with an `ObserverFailure`, which is a warning, and `report.failure` names
-        it.
 
-    Raises:
-        ValueError: If `window` is not a whole number of 1 or more.
-        AuditError: If `strict` and an error was found, nothing could be judged, or the auditor has failed, and the
-            block itself raised nothing.
-    """
-    writer = HistoryWriter()
-    report = Report(writer.history)
-    if window is not None:
-        report.declare_window(window)
-    try:
-        with clean_tracebacks(), observing(writer):
-            yield report
-    except BaseException as error:
-        writer.history.failed = not (isinstance(error, SystemExit) and error.code in (None, 0))
-        raise
-    finally:
-        report.findings = judge(writer.history)
-    if strict and (report.errors or report.failure or not report.judged):
-        raise AuditError(report)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

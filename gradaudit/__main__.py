@@ -1,4 +1,4 @@
-"""The auditor's command line: `gradaudit [options] script.py [args]`; `--help` lists the options.
+"""The command line: `gradaudit [options] script.py [args]`, or `python -m gradaudit`; `--help` lists the options.
 
 Exit status 0: the run was judged, and no error was found; 1: at least one was found; 2: the audit could not run, or
 failed before the script ended, which went on without it; 3: the script itself failed (what was found before that is
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from gradaudit import Report, audit
+from gradaudit.auditing import Report, audit
 from gradaudit.callsite import SCRIPTS
 from gradaudit.explain import explain
 from gradaudit.frames import without_auditor
@@ -229,6 +229,12 @@ def _wait_for_threads() -> None:
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
+
+
+def command() -> int:
+    """What `gradaudit` runs. As with `python -m gradaudit`, modules are looked for in the working directory first."""
+    sys.path[0] = os.getcwd()
+    return main()
 
 
 if __name__ == "__main__":

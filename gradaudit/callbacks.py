@@ -12,7 +12,7 @@ libraries are imported with them, not with this module.
 import atexit
 import sys
 
-from gradaudit import Report, audit
+from gradaudit.auditing import Report, audit
 from gradaudit.history import History
 
 

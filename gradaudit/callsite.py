@@ -11,12 +11,10 @@ from types import CodeType, FrameType
 
 import torch
 
-import course_utils
-
 FRAMEWORKS = ("accelerate", "fabric", "lightning", "transformers", "trl")  # each may call those before it
-_PACKAGE = Path(course_utils.__file__).parent
-_WATCHED = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, _PACKAGE))
-_ZOO = f"{_PACKAGE / 'zoo'}{os.sep}"  # buggy loops to watch, although they stand in this package
+_COURSE = Path(__file__).parents[1] / "course_utils"
+_WATCHED = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parent, _COURSE))
+_ZOO = f"{_COURSE / 'zoo'}{os.sep}"  # buggy loops to watch, although they stand in a package of ours
 _STANDARD = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _FABRIC = ("lightning/fabric/", "lightning_fabric/")
@@ -45,7 +43,7 @@ def caller_location(own: int = 1) -> tuple[Place, str, tuple[int, ...]]:
     function and its caller were called, since a helper may call backward for any loss.
 
     Args:
-        own: How many frames, from here on, are surely this package's own. Python makes an object of each frame that is
+        own: How many frames, from here on, are surely the auditor's own. Python makes an object of each frame that is
             looked at, which takes longer than the look itself.
     """
     frame, place, line = _users_frame(sys._getframe(own))
@@ -105,7 +103,7 @@ def is_users(file: str) -> bool:
 
 
 class _Kinds(dict):
-    """Of each file, whose code it is: "" for PyTorch's and this package's own, "library", or "user".
+    """Of each file, whose code it is: "" for PyTorch's and our own, "library", or "user".
 
     A dictionary, since it's asked of every frame from here to the user's code, at each backward call and each step.
     """

@@ -1,14 +1,13 @@
 """Tracebacks as they would be without the audit."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-import course_utils
-
-_PACKAGE = Path(course_utils.__file__).parent
-_AUDITOR = tuple(str(_PACKAGE / room) for room in ("audit", "observe"))
+_HOME = Path(__file__).parents[1]
+_AUDITOR = tuple(f"{_HOME / package}{os.sep}" for package in ("gradaudit", "course_utils/recording"))
 
 
 @contextmanager

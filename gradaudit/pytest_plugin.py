@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from gradaudit import Report, audit
+from gradaudit.auditing import Report, audit
 from gradaudit.rules.registry import RULES
 
 _AUDIT = pytest.StashKey[tuple[AbstractContextManager, Report]]()

@@ -15,6 +15,7 @@ import hatchling.build
 import pytest
 
 import course_utils
+import gradaudit
 from course_utils import data
 
 PACKAGE = Path(course_utils.__file__).parent
@@ -28,32 +29,39 @@ TORCH = {"torch", "numpy"}
 ROOMS = {  # from the lowest to the highest: the rooms that each imports, and the packages
     "data": (set(), {"torch"}),
     "models": (set(), {"torch"}),
-    "interrupts": (set(), set()),
-    "loops": ({"interrupts"}, {"torch"}),
+    "loops": (set(), {"torch", "gradaudit"}),
     "memory": (set(), {"torch"}),
-    "observe": ({"interrupts"}, {"torch"}),
-    "ranks": ({"data", "interrupts"}, {"torch", "tqdm", "cloudpickle"}),
-    "plots": ({"observe"}, {"matplotlib"}),
-    "zoo": ({"data"}, {"torch"}),
-    "audit": (
-        {"", "interrupts", "observe", "plots", "zoo"},
-        {"torch", "matplotlib", "pytest", "lightning", "pytorch_lightning", "transformers"},
-    ),
-    "project": ({"data", "interrupts", "memory", "models", "plots", "ranks"}, {"matplotlib", "torch", "tqdm"}),
+    "recording": (set(), {"torch", "gradaudit"}),
+    "ranks": ({"data"}, {"torch", "tqdm", "cloudpickle", "gradaudit"}),
+    "plots": (set(), {"matplotlib", "gradaudit"}),
+    "zoo": ({"data"}, {"torch", "gradaudit"}),
+    "project": ({"data", "memory", "models", "plots", "ranks"}, {"matplotlib", "torch", "tqdm", "gradaudit"}),
     "practice": (
-        {"data", "interrupts", "loops", "memory", "models", "observe", "ranks", "plots", "zoo", "audit"},
-        {"torch", "IPython", "ipywidgets", "traitlets", "tqdm", "matplotlib"},
+        {"data", "loops", "memory", "models", "recording", "ranks", "plots", "zoo"},
+        {"torch", "IPython", "ipywidgets", "traitlets", "tqdm", "matplotlib", "gradaudit"},
     ),
     "publish": (
-        {"audit", "data", "interrupts", "observe", "plots", "practice", "zoo"},
-        {"tqdm", "torch", "nbformat", "ipywidgets", "PIL", "pygments", "pypandoc", "typst", "sphinx", "docutils"},
+        {"data", "recording", "plots", "practice", "zoo"},
+        {
+            "tqdm",
+            "torch",
+            "nbformat",
+            "ipywidgets",
+            "PIL",
+            "pygments",
+            "pypandoc",
+            "typst",
+            "sphinx",
+            "docutils",
+            "gradaudit",
+        },
     ),
     "colab": ({"publish"}, set()),
     "final": ({"publish"}, set()),
     "handouts": ({"publish"}, set()),
 }
 WITHOUT_EXAMPLES = (
-    *("zoo.", "plots", "practice", "ranks.ddp_example", "ranks.worker", "audit", "project", "publish"),
+    *("zoo.", "plots", "practice", "ranks.ddp_example", "ranks.worker", "project", "publish"),
     *("colab", "final", "handouts"),
 )
 
@@ -72,9 +80,19 @@ def test_importing_the_package_imports_nothing_from_elsewhere_but_torch():
 import json, sys, torch
 before = set(sys.modules)
 import course_utils
+import gradaudit
 print(json.dumps(sorted({name.split(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)))
 """
-    assert python(code) == ["course_utils"]  # how long it takes: tests/benchmarks/import_time.py
+    assert python(code) == ["course_utils", "gradaudit"]  # how long it takes: tests/benchmarks/import_time.py
+
+
+def test_the_auditor_imports_nothing_of_the_course():
+    code = """
+import json, sys
+import gradaudit
+print(json.dumps(sorted({"course_utils", "matplotlib", "ipywidgets", "tqdm", "cloudpickle"} & set(sys.modules))))
+"""
+    assert python(code) == []
 
 
 def source(module):
@@ -127,7 +145,7 @@ print(json.dumps([name.removeprefix("course_utils") for name in names]))
 @pytest.mark.parametrize("name", course_utils.__all__)
 def test_a_public_name_is_there_and_says_what_it_is_with_an_example(name):
     thing = getattr(course_utils, name)
-    assert thing.__module__.startswith("course_utils.")
+    assert thing.__module__.startswith(("course_utils.", "gradaudit."))
     assert "Example:\n" in thing.__doc__
 
 
@@ -137,16 +155,23 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
 
 @pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("path", sorted(Path(gradaudit.__file__).parent.rglob("*.py")), ids=lambda path: path.stem)
+def test_the_auditors_examples_are_true(path):
+    name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    assert doctest.testmod(import_module(name)).failed == 0
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("module", MODULES)
 def test_the_examples_in_docstrings_are_true(module):
     results = doctest.testmod(import_module(f"course_utils.{module}"))
     assert results.failed == 0
-    assert results.attempted or module in ("loops", "observe", "ranks") or module.startswith(WITHOUT_EXAMPLES)
+    assert results.attempted or module in ("loops", "recording", "ranks") or module.startswith(WITHOUT_EXAMPLES)
 
 
 def test_installed_from_a_wheel_into_an_empty_folder_the_data_are_there(tmp_path, monkeypatch):
     source, site, elsewhere = tmp_path / "source", tmp_path / "site", tmp_path / "elsewhere"
-    for name in ("course_utils", "data"):
+    for name in ("course_utils", "gradaudit", "data"):
         shutil.copytree(PACKAGE.parent / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(PACKAGE.parent / name, source)

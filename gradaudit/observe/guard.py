@@ -1,6 +1,7 @@
 """Keeps the observer's own errors out of the script that it watches: the first one ends the watching, not the run."""
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -13,8 +14,9 @@ from traceback import format_exception_only, walk_tb
 import torch
 from torch import Tensor
 
-_PACKAGE = Path(__file__).parents[1]
-_NOT_THE_USERS = (str(_PACKAGE), str(Path(torch.__file__).parent), contextlib.__file__)
+_HOME = Path(__file__).parents[2]
+_OWN = tuple(f"{_HOME / package}{os.sep}" for package in ("gradaudit", "course_utils"))
+_NOT_THE_USERS = (*_OWN, str(Path(torch.__file__).parent), contextlib.__file__)
 _LONGEST = 300  # characters of an error's text
 
 
@@ -137,12 +139,12 @@ def _in_words(error: Exception) -> str:
 
 
 def _own_line(error: Exception) -> str:
-    """Where this package raised the error, or called what raised it."""
+    """Where our code raised the error, or called what raised it."""
     lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    own = [at for at in lines if at[0].startswith(str(_PACKAGE)) and not at[0].startswith(__file__)]
+    own = [at for at in lines if at[0].startswith(_OWN) and not at[0].startswith(__file__)]
     file, line = (own or lines)[-1]
     path = Path(file)
-    return f"{path.relative_to(_PACKAGE.parent).as_posix() if path.is_relative_to(_PACKAGE) else path}:{line}"
+    return f"{path.relative_to(_HOME).as_posix() if file.startswith(_OWN) else path}:{line}"
 
 
 def _users_line() -> tuple[str, int]:

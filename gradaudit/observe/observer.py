@@ -313,7 +313,7 @@ class Observer:
         self.thread = _Thread()
 
     def attach(self) -> None:
-        leave_uncompiled("course_utils.recording", "gradaudit", "gradaudit.interrupts")
+        leave_uncompiled("gradaudit", "course_utils.recording")
         self.undo.callback(register_optimizer_step_pre_hook(self.guard(self._before_step)).remove)
         self.undo.callback(register_optimizer_step_post_hook(self.guard(self._after_step)).remove)
         self.patch(torch.autograd, "backward", self._around_backward, used_up=True)

@@ -29,7 +29,7 @@ def leave_uncompiled(*packages: str) -> None:
         packages: Their names. Modules that are loaded later need another call.
 
     Example:
-        >>> leave_uncompiled("course_utils.recording")
+        >>> leave_uncompiled("gradaudit.observe")
     """
     _skip_packages(packages, len(sys.modules))
 

@@ -1,0 +1,45 @@
+"""`with audit() as report:`, what a user calls."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gradaudit.frames import clean_tracebacks
+from gradaudit.observe.observer import observing
+from gradaudit.report import AuditError, Report
+from gradaudit.rules import judge
+from gradaudit.writer import HistoryWriter
+
+
+@contextmanager
+def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
+    """Watches the training loops that run inside the block.
+
+    Args:
+        window: The intended number of micro-batches per update. It is inferred if it is not given.
+        strict: Raise `AuditError` at the end of the block if an error was found, if nothing could be judged, or if the
+            auditor itself has failed, for use in a test.
+
+    Yields:
+        A `Report`, complete when the block has ended, also by an exception. The auditor's own errors never reach the
+        block: the first one ends the audit, with an `ObserverFailure`, which is a warning, and `report.failure` names
+        it.
+
+    Raises:
+        ValueError: If `window` is not a whole number of 1 or more.
+        AuditError: If `strict` and an error was found, nothing could be judged, or the auditor has failed, and the
+            block itself raised nothing.
+    """
+    writer = HistoryWriter()
+    report = Report(writer.history)
+    if window is not None:
+        report.declare_window(window)
+    try:
+        with clean_tracebacks(), observing(writer):
+            yield report
+    except BaseException as error:
+        writer.history.failed = not (isinstance(error, SystemExit) and error.code in (None, 0))
+        raise
+    finally:
+        report.findings = judge(writer.history)
+    if strict and (report.errors or report.failure or not report.judged):
+        raise AuditError(report)
