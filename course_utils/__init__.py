@@ -20,9 +20,9 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
 from importlib import import_module
 
 from course_utils.data import digits, next_letters, words
-from course_utils.loops import backward_window, evaluate, train_epoch, windows
-from course_utils.memory import held_bytes, plan_memory, saved_bytes
-from course_utils.models import Tally, mlp, shares_of
+from course_utils.loops import MicroBatchFinder, backward_window, evaluate, train_epoch, windows
+from course_utils.memory import held_bytes, plan_memory, saved_bytes, update_bytes
+from course_utils.models import Tally, Transformer, mlp, shares_of
 from course_utils.recording import (
     HookLog,
     count_collectives,
@@ -35,7 +35,10 @@ from course_utils.recording import (
     watch_norms,
 )
 
-_LATER = {  # these need matplotlib or ipywidgets: imported when they are first used
+_LATER = {  # these need more than torch: imported when they are first used
+    "Ranks": "ranks",
+    "RankError": "ranks",
+    "torchrun": "ranks",
     "ledger": "plots",
     "show": "practice.display",
     "predict": "practice",
@@ -48,10 +51,14 @@ _LATER = {  # these need matplotlib or ipywidgets: imported when they are first 
 }
 
 __all__ = [  # noqa: RUF022
-    "windows", "backward_window", "train_epoch", "evaluate", "record", "ledger", "show", "saved_bytes", "held_bytes",
-    "plan_memory", "count_work", "predict", "check", "recall", "progress", "explore", "step_through",
-    "digits", "words", "next_letters", "mlp", "Tally", "shares_of", "formats_of", "HookLog",
-    "sample_gradients", "watch_norms", "ratio_interval", "count_collectives", "held_gradients",
+    "windows", "backward_window", "train_epoch", "evaluate", "MicroBatchFinder",
+    "record", "HookLog", "watch_norms", "held_gradients", "formats_of", "count_work", "count_collectives",
+    "saved_bytes", "held_bytes", "update_bytes", "plan_memory",
+    "Ranks", "RankError", "torchrun",
+    "ledger", "show",
+    "digits", "words", "next_letters", "mlp", "Tally", "Transformer", "shares_of",
+    "predict", "check", "recall", "progress", "explore", "step_through",
+    "sample_gradients", "ratio_interval",
 ]  # fmt: skip
 
 

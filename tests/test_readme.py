@@ -34,7 +34,7 @@ def test_the_auditor_says_of_the_first_loop_what_stands_below_it():
     assert all(line.strip() in flat for line in buggy.splitlines()), "the first loop is that of the file"
     command = f"gradaudit {LOOP}"
     assert f"`{command}`" in README
-    done = subprocess.run([sys.executable, *command.split()[1:]], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", *command.split()], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert report in done.stdout
 

@@ -32,7 +32,14 @@ if sys.platform == "linux":
 
 
 class RankError(RuntimeError):
-    """A run failed: `errors` says how, by rank; `results` holds what the other ranks returned."""
+    """A run failed: `errors` says how, by rank; `results` holds what the other ranks returned.
+
+    Example:
+        >>> try:
+        ...     Ranks(2).run(fails_on_rank_1)  # doctest: +SKIP
+        ... except RankError as error:
+        ...     print(error.errors[1])
+    """
 
     def __init__(self, message: str, errors: dict[int, str], results: dict[int, Any]):
         super().__init__(message)
