@@ -38,6 +38,7 @@ from course_utils.publish.notebook import (
 from course_utils.publish.output import all_or_nothing
 
 PACKAGE = Path(__file__).parents[1]
+HOME = PACKAGE.parent
 BRANCH = "colab"  # of the hosting repository: there the editions lie, at the top
 _WORDS = r"\b(read_)?words\("
 _ZOO = r"\bzoo\b|\bpublic_loop\("  # its loops train on all of the data
@@ -159,8 +160,8 @@ def address(name: str, repository: str) -> str:
 
 def _archive(needed: Sequence[str]) -> bytes:
     """This package and what is needed of the data; the same bytes for the same content."""
-    files = [*PACKAGE.rglob("*.py"), *PACKAGE.glob("practice/**/*.html")]  # the templates of print are not needed
-    content = {f"course_utils/{path.relative_to(PACKAGE).as_posix()}": path.read_bytes() for path in files}
+    files = [*PACKAGE.rglob("*.py"), *PACKAGE.glob("practice/**/*.html"), *HOME.glob("gradaudit/**/*.py")]  # the templates of print are not needed
+    content = {path.relative_to(HOME).as_posix(): path.read_bytes() for path in files}
     manifest = {name: entry for name, entry in data.manifest().items() if name.startswith(tuple(needed))}
     content["course_utils/_data/manifest.json"] = json.dumps(manifest).encode()
     content |= {f"course_utils/_data/{name}": data.read(name) for name in manifest}

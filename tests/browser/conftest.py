@@ -69,7 +69,7 @@ def notebook_server(chromium, tmp_path_factory):
 
 @contextmanager
 def _served(application: str, folder: Path, options: list[str]) -> Iterator[str]:
-    for name in ("course_utils", "data", "notebooks"):
+    for name in ("course_utils", "data", "gradaudit", "notebooks"):
         shutil.copytree(ROOT / name, folder / "course" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name, setting in SETTINGS.items():
         path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
