@@ -3,15 +3,16 @@
 `with gradaudit.audit() as report:` in Python, `gradaudit train.py` on the command line. It needs torch alone.
 """
 
-__all__ = ["AuditError", "Finding", "Report", "audit"]
+from importlib import import_module
+
+_MODULES = {"audit": "auditing", "AuditError": "report", "Finding": "rules", "Report": "report"}
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str):
     """The auditor is imported when it is first used: the course's loops need its hooks alone."""
-    if name in __all__:
-        from gradaudit import auditing
-
-        return getattr(auditing, name)
+    if name in _MODULES:
+        return getattr(import_module(f"gradaudit.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'gradaudit' has no attribute {name!r}")
 
 

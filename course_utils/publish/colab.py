@@ -160,7 +160,7 @@ def address(name: str, repository: str) -> str:
 
 def _archive(needed: Sequence[str]) -> bytes:
     """This package and what is needed of the data; the same bytes for the same content."""
-    files = [*PACKAGE.rglob("*.py"), *PACKAGE.glob("practice/**/*.html"), *HOME.glob("gradaudit/**/*.py")]  # the templates of print are not needed
+    files = [*PACKAGE.rglob("*.py"), *PACKAGE.glob("practice/**/*.html"), *HOME.glob("gradaudit/**/*.py")]
     content = {path.relative_to(HOME).as_posix(): path.read_bytes() for path in files}
     manifest = {name: entry for name, entry in data.manifest().items() if name.startswith(tuple(needed))}
     content["course_utils/_data/manifest.json"] = json.dumps(manifest).encode()

@@ -7,8 +7,9 @@ from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from gradaudit import audit, judge
+from gradaudit import audit
 from gradaudit.callsite import FRAMEWORKS, short, source
+from gradaudit.rules import judge
 
 FILES = {
     "accelerate": "accelerate/accelerator.py",

@@ -13,8 +13,9 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LinearLR, SequentialLR
 from torch.utils.data import DataLoader
 
-from gradaudit import audit, judge
+from gradaudit import audit
 from gradaudit.history import Clip
+from gradaudit.rules import judge
 from gradaudit.rules.shapes import odd_window, of_any_length
 
 INFINITY = float("inf")

@@ -5,8 +5,8 @@ from collections import Counter
 import exhaustive
 import pytest
 
+from course_utils.zoo import hit_rate
 from course_utils.zoo.unseen import EDITS, unseen_loops
-from gradaudit import hit_rate
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call")
 NO_RULE = {edit.kind for edit in EDITS if not edit.rule}
