@@ -3,6 +3,7 @@
 import functools
 import io
 import linecache
+import marshal
 import pickle
 from collections.abc import Callable, Iterable
 from types import CodeType
@@ -52,8 +53,10 @@ class _Pickler(cloudpickle.Pickler):
         return self._stream.getvalue()
 
     def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, CodeType) and (lines := linecache.getlines(thing.co_filename)):
-            self.sources[thing.co_filename] = lines
+        if isinstance(thing, CodeType):
+            if lines := linecache.getlines(thing.co_filename):
+                self.sources[thing.co_filename] = lines
+            return marshal.loads, (marshal.dumps(thing),)  # cloudpickle 3.1.3 would drop the name of its file
         if isinstance(thing, functools._lru_cache_wrapper) and thing.__module__ == "__main__":
             return _cached, (thing.__wrapped__, thing.cache_parameters())  # cloudpickle would send its name only
         reduced = super().reducer_override(thing)

@@ -410,7 +410,10 @@ assert sys.modules["__main__"].x == 5
 """
 
 
-@pytest.mark.parametrize(("module", "name"), [("trainer_of_tests.train", "train"), ("trainer_of_tests", "__main__")])
+RUN_BY_NAME = [("trainer_of_tests.train", "train"), ("trainer_of_tests", "__main__")]
+
+
+@pytest.mark.parametrize(("module", "name"), mark(RUN_BY_NAME, but=RUN_BY_NAME[:1]))
 def test_a_module_runs_as_python_m_would_run_it(module, name, package, capsys):
     code = CHECKS.replace("NAME", name) + script(zero="pass")
     folder = package(__init__="", beside="x = 5", **{name: code})
