@@ -10,7 +10,7 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     ranks      Ranks, torchrun: a function or a script on several ranks
     plots      ledger and the other figures; they draw and compute nothing
     zoo        buggy loops from public bugs, each beside its fixed twin
-    project    the training script of notebook 09, and what accepts it; `python -m course_utils.project`
+    project    the training script of notebook 12, and what accepts it; `python -m course_utils.project`
     practice   predict, check, recall, explore, step_through, and the exercises by notebook
     publish    what is made from notebooks and facts: handouts, Colab editions, the final test
 

@@ -49,39 +49,39 @@ def without_replacement(reading, samples):
 
 
 NUMBERS = {
-    "02b_forgetting, card 2": longest_and_shortest_sum,
-    "02b_forgetting, card 3": lambda: [2 / 10, 4 / 10],
-    "02b_forgetting, card 4": lambda: [1, 1],  # r² - (2 - a) r + 1
-    "03_accumulation, card 3": lambda: [0.1 * 4, 0.04 / 4],
-    "03b_windows, card 1": one_four_four,
-    "03b_windows, card 2": lambda: [15 - 8],
-    "03b_windows, card 4": lambda: fractions(Fraction(6, 6 + 2), Fraction(2, 6 + 2), Fraction(1, 2)),
-    "03d_tokens, card 1": lambda: fractions(Fraction(1, 3 * 10), Fraction(1, 10 + 20 + 30)),
-    "05_precision, card 1": where_threes_stop,
-    "05_precision, card 3": lambda: [1, 4 / BF16.eps],  # half a step below a power of two
-    "05b_loss_scaling, card 1": lambda: [2.0**-25 / 1024, FP16.max / 1024],
-    "05b_loss_scaling, card 3": lambda: [1, torch.amp.GradScaler("cpu").get_scale()],
-    "06_training_loop, card 1": lambda: [30],
-    "06_training_loop, card 3": lambda: effective(0.9, 4),
-    "06c_noise_scale, card 4": lambda: without_replacement(500, 600),
-    "07_distributed, card 3": lambda: [1, 4],
-    "07b_shards_and_pipelines, card 3": lambda: [2.14],  # the last release so
-    "07c_frameworks, card 4": lambda: [1000 / 4],
-    "07c_frameworks, card 5": lambda: [1498],  # as its fact
-    "09_capstone, card 1": lambda: [0, 1, 4],
-    "09_capstone, card 2": lambda: [1 / 0.5],
-    "09b_should_you_accumulate, card 1": lambda: [16, 16 / 2],
-    "09b_should_you_accumulate, card 2": lambda: [1, 1],
-    "09b_should_you_accumulate, card 4": lambda: [4**0.5, 0.96, 1, 4, 0.96 ** (1 / 4)],
-    "09b_should_you_accumulate, card 5": lambda: [100 / (1 + 1 / 10)],
+    "03_forgetting, card 2": longest_and_shortest_sum,
+    "03_forgetting, card 3": lambda: [2 / 10, 4 / 10],
+    "03_forgetting, card 4": lambda: [1, 1],  # r² - (2 - a) r + 1
+    "04_accumulation, card 3": lambda: [0.1 * 4, 0.04 / 4],
+    "05_windows, card 1": one_four_four,
+    "05_windows, card 2": lambda: [15 - 8],
+    "05_windows, card 4": lambda: fractions(Fraction(6, 6 + 2), Fraction(2, 6 + 2), Fraction(1, 2)),
+    "06_tokens, card 1": lambda: fractions(Fraction(1, 3 * 10), Fraction(1, 10 + 20 + 30)),
+    "low_precision, card 1": where_threes_stop,
+    "low_precision, card 3": lambda: [1, 4 / BF16.eps],  # half a step below a power of two
+    "09_amp, card 1": lambda: [2.0**-25 / 1024, FP16.max / 1024],
+    "09_amp, card 3": lambda: [1, torch.amp.GradScaler("cpu").get_scale()],
+    "08_training_loop, card 1": lambda: [30],
+    "08_training_loop, card 3": lambda: effective(0.9, 4),
+    "noise_scale, card 4": lambda: without_replacement(500, 600),
+    "10_ranks, card 3": lambda: [1, 4],
+    "shards_and_pipelines, card 3": lambda: [2.14],  # the last release so
+    "frameworks, card 4": lambda: [1000 / 4],
+    "frameworks, card 5": lambda: [1498],  # as its fact
+    "12_project, card 1": lambda: [0, 1, 4],
+    "12_project, card 2": lambda: [1 / 0.5],
+    "should_you_accumulate, card 1": lambda: [16, 16 / 2],
+    "should_you_accumulate, card 2": lambda: [1, 1],
+    "should_you_accumulate, card 4": lambda: [4**0.5, 0.96, 1, 4, 0.96 ** (1 / 4)],
+    "should_you_accumulate, card 5": lambda: [100 / (1 + 1 / 10)],
 }
 FACT = {  # a card that is answered by Yes or No, and the fact that it is about
-    "02b_forgetting, card 5": "clipping-can-hide-it",
-    "03c_memory_and_time, card 5": "logged-loss",
-    "04_exactness, card 5": "batchnorm-sees-micro-batches",
-    "06_training_loop, card 4": "steps-need-the-whole-gradient",
-    "06c_noise_scale, card 1": "batch-norm-is-inflated",
-    "08_pitfalls, card 4": "outside-has-limits",
+    "03_forgetting, card 5": "clipping-can-hide-it",
+    "memory, card 5": "logged-loss",
+    "07_exactness, card 5": "batchnorm-sees-micro-batches",
+    "08_training_loop, card 4": "steps-need-the-whole-gradient",
+    "noise_scale, card 1": "batch-norm-is-inflated",
+    "11_pitfalls, card 4": "outside-has-limits",
 }
 CARDS = {f"{name}, card {k}": answer for name, book in NOTEBOOKS.items() for k, (_, answer) in enumerate(book.cards, 1)}
 

@@ -72,7 +72,7 @@ def clip(x, low, high):
 
 
 FORMULAS = {
-    "02b_forgetting": {
+    "03_forgetting": {
         r"v \leftarrow m\,v + g \qquad\qquad w \leftarrow w - \mathrm{lr} \cdot v": lambda: (
             sgd([G1, G2], momentum=M),
             1 - LR * G1 - LR * (M * G1 + G2),
@@ -101,26 +101,26 @@ FORMULAS = {
         ),
         "w_1 = -2": lambda: (1 - 0.75 * 4 * 1, -2),
     },
-    "04_exactness": {"1 - 0.9^{1/N}": lambda: ((1 - (1 - 0.9 ** (1 / 4))) ** 4, 0.9)},
-    "04b_rewards_and_packing": {
+    "07_exactness": {"1 - 0.9^{1/N}": lambda: ((1 - (1 - 0.9 ** (1 / 4))) ** 4, 0.9)},
+    "rewards_and_packing": {
         r"-A \log p": lambda: (cross_entropy_weighted(2.0), -2.0 * math.log(0.3)),
         "n_1 + n_2 + ...": lambda: (sum(map(len, ("ab", "cde"))), 2 + 3),
         r"-\min(rA, \mathrm{clip}(r, 0.8, 1.2) A)": lambda: (-min(1.5 * 2, clip(1.5, 0.8, 1.2) * 2), -2.4),
         "-A": lambda: (-min(1.0 * 2, clip(1.0, 0.8, 1.2) * 2), -2),
     },
-    "05_precision": {"2^{-k}": lambda: ((torch.tensor(8.0).bfloat16() + 2.0**-5).item(), 8.0)},
-    "05b_loss_scaling": {
+    "low_precision": {"2^{-k}": lambda: ((torch.tensor(8.0).bfloat16() + 2.0**-5).item(), 8.0)},
+    "09_amp": {
         "2^{-28}": lambda: (round(2.0**-28 * 1e9), 4),
         "2^{-24}": lambda: (torch.tensor(2.0**-24).half().item(), torch.finfo(torch.float16).smallest_normal / 2**10),
         "2^{-25}": lambda: (torch.tensor(2.0**-25).half().item(), 0.0),
     },
-    "06b_hooks": {
+    "hooks": {
         r"b \leftarrow 0.9\,b + (g_1 + g_2 + g_3 + g_4)": lambda: (
             sgd([G4, G1 + G2 + G3 + G4], momentum=M),
             1 - LR * G4 - LR * (0.9 * G4 + (G1 + G2 + G3 + G4)),
         )
     },
-    "06c_noise_scale": {
+    "noise_scale": {
         r"\text{mean of } \lVert G_B \rVert^2 \;=\; \lVert G \rVert^2 + \frac{\mathrm{tr}\,\Sigma}{B}": lambda: (
             mean_square(3),
             SQUARE + TRACE / 3,
@@ -147,11 +147,11 @@ FORMULAS = {
         ),
         r"S_\text{min} \, (1 + B_\text{crit}/B)": lambda: (100 * (1 + 64 / 64), 2 * 100),
     },
-    "07_distributed": {
+    "10_ranks": {
         "K-1": lambda: (ring(5), 5 - 1),
         r"2\frac{K-1}{K}": lambda: (2 * ring(5) / 5, 2 * (5 - 1) / 5),
     },
-    "09_capstone": {"2^{-14}": lambda: (torch.finfo(torch.float16).smallest_normal, 2.0**-14)},
+    "12_project": {"2^{-14}": lambda: (torch.finfo(torch.float16).smallest_normal, 2.0**-14)},
 }
 
 

@@ -36,7 +36,7 @@ def of_the_sheet(model, batches, optimizer, scaler, schedule):
 
 
 def of_the_notebook(model, batches, optimizer, scaler, schedule):
-    (source,) = [cell.source for cell in NOTEBOOKS["05b_loss_scaling"].code if "def by_hand" in cell.source]
+    (source,) = [cell.source for cell in NOTEBOOKS["09_amp"].code if "def by_hand" in cell.source]
     function(source, "by_hand")(model, batches, loss_fn, optimizer, 2, scaler, inf, schedule)
 
 
@@ -50,7 +50,7 @@ def of_a_script(source):
 
 LOOPS = {
     "cheat sheet": of_the_sheet,
-    "05b": of_the_notebook,
+    "09": of_the_notebook,
     "script": of_a_script(HANDED),
     "solution": of_a_script(solved()),
 }

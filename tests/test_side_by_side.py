@@ -1,4 +1,4 @@
-"""The loops of 07c_frameworks: they run for real where their libraries are installed; what is recorded is complete."""
+"""The loops of frameworks: they run for real where their libraries are installed; what is recorded is complete."""
 
 import json
 import re
@@ -117,7 +117,7 @@ def test_the_readmes_table_is_the_record():
 
 def test_the_readmes_first_row_is_what_the_loop_does_with_and_without_counting_tokens():
     names = {}
-    for cell in read_notebooks()["07c_frameworks"].code:
+    for cell in read_notebooks()["frameworks"].code:
         exec(cell.source.replace("torch.set_default_dtype(torch.float64)", ""), names)
         if "beside" in names:
             break

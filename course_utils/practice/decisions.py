@@ -1,4 +1,4 @@
-"""The table of notebook 04: for which models and losses a window is the large batch, and what to do where it is not."""
+"""The table of notebook 07: for which models and losses a window is the large batch, and what to do where it is not."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,17 +9,17 @@ from course_utils.practice import display
 EXACT = 1e-12  # the relative error below which a float64 gradient is called exact
 CAPTION = (
     "Is the window the large batch? “Yes”: off by less than 1e-12 in float64. Each row looks at one thing: your window "
-    "is exact if all your rows say so. The percentages belong to the small cases of notebook 04."
+    "is exact if all your rows say so. The percentages belong to the small cases of notebook 07."
 )
 HEADER = ("You have", "Each loss divided by N", "Do this", "Then", "Shown in")
 ROWS = (  # a name in braces, or several, stands for what was measured under it
     ("micro-batches of one size", "{one size}", "nothing more", "{one size}", "Step 1; 03"),
     ("micro-batches of several sizes", "{several sizes, divided by N}",
-     "weight by samples, over the window's samples", "{several sizes, weighted by samples}", "Step 1; 03b"),
-    ("a short last window", "no, see 03b", "divide by what it holds; 03d compares the other choice",
-     "yes, see 03d", "03b, 03d"),
-    ("padded or packed tokens", "no, see 03d", "weight by valid tokens; leave out a micro-batch without one",
-     "yes, see 03d", "03d, 04b"),
+     "weight by samples, over the window's samples", "{several sizes, weighted by samples}", "Step 1; 05"),
+    ("a short last window", "no, see 05", "divide by what it holds; 06 compares the other choice",
+     "yes, see 06", "05, 06"),
+    ("padded or packed tokens", "no, see 06", "weight by valid tokens; leave out a micro-batch without one",
+     "yes, see 06", "06, *rewards and packing*"),
     ("a loss that is a sum over samples", "no, see 03",
      "divide by nothing; or once by the window's samples, if you want the mean", "yes, see 03", "03"),
     ("class weights", "{class weights, by samples}",
@@ -44,12 +44,12 @@ ROWS = (  # a name in braces, or several, stands for what was measured under it
      "clip once per window, before the step", "{clipped once per window}", "Step 6"),
     ("weights, and so .grad, in bfloat16", "no, see 05",
      "keep the sum in float32; the longer the window, the more it matters", "see 05", "05"),
-    ("autocast, GradScaler", "see 05b", "unscale, clip, step and update once per window", "see 05b", "05b"),
+    ("autocast, GradScaler", "see 09", "unscale, clip, step and update once per window", "see 09", "09"),
     ("momentum, Adam, weight decay", "as .grad is",
      "one step per window: a step reads .grad, the weights and its own memory, once", "as .grad is", "02, 03"),
     ("a learning-rate schedule, an average of the weights", "see 06",
      "one scheduler step per update, lengths counted in updates", "see 06", "06"),
-    ("the step inside backward", "no, see 06b", "step after the window's last backward pass", "yes, see 06b", "06b"),
+    ("the step inside backward", "no, see *hooks*", "step after the window's last backward pass", "yes, see *hooks*", "*hooks*"),
     ("several devices", "see 07",
      "divide by the samples or tokens of all devices; clip after the gradients are reduced", "see 07", "07"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The project of notebook 09: a training script with six bugs, and the command that says whether a script is right.
+"""The project of notebook 12: a training script with six bugs, and the command that says whether a script is right.
 
 `python -m course_utils.project start` copies the script; `python -m course_utils.project accept train.py` judges it.
 """

@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    parser = argparse.ArgumentParser(prog="python -m course_utils.project", description="The project of notebook 09.")
+    parser = argparse.ArgumentParser(prog="python -m course_utils.project", description="The project of notebook 12.")
     commands = parser.add_subparsers(dest="command", required=True)
     start = commands.add_parser("start", help="copy the training script")
     start.add_argument("folder", nargs="?", default=".", type=Path, metavar="FOLDER")

@@ -130,7 +130,8 @@ def folder() -> Path:
 
 def read_notebooks() -> dict[str, Notebook]:
     """All notebooks by name, in the order of the course; `PublishError` if there is none, or one cannot be read."""
-    found = {path.stem: Notebook(path) for path in sorted(folder().glob("*.ipynb"))}
+    paths = [*sorted(folder().glob("*.ipynb")), *sorted(folder().glob("deeper/*.ipynb"))]
+    found = {path.stem: Notebook(path) for path in paths}
     if not found:
         raise PublishError(f"there are no notebooks in {folder()}; run this in the folder of the course")
     return found
@@ -180,4 +181,4 @@ def relinked(text: str, link: Callable[[str, str], str]) -> str:
         >>> relinked("See [02](02_zeroing.ipynb#step-1).", lambda text, name: f"{text} in {name}")
         'See 02 in 02_zeroing.'
     """
-    return re.sub(r"\[([^\[\]]+)\]\((\w+)\.ipynb(?:#[^)]*)?\)", lambda found: link(found[1], found[2]), text)
+    return re.sub(r"\[([^\[\]]+)\]\((?:\.\./|deeper/)?(\w+)\.ipynb(?:#[^)]*)?\)", lambda found: link(found[1], found[2]), text)

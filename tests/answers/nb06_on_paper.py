@@ -1,44 +1,47 @@
-"""Answers to "schedule_on_paper": learning rates under a schedule, and what each slip leads to."""
+"""Answers to "tokens_on_paper": 40 valid targets on two ranks, of which one micro-batch has none."""
+
+from fractions import Fraction
 
 import torch
 
 from answers import right, wrong
 
 
-def on_paper(updates=9, per_update=1 / 4, per_micro_batch=1 / 8, per_epoch=1):
-    return {
-        "number of updates": updates,
-        "update 9 if stepped per update": per_update,
-        "update 3 if stepped per micro-batch": per_micro_batch,
-        "update 9 if stepped per epoch": per_epoch,
-    }
+def on_paper(loss=2.4, share=2.5, factor=1.5):
+    return {"loss": loss, "share": share, "factor": factor}
 
 
 for correct in (
     on_paper(),
-    on_paper(9.0, torch.tensor(0.25), "0.125", 1.0),
-    on_paper(3 * 3, 0.5 ** (8 // 3), 0.5 ** (10 // 3), 0.5 ** (2 // 3)),
-    dict(reversed(on_paper().items())),
+    on_paper(96 / 40, 40 / 16, 60 / 40),
+    on_paper("2.4", "2.5", "1.5"),
+    on_paper(Fraction(12, 5), Fraction(5, 2), Fraction(3, 2)),
+    on_paper(torch.tensor(2.4, dtype=torch.float64), torch.tensor(2.5), torch.tensor(1.5)),
 ):
-    right("schedule_on_paper")(correct)
+    right("tokens_on_paper")(correct)
 
 for slip, bug, says in (
-    (on_paper(updates=30), "counts-micro-batches", "number of updates = 30"),
-    (on_paper(updates=30, per_update=0.5**9), "counts-micro-batches", ""),
-    (on_paper(updates=6), "loses-the-tail", "short"),
-    (on_paper(updates=6, per_update=1 / 2, per_micro_batch=1 / 16), "loses-the-tail", ""),
-    (on_paper(updates=8), "spans-epochs", "two epochs"),
-    (on_paper(per_update=1 / 8), "off-by-one", "before it"),
-    (on_paper(per_epoch=1 / 2), "off-by-one", ""),
-    (on_paper(per_micro_batch=1), "counts-updates", "every micro-batch"),
-    (on_paper(per_micro_batch=1 / 2), "counts-updates", ""),
-    (on_paper(per_micro_batch=1 / 4), "a-window-behind", "own micro-batches"),
-    (on_paper(per_update=1), "not-halved-yet", "how often"),
-    (on_paper(per_update=3), "wrong-value", "update 9 if stepped per update = 3"),
-    (on_paper(per_epoch=...), "unfinished", "stepped per epoch"),
-    (on_paper(..., ..., ..., ...), "not-attempted", ""),
+    (on_paper(loss=3), "token-weights", "loss = 3"),
+    (on_paper(loss=2.8), "own-rank", "counts ranks"),
+    (on_paper(loss=2), "own-rank", "both ranks"),
+    (on_paper(loss=2.25), "counts-the-empty", ""),
+    (on_paper(loss=96), "no-divisor", ""),
+    (on_paper(loss=float("nan")), "nan", ""),
+    (on_paper(share=5), "one-average-missing", "share = 5"),
+    (on_paper(share=0.4), "inverted", ""),
+    (on_paper(share=1 / 16), "not-a-ratio", ""),
+    (on_paper(share=1), "wrong-value", "share = 1"),
+    (on_paper(factor=0.75), "one-average-missing", "factor = 0.75"),
+    (on_paper(factor=0.375), "divides-by-the-ranks", ""),
+    (on_paper(factor=3), "n-again", ""),
+    (on_paper(factor=2 / 3), "inverted", ""),
+    (on_paper(share=5, factor=0.75), "one-average-missing", "share = 5 and factor = 0.75"),
+    (on_paper(loss=...), "unfinished", "loss"),
+    (on_paper(..., ..., ...), "not-attempted", ""),
     ({}, "not-attempted", ""),
-    ({"updates": 9}, "wrong-type", "no blank 'updates'"),
-    ([9, 1 / 4], "wrong-type", "expected a dict"),
+    ({"loss": 2.4, "share": 2.5}, "unfinished", "factor"),
+    ({"losses": 2.4, "share": 2.5, "factor": 1.5}, "wrong-type", "no blank 'losses'"),
+    (on_paper(factor=None), "wrong-value", "factor = None"),
+    ([2.4, 2.5, 1.5], "wrong-type", "expected a dict"),
 ):
-    wrong("schedule_on_paper", bug, says=says)(slip)
+    wrong("tokens_on_paper", bug, says=says)(slip)

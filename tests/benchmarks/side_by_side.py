@@ -1,7 +1,7 @@
 """How far some libraries' updates are from the large batch: `python tests/benchmarks/side_by_side.py [--write]`.
 
 On one rank and on two. Needs `pip install -e ".[bench]"`; a library that is not installed is an error here. Runs the
-cells of notebooks/07c_frameworks.ipynb up to its exercises, so what is measured is what learners copy, then audits each
+cells of notebooks/deeper/frameworks.ipynb up to its exercises, so what is measured is what learners copy, then audits each
 loop and repeats the plain forms at fixed batch sizes. `--write` keeps the rows, which the notebook and the README show.
 """
 
@@ -30,14 +30,14 @@ OUT = folder() / "measurements" / "side_by_side.json"
 
 def of_the_notebook() -> SideBySide:
     """Runs the notebook's cells up to the exercises; its tables are printed as there, its assertions hold as there."""
-    cells = json.loads((ROOT / "notebooks" / "07c_frameworks.ipynb").read_text(encoding="utf-8"))["cells"]
+    cells = json.loads((ROOT / "notebooks" / "frameworks.ipynb").read_text(encoding="utf-8"))["cells"]
     names: dict = {"__name__": "__main__"}
     for cell in cells:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown" and source.startswith("## Your turn"):
             break
         if cell["cell_type"] == "code":
-            exec(compile(source, "07c_frameworks.ipynb", "exec"), names)
+            exec(compile(source, "frameworks.ipynb", "exec"), names)
             names["predict"] = lambda *_: SimpleNamespace(reveal=lambda *_: None)
             names["explore"] = lambda *_, **__: None
     return names["beside"]

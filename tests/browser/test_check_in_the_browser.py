@@ -21,7 +21,7 @@ RIGHT_LOOP = LOOP.replace("loss_fn(model, batch).backward()", "(loss_fn(model, b
 
 
 def test_a_wrong_answer_has_a_hint_that_unfolds_and_its_prints_in_another_fold(lab):
-    lab.open("03b_windows")
+    lab.open("05_windows")
     cells = lab.cells()
     number = places(cells, r"^_ = check\(")[0]
     lab.run_cell(1)
@@ -45,7 +45,7 @@ def test_a_wrong_answer_has_a_hint_that_unfolds_and_its_prints_in_another_fold(l
 
 
 def test_what_was_passed_is_there_after_a_restart(lab):
-    lab.open("03b_windows")
+    lab.open("05_windows")
     cells = lab.cells()
     number, stub = places(cells, r"^_ = check\(")[0], "".join(cells[places(cells, r"^_ = check\(")[0]]["source"])
     lab.run_cell(1)

@@ -46,7 +46,7 @@ class _Page(HTMLParser):
 
 
 def test_what_a_cell_prints_after_its_answer_stands_below_it(built):
-    page = (built / "notebooks" / "09b_should_you_accumulate.html").read_text(encoding="utf-8")
+    page = (built / "notebooks" / "should_you_accumulate.html").read_text(encoding="utf-8")
     places = [
         page.index(said)
         for said in ("words later  batch  beta2  left\n", "Measured: 0.997.", "root, recorded at     4:")
@@ -140,7 +140,7 @@ def test_axe_finds_nothing_serious(built, chromium, scheme):
     context = chromium.new_context(color_scheme=scheme)
     page = context.new_page()
     found = []
-    for name in (*SOME, "notebooks/04_exactness", "_static/trace"):
+    for name in (*SOME, "notebooks/07_exactness", "_static/trace"):
         page.goto((built / f"{name}.html").as_uri())
         for violation in axe.run(page).response["violations"]:
             if violation["impact"] in ("serious", "critical"):

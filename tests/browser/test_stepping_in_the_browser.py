@@ -97,12 +97,12 @@ def test_in_jupyterlab_a_learner_steps_by_mouse_and_by_keyboard(lab):
 
 
 def test_in_the_dark_theme_of_jupyterlab_it_can_be_read(lab):
-    lab.open("03b_windows")
+    lab.open("05_windows")
     theme = "window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
     lab.page.evaluate(theme)
     for text in ("import importlib", "from course_utils import Tally", "def modulo("):
-        lab.run_cell(place_of("03b_windows", text))
-    number = place_of("03b_windows", "step_through(")
+        lab.run_cell(place_of("05_windows", text))
+    number = place_of("05_windows", "step_through(")
     lab.run_cell(number)
     cell = lab.cell(number)
     cell.locator(".noUi-handle").focus()

@@ -9,20 +9,20 @@ from cells import run
 
 ROOT = Path(__file__).parents[2]
 SEEN_BY = {  # which notebook fails when a helper of the package is broken
-    "package: windows drops the tail": "03b_windows",
-    "package: train_epoch ignores the weights": "03b_windows",
-    "package: train_epoch weights by sequences instead of tokens": "03d_tokens",
-    "package: train_epoch divides the tail by N": "03d_tokens",
-    "package: train_epoch clips per micro-batch": "04_exactness",
-    "package: train_epoch clips before it unscales": "05b_loss_scaling",
-    "package: train_epoch updates the scale per micro-batch": "05b_loss_scaling",
-    "package: train_epoch ignores the weights under a scaler": "05b_loss_scaling",
-    "package: train_epoch steps the scheduler on a skipped update": "05b_loss_scaling",
-    "package: train_epoch steps the scheduler per micro-batch": "06_training_loop",
-    "ranks: package: train_epoch synchronises no micro-batch": "07_distributed",
-    "ranks: package: train_epoch synchronises every micro-batch": "07_distributed",
-    "ranks: package: train_epoch enters no_sync after the forward": "07_distributed",
-    "ranks: package: train_epoch divides by what its own rank holds": "07_distributed",
+    "package: windows drops the tail": "05_windows",
+    "package: train_epoch ignores the weights": "05_windows",
+    "package: train_epoch weights by sequences instead of tokens": "06_tokens",
+    "package: train_epoch divides the tail by N": "06_tokens",
+    "package: train_epoch clips per micro-batch": "07_exactness",
+    "package: train_epoch clips before it unscales": "09_amp",
+    "package: train_epoch updates the scale per micro-batch": "09_amp",
+    "package: train_epoch ignores the weights under a scaler": "09_amp",
+    "package: train_epoch steps the scheduler on a skipped update": "09_amp",
+    "package: train_epoch steps the scheduler per micro-batch": "08_training_loop",
+    "ranks: package: train_epoch synchronises no micro-batch": "10_ranks",
+    "ranks: package: train_epoch synchronises every micro-batch": "10_ranks",
+    "ranks: package: train_epoch enters no_sync after the forward": "10_ranks",
+    "ranks: package: train_epoch divides by what its own rank holds": "10_ranks",
 }
 
 

@@ -6,7 +6,7 @@ import traceback
 import pytest
 from course import NOTEBOOKS
 
-from course_utils.practice.exercises import judge, nb02_order_the_lines, nb03b_order_the_window
+from course_utils.practice.exercises import judge, nb02_order_the_lines, nb05_order_the_window
 from course_utils.practice.judging import Mistake
 from course_utils.practice.ordering import assemble, idle_lines, letters, listing
 
@@ -59,7 +59,7 @@ def test_an_idle_line_is_one_without_which_the_order_still_passes():
 
 
 @pytest.mark.parametrize(
-    ("name", "lines"), [("02_zeroing", nb02_order_the_lines.LINES), ("03b_windows", nb03b_order_the_window.LINES)]
+    ("name", "lines"), [("02_zeroing", nb02_order_the_lines.LINES), ("05_windows", nb05_order_the_window.LINES)]
 )
 def test_the_notebook_shows_the_lines_that_its_judge_puts_together(name, lines):
     shown = "\n".join(f"{letter}  {line}" for letter, line in lines.items())

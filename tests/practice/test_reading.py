@@ -6,7 +6,7 @@ from itertools import combinations
 
 from course import NOTEBOOKS
 
-from course_utils.practice.exercises import nb03_read_the_ledger
+from course_utils.practice.exercises import nb04_read_the_ledger
 from course_utils.practice.reading import _difference, riddle
 
 RIDDLE = riddle("read_the_ledger")
@@ -17,9 +17,9 @@ def functions(source):
 
 
 def test_the_notebook_shows_the_loops_that_its_judge_runs():
-    with open(nb03_read_the_ledger.__file__, encoding="utf-8") as file:
+    with open(nb04_read_the_ledger.__file__, encoding="utf-8") as file:
         judged = {name: text for name, text in functions(file.read()).items() if name.startswith("loop_")}
-    (shown,) = re.findall(r"```python\n(def loop_a\(.*?)```", NOTEBOOKS["03_accumulation"].prose, flags=re.S)
+    (shown,) = re.findall(r"```python\n(def loop_a\(.*?)```", NOTEBOOKS["04_accumulation"].prose, flags=re.S)
     assert functions(shown) == judged
     assert sorted(judged) == [f"loop_{letter.lower()}" for letter in RIDDLE.loops]
 

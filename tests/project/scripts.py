@@ -41,7 +41,7 @@ def edited(*edits: tuple[str, str]) -> str:
 
 def solved() -> str:
     """The handed script with the function that the notebook gives as its solution."""
-    cells = [cell.source for cell in NOTEBOOKS["09_capstone"].code if "solution" in tags(cell)]
+    cells = [cell.source for cell in NOTEBOOKS["12_project"].code if "solution" in tags(cell)]
     (function,) = [source[source.index("def ") :] for source in cells if "def train_epoch" in source]
     assert len(LOOP.findall(HANDED)) == 1
     return LOOP.sub(lambda _: function, HANDED)

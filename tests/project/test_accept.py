@@ -33,7 +33,7 @@ def judged(folder, capsys, *arguments):
     return capsys.readouterr().out.splitlines()
 
 
-TOLD = re.search(r"^```\n(FAILS.*?)\n```$", NOTEBOOKS["09_capstone"].prose, flags=re.M | re.S)[1].splitlines()
+TOLD = re.search(r"^```\n(FAILS.*?)\n```$", NOTEBOOKS["12_project"].prose, flags=re.M | re.S)[1].splitlines()
 
 
 def test_the_handed_script_fails_in_six_named_ways(tmp_path, capsys, text):

@@ -106,7 +106,7 @@ WITH_TEST = next(name for name, book in NOTEBOOKS.items() if any("final_test(" i
 
 
 @pytest.mark.parametrize(
-    ("name", "digits", "words"), [("02_zeroing", 360, 0), ("09b_should_you_accumulate", 0, 63875), (WITH_TEST, 0, 0)]
+    ("name", "digits", "words"), [("02_zeroing", 360, 0), ("should_you_accumulate", 0, 63875), (WITH_TEST, 0, 0)]
 )
 def test_in_an_empty_folder_the_first_cells_bring_the_package_its_data_and_the_final_test(
     name, digits, words, tmp_path
@@ -152,7 +152,7 @@ def test_the_set_up_cell_alone_asks_for_the_folded_one():
 
 
 def test_the_folded_cell_says_what_it_holds_and_its_hash_and_refuses_to_run_if_it_was_changed():
-    folded = plain("03d_tokens").cells[1].source
+    folded = plain("06_tokens").cells[1].source
     title, holds, _, look = folded.splitlines()[:4]
     assert "Run this cell first" in title
     packed = base64.b64decode(folded.split('"""')[1])

@@ -52,7 +52,7 @@ def test_a_changed_title_cell_changes_its_row_in_both_and_nothing_else(course, c
 
 
 def test_a_new_notebook_gets_its_rows(course):
-    shutil.copy(course / "notebooks" / "09_capstone.ipynb", course / "notebooks" / "10_more.ipynb")
+    shutil.copy(course / "notebooks" / "12_project.ipynb", course / "notebooks" / "10_more.ipynb")
     assert main([]) == 0
     assert "[`10`](notebooks/10_more.ipynb)" in (course / "README.md").read_text(encoding="utf-8")
     assert "[10_more](10_more.ipynb)" in (course / "notebooks" / "00_start.ipynb").read_text(encoding="utf-8")

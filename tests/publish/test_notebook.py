@@ -65,9 +65,9 @@ def test_headings_sections_and_the_notes_of_the_instructor(book):
             "**Paths:** 90 minutes (Why, Predict) · one day · everything. **Skip** Step 5 if you can.",
             {"90 minutes": ["Why", "Predict"], "one day": [], "everything": []},
         ),
-        ("03b_windows", "**Paths:** everything.", {"everything": []}),
-        ("03b_windows", "", {"everything": []}),
-        ("03_accumulation", "", {"one day": [], "everything": []}),
+        ("05_windows", "**Paths:** everything.", {"everything": []}),
+        ("05_windows", "", {"everything": []}),
+        ("04_accumulation", "", {"one day": [], "everything": []}),
     ],
     ids=["all", "one", "no line, with a letter", "no line, without a letter"],
 )

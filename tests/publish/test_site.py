@@ -95,7 +95,7 @@ def test_each_page_offers_its_colab_edition_and_what_was_printed(source):
     for link in ("colab/02_zeroing.ipynb", "print/learner/02_zeroing.pdf"):
         assert f"../{link}" in text
         assert (source / "extra" / link).is_file()
-    assert "print/learner" not in (source / "notebooks" / "03_accumulation.ipynb").read_text(encoding="utf-8")
+    assert "print/learner" not in (source / "notebooks" / "04_accumulation.ipynb").read_text(encoding="utf-8")
 
 
 def test_without_its_tools_or_the_handouts_it_says_what_to_do(tmp_path, monkeypatch):

@@ -65,7 +65,7 @@ def exercise(
     def register(judge: Judge) -> Judge:
         if name in EXERCISES:
             raise ValueError(f"two exercises are called {name!r}: in {EXERCISES[name].judge.__module__} and {judge}")
-        where = notebook or judge.__module__.rpartition(".nb")[2]
+        where = notebook or judge.__module__.rpartition(".nb")[2].lstrip("_")
         EXERCISES[name] = Exercise(name, where, judge, hints or {}, takes, extra)
         return judge
 

@@ -1,95 +1,69 @@
-"""The exercise of notebook 06 on paper: how many updates there are, and which learning rate each of them uses."""
+"""The exercise of notebook 06 on paper: the loss, the weight of a token and the factor of a rank in one update."""
 
 from collections.abc import Iterator
 
-import torch
-from torch import nn
-from torch.optim.lr_scheduler import StepLR
-
-from course_utils.loops import windows
 from course_utils.practice.by_hand import Slip, judge_numbers
 from course_utils.practice.exercises import exercise
 
-EPOCHS, MICRO_BATCHES, N = 3, 10, 4
+RANKS = [[(30, 2.0), (0, None)], [(6, 4.0), (4, 3.0)]]  # valid targets and mean loss of each micro-batch of each rank
 
-UPDATES = "number of updates"
-PER_UPDATE = "update 9 if stepped per update"
-PER_MICRO_BATCH = "update 3 if stepped per micro-batch"
-PER_EPOCH = "update 9 if stepped per epoch"
+_N = len(RANKS[0])
+_OWN = [sum(count for count, _ in rank) for rank in RANKS]
+_ALL = sum(_OWN)
+_FULL = [(count, mean) for rank in RANKS for count, mean in rank if count]
+_SUMS = [sum(count * mean for count, mean in rank if count) for rank in RANKS]
+_LAST = RANKS[1][1][0]
 
-
-def used(stepped: str) -> list[float]:
-    """The learning rates of all updates, from a loop that steps the schedule once per "update", "micro-batch" or
-    "epoch".
-    """
-    w = nn.Parameter(torch.zeros(()))
-    optimizer = torch.optim.SGD([w], lr=1.0)
-    schedule, learning_rates = StepLR(optimizer, step_size=3, gamma=0.5), []
-    optimizer.step()  # without a gradient: it keeps the schedule from warning
-    for _ in range(EPOCHS):
-        for window in windows(range(MICRO_BATCHES), N):
-            for _ in window:
-                if stepped == "micro-batch":
-                    schedule.step()
-            learning_rates.append(optimizer.param_groups[0]["lr"])
-            if stepped == "update":
-                schedule.step()
-        if stepped == "epoch":
-            schedule.step()
-    return learning_rates
-
-
-def measured() -> dict[str, float]:
-    """What is correct for each blank."""
-    per_update = used("update")
-    return {
-        UPDATES: len(per_update),
-        PER_UPDATE: per_update[8],
-        PER_MICRO_BATCH: used("micro-batch")[2],
-        PER_EPOCH: used("epoch")[8],
-    }
-
-
-def _after(scheduler_steps: int) -> float:
-    return 0.5 ** (scheduler_steps // 3)
+WANT = {
+    "loss": sum(_SUMS) / _ALL,
+    "share": _ALL / (_LAST * _N * len(RANKS)),
+    "factor": _OWN[0] / _ALL * len(RANKS),
+}
 
 
 def _slips() -> Iterator[Slip]:
-    yield Slip("counts-micro-batches", "that counts micro-batches", {
-        UPDATES: EPOCHS * MICRO_BATCHES, PER_UPDATE: _after(29),
-    })  # fmt: skip
-    yield Slip("loses-the-tail", "an epoch's last window is short, and an update all the same", {
-        UPDATES: EPOCHS * (MICRO_BATCHES // N), PER_UPDATE: _after(5), PER_MICRO_BATCH: _after(3 * N),
-    })  # fmt: skip
-    yield Slip("spans-epochs", "a window never spans two epochs", {UPDATES: -(-EPOCHS * MICRO_BATCHES // N)})
-    yield Slip("off-by-one", "an update uses what the scheduler steps before it have left", {
-        PER_UPDATE: _after(9), PER_EPOCH: _after(3),
-    })  # fmt: skip
-    yield Slip("counts-updates", "here every micro-batch is a scheduler step", {
-        PER_MICRO_BATCH: lambda got: got in (_after(2), _after(3)),
-    })  # fmt: skip
-    yield Slip("a-window-behind", "this window's own micro-batches come before its update", {
-        PER_MICRO_BATCH: _after(2 * N),
-    })  # fmt: skip
-    yield Slip("not-halved-yet", "how often has it been halved by then", {PER_UPDATE: 1.0, PER_MICRO_BATCH: 1.0})
+    means = [mean for _, mean in _FULL]
+    yield Slip("token-weights", "a mean of means counts micro-batches", {"loss": sum(means) / len(means)})
+    rank_means = [total / own for total, own in zip(_SUMS, _OWN, strict=True)]
+    yield Slip("own-rank", "a mean of the ranks' means counts ranks", {"loss": sum(rank_means) / len(RANKS)})
+    yield Slip("own-rank", "the window is what both ranks hold", {"loss": rank_means[0], "factor": 1.0})
+    yield Slip("own-rank", "the window is what both ranks hold", {"loss": rank_means[1], "factor": float(len(RANKS))})
+    yield Slip("counts-the-empty", "nothing is in the second micro-batch", {"loss": sum(means) / len([*means, 0])})
+    yield Slip("no-divisor", "that is a sum over tokens, not a mean", {"loss": sum(_SUMS)})
+    yield Slip("nan", "the micro-batch without a target is left out", {"loss": lambda got: got != got})
+    yield Slip(
+        "one-average-missing",
+        "the loop divides by N, and DDP takes the mean over ranks",
+        {"share": _ALL / (_LAST * _N), "factor": _OWN[0] / _ALL},
+    )
+    yield Slip("one-average-missing", "two means are taken after that of the micro-batch", {"share": _ALL / _LAST})
+    yield Slip("inverted", "it is the other way round", {"share": 1 / WANT["share"], "factor": 1 / WANT["factor"]})
+    yield Slip(
+        "not-a-ratio", "that is its weight; compare it with the fair share", {"share": 1 / (_LAST * _N * len(RANKS))}
+    )
+    yield Slip("divides-by-the-ranks", "DDP has divided already", {"factor": _OWN[0] / _ALL / len(RANKS)})
+    yield Slip("n-again", "the share of the tokens replaces the division by N", {"factor": WANT["factor"] * _N})
 
 
 @exercise(
-    "schedule_on_paper",
-    notebook="06_training_loop",
+    "tokens_on_paper",
+    notebook="06_tokens",
     takes=dict,
     hints={
-        "unfinished": "Fill in every blank.",
-        "counts-micro-batches": "Into how many windows do ten micro-batches fall?",
-        "loses-the-tail": "Ten micro-batches in windows of 4: how long is each window, down to the last?",
-        "spans-epochs": "Which micro-batches are in the third window of an epoch?",
-        "off-by-one": "Write down the learning rate of updates 1 to 4 first. Which one is the first to be halved?",
-        "counts-updates": "How many micro-batches have run when update 3 comes?",
-        "a-window-behind": "In the loop over a window, what runs before `optimizer.step()`?",
-        "not-halved-yet": "`step_size=3`: after how many scheduler steps is it halved for the second time?",
-        "wrong-value": "Count the scheduler steps before the update, divide by 3 and round down.",
+        "unfinished": "Fill in every blank with a number.",
+        "token-weights": "Turn each mean back into a sum. How many targets do the sums go over?",
+        "own-rank": "One large batch has no ranks. What would be in it?",
+        "counts-the-empty": "What does a micro-batch without a target add to the sum, and what to the count?",
+        "no-divisor": "The loss per token: what do you divide by?",
+        "nan": "What is in that micro-batch that should count?",
+        "one-average-missing": "Follow one token: the mean of its micro-batch, then what the loop does, then DDP.",
+        "inverted": "Does a token of a short micro-batch count more than its fair share, or less?",
+        "not-a-ratio": "Its fair share is 1/40. How many of those is your number?",
+        "divides-by-the-ranks": "DDP divides the sum of the ranks' gradients. What undoes that?",
+        "n-again": "Add up what all tokens of the update count. Is it 1?",
+        "wrong-value": "First the sums: count times mean. Then the number of all valid targets.",
     },
 )
-def _schedule_on_paper(answer: dict) -> str:
-    judge_numbers(answer, measured(), _slips())
-    return "a loop that steps this schedule in these places uses the same learning rates."
+def _tokens_on_paper(answer: dict) -> str:
+    judge_numbers(answer, WANT, _slips())
+    return "a loss of 2.4, a token with 2.5 times its fair share, and 30/40 of the tokens times 2 ranks."

@@ -82,10 +82,10 @@ def _table(kind: str, header: str, rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _decisions(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str, str]]:
-    """The rows of notebook 04's table: its case, whether the plain division is exact, and what to do."""
-    tables = take_apart(notebooks["04_exactness"]).of(Table) if "04_exactness" in notebooks else []
+    """The rows of notebook 07's table: its case, whether the plain division is exact, and what to do."""
+    tables = take_apart(notebooks["07_exactness"]).of(Table) if "07_exactness" in notebooks else []
     if not tables:
-        raise PublishError("the cheat sheet needs the table of what is exact, which 04_exactness displays")
+        raise PublishError("the cheat sheet needs the table of what is exact, which 07_exactness displays")
     for case, divided, advice, *_ in tables[0].rows[1:]:
         yield verbatim(case), verbatim(_alone(divided.split(",")[0])) or "–", verbatim(_alone(advice))
 
@@ -93,7 +93,7 @@ def _decisions(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str, str]]
 def _alone(text: str) -> str:
     """A text without the clauses that send the reader to a notebook.
 
-    >>> _alone("divide by what it holds; 03d compares the other choice"), _alone("see 05b")
+    >>> _alone("divide by what it holds; 06 compares the other choice"), _alone("see 09")
     ('divide by what it holds', '')
     """
     return "; ".join(clause for clause in text.split("; ") if not re.search(r"\b0\d[a-d]?\b", clause))

@@ -267,8 +267,8 @@ def _prose(source: str) -> Iterator[Part]:
 def _markdown(html: str) -> str:
     """The few HTML tags that stand in hints, as Markdown.
 
-    >>> _markdown('Is <code>weight</code> in it? See <a href="03b_windows.ipynb">03b</a>.')
-    'Is `weight` in it? See [03b](03b_windows.ipynb).'
+    >>> _markdown('Is <code>weight</code> in it? See <a href="05_windows.ipynb">05</a>.')
+    'Is `weight` in it? See [05](05_windows.ipynb).'
     """
     html = re.sub(r"<code>(.*?)</code>", r"`\1`", html, flags=re.S)
     html = re.sub(r'<a href="(.*?)">(.*?)</a>', r"[\2](\1)", html, flags=re.S)

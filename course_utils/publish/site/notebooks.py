@@ -7,7 +7,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 from course_utils.practice.display import COURSE
-from course_utils.publish.notebook import WITHOUT_A_KERNEL, Notebook, as_course, claims, is_folded, tags
+from course_utils.publish.notebook import WITHOUT_A_KERNEL, Notebook, as_course, claims, is_folded, relinked, tags
 
 NEEDS_A_KERNEL = ("score",)  # displays that say nothing on a page
 METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3"}, "language_info": {"name": "python"}}
@@ -27,7 +27,7 @@ def page(notebook: Notebook, links: str = "") -> NotebookNode:
         if "solution" in tags(cell):
             made.cells.append(_note(f"*[Solution](../solutions/{notebook.name}.ipynb)*, on a page of its own."))
         elif cell.cell_type == "markdown":
-            made.cells.append(_note(cell.source.replace(WITHOUT_A_KERNEL, "").rstrip()))
+            made.cells.append(_note(_on_one_level(cell.source.replace(WITHOUT_A_KERNEL, "").rstrip())))
         else:
             made.cells.append(_code(cell))
     title, rest = made.cells[0].source.split("\n", 1)
@@ -52,7 +52,7 @@ def solutions(notebook: Notebook) -> NotebookNode | None:
 def _exercise(asked: str, number: int, name: str) -> str:
     """The text of an exercise, below a heading of its own."""
     text = re.sub(r"^## .*\n", "", asked, flags=re.M).strip()
-    text = re.sub(r"\]\((\w+\.ipynb)", r"](../notebooks/\1", text)
+    text = relinked(text, lambda said, other: f"[{said}](../notebooks/{other}.ipynb)")
     return f"## Exercise {number}\n\n{text}"
 
 
@@ -64,6 +64,11 @@ def _code(cell: NotebookNode, folded: bool = True) -> NotebookNode:
     for output in made.outputs:
         output.get("data", {}).pop(COURSE, None)  # Sphinx warns of a type that it cannot show
     return made
+
+
+def _on_one_level(text: str) -> str:
+    """On the site all notebooks lie in one folder."""
+    return relinked(text, lambda said, other: f"[{said}]({other}.ipynb)")
 
 
 def _anchor(claim: str) -> NotebookNode:

@@ -1,0 +1,177 @@
+"""The exercise of notebook 07 that asks for a test of exactness: it is run against windows that are exact or not."""
+
+import random
+from collections.abc import Callable, Sequence
+from reprlib import repr
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from course_utils.practice.exercises import exercise
+from course_utils.practice.judging import Mistake
+
+Window = list[tuple[Tensor, Tensor]]
+Loss = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
+
+
+def mean_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def by_samples(model: nn.Module, window: Window, loss_fn: Loss) -> None:
+    """The correct loop for a loss that is a mean over samples."""
+    total = sum(len(y) for _, y in window)
+    for batch in window:
+        (loss_fn(model, batch) * (len(batch[1]) / total)).backward()
+
+
+def by_count(model: nn.Module, window: Window, loss_fn: Loss) -> None:
+    for batch in window:
+        (loss_fn(model, batch) / len(window)).backward()
+
+
+def by_rounded_shares(model: nn.Module, window: Window, loss_fn: Loss) -> None:
+    total = sum(len(y) for _, y in window)
+    for batch in window:
+        (loss_fn(model, batch) * round(len(batch[1]) / total, 8)).backward()
+
+
+def undivided(model: nn.Module, window: Window, loss_fn: Loss) -> None:
+    for batch in window:
+        loss_fn(model, batch).backward()
+
+
+def without_the_last(model: nn.Module, window: Window, loss_fn: Loss) -> None:
+    total = sum(len(y) for _, y in window)
+    for batch in window[:-1]:
+        (loss_fn(model, batch) * (len(batch[1]) / total)).backward()
+
+
+def uphill(model: nn.Module, window: Window, loss_fn: Loss) -> None:
+    by_samples(model, window, lambda model, batch: -loss_fn(model, batch))
+
+
+def with_a_bias_twice(model: nn.Module, window: Window, loss_fn: Loss) -> None:
+    by_samples(model, window, loss_fn)
+    model[-1].bias.grad *= 2
+
+
+def root_of_the_mean(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.mse_loss(model(batch[0]), F.one_hot(batch[1], 4).double()).sqrt()
+
+
+def tiny(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return mean_loss(model, batch) * 1e-13
+
+
+def huge(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return mean_loss(model, batch) * 1e9
+
+
+class Case(NamedTuple):
+    """A window, and what is said of a test that errs on it; `bug` begins with "misses" if the window is not exact."""
+
+    bug: str
+    what: str
+    layers: Callable[[], Sequence[nn.Module]] = list
+    accumulate: Callable[[nn.Module, Window, Loss], None] = by_samples
+    loss_fn: Loss = mean_loss
+    sizes: Sequence[int] = (4, 4, 4, 4)
+
+    @property
+    def exact(self) -> bool:
+        return not self.bug.startswith("misses")
+
+
+def _nested() -> list[nn.Module]:
+    """Two layers of dropout: a seed alone would make one of them draw the same masks for a window and a large batch."""
+    return [nn.Sequential(nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.5))]
+
+
+def _frozen() -> list[nn.Module]:
+    """BatchNorm with statistics of its own, in eval mode."""
+    layer = nn.BatchNorm1d(5).double()
+    layer(torch.randn(32, 5, dtype=torch.float64))
+    return [layer.eval()]
+
+
+RAGGED = (7, 2, 4, 1)
+CASES = (
+    Case("misses-batchnorm", "a model with BatchNorm in training mode", lambda: [nn.BatchNorm1d(5)]),
+    Case("misses-wrong-loops", "a loop that divides unequal micro-batches by N", accumulate=by_count, sizes=RAGGED),
+    Case("misses-wrong-loops", "a loop that does not divide", accumulate=undivided),
+    Case("misses-wrong-loops", "a loop that leaves the last micro-batch out", accumulate=without_the_last),
+    Case("misses-wrong-loops", "a loop that turns the gradient's sign around", accumulate=uphill),
+    Case("misses-wrong-loops", "a loop that counts one bias twice", accumulate=with_a_bias_twice),
+    Case("misses-wrong-losses", "a root of a mean", loss_fn=root_of_the_mean),
+    Case("misses-small-errors", "shares rounded to eight digits", accumulate=by_rounded_shares, sizes=RAGGED),
+    Case("misses-tiny-gradients", "a tiny loss and a loop that does not divide", accumulate=undivided, loss_fn=tiny),
+    Case("accuses-rounding", "equal micro-batches, divided by N", accumulate=by_count),
+    Case("accuses-rounding", "unequal micro-batches, weighted by samples", sizes=RAGGED),
+    Case("accuses-rounding", "unequal micro-batches and a huge loss", sizes=RAGGED, loss_fn=huge),
+    Case("accuses-dropout", "a model with dropout", lambda: [nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.5)]),
+    Case("accuses-dropout", "a model with dropout inside another layer", _nested),
+    Case("accuses-frozen", "a model with a frozen BatchNorm", _frozen),
+)
+
+
+@exercise(
+    "is_exact",
+    notebook="07_exactness",
+    hints={
+        "misses-batchnorm": "In which mode was the model when you compared? What does BatchNorm normalize with there?",
+        "misses-wrong-loops": "Do you compare all entries of both gradients, or only a length, a direction, a loss or "
+        "one parameter?",
+        "misses-wrong-losses": "Which loss did you take for the large batch, and which gradient did you compare?",
+        "misses-small-errors": "What is your limit, and how large is rounding in float64?",
+        "misses-tiny-gradients": "Is your limit absolute? `torch.allclose` has an `atol`, and it is not 0.",
+        "accuses-rounding": "Two correct sums differ in their last digits. By how much, relative to what? And what was "
+        "in `.grad` before the second one?",
+        "accuses-dropout": "Does anything still draw random numbers? A layer may be inside another one, and with two "
+        "layers a seed doesn't give both sides the same masks.",
+        "accuses-frozen": "Some layers were in eval mode for a reason. Which of your lines changed that?",
+        "does-not-run": "Call `accumulate(model, window, loss_fn)`: what it does to `.grad` is what you test.",
+        "wrong-type": "True means exact, False means that it is not.",
+    },
+)
+def _is_exact(answer: Callable) -> str:
+    cases = list(CASES)
+    random.Random(4).shuffle(cases)  # a test that counts its calls cannot know which comes next
+    erred = [case for case in cases if _says(answer, case) != case.exact]
+    if not erred:
+        wrong = sum(not case.exact for case in CASES)
+        return f"your test finds all {wrong} that are not exact, and passes all {len(CASES) - wrong} that are."
+    erred.sort(key=CASES.index)
+    missed, accused = ([case for case in erred if case.exact is exact] for exact in (False, True))
+    parts = [f"{said} for {_listed(found)}" for said, found in ((True, missed), (False, accused)) if found]
+    raise Mistake(erred[0].bug, f"your test says {', and '.join(parts)}.")
+
+
+def _listed(cases: Sequence[Case]) -> str:
+    return "; ".join(case.what for case in cases)
+
+
+def _says(answer: Callable, case: Case) -> bool:
+    """What a test says about a case, for which it gets a model and a window of its own."""
+    torch.default_generator.manual_seed(3)
+    layers = [layer.double() for layer in case.layers()]
+    model = nn.Sequential(nn.Linear(3, 5).double(), *layers, nn.Tanh(), nn.Linear(5, 4).double())
+    x, y = torch.randn(sum(case.sizes), 3, dtype=torch.float64), torch.randint(4, (sum(case.sizes),))
+    window = list(zip(x.split(list(case.sizes)), y.split(list(case.sizes)), strict=True))
+    ran = []
+
+    def accumulate(model: nn.Module, window: Window, loss_fn: Loss) -> None:
+        ran.append(window)
+        case.accumulate(model, window, loss_fn)
+
+    said = answer(model, window, case.loss_fn, accumulate)
+    if said is None or said is ...:
+        raise Mistake("not-attempted", f"your function returned {said}; it should return True or False.")
+    single = getattr(said, "dtype", None) is not None and getattr(said, "ndim", 1) == 0
+    if type(said).__name__ not in ("bool", "bool_") and not single:
+        raise Mistake("wrong-type", f"expected True or False, got {repr(said)}.")
+    if not ran:
+        raise Mistake("does-not-run", f"your test returned {said} and never called accumulate.")
+    return bool(said)
