@@ -26,7 +26,6 @@ from course_utils import data
 from course_utils.publish import PublishError
 from course_utils.publish.final import read_cards
 from course_utils.publish.notebook import (
-    WITHOUT_A_KERNEL,
     Notebook,
     chosen,
     folder,
@@ -91,11 +90,9 @@ def edition(notebook: Notebook, repository: str = "") -> NotebookNode:
         return f"[{said}]({address(name, repository)})" if repository else said
 
     made = copy.deepcopy(notebook.node)
-    made.cells = [cell for cell in made.cells if "instructor" not in tags(cell)]
     for cell in made.cells:
         if cell.cell_type == "markdown":
             cell.source = relinked(cell.source, link)
-            cell.source = cell.source.removesuffix(f"\n\n{WITHOUT_A_KERNEL}")
         else:
             _without_outputs(cell)
             cell.source = cell.source.replace(BESIDE, PACKED)
