@@ -12,9 +12,8 @@ from course import FACTS, NOTEBOOKS
 from execute import LANGUAGE, WIDGET
 
 from course_utils.practice.exercises import EXERCISES
-from course_utils.publish.contents import path_minutes
 from course_utils.publish.handouts.answers import says
-from course_utils.publish.notebook import PATHS, as_course, claims, is_folded, tags
+from course_utils.publish.notebook import as_course, claims, is_folded, tags
 from course_utils.publish.reading import reading
 
 ROOT = Path(__file__).parent.parent
@@ -65,10 +64,6 @@ def test_nothing_is_stored_that_differs_from_run_to_run(notebook):
                 r"0x[0-9a-f]{6,}|[A-Z]:\\|/(home|root|tmp|usr|work|content)/|Box\(|<Figure", text_of(cell)
             )
             assert not found, f"{found} in the output of: {cell.source[:80]}"
-
-
-def test_the_shortest_path_takes_no_longer_than_its_name_says():
-    assert 0 < path_minutes(NOTEBOOKS, PATHS[0]) <= 90
 
 
 @each_notebook
