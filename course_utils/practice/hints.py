@@ -33,8 +33,6 @@ HINTS = {
     "unfinished": "Fill in every blank, or write every part.",
     "unknown-line": "Write only letters that stand before the lines, or in the names of the loops, such as 'B A'.",
     "empty-block": "Everything that is to happen for each batch comes after the line that ends in a colon.",
-    "too-few": "Write one letter for each figure, in the order of the figures.",
-    "too-many": "Write one letter for each figure, in the order of the figures.",
     "swapped": "What you found is there. Look once more at which of them is which.",
     "not-reset": "What counts or adds up over a window must begin again with every window. Where does yours?",
     "missing-backward": "Count your calls to backward() in one window. Is the call inside the inner loop?",
