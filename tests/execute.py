@@ -56,6 +56,8 @@ def clean(notebook: nbformat.NotebookNode) -> None:
     for cell in notebook.cells:
         for key in set(cell.metadata) - {"tags", "jupyter"}:
             del cell.metadata[key]
+        if cell.metadata.get("jupyter", {}).get("source_hidden"):
+            cell.metadata["cellView"] = "form"  # Colab's word for it
         if cell.cell_type == "code":
             cell.outputs = joined(cell.outputs)
         for output in cell.get("outputs", []):

@@ -7,6 +7,7 @@ text of a widget; and says in JSON what it is. Widgets are imported when the fir
 import inspect
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
@@ -28,8 +29,11 @@ from course_utils.practice.exercises import EXERCISES, Verdict, judge
 from course_utils.practice.hunts import given_in, is_fix, is_the_notebooks_solution, lines_of
 from course_utils.practice.score import Score, score_file
 
+STUCK = 2  # wrong answers after which a hint unfolds by itself
+FOLDED = "Your prediction"  # what shows of a reveal where the cell's outputs are folded
 _NOT_TRIED = {"not-attempted", "no-set-up", "interrupted", "notebook-solution"}  # these say nothing about the answer
 
+_failed: Counter[str] = Counter()  # how often an answer to an exercise was wrong, in this kernel
 _score = Score(score_file())  # of the notebook that this kernel runs
 _line: Any = None  # the widget that shows it, once there is one
 
@@ -58,8 +62,8 @@ class Guess:
     def reveal(self, measured: Any, basis: str = "measured") -> None:
         """Shows the guess beside what was measured: one of the options, or a list that holds one of them.
 
-        The question comes first: it is all that shows of the answer where the cell's outputs are folded. After a wrong
-        guess a sentence says why it tempts; a notebook that is stored without a guess doesn't give it away.
+        After a wrong guess a sentence says why it tempts; a notebook that is stored without a guess doesn't give it
+        away.
 
         Args:
             measured: The answer.
@@ -75,11 +79,12 @@ class Guess:
         if self.choice is None:
             color, text = ASK, f"{basis.title()}: {answer}."
         elif not in_time:
-            color, text = ASK, f"You chose {self.choice} afterwards, so it doesn't count. {basis.title()}: {answer}."
+            late = f"You chose “{self.choice}” after this was shown, so your choice isn't counted."
+            color, text = ASK, f"{basis.title()}: {answer}. {late}"
         elif self.choice == answer:
-            color, text = RIGHT, f"You predicted {self.choice}, and that is what was {basis}."
+            color, text = RIGHT, f"Right. You predicted “{self.choice}”, and that is what was {basis}."
         else:
-            color, text = WRONG, f"You predicted {self.choice}; {basis}: {answer}."
+            color, text = WRONG, f"Not quite. You predicted “{self.choice}”; {basis}: {answer}."
         if self.choice not in (None, answer):
             from course_utils.practice.predictions import why  # reads its sentences when the first guess is wrong
 
@@ -87,7 +92,7 @@ class Guess:
         course = {"kind": "reveal", "question": self._question, "measured": answer}
         if basis != "measured":
             course["basis"] = basis
-        show_below(self._question, color, text, course)
+        show_below(FOLDED, color, text, course)
 
 
 def predict(question: str, options: Sequence[Any]) -> Guess:
@@ -141,7 +146,8 @@ def check(exercise: str, answer: Any, scored: bool = True, find_the_bug: bool = 
         limit: Seconds after which the answer is stopped.
 
     Returns:
-        The `Verdict`, with `passed`, `bug`, `message` and `hint`.
+        The `Verdict`, with `passed`, `bug`, `message` and `hint`. The hint is in a fold, and unfolds by itself when a
+        second answer to the exercise has failed.
 
     Raises:
         ValueError: If no exercise has this name.
@@ -195,7 +201,12 @@ def _show(exercise: str, verdict: Verdict, scored: bool) -> None:
         color, text = WRONG, f"Not yet right ({verdict.bug}). {message}"
     kind = {"kind": "verdict", "exercise": exercise, "passed": verdict.passed, "bug": verdict.bug, "message": message}
     kind |= {"hint": verdict.hint} if verdict.hint else {}
-    show_verdict(color, text, verdict.hint, verdict.printed, kind)
+    hint = verdict.hint
+    _failed[exercise] += scored and not verdict.passed and verdict.bug not in _NOT_TRIED
+    stuck = _failed[exercise] >= STUCK and not verdict.passed
+    if stuck:
+        hint = f"{hint} The notebook's solution is in the folded cell below this one.".lstrip()
+    show_verdict(color, text, hint, verdict.printed, kind, unfolded=stuck)
 
 
 def recall(*cards: tuple[str, str]) -> None:

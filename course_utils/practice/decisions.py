@@ -49,7 +49,8 @@ ROWS = (  # a name in braces, or several, stands for what was measured under it
      "one step per window: a step reads .grad, the weights and its own memory, once", "as .grad is", "02, 03"),
     ("a learning-rate schedule, an average of the weights", "see 06",
      "one scheduler step per update, lengths counted in updates", "see 06", "06"),
-    ("the step inside backward", "no, see *hooks*", "step after the window's last backward pass", "yes, see *hooks*", "*hooks*"),
+    ("the step inside backward", "no, see *hooks*", "step after the window's last backward pass",
+     "yes, see *hooks*", "*hooks*"),
     ("several devices", "see 07",
      "divide by the samples or tokens of all devices; clip after the gradients are reduced", "see 07", "07"),
 )  # fmt: skip

@@ -5,7 +5,6 @@ What a cell asks and answers is not read from its text: beside each display, `pr
 
 import re
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 
 import nbformat
@@ -15,10 +14,7 @@ from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError
 
 PATHS = ("90 minutes", "one day", "everything")  # through the course, from the shortest to the longest
-WITHOUT_A_KERNEL = (  # the end of the title cells, for those who read a notebook on GitHub; not for paper
-    "*Reading a copy that doesn't run, on GitHub for instance? Answer each question before you scroll on: what "
-    "JupyterLab folds away is open there.*"
-)
+PROJECT = "12_project"  # takes a day of its own
 _TITLE = re.compile(r"# (?P<title>.+)\n\n\*\*(?P<minutes>\d+) minutes.*\*\*\n\n\*(?P<question>[^*\n]+)\*(?:\n|$)")
 
 
@@ -48,36 +44,29 @@ class Notebook:
             )
         self.title, self.question, self.minutes = found["title"], found["question"], int(found["minutes"])
 
-    @cached_property
-    def paths(self) -> dict[str, list[str]]:
-        """The paths of `PATHS` that lead through it, each with its sections there; none are named if it is all of it.
+    def on_path(self, path: str) -> list[str]:
+        """The sections of it that are on a path of `PATHS`; none if it is not on the path.
 
-        They are read from the title cell: `**Paths:** 90 minutes (Why, Step 1) · one day · everything. **Skip** ...`
-        Without this line a notebook is on "everything", and on "one day" if its number has no letter.
+        "one day" are the numbered notebooks but the project. What belongs to the 90 minutes stands in the title cell:
+        `**On the 90-minute path:** Step 1, Your turn.`
 
         Raises:
-            PublishError: If the line names an unknown path or section.
+            PublishError: If that line names a section that the notebook doesn't have.
         """
-        line = re.search(r"^\*\*Paths:\*\* ([^.\n]*)", self.cells[0].source, flags=re.M)
-        if not line:
-            return {path: [] for path in PATHS[1:] if path == "everything" or re.match(r"\d+_", self.name)}
-        found = {}
-        for path in line[1].split(" · "):
-            name, _, sections = path.removesuffix(")").partition(" (")
-            found[name] = sections.split(", ") if sections else []
-            if name not in PATHS or not set(found[name]) <= set(self.headings):
-                raise PublishError(f"{self.path}: {path!r} names a path that is none of {PATHS}, or no section of it")
-        return found
+        if path == "everything" or (path == "one day" and self.name[0].isdigit() and self.name != PROJECT):
+            return self.headings
+        line = re.search(r"^\*\*On the 90-minute path:\*\* ([^.\n]*)\.", self.cells[0].source, flags=re.M)
+        if path == "one day" or not line:
+            return []
+        sections = line[1].split(", ")
+        if unknown := [section for section in sections if section not in self.headings]:
+            raise PublishError(f"{self.path}: the 90-minute path names {', '.join(unknown)}, which it doesn't have")
+        return sections
 
     @property
     def code(self) -> list[NotebookNode]:
         """The cells of code."""
         return [cell for cell in self.cells if cell.cell_type == "code"]
-
-    @property
-    def for_learners(self) -> list[NotebookNode]:
-        """All cells but the one for the instructor."""
-        return [cell for cell in self.cells if "instructor" not in tags(cell)]
 
     @property
     def prose(self) -> str:
@@ -91,15 +80,9 @@ class Notebook:
 
     @property
     def instructor(self) -> str:
-        """What the instructor's cell says, unfolded."""
-        folded = "\n\n".join(cell.source for cell in self.cells if "instructor" in tags(cell))
-        return re.sub(r"<details>\s*<summary>.*?</summary>(.*?)</details>", r"\1", folded, flags=re.S).strip()
-
-    @cached_property
-    def sections(self) -> dict[str, int]:
-        """The minutes of its sections, from the instructor's cell. Short sections share a row: "Why, Predict"."""
-        rows = re.findall(r"^\| ([^|]+?) \| (\d+) \|$", self.instructor, flags=re.M)
-        return {names: int(minutes) for names, minutes in rows}
+        """What only an instructor reads, from `docs/instructor`; empty if there is nothing."""
+        notes = folder().parent / "docs" / "instructor" / f"{self.name}.md"
+        return notes.read_text(encoding="utf-8").strip() if notes.is_file() else ""
 
     def displays(self, kind: str) -> list[dict]:
         """What was displayed of one kind: "prediction", "reveal", "verdict", "cards", "score", "explore"..."""
@@ -181,4 +164,5 @@ def relinked(text: str, link: Callable[[str, str], str]) -> str:
         >>> relinked("See [02](02_zeroing.ipynb#step-1).", lambda text, name: f"{text} in {name}")
         'See 02 in 02_zeroing.'
     """
-    return re.sub(r"\[([^\[\]]+)\]\((?:\.\./|deeper/)?(\w+)\.ipynb(?:#[^)]*)?\)", lambda found: link(found[1], found[2]), text)
+    links = r"\[([^\[\]]+)\]\((?:\.\./|deeper/)?(\w+)\.ipynb(?:#[^)]*)?\)"
+    return re.sub(links, lambda found: link(found[1], found[2]), text)

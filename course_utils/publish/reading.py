@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from course_utils.publish.notebook import WITHOUT_A_KERNEL, Notebook, section_of, tags
+from course_utils.publish.notebook import Notebook, is_folded, section_of
 
 WORDS_A_MINUTE, LINES_A_MINUTE = 180, 12
 
@@ -14,9 +14,8 @@ class Reading:
     """What there is to read and to do.
 
     Attributes:
-        words: The words of prose, without the instructor's cell, addresses of links, tables' rules and fenced code, and
-            without the note for those who read a copy that doesn't run.
-        lines: The lines of code that are not empty, without the solutions, which are folded.
+        words: The words of prose, without addresses of links, tables' rules and fenced code.
+        lines: The lines of code that are not empty, without folded cells: solutions, proofs, questions and figures.
         exercises: The minutes that the exercises state, without those "at home".
     """
 
@@ -46,7 +45,7 @@ def reading(notebook: Notebook, sections: Collection[str] = ()) -> Reading:
     wanted = [(kind, text) for section, kind, text in _pieces(notebook) if not sections or section in sections]
     prose = "\n".join(text for kind, text in wanted if kind == "markdown")
     code = "\n".join(text for kind, text in wanted if kind == "code")
-    plain = re.sub(r"```.*?```|<!--.*?-->|<[^>]+>|\]\([^)]*\)", " ", prose.replace(WITHOUT_A_KERNEL, ""), flags=re.S)
+    plain = re.sub(r"```.*?```|<!--.*?-->|<[^>]+>|\]\([^)]*\)", " ", prose, flags=re.S)
     exercises = re.findall(r"^\*\*(?:\w+ exercise, )?(\d+) minutes\.\*\*", prose, flags=re.M)
     return Reading(
         words=len(re.findall(r"\S*\w\S*", plain)),
@@ -55,11 +54,17 @@ def reading(notebook: Notebook, sections: Collection[str] = ()) -> Reading:
     )
 
 
+def minutes_on(notebook: Notebook, path: str) -> float:
+    """The minutes of a notebook's sections on a path; 0 if it is not on the path."""
+    sections = notebook.on_path(path)
+    return notebook.minutes if sections == notebook.headings else reading(notebook, sections).minutes if sections else 0
+
+
 def _pieces(notebook: Notebook) -> Iterator[tuple[str, str, str]]:
     """The section, the kind and the text of each cell; a cell of prose in which sections begin is cut there."""
     section = ""
-    for cell in notebook.for_learners:
-        if cell.cell_type == "code" and "solution" not in tags(cell):
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and not is_folded(cell, "source"):
             yield section, "code", cell.source
         elif cell.cell_type == "markdown":
             for piece in re.split(r"^(?=## )", cell.source, flags=re.M):

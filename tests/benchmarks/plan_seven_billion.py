@@ -1,7 +1,8 @@
 """What plan_memory finds for seven billion weights: `python tests/benchmarks/plan_seven_billion.py`, half a minute.
 
 Nothing is trained and no card is needed: the plans are made with fake tensors. They go to
-`data/measurements/seven_billion.json`, and the checksum of that file goes to the manifest. Notebook *what else saves memory* reads it.
+`data/measurements/seven_billion.json`, and the checksum of that file goes to the manifest. Notebook
+*what else saves memory* reads it.
 """
 
 from datetime import date

@@ -1,8 +1,8 @@
 """How far some libraries' updates are from the large batch: `python tests/benchmarks/side_by_side.py [--write]`.
 
 On one rank and on two. Needs `pip install -e ".[bench]"`; a library that is not installed is an error here. Runs the
-cells of notebooks/deeper/frameworks.ipynb up to its exercises, so what is measured is what learners copy, then audits each
-loop and repeats the plain forms at fixed batch sizes. `--write` keeps the rows, which the notebook and the README show.
+cells of notebooks/deeper/frameworks.ipynb up to its exercises, so what is measured is what learners copy, then audits
+each loop and repeats the plain forms at fixed batch sizes. `--write` keeps the rows, which notebook and README show.
 """
 
 import argparse

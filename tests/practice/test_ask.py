@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import warnings
+from collections import Counter
 from functools import partial
 from html import unescape
 
@@ -35,6 +36,7 @@ def shown(monkeypatch):
         bundles.append(bundle)
 
     monkeypatch.setattr(IPython.display, "display", show)
+    monkeypatch.setattr(ask, "_failed", Counter())
     return bundles
 
 
@@ -76,12 +78,12 @@ def test_a_question_without_two_different_options_is_an_error(options):
 @pytest.mark.parametrize(
     ("choice", "revealed", "text"),
     [
-        ("4", (4,), "You predicted 4, and that is what was measured."),
-        ("4", ([4],), "You predicted 4, and that is what was measured."),
-        ("1", ("4",), "You predicted 1; measured: 4."),
+        ("4", (4,), "Right. You predicted “4”, and that is what was measured."),
+        ("4", ([4],), "Right. You predicted “4”, and that is what was measured."),
+        ("1", ("4",), "Not quite. You predicted “1”; measured: 4."),
         (None, (4,), "Measured: 4."),
-        ("4", (4, "recorded"), "You predicted 4, and that is what was recorded."),
-        ("1", (4, "recorded"), "You predicted 1; recorded: 4."),
+        ("4", (4, "recorded"), "Right. You predicted “4”, and that is what was recorded."),
+        ("1", (4, "recorded"), "Not quite. You predicted “1”; recorded: 4."),
         (None, (4, "recorded"), "Recorded: 4."),
     ],
 )
@@ -91,7 +93,7 @@ def test_the_reveal_compares_the_prediction_with_what_was_measured_or_recorded(s
     guess.reveal(*revealed)
     assert shown[-1][COURSE].get("basis", "measured") == (revealed[1:] or ("measured",))[0]
     assert shown[-1].keys() == {"text/html", "text/plain", COURSE}
-    assert shown[-1]["text/plain"] == f"How many times?\n{text}"
+    assert shown[-1]["text/plain"] == f"Your prediction\n{text}"
     assert text in unescape(shown[-1]["text/html"])
 
 
@@ -100,13 +102,13 @@ def test_a_reveal_knows_two_bases(shown):
         predict("How many times?", [1, 4]).reveal(4, "guessed")
 
 
-def test_the_first_line_of_every_html_is_no_tag_and_that_of_a_reveal_is_the_question(shown):
+def test_the_first_line_of_every_html_is_no_tag_and_that_of_a_reveal_gives_nothing_away(shown):
     """JupyterLab shows it where the outputs are folded."""
     predict("Is a < b?", ["yes", "no"]).reveal("yes")
     check("slope", lambda f, w, h: None)
     recall(("When?", "Now."))
     lines = [bundle["text/html"].split("\n")[0] for bundle in shown]
-    assert lines == [" ", "Is a &lt; b?", " ", " ", " "]
+    assert lines == [" ", "Your prediction", " ", " ", " "]
 
 
 @pytest.mark.parametrize("measured", [5, None, [], [1, 4]])
@@ -122,7 +124,9 @@ def test_a_choice_after_the_measurement_is_called_so(shown):
     guess.reveal(4)
     guess.choice = "4"
     guess.reveal(4)
-    assert shown[-1]["text/plain"].endswith("\nYou chose 4 afterwards, so it doesn't count. Measured: 4.")
+    assert shown[-1]["text/plain"].endswith(
+        "\nMeasured: 4. You chose “4” after this was shown, so your choice isn't counted."
+    )
 
 
 # check
@@ -158,6 +162,17 @@ def test_the_hint_of_a_bug_is_in_a_fold_and_in_json_but_not_in_the_text(shown):
     )
     assert bundle[COURSE]["hint"] == verdict.hint
     assert verdict.hint not in bundle["text/plain"]
+
+
+def test_the_hint_unfolds_when_a_second_answer_has_failed_and_says_where_the_solution_is(shown):
+    def wrong(f, w, h):
+        return (f(w + h) - f(w)) / h
+
+    for answer in (wrong, lambda f, w, h: None, wrong, lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h)):
+        check("slope", answer)
+    assert ["<details" in bundle["text/html"] for bundle in shown[:1]] == [True]
+    assert [" open>" in bundle["text/html"] for bundle in shown] == [False, False, True, False]
+    assert ["in the folded cell below" in bundle["text/html"] for bundle in shown] == [False, False, True, False]
 
 
 def test_what_an_answer_prints_is_in_a_fold_up_to_twenty_lines(monkeypatch, capsys):

@@ -4,7 +4,6 @@ import base64
 import re
 import shutil
 import subprocess
-from copy import deepcopy
 from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
@@ -18,6 +17,7 @@ from nbformat import v4
 
 from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError, notebook
+from course_utils.publish.contents import path_minutes
 from course_utils.publish.handouts import answers, breaks, build, editions, parts, plans, press, room
 from course_utils.publish.handouts.command import NOTHING_WRITTEN, WRITTEN, main
 from course_utils.publish.handouts.parts import take_apart
@@ -157,7 +157,7 @@ def test_the_instructor_gets_claims_notes_and_minutes_and_the_learner_does_not(n
     for claim in (claim for cell in BOOKS[name].code for claim in claims(cell)):
         assert f"**Evidence** `{claim}`" in full
         assert editions.verbatim(FACTS[claim].statement) in full
-    assert full.count("{.minutes}") == len(BOOKS[name].sections)
+    assert full.count("{.minutes}") == len(BOOKS[name].headings)
     assert "**Listen for**" in full
     assert "**Listen for**" not in text
     assert "{.minutes}" not in text
@@ -350,53 +350,20 @@ def test_no_line_of_code_or_of_output_is_broken(built, edition):
 # The plans
 
 
-def on_paper(plan, books):
-    """The total that a plan's heading names; and for each item of its timetable the start, the end and the minutes."""
-    text = plans.markdown(books).partition(f"## {plan.title}: ")[2].partition("\n## ")[0]
-    hours, minutes = re.match(r"(\d+) hours?(?: (\d+) minutes)?\n", text).groups(default="0")
-    rows = re.findall(r"^\| (\d+):(\d\d) \| (\d+):(\d\d) \| \*\*(\d+)", text, flags=re.M)
-    times = [(60 * int(h) + int(m), 60 * int(to_h) + int(to_m), int(n)) for h, m, to_h, to_m, n in rows]
-    return 60 * int(hours) + int(minutes), times
+@pytest.mark.parametrize(("path", "most"), [("90 minutes", 90), ("one day", 8 * 60)])
+def test_a_plan_takes_its_path_as_long_as_the_path_and_its_breaks(path, most):
+    rows = plans.timetable(path, BOOKS)
+    pauses = sum(minutes for _, minutes in plans.PAUSES.values()) if path == "one day" else 0
+    assert rows[-1][1] - rows[0][0] == path_minutes(BOOKS, path) + pauses <= most
+    assert all(before[1] == after[0] for before, after in pairwise(rows))
+    assert 0.1 < plans.hands_on(path, BOOKS) < 0.9
+    text = plans.markdown(BOOKS)
+    assert all(what in text for _, _, what in rows)
 
 
-@pytest.mark.parametrize(("plan", "most"), [*zip(plans.PLANS, (90, 4 * 60, 8 * 60), strict=True)])
-def test_a_plan_goes_from_its_start_to_its_total_on_the_five_minutes(plan, most):
-    total, times = on_paper(plan, BOOKS)
-    assert most / 2 < total <= most
-    assert all(end - start == minutes for start, end, minutes in times)
-    assert all(before[1] == after[0] for before, after in pairwise(times))
-    assert all(end % 5 == 0 for _, end, _ in times)
-    assert times[-1][1] - times[0][0] == total == sum(plans.minutes_of(item, BOOKS) for item in plan.items)
-    longest = 0  # nobody sits longer than this without a break
-    for item in plan.items:
-        longest = 0 if getattr(item, "what", "") in ("Break", "Lunch") else longest + plans.minutes_of(item, BOOKS)
-        assert longest <= 95
-    assert plans.hands_on(plan, BOOKS) >= 0.4
-    for session in (item for item in plan.items if isinstance(item, plans.Session)):
-        assert session.exercises >= 1, "the first exercise is never left out"
-        own = [minutes for _, minutes, own in plans.parts(session, BOOKS) if own]
-        assert own == [sum(plans.exercise_minutes(BOOKS[session.notebook])[: session.exercises])]
-        assert sum(minutes for _, minutes, _ in plans.parts(session, BOOKS)) % 5 == 0
-
-
-def test_exercises_and_audits_are_hands_on_and_breaks_are_not_counted(monkeypatch):
-    monkeypatch.setattr(plans, "parts", lambda *_: [("a section", 20, False), ("exercises", 10, True)])
-    items = (plans.Session("any", "a goal", ()), plans.Pause("Break", 15), plans.Pause("Lunch", 60))
-    items += (plans.Pause("Audit", 25, hands_on=True), plans.Pause("Questions", 5))
-    assert plans.hands_on(plans.Plan("A plan", "", items), {}) == 35 / 60
-
-
-def test_a_section_that_takes_longer_makes_the_plans_longer_and_a_missing_one_is_an_error():
-    books = BOOKS | {"02_zeroing": deepcopy(BOOKS["02_zeroing"])}
-    books["02_zeroing"].sections["Step 6"] += 10
-    for plan in plans.PLANS:
-        assert on_paper(plan, books)[0] == on_paper(plan, BOOKS)[0] + 10
-    del books["02_zeroing"].sections["Step 6"]
-    with pytest.raises(PublishError, match="'Step 6' of 02_zeroing"):
-        plans.markdown(books)
-    few = plans.Session("02_zeroing", "a goal", (), exercises=9)
-    with pytest.raises(PublishError, match="9 exercises of 02_zeroing, which has"):
-        plans.parts(few, BOOKS)
+def test_a_plan_names_the_sections_of_its_path():
+    (row,) = [what for _, _, what in plans.timetable("90 minutes", BOOKS) if "02" in what]
+    assert row.endswith(f": {', '.join(BOOKS['02_zeroing'].on_path('90 minutes'))}")
 
 
 # What goes wrong

@@ -22,9 +22,8 @@ def book(tmp_path):
         v4.new_markdown_cell(TABLE),
         v4.new_markdown_cell(EXERCISES),
         v4.new_code_cell("..."),
-        v4.new_code_cell("# Solution\na = 3", metadata={"tags": ["solution"]}),
+        v4.new_code_cell("# Solution\na = 3", metadata={"jupyter": {"source_hidden": True}}),
         v4.new_markdown_cell("## Takeaways\n\nOne."),
-        v4.new_markdown_cell("Not for learners.", metadata={"tags": ["instructor"]}),
     ]
     nbformat.write(v4.new_notebook(cells=cells), tmp_path / "x.ipynb")
     return Notebook(tmp_path / "x.ipynb")

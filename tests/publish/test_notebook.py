@@ -1,7 +1,6 @@
 """The reader of notebooks: what it finds, where it looks, and what it says of a file that is no notebook."""
 
 import json
-import re
 
 import nbformat
 import pytest
@@ -9,10 +8,9 @@ from nbformat import v4
 
 from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError, notebook
-from course_utils.publish.notebook import Notebook, chosen, folder, read_notebooks
+from course_utils.publish.notebook import PATHS, Notebook, chosen, folder, read_notebooks
 
 TITLE = "# Zeroing: when\n\n**35 minutes · after [01](01_gradients.ipynb)**\n\n*Where does it belong?*\n\nMore."
-NOTES = "<details><summary>For the instructor</summary>\n\n| section | minutes |\n| --- | --- |\n| Why, Predict | 3 |\n"
 
 
 def display(**content):
@@ -39,7 +37,6 @@ def book(tmp_path):
                 outputs=[display(kind="cards", cards=[["Q?", "A."]]), display(kind="score")],
                 metadata={"jupyter": {"source_hidden": True}},
             ),
-            v4.new_markdown_cell(f"{NOTES}\n</details>", metadata={"tags": ["instructor"]}),
         )
     )
 
@@ -49,41 +46,35 @@ def test_the_title_cell_says_title_minutes_and_question(book):
     assert book.question == "Where does it belong?"
 
 
-def test_headings_sections_and_the_notes_of_the_instructor(book):
+def test_headings_and_the_notes_of_the_instructor(book, tmp_path, monkeypatch):
     assert book.headings == ["Why", "Predict"]
-    assert book.sections == {"Why, Predict": 3}
-    assert book.instructor.startswith("| section | minutes |")
-    assert "details" not in book.instructor
-    assert len(book.for_learners) == len(book.cells) - 1
+    monkeypatch.setattr(notebook, "folder", lambda: tmp_path / "notebooks")
+    assert book.instructor == ""
+    (tmp_path / "docs" / "instructor").mkdir(parents=True)
+    (tmp_path / "docs" / "instructor" / "02_zeroing.md").write_text("**Ask**\n")
+    assert book.instructor == "**Ask**"
 
 
 @pytest.mark.parametrize(
-    ("name", "line", "paths"),
+    ("name", "line", "short", "day"),
     [
-        (
-            "02_zeroing",
-            "**Paths:** 90 minutes (Why, Predict) · one day · everything. **Skip** Step 5 if you can.",
-            {"90 minutes": ["Why", "Predict"], "one day": [], "everything": []},
-        ),
-        ("05_windows", "**Paths:** everything.", {"everything": []}),
-        ("05_windows", "", {"everything": []}),
-        ("04_accumulation", "", {"one day": [], "everything": []}),
+        ("02_zeroing", "**On the 90-minute path:** Why. **Skip** Step 5 if you can.", ["Why"], ["Why", "Predict"]),
+        ("04_accumulation", "", [], ["Why", "Predict"]),
+        ("12_project", "", [], []),
+        ("hooks", "", [], []),
     ],
-    ids=["all", "one", "no line, with a letter", "no line, without a letter"],
 )
-def test_the_paths_that_lead_through_a_notebook(tmp_path, name, line, paths):
+def test_the_paths_that_lead_through_a_notebook(tmp_path, name, line, short, day):
     cell = v4.new_markdown_cell("## Why · one real bug\n\n## Predict")
     book = Notebook(written(tmp_path / f"{name}.ipynb", cell, title=f"{TITLE}\n\n{line}\n\nAfter this notebook"))
-    assert book.paths == paths
+    assert [book.on_path(path) for path in PATHS] == [short, day, ["Why", "Predict"]]
 
 
-@pytest.mark.parametrize("path", ["two days", "one day (Why, Step 7)", ""])
-def test_a_path_or_a_section_that_there_is_not_is_an_error_that_names_it(tmp_path, path):
-    book = Notebook(
-        written(tmp_path / "x.ipynb", v4.new_markdown_cell("## Why"), title=f"{TITLE}\n\n**Paths:** {path}.")
-    )
-    with pytest.raises(PublishError, match=f"x.ipynb: '{re.escape(path)}' names a path that is none of"):
-        _ = book.paths
+def test_a_section_that_there_is_not_is_an_error_that_names_it(tmp_path):
+    title = f"{TITLE}\n\n**On the 90-minute path:** Why, Step 7."
+    book = Notebook(written(tmp_path / "x.ipynb", v4.new_markdown_cell("## Why"), title=title))
+    with pytest.raises(PublishError, match=r"x.ipynb: the 90-minute path names Step 7, which it doesn't have"):
+        book.on_path("90 minutes")
 
 
 def test_what_is_asked_and_answered_is_read_from_the_data_beside_the_text(book):
@@ -117,7 +108,7 @@ def test_the_notebooks_are_those_beside_the_package_wherever_a_command_runs(tmp_
     (tmp_path / "notebooks").mkdir()
     written(tmp_path / "notebooks" / "x.ipynb")
     monkeypatch.chdir(tmp_path)
-    assert list(read_notebooks()) == list(before) == sorted(before)
+    assert list(read_notebooks()) == list(before)
 
 
 def test_without_notebooks_beside_the_package_they_are_looked_for_here(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The exercise of notebook *checkpoints* that kills a training function in every micro-batch and in every save."""
+"""The exercise of *checkpoints* that kills a training function in every micro-batch and in every save."""
 
 import io
 import tempfile

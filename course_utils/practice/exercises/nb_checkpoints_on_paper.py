@@ -1,4 +1,4 @@
-"""The exercise of notebook *checkpoints* on paper: what the first update after a resume adds up to."""
+"""The exercise of *checkpoints* on paper: what the first update after a resume adds up to."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The exercise of notebook *frameworks*: a loop for Accelerate, judged with a stand-in that divides as Accelerate does."""
+"""The exercise of *frameworks*: a loop for Accelerate, judged with a stand-in that divides as Accelerate does."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext

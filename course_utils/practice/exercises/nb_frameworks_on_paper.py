@@ -1,4 +1,4 @@
-"""The exercise of notebook *frameworks* on paper: what an update holds in three frameworks' loops."""
+"""The exercise of *frameworks* on paper: what an update holds in three frameworks' loops."""
 
 from collections.abc import Iterator
 

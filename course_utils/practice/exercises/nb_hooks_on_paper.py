@@ -1,4 +1,4 @@
-"""The exercise of notebook *hooks* on paper: how often each hook runs, and what it finds."""
+"""The exercise of *hooks* on paper: how often each hook runs, and what it finds."""
 
 from course_utils.practice.by_hand import Slip, judge_numbers
 from course_utils.practice.exercises import exercise

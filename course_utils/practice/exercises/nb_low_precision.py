@@ -1,4 +1,4 @@
-"""The exercise of notebook *low precision*: a window of a bfloat16 model, summed in float32 and stepped on float32 copies."""
+"""The exercise of *low precision*: a window of a bfloat16 model, summed in float32 and stepped on float32 copies."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""The exercise of notebook *low precision* on paper: where sums and weights of 16 bits stop."""
+"""The exercise of *low precision* on paper: where sums and weights of 16 bits stop."""
 
 from collections.abc import Iterator
 from functools import cache

@@ -1,4 +1,4 @@
-"""The exercise of notebook *memory*: a training loop that logs the loss of each window."""
+"""The exercise of *memory*: a training loop that logs the loss of each window."""
 
 import copy
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The exercise of notebook *memory* on paper: how many bytes a window holds."""
+"""The exercise of *memory* on paper: how many bytes a window holds."""
 
 from collections.abc import Iterator
 

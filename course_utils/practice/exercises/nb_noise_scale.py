@@ -1,4 +1,4 @@
-"""The exercise of notebook *noise scale*: the gradient noise scale, from what an accumulation loop leaves in `.grad`."""
+"""The exercise of *noise scale*: the gradient noise scale, from what an accumulation loop leaves in `.grad`."""
 
 from collections.abc import Callable, Iterator
 from math import isnan

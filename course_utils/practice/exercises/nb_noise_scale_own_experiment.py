@@ -1,4 +1,4 @@
-"""The exercise of notebook *noise scale* that asks for an experiment: the form of its report, and what makes a good one."""
+"""The exercise of *noise scale* that asks for an experiment: the form of its report, and what makes a good one."""
 
 from course_utils.practice.exercises import exercise
 from course_utils.practice.report import judge_report

@@ -1,4 +1,4 @@
-"""The exercise of notebook *rewards and packing*: how much every token of a window counts, under three published normalisations."""
+"""The exercise of *rewards and packing*: what every token of a window counts, under three published normalisations."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The exercise of notebook *rewards and packing* on paper: by what four losses divide one token of a window of three answers."""
+"""The exercise of *rewards and packing* on paper: by what four losses divide one token of a window of three answers."""
 
 from collections.abc import Iterator
 

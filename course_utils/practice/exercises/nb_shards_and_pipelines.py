@@ -1,4 +1,4 @@
-"""The exercise of notebook *shards and pipelines*: one update from several calls of a pipeline, in which every valid token counts once."""
+"""The exercise of *shards and pipelines*: several calls of a pipeline make one update; each valid token counts once."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

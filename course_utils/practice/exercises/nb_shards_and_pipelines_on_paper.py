@@ -1,4 +1,4 @@
-"""The exercise of notebook *shards and pipelines* on paper: how long two schedules take, and how many activations they hold."""
+"""The exercise of *shards and pipelines* on paper: how long two schedules take, and how many activations they hold."""
 
 from collections.abc import Iterator
 

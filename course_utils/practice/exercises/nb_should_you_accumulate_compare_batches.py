@@ -1,4 +1,4 @@
-"""The exercise of notebook *should you accumulate*: a comparison of batch sizes that is fair."""
+"""The exercise of *should you accumulate*: a comparison of batch sizes that is fair."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

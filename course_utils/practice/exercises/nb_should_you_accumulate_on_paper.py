@@ -1,4 +1,4 @@
-"""The exercise of notebook *should you accumulate* on paper: what a card, a recipe and a noise scale say about a window."""
+"""The exercise of *should you accumulate* on paper: what a card, a recipe and a noise scale say about a window."""
 
 from collections.abc import Iterator
 

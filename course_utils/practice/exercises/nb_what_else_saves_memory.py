@@ -1,4 +1,4 @@
-"""The exercise of notebook *what else saves memory*: a window that survives running out of memory."""
+"""The exercise of *what else saves memory*: a window that survives running out of memory."""
 
 import weakref
 from collections.abc import Callable, Iterator

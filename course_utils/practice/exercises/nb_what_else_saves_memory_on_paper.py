@@ -1,4 +1,4 @@
-"""The exercise of notebook *what else saves memory* on paper: how many samples fit into a card."""
+"""The exercise of *what else saves memory* on paper: how many samples fit into a card."""
 
 from collections.abc import Iterator
 from math import ceil

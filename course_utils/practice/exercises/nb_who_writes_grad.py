@@ -1,4 +1,4 @@
-"""The exercise of notebook *who writes grad*: a guard that names the parameters whose gradient is not clean."""
+"""The exercise of *who writes grad*: a guard that names the parameters whose gradient is not clean."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

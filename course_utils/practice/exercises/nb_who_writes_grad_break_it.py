@@ -1,4 +1,4 @@
-"""The exercise of notebook *who writes grad* that asks for a bug: a loop that discards every gradient and gets past a guard."""
+"""The exercise of *who writes grad* that asks for a bug: a loop that discards every gradient and gets past a guard."""
 
 from collections.abc import Callable
 

@@ -21,6 +21,8 @@ _LINE = "1px solid rgba(128,128,128,0.45)"
 _CELL = f"padding:1px 6px;text-align:right;border:0;border-bottom:{_LINE};background:none"
 _FAINT = "opacity:0.7"
 
+STACKED = 230  # pixels for the numbers: beside the loop, with its 384 and a gap, from 650 on; below it otherwise
+
 KEYS = {"start", "backward", "zero", "change", "step", "skipped", "error", "cut", "end"}  # the frames of a filmstrip
 _SHOWN_FRAMES = 16
 
@@ -142,7 +144,7 @@ def _code_of(steps: Steps, place: int, tallest: int = 0) -> list[str]:
 def _numbers_of(steps: Steps, place: int) -> list[str]:
     values = steps.frames[0].weights.values()
     letters = _letters(steps.frames[0].weights) if _is_tiny(values) else 23 + 9 * len(_state_keys(steps))
-    width = 8 * (11 + letters)
+    width = max(STACKED, 8 * (11 + letters))
     below = ledger(steps, steps.frames[place])
     start = f'<div style="flex:1 1 {width}px;min-width:0">'
     return [start, state(steps, place), f'<div style="height:0.9em"></div>{below}</div>']

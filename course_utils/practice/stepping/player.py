@@ -23,6 +23,7 @@ def player(names: list[str], run: Callable[[str], list[Steps]]) -> Any:
     button = Layout(width="5em", flex="0 0 auto")
     back = Button(description="Back", tooltip="One moment back", layout=button)
     following = Button(description="Next", tooltip="One moment on", layout=button)
+    words = HTML("or play it:", layout=Layout(flex="0 0 auto", margin="0 0.4em 0 1em"))
     play = Play(interval=1200, min=0, layout=Layout(flex="0 0 auto"))
     slider = IntSlider(description="moment", min=0, layout=Layout(flex="1 1 14em", min_width="10em"))
     count = HTML(layout=Layout(flex="0 0 auto", min_width="4em"))
@@ -55,7 +56,9 @@ def player(names: list[str], run: Callable[[str], list[Steps]]) -> Any:
     which.observe(choose, names="value")
     back.on_click(lambda _: setattr(slider, "value", max(0, slider.value - 1)))
     following.on_click(lambda _: setattr(slider, "value", min(slider.max, slider.value + 1)))
-    controls = HBox([back, following, play, slider, count], layout=Layout(flex_flow="row wrap", align_items="center"))
+    controls = HBox(
+        [back, following, words, play, slider, count], layout=Layout(flex_flow="row wrap", align_items="center")
+    )
     rows = [which] if len(names) > 1 else []
     return VBox([*rows, controls, sentence, shown])
 

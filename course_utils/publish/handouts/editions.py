@@ -14,6 +14,7 @@ from course_utils.publish.handouts.breaks import WHOLE
 from course_utils.publish.handouts.parts import Handout, Part
 from course_utils.publish.handouts.room import BLANK, with_room
 from course_utils.publish.notebook import section_of
+from course_utils.publish.reading import reading
 
 EDITIONS = {"learner": "Learner's handout", "worksheet": "Worksheet", "instructor": "Instructor's handout"}
 
@@ -280,12 +281,8 @@ class _Instructor(_Page):
         """Headings with the minutes of their sections."""
 
         def timed(heading: re.Match) -> str:
-            for names, minutes in self.notebook.sections.items():
-                first, *others = names.split(", ")
-                if first == section_of(heading[1]):
-                    joined = f", with {' and '.join(others)}" if others else ""
-                    return f"{heading[0]} [{minutes} min{joined}]{{.minutes}}"
-            return heading[0]
+            minutes = max(1, round(reading(self.notebook, [section_of(heading[1])]).minutes))
+            return f"{heading[0]} [{minutes} min]{{.minutes}}"
 
         yield re.sub(r"^## (.+)$", timed, part.text, flags=re.M)
 

@@ -13,7 +13,7 @@ from course_utils.practice.exercises import EXERCISES
 from course_utils.publish import PublishError
 from course_utils.publish.handouts.screen import for_paper
 from course_utils.publish.handouts.syntax import parse
-from course_utils.publish.notebook import WITHOUT_A_KERNEL, Notebook, as_course, claims, is_folded, tags, text_of
+from course_utils.publish.notebook import Notebook, as_course, claims, is_folded, tags, text_of
 
 
 @dataclass
@@ -131,7 +131,7 @@ def take_apart(notebook: Notebook) -> Handout:
     """
     _refuse_errors(notebook)
     reader = _Reader(notebook)
-    handout = Handout(notebook, [part for cell in notebook.for_learners for part in reader.parts(cell)])
+    handout = Handout(notebook, [part for cell in notebook.cells for part in reader.parts(cell)])
     for prediction in handout.of(Prediction):
         if not prediction.answer:
             raise PublishError(f"{notebook.path}: the prediction {prediction.question!r} is never revealed")
@@ -164,7 +164,7 @@ class _Reader:
     def parts(self, cell: NotebookNode) -> list[Part]:
         if cell.cell_type == "markdown":
             self.drawn &= not re.search(r"^## ", cell.source, flags=re.M)
-            return list(_prose(for_paper(cell.source.replace(WITHOUT_A_KERNEL, ""))))
+            return list(_prose(for_paper(cell.source)))
         if cell.source.startswith("# Set-up"):  # only its imports differ: on paper once is enough
             return [Code(cell.source, spoiler=False)] if self.notebook.name.startswith("00") else []
         judged = [output for output in cell.outputs if as_course(output).get("kind") == "verdict"]

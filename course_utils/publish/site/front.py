@@ -1,9 +1,9 @@
-"""The first page: what the course is, a loop to step through, and the notebooks in their four groups."""
+"""The first page: what the course is, a loop to step through, and the notebooks in their two groups."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from course_utils.publish.contents import groups, paths_table
+from course_utils.publish.contents import groups, label, paths_table
 from course_utils.publish.notebook import Notebook
 
 TEXT = Path(__file__).with_name("front.md")
@@ -13,17 +13,16 @@ TEACHING = ("instructors", "solutions/index")
 
 def markdown(notebooks: dict[str, Notebook]) -> str:
     """The page, with the table of contents of the whole site."""
-    link = "[{0}](notebooks/{1}.ipynb)".format
     tables, trees = [], []
-    for title, members in groups(notebooks):
-        rows = [f"| {link(_label(n), n.name)} | {n.question} | {n.minutes} |" for n in members]
+    for title, members in groups(notebooks).items():
+        rows = [f"| {_link(_label(book), book)} | {book.question} | {book.minutes} |" for book in members]
         tables.append(
             "\n".join([f"### {title}", "", "| notebook | its question | minutes |", "| --- | --- | --- |", *rows])
         )
-        entries = (f"{_label(n)} <notebooks/{n.name}>".replace("`", "") for n in members)
+        entries = (f"{_label(book)} <notebooks/{book.name}>".replace("`", "") for book in members)
         trees.append(_tree(entries, title))
     trees += [_tree(REFERENCE, "Reference"), _tree(TEACHING, "Teaching")]
-    text = TEXT.read_text(encoding="utf-8").replace("<!-- paths -->", paths_table(list(notebooks.values()), link))
+    text = TEXT.read_text(encoding="utf-8").replace("<!-- paths -->", paths_table(notebooks, _link))
     return "\n\n".join([text.replace("<!-- groups -->", "\n\n".join(tables)), *trees])
 
 
@@ -53,8 +52,12 @@ def one_weight(w, batches, optimizer):
         optimizer.zero_grad()
 
 
-def _label(notebook: Notebook) -> str:
-    return f"{notebook.name.partition('_')[0]} · {notebook.title}"
+def _label(book: Notebook) -> str:
+    return f"{label(book)} · {book.title}" if book.name[0].isdigit() else book.title
+
+
+def _link(text: str, book: Notebook) -> str:
+    return f"[{text}](notebooks/{book.name}.ipynb)"
 
 
 def _tree(entries: Iterable[str], caption: str = "", hidden: bool = True) -> str:

@@ -7,7 +7,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 from course_utils.practice.display import COURSE
-from course_utils.publish.notebook import WITHOUT_A_KERNEL, Notebook, as_course, claims, is_folded, relinked, tags
+from course_utils.publish.notebook import Notebook, as_course, claims, is_folded, relinked, tags
 
 NEEDS_A_KERNEL = ("score",)  # displays that say nothing on a page
 METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3"}, "language_info": {"name": "python"}}
@@ -22,12 +22,12 @@ def page(notebook: Notebook, links: str = "") -> NotebookNode:
         links: A line of Markdown below its title.
     """
     made = new_notebook(metadata=METADATA)
-    for cell in notebook.for_learners:
+    for cell in notebook.cells:
         made.cells += [_anchor(claim) for claim in claims(cell)]
         if "solution" in tags(cell):
             made.cells.append(_note(f"*[Solution](../solutions/{notebook.name}.ipynb)*, on a page of its own."))
         elif cell.cell_type == "markdown":
-            made.cells.append(_note(_on_one_level(cell.source.replace(WITHOUT_A_KERNEL, "").rstrip())))
+            made.cells.append(_note(_on_one_level(cell.source)))
         else:
             made.cells.append(_code(cell))
     title, rest = made.cells[0].source.split("\n", 1)
@@ -38,7 +38,7 @@ def page(notebook: Notebook, links: str = "") -> NotebookNode:
 def solutions(notebook: Notebook) -> NotebookNode | None:
     """The solutions of a notebook, each below the text of its exercise; None if it has none."""
     made, asked = new_notebook(metadata=METADATA), ""
-    for cell in notebook.for_learners:
+    for cell in notebook.cells:
         if cell.cell_type == "markdown":
             asked = cell.source
         elif "solution" in tags(cell):
