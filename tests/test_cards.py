@@ -49,9 +49,9 @@ def without_replacement(reading, samples):
 
 
 NUMBERS = {
-    "03_forgetting, card 2": longest_and_shortest_sum,
-    "03_forgetting, card 3": lambda: [2 / 10, 4 / 10],
-    "03_forgetting, card 4": lambda: [1, 1],  # r² - (2 - a) r + 1
+    "where_forgetting_leads, card 1": longest_and_shortest_sum,
+    "where_forgetting_leads, card 2": lambda: [2 / 10, 4 / 10],
+    "where_forgetting_leads, card 3": lambda: [1, 1],  # r² - (2 - a) r + 1
     "04_accumulation, card 3": lambda: [0.1 * 4, 0.04 / 4],
     "05_windows, card 1": one_four_four,
     "05_windows, card 2": lambda: [15 - 8],
@@ -75,7 +75,7 @@ NUMBERS = {
     "should_you_accumulate, card 5": lambda: [100 / (1 + 1 / 10)],
 }
 FACT = {  # a card that is answered by Yes or No, and the fact that it is about
-    "03_forgetting, card 5": "clipping-can-hide-it",
+    "03_forgetting, card 3": "clipping-can-hide-it",
     "memory, card 5": "logged-loss",
     "07_exactness, card 4": "batchnorm-sees-micro-batches",
     "09_amp, card 5": "amp-leaves-zeroing-alone",
