@@ -60,8 +60,6 @@ NUMBERS = {
     "low_precision, card 1": where_threes_stop,
     "low_precision, card 3": lambda: [1, 4 / BF16.eps],  # half a step below a power of two
     "09_amp, card 1": lambda: [1, torch.amp.GradScaler("cpu").get_scale(), 1 / 65536],
-    "08_training_loop, card 1": lambda: [30],
-    "08_training_loop, card 3": lambda: effective(0.9, 4),
     "noise_scale, card 4": lambda: without_replacement(500, 600),
     "10_ranks, card 3": lambda: [1, 4],
     "shards_and_pipelines, card 3": lambda: [2.14],  # the last release so
@@ -69,6 +67,7 @@ NUMBERS = {
     "frameworks, card 5": lambda: [1498],  # as its fact
     "12_project, card 1": lambda: [0, 1, 4],
     "12_project, card 2": lambda: [1 / 0.5],
+    "several_optimizers, card 1": lambda: effective(0.9, 4),
     "should_you_accumulate, card 1": lambda: [16, 16 / 2],
     "should_you_accumulate, card 2": lambda: [1, 1],
     "should_you_accumulate, card 4": lambda: [4**0.5, 0.96, 1, 4, 0.96 ** (1 / 4)],
@@ -76,10 +75,10 @@ NUMBERS = {
 }
 FACT = {  # a card that is answered by Yes or No, and the fact that it is about
     "03_forgetting, card 3": "clipping-can-hide-it",
-    "memory, card 5": "logged-loss",
     "07_exactness, card 4": "batchnorm-sees-micro-batches",
     "09_amp, card 5": "amp-leaves-zeroing-alone",
-    "08_training_loop, card 4": "steps-need-the-whole-gradient",
+    "08_training_loop, card 4": "logged-loss",
+    "several_optimizers, card 2": "steps-need-the-whole-gradient",
     "noise_scale, card 1": "batch-norm-is-inflated",
     "11_pitfalls, card 4": "outside-has-limits",
 }
