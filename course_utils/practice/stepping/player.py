@@ -56,7 +56,9 @@ def player(names: list[str], run: Callable[[str], list[Steps]]) -> Any:
     which.observe(choose, names="value")
     back.on_click(lambda _: setattr(slider, "value", max(0, slider.value - 1)))
     following.on_click(lambda _: setattr(slider, "value", min(slider.max, slider.value + 1)))
-    controls = HBox([back, following, words, play, slider, count], layout=Layout(flex_flow="row wrap", align_items="center"))
+    controls = HBox(
+        [back, following, words, play, slider, count], layout=Layout(flex_flow="row wrap", align_items="center")
+    )
     rows = [which] if len(names) > 1 else []
     return VBox([*rows, controls, sentence, shown])
 

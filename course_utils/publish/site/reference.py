@@ -71,8 +71,8 @@ def _pitfalls() -> str:
     lines = [
         "# Pitfalls",
         "",
-        "Each row was reported in public. The check is a number that tells the buggy loop from its fixed twin: both ran "
-        "when this page was built. A rule's page shows the loops.",
+        "Each row was reported in public. The check is a number that tells the buggy loop from its fixed twin; both "
+        "ran when this page was built. The page of a rule shows the loops.",
         "",
         "| symptom | cause | check | fix | rule |",
         "| --- | --- | --- | --- | --- |",
