@@ -74,8 +74,10 @@ if not any(_name in _place for _place in sys.path):
 _folder = next(_place for _place in sys.path if _name in _place)
 print("Unpacked. To look into it, run this in a cell of its own: !ls -R", _folder)
 '''
-BESIDE = '    sys.path.insert(0, "..")  # not installed: use the folder beside this one\n'
-PACKED = '    raise RuntimeError("Run the folded cell above this one first: it holds course_utils.")\n'
+_MISSING = 'if importlib.util.find_spec("course_utils") is None:\n'
+_SET_UP = re.compile(rf"(?:{re.escape(_MISSING)}    .*\n)+")  # the lines of a set-up cell that find the package
+_PACKED = f'{_MISSING}    sys.exit("Run the folded cell above this one first: it holds course_utils.")\n'
+_NOT_HERE = "Open this notebook in a clone of the course, or open its Colab edition: the README says how."
 
 
 def edition(notebook: Notebook, repository: str = "") -> NotebookNode:
@@ -95,7 +97,7 @@ def edition(notebook: Notebook, repository: str = "") -> NotebookNode:
             cell.source = relinked(cell.source, link)
         else:
             _without_outputs(cell)
-            cell.source = cell.source.replace(BESIDE, PACKED)
+            cell.source = _SET_UP.sub(_PACKED, cell.source)
     if repository:
         title, rest = made.cells[0].source.split("\n", 1)
         badge = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
@@ -119,6 +121,25 @@ def hosted(pyproject: Path) -> str:
     if repository and not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
         raise PublishError(f'[tool.course] repository must be "owner/name" or "", got {repository!r}')
     return repository
+
+
+def with_address(notebook: Notebook, repository: str) -> NotebookNode:
+    """A notebook whose set-up cell finds the package in a clone, and else installs it from its repository.
+
+    Args:
+        notebook: The notebook of the course; it stays as it is.
+        repository: `owner/name` on GitHub; if it is empty, the cell says what to do instead.
+    """
+    install = f'get_ipython().run_line_magic("pip", "install -q git+https://github.com/{repository}")'
+    above = "/".join([".."] * len(notebook.path.relative_to(folder().parent).parent.parts))
+    lines = f'{_MISSING}    sys.path.insert(0, "{above}")  # a clone of the course that is not installed\n'
+    lines += f"{_MISSING}    " + (install if repository else f'sys.exit("{_NOT_HERE}")') + "\n"
+    made = copy.deepcopy(notebook.node)
+    first = next(cell for cell in made.cells if cell.cell_type == "code")
+    first.source, found = _SET_UP.subn(lambda _: lines, first.source)
+    if found != 1:
+        raise PublishError(f"{notebook.path}: the set-up cell must look for course_utils in one place")
+    return made
 
 
 def build(out: Path, names: Sequence[str] = (), repository: str = "") -> list[Path]:

@@ -1,8 +1,9 @@
-"""The tables of contents and the paths through the course: `python -m course_utils.publish.contents`.
+"""What stands in more than one file: `python -m course_utils.publish.contents`.
 
-They are generated from the notebooks' title cells, for README.md, between the comments `<!-- contents -->` and
-`<!-- /contents -->`, and for the site. With `--check` nothing is written, and the exit status is 1 if anything is out
-of date.
+The tables of contents and the paths through the course are generated from the notebooks' title cells, for README.md,
+between the comments `<!-- contents -->` and `<!-- /contents -->`, and for the site. The repository's address goes from
+pyproject.toml into the notebooks' set-up cells, which in Colab install the package from there. With `--check` nothing
+is written, and the exit status is 1 if anything is out of date.
 """
 
 import argparse
@@ -10,8 +11,12 @@ import re
 import sys
 from collections.abc import Callable
 from math import ceil
+from pathlib import Path
+
+import nbformat
 
 from course_utils.publish import PublishError
+from course_utils.publish.colab import hosted, with_address
 from course_utils.publish.notebook import PATHS, PROJECT, Notebook, folder, read_notebooks
 from course_utils.publish.reading import minutes_on
 
@@ -19,15 +24,25 @@ BEGIN, END = "<!-- contents -->", "<!-- /contents -->"
 Link = Callable[[str, Notebook], str]  # a text that leads to a notebook
 
 
-def readme() -> tuple[str, str]:
-    """README.md as it is, and as it should be; `PublishError` if a notebook or the place of the table is missing."""
-    now = (folder().parent / "README.md").read_text(encoding="utf-8")
-    books = read_notebooks()
+def outdated() -> dict[Path, str]:
+    """The files that are out of date, each with the content that it should have.
+
+    Raises:
+        PublishError: If a notebook cannot be read, or the place of what is written is missing.
+    """
+    top, books = folder().parent, read_notebooks()
+    repository = hosted(top / "pyproject.toml")
+    texts = {book.path: nbformat.writes(with_address(book, repository)) + "\n" for book in books.values()}
+    texts[top / "README.md"] = _readme((top / "README.md").read_text(encoding="utf-8"), books)
+    return {path: text for path, text in texts.items() if path.read_text(encoding="utf-8") != text}
+
+
+def _readme(now: str, books: dict[str, Notebook]) -> str:
     tables = f"{_group_lines(books, _in_readme)}\n\n{paths_table(books, _in_readme)}"
     new, found = re.subn(rf"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n\n{tables}\n\n{END}", now, flags=re.S)
     if found != 1:
         raise PublishError(f"README.md must hold one pair of {BEGIN} and {END}, with the table of contents between")
-    return now, new
+    return new
 
 
 def groups(books: dict[str, Notebook]) -> dict[str, list[Notebook]]:
@@ -81,20 +96,20 @@ def _time(minutes: int) -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m course_utils.publish.contents",
-        description="Writes the tables of README.md.",
+        description="Writes the tables of README.md and the set-up cells.",
     )
     parser.add_argument("--check", action="store_true", help="only say what is out of date")
     options = parser.parse_args(arguments)
     try:
-        now, new = readme()
-        if now != new and not options.check:
-            (folder().parent / "README.md").write_text(new, encoding="utf-8")
+        changed = outdated()
+        for path, text in changed.items():
+            print(f"{path.name} {'is out of date' if options.check else 'updated'}")
+            if not options.check:
+                path.write_text(text, encoding="utf-8")
     except (OSError, PublishError) as problem:
         print(f"contents: {problem}", file=sys.stderr)
         return 2
-    if now != new:
-        print(f"README.md {'is out of date' if options.check else 'updated'}")
-    return int(options.check and now != new)
+    return int(options.check and bool(changed))
 
 
 if __name__ == "__main__":

@@ -447,7 +447,7 @@ def test_the_widget_goes_back_and_forth_and_runs_a_version_that_is_chosen():
 
     widget = player(trace.versions, run)
     which, controls, text, shown = widget.children
-    back, following, play, slider, _ = controls.children
+    back, following, _, play, slider, _ = controls.children
     assert "The loop is called." in text.value
     back.click()
     assert slider.value == 0

@@ -147,7 +147,7 @@ def test_the_set_up_cell_alone_asks_for_the_folded_one():
     _, set_up = [cell.source for cell in plain("02_zeroing").cells if cell.cell_type == "code"][:2]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda name: None)
-        with pytest.raises(RuntimeError, match="Run the folded cell above this one first"):
+        with pytest.raises(SystemExit, match="Run the folded cell above this one first"):
             exec(set_up, {})
 
 

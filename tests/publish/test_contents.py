@@ -2,12 +2,13 @@
 
 import re
 import shutil
+import sys
 
 import nbformat
 import pytest
 
-from course_utils.publish import contents, notebook
-from course_utils.publish.contents import main, path_minutes, readme
+from course_utils.publish import colab, contents, notebook
+from course_utils.publish.contents import main, outdated, path_minutes
 from course_utils.publish.reading import reading
 
 
@@ -15,15 +16,36 @@ from course_utils.publish.reading import reading
 def course(tmp_path, monkeypatch):
     """A copy of the notebooks and the README, which a test may change."""
     shutil.copytree(notebook.folder(), tmp_path / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    shutil.copy(notebook.folder().parent / "README.md", tmp_path)
-    for module in (contents, notebook):
+    for file in ("README.md", "pyproject.toml"):
+        shutil.copy(notebook.folder().parent / file, tmp_path)
+    for module in (colab, contents, notebook):
         monkeypatch.setattr(module, "folder", lambda: tmp_path / "notebooks")
     return tmp_path
 
 
-def test_the_readme_is_up_to_date():
-    now, new = readme()
-    assert now == new, "run: python -m course_utils.publish.contents"
+def test_readme_and_set_up_cells_are_up_to_date():
+    assert not outdated(), "run: python -m course_utils.publish.contents"
+
+
+def test_the_repositorys_address_goes_from_pyproject_into_every_set_up_cell(course):
+    pyproject = course / "pyproject.toml"
+    named = pyproject.read_text(encoding="utf-8").replace('repository = ""', 'repository = "somebody/course"')
+    pyproject.write_text(named, encoding="utf-8")
+    assert main([]) == 0
+    for book in notebook.read_notebooks().values():
+        assert '"install -q git+https://github.com/somebody/course"' in book.code[0].source
+        assert "sys.exit" not in book.code[0].source
+    assert main(["--check"]) == 0
+
+
+def test_a_set_up_cell_without_a_package_finds_the_clone_or_says_what_to_do(course, monkeypatch):
+    for name, above in (("02_zeroing", ".."), ("deeper/hooks", "../..")):
+        source = notebook.Notebook(course / "notebooks" / f"{name}.ipynb").code[0].source
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        monkeypatch.setattr("sys.path", [])
+        with pytest.raises(SystemExit, match="Open this notebook in a clone of the course"):
+            exec(source, {})
+        assert sys.path == [above]
 
 
 def test_a_section_that_is_taken_from_a_path_leaves_the_readme(course, capsys):

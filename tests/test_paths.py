@@ -1,0 +1,39 @@
+"""The 90-minute path runs as it is printed: the set-up cell and the named sections of each notebook, nothing else.
+
+The longer paths are whole notebooks, which nbval runs.
+"""
+
+import re
+
+import pytest
+from cells import run
+from course import NOTEBOOKS
+
+from course_utils.publish.contents import path_minutes
+from course_utils.publish.notebook import PATHS, section_of
+
+SHORT = [name for name, book in NOTEBOOKS.items() if book.on_path("90 minutes")]
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_the_sections_of_the_90_minutes_run_without_the_others(name, as_in_a_kernel):
+    book = NOTEBOOKS[name]
+    sections, section, names = book.on_path("90 minutes"), "", {"__name__": "__main__"}
+    for cell in book.cells:
+        if cell.cell_type == "markdown":
+            headings = re.findall(r"^## (.+)$", cell.source, flags=re.M)
+            section = section_of(headings[-1]) if headings else section
+        elif not section or section in sections:
+            run(cell.source, names)
+
+
+def test_the_90_minutes_have_amp_pitfalls_and_three_exercises():
+    exercises = [name for name in SHORT if "Your turn" in NOTEBOOKS[name].on_path("90 minutes")]
+    assert len(exercises) >= 3
+    assert {"09_amp", "11_pitfalls"} <= set(SHORT)
+
+
+@pytest.mark.parametrize(("path", "most"), [("90 minutes", 90), ("one day", 370)])
+def test_a_path_takes_no_longer_than_its_name_says(path, most):
+    assert path in PATHS
+    assert 0 < path_minutes(NOTEBOOKS, path) <= most
