@@ -78,7 +78,7 @@ NUMBERS = {
 FACT = {  # a card that is answered by Yes or No, and the fact that it is about
     "03_forgetting, card 5": "clipping-can-hide-it",
     "memory, card 5": "logged-loss",
-    "07_exactness, card 5": "batchnorm-sees-micro-batches",
+    "07_exactness, card 4": "batchnorm-sees-micro-batches",
     "08_training_loop, card 4": "steps-need-the-whole-gradient",
     "noise_scale, card 1": "batch-norm-is-inflated",
     "11_pitfalls, card 4": "outside-has-limits",

@@ -16,10 +16,7 @@ SILHOUETTES = """Six common bugs, by the shape that they leave in the gradient l
 
 ![Six small ledgers. In each, the norm of .grad is higher or lower than in the fixed loop, or is read elsewhere.](\
 silhouettes.png)"""
-ROOMS = {  # the pages on functions, and their modules
-    room: f"course_utils.{room}"
-    for room in ("loops", "recording", "memory", "data", "models", "plots", "ranks", "practice")
-} | {"gradaudit": "gradaudit"}
+ROOMS = ("loops", "recording", "memory", "data", "models", "plots", "ranks", "practice")
 
 
 def texts(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str]]:
@@ -32,7 +29,7 @@ def texts(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str]]:
         yield f"rules/{rule.name}.md", _rule(rule, [found for found in ZOO.values() if found.rule == rule.name])
     rules = [(rule.name, rule.symptom) for rule in RULES.values()]
     yield "rules/index.md", _listing("The auditor's rules", rules, SILHOUETTES)
-    rooms = {room: import_module(module) for room, module in ROOMS.items()}
+    rooms = {room: import_module(f"course_utils.{room}") for room in ROOMS} | {"gradaudit": import_module("gradaudit")}
     for room, module in rooms.items():
         yield f"api/{room}.md", _room(module)
     yield (
