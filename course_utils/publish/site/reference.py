@@ -34,7 +34,7 @@ def texts(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str]]:
         yield f"api/{room}.md", _room(module)
     yield (
         "api/index.md",
-        _listing("The package", [(room, (rooms[room].__doc__ or "").split("\n")[0]) for room in ROOMS]),
+        _listing("The package", [(room, (rooms[room].__doc__ or "").split("\n")[0]) for room in rooms]),
     )
 
 
