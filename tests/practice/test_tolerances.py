@@ -11,7 +11,7 @@ from course_utils.practice.exercises import judge
 
 OFF = 1.005
 WITH_NUMBERS = (
-    *("every_second_step", "slope", "forgotten", "logged_loss", "accumulate_tokens"),
+    *("slope", "forgotten", "logged_loss", "accumulate_tokens"),
     *("token_weights", "stops_on_paper", "scales_on_paper", "schedule_on_paper", "first_update_after"),
     *("ddp_on_paper", "updates_on_paper", "shares_on_paper", "compare_batches", "decide_on_paper"),
 )
