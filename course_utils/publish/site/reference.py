@@ -72,7 +72,8 @@ def _pitfalls() -> str:
         "# Pitfalls",
         "",
         "Each row was reported in public. The check is a number that tells the buggy loop from its fixed twin; both "
-        "ran when this page was built. The page of a rule shows the loops.",
+        "ran when this page was built. A factor is what a loss was multiplied by before `backward()`. The page of a "
+        "rule shows the loops.",
         "",
         "| symptom | cause | check | fix | rule |",
         "| --- | --- | --- | --- | --- |",
