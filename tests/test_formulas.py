@@ -77,10 +77,12 @@ FORMULAS = {
             sgd([G1, G2], momentum=M),
             1 - LR * G1 - LR * (M * G1 + G2),
         ),
-        r"v = g_1 + g_2 + \dots + g_t": lambda: (
+        "g_1 + g_2 + g_3": lambda: (
             sgd([G1, G2, G3], momentum=1.0) - sgd([G1, G2], momentum=1.0),
             -LR * (G1 + G2 + G3),
         ),
+    },
+    "where_forgetting_leads": {
         r"w \leftarrow w - \mathrm{lr} \cdot c\,w = (1 - a)\, w \qquad\text{with } a = \mathrm{lr} \cdot c .": lambda: (
             sgd([slope]),
             1 - LR * C,
@@ -110,9 +112,8 @@ FORMULAS = {
     },
     "low_precision": {"2^{-k}": lambda: ((torch.tensor(8.0).bfloat16() + 2.0**-5).item(), 8.0)},
     "09_amp": {
-        "2^{-28}": lambda: (round(2.0**-28 * 1e9), 4),
+        "2^{-28}": lambda: (torch.tensor(2.0**-28).half().item(), 0.0),
         "2^{-24}": lambda: (torch.tensor(2.0**-24).half().item(), torch.finfo(torch.float16).smallest_normal / 2**10),
-        "2^{-25}": lambda: (torch.tensor(2.0**-25).half().item(), 0.0),
     },
     "hooks": {
         r"b \leftarrow 0.9\,b + (g_1 + g_2 + g_3 + g_4)": lambda: (
