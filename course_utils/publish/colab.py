@@ -24,7 +24,6 @@ from nbformat import NotebookNode
 
 from course_utils import data
 from course_utils.publish import PublishError
-from course_utils.publish.final import read_cards
 from course_utils.publish.notebook import (
     Notebook,
     chosen,
@@ -45,8 +44,6 @@ NEEDED = {  # a file or a folder of data is packed if the notebook's code, or a 
     "digits.csv.gz": rf"\bdigits\(|{_ZOO}",
     "words.txt.gz": rf"{_WORDS}|{_ZOO}",
     "words.LICENSE.txt": rf"{_WORDS}|{_ZOO}",
-    "facts/": r"\bfinal_test\b",
-    "cards.json": r"\bfinal_test\b",
     "predictions/": r"\bpredict\(",
 }
 UNPACK = '''\
@@ -186,8 +183,6 @@ def _archive(needed: Sequence[str]) -> bytes:
     for tables in {"facts/", "predictions/"}.intersection(needed):
         found = (data.folder() / tables).glob("*.toml")
         content |= {f"course_utils/_data/{tables}{path.name}": path.read_bytes() for path in found}
-    if "cards.json" in needed:
-        content["course_utils/_data/cards.json"] = json.dumps(read_cards()).encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name in sorted(content):

@@ -1,12 +1,11 @@
-"""The final test: questions from the whole course, drawn by a seed; `python -m course_utils.final --seed 1`.
+"""The final test: questions from the numbered notebooks, drawn by a seed; `python -m course_utils.final --seed 1`.
 
-Half of them are statements to be called true or not, from the facts and from what is believed instead; as many are true
-as are not, or one more or less. Half are cards from the ends of the notebooks. Every notebook is in every test.
-Consecutive seeds go round all beliefs and all cards.
+Half of them are statements to be called true or not, from the facts and from what is believed instead; about as many
+are true as are not. Half are cards from the ends of the notebooks. Each of these notebooks is in every test. Consecutive
+seeds go round all beliefs and all cards.
 """
 
 import argparse
-import json
 import random
 import re
 import sys
@@ -16,12 +15,11 @@ from functools import partial
 from html import escape
 from itertools import chain
 
-from course_utils import data
 from course_utils.practice.display import ASK, RIGHT, WRONG, as_static, box, folded, show_widget
 from course_utils.publish import PublishError
 from course_utils.publish.facts import read_facts
 
-NUMBER = 24  # questions; more where the course has more notebooks
+NUMBER = 24  # questions
 SHORT = 160  # characters; a long statement gives away that it is true
 TRUE, NOT = "true as it stands", "not true as it stands"
 _TASK = f"Is each statement {TRUE}? If not, correct it."
@@ -130,15 +128,14 @@ def _statements() -> dict[str, list[Question]]:
 
 
 def _cards() -> dict[str, list[Question]]:
-    """By notebook: its cards, which an edition for Colab carries with it."""
-    packed = data.folder() / "cards.json"
-    cards = json.loads(packed.read_text(encoding="utf-8")) if packed.is_file() else read_cards()
+    """By numbered notebook: its cards."""
+    cards = {name: pairs for name, pairs in read_cards().items() if name[0].isdigit()}
     return {name: [Question(name, *card) for card in pairs] for name, pairs in cards.items()}
 
 
 def read_cards() -> dict[str, list[tuple[str, str]]]:
     """The questions and answers of each notebook's cards."""
-    from course_utils.publish.notebook import read_notebooks  # seconds of imports that Colab's editions do without
+    from course_utils.publish.notebook import read_notebooks  # only here: it takes a second
 
     return {name: notebook.cards for name, notebook in read_notebooks().items()}
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from course import NOTEBOOKS
 
-from course_utils.publish import PublishError, colab, final
+from course_utils.publish import PublishError, colab
 from course_utils.publish.colab import edition, hosted
 from course_utils.publish.notebook import is_folded, tags
 
@@ -102,15 +102,8 @@ def test_the_repository_is_one_setting_of_pyproject(tmp_path):
     hosted(ROOT / "pyproject.toml")
 
 
-WITH_TEST = next(name for name, book in NOTEBOOKS.items() if any("final_test(" in cell.source for cell in book.code))
-
-
-@pytest.mark.parametrize(
-    ("name", "digits", "words"), [("02_zeroing", 360, 0), ("should_you_accumulate", 0, 63875), (WITH_TEST, 0, 0)]
-)
-def test_in_an_empty_folder_the_first_cells_bring_the_package_its_data_and_the_final_test(
-    name, digits, words, tmp_path
-):
+@pytest.mark.parametrize(("name", "digits", "words"), [("02_zeroing", 360, 0), ("should_you_accumulate", 0, 63875)])
+def test_in_an_empty_folder_the_first_cells_bring_the_package_and_its_data(name, digits, words, tmp_path):
     first, set_up = [cell.source for cell in plain(name).cells if cell.cell_type == "code"][:2]
     (tmp_path / "first.py").write_text(first, encoding="utf-8")
     (tmp_path / "set_up.py").write_text(set_up, encoding="utf-8")
@@ -129,9 +122,6 @@ for load, expected in ((lambda: course_utils.digits("test")[0], {digits}), (cour
     except course_utils.data.DataError:
         found = 0
     assert found == expected
-if {name == WITH_TEST}:
-    from course_utils.publish import final
-    print(final.as_text(final.draw(1), 1))
 """
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
@@ -140,7 +130,7 @@ if {name == WITH_TEST}:
     said, _, where = unpacked[0].rpartition(" ")
     assert said == "Unpacked. To look into it, run this in a cell of its own: !ls -R"
     assert (Path(where) / "course_utils" / "practice" / "ask.py").is_file()
-    assert rest == (final.as_text(final.draw(1), 1) + "\n" if name == WITH_TEST else "")
+    assert rest == ""
 
 
 def test_the_set_up_cell_alone_asks_for_the_folded_one():
@@ -172,8 +162,7 @@ def test_every_file_that_a_notebook_reads_is_packed(name):
     packed = zipfile.ZipFile(io.BytesIO(base64.b64decode(code[0].split('"""')[1])))
     described = json.loads(packed.read("course_utils/_data/manifest.json"))
     assert {f"course_utils/_data/{file}" for file in described} <= set(packed.namelist())
-    facts = {file for file in packed.namelist() if "/facts/" in file}
-    assert len(facts) == (len(NOTEBOOKS) if "final_test" in "\n".join(code[1:]) else 0)
+    assert not [file for file in packed.namelist() if "/facts/" in file]
     assert f"course_utils/_data/predictions/{name}.toml" in packed.namelist()
     read = set(re.findall(r'\bread\("(.*?)"\)', "\n".join(code[1:])))
     assert read <= described.keys()
