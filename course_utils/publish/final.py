@@ -1,8 +1,8 @@
 """The final test: questions from the numbered notebooks, drawn by a seed; `python -m course_utils.final --seed 1`.
 
 Half of them are statements to be called true or not, from the facts and from what is believed instead; about as many
-are true as are not. Half are cards from the ends of the notebooks. Each of these notebooks is in every test. Consecutive
-seeds go round all beliefs and all cards.
+are true as are not. Half are cards from the ends of the notebooks. Each of these notebooks is in every test.
+Consecutive seeds go round all beliefs and all cards.
 """
 
 import argparse
