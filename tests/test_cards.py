@@ -64,7 +64,6 @@ NUMBERS = {
     "08_training_loop, card 1": lambda: [30],
     "08_training_loop, card 3": lambda: effective(0.9, 4),
     "noise_scale, card 4": lambda: without_replacement(500, 600),
-    "10_ranks, card 3": lambda: [1, 4],
     "shards_and_pipelines, card 3": lambda: [2.14],  # the last release so
     "frameworks, card 4": lambda: [1000 / 4],
     "frameworks, card 5": lambda: [1498],  # as its fact
