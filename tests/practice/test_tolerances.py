@@ -13,7 +13,7 @@ OFF = 1.005
 WITH_NUMBERS = (
     *("every_second_step", "slope", "forgotten", "logged_loss", "tokens_on_paper", "accumulate_tokens"),
     *("token_weights", "stops_on_paper", "scales_on_paper", "schedule_on_paper", "first_update_after"),
-    *("updates_on_paper", "shares_on_paper", "compare_batches", "decide_on_paper"),
+    *("updates_on_paper", "compare_batches", "decide_on_paper"),
 )
 LOOPS = ("first_loop", "train", "accumulate", "accumulate_equal", "amp_window", "bf16_window", "scheduled")
 
