@@ -106,7 +106,7 @@ WITH_TEST = next(name for name, book in NOTEBOOKS.items() if any("final_test(" i
 
 
 @pytest.mark.parametrize(
-    ("name", "digits", "words"), [("02_zeroing", 360, 0), ("should_you_accumulate", 0, 63875), (WITH_TEST, 0, 63875)]
+    ("name", "digits", "words"), [("02_zeroing", 360, 0), ("should_you_accumulate", 0, 63875), (WITH_TEST, 360, 63875)]
 )
 def test_in_an_empty_folder_the_first_cells_bring_the_package_its_data_and_the_final_test(
     name, digits, words, tmp_path
