@@ -111,7 +111,7 @@ def lab(server, lab_folder, chromium):
     finally:
         page.close()
         _end_kernels(server)
-        for score in (lab_folder / "course/notebooks").glob(".*.score.json"):
+        for score in (lab_folder / "course/notebooks").rglob(".*.score.json"):
             score.unlink()
 
 

@@ -10,7 +10,9 @@ from execute import LANGUAGE
 from course_utils.practice.display import COURSE
 from course_utils.practice.predictions import why
 
-NOTEBOOKS = sorted(path.stem for path in (Path(__file__).parent.parent.parent / "notebooks").glob("*.ipynb"))
+FOLDER = Path(__file__).parents[2] / "notebooks"
+FOUND = [*sorted(FOLDER.glob("*.ipynb")), *sorted(FOLDER.glob("deeper/*.ipynb"))]
+NOTEBOOKS = [path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOUND]
 REPR = re.compile(r"Box\(children|HTML\(value|Error displaying widget|model not found|Loading widget")
 RIGHT, WRONG = "rgb(0, 158, 115)", "rgb(213, 94, 0)"  # of the border of a verdict
 
@@ -82,7 +84,7 @@ def test_a_notebook_runs_answers_and_fits(lab, name):
     committed = texts(lab.cells())
     lab.run_all()
     cells = lab.cells()
-    lab.screenshot(name)
+    lab.screenshot(name.replace("/", "-"))
     assert_no_error(cells)
     assert all(cell["execution_count"] for cell in cells if cell["cell_type"] == "code")
     assert texts(cells) == committed

@@ -9,7 +9,7 @@ COMPLETE = {
 
 
 def test_a_complete_report_is_ticked_by_mouse_and_keyboard_and_then_it_is_done(lab):
-    lab.open("noise_scale")
+    lab.open("deeper/noise_scale")
     places = {cell["id"]: place for place, cell in enumerate(lab.cells())}
     stub = places["5e1f0e02"]
     lab.run_cell(

@@ -35,7 +35,7 @@ def run(edition: Path) -> str:
         left = sorted(path.name for path in alone.parent.iterdir())
     if left != [edition.name]:
         return f"it left files behind: {left}"
-    expected = {cell.id: said(cell) for cell in nbformat.read(COMMITTED / edition.name, as_version=4).cells}
+    expected = {cell.id: said(cell) for cell in nbformat.read(next(COMMITTED.rglob(edition.name)), as_version=4).cells}
     for cell in notebook.cells:
         compared = "nbval-ignore-output" not in cell.metadata.get("tags", []) and cell.id in expected
         if cell.cell_type == "code" and compared and said(cell) != expected[cell.id]:

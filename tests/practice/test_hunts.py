@@ -39,7 +39,8 @@ def test_the_fix_of_the_given_loop_counts(notebook, exercise, given, fixed):
 
 
 @each_hunt
-def test_a_notebook_beside_the_kernel_says_what_was_given(notebook, exercise, given, fixed, as_in_a_kernel):
+def test_a_notebook_beside_the_kernel_says_what_was_given(notebook, exercise, given, fixed, monkeypatch):
+    monkeypatch.chdir(NOTEBOOKS[notebook].path.parent)
     assert given_in(notebook, exercise) == lines_of(fixed)
     assert is_fix(lines_of(given), given_in(notebook, exercise))
 

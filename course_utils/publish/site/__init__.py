@@ -78,8 +78,13 @@ def _texts(notebooks: dict[str, Notebook], repository: str, downloads: Sequence[
         front.listing("Solutions", "solutions", [n for n in notebooks if solutions(notebooks[n])]),
     )
     for path in sorted((HERE / "pages").glob("*.md")):
-        yield path.name, path.read_text(encoding="utf-8").replace(TO_THE_TOP, "")
+        yield path.name, _for_the_site(path.read_text(encoding="utf-8"))
     yield from reference.texts(notebooks)
+
+
+def _for_the_site(text: str) -> str:
+    """A page whose links lead to the site's own: there all notebooks lie in one folder."""
+    return text.replace(TO_THE_TOP, "").replace("notebooks/deeper/", "notebooks/")
 
 
 def _downloads(extra: Path, notebooks: dict[str, Notebook], repository: str, printed: Path | None) -> Iterator[str]:
