@@ -59,8 +59,7 @@ NUMBERS = {
     "06_tokens, card 1": lambda: fractions(Fraction(1, 3 * 10), Fraction(1, 10 + 20 + 30)),
     "low_precision, card 1": where_threes_stop,
     "low_precision, card 3": lambda: [1, 4 / BF16.eps],  # half a step below a power of two
-    "09_amp, card 1": lambda: [2.0**-25 / 1024, FP16.max / 1024],
-    "09_amp, card 3": lambda: [1, torch.amp.GradScaler("cpu").get_scale()],
+    "09_amp, card 1": lambda: [1, torch.amp.GradScaler("cpu").get_scale(), 1 / 65536],
     "08_training_loop, card 1": lambda: [30],
     "08_training_loop, card 3": lambda: effective(0.9, 4),
     "noise_scale, card 4": lambda: without_replacement(500, 600),
@@ -76,7 +75,8 @@ NUMBERS = {
 FACT = {  # a card that is answered by Yes or No, and the fact that it is about
     "03_forgetting, card 5": "clipping-can-hide-it",
     "memory, card 5": "logged-loss",
-    "07_exactness, card 5": "batchnorm-sees-micro-batches",
+    "07_exactness, card 4": "batchnorm-sees-micro-batches",
+    "09_amp, card 5": "amp-leaves-zeroing-alone",
     "08_training_loop, card 4": "steps-need-the-whole-gradient",
     "noise_scale, card 1": "batch-norm-is-inflated",
     "11_pitfalls, card 4": "outside-has-limits",

@@ -110,9 +110,8 @@ FORMULAS = {
     },
     "low_precision": {"2^{-k}": lambda: ((torch.tensor(8.0).bfloat16() + 2.0**-5).item(), 8.0)},
     "09_amp": {
-        "2^{-28}": lambda: (round(2.0**-28 * 1e9), 4),
+        "2^{-28}": lambda: (torch.tensor(2.0**-28).half().item(), 0.0),
         "2^{-24}": lambda: (torch.tensor(2.0**-24).half().item(), torch.finfo(torch.float16).smallest_normal / 2**10),
-        "2^{-25}": lambda: (torch.tensor(2.0**-25).half().item(), 0.0),
     },
     "hooks": {
         r"b \leftarrow 0.9\,b + (g_1 + g_2 + g_3 + g_4)": lambda: (

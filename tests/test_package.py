@@ -37,8 +37,8 @@ ROOMS = {  # from the lowest to the highest: the rooms that each imports, and th
     "zoo": ({"data"}, {"torch", "gradaudit"}),
     "project": ({"data", "memory", "models", "plots", "ranks"}, {"matplotlib", "torch", "tqdm", "gradaudit"}),
     "practice": (
-        {"data", "loops", "memory", "models", "recording", "ranks", "plots", "zoo"},
-        {"torch", "IPython", "ipywidgets", "traitlets", "tqdm", "matplotlib", "gradaudit"},
+        {"data", "loops", "memory", "models", "recording", "ranks", "zoo"},
+        {"torch", "IPython", "ipywidgets", "traitlets", "tqdm", "gradaudit"},
     ),
     "publish": (
         {"data", "recording", "plots", "practice", "zoo"},

@@ -18,7 +18,7 @@ from course_utils.publish.handouts import cheatsheet
 
 @cache
 def function(source, name):
-    names = {"__name__": "printed", "torch": torch, "nn": nn}
+    names = {"__name__": "printed", "torch": torch, "nn": nn, "F": F, "windows": windows, "device": torch.device("cpu")}
     exec(source, names)
     return names[name]
 
@@ -36,8 +36,9 @@ def of_the_sheet(model, batches, optimizer, scaler, schedule):
 
 
 def of_the_notebook(model, batches, optimizer, scaler, schedule):
-    (source,) = [cell.source for cell in NOTEBOOKS["09_amp"].code if "def by_hand" in cell.source]
-    function(source, "by_hand")(model, batches, loss_fn, optimizer, 2, scaler, inf, schedule)
+    (source,) = [cell.source for cell in NOTEBOOKS["09_amp"].code if cell.source.startswith("def train_amp")]
+    flat = [(x.flatten(0, 1), y.flatten()) for x, y in batches]
+    function(source, "train_amp")(model, flat, optimizer, schedule, scaler, torch.float16, 2, inf)
 
 
 def of_a_script(source):

@@ -68,9 +68,6 @@ CASES = {
         *("N = 1", "a window longer than the epoch", "the second call", "an old gradient"),
         *("a real model, N = 1", "a real model, N = 4", "a real model, a window longer than the epoch"),
     ),
-    "weighted_window": (
-        *("the second call", "one micro-batch", "ragged micro-batches", "an old gradient", "Adam", "steep inputs"),
-    ),
     "amp_window": (
         *("one micro-batch", "the third call", "the fourth call", "a tally, a scaler that is switched off"),
         *("a real model", "a real model, Adam", "a real model, a scaler that is switched off"),

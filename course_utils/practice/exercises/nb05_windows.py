@@ -11,7 +11,7 @@ from course_utils.practice.updates import judge_loop
     hints={
         "leftover-gradients": "The last window may be short. Which test in your loop does it fail?",
         "loss-scale": "If full windows are right and the last is not, you divide by n where the window holds fewer.",
-        "token-weights": "Your micro-batches count in another proportion than their sizes: see Step 7.",
+        "token-weights": "Your micro-batches count in another proportion than their sizes: see Step 6.",
         "wrong-value": "Every sample counts as it should. What else does your loop do to .grad, or to the weights?",
         "irregular-window": "Print the index at which you step. Do you count from 0 or from 1?",
     },

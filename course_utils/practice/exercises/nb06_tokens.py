@@ -50,7 +50,7 @@ _EMPTY = (
     hints={
         "token-weights": "Do you divide by micro-batches, sequences, or positions with their padding? See Step 4.",
         "loss-scale": "Does the divisor count the valid targets of this very window? An empty micro-batch has 0.",
-        "nan": "Step 6: which micro-batch has a mean of 0/0, and what does a weight of 0 do to it?",
+        "nan": "Step 5: which micro-batch has a mean of 0/0, and what does a weight of 0 do to it?",
         "empty-step": "Sometimes nothing in a window counts. Zeros in .grad are not nothing: see who_writes_grad.",
         "filtered-windows": "A micro-batch without a valid target adds nothing. Does it keep its place in a window?",
         "wrong-length": "One number for each update. What does your loop do where a window holds no valid target?",

@@ -85,16 +85,16 @@ CASES = (
         "clip-timing": "Whose norm do you limit, and when? The message gives the norm of your update: compare it with "
         "max_norm, and with the two orders of Step 4.",
         "clip-limit": "Which number limits which norm? Compare the arguments of your clip with the task.",
-        "scaler-timing": "A call is missing, or one call comes twice in a window. What does Step 3 say about a window "
-        "that you leave out yourself?",
+        "scaler-timing": "A call is missing, or one call comes twice in a window. Which calls does the loop of Step 8 "
+        "make for a window that it skips?",
         "scheduler-cadence": "How does your loop learn whether the step was made? A scale may also grow. And with an "
         "infinite skip_norm, is an infinite norm above it?",
         "skip-rule": "The norm to compare with skip_norm is that of the true gradient: unscaled, and before clipping. "
         "clip_grad_norm_ returns one.",
-        "unguarded-step": "Who looks for an infinity or NaN when the scaler is switched off? Step 7 asks the "
-        "gradient, and a number that you have already computed says the same.",
+        "unguarded-step": "Who looks for an infinity or NaN when the scaler is switched off (Step 7)? A number that "
+        "you have already computed says it.",
         "stale-gradients": "Look at the window before the one that the message names. What did it leave in .grad?",
-        "loss-scale": "Does the scaler divide by the number of micro-batches (Step 2)? By what does your loss do it?",
+        "loss-scale": "Does the scaler divide by the number of micro-batches (Step 3)? By what does your loss do it?",
         "token-weights": "How many samples does each micro-batch hold, and by what do you weight its loss?",
         "empty-step": "A window that is left out makes no step at all. What would a step on zeros do under momentum?",
         "wrong-value": "Print what the function returns for a good window, a spike and an infinity. If the weights "

@@ -79,8 +79,8 @@ class _Case:
 @exercise(
     "bf16_window",
     hints={
-        "low-precision": "In which format is the tensor that you add to? Step 4 has one that is wide enough.",
-        "lost-updates": "The copies are the weights that count. In which direction does Step 6 copy, and when?",
+        "low-precision": "In which format is the tensor that you add to? Step 1 has one that is wide enough.",
+        "lost-updates": "The copies are the weights that count. In which direction does Step 3 copy, and when?",
         "stale-copies": "What does the next forward pass read: the copies, or the model's own weights?",
         "loss-scale": "`loss_fn` gives a sum over samples. What turns the window's sum into its mean?",
         "stale-gradients": "Which of your tensors must be zero, or new, when a window begins?",

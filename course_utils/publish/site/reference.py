@@ -16,7 +16,7 @@ SILHOUETTES = """Six common bugs, by the shape that they leave in the gradient l
 
 ![Six small ledgers. In each, the norm of .grad is higher or lower than in the fixed loop, or is read elsewhere.](\
 silhouettes.png)"""
-ROOMS = ("loops", "observe", "memory", "data", "models", "plots", "ranks", "audit", "practice")
+ROOMS = ("loops", "recording", "memory", "data", "models", "plots", "ranks", "practice")
 
 
 def texts(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str]]:
@@ -28,9 +28,9 @@ def texts(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str]]:
         yield f"rules/{rule.name}.md", _rule(rule, [found for found in ZOO.values() if found.rule == rule.name])
     rules = [(rule.name, rule.symptom) for rule in RULES.values()]
     yield "rules/index.md", _listing("The auditor's rules", rules, SILHOUETTES)
-    rooms = {room: import_module(f"course_utils.{room}") for room in ROOMS}
+    rooms = {room: import_module(f"course_utils.{room}") for room in ROOMS} | {"gradaudit": import_module("gradaudit")}
     for room, module in rooms.items():
-        yield f"api/{room}.md", _room(room, module)
+        yield f"api/{room}.md", _room(module)
     yield (
         "api/index.md",
         _listing("The package", [(room, (rooms[room].__doc__ or "").split("\n")[0]) for room in ROOMS]),
@@ -111,17 +111,17 @@ def _facts(facts: list[Fact], notebooks: dict[str, Notebook]) -> str:
     )
 
 
-def _room(room: str, module) -> str:
+def _room(module) -> str:
     """The public names of a room, each with its docstring."""
     names = getattr(module, "__all__", None) or [
         name
         for name, thing in vars(module).items()
         if getattr(thing, "__module__", "") == module.__name__ and name[0] != "_"
     ]
-    lines = [f"# course_utils.{room}", "", "```{eval-rst}"]
+    lines = [f"# {module.__name__}", "", "```{eval-rst}"]
     for name in names:
         thing = getattr(module, name)
         kind = "class" if inspect.isclass(thing) else "function" if callable(thing) else ""
         if kind:
-            lines += [f".. auto{kind}:: course_utils.{room}.{name}", *(["   :members:"] if kind == "class" else []), ""]
+            lines += [f".. auto{kind}:: {module.__name__}.{name}", *(["   :members:"] if kind == "class" else []), ""]
     return "\n".join([*lines, "```", ""])

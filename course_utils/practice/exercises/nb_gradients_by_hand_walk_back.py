@@ -1,4 +1,4 @@
-"""The bug to find in notebook 01: an autograd that keeps what flows through the middle from one call to the next."""
+"""The bug to find in gradients_by_hand: an autograd that keeps what reaches the middle from one call to the next."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,7 +8,7 @@ from course_utils.practice.judging import Mistake, compare, number
 
 
 class Value:
-    """A value of the autograd that the notebook builds, without a backward pass of its own."""
+    """A value of the autograd that notebook 01 builds, without a backward pass of its own."""
 
     def __init__(self, data: float, inputs: tuple = (), grad: float = 0.0):
         self.data, self.inputs, self.grad = data, inputs, grad
@@ -106,7 +106,7 @@ _BUGS = {
 
 @exercise(
     "walk_back",
-    notebook="01_gradients",
+    notebook="gradients_by_hand",
     hints={
         "not-attempted": "Which attribute of the leaves should have changed when your function returns?",
         "does-nothing": "Which line writes to the leaves, and is it reached?",
