@@ -49,9 +49,9 @@ def without_replacement(reading, samples):
 
 
 NUMBERS = {
-    "03_forgetting, card 2": longest_and_shortest_sum,
-    "03_forgetting, card 3": lambda: [2 / 10, 4 / 10],
-    "03_forgetting, card 4": lambda: [1, 1],  # r² - (2 - a) r + 1
+    "where_forgetting_leads, card 1": longest_and_shortest_sum,
+    "where_forgetting_leads, card 2": lambda: [2 / 10, 4 / 10],
+    "where_forgetting_leads, card 3": lambda: [1, 1],  # r² - (2 - a) r + 1
     "04_accumulation, card 3": lambda: [0.1 * 4, 0.04 / 4],
     "05_windows, card 1": one_four_four,
     "05_windows, card 2": lambda: [15 - 8],
@@ -60,24 +60,23 @@ NUMBERS = {
     "low_precision, card 1": where_threes_stop,
     "low_precision, card 3": lambda: [1, 4 / BF16.eps],  # half a step below a power of two
     "09_amp, card 1": lambda: [1, torch.amp.GradScaler("cpu").get_scale(), 1 / 65536],
-    "08_training_loop, card 1": lambda: [30],
-    "08_training_loop, card 3": lambda: effective(0.9, 4),
     "noise_scale, card 4": lambda: without_replacement(500, 600),
     "shards_and_pipelines, card 3": lambda: [2.14],  # the last release so
     "frameworks, card 4": lambda: [1000 / 4],
     "frameworks, card 5": lambda: [1498],  # as its fact
     "12_project, card 1": lambda: [0, 1],
+    "several_optimizers, card 1": lambda: effective(0.9, 4),
     "should_you_accumulate, card 1": lambda: [16, 16 / 2],
     "should_you_accumulate, card 2": lambda: [1, 1],
     "should_you_accumulate, card 4": lambda: [4**0.5, 0.96, 1, 4, 0.96 ** (1 / 4)],
     "should_you_accumulate, card 5": lambda: [100 / (1 + 1 / 10)],
 }
 FACT = {  # a card that is answered by Yes or No, and the fact that it is about
-    "03_forgetting, card 5": "clipping-can-hide-it",
-    "memory, card 5": "logged-loss",
+    "03_forgetting, card 3": "clipping-can-hide-it",
     "07_exactness, card 4": "batchnorm-sees-micro-batches",
     "09_amp, card 5": "amp-leaves-zeroing-alone",
-    "08_training_loop, card 4": "steps-need-the-whole-gradient",
+    "08_training_loop, card 4": "logged-loss",
+    "several_optimizers, card 2": "steps-need-the-whole-gradient",
     "noise_scale, card 1": "batch-norm-is-inflated",
     "11_pitfalls, card 4": "outside-has-limits",
 }

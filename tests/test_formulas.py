@@ -77,10 +77,12 @@ FORMULAS = {
             sgd([G1, G2], momentum=M),
             1 - LR * G1 - LR * (M * G1 + G2),
         ),
-        r"v = g_1 + g_2 + \dots + g_t": lambda: (
+        "g_1 + g_2 + g_3": lambda: (
             sgd([G1, G2, G3], momentum=1.0) - sgd([G1, G2], momentum=1.0),
             -LR * (G1 + G2 + G3),
         ),
+    },
+    "where_forgetting_leads": {
         r"w \leftarrow w - \mathrm{lr} \cdot c\,w = (1 - a)\, w \qquad\text{with } a = \mathrm{lr} \cdot c .": lambda: (
             sgd([slope]),
             1 - LR * C,

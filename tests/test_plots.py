@@ -110,6 +110,18 @@ def test_backward_passes_writes_what_flows_and_joins_the_flows_along_one_edge():
     assert frames == {"18": "--", ".grad: 9": "-"}
 
 
+def test_orders_writes_the_letters_and_draws_a_band_from_backward_to_step_also_around_the_end():
+    (axis,) = plots.orders(
+        [["zfbs", "szfb"], ["fbzs"]], {"zfbs": "trains", "szfb": "trains", "fbzs": "stands still"}, "key"
+    ).axes
+    assert texts(axis) == [*"zfbsszfb", "trains", *"fbzs", "stands still"]
+    assert axis.get_title(loc="left") == "key"
+    lengths = [round(abs(line.get_xdata()[1] - line.get_xdata()[0]) / 0.2, 2) for line in axis.lines]
+    assert lengths == [1.7, 1.1, 1.1, 2.7], "one that goes round has two pieces; a longer one holds what comes between"
+    good, _, _, bad = [line.get_color() for line in axis.lines]
+    assert good != bad
+
+
 def test_the_ledger_draws_the_norms_of_each_lane_where_its_events_are():
     sgd, adam = plots.ledger(TRACE).axes
     assert sgd.get_ylabel().startswith("SGD")

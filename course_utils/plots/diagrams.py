@@ -19,6 +19,7 @@ from course_utils.plots.look import (
     Pair,
     arrow,
     ink,
+    name_axis,
     new_figure,
     write,
 )
@@ -107,6 +108,37 @@ def _flows(axis: Axes, places: Mapping[str, Pair], flows: Sequence[tuple[str, st
         middle = [(one + other) / 2 for one, other in zip(places[start], places[end], strict=True)]
         axis.text(*middle, " + ".join(parts), color=ink(BLUE), ha="center", va="center", fontsize=FONT,
                   bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})  # fmt: skip
+
+
+def orders(loops: Sequence[Sequence[str]], outcomes: Mapping[str, str], title: str = "") -> Figure:
+    """Orders of the calls of a training loop: a row for each loop, begun at each of its calls, and what becomes of it.
+
+    A band leads from each backward pass, the letter b, to the step, the letter s, that comes after it.
+
+    Args:
+        loops: Orders such as `"zfbs"`; those of a row are one loop.
+        outcomes: What becomes of each order, in words. What becomes of the first order is drawn as good.
+        title: Above the orders.
+    """
+    figure, (axis,) = new_figure(height=0.5 * len(loops) + 0.4)
+    for y, row in enumerate(loops):
+        for x, order in enumerate(row):
+            good = outcomes[order] == outcomes[loops[0][0]]
+            color = PALE if good else "white"
+            axis.add_patch(Rectangle((x, y - 0.39), 0.92, 0.78, facecolor=color, edgecolor=BLACK, linewidth=1))
+            start, end = order.index("b") - 0.35, order.index("s") + 0.35
+            for band in [(start, end)] if start < end else [(start, 3.75), (-0.75, end)]:
+                xs = [x + 0.16 + 0.2 * place for place in band]
+                axis.plot(xs, [y, y], color=SKY if good else ORANGE, linewidth=14, solid_capstyle="butt")
+            for place, letter in enumerate(order):
+                at = (x + 0.16 + 0.2 * place, y)
+                weight = "bold" if letter == "z" else "normal"
+                axis.text(*at, letter, ha="center", va="center", weight=weight, fontsize=FONT, family="monospace")
+        axis.text(len(row) + 0.04, y, outcomes[row[0]], va="center", fontsize=FONT)
+    axis.set(xlim=(-0.02, max(map(len, loops)) + 1.3), ylim=(len(loops) - 0.5, -0.5))
+    name_axis(axis, title=title)
+    axis.axis("off")
+    return figure
 
 
 def questions(asked: Sequence[str], leads: Sequence[str], end: str) -> Figure:

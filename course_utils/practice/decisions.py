@@ -1,8 +1,7 @@
 """The table of notebook 07: for which models and losses a window is the large batch, and what to do where it is not."""
 
 import re
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Mapping
 
 from course_utils.practice import display
 
@@ -60,14 +59,7 @@ def what_is_exact(errors: Mapping[str, float]) -> None:
         KeyError: If a name was not measured.
     """
     rows = [HEADER, *(tuple(_filled(text, errors) for text in row) for row in ROWS)]
-    edge = "border:1px solid #555;padding:2px 6px;text-align:left;vertical-align:top"
-    html = (
-        '<table style="border-collapse:collapse;font-size:13px;max-width:180mm;page-break-inside:avoid">'
-        f'<caption style="text-align:left;padding:4px 0">{escape(CAPTION)}</caption>'
-        + "".join(_row(row, "td" if number else "th", edge) for number, row in enumerate(rows))
-        + "</table>"
-    )
-    display._display({"text/html": html, "text/plain": "\n".join([CAPTION, *map(" | ".join, rows)])})
+    display.show_table(CAPTION, rows, strong=lambda text: text.startswith("no,"))
 
 
 def _filled(text: str, errors: Mapping[str, float]) -> str:
@@ -78,12 +70,3 @@ def _filled(text: str, errors: Mapping[str, float]) -> str:
         return "yes" if worst < EXACT else f"no, {worst:.1%} off"
 
     return re.sub(r"{(.+?)}", verdict, text)
-
-
-def _row(row: Sequence[str], tag: str, edge: str) -> str:
-    bold = [tag == "th" or text.startswith("no,") for text in row]
-    cells = [
-        f'<{tag} style="{edge};font-weight:{"bold" if strong else "normal"}">{escape(text)}</{tag}>'
-        for text, strong in zip(row, bold, strict=True)
-    ]
-    return f'<tr style="page-break-inside:avoid">{"".join(cells)}</tr>'

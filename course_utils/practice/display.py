@@ -5,6 +5,7 @@ Programs that show notebooks ignore a type of content that they do not know.
 """
 
 import re
+from collections.abc import Callable, Sequence
 from html import escape
 from io import BytesIO
 from typing import Any
@@ -40,6 +41,31 @@ def size(figure: Any, alt: str) -> dict:
     """What a picture's output says beside the picture: how wide it is, and in words what it shows."""
     width, _ = figure.get_size_inches()
     return {"image/png": {"width": int(width * 100), "alt": alt}}
+
+
+def show_table(caption: str, rows: Sequence[Sequence[str]], strong: Callable[[str], bool] = lambda text: False) -> None:
+    """Displays a table.
+
+    Args:
+        caption: A sentence above the table.
+        rows: The texts of the cells, the header first; code in them stands between backquotes.
+        strong: Which texts are bold, apart from the header's.
+    """
+    edge = "border:1px solid #555;padding:2px 6px;text-align:left;vertical-align:top"
+    lines = []
+    for number, row in enumerate(rows):
+        tag = "td" if number else "th"
+        cells = (
+            f'<{tag} style="{edge};font-weight:{"bold" if not number or strong(text) else "normal"}">'
+            f"{_with_code(text)}</{tag}>"
+            for text in row
+        )
+        lines.append(f'<tr style="page-break-inside:avoid">{"".join(cells)}</tr>')
+    html = (
+        '<table style="border-collapse:collapse;font-size:13px;max-width:180mm;page-break-inside:avoid">'
+        f'<caption style="text-align:left;padding:4px 0">{escape(caption)}</caption>{"".join(lines)}</table>'
+    )
+    _display({"text/html": html, "text/plain": "\n".join([caption, *map(" | ".join, rows)])})
 
 
 def show_widget(widget: Any, static: dict[str, Any], metadata: dict | None = None) -> None:

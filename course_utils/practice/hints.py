@@ -52,7 +52,7 @@ HINTS = {
     "false-alarm": "What is true of every correct loop, whatever its windows?",
     "no-such-file": "A relative path begins in the notebook's folder. Try the absolute one.",
     "no-prediction": "Read your loop first: where does it zero, divide, clip and step? Then name a rule, or none.",
-    "unknown-rule": "The rules' names are in the table of notebook 11.",
+    "unknown-rule": "`gradaudit --explain` lists the names of the rules.",
     "cannot-run": "This is about the command and not about your loop. Read the auditor's own words.",
     "script-failed": "Does the script run without the auditor, from the same folder, with the same arguments?",
     "stopped-too-early": "Give it more time, such as `limit=900`.",

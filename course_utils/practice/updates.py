@@ -40,6 +40,7 @@ from course_utils.practice.judging import (
 CLIP_RTOL = 1e-4  # PyTorch adds a millionth to the norm that it divides by; clipping by hand need not
 LOG_RTOL, LOG_ATOL = 4e-3, 6e-4  # a logged loss that is this near has been rounded: bfloat16, or three decimals
 ROUNDED = 0.012  # a factor that is so near to what it should be has lost digits: two are left of 1/3
+QUIET, LOUD = 2.0**-10, 2.0**10  # by what losses may be multiplied: a power of two leaves no trace
 OLD = 7.0  # every entry of the gradient that an earlier backward pass has left, in a case that starts dirty
 
 Loop = Callable[[nn.Module, Sequence, Callable, Optimizer, int], object]
@@ -376,6 +377,15 @@ def judge_model(
     compare_weights(ours, theirs, case)
     if one is not None:
         compare_memory(saved, alone, case, factor)
+
+
+def judge_loud(judge: Callable) -> None:
+    """Judges a case that was right with tiny gradients once more, with large ones: a limit on the norm shows."""
+    try:
+        judge(loud=LOUD)
+    except Mistake as mistake:
+        found = "With tiny gradients all updates are right, so something limits large ones"
+        raise Mistake("clip-limit", f"{mistake.verdict.message} {found}.") from None
 
 
 def compare_losses(result: Sequence, right: list[float], case: str, known: Known, bug: str, hint: str) -> None:

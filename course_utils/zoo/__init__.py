@@ -20,7 +20,7 @@ from course_utils.zoo.registry import ZOO, Specimen, specimen
 
 __all__ = ["ZOO", "Specimen", "specimen"]
 
-_ORDER = (  # of the rules, as notebook 11 lists them; other files follow
+_ORDER = (  # of the rules, as a reader meets them; other files follow
     "stale_gradients", "discarded_gradients", "empty_step", "foreign_gradients", "orphan_parameters",
     "irregular_window", "leftover_gradients", "loss_scale", "token_weights", "clip_timing", "scaler_timing",
     "scheduler_cadence", "held_graphs", "batchnorm", "low_precision_accumulation",

@@ -67,8 +67,8 @@ def rule(
 
     Args:
         name: The name under which all its findings appear.
-        symptom: What one notices in a run that breaks the rule, in one line; the cheat sheet prints it.
-        fix: What to do about it, in one line; the cheat sheet prints it.
+        symptom: What one notices in a run that breaks the rule, in one line.
+        fix: What to do about it, in one line.
         cause: How it comes about and what it does to the gradient, in a sentence; `--explain` prints it.
 
     Raises:

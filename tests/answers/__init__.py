@@ -1,7 +1,7 @@
 """Right and wrong answers to the exercises, in modules by notebook: nb02_zeroing.py holds those of 02_zeroing.
 
 Every function that is decorated in these modules is judged by tests/practice/test_answers.py; answers of other kinds,
-such as texts, are passed to the decorator: `right("order_the_lines")("C F G B D")`. The notebooks' own solutions need
+such as texts, are passed to the decorator: `right("third_step")({"fbs": 111})`. The notebooks' own solutions need
 not be repeated: they are read from their cells.
 """
 

@@ -1,13 +1,11 @@
-"""Lines that are put in order: what assembles them, and what the notebook shows of them."""
+"""Lines that are put in order: what assembles them."""
 
 import ast
 import traceback
 from unittest.mock import Mock
 
 import pytest
-from course import NOTEBOOKS
 
-from course_utils.practice.exercises import nb02_order_the_lines
 from course_utils.practice.judging import Mistake
 from course_utils.practice.ordering import assemble, idle_lines, judge_order, letters, listing
 
@@ -57,11 +55,6 @@ def test_an_idle_line_is_one_without_which_the_order_still_passes():
     assert idle_lines("AB", judge) == ""
     assert idle_lines("ACBD", judge) == "CD"
     assert idle_lines("AAB", judge) == "AA"  # either of the two
-
-
-def test_the_notebook_shows_the_lines_that_its_judge_puts_together():
-    shown = "\n".join(f"{letter}  {line}" for letter, line in nb02_order_the_lines.LINES.items())
-    assert f"```text\n{shown}\n```" in NOTEBOOKS["02_zeroing"].prose
 
 
 def test_the_line_that_uses_a_name_too_early_is_named_and_none_that_only_holds_its_letters():

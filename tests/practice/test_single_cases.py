@@ -54,7 +54,6 @@ CASES = {
         *("a real model, N = 2", "a real model, N = 4", "a real model, the second call"),
     ),
     "accumulate": (*WINDOWS, "an old gradient"),
-    "logged_loss": WINDOWS,
     "accumulate_tokens": (
         *("N = 1", "N = 3", "a window longer than the epoch", "an old gradient", "the second call"),
         "a real model, Adam",

@@ -11,10 +11,9 @@ from course_utils.practice.exercises import judge
 
 OFF = 1.005
 WITH_NUMBERS = (
-    *("slope", "forgotten", "logged_loss", "accumulate_tokens"),
-    *("token_weights", "stops_on_paper", "schedule_on_paper", "first_update_after"),
-    *("updates_on_paper", "compare_batches"),
-    *("decide_on_paper",),
+    *("slope", "forgotten", "accumulate_tokens", "token_weights"),
+    *("stops_on_paper", "first_update_after", "updates_on_paper"),
+    *("compare_batches", "decide_on_paper"),
 )
 LOOPS = ("first_loop", "train", "accumulate", "accumulate_equal", "amp_window", "bf16_window", "scheduled")
 

@@ -17,6 +17,7 @@ from course_utils.publish.handouts import cheatsheet, editions, parts, press
 from course_utils.publish.handouts.parts import take_apart
 from course_utils.publish.handouts.silhouettes import BUGS, ledgers, silhouettes
 from course_utils.zoo import ZOO
+from course_utils.zoo.pitfalls import PITFALLS
 from gradaudit.rules import RULES
 
 pytestmark = pytest.mark.skipif(
@@ -118,12 +119,15 @@ def test_the_loop_is_that_of_the_helper(settings):
 # On the back
 
 
-def test_it_has_every_rule_and_every_row_of_the_table_of_what_is_exact():
-    for name, rule in RULES.items():
-        symptom, fix = (editions.verbatim(said.rstrip(".")) for said in (rule.symptom, rule.fix))
-        assert f"| `{name}` | {symptom} | {fix} |" in text()
-    assert {specimen.rule for specimen in ZOO.values()} <= set(re.findall(r"^\| `([\w-]+)` \|", text(), flags=re.M))
+def test_it_has_every_pitfall_with_its_numbers_every_rule_and_every_row_of_the_table_of_what_is_exact():
+    for pitfall in PITFALLS:
+        assert "| " + " | ".join(cheatsheet._coded(said.rstrip(".")) for said in pitfall.row()) + " |" in text()
+    assert {specimen.rule for specimen in ZOO.values()} <= {*RULES} <= set(re.findall(r"`([\w-]+)`", text()))
     (table,) = take_apart(BOOKS["07_exactness"]).of(parts.Table)
     assert len(table.rows) == 19
     for case, *_ in table.rows[1:]:
         assert f"| {editions.verbatim(case)} |" in text()
+
+
+def test_code_in_a_pitfall_stays_code():
+    assert cheatsheet._coded("sum: `a * b`, [c]") == r"sum\: `a * b`, \[c\]"

@@ -314,13 +314,16 @@ def test_the_pdfs_say_what_their_editions_should_and_the_worksheet_is_one_sheet(
         " ".join(text_of(built / edition / "02_zeroing.pdf", "-layout").split())
         for edition in ("learner", "instructor")
     )
-    for answer in ('third_step = {"fbs": 111', "trains 8 zfbs zbsf"):
+    for answer in ('third_step = {"fbs": 111', "Prediction 2, measured: 8"):
         assert answer in instructors
         assert answer not in learners
-    for both in ("How many of the 24 orders of the four calls", "RAE#67", "github.com/bytetriper/RAE/issues/67"):
+    for both in (
+        "How many of the 24 orders",
+        "pytorchTutorial#19",
+        "github.com/patrickloeber/pytorchTutorial/issues/19",
+    ):
         assert both in learners.replace("\u200b", "")
         assert both in instructors.replace("\u200b", "")
-    assert "It says: discarded-gradients" in learners
     assert text_of(built / "worksheet" / "02_zeroing.pdf").count("\f") == 2
 
 
@@ -343,7 +346,7 @@ def test_no_line_of_code_or_of_output_is_broken(built, edition):
     printed = {" ".join(line.split()) for line in pdf.splitlines()}
     blocks = re.findall(r"^```(?:python|output)\n(.*?)^```", text, flags=re.M | re.S)
     lines = [" ".join(line.split()) for block in blocks for line in block.splitlines() if line.strip()]
-    assert len(lines) > 150
+    assert len(lines) > 100
     assert [line for line in lines if line not in printed] == []
 
 

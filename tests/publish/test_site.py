@@ -13,6 +13,7 @@ from course_utils.publish.notebook import as_course, is_folded, tags
 from course_utils.publish.site import reference
 from course_utils.publish.site.notebooks import page, solutions
 from course_utils.zoo import ZOO
+from course_utils.zoo.pitfalls import PITFALLS
 from gradaudit.rules import RULES
 
 
@@ -57,6 +58,14 @@ def test_every_rule_has_a_page_with_its_public_bugs(source):
         assert rule.symptom in text
         for specimen in ZOO.values():
             assert (specimen.url in text) == any(s.url == specimen.url for s in ZOO.values() if s.rule == rule.name)
+
+
+def test_every_pitfall_is_on_the_site_with_its_numbers_its_rule_and_its_report(source):
+    text = (source / "pitfalls.md").read_text(encoding="utf-8")
+    for pitfall in PITFALLS:
+        (line,) = [line for line in text.splitlines() if line.startswith("| " + " | ".join(pitfall.row()) + " |")]
+        assert ZOO[pitfall.specimen].url in line
+        assert (source / re.search(r"\((rules/.+?)\)", line)[1]).is_file()
 
 
 def test_the_rules_begin_with_the_silhouettes_of_common_bugs_under_the_rules_names(source, monkeypatch):

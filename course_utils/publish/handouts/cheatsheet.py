@@ -1,4 +1,4 @@
-"""The sheet for the wall: the ledger, the loop, six bugs and what is exact; on its back the rules and the cases."""
+"""The sheet for the wall: the ledger, the loop, six bugs and what is exact; on its back the pitfalls and the cases."""
 
 import json
 import re
@@ -15,6 +15,7 @@ from course_utils.publish.handouts.parts import Table, take_apart
 from course_utils.publish.handouts.press import TEMPLATES
 from course_utils.publish.handouts.silhouettes import BUGS, ledgers, silhouettes
 from course_utils.publish.notebook import Notebook, folder
+from course_utils.zoo.pitfalls import PITFALLS
 from gradaudit.rules import RULES
 
 TITLE, EDITION, TEMPLATE = "Gradient accumulation and zeroing in PyTorch", "Sheet for the wall", "cheatsheet"
@@ -28,7 +29,8 @@ def markdown(notebooks: dict[str, Notebook]) -> str:
     """Both pages. The loops that the front draws run here."""
     page = _template().replace(f"```python\n{loop()}```", _typst("front", front()))
     page = page.replace("<!-- decisions -->", _table("decisions", "you have, loss / N, do this", _decisions(notebooks)))
-    return page.replace("<!-- rules -->", _table("rules", "rule, symptom, fix", _rules()))
+    page = page.replace("<!-- pitfalls -->", _table("pitfalls", "symptom, cause, check, fix", _pitfalls()))
+    return page.replace("<!-- rules -->", ", ".join(f"`{name}`" for name in RULES))
 
 
 def loop() -> str:
@@ -77,7 +79,8 @@ def _typst(function: str, data: dict) -> str:
 
 
 def _table(kind: str, header: str, rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [header.split(", "), ("---", "---", "---"), *rows]
+    names = header.split(", ")
+    lines = [names, ["---"] * len(names), *rows]
     return div(kind, "\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
@@ -99,6 +102,11 @@ def _alone(text: str) -> str:
     return "; ".join(clause for clause in text.split("; ") if not re.search(r"\b[01]\d\b", clause))
 
 
-def _rules() -> Iterator[tuple[str, str, str]]:
-    for rule in RULES.values():
-        yield f"`{rule.name}`", verbatim(rule.symptom.rstrip(".")), verbatim(rule.fix.rstrip("."))
+def _pitfalls() -> Iterator[tuple[str, ...]]:
+    for pitfall in PITFALLS:
+        yield tuple(_coded(text.rstrip(".")) for text in pitfall.row())
+
+
+def _coded(text: str) -> str:
+    """A text in which nothing but the code between backquotes is markup."""
+    return "`".join(piece if place % 2 else verbatim(piece) for place, piece in enumerate(text.split("`")))

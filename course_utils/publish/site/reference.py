@@ -1,4 +1,4 @@
-"""The pages on the auditor's rules, on the facts, and on the functions of the package."""
+"""The pages on the pitfalls, on the auditor's rules, on the facts, and on the functions of the package."""
 
 import inspect
 from collections.abc import Iterator
@@ -23,6 +23,7 @@ def texts(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str]]:
     """The pages: the name of a file, and its Markdown."""
     from course_utils.zoo import ZOO  # only here: it builds models and data
 
+    yield "pitfalls.md", _pitfalls()
     yield "facts.md", _facts(list(read_facts().values()), notebooks)
     for rule in RULES.values():
         yield f"rules/{rule.name}.md", _rule(rule, [found for found in ZOO.values() if found.rule == rule.name])
@@ -33,7 +34,7 @@ def texts(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str]]:
         yield f"api/{room}.md", _room(module)
     yield (
         "api/index.md",
-        _listing("The package", [(room, (rooms[room].__doc__ or "").split("\n")[0]) for room in ROOMS]),
+        _listing("The package", [(room, (rooms[room].__doc__ or "").split("\n")[0]) for room in rooms]),
     )
 
 
@@ -62,6 +63,26 @@ def _listing(title: str, entries: list[tuple[str, str]], above: str = "") -> str
     return "\n".join(
         [f"# {title}", "", *([above, ""] if above else []), "| | |", "| --- | --- |", *rows, "", *tree, ""]
     )
+
+
+def _pitfalls() -> str:
+    from course_utils.zoo.pitfalls import PITFALLS, ZOO  # only here: it builds models and data
+
+    lines = [
+        "# Pitfalls",
+        "",
+        "Each row was reported in public. The check is a number that tells the buggy loop from its fixed twin; both "
+        "ran when this page was built. A factor is what a loss was multiplied by before `backward()`. The page of a "
+        "rule shows the loops.",
+        "",
+        "| symptom | cause | check | fix | rule |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for pitfall in PITFALLS:
+        specimen = ZOO[pitfall.specimen]
+        rule = f"[{specimen.rule}](rules/{specimen.rule}.md) ([report]({specimen.url}))"
+        lines.append(f"| {' | '.join([*pitfall.row(), rule])} |")
+    return "\n".join([*lines, ""])
 
 
 def _rule(rule: Rule, specimens: list) -> str:

@@ -212,7 +212,7 @@ end
 local function fitted(table) return fit(table) end
 
 local function columns_of(kind, table)  -- of the tables whose columns we know
-  local widths = { timetable = { 0.105, 0.105, 0.08, 0.71 }, rules = { 0.29, 0.35, 0.36 },
+  local widths = { timetable = { 0.105, 0.105, 0.08, 0.71 }, pitfalls = { 0.27, 0.25, 0.24, 0.24 },
     decisions = { 0.34, 0.145, 0.515 } }
   for place, width in ipairs(widths[kind]) do table.colspecs[place] = { table.colspecs[place][1], width } end
   return table
@@ -281,7 +281,7 @@ local function div(found)
         parts:insert(columns_of(name, part))
       end
       found.content = parts
-    elseif name == 'rules' or name == 'decisions' then
+    elseif name == 'pitfalls' or name == 'decisions' then
       columns_of(name, found.content[1])
     end
     table.insert(found.content, 1, pandoc.RawBlock('typst', '#' .. name .. '(' .. arguments .. ')['))

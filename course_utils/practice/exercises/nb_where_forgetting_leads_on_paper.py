@@ -1,4 +1,4 @@
-"""The exercise of notebook 03 on paper: three updates on a bowl, with zeroing and without."""
+"""The exercise of where_forgetting_leads on paper: three updates on a bowl, with zeroing and without."""
 
 from collections.abc import Callable
 
@@ -63,7 +63,7 @@ _SLIPS = (
 
 @exercise(
     "bowl_on_paper",
-    notebook="03_forgetting",
+    notebook="where_forgetting_leads",
     takes=dict,
     hints={
         "unfinished": "Fill in every blank. The two loops begin at the same place, and their first update is the same.",

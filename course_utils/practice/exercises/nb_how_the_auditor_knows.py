@@ -1,4 +1,4 @@
-"""The exercise of notebook 11 that asks for a test of loops: the zoo grades it."""
+"""The exercise of *how the auditor knows* that asks for a test of loops: the zoo grades it."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from course_utils.practice.grading import grade_on_zoo
 
 @exercise(
     "write_the_test",
-    notebook="11_pitfalls",
+    notebook="how_the_auditor_knows",
     hints={
         "misses-stale-gradients": "What do the counts show if a gradient is used twice? Look at each optimizer.",
         "misses-discarded-gradients": "Compare how many gradients arrived with how many the steps used.",
