@@ -152,7 +152,6 @@ FORMULAS = {
         "K-1": lambda: (ring(5), 5 - 1),
         r"2\frac{K-1}{K}": lambda: (2 * ring(5) / 5, 2 * (5 - 1) / 5),
     },
-    "12_project": {"2^{-14}": lambda: (torch.finfo(torch.float16).smallest_normal, 2.0**-14)},
 }
 
 

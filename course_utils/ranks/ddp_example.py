@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 ddp_example.py weights.pt
 
-Each update is that of one process which has the micro-batches of all ranks. Notebook 10 runs the script and compares.
+Each update is that of one process which has the micro-batches of all ranks. Notebook 10 runs `train` and compares.
 """
 
 import gc

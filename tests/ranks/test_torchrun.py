@@ -13,7 +13,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from course_utils.ranks import Ranks, ScriptError, torchrun
+from course_utils.ranks import Ranks, ScriptError, ddp_example, torchrun
 
 SCRIPT = Path(on_ranks.__file__)
 
@@ -64,6 +64,14 @@ def test_under_torchrun_a_script_learns_the_same_as_on_ranks_and_each_rank_has_i
         assert [f["rule"] for f in result["findings"] if f["level"] == "error"] == ["sync-cadence"]
         assert result["window"]["SGD"] == 4
         assert result["script_exit"] == 0
+
+
+def test_the_script_to_copy_learns_under_torchrun_what_one_process_learns(tmp_path):
+    torch.set_default_dtype(torch.float64)
+    torchrun(ddp_example.__file__, "weights.pt", n=2, timeout=120, cwd=tmp_path)
+    shards = [ddp_example.batches_of(rank, 2) for rank in (0, 1)]
+    expected = ddp_example.large_batches(shards, ddp_example.N).state_dict()
+    torch.testing.assert_close(torch.load(tmp_path / "weights.pt"), expected, rtol=0, atol=1e-12)
 
 
 def script(folder, *lines):

@@ -51,7 +51,7 @@ class Seen(NamedTuple):
         "waits": "Ranks must call equally many collectives. Is one of yours in an `if` that only one rank enters, or "
         "does it depend on this rank's own data?",
         "token-weights": "What has each micro-batch's mean to be multiplied by, so that every sample of both ranks "
-        "counts the same? See Step 6.",
+        "counts the same? See Step 5.",
         "loss-scale": "Every sample counts the same, but too little or too much. What does DDP divide by?",
         "irregular-window": "The whole list is one window: how often does the optimizer step?",
         "by-hand": "`no_sync()` leaves the average to the last backward pass: what does your own all-reduce add?",
