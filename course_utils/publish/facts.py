@@ -1,11 +1,14 @@
-"""The facts that the course teaches, a TOML file per notebook in `data/facts`. Only this module reads them.
+"""The facts that the course teaches, a TOML file per notebook in `data/facts`, and the claims that they answer, in
+`data/claims.csv`: what common sources say, in our words, with a verdict and the fact. Only this module reads them.
 
 A table's name is the fact's id, which tags the cell that shows it (`claim:ID`). `falsifier` says how to make the fact
 false: `breakage` names an entry of tests/breakages.py, or `new` replaces `old` in the cell; the cell must then fail.
 """
 
+import csv
 import tomllib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from course_utils import data
 from course_utils.publish import PublishError
@@ -41,7 +44,6 @@ class Fact:
         belief: What people say.
         verdict: What the belief is; one of `VERDICTS`.
         basis: What the statement rests on; one of `BASES`. It may say "measured" only if that is "executed".
-        covers: Which claims of the common sources it settles.
         falsifier: What makes its cell fail. None only if the cell does not measure the fact.
     """
 
@@ -51,7 +53,6 @@ class Fact:
     belief: str
     verdict: str
     basis: str
-    covers: tuple[str, ...]
     falsifier: Breakage | Edit | None
 
     def __post_init__(self):
@@ -94,12 +95,37 @@ def read_facts() -> dict[str, Fact]:
     return found
 
 
+class Claim(NamedTuple):
+    """What a common source says: its number there, what kind of statement it is, a verdict, and the id of a fact."""
+
+    id: str
+    kind: str
+    claim: str
+    verdict: str
+    fact: str
+
+    @property
+    def judged(self) -> str:
+        """What the claim is, for people."""
+        return "sources disagree" if self.verdict == "resolve" else _IN_WORDS.get(self.verdict, self.verdict)
+
+
+def read_claims() -> list[Claim]:
+    """All claims; `PublishError` if the table cannot be read."""
+    path = data.folder() / "claims.csv"
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return [Claim(**row) for row in csv.DictReader(file)]
+    except (OSError, TypeError) as problem:
+        raise PublishError(f"{path} cannot be read as a table of claims: {problem}") from problem
+
+
 def _fact(name: str, notebook: str, table: dict) -> Fact:
-    required = {"statement", "belief", "verdict", "basis", "covers"}
+    required = {"statement", "belief", "verdict", "basis"}
     if not required <= table.keys() <= required | {"falsifier"}:
         raise ValueError(f"expected {', '.join(sorted(required))} and falsifier, got {', '.join(sorted(table))}")
     falsifier = _falsifier(table["falsifier"]) if "falsifier" in table else None
-    return Fact(name, notebook, **table | {"covers": tuple(table["covers"]), "falsifier": falsifier})
+    return Fact(name, notebook, **table | {"falsifier": falsifier})
 
 
 def _falsifier(table: dict[str, str]) -> Breakage | Edit:

@@ -6,7 +6,7 @@ from course import FACTS, NOTEBOOKS
 
 from course_utils import data
 from course_utils.publish import PublishError
-from course_utils.publish.facts import Breakage, Edit, Fact, read_facts
+from course_utils.publish.facts import VERDICTS, Breakage, Edit, Fact, read_claims, read_facts
 from course_utils.publish.notebook import claims
 
 COMPLETE = """
@@ -15,7 +15,6 @@ statement = "step() reads .grad and leaves it there."
 belief = "step() clears .grad."
 verdict = "wrong"
 basis = "executed"
-covers = ["A-01", "B-02"]
 falsifier.breakage = "torch: step clears .grad"
 """
 
@@ -42,7 +41,6 @@ def test_a_fact_is_a_table_whose_name_is_its_id_in_the_file_of_its_notebook(fact
         belief="step() clears .grad.",
         verdict="wrong",
         basis="executed",
-        covers=("A-01", "B-02"),
         falsifier=Breakage("torch: step clears .grad"),
     )
 
@@ -85,6 +83,22 @@ def test_two_facts_of_one_id_are_an_error(facts_in):
 def test_without_facts_the_error_names_the_folder(facts_in, tmp_path):
     with pytest.raises(PublishError, match=f"there are no facts in {tmp_path / 'facts'}"):
         facts_in()
+
+
+def test_every_common_claim_is_answered_by_a_fact():
+    found = read_claims()
+    numbers = {"A": 86, "B": 83, "C": 25, "D": 25, "G": 33, "X": 18}  # how many claims each source makes
+    assert [claim.id for claim in found] == [f"{s}-{n:02}" for s, many in numbers.items() for n in range(1, many + 1)]
+    for claim in found:
+        assert claim.fact in FACTS, claim
+        assert claim.verdict in (*VERDICTS, "resolve"), claim
+
+
+def test_a_table_of_claims_with_another_column_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "claims.csv").write_text("id,kind,claim\nA-01,step,Gradients add up.\n")
+    monkeypatch.setattr(data, "folder", lambda: tmp_path)
+    with pytest.raises(PublishError, match=r"claims\.csv cannot be read as a table of claims"):
+        read_claims()
 
 
 def test_every_falsifier_has_something_to_break():

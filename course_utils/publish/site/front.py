@@ -7,7 +7,7 @@ from course_utils.publish.contents import groups, label, paths_table
 from course_utils.publish.notebook import Notebook
 
 TEXT = Path(__file__).with_name("front.md")
-REFERENCE = ("loop", "pitfalls", "auditor", "rules/index", "facts", "api/index")
+REFERENCE = ("loop", "pitfalls", "auditor", "rules/index", "facts", "claims", "api/index")
 TEACHING = ("instructors", "solutions/index")
 
 

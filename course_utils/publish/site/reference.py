@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from course_utils.practice.display import png
-from course_utils.publish.facts import Fact, read_facts
+from course_utils.publish.facts import Claim, Fact, read_claims, read_facts
 from course_utils.publish.notebook import Notebook, claims
 from gradaudit.rules import RULES, Rule
 
@@ -25,6 +25,7 @@ def texts(notebooks: dict[str, Notebook]) -> Iterator[tuple[str, str]]:
 
     yield "pitfalls.md", _pitfalls()
     yield "facts.md", _facts(list(read_facts().values()), notebooks)
+    yield "claims.md", _claims(read_claims())
     for rule in RULES.values():
         yield f"rules/{rule.name}.md", _rule(rule, [found for found in ZOO.values() if found.rule == rule.name])
     rules = [(rule.name, rule.symptom) for rule in RULES.values()]
@@ -102,6 +103,17 @@ def _lines(loop) -> list[str]:
     """The body of a loop, without its decorator and its name."""
     source = inspect.getsource(loop)
     return source[source.index("\ndef ") + 1 :].rstrip().splitlines()[1:]
+
+
+def _claims(found: list[Claim]) -> str:
+    """What common sources say, the myths and the pitfalls first, each with the fact that answers it."""
+    first = {"myth": "Myths", "pitfall": "Pitfalls"}
+    parts = ["# What people say", "Claims of common sources, in our words, each with the fact that answers it."]
+    for kind, title in (*first.items(), ("", "Everything else")):
+        chosen = [claim for claim in found if (claim.kind == kind if kind else claim.kind not in first)]
+        rows = [f'| {c.claim} | {c.judged} | <a href="facts.html#{c.fact}">{c.fact}</a> |' for c in chosen]
+        parts.append("\n".join([f"## {title}", "", "| claim | verdict | fact |", "| --- | --- | --- |", *rows]))
+    return "\n\n".join(parts) + "\n"
 
 
 def _facts(facts: list[Fact], notebooks: dict[str, Notebook]) -> str:
