@@ -74,7 +74,7 @@ print("Unpacked. To look into it, run this in a cell of its own: !ls -R", _folde
 _MISSING = 'if importlib.util.find_spec("course_utils") is None:\n'
 _SET_UP = re.compile(rf"(?:{re.escape(_MISSING)}    .*\n)+")  # the lines of a set-up cell that find the package
 _PACKED = f'{_MISSING}    sys.exit("Run the folded cell above this one first: it holds course_utils.")\n'
-_NOT_HERE = "Open this notebook in a clone of the course, or open its Colab edition: the README says how."
+_NOT_HERE = "Open it in a clone of the course, or open its Colab edition: see the README."
 
 
 def edition(notebook: Notebook, repository: str = "") -> NotebookNode:

@@ -43,7 +43,7 @@ def test_a_set_up_cell_without_a_package_finds_the_clone_or_says_what_to_do(cour
         source = notebook.Notebook(course / "notebooks" / f"{name}.ipynb").code[0].source
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         monkeypatch.setattr("sys.path", [])
-        with pytest.raises(SystemExit, match="Open this notebook in a clone of the course"):
+        with pytest.raises(SystemExit, match="Open it in a clone of the course"):
             exec(source, {})
         assert sys.path == [above]
 
