@@ -73,7 +73,7 @@ NUMBERS = {
 }
 FACT = {  # a card that is answered by Yes or No, and the fact that it is about
     "03_forgetting, card 3": "clipping-can-hide-it",
-    "07_exactness, card 4": "batchnorm-sees-micro-batches",
+    "07_exactness, card 3": "batchnorm-sees-micro-batches",
     "09_amp, card 5": "amp-leaves-zeroing-alone",
     "08_training_loop, card 4": "logged-loss",
     "several_optimizers, card 2": "steps-need-the-whole-gradient",

@@ -103,7 +103,6 @@ FORMULAS = {
         ),
         "w_1 = -2": lambda: (1 - 0.75 * 4 * 1, -2),
     },
-    "07_exactness": {"1 - 0.9^{1/N}": lambda: ((1 - (1 - 0.9 ** (1 / 4))) ** 4, 0.9)},
     "rewards_and_packing": {
         r"-A \log p": lambda: (cross_entropy_weighted(2.0), -2.0 * math.log(0.3)),
         "n_1 + n_2 + ...": lambda: (sum(map(len, ("ab", "cde"))), 2 + 3),

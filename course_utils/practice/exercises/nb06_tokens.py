@@ -48,15 +48,17 @@ _EMPTY = (
 @exercise(
     "accumulate_tokens",
     hints={
+        "not-attempted": "One update per window, and a list of losses: what do you append, and where do you return it?",
+        "raises": "If shapes differ: which does `cross_entropy` take? See how `loss_fn` in Step 1 calls it.",
         "token-weights": "Do you divide by micro-batches, sequences, or positions with their padding? See Step 4.",
-        "loss-scale": "Does the divisor count the valid targets of this very window? An empty micro-batch has 0.",
+        "loss-scale": "Does the divisor count the tokens of this very window? An empty micro-batch has 0.",
         "nan": "Step 5: which micro-batch has a mean of 0/0, and what does a weight of 0 do to it?",
         "empty-step": "Sometimes nothing in a window counts. Zeros in .grad are not nothing: see who_writes_grad.",
-        "filtered-windows": "A micro-batch without a valid target adds nothing. Does it keep its place in a window?",
-        "wrong-length": "One number for each update. What does your loop do where a window holds no valid target?",
+        "filtered-windows": "A micro-batch without a token adds nothing. Does it keep its place in a window?",
+        "wrong-length": "One number for each update. What does your loop do if a window holds no token?",
         "whole-epoch": "Which micro-batches does the number of a window depend on? Only its own should matter.",
         "wrong-order": "The first number belongs to the first window. In which order do you collect them?",
-        "wrong-loss": "Every valid target of a window counts once. Which losses do you add, and by what do you divide?",
+        "wrong-loss": "Every token of a window counts once. Which losses do you add, and by what do you divide?",
     },
 )
 def _accumulate_tokens(answer: Callable) -> str:
@@ -72,8 +74,8 @@ def _accumulate_tokens(answer: Callable) -> str:
     full = [batch for batch in _random_batches() if _valid(batch).any()]  # an empty one may be kept until the next
     _judge_parameters(answer, full, sgd, 4, memory=True)
     return (
-        "full and short windows, ragged words, masked beginnings, micro-batches and whole windows without a valid "
-        "target, a dirty start, SGD and Adam: every valid target counts as in the large batch."
+        "full and short windows, ragged words, masked beginnings, micro-batches and whole windows without a token, "
+        "a dirty start, SGD and Adam: every token counts as in the large batch."
     )
 
 
@@ -119,7 +121,7 @@ def _judge_counts(answer: Callable, shapes: Sequence, n: int, dirty: bool = Fals
     """Every update and every logged loss of two epochs, on a model whose gradient says how much each token counts."""
     batches = _micro_batches(shapes)
     counts = [int(_valid(batch).sum()) for batch in batches]
-    case = f"micro-batches of {counts} valid targets, N = {n}"
+    case = f"micro-batches of {counts} tokens, N = {n}"
     case += ", and a gradient left by an earlier backward pass" if dirty else ""
     other_sizes = (
         ("micro-batches are weighted by their sequences, not by their tokens", [len(x) for x, _ in batches]),
@@ -157,7 +159,7 @@ def _judge_losses(result: object, right: list[float], means_of_means: list[float
     got = _numbers(result, len(right))
     case = f"{case}: the updates are right, but of the losses {rounded(right)} were expected, got {rounded(got)}"
     if any(map(isnan, got)):
-        raise Mistake("nan", f"{case}. The mean over no valid target is 0/0, and 0 times NaN is NaN.")
+        raise Mistake("nan", f"{case}. The mean over no token is 0/0, and 0 times NaN is NaN.")
     if len(got) != len(right):
         raise Mistake("wrong-length", f"{case}. Return one number per update.")
     since_start = [total / number for number, total in enumerate(accumulate(right), start=1)]
@@ -167,7 +169,7 @@ def _judge_losses(result: object, right: list[float], means_of_means: list[float
         ("whole-epoch", "every number is the mean over the whole epoch", [since_start[-1]] * len(right)),
         ("wrong-order", "the losses come in reverse order", right[::-1]),
     )
-    compare_losses(result, right, case, known, "wrong-loss", "it should be the mean loss over a window's valid targets")
+    compare_losses(result, right, case, known, "wrong-loss", "it should be the mean loss over a window's tokens")
 
 
 def _read(result: object) -> object:
