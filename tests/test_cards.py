@@ -72,7 +72,8 @@ NUMBERS = {
     "should_you_accumulate, card 5": lambda: [100 / (1 + 1 / 10)],
 }
 FACT = {  # a card that is answered by Yes or No, and the fact that it is about
-    "03_forgetting, card 3": "clipping-can-hide-it",
+    "02_zeroing, card 1": "placements-agree",
+    "03_forgetting, card 2": "clipping-can-hide-it",
     "07_exactness, card 3": "batchnorm-sees-micro-batches",
     "09_amp, card 5": "amp-leaves-zeroing-alone",
     "08_training_loop, card 4": "logged-loss",

@@ -27,7 +27,7 @@ class Notebook:
     Example:
         >>> notebook = Notebook(folder() / "02_zeroing.ipynb")
         >>> notebook.name, notebook.title
-        ('02_zeroing', 'Zeroing: when, and how we know')
+        ('02_zeroing', 'Zeroing: where it belongs')
     """
 
     def __init__(self, path: Path):

@@ -33,4 +33,4 @@ from course_utils.practice.updates import judge_loop
 )
 def _train(answer: Callable) -> str:
     judge_loop(lambda *loop: answer(*loop[:4]), n_values=(1,))
-    return "a clean and a dirty start, 2 epochs, SGD and Adam: every update holds its own batch and nothing else."
+    return "with and without old gradients, 2 epochs, SGD and Adam: every update holds its own batch and nothing else."

@@ -10,8 +10,7 @@ from course_utils.practice.judging import Mistake, close, compare, lost_digits, 
 @exercise(
     "forgotten",
     hints={
-        "zeroed": "This is where a correct loop would go, or one sum is missing. Two things are running totals here: "
-        "what is in `.grad`, and the position.",
+        "zeroed": "Two things are running totals here: what is in `.grad`, and the position.",
         "decays": "You have a momentum below 1, or a mean. Which line of the colleague's loop would make an old "
         "gradient smaller?",
         "off-by-one": "Go through the first update by hand: backward, then step. Is the first gradient in `.grad` when "
@@ -35,7 +34,7 @@ def _forgotten(answer: Callable) -> str:
         case = f"fresh gradients {gradients}, lr = {lr}: expected {_shown(right)}, got {_shown(got)}"
         zeroed = [-lr * total for total in accumulate(gradients)]
         known = (
-            ("zeroed", "each update uses only its own gradient, as if zeroed", zeroed),
+            ("zeroed", "these are the positions of a loop that zeroes", zeroed),
             ("zeroed", "these are the moves of a correct loop, not the positions", [-lr * g for g in gradients]),
             ("uphill", "an update goes against the gradient, so the sum is subtracted", [-w for w in right]),
             ("off-by-one", "the start is no update; the first position is the one after update 1", [0.0, *right]),
