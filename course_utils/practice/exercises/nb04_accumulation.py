@@ -9,7 +9,7 @@ from course_utils.practice.updates import judge_loop_on_model, judge_updates, sg
 @exercise(
     "accumulate_equal",
     hints={
-        "loss-scale": "Is the factor N, or one over N? Count how often you divide, and what: Steps 1 and 6.",
+        "loss-scale": "Is the factor N, or one over N? Count how often you divide, and what: Steps 1 and 7.",
         "low-precision": "1/N needs all its digits. Which line rounds it, or computes it in a short type?",
         "discarded-gradients": "Zeroing belongs to the update. How often does your loop zero within one window?",
         "wrong-value": "Every sample counts as it should. What else does your loop do to .grad, or to the weights?",
