@@ -52,10 +52,8 @@ NUMBERS = {
     "where_forgetting_leads, card 1": longest_and_shortest_sum,
     "where_forgetting_leads, card 2": lambda: [2 / 10, 4 / 10],
     "where_forgetting_leads, card 3": lambda: [1, 1],  # r² - (2 - a) r + 1
-    "04_accumulation, card 3": lambda: [0.1 * 4, 0.04 / 4],
     "05_windows, card 1": one_four_four,
-    "05_windows, card 2": lambda: [15 - 8],
-    "05_windows, card 4": lambda: fractions(Fraction(6, 6 + 2), Fraction(2, 6 + 2), Fraction(1, 2)),
+    "05_windows, card 3": lambda: fractions(Fraction(6, 6 + 2), Fraction(2, 6 + 2), Fraction(1, 2)),
     "06_tokens, card 1": lambda: fractions(Fraction(1, 3 * 10), Fraction(1, 10 + 20 + 30)),
     "low_precision, card 1": where_threes_stop,
     "low_precision, card 3": lambda: [1, 4 / BF16.eps],  # half a step below a power of two
