@@ -57,7 +57,7 @@ NUMBERS = {
     "06_tokens, card 1": lambda: fractions(Fraction(1, 3 * 10), Fraction(1, 10 + 20 + 30)),
     "low_precision, card 1": where_threes_stop,
     "low_precision, card 3": lambda: [1, 4 / BF16.eps],  # half a step below a power of two
-    "09_amp, card 1": lambda: [1, torch.amp.GradScaler("cpu").get_scale(), 1 / 65536],
+    "09_amp, card 2": lambda: [torch.finfo(torch.float16).max],
     "noise_scale, card 4": lambda: without_replacement(500, 600),
     "shards_and_pipelines, card 3": lambda: [2.14],  # the last release so
     "frameworks, card 4": lambda: [1000 / 4],
@@ -73,7 +73,7 @@ FACT = {  # a card that is answered by Yes or No, and the fact that it is about
     "02_zeroing, card 1": "placements-agree",
     "03_forgetting, card 2": "clipping-can-hide-it",
     "07_exactness, card 3": "batchnorm-sees-micro-batches",
-    "09_amp, card 5": "amp-leaves-zeroing-alone",
+    "09_amp, card 4": "amp-leaves-zeroing-alone",
     "08_training_loop, card 4": "logged-loss",
     "several_optimizers, card 2": "steps-need-the-whole-gradient",
     "noise_scale, card 1": "batch-norm-is-inflated",
