@@ -326,7 +326,7 @@ def _diagnose_returned(got: object, made: bool) -> Bug | None:
     with suppress(Exception):
         if got is not None and bool(got) == made:
             return None
-    return "wrong-value", f"expected {made}, since that is whether the update was made, got {repr(got)}"
+    return "wrong-value", f"expected {made}, because {'the' if made else 'no'} update was made, got {repr(got)}"
 
 
 def _judge_model(answer: Callable, make_optimizer: MakeOptimizer, enabled: bool) -> None:
