@@ -30,7 +30,7 @@ def test_a_wrong_answer_has_a_hint_that_unfolds_and_its_prints_in_another_fold(l
     assert color == WRONG
     assert text.startswith("Not yet right (loss-scale). ")
     hint, prints = lab.cell(number).locator(".jp-OutputArea-output details").all()
-    for fold, words in ((hint, "the last is not"), (prints, "a window of 2")):
+    for fold, words in ((hint, "should add up to 1"), (prints, "a window of 2")):
         assert words not in fold.inner_text()
         fold.locator("summary").press("Enter")
         assert words in fold.inner_text()
