@@ -65,7 +65,9 @@ def _table(axis: Axes, table: Sequence[Sequence[float]], right: float) -> None:
 
 def _rounded(weight: float) -> str:
     mantissa, exponent = frexp(weight)
-    return f"$2^{{{exponent - 1}}}$" if mantissa == 0.5 and weight < 0.005 else f"{weight:.3g}"
+    if mantissa == 0.5 and weight < 0.005:
+        return f"$2^{{{exponent - 1}}}$"
+    return f"{weight:.3g}" if weight < 1000 else f"{weight:,.0f}"
 
 
 def bars(values: Mapping[str, float], xlabel: str, written: str = "{:,.0f}") -> Figure:
