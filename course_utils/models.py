@@ -70,15 +70,16 @@ def shares_of(loop: Callable, micro_batches: int, n: int, epochs: int = 1) -> Sh
     """Runs a training loop on a `Tally` with micro-batches of one sample each, and reads `.grad` before every step.
 
     Args:
-        loop: Called once per epoch as `loop(model, batches, optimizer, n)`; `model(batch)` is the batch's losses.
+        loop: Called once per epoch as `loop(model, batches, loss_fn, optimizer, n)`, like the loops of the course;
+            `loss_fn(model, batch)` is the mean loss of a micro-batch.
         micro_batches: How many there are in an epoch.
         n: Handed to the loop: micro-batches per update.
         epochs: How often the loop runs, on the same micro-batches.
 
     Example:
-        >>> def one_update(model, batches, optimizer, n):
+        >>> def one_update(model, batches, loss_fn, optimizer, n):
         ...     for batch in batches:
-        ...         (model(batch).mean() / n).backward()
+        ...         (loss_fn(model, batch) / n).backward()
         ...     optimizer.step()
         >>> shares_of(one_update, micro_batches=2, n=2)
         Shares(updates=[[0.5, 0.5]], left=[0.5, 0.5])
@@ -86,12 +87,15 @@ def shares_of(loop: Callable, micro_batches: int, n: int, epochs: int = 1) -> Sh
     tally, updates = Tally(micro_batches), []
     optimizer = torch.optim.SGD(tally.parameters(), lr=1.0)
 
+    def mean_loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).mean()
+
     def weights() -> list[float]:
         return [] if tally.weight.grad is None else tally.weight.grad.tolist()
 
     optimizer.register_step_pre_hook(lambda *_: updates.append(weights() or [0.0] * micro_batches))
     for _ in range(epochs):
-        loop(tally, torch.arange(micro_batches).split(1), optimizer, n)
+        loop(tally, torch.arange(micro_batches).split(1), mean_loss, optimizer, n)
     left = weights()
     return Shares(updates, left if any(left) else [])
 

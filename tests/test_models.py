@@ -19,9 +19,9 @@ def test_a_tally_gives_one_loss_per_sample_and_starts_at_zero():
     assert Tally(4)(torch.tensor([2, 3, 3])).tolist() == [0, 0, 0]
 
 
-def modulo(model, batches, optimizer, n):
+def modulo(model, batches, loss_fn, optimizer, n):
     for i, batch in enumerate(batches):
-        (model(batch).mean() / n).backward()
+        (loss_fn(model, batch) / n).backward()
         if (i + 1) % n == 0:
             optimizer.step()
             optimizer.zero_grad()
@@ -33,11 +33,11 @@ def test_shares_are_read_before_each_step_and_what_is_left_at_the_end():
 
 
 def test_a_step_without_a_gradient_has_a_row_of_zeros_and_nothing_left_is_an_empty_list():
-    def only_steps(model, batches, optimizer, n):
+    def only_steps(model, batches, loss_fn, optimizer, n):
         optimizer.step()
 
-    def zeroes_in_place(model, batches, optimizer, n):
-        modulo(model, batches, optimizer, n)
+    def zeroes_in_place(model, batches, loss_fn, optimizer, n):
+        modulo(model, batches, loss_fn, optimizer, n)
         optimizer.zero_grad(set_to_none=False)
 
     assert shares_of(only_steps, 2, n=1) == ([[0.0, 0.0]], [])
