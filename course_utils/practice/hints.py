@@ -22,7 +22,7 @@ HINTS = {
     "irregular-window": "Count the micro-batches before each step, and look at the first count and the last.",
     "loss-scale": "Compare the factor with the number of micro-batches in that window.",
     "token-weights": "Does every sample, or token, count the same? A mean of means favours small micro-batches.",
-    "held-graphs": "When can the activations of a micro-batch be freed? Only after `backward()` has used them.",
+    "held-graphs": "When can what a forward pass has saved be freed? Only after `backward()` has used it.",
     "clip-timing": "Of which gradient should the norm be limited: a micro-batch's, or the window's?",
     "scaler-timing": "Each window needs one `unscale_()` and one `update()`, both after its last backward pass.",
     "scheduler-cadence": "Count the scheduler's steps and the optimizer's. They should alternate.",
