@@ -73,7 +73,6 @@ FACT = {  # a card that is answered by Yes or No, and the fact that it is about
     "02_zeroing, card 1": "placements-agree",
     "03_forgetting, card 2": "clipping-can-hide-it",
     "07_exactness, card 3": "batchnorm-sees-micro-batches",
-    "09_amp, card 4": "amp-leaves-zeroing-alone",
     "08_training_loop, card 3": "logged-loss",
     "several_optimizers, card 2": "steps-need-the-whole-gradient",
     "noise_scale, card 1": "batch-norm-is-inflated",
