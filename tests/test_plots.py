@@ -297,6 +297,12 @@ def test_shares_are_written_into_the_cells_that_are_used():
     assert texts(figure.axes[0]) == ["0.5", "0.5", "1", "update"]
 
 
+def test_a_single_update_needs_no_number():
+    figure = plots.shares({"right": [[0.5, 0.5]], "wrong": [[1.0, 1.0]]}, right=0.5)
+    assert texts(figure.axes[0]) == ["0.5", "0.5"]
+    assert not figure.axes[0].get_yticklabels()
+
+
 def test_a_weight_is_white_on_a_dark_cell_and_black_on_a_light_one():
     (axis,) = plots.shares({"loop": [[0.25, 0.5, 0.65, 0.75, 1]]}, right=0.5).axes
     written = {text.get_text(): text.get_color() for text in axis.texts}
