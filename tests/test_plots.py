@@ -355,18 +355,6 @@ def test_bytes_are_written_in_a_unit_that_fits(most, unit):
     assert look.in_bytes(most)[1] == unit
 
 
-def test_the_windows_name_every_micro_batch_window_update_and_effective_batch():
-    (axis,) = plots.windows([[8, 8, 4], [2]]).axes
-    words = [text.get_text().replace("micro-\nbatch\nof", "micro-batch of") for text in axis.texts if text.get_text()]
-    assert words == [
-        *(f"micro-batch of {many}" for many in (8, 8, 4)), "window 1", "update 1", "effective batch 1: 20 samples",
-        "micro-batch of 2", "window 2, the tail", "update 2", "effective batch 2: 2 samples",
-    ]  # fmt: skip
-    bars = [bar.get_x() for bar in axis.patches]
-    updates = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "D"]
-    assert max(bars[:3]) < updates[0] < bars[3] < updates[1]
-
-
 def test_bars_have_their_value_at_the_end():
     axis = plots.bars({"few": 1024.0, "many": 4096.0}, "bytes").axes[0]
     assert [text.get_text() for text in axis.texts] == ["1,024", "4,096"]

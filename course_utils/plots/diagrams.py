@@ -1,4 +1,4 @@
-"""Words and boxes: what a window is, how gradients flow back, which questions decide."""
+"""Words and boxes: how gradients flow back, which orders train, which questions decide."""
 
 from collections.abc import Collection, Mapping, Sequence
 from textwrap import fill
@@ -13,7 +13,6 @@ from course_utils.plots.look import (
     FONT,
     ORANGE,
     PALE,
-    RED,
     SKY,
     SMALL,
     Pair,
@@ -23,36 +22,6 @@ from course_utils.plots.look import (
     new_figure,
     write,
 )
-
-
-def windows(samples: Sequence[Sequence[int]]) -> Figure:
-    """The words of accumulation: micro-batches in windows, an update after each, and each window's effective batch.
-
-    A window with fewer micro-batches than the first is a tail.
-
-    Args:
-        samples: For each window, how many samples each of its micro-batches holds.
-    """
-    figure, (axis,) = new_figure(height=2.2)
-    left = 0.0
-    for number, window in enumerate(samples, start=1):
-        right = left + len(window)
-        places = [left + place + 0.5 for place in range(len(window))]
-        axis.bar(places, [1] * len(window), width=0.9, color=SKY, edgecolor=BLACK)
-        for place, many in zip(places, window, strict=True):
-            axis.text(place, 0.5, f"micro-\nbatch\nof {many}", ha="center", va="center", fontsize=FONT - 1)
-        axis.plot([left + 0.05, left + 0.05, right - 0.05, right - 0.05], [1.15, 1.3, 1.3, 1.15], color=BLACK)
-        tail = ", the tail" if len(window) < len(samples[0]) else ""
-        axis.text((left + right) / 2, 1.4, f"window {number}{tail}", ha="center", fontsize=FONT)
-        arrow(axis, (right, 0.5), (right + 0.5, 0.5), RED, 1.6)
-        axis.plot(right + 0.6, 0.5, "D", color=RED, markeredgecolor=BLACK, markersize=9)
-        axis.text(right + 0.6, 0.95, f"update {number}", ha="center", va="center", color=ink(RED), fontsize=FONT)
-        batch = f"effective batch {number}: {sum(window)} samples"
-        axis.text((left + right) / 2, -0.15, batch, ha="center", va="top", fontsize=FONT)
-        left = right + 1.3
-    axis.set(xlim=(-0.2, left - 0.1), ylim=(-0.6, 1.8))
-    axis.axis("off")
-    return figure
 
 
 def backward_passes(
