@@ -110,29 +110,6 @@ def orders(loops: Sequence[Sequence[str]], outcomes: Mapping[str, str], title: s
     return figure
 
 
-def questions(asked: Sequence[str], leads: Sequence[str], end: str) -> Figure:
-    """A ladder of questions with the answers yes and no: one leads out to the right, the other down to the next one.
-
-    Args:
-        asked: The questions, the first at the top.
-        leads: For each the answer that leads out, and where to: `"yes: use it as it is"`.
-        end: Where the last question leads if it leads down.
-    """
-    figure, (axis,) = new_figure(height=0.9 * len(asked) + 0.8)
-    axis.set_axis_off()
-    axis.set(xlim=(-0.003, 1.003), ylim=(len(asked) + 0.4, -0.4))
-    for row, (question, lead) in enumerate(zip(asked, leads, strict=True)):
-        out, _, outcome = lead.partition(": ")
-        _box(axis, (0, row), 0.46, question, "white")
-        _box(axis, (0.58, row), 0.42, outcome, PALE)
-        arrow(axis, (0.46, row), (0.58, row), BLACK, 1.4)
-        write(axis, out, (0.52, row), (0, 4), weight="bold")
-        arrow(axis, (0.23, row + 0.33), (0.23, row + 0.67), BLACK, 1.4)
-        write(axis, {"yes": "no", "no": "yes"}[out], (0.23, row + 0.5), (8, -4), ha="left", weight="bold")
-    _box(axis, (0, len(asked)), 1, end, PALE)
-    return figure
-
-
 def _box(axis: Axes, left: Pair, width: float, text: str, color: str) -> None:
     """A box around wrapped text; `left` is the middle of its left edge."""
     x, y = left
