@@ -16,7 +16,6 @@ from course_utils.plots.look import (
     SKY,
     SMALL,
     Pair,
-    arrow,
     ink,
     name_axis,
     new_figure,
