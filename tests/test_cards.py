@@ -77,7 +77,6 @@ FACT = {  # a card that is answered by Yes or No, and the fact that it is about
     "08_training_loop, card 4": "logged-loss",
     "several_optimizers, card 2": "steps-need-the-whole-gradient",
     "noise_scale, card 1": "batch-norm-is-inflated",
-    "11_pitfalls, card 4": "outside-has-limits",
 }
 CARDS = {f"{name}, card {k}": answer for name, book in NOTEBOOKS.items() for k, (_, answer) in enumerate(book.cards, 1)}
 
