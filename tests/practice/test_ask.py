@@ -17,6 +17,7 @@ from course_utils import check, explore, plots, predict, progress, recall
 from course_utils.practice import ask, display
 from course_utils.practice.display import COURSE
 from course_utils.practice.exercises import EXERCISES, judge
+from course_utils.practice.own_script import ScriptAudit
 from course_utils.practice.score import Score
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -149,6 +150,13 @@ def test_a_check_shows_the_verdict_and_returns_it(monkeypatch, answer, bug, begi
     (bundle,) = bundles
     assert bundle["text/plain"] == beginning + verdict.message[0].upper() + verdict.message[1:]
     assert bundle["text/html"].startswith(" \n<div")
+
+
+def test_a_prediction_that_did_not_come_true_is_not_called_right(shown):
+    finding = {"rule": "token-weights", "level": "error", "message": "m", "fix": "f", "where": "train.py:3"}
+    check("own_script", ScriptAudit(__file__, "none", status=1, findings=[finding], lanes={"SGD": 4}))
+    text = "Done. You predicted none, the auditor found token-weights (error), which is something else"
+    assert shown[-1]["text/plain"].startswith(text)
 
 
 def test_the_hint_of_a_bug_is_in_a_fold_and_in_json_but_not_in_the_text(shown):
