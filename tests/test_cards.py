@@ -62,7 +62,6 @@ NUMBERS = {
     "shards_and_pipelines, card 3": lambda: [2.14],  # the last release so
     "frameworks, card 4": lambda: [1000 / 4],
     "frameworks, card 5": lambda: [1498],  # as its fact
-    "12_project, card 1": lambda: [0, 1],
     "several_optimizers, card 1": lambda: effective(0.9, 4),
     "should_you_accumulate, card 1": lambda: [16, 16 / 2],
     "should_you_accumulate, card 2": lambda: [1, 1],
