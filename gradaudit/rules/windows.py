@@ -294,7 +294,7 @@ def empty_step(history: History) -> Iterator[Finding]:
     "foreign-gradients",
     symptom="One of two networks, as in a GAN, doesn't learn: its steps also use the other's loss.",
     fix="Freeze its parameters during the other's backward. Without accumulation, zeroing them right before its own "
-    "also does.",
+    "works, too.",
     cause="A loss reaches the parameters of another optimizer as well, and what it leaves there isn't cleared "
     "before that optimizer's own backward.",
 )
