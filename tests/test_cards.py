@@ -52,7 +52,6 @@ NUMBERS = {
     "shards_and_pipelines, card 3": lambda: [2.14],  # the last release so
     "frameworks, card 4": lambda: [1000 / 4],
     "frameworks, card 5": lambda: [1498],  # as its fact
-    "12_project, card 1": lambda: [0, 1],
     "should_you_accumulate, card 1": lambda: [16, 16 / 2],
     "should_you_accumulate, card 3": lambda: [4**0.5, 0.96, 1, 4, 0.96 ** (1 / 4)],
 }
@@ -63,7 +62,6 @@ FACT = {  # a card that is answered by Yes or No, and the fact that it is about
     "08_training_loop, card 3": "logged-loss",
     "several_optimizers, card 2": "steps-need-the-whole-gradient",
     "noise_scale, card 1": "batch-norm-is-inflated",
-    "11_pitfalls, card 4": "outside-has-limits",
 }
 CARDS = {f"{name}, card {k}": answer for name, book in NOTEBOOKS.items() for k, (_, answer) in enumerate(book.cards, 1)}
 

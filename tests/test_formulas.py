@@ -47,19 +47,6 @@ def cross_entropy_weighted(advantage):
     return advantage * torch.nn.functional.nll_loss(p.log()[None], torch.tensor([0])).item()
 
 
-def ring(ranks):
-    """How often each rank of a ring sends a part of the numbers: until each has summed one, until each has all."""
-    have = [{rank: {rank}} for rank in range(ranks)]
-    rounds = 0
-    while not any(len(parts) == ranks for rank in have for parts in rank.values()):
-        moved = [(rank, (rank - rounds) % ranks) for rank in range(ranks)]
-        sent = [have[rank].get(part, set()) | {rank} for rank, part in moved]
-        for (rank, part), ranks_in in zip(moved, sent, strict=True):
-            have[(rank + 1) % ranks][part] = ranks_in | {(rank + 1) % ranks}
-        rounds += 1
-    return rounds
-
-
 def clip(x, low, high):
     return max(low, min(high, x))
 
@@ -128,10 +115,6 @@ FORMULAS = {
             gain(best_rate()) / (SQUARE / (2 * C)),
             1 / (1 + TRACE / SQUARE / 3),
         ),
-    },
-    "10_ranks": {
-        "K-1": lambda: (ring(5), 5 - 1),
-        r"2\frac{K-1}{K}": lambda: (2 * ring(5) / 5, 2 * (5 - 1) / 5),
     },
 }
 

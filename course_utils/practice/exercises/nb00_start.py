@@ -42,7 +42,7 @@ def _first_loop(answer: Callable) -> str:
     except Mistake as mistake:
         bug, message = mistake.verdict.bug, mistake.verdict.message.replace("micro-batch", "batch")
         message = re.sub(
-            r"since your loop ran two epochs of (\d+)", r"since we ran your loop twice over \1 batches", message
+            r"since the check runs two epochs of (\d+)", r"since the check runs it twice over \1 batches", message
         )
         message = message.replace("window of an epoch, batches", "batch of an epoch,").replace("window", "batch")
         raise Mistake(bug, "no backward pass and no step has run yet." if bug == "not-attempted" else message) from None
