@@ -29,6 +29,7 @@ def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float, sums: 
 
     Args:
         tables: By the name of the loop, the weight of each micro-batch in each update. It is written into its cell.
+            Updates are numbered if a loop has more than one.
         right: The weight that a micro-batch should have. A cell with this weight or more has the full shade.
         sums: Whether to write beside each row what it adds up to, bold if that isn't 1.
     """
@@ -37,10 +38,12 @@ def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float, sums: 
     for axis, (name, table) in zip(axes, tables.items(), strict=True):
         _table(axis, table, right)
         name_axis(axis, "micro-batch" if axis is axes[-1] else "", title=name)
-        axis.set_yticks(range(len(table)), range(1, len(table) + 1))
+        updates = range(len(table)) if max(rows) > 1 else ()
+        axis.set_yticks(updates, [row + 1 for row in updates])
         axis.set_xticks(range(len(table[0])), range(1, len(table[0]) + 1) if axis is axes[-1] else [])
         axis.tick_params(length=0)
-        write(axis, "update", (0, 1), (-6, 5), xycoords="axes fraction", ha="right")
+        if updates:
+            write(axis, "update", (0, 1), (-6, 5), xycoords="axes fraction", ha="right")
         for row, total in enumerate(map(sum, table) if sums else ()):
             look = {} if _rounded(total) == "1" else {"weight": "bold", "color": ink(RED)}
             write(axis, _rounded(total), (1, row), (8, 0), xycoords=("axes fraction", "data"), ha="left", va="center",
