@@ -118,39 +118,6 @@ BREAKAGES["torch: backward makes a new .grad tensor"] = lambda: backward_combine
 )
 
 
-@breakage("torch: what flows through the middle outlives the call")
-def _():
-    """As in micrograd: each inner node of the graph adds what arrives to what arrived in earlier calls."""
-    arrived, handles = {}, []
-
-    def keep(node, gradients):
-        sums = tuple(new if old is None else new + old for new, old in zip(gradients, arrived[node], strict=True))
-        arrived[node] = sums
-        return sums
-
-    def around(original):
-        def backward(tensors, *args, **kwargs):
-            roots = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
-            todo = [node for root in roots for node, _ in root.grad_fn.next_functions]
-            while todo:
-                node = todo.pop()
-                if node is None or node in arrived or hasattr(node, "variable"):
-                    continue
-                arrived[node] = (None,) * len(node._input_metadata)
-                handles.append(node.register_prehook(lambda gradients, node=node: keep(node, gradients)))
-                todo += [following for following, _ in node.next_functions]
-            original(tensors, *args, **kwargs)
-
-        return backward
-
-    try:
-        with patched(torch.autograd, "backward", around):
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 @breakage("torch: backward keeps its graph")
 def _():
     def around(original):

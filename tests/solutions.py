@@ -29,7 +29,7 @@ def solutions() -> list[Solution]:
 
 
 def solution(exercise: str) -> Any:
-    """The answer that solves an exercise: the first one, not the fix of a loop in which to find the bug."""
+    """The answer that solves an exercise."""
     return next(found.answer for found in solutions() if found.exercise == exercise)
 
 

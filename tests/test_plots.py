@@ -47,12 +47,10 @@ FIGURES = {
     "ledger": lambda: plots.ledger(TRACE, title="Two lanes"),
     "ledgers": lambda: plots.ledgers({"one": windows_of(2), "two": windows_of(1, 1)}),
     "curves": lambda: plots.curves({"a": [1, 2, 4], "b": [4, 2, 1]}, [1, 2, 4], "updates", "loss", log="xy"),
-    "steps_downhill": lambda: plots.steps_downhill([-1, 0, 1], [1, 0, 1], (1, 1), {"short": (0.5, 0.25)}),
     "arrows": lambda: plots.arrows([(1, 0), (0, 1)], (1, 1), (0.5, 0.5)),
     "shares": lambda: plots.shares({"right": [[0.5, 0.5, 0], [0, 0, 1]], "wrong": [[1, 1, 0]]}, right=0.5),
     "layers": lambda: plots.layers({"one by one": {"kept": [1, 2, 1]}, "all": {"kept": [1, 4e6, 1]}}),
     "errors": lambda: plots.errors({"all at once": 1e-16, "one by one": 0.3}, 1e-12, "relative error"),
-    "stems": lambda: plots.stems({"each": {1: 3.0, 2: 4.0}, "last": {2: 4.0}}, "micro-batch", "norm"),
     "blocks": lambda: plots.blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight"),
     "block_rows": lambda: plots.block_rows(
         {"by tokens": ([1, 1], [2.0, 0.5])}, [2, 6], ["a", "b"], [2], ("exact", "usual"), "tokens", "weight"
@@ -382,22 +380,6 @@ def test_show_gives_an_image_a_text_and_an_alternative(monkeypatch):
     assert options == {"raw": True, "metadata": {"image/png": {"width": 750, "alt": "Two lines cross."}}}
 
 
-def test_each_step_downhill_is_named_beside_its_end():
-    (axis,) = plots.steps_downhill([-1, 0, 1], [1, 0, 1], (1, 1), {"short": (0.5, 0.25), "far": (-2, 4)}).axes
-    assert {text.get_text(): text.xy for text in axis.texts if text.get_text()} == {
-        "start": (1, 1), "short": (0.5, 0.25), "far": (-2, 4),
-    }  # fmt: skip
-
-
-def test_stems_stand_where_something_happened_on_common_axes():
-    each, last = FIGURES["stems"]().axes
-    assert [axis.get_title(loc="left") for axis in (each, last)] == ["each", "last"]
-    assert last.lines[0].get_xdata().tolist() == [2]
-    assert last.lines[0].get_ydata().tolist() == [4.0]
-    assert each.get_xlim() == last.get_xlim() == (0.5, 2.5)
-    assert each.get_ylim() == last.get_ylim()
-
-
 def test_blocks_stand_side_by_side_as_wide_and_as_high_as_given():
     (axis,) = plots.blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight").axes
     bars = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in axis.patches]
@@ -453,13 +435,6 @@ def test_rows_of_blocks_stand_on_common_axes_with_a_line_for_each_bar():
     assert first.patches[0].get_hatch() != first.patches[1].get_hatch()
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["usual", "exact, a", "exact, b"]
-
-
-def test_the_name_of_a_stems_axis_is_no_longer_than_the_axis():
-    figure = plots.stems({name: {1: 0.2, 2: 0.4} for name in "abc"}, "micro-batch", "gradient norm")
-    figure.draw_without_rendering()
-    for axis in figure.axes:
-        assert axis.yaxis.label.get_window_extent().height < axis.get_window_extent().height
 
 
 def test_each_pass_of_a_pipeline_stands_in_its_slot_and_what_is_held_below_it():

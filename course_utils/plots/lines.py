@@ -61,21 +61,6 @@ def curves(
     return figure
 
 
-def steps_downhill(w: Sequence[float], loss: Sequence[float], start: Pair, ends: Mapping[str, Pair]) -> Figure:
-    """A loss curve over one weight, with an arrow from `start` to where each step ends, by its name in `ends`."""
-    figure, (axis,) = new_figure()
-    axis.plot(w, loss, color=BLACK, linewidth=1.4)
-    axis.plot(*start, "o", color=BLACK, markersize=8)
-    write(axis, "start", start, (10, -8), ha="left", fontsize=FONT)
-    for (name, end), (color, dashes, marker) in zip(ends.items(), LOOKS, strict=False):
-        arrow(axis, start, end, color, 1.6, dashes)
-        axis.plot(*end, marker, color=color, markersize=8)
-        across = end[0] < start[0] and end[1] > start[1]  # then the arrow comes from below
-        write(axis, name, end, (10, 4 if across else -8), ha="left", fontsize=FONT, color=ink(color))
-    name_axis(axis, "weight w", "loss L(w)")
-    return figure
-
-
 def arrows(gradients: Sequence[Pair], total: Pair, mean: Pair) -> Figure:
     """Gradients of two weights as arrows laid head to tail, with their sum and their mean from the origin."""
     figure, (axis,) = new_figure(width=6.5, height=4.2)

@@ -1,7 +1,6 @@
 """What happens when: on micro-batches, in slots, on ranks."""
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -130,18 +129,4 @@ def ranks(panels: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
         axis.spines[["left", "bottom"]].set_visible(False)
         name_axis(axis, "micro-batches of a window, all-reduces (bars) and the update, in order" * (axis is axes[-1]),
                   title=title)  # fmt: skip
-    return figure
-
-
-def stems(panels: Mapping[str, Mapping[int, float]], xlabel: str, ylabel: str) -> Figure:
-    """What happened when: one panel per entry on common axes, with a stem as high as the value at each place."""
-    figure, axes = new_figure(height=0.8 + 1.4 * len(panels), rows=len(panels))
-    places = sorted({place for values in panels.values() for place in values})
-    top = max(value for values in panels.values() for value in values.values()) or 1.0
-    for axis, (name, values), (color, _, marker) in zip(axes, panels.items(), cycle(LOOKS)):
-        axis.vlines(list(values), 0, list(values.values()), color=color, linewidth=2)
-        axis.plot(list(values), list(values.values()), linestyle="", marker=marker, color=color, markersize=7)
-        axis.set(xlim=(places[0] - 0.5, places[-1] + 0.5), ylim=(0, 1.15 * top))
-        axis.set_xticks(places, places if axis is axes[-1] else [])
-        name_axis(axis, xlabel if axis is axes[-1] else "", ylabel, name)
     return figure

@@ -12,7 +12,6 @@ HINTS = {
     "no-set-up": "After a restart the kernel knows nothing. Run the set-up cell at the top, then this cell again.",
     "interrupted": "Run the cell again when you are ready. Nothing of this run is left.",
     "notebook-solution": "Run All also runs the solution. The cell with your own function has to run after that.",
-    "another-loop": "Go back to the code that was given, with Undo, and change only the line that is wrong.",
     "endless": "Which line should end the loop, and which value has to change before it can?",
     "wrong-value": "Take a small case, work it out by hand step by step, and compare every value on the way.",
     "nan": "Which division can be 0/0 here? A mean over nothing is NaN, and 0 times NaN is still NaN.",

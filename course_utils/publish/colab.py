@@ -162,8 +162,7 @@ def _without_outputs(cell: NotebookNode) -> None:
     cell.outputs, cell.execution_count = [], None
     if is_folded(cell, "source"):
         cell.metadata["cellView"] = "form"
-        kinds = {"solution": "The solution", "find-the-bug": "Find the bug (show the code when your own answer passes)"}
-        kind = next((kinds[tag] for tag in tags(cell) if tag in kinds), "Run this cell")
+        kind = "The solution" if "solution" in tags(cell) else "Run this cell"
         cell.source = f"# @title {kind}\n{cell.source}"
 
 

@@ -2,19 +2,16 @@
 
 from course_utils.recording.collectives import Collectives, count_collectives
 from course_utils.recording.formats import formats_of
-from course_utils.recording.hooks import HookLog
-from course_utils.recording.operations import Work, count_operations, count_work
+from course_utils.recording.operations import Work, count_work
 from gradaudit.observe.sharded import held_gradients
 from gradaudit.observe.trace import Event, Trace, record
 
 __all__ = [
     "Collectives",
     "Event",
-    "HookLog",
     "Trace",
     "Work",
     "count_collectives",
-    "count_operations",
     "count_work",
     "formats_of",
     "held_gradients",

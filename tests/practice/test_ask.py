@@ -302,7 +302,7 @@ def test_every_output_says_in_json_what_it_is(shown, score):
 
     guess = predict("Which?", [1, "two"])
     guess.reveal("two")
-    passed, failed = check("slope", right), check("slope", lambda f, w, h: -right(f, w, h), find_the_bug=True)
+    passed, failed = check("slope", right), check("slope", lambda f, w, h: -right(f, w, h))
     recall(("When?", "Now."), ("Why?", "Because."))
     explore(lambda n, name, zero: draw(n, 1.0), n=[4, 1], name=["a", None], zero=[float("inf"), 0.5])
     explore(draw, steps=[13])
@@ -395,50 +395,6 @@ def test_the_progress_line_counts_along(box, score, monkeypatch):
     assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "2 known of 2")
     second.children[1].value = False
     assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "1 known of 2")
-
-
-GIVEN = """
-def slope(f, w, h):
-    right = f(w + h)
-    left = f(w - h)
-    rise = right - left
-    return rise / h
-"""
-FIXED = GIVEN.replace("rise / h", "rise / (2 * h)  # the distance")
-
-
-def defined(source):
-    namespace: dict = {}
-    run(source, namespace)
-    return namespace["slope"]
-
-
-def own_slope(f, w, h):
-    return (f(w + h) - f(w - h)) / (2 * h)
-
-
-def test_a_bug_to_find_is_an_exercise_of_its_own_tried_once_it_is_fixed(box, score):
-    check("slope", own_slope)
-    for loop in (defined(GIVEN), None, lambda f, w, h: ...):
-        check("slope", loop, find_the_bug=True)
-        assert "exercises 1 passed of 1 tried (2 set)" in score.text()
-    check("slope", defined(FIXED), scored=False, find_the_bug=True)
-    assert "exercises 1 passed of 1 tried (2 set)" in score.text()
-    check("slope", defined(FIXED), find_the_bug=True)
-    assert "exercises 2 passed of 2 tried (2 set)" in score.text()
-
-
-def test_another_loop_than_the_given_one_does_not_fix_it(box, score):
-    check("slope", defined(GIVEN), find_the_bug=True)
-    verdict = check("slope", own_slope, find_the_bug=True)
-    assert verdict.bug == "another-loop"
-    assert "passed of 0 tried (1 set)" in score.text() or score.text().startswith("Nothing")
-    assert check("slope", defined(FIXED), find_the_bug=True).passed
-
-
-def test_the_answer_to_the_exercise_before_does_not_fix_a_loop_that_was_never_run(box, score):
-    assert check("slope", own_slope).passed
-    assert check("slope", own_slope, find_the_bug=True).bug == "another-loop"
 
 
 def test_a_cell_that_is_run_again_asks_and_deals_anew(box, score):

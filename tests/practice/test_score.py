@@ -27,7 +27,6 @@ def answered(file):
     score.judge("dirty", False, False)
     score.deal(["Why?", "How?"])
     score.know("Why?", True)
-    score.give("train, the bug", ["one", "two"])
     return score
 
 
@@ -40,7 +39,6 @@ def test_what_was_answered_is_there_after_a_restart_when_its_cell_has_been_run(f
         score.judge(exercise, False, False)  # the stub is untouched
     assert score.deal(["Why?", "How?"]) == [True, False]
     assert score.text() == before
-    assert score.given("train, the bug") == ["one", "two"]
 
 
 def test_a_prediction_that_was_compared_before_the_restart_does_not_count_again(file):
