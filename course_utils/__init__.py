@@ -29,10 +29,7 @@ from course_utils.recording import (
     count_work,
     formats_of,
     held_gradients,
-    ratio_interval,
     record,
-    sample_gradients,
-    watch_norms,
 )
 
 _LATER = {  # these need more than torch: imported when they are first used
@@ -52,13 +49,12 @@ _LATER = {  # these need more than torch: imported when they are first used
 
 __all__ = [  # noqa: RUF022
     "windows", "backward_window", "train_epoch", "evaluate", "MicroBatchFinder",
-    "record", "HookLog", "watch_norms", "held_gradients", "formats_of", "count_work", "count_collectives",
+    "record", "HookLog", "held_gradients", "formats_of", "count_work", "count_collectives",
     "saved_bytes", "held_bytes", "update_bytes", "plan_memory",
     "Ranks", "RankError", "torchrun",
     "ledger", "show",
     "digits", "words", "next_letters", "mlp", "Tally", "Transformer", "shares_of",
     "predict", "check", "recall", "progress", "explore", "step_through",
-    "sample_gradients", "ratio_interval",
 ]  # fmt: skip
 
 

@@ -158,38 +158,3 @@ class Block(nn.Module):
         attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         x = x + self.attended(attended.transpose(1, 2).reshape(sequences, positions, width))
         return x + self.mlp(self.before_mlp(x))
-
-
-class Adapted(nn.Module):
-    """A layer beside which two small matrices are trained, as in LoRA (Hu et al. 2021): `layer(x) + up(down(x))`.
-
-    There is no scale and no dropout, and `up` does not start at zero, so that both matrices get a gradient at once.
-    """
-
-    def __init__(self, layer: nn.Linear, rank: int):
-        super().__init__()
-        self.layer = layer
-        self.down = nn.Linear(layer.in_features, rank, bias=False)
-        self.up = nn.Linear(rank, layer.out_features, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) + self.up(self.down(x))
-
-
-def add_adapters(blocks: nn.Module, rank: int = 2) -> None:
-    """Puts an adapter beside every linear layer of these blocks. It freezes nothing.
-
-    Args:
-        blocks: Changed in place.
-        rank: The width of each adapter, in numbers between its two matrices.
-
-    Example:
-        >>> model = Transformer(27, width=8).requires_grad_(False)
-        >>> add_adapters(model.blocks, rank=1)
-        >>> sum(p.numel() for p in model.parameters() if p.requires_grad)
-        128
-    """
-    for name, layer in list(blocks.named_modules()):
-        if isinstance(layer, nn.Linear):
-            owner, _, last = name.rpartition(".")
-            setattr(blocks.get_submodule(owner), last, Adapted(layer, rank))

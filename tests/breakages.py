@@ -584,13 +584,3 @@ def _():
 
     with patched(torch.utils.checkpoint, "checkpoint", around):
         yield
-
-
-@breakage("torch: an optimizer takes gradient_accumulation_steps")
-def _():
-    class SGD(torch.optim.SGD):
-        def __init__(self, params, lr=1e-3, gradient_accumulation_steps=1):
-            super().__init__(params, lr)
-
-    with another_class(torch.optim, "SGD", SGD):
-        yield

@@ -135,7 +135,7 @@ def test_every_exercise_has_a_stub_hints_and_a_checked_solution(notebook):
     for cell, verdict in checks:
         is_solution = "solution" in tags(cell)
         solved[is_solution].append(verdict["exercise"])
-        assert is_solution == bool(re.search(r"assert (check|rubric)\(.*, scored=False\)", cell.source))
+        assert is_solution == bool(re.search(r"assert check\(.*, scored=False\)", cell.source))
         assert is_solution == cell.source.startswith("# Solution\n"), "so that check knows it from an answer"
         assert verdict["passed"] == is_solution, verdict
         if not is_solution and "find-the-bug" not in tags(cell):

@@ -60,10 +60,6 @@ FIGURES = {
     ),
     "ranks": lambda: plots.ranks({"nothing held": [[1, 1], [1, 1]], "all but the last": [[0, 1], [0, 1]]}),
     "pipelines": lambda: plots.pipelines({"GPipe": PASSES, "1F1B": PASSES}, "saved"),
-    "efficiency": lambda: plots.efficiency([1, 2, 4, 8], {"update": [0.1, 0.2, 0.4, 0.8]}, 3, 2.5),
-    "intervals": lambda: plots.intervals(
-        {"a": [(1, 2, 3)] * 2, "b": [(2, 3, 4)] * 2}, [1, 4], "batch", "loss", log="x"
-    ),
 }
 
 
@@ -352,18 +348,6 @@ def test_bytes_are_written_in_a_unit_that_fits(most, unit):
     assert look.in_bytes(most)[1] == unit
 
 
-def test_the_windows_name_every_micro_batch_window_update_and_effective_batch():
-    (axis,) = plots.windows([[8, 8, 4], [2]]).axes
-    words = [text.get_text().replace("micro-\nbatch\nof", "micro-batch of") for text in axis.texts if text.get_text()]
-    assert words == [
-        *(f"micro-batch of {many}" for many in (8, 8, 4)), "window 1", "update 1", "effective batch 1: 20 samples",
-        "micro-batch of 2", "window 2, the tail", "update 2", "effective batch 2: 2 samples",
-    ]  # fmt: skip
-    bars = [bar.get_x() for bar in axis.patches]
-    updates = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "D"]
-    assert max(bars[:3]) < updates[0] < bars[3] < updates[1]
-
-
 def test_bars_have_their_value_at_the_end():
     axis = plots.bars({"few": 1024.0, "many": 4096.0}, "bytes").axes[0]
     assert [text.get_text() for text in axis.texts] == ["1,024", "4,096"]
@@ -393,14 +377,6 @@ def test_show_gives_an_image_a_text_and_an_alternative(monkeypatch):
     ((bundle, options),) = shown
     assert bundle == {"image/png": display.png(figure), "text/plain": "Figure: Two lines cross."}
     assert options == {"raw": True, "metadata": {"image/png": {"width": 750, "alt": "Two lines cross."}}}
-
-
-def test_the_efficiency_marks_the_measured_and_the_true_noise_scale_each_on_its_side():
-    (axis,) = FIGURES["efficiency"]().axes
-    scales = [(line.get_xdata()[0], line.get_linestyle()) for line in axis.lines[1:3]]
-    assert scales == [(3, "-"), (2.5, ":")]
-    sides = {text.get_text(): text.get_horizontalalignment() for text in axis.texts}
-    assert (sides["measured noise scale"], sides["true noise scale"]) == ("left", "right")
 
 
 def test_each_step_downhill_is_named_beside_its_end():
@@ -469,18 +445,6 @@ def test_the_name_of_a_stems_axis_is_no_longer_than_the_axis():
         assert axis.yaxis.label.get_window_extent().height < axis.get_window_extent().height
 
 
-def test_an_interval_reaches_from_low_to_high_and_nan_leaves_a_gap():
-    nan = float("nan")
-    figure = plots.intervals({"a": [(1, 2, 4), (nan, nan, nan)]}, [4, 16], "batch", "loss", log="x", ylim=(0, 5))
-    (axis,) = figure.axes
-    (bars,) = [container for container in axis.containers if container.has_yerr]
-    lengths = bars[2][0].get_segments()
-    assert [tuple(point) for point in lengths[0]] == [(4, 1), (4, 4)]
-    assert axis.get_ylim() == (0, 5)
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["4", "16"]
-    assert texts(axis) == ["a: some runs diverged"], "a gap says what it means"
-
-
 def test_each_pass_of_a_pipeline_stands_in_its_slot_and_what_is_held_below_it():
     above, _, below, _ = plots.pipelines({"GPipe": PASSES, "1F1B": PASSES}, "saved").axes
     assert [(box.get_x(), round(box.get_y() + 0.4)) for box in above.patches] == [(0, 0), (3, 0), (1, 1), (2, 1)]
@@ -518,13 +482,3 @@ def test_a_silhouette_lies_over_its_fixed_twin_micro_batch_by_micro_batch():
     (fixed,) = one.collections
     assert fixed.get_datalim(one.transData).y1 == 2, "two micro-batches, and none of the next window"
     assert fixed.get_datalim(one.transData).x1 < 2
-
-
-def test_a_ladder_of_questions_writes_every_question_both_answers_and_where_they_lead():
-    asked, leads = ["Does it fit?", "Is it needed?"], ["yes: use it", "no: leave it"]
-    axis = plots.questions(asked, leads, "accumulate").axes[0]
-    written = [text.get_text() for text in axis.texts if text.get_text()]
-    assert sorted(written) == sorted([*asked, "use it", "leave it", "accumulate", "yes", "no", "no", "yes"])
-    height = {text.get_text(): text.get_position()[1] for text in axis.texts}
-    assert height["Does it fit?"] == height["use it"] < height["Is it needed?"] == height["leave it"]
-    assert len(axis.patches) == 5

@@ -189,10 +189,11 @@ def _found(exercise: str, answer: Any, verdict: Verdict) -> Verdict:
 
 
 def _show(exercise: str, verdict: Verdict, scored: bool) -> None:
-    is_code = re.match(r"\w+ = ", verdict.message)  # "a = 2.0, b = ...": no sentence begins here
+    is_code = re.match(r"[\w.]+ = ", verdict.message)  # "w.grad = 2.0: ...": no sentence begins here
     message = verdict.message if is_code else verdict.message[:1].upper() + verdict.message[1:]
     if verdict.passed:
-        color, text = (RIGHT, f"Right. {message}") if scored else (ASK, f"The solution passes. {message}")
+        color, text = (RIGHT, EXERCISES[exercise].praise) if scored else (ASK, "The solution passes.")
+        text = f"{text} {message}"
     elif verdict.bug == "not-attempted":
         color, text = ASK, f"Not done yet. {message}"
     elif verdict.bug in _NOT_TRIED:

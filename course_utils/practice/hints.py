@@ -7,7 +7,8 @@ HINTS = {
     "not-attempted": "Write your answer into this cell, then run it again: the verdict says what is still wrong.",
     "not-a-function": 'Pass the function itself, without parentheses: `check("train", train)`.',
     "wrong-type": "Read in the task what form the answer takes, and compare it with yours.",
-    "raises": "Print the values that the line above uses: what type are they, and what do they hold?",
+    "raises": "Is every name in that line spelled as in the cells above? If so, print the values that the line uses: "
+    "what type are they, and what do they hold?",
     "no-set-up": "After a restart the kernel knows nothing. Run the set-up cell at the top, then this cell again.",
     "interrupted": "Run the cell again when you are ready. Nothing of this run is left.",
     "notebook-solution": "Run All also runs the solution. The cell with your own function has to run after that.",

@@ -97,7 +97,7 @@ class Score:
         if not (made or tried or any(cards.values())):
             kinds = {"prediction": self._choices, "exercise": exercises, "card": cards}
             waiting = (f"{len(some)} {kind}{'s' * (len(some) != 1)}" for kind, some in kinds.items())
-            return f"Nothing answered yet here. Waiting for you: {', '.join(waiting)}."
+            return f"Nothing is answered here yet. Waiting for you: {', '.join(waiting)}."
         return (
             f"So far here: predictions {sum(bool(self._compared.get(question)) for question in made)} right of "
             f"{len(made)} made ({len(self._choices)} asked); exercises {sum(tried)} passed of {len(tried)} tried "

@@ -154,7 +154,7 @@ class Expected:
         used, wanted = ([self.owner[row != 0].unique().tolist() for row in rows] for rows in (observed.rows, self.rows))
         many = f"{len(wanted)} update" + "s" * (len(wanted) != 1)
         if self.epochs == 2:
-            many += f", since your loop ran two epochs of {len(self.windows)}"
+            many += f", since the check runs two epochs of {len(self.windows)}"
         held = f"micro-batches per update: {[len(u) for u in used]}, expected {[len(w) for w in wanted]} ({many})"
         for shows, bug, hint in self._missing_steps(observed, used):
             if shows:

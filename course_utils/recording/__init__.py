@@ -3,7 +3,6 @@
 from course_utils.recording.collectives import Collectives, count_collectives
 from course_utils.recording.formats import formats_of
 from course_utils.recording.hooks import HookLog
-from course_utils.recording.noise import ratio_interval, sample_gradients, watch_norms
 from course_utils.recording.operations import Work, count_operations, count_work
 from gradaudit.observe.sharded import held_gradients
 from gradaudit.observe.trace import Event, Trace, record
@@ -19,8 +18,5 @@ __all__ = [
     "count_work",
     "formats_of",
     "held_gradients",
-    "ratio_interval",
     "record",
-    "sample_gradients",
-    "watch_norms",
 ]

@@ -293,7 +293,8 @@ def empty_step(history: History) -> Iterator[Finding]:
 @rule(
     "foreign-gradients",
     symptom="One of two networks, as in a GAN, doesn't learn: its steps also use the other's loss.",
-    fix="Zero its parameters right before its own backward, or freeze them in the other's.",
+    fix="Freeze its parameters during the other's backward. Without accumulation, zeroing them right before its own "
+    "works, too.",
     cause="A loss reaches the parameters of another optimizer as well, and what it leaves there isn't cleared "
     "before that optimizer's own backward.",
 )
@@ -322,6 +323,7 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
     sites = {call.site for _, calls in mixed for call in calls}
     alone = any(w.fresh and all(c.site in sites and other in c.lanes for c in w.fresh) for w in windows)
     labels = all(_is_label(term) for _, calls in mixed[:_LABELLED] for call in calls for term in call.terms[:1])
+    accumulates = any(len(calls) < len(w.fresh) - 1 for w, calls in mixed)  # zeroing would drop part of its own window
     certain = not alone and any(
         _not_meant(call, w, other, labels) or (_reach_the_same(w) and _kept_out(call, w, other, thrown))
         for w, calls in mixed
@@ -337,7 +339,8 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
             "own": len(window.fresh) - len(calls),
             "updates": len(mixed),
         },
-        fix=f"zero the parameters of {lane} before its own backward, or freeze them during that of {other}",
+        fix=f"freeze the parameters of {lane} during the backward of {other}"
+        + ("" if accumulates else ", or zero them right before its own"),
         where=calls[0].where,
         lane=lane,
     )

@@ -34,7 +34,7 @@ def answered(file):
 def test_what_was_answered_is_there_after_a_restart_when_its_cell_has_been_run(file):
     before = answered(file).text()
     score = Score(file)
-    assert score.text().startswith("Nothing answered yet here. Waiting for you: 0 predictions")
+    assert score.text().startswith("Nothing is answered here yet. Waiting for you: 0 predictions")
     assert [score.ask(question) for question in ("Which?", "Who?", "When?")] == ["a", "b", None]
     for exercise in ("train", "slope", "dirty"):
         score.judge(exercise, False, False)  # the stub is untouched

@@ -13,7 +13,6 @@ OFF = 1.005
 WITH_NUMBERS = (
     *("slope", "forgotten", "accumulate_tokens", "token_weights"),
     *("first_update_after", "updates_on_paper", "compare_batches"),
-    *("decide_on_paper",),
 )
 LOOPS = ("first_loop", "train", "accumulate", "accumulate_equal", "amp_window", "bf16_window", "scheduled")
 
