@@ -21,7 +21,7 @@ def where_threes_stop():
     total = torch.zeros((), dtype=torch.bfloat16)
     while total + 3 != total:
         total = total + 3
-    return [total.item(), total.item() * BF16.eps / 2]
+    return [total.item(), total.item() * (1 + BF16.eps), 3]
 
 
 def one_four_four():
@@ -47,7 +47,7 @@ NUMBERS = {
     "05_windows, card 3": lambda: fractions(Fraction(6, 6 + 2), Fraction(2, 6 + 2), Fraction(1, 2)),
     "06_tokens, card 1": lambda: fractions(Fraction(1, 3 * 10), Fraction(1, 10 + 20 + 30)),
     "low_precision, card 1": where_threes_stop,
-    "low_precision, card 3": lambda: [1, 4 / BF16.eps],  # half a step below a power of two
+    "low_precision, card 2": lambda: [1, 4 / BF16.eps],  # half a step below a power of two
     "09_amp, card 2": lambda: [torch.finfo(torch.float16).max],
     "shards_and_pipelines, card 3": lambda: [2.14],  # the last release so
     "frameworks, card 4": lambda: [1000 / 4],

@@ -47,10 +47,6 @@ def cross_entropy_weighted(advantage):
     return advantage * torch.nn.functional.nll_loss(p.log()[None], torch.tensor([0])).item()
 
 
-def clip(x, low, high):
-    return max(low, min(high, x))
-
-
 FORMULAS = {
     "03_forgetting": {
         r"v \leftarrow m\,v + g \qquad\qquad w \leftarrow w - \mathrm{lr} \cdot v": lambda: (
@@ -86,10 +82,7 @@ FORMULAS = {
     "rewards_and_packing": {
         r"-A \log p": lambda: (cross_entropy_weighted(2.0), -2.0 * math.log(0.3)),
         "n_1 + n_2 + ...": lambda: (sum(map(len, ("ab", "cde"))), 2 + 3),
-        r"-\min(rA, \mathrm{clip}(r, 0.8, 1.2) A)": lambda: (-min(1.5 * 2, clip(1.5, 0.8, 1.2) * 2), -2.4),
-        "-A": lambda: (-min(1.0 * 2, clip(1.0, 0.8, 1.2) * 2), -2),
     },
-    "low_precision": {"2^{-k}": lambda: ((torch.tensor(8.0).bfloat16() + 2.0**-5).item(), 8.0)},
     "09_amp": {
         "2^{-28}": lambda: (torch.tensor(2.0**-28).half().item(), 0.0),
         "2^{-24}": lambda: (torch.tensor(2.0**-24).half().item(), torch.finfo(torch.float16).smallest_normal / 2**10),

@@ -52,9 +52,6 @@ FIGURES = {
     "layers": lambda: plots.layers({"one by one": {"kept": [1, 2, 1]}, "all": {"kept": [1, 4e6, 1]}}),
     "errors": lambda: plots.errors({"all at once": 1e-16, "one by one": 0.3}, 1e-12, "relative error"),
     "blocks": lambda: plots.blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight"),
-    "block_rows": lambda: plots.block_rows(
-        {"by tokens": ([1, 1], [2.0, 0.5])}, [2, 6], ["a", "b"], [2], ("exact", "usual"), "tokens", "weight"
-    ),
     "bars": lambda: plots.bars({"all at once": 4096, "one by one": 1024}, "bytes"),
     "silhouettes": lambda: plots.silhouettes(
         {"never divides": (windows_of(2, zero=False), windows_of(2), 2)}, columns=1
@@ -421,20 +418,6 @@ def test_no_arrow_crosses_a_label_and_no_two_labels_touch():
         assert not crossed, f"the arrow from {start} to {end} crosses {crossed}"
     for (one, box), (other, beside) in combinations(labels.items(), 2):
         assert not box.padded(4).overlaps(beside), f"{one} and {other} stand side by side as if one label"
-
-
-def test_rows_of_blocks_stand_on_common_axes_with_a_line_for_each_bar():
-    panels = {"by tokens": ([1, 1], [2.0, 0.5]), "by words": ([2, 1], [2, 1])}
-    figure = plots.block_rows(panels, [2, 6], ["a", "b"], [2], ("exact", "usual"), "tokens", "weight")
-    assert [axis.get_title(loc="left") for axis in figure.axes] == list(panels)
-    first, second = figure.axes
-    assert [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in first.patches] == [(0, 2, 1), (2, 6, 1)]
-    lines = [line.get_xydata().tolist() for line in first.lines if line.get_color() == look.RED]
-    assert lines == [[[0, 2.0], [2, 2.0]], [[2, 0.5], [8, 0.5]]]
-    assert first.get_ylim() == second.get_ylim()
-    assert first.patches[0].get_hatch() != first.patches[1].get_hatch()
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["usual", "exact, a", "exact, b"]
 
 
 def test_each_pass_of_a_pipeline_stands_in_its_slot_and_what_is_held_below_it():

@@ -3,7 +3,7 @@
 `traces` draws ledgers; `lines`, `charts` and `timelines` draw numbers; `diagrams` draws words. All share `look`.
 """
 
-from course_utils.plots.charts import bars, block_rows, blocks, errors, pictures, shares
+from course_utils.plots.charts import bars, blocks, errors, pictures, shares
 from course_utils.plots.diagrams import backward_passes, orders
 from course_utils.plots.lines import arrows, curves
 from course_utils.plots.timelines import layers, pipelines, ranks
@@ -11,5 +11,5 @@ from course_utils.plots.traces import ledger, ledgers, silhouettes
 
 __all__ = [  # noqa: RUF022
     "ledger", "ledgers", "silhouettes", "backward_passes", "orders", "curves", "arrows", "shares", "bars", "errors",
-    "blocks", "block_rows", "pictures", "layers", "pipelines", "ranks",
+    "blocks", "pictures", "layers", "pipelines", "ranks",
 ]  # fmt: skip
