@@ -59,9 +59,8 @@ NUMBERS = {
     "low_precision, card 3": lambda: [1, 4 / BF16.eps],  # half a step below a power of two
     "09_amp, card 2": lambda: [torch.finfo(torch.float16).max],
     "noise_scale, card 4": lambda: without_replacement(500, 600),
-    "shards_and_pipelines, card 3": lambda: [2.14],  # the last release so
-    "frameworks, card 4": lambda: [1000 / 4],
-    "frameworks, card 5": lambda: [1498],  # as its fact
+    "shards_and_pipelines, card 2": lambda: [2.14],  # the last release so
+    "frameworks, card 3": lambda: [1000 / 4],
     "12_project, card 1": lambda: [0, 1],
     "several_optimizers, card 1": lambda: effective(0.9, 4),
     "should_you_accumulate, card 1": lambda: [16, 16 / 2],

@@ -6,11 +6,11 @@
 from course_utils.plots.charts import bars, block_rows, blocks, errors, pictures, shares
 from course_utils.plots.diagrams import backward_passes, orders, questions, windows
 from course_utils.plots.lines import arrows, curves, efficiency, intervals, steps_downhill
-from course_utils.plots.timelines import layers, pipelines, ranks, stems
+from course_utils.plots.timelines import layers, ranks, stems
 from course_utils.plots.traces import ledger, ledgers, silhouettes
 
 __all__ = [  # noqa: RUF022
     "ledger", "ledgers", "silhouettes", "windows", "backward_passes", "orders", "questions", "curves", "intervals",
     "efficiency", "steps_downhill", "arrows", "shares", "bars", "errors", "blocks", "block_rows", "pictures", "layers",
-    "pipelines", "ranks", "stems",
+    "ranks", "stems",
 ]  # fmt: skip
