@@ -6,7 +6,7 @@ divided by 4; in the last rows it is a sum, times the ranks, over the samples of
 The step is compared with the mean of all eight micro-batches' means, with the mean of all samples, and with the share
 of the last two micro-batches.
 
-Recorded on a CPU, DATE, with DeepSpeed 0.19.8 and PyTorch 2.13.0:
+Recorded on a CPU, 2026-11-28, with DeepSpeed 0.19.8 and PyTorch 2.13.0:
 
 | configuration | ZeRO stage | the step holds |
 | --- | --- | --- |
