@@ -49,9 +49,8 @@ NUMBERS = {
     "low_precision, card 1": where_threes_stop,
     "low_precision, card 2": lambda: [1, 4 / BF16.eps],  # half a step below a power of two
     "09_amp, card 2": lambda: [torch.finfo(torch.float16).max],
-    "shards_and_pipelines, card 3": lambda: [2.14],  # the last release so
-    "frameworks, card 4": lambda: [1000 / 4],
-    "frameworks, card 5": lambda: [1498],  # as its fact
+    "shards_and_pipelines, card 2": lambda: [2.14],  # the last release so
+    "frameworks, card 3": lambda: [1000 / 4],
     "should_you_accumulate, card 1": lambda: [16, 16 / 2],
     "should_you_accumulate, card 3": lambda: [4**0.5, 0.96, 1, 4, 0.96 ** (1 / 4)],
 }

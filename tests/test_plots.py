@@ -42,7 +42,6 @@ def windows_of(*sizes, zero=True, left=0):
     return Trace(events[: len(events) - 2 * bool(left)])
 
 
-PASSES = [[(0, "F0", 100), (3, "B0", 100)], [(1, "F0", 300), (2, "B0", 300)]]  # of two stages
 FIGURES = {
     "ledger": lambda: plots.ledger(TRACE, title="Two lanes"),
     "ledgers": lambda: plots.ledgers({"one": windows_of(2), "two": windows_of(1, 1)}),
@@ -57,7 +56,6 @@ FIGURES = {
         {"never divides": (windows_of(2, zero=False), windows_of(2), 2)}, columns=1
     ),
     "ranks": lambda: plots.ranks({"nothing held": [[1, 1], [1, 1]], "all but the last": [[0, 1], [0, 1]]}),
-    "pipelines": lambda: plots.pipelines({"GPipe": PASSES, "1F1B": PASSES}, "saved"),
 }
 
 
@@ -418,16 +416,6 @@ def test_no_arrow_crosses_a_label_and_no_two_labels_touch():
         assert not crossed, f"the arrow from {start} to {end} crosses {crossed}"
     for (one, box), (other, beside) in combinations(labels.items(), 2):
         assert not box.padded(4).overlaps(beside), f"{one} and {other} stand side by side as if one label"
-
-
-def test_each_pass_of_a_pipeline_stands_in_its_slot_and_what_is_held_below_it():
-    above, _, below, _ = plots.pipelines({"GPipe": PASSES, "1F1B": PASSES}, "saved").axes
-    assert [(box.get_x(), round(box.get_y() + 0.4)) for box in above.patches] == [(0, 0), (3, 0), (1, 1), (2, 1)]
-    assert texts(above) == ["F0", "B0", "F0", "B0"]
-    assert texts(below) == ["stage 0", "stage 1"]
-    first, second = below.lines
-    assert (list(first.get_xdata()), list(first.get_ydata())) == ([0, 3, 4], [100, 100, 0])
-    assert (list(second.get_xdata()), list(second.get_ydata())) == ([1, 2, 3], [300, 300, 0])
 
 
 def test_the_ranks_have_a_bar_after_each_micro_batch_that_is_all_reduced():
