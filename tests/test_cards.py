@@ -41,7 +41,7 @@ def fractions(*shares):
 
 NUMBERS = {
     "where_forgetting_leads, card 1": longest_and_shortest_sum,
-    "where_forgetting_leads, card 2": lambda: [2 / 10, 4 / 10],
+    "where_forgetting_leads, card 2": lambda: [2 / 10, 2, 4 / 10, 4],
     "where_forgetting_leads, card 3": lambda: [1, 1],  # r² - (2 - a) r + 1
     "05_windows, card 1": one_four_four,
     "05_windows, card 3": lambda: fractions(Fraction(6, 6 + 2), Fraction(2, 6 + 2), Fraction(1, 2)),
