@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 from contents import with_line
 from nbformat import NotebookNode
-from notebooks import ROOT, Notebook, is_folded, read_notebooks, repository, tags
+from notebooks import ROOT, Notebook, is_folded, read_notebooks, relinked, repository, tags
 
 UNPACK = '''\
 # @title Run this cell first: the course's helpers and data, packed {{ display-mode: "form" }}
@@ -47,7 +47,11 @@ def edition(book: Notebook, packed: str, hosted: str = "") -> NotebookNode:
         packed: What `pack` returns.
         hosted: The repository, `owner/name`, that holds the editions, or empty if none does.
     """
-    made, to_any = with_line(book, UNPACK_FIRST), address(r"\2", hosted)
+
+    def link(said: str, name: str) -> str:
+        return f"[{said}]({address(name, hosted)})" if hosted else said
+
+    made = with_line(book, UNPACK_FIRST)
     for cell in made.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -55,8 +59,7 @@ def edition(book: Notebook, packed: str, hosted: str = "") -> NotebookNode:
                 title = "The solution" if "solution" in tags(cell) else "Run this cell"
                 cell.source = f"# @title {title}\n{cell.source}"
         else:
-            target = rf"[\1]({to_any})" if hosted else r"\1"
-            cell.source = re.sub(r"\[([^\[\]]+)\]\((?:\.\./|deeper/)?(\w+)\.ipynb(?:#[^)]*)?\)", target, cell.source)
+            cell.source = relinked(cell.source, link)
     if hosted:
         badge = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
         made.cells[0].source = made.cells[0].source.replace("\n", f"\n\n{badge}({address(book.name, hosted)})\n", 1)

@@ -6,6 +6,7 @@ What a cell asks and answers is not read from its text: beside each display the 
 import csv
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -57,6 +58,11 @@ class Notebook:
         return "\n".join(cell.source for cell in self.cells if cell.cell_type == "markdown")
 
     @property
+    def sections(self) -> list[str]:
+        """The names of its sections: "Why", "Step 1"."""
+        return [section_of(heading) for heading in re.findall(r"^## (.+)$", self.prose, flags=re.M)]
+
+    @property
     def short(self) -> list[str]:
         """The sections of it that are on the 90-minute path, as its title cell says; none if it isn't on the path."""
         line = re.search(r"^\*\*On the 90-minute path:\*\* ([^.\n]*)\.", self.cells[0].source, flags=re.M)
@@ -75,7 +81,9 @@ class Notebook:
 def read_notebooks() -> dict[str, Notebook]:
     """All notebooks by name, in the order of the course."""
     folder = ROOT / "notebooks"
-    return {path.stem: Notebook(path) for path in [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("deeper/*.ipynb"))]}
+    return {
+        path.stem: Notebook(path) for path in [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("deeper/*.ipynb"))]
+    }
 
 
 def tags(cell: NotebookNode) -> list[str]:
@@ -105,6 +113,17 @@ def text_of(output: NotebookNode) -> str:
 def section_of(heading: str) -> str:
     """The section that a heading opens: "Step 1" of "Step 1 · What does `step()` do?"."""
     return heading.split(" · ")[0]
+
+
+def relinked(text: str, link: Callable[[str, str], str]) -> str:
+    """Markdown with its links to notebooks replaced by `link(text, name of the notebook)`.
+
+    Example:
+        >>> relinked("See [02](02_zeroing.ipynb#step-1).", lambda text, name: f"{text} in {name}")
+        'See 02 in 02_zeroing.'
+    """
+    links = r"\[([^\[\]]+)\]\((?:\.\./)*(?:notebooks/)?(?:deeper/)?(\w+)\.ipynb(?:#[^)]*)?\)"
+    return re.sub(links, lambda found: link(found[1], found[2]), text)
 
 
 class Reading(NamedTuple):
