@@ -1,4 +1,4 @@
-"""Editions of the notebooks for Colab, one file each: `python docs/colab.py [--out build/colab] [--notebooks NAME ...]`.
+"""Editions of the notebooks for Colab, one file each: `python docs/colab.py [--out build/colab] [--notebooks NAME]`.
 
 The first code cell of an edition holds this package and its data, so that uploading the one file is enough. Outputs
 are left out, and what is folded in JupyterLab is folded in Colab. If pyproject.toml names the repository that hosts
@@ -13,8 +13,9 @@ import zipfile
 from pathlib import Path
 
 import nbformat
-from contents import with_line
 from nbformat import NotebookNode
+
+from contents import with_line
 from notebooks import ROOT, Notebook, is_folded, read_notebooks, relinked, repository, tags
 
 UNPACK = '''\

@@ -37,6 +37,7 @@ html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 html_copy_source = html_show_sourcelink = False
 
+MADE = ("course/", "rules/")  # folders of pages that are made
 BOOKS = read_notebooks()
 INSERTED: dict[str, str] = {}
 
@@ -46,9 +47,14 @@ def write_pages(app, config):
     INSERTED.update(pages.inserted(BOOKS))
 
 
+def written_by_hand(app, env, *changes):
+    """These are read again in every build, since what they leave open may have changed."""
+    return [name for name in env.found_docs if not name.startswith(MADE)]
+
+
 def complete(app, name, source):
     """Fills in what a written page leaves open; links to notebooks lead to their pages."""
-    if name.startswith(("course/", "rules/")):
+    if name.startswith(MADE):
         return
     text = re.sub(r"<!-- (\w+) -->", lambda found: INSERTED.get(found[1], found[0]), source[0])
     source[0] = relinked(text, "[{}](course/{}.ipynb)".format)
@@ -71,6 +77,7 @@ def mathml(translator, node):
 def setup(app):
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
     app.connect("config-inited", write_pages)
+    app.connect("env-get-outdated", written_by_hand)
     app.connect("source-read", complete)
     app.connect("build-finished", copy_downloads)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

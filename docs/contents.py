@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import nbformat
+
 from notebooks import PROJECT, ROOT, Notebook, read_notebooks, reading, repository
 
 MISSING = 'if importlib.util.find_spec("course_utils") is None:\n'  # then one line of the set-up cell says what to do

@@ -68,6 +68,12 @@ class Notebook:
         line = re.search(r"^\*\*On the 90-minute path:\*\* ([^.\n]*)\.", self.cells[0].source, flags=re.M)
         return line[1].split(", ") if line else []
 
+    @property
+    def instructor(self) -> str:
+        """What only an instructor reads, from `docs/instructor`; empty if there is nothing."""
+        notes = ROOT / "docs" / "instructor" / f"{self.name}.md"
+        return notes.read_text(encoding="utf-8").strip() if notes.is_file() else ""
+
     def displays(self, kind: str) -> list[dict]:
         """What was displayed of one kind: "prediction", "reveal", "verdict", "cards"..."""
         return [display for cell in self.code for display in displays(cell) if display["kind"] == kind]
@@ -196,7 +202,7 @@ def read_facts() -> dict[str, Fact]:
 
 
 def read_claims() -> list[dict[str, str]]:
-    """What common sources say, in our words: `id`, `kind`, `claim`, `verdict`, and the id of the `fact` that answers."""
+    """What common sources say, in our words: `id`, `kind`, `claim`, `verdict`, and the `fact` that answers it."""
     with (ROOT / "data" / "claims.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -208,6 +214,6 @@ def in_words(verdict: str) -> str:
 
 
 def repository() -> str:
-    """The repository that hosts the course, `owner/name`, from `[tool.course]` in pyproject.toml; empty if none does."""
+    """The repository that hosts the course, `owner/name`, as pyproject.toml names it; empty if none does."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return settings["tool"]["course"]["repository"]

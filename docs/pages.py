@@ -19,10 +19,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import nbformat
-from colab import address
-from contents import paths
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_notebook, new_output
+
+from colab import address
+from contents import paths
+from course_utils import plots, step_through
+from course_utils.practice.display import png
+from course_utils.zoo import ZOO
+from course_utils.zoo.pitfalls import PITFALLS
+from gradaudit.explain import RULES, Rule
 from notebooks import (
     COURSE,
     ROOT,
@@ -37,12 +43,7 @@ from notebooks import (
     repository,
     tags,
 )
-
-from course_utils import plots, record, step_through
-from course_utils.practice.display import png
-from course_utils.zoo import ZOO
-from course_utils.zoo.pitfalls import PITFALLS
-from gradaudit.explain import RULES, Rule
+from silhouettes import BUGS
 
 HERE = Path(__file__).parent
 METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3"}, "language_info": {"name": "python"}}
@@ -52,14 +53,6 @@ DOWNLOADS = {  # what a page offers for a notebook, if it is there when the site
     "handouts/worksheet/{}.pdf": "worksheet (PDF)",
     "handouts/instructor/{}.pdf": "instructor's handout (PDF)",
     "colab/{}.ipynb": "one file for Colab",
-}
-SILHOUETTES = {  # the commonest bugs of public code that a norm of .grad shows: a loop of the zoo, and how much of it
-    "tail-in-the-next-epoch": ("Keeps the tail for later", 15),
-    "never-divided": ("Never divides by N", 8),
-    "mean-of-means": ("Averages token means", 8),
-    "step-at-batch-zero": ("Steps at batch 0", 9),
-    "clipped-in-every-micro-batch": ("Clips every micro-batch", 8),
-    "zeroed-in-every-micro-batch": ("Zeroes too often", 8),
 }
 
 
@@ -212,15 +205,8 @@ def _lines(loop) -> list[str]:
 
 
 def silhouettes() -> bytes:
-    """A picture of common bugs: the ledgers of the loops in the zoo, drawn over their fixed twins."""
-    drawn = {}
-    for name, (title, micro_batches) in SILHOUETTES.items():
-        traces = []
-        for loop in (ZOO[name].buggy, ZOO[name].fixed):
-            with record() as trace:
-                loop()
-            traces.append(trace)
-        drawn[f"{title}: {ZOO[name].rule}"] = (*traces, micro_batches)
+    """A picture of common bugs: their ledgers, drawn over those of the fixed loops."""
+    drawn = {f"{bug.name}: {bug.rule}": (*bug.traces(), bug.micro_batches) for bug in BUGS}
     return png(plots.silhouettes(drawn))
 
 
