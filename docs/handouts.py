@@ -21,7 +21,7 @@ from tqdm import tqdm
 import cheatsheet
 import final_test
 import plans
-from editions import Handout
+from editions import Handout, verbatim
 from notebooks import ROOT, Notebook, read_notebooks, relinked
 
 PAPER = ROOT / "docs" / "paper"
@@ -48,7 +48,10 @@ def jobs(books: dict[str, Notebook], editions: list[str], names: list[str], pape
             text, figures = handout(books[name], edition)
             text = relinked(text, lambda said, other: f"[{said}]({other}.pdf)" if other in names else f"*{said}*")
             yield f"{edition}/{name}.pdf", partial(pdf, text, books[name].title, TITLES[edition], paper, figures)
-    questions = final_test.draw(1)
+    questions = [
+        question._replace(text=verbatim(question.text), answer=verbatim(question.answer))
+        for question in final_test.draw(1)
+    ]
     sheets = {
         "plans": ("Workshop plans", partial(plans.markdown, books), "handout"),
         "cheatsheet": (COURSE_TITLE, partial(cheatsheet.markdown, books), "cheatsheet"),
@@ -62,7 +65,7 @@ def jobs(books: dict[str, Notebook], editions: list[str], names: list[str], pape
 def handout(book: Notebook, edition: str) -> tuple[str, dict[str, bytes]]:
     """The text of an edition of a notebook, and the figures that it names by file."""
     if edition == "worksheet":
-        sheet = Handout(book, most_room=12)
+        sheet = Handout(book, most_room=9)
         return sheet.worksheet(), sheet.figures
     whole = Handout(book, answers=edition == "instructor")
     return whole.markdown(), whole.figures
@@ -117,9 +120,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/handouts"), help="folder (default: build/handouts)")
     options = parser.parse_args()
     found = dict(jobs(books, options.edition, options.notebooks, options.paper))
-    with ThreadPoolExecutor(
-        os.cpu_count()
-    ) as pool:  # neither pandoc nor Typst holds Python's lock
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # neither pandoc nor Typst holds Python's lock
         made = pool.map(lambda make: make(), found.values())
         for name, content in zip(found, tqdm(made, total=len(found), desc="handouts", unit="file"), strict=True):
             target = options.out / name

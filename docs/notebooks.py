@@ -79,6 +79,11 @@ class Notebook:
         return [display for cell in self.code for display in displays(cell) if display["kind"] == kind]
 
     @property
+    def predictions(self) -> list[dict]:
+        """Each with its `question` and `options`."""
+        return self.displays("prediction")
+
+    @property
     def cards(self) -> list[tuple[str, str]]:
         """The questions and answers of its recall cards."""
         return [(question, answer) for shown in self.displays("cards") for question, answer in shown["cards"]]

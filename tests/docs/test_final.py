@@ -6,12 +6,6 @@ import sys
 
 import IPython.display
 import pytest
-from course import FACTS
-from course import NOTEBOOKS as BOOKS
-from ipywidgets import Button, Checkbox, RadioButtons
-from terminal import in_terminal
-
-from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError, final, notebook
 from course_utils.publish.final import (
     NOT,
@@ -23,6 +17,12 @@ from course_utils.publish.final import (
     final_test,
     read_cards,
 )
+from ipywidgets import Button, Checkbox, RadioButtons
+
+from course import FACTS
+from course import NOTEBOOKS as BOOKS
+from course_utils.practice.display import COURSE
+from terminal import in_terminal
 
 CARDS = {name: book.cards for name, book in BOOKS.items() if name[0].isdigit()}
 NOTEBOOKS = CARDS.keys()

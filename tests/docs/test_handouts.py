@@ -11,17 +11,17 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
-from course import FACTS
-from course import NOTEBOOKS as BOOKS
-from nbformat import v4
-
-from course_utils.practice.display import COURSE
 from course_utils.publish import PublishError, notebook
 from course_utils.publish.contents import path_minutes
 from course_utils.publish.handouts import answers, breaks, build, editions, parts, plans, press, room
 from course_utils.publish.handouts.command import NOTHING_WRITTEN, WRITTEN, main
 from course_utils.publish.handouts.parts import take_apart
 from course_utils.publish.notebook import Notebook, claims, is_folded, tags
+from nbformat import v4
+
+from course import FACTS
+from course import NOTEBOOKS as BOOKS
+from course_utils.practice.display import COURSE
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("pypandoc") and find_spec("typst")), reason='needs the extra: pip install -e ".[handouts]"'

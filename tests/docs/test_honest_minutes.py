@@ -2,10 +2,9 @@
 
 import nbformat
 import pytest
-from nbformat import v4
-
 from course_utils.publish.notebook import Notebook
 from course_utils.publish.reading import Reading, reading
+from nbformat import v4
 
 PROSE = "## Why · it matters\n\nFour words [stand here](https://example.org/one/two).\n\n## Step 1\n\n```\nno = 1\n```"
 TABLE = "| a | b |\n| --- | --- |\n| 1 | <b>2</b> |\n\n<!-- nothing -->"

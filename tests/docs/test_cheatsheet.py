@@ -9,13 +9,13 @@ from itertools import pairwise
 
 import pytest
 import torch
-from course import NOTEBOOKS as BOOKS
-from torch import nn
-
-from course_utils import mlp, record, train_epoch, windows
 from course_utils.publish.handouts import cheatsheet, editions, parts, press
 from course_utils.publish.handouts.parts import take_apart
 from course_utils.publish.handouts.silhouettes import BUGS, ledgers, silhouettes
+from torch import nn
+
+from course import NOTEBOOKS as BOOKS
+from course_utils import mlp, record, train_epoch, windows
 from course_utils.zoo import ZOO
 from course_utils.zoo.pitfalls import PITFALLS
 from gradaudit.rules import RULES

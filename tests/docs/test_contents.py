@@ -5,7 +5,6 @@ import shutil
 
 import nbformat
 import pytest
-
 from course_utils.publish import colab, contents, notebook
 from course_utils.publish.contents import main, outdated, path_minutes
 from course_utils.publish.reading import reading

@@ -1,13 +1,13 @@
 """The facts: what a record must say, what its errors say, and that each falsifier has something to break."""
 
 import pytest
-from breakages import BREAKAGES
-from course import FACTS, NOTEBOOKS
-
-from course_utils import data
 from course_utils.publish import PublishError
 from course_utils.publish.facts import VERDICTS, Breakage, Edit, Fact, read_claims, read_facts
 from course_utils.publish.notebook import claims
+
+from breakages import BREAKAGES
+from course import FACTS, NOTEBOOKS
+from course_utils import data
 
 COMPLETE = """
 [step-only-reads]

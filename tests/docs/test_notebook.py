@@ -4,11 +4,11 @@ import json
 
 import nbformat
 import pytest
+from course_utils.publish import PublishError, notebook
+from course_utils.publish.notebook import PATHS, Notebook, chosen, folder, read_notebooks
 from nbformat import v4
 
 from course_utils.practice.display import COURSE
-from course_utils.publish import PublishError, notebook
-from course_utils.publish.notebook import PATHS, Notebook, chosen, folder, read_notebooks
 
 TITLE = "# Zeroing: when\n\n**35 minutes · after [01](01_gradients.ipynb)**\n\n*Where does it belong?*\n\nMore."
 

@@ -4,14 +4,14 @@ import importlib.util
 import re
 
 import pytest
-from course import NOTEBOOKS
-
-from course_utils import plots
 from course_utils.publish import PublishError, site
 from course_utils.publish.facts import read_facts
 from course_utils.publish.notebook import as_course, is_folded, tags
 from course_utils.publish.site import reference
 from course_utils.publish.site.notebooks import page, solutions
+
+from course import NOTEBOOKS
+from course_utils import plots
 from course_utils.zoo import ZOO
 from course_utils.zoo.pitfalls import PITFALLS
 from gradaudit.rules import RULES

@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from course import NOTEBOOKS
-
 from course_utils.publish import PublishError, colab
 from course_utils.publish.colab import edition, hosted
 from course_utils.publish.notebook import is_folded, tags
+
+from course import NOTEBOOKS
 
 ROOT = Path(__file__).parents[2]
 
