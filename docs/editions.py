@@ -64,7 +64,6 @@ class Handout:
         self._asked = ""  # the text before a cell
         self._facts = read_facts() if answers else {}
         self._answers = {shown["question"]: shown["measured"] for shown in book.displays("reveal")}
-        self._solutions = [cell.source for cell in book.code if "solution" in tags(cell)]
         for cell in book.cells[1:]:
             if cell.cell_type == "markdown":
                 self._read(for_paper(cell.source))
@@ -158,7 +157,9 @@ class Handout:
             hints = (div("hint", f"**{' or '.join(bugs)}:** {hint}") for hint, bugs in by_hint.items())
             self.body += [code(cell.source), div("inline-hints", *hints)]
             return
-        stub = div("exercise", code(with_room(cell.source, self._solutions.pop(0), self.most_room), "stub"))
+        checked = f'check("{verdict["exercise"]}"'
+        solution = next(c.source for c in self.book.code if "solution" in tags(c) and checked in c.source)
+        stub = div("exercise", code(with_room(cell.source, solution, self.most_room), "stub"))
         self.exercise = self.exercise or f"{self._asked}\n\n{stub}"
         self.body.append(stub)
 

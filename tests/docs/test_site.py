@@ -1,118 +1,89 @@
-"""The pages of the site before Sphinx renders them: what is folded, apart, linked and left out."""
+"""What the site takes from notebooks, facts, rules and the zoo."""
 
-import importlib.util
 import re
 
 import pytest
-from course_utils.publish import PublishError, site
-from course_utils.publish.facts import read_facts
-from course_utils.publish.notebook import as_course, is_folded, tags
-from course_utils.publish.site import reference
-from course_utils.publish.site.notebooks import page, solutions
 
-from course import NOTEBOOKS
-from course_utils import plots
+import pages
+from course import FACTS, NOTEBOOKS
 from course_utils.zoo import ZOO
 from course_utils.zoo.pitfalls import PITFALLS
-from gradaudit.rules import RULES
+from gradaudit.explain import RULES
+from notebooks import COURSE, is_folded, tags
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    """The folder that Sphinx would read. One handout has been printed."""
-    path, printed = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("printed")
-    (printed / "learner").mkdir()
-    (printed / "learner" / "02_zeroing.pdf").write_bytes(b"%PDF")
-    assert site.write_source(path, printed) == len([*path.rglob("*.md"), *path.glob("[ns]*/*.ipynb")])
-    return path
+def inserted():
+    return pages.inserted(NOTEBOOKS)
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
-def test_a_page_folds_what_jupyterlab_folds_and_has_no_solution(notebook):
-    made = page(notebook)
+@pytest.mark.parametrize("book", NOTEBOOKS.values(), ids=NOTEBOOKS)
+def test_a_page_folds_what_jupyterlab_folds_and_has_no_solution(book, monkeypatch):
+    monkeypatch.setattr(pages, "steppers", lambda book: {})
+    made = pages.page(book)
     code = [cell for cell in made.cells if cell.cell_type == "code"]
-    shown = [cell for cell in notebook.code if not {"solution", "instructor"} & set(tags(cell))]
+    shown = [cell for cell in book.code if "solution" not in tags(cell)]
     assert [cell.source for cell in code] == [cell.source for cell in shown]
     for cell, old in zip(code, shown, strict=True):
         folds = "".join(tags(cell))
         assert ("hide-output" in folds or "hide-cell" in folds) == is_folded(old, "outputs")
         assert ("hide-input" in folds or "hide-cell" in folds) == is_folded(old, "source")
-        assert [as_course(output) for output in cell.outputs if as_course(output)] == []
+        assert not any(COURSE in output.get("data", {}) for output in cell.outputs)
     text = "\n".join(cell.source for cell in made.cells)
     assert "# Solution" not in text
-    assert "For the instructor" not in text
-    for fact in (fact for fact in read_facts().values() if fact.notebook == notebook.name and fact.basis == "executed"):
-        assert f'<span id="fact-{fact.id}"></span>' in text
+    for fact in FACTS.values():
+        if fact.notebook == book.name and fact.basis == "executed":
+            assert f'<span id="fact-{fact.id}"></span>' in text
 
 
-@pytest.mark.parametrize("notebook", [NOTEBOOKS["02_zeroing"]], ids=["02_zeroing"])
-def test_the_solutions_are_on_a_page_of_their_own_below_their_exercises(notebook):
-    wanted = [cell.source for cell in notebook.code if "solution" in tags(cell)]
-    made = solutions(notebook)
-    assert [cell.source for cell in made.cells if cell.cell_type == "code"] == wanted if made else wanted == []
+def test_the_solutions_are_on_a_page_of_their_own_below_their_exercises():
+    book = NOTEBOOKS["02_zeroing"]
+    wanted = [cell.source for cell in book.code if "solution" in tags(cell)]
+    made = pages.solutions(book)
+    assert [cell.source for cell in made.cells if cell.cell_type == "code"] == wanted
+    assert [cell.source.count("## Exercise") for cell in made.cells] == [0, 1, 0, 1, 0]
 
 
-def test_every_rule_has_a_page_with_its_public_bugs(source):
+def test_a_loop_to_step_through_is_a_page_in_its_notebooks_page(as_in_a_kernel):
+    (frame,) = pages.steppers(NOTEBOOKS["00_start"]).values()
+    assert frame.startswith('<iframe class="stepper"')
+    assert "\n" not in frame
+    assert "without zero_grad()" in frame
+
+
+def test_every_rule_has_a_page_with_its_public_bugs_each_with_a_wrong_and_a_correct_loop():
     for rule in RULES.values():
-        text = (source / "rules" / f"{rule.name}.md").read_text(encoding="utf-8")
+        text = pages.rule_page(rule)
         assert rule.symptom in text
-        for specimen in ZOO.values():
-            assert (specimen.url in text) == any(s.url == specimen.url for s in ZOO.values() if s.rule == rule.name)
+        for specimen in (specimen for specimen in ZOO.values() if specimen.rule == rule.name):
+            diff = text.partition(f"### {specimen.source}\n")[2].partition("\n~~~\n")[0]
+            assert specimen.url in diff
+            assert "--- wrong\n+++ correct\n" in diff
 
 
-def test_every_pitfall_is_on_the_site_with_its_numbers_its_rule_and_its_report(source):
-    text = (source / "pitfalls.md").read_text(encoding="utf-8")
+def test_the_symptom_table_has_every_pitfall_with_its_numbers_its_rule_and_its_report(inserted):
     for pitfall in PITFALLS:
-        (line,) = [line for line in text.splitlines() if line.startswith("| " + " | ".join(pitfall.row()) + " |")]
+        row = "| " + " | ".join(pitfall.row()) + " |"
+        (line,) = [line for line in inserted["pitfalls"].splitlines() if line.startswith(row)]
         assert ZOO[pitfall.specimen].url in line
-        assert (source / re.search(r"\((rules/.+?)\)", line)[1]).is_file()
+        assert f"rules/{ZOO[pitfall.specimen].rule}.md" in line
 
 
-def test_the_rules_begin_with_the_silhouettes_of_common_bugs_under_the_rules_names(source, monkeypatch):
-    (picture,) = re.findall(r"!\[[^]]+\]\(([^)]+)\)", (source / "rules" / "index.md").read_text(encoding="utf-8"))
-    assert (source / "rules" / picture).read_bytes().startswith(b"\x89PNG")
-    drawn = []
-    monkeypatch.setattr(plots, "silhouettes", lambda loops: drawn.append(loops) or plots.bars({"a": 1}, "b"))
-    reference.draw_silhouettes(source / "rules" / picture)
-    rules = [name.rpartition(": ")[2] for name in drawn[0]]
-    assert len(rules) == 6 == len({*rules} & {*RULES})
-    for buggy, fixed, many in drawn[0].values():
-        norms = [[event.norm for event in trace.on() if event.kind == "backward"][:many] for trace in (buggy, fixed)]
-        assert norms[0] != norms[1] or buggy.windows() != fixed.windows(), "the picture shows a difference"
-
-
-def test_every_fact_is_in_the_table_and_leads_to_its_cell(source):
-    text = (source / "facts.md").read_text(encoding="utf-8")
-    facts = read_facts()
-    assert re.findall(r'<tr id="([^"]+)">', text) == list(facts)
-    for fact in facts.values():
+def test_every_fact_is_in_the_table_and_leads_to_its_cell_and_every_claim_to_its_fact(inserted):
+    assert re.findall(r'<tr id="([^"]+)">', inserted["facts"]) == list(FACTS)
+    for fact in FACTS.values():
         if fact.basis == "executed":
-            assert f'href="notebooks/{fact.notebook}.html#fact-{fact.id}"' in text
+            assert f'href="course/{fact.notebook}.html#fact-{fact.id}"' in inserted["facts"]
+    assert set(re.findall(r'"facts\.html#([^"]+)"', inserted["claims"])) <= FACTS.keys()
 
 
-def test_a_fact_of_hostile_text_is_escaped(monkeypatch):
-    hostile = next(iter(read_facts().values()))
-    object.__setattr__(hostile, "statement", "<script>alert(1)</script> & more")
-    monkeypatch.setattr(reference, "read_facts", lambda: {hostile.id: hostile})
-    text = dict(reference.texts(NOTEBOOKS))["facts.md"]
-    assert "<script>" not in text
-    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in text
+def test_the_picture_of_the_rules_shows_the_silhouettes_of_six_bugs():
+    assert pages.silhouettes().startswith(b"\x89PNG")
 
 
-def test_each_page_offers_its_colab_edition_and_what_was_printed(source):
-    text = (source / "notebooks" / "02_zeroing.ipynb").read_text(encoding="utf-8")
-    for link in ("colab/02_zeroing.ipynb", "print/learner/02_zeroing.pdf"):
-        assert f"../{link}" in text
-        assert (source / "extra" / link).is_file()
-    assert "print/learner" not in (source / "notebooks" / "04_accumulation.ipynb").read_text(encoding="utf-8")
-
-
-def test_without_its_tools_or_the_handouts_it_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr("course_utils.publish.site.rendering.find_spec", lambda name: None)
-    with pytest.raises(PublishError, match=r'myst_nb.*pip install -e "\.\[site\]"'):
-        site.build(tmp_path / "out")
-    monkeypatch.setattr("course_utils.publish.site.rendering.find_spec", importlib.util.find_spec)
-    monkeypatch.setattr(site, "require_tools", lambda: None)
-    with pytest.raises(PublishError, match="no handouts in"):
-        site.build(tmp_path / "out", printed=tmp_path)
-    assert not (tmp_path / "out").exists()
+def test_a_page_offers_what_was_built_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    (tmp_path / "build" / "handouts" / "learner").mkdir(parents=True)
+    (tmp_path / "build" / "handouts" / "learner" / "02_zeroing.pdf").write_bytes(b"%PDF")
+    assert 'href="../handouts/learner/02_zeroing.pdf"' in pages._downloads("02_zeroing")
+    assert pages._downloads("04_accumulation") == ""
