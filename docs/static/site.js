@@ -10,7 +10,8 @@ function stepInTheTheme() {
   const frames = [...document.querySelectorAll("iframe.stepper")];
   const follow = () => {
     for (const frame of frames) {
-      frame.contentDocument.documentElement.style.colorScheme = document.documentElement.dataset.theme;
+      const page = frame.contentDocument?.documentElement;
+      if (page) page.style.colorScheme = document.documentElement.dataset.theme;
     }
   };
   for (const frame of frames) frame.addEventListener("load", follow);

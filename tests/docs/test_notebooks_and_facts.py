@@ -55,7 +55,7 @@ def test_a_title_cell_that_lacks_something_is_an_error_that_says_what_it_must_ho
 def test_what_is_asked_and_answered_is_read_from_the_data_beside_the_text(book):
     assert book.predictions == [{"kind": "prediction", "question": "Which?", "options": ["a", "b"]}]
     assert book.cards == [("Q?", "A.")]
-    assert [claims(cell) for cell in book.code][0] == ["one", "two"]
+    assert claims(book.code[0]) == ["one", "two"]
 
 
 @pytest.mark.parametrize(
