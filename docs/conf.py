@@ -60,6 +60,12 @@ def complete(app, name, source):
     source[0] = relinked(text, "[{}](course/{}.ipynb)".format)
 
 
+def without_rooms(app, what, name, thing, options, lines):
+    """The page of the package introduces it; the docstring of a module is for those who read its source."""
+    if what == "module":
+        lines.clear()
+
+
 def copy_downloads(app, problem):
     for folder in ("handouts", "colab"):
         if (ROOT / "build" / folder).is_dir():
@@ -79,5 +85,6 @@ def setup(app):
     app.connect("config-inited", write_pages)
     app.connect("env-get-outdated", written_by_hand)
     app.connect("source-read", complete)
+    app.connect("autodoc-process-docstring", without_rooms)
     app.connect("build-finished", copy_downloads)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
