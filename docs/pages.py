@@ -226,9 +226,8 @@ def facts(books: dict[str, Notebook]) -> str:
         cells = "".join(f"<td>{cell}</td>" for cell in (escape(fact.statement), belief, fact.basis, link))
         rows.append(f'<tr id="{fact.id}">{cells}</tr>')
     head = "".join(f'<th scope="col">{name}</th>' for name in ("what holds", "what people say", "basis", "shown in"))
-    return "\n".join(
-        [f'<div class="wide"><table id="facts"><thead><tr>{head}</tr></thead><tbody>', *rows, "</tbody></table></div>"]
-    )
+    table = [f'<table id="facts"><thead><tr>{head}</tr></thead><tbody>', *rows, "</tbody></table>"]
+    return "\n".join(['<div class="wide">', *table, "</div>"])
 
 
 def common_claims() -> str:
