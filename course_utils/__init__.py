@@ -12,9 +12,6 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     zoo        buggy loops from public bugs, each beside its fixed twin
     project    the training script of notebook 12, and what accepts it; `python -m course_utils.project`
     practice   predict, check, recall, explore, step_through, and the exercises by notebook
-    publish    what is made from notebooks and facts: handouts, Colab editions, the final test
-
-`colab`, `final` and `handouts` are commands: `python -m course_utils.handouts`.
 """
 
 from importlib import import_module

@@ -3,7 +3,6 @@
 from contextlib import contextmanager, nullcontext
 
 import torch
-from on_ranks import masked_mse, mesh_of, shards, tokens, wrapped
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
@@ -15,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_utils import train_epoch
 from gradaudit import audit
 from gradaudit.observe import sharded as fsdp
+from on_ranks import masked_mse, mesh_of, shards, tokens, wrapped
 
 N, UPDATES = 4, 5
 

@@ -9,8 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from course import NOTEBOOKS
-
-from course_utils.publish.notebook import Notebook
+from notebooks import Notebook
 
 
 class Solution(NamedTuple):

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+
 from course import FACTS, NOTEBOOKS
 
 BF16, FP16 = (torch.finfo(dtype) for dtype in (torch.bfloat16, torch.float16))

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+
 from course import NOTEBOOKS
 
 GENERATOR = torch.Generator().manual_seed(0)

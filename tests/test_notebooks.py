@@ -5,14 +5,13 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+
 from cells import run
 from course import FACTS, NOTEBOOKS
-from execute import LANGUAGE, WIDGET
-
 from course_utils.practice.exercises import EXERCISES
-from course_utils.publish.handouts.answers import says
-from course_utils.publish.notebook import as_course, claims, is_folded, tags
-from course_utils.publish.reading import reading
+from execute import LANGUAGE, WIDGET
+from notebooks import claims, is_folded, reading, tags
+from notebooks import displays as shown_by
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,7 +28,12 @@ def text_of(cell) -> str:
 
 
 def displays(cell, kind) -> list[dict]:
-    return [as_course(output) for output in cell.outputs if as_course(output).get("kind") == kind]
+    return [shown for shown in shown_by(cell) if shown["kind"] == kind]
+
+
+def says(text: str, answer: str) -> bool:
+    """Whether a text holds the answer, and not only as a part of another word or number."""
+    return bool(re.search(rf"(?<![\w.,]){re.escape(answer)}(?![\w]|[.,]\d)", text))
 
 
 @each_notebook

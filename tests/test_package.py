@@ -40,30 +40,8 @@ ROOMS = {  # from the lowest to the highest: the rooms that each imports, and th
         {"data", "loops", "memory", "models", "recording", "ranks", "zoo"},
         {"torch", "IPython", "ipywidgets", "traitlets", "tqdm", "gradaudit"},
     ),
-    "publish": (
-        {"data", "recording", "plots", "practice", "zoo"},
-        {
-            "tqdm",
-            "torch",
-            "nbformat",
-            "ipywidgets",
-            "PIL",
-            "pygments",
-            "pypandoc",
-            "typst",
-            "sphinx",
-            "docutils",
-            "gradaudit",
-        },
-    ),
-    "colab": ({"publish"}, set()),
-    "final": ({"publish"}, set()),
-    "handouts": ({"publish"}, set()),
 }
-WITHOUT_EXAMPLES = (
-    *("zoo.", "plots", "practice", "ranks.ddp_example", "ranks.worker", "project", "publish"),
-    *("colab", "final", "handouts"),
-)
+WITHOUT_EXAMPLES = (*("zoo.", "plots", "practice", "ranks.ddp_example", "ranks.worker", "project"),)
 
 
 def python(code, cwd=None, **environment):
@@ -180,8 +158,6 @@ def test_installed_from_a_wheel_into_an_empty_folder_the_data_are_there(tmp_path
     wheel = tmp_path / hatchling.build.build_wheel(str(tmp_path))
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    templates = {path.name for path in (PACKAGE / "publish" / "handouts" / "templates").iterdir()}
-    assert {path.name for path in (site / "course_utils" / "publish" / "handouts" / "templates").iterdir()} == templates
     assert (site / "course_utils" / "practice" / "stepping" / "page.html").is_file()
     folder = site / "course_utils" / "_data"
     packed = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}

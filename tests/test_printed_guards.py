@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from course import NOTEBOOKS
-from project.scripts import HANDED, solved
 from torch import nn
 from torch.nn import functional as F
 
+import cheatsheet
+from course import NOTEBOOKS
 from course_utils import windows
-from course_utils.publish.handouts import cheatsheet
+from project.scripts import HANDED, solved
 
 
 @cache

@@ -12,8 +12,8 @@ import torch
 
 from course_utils import train_epoch
 from course_utils.data import read
-from course_utils.publish.notebook import read_notebooks
 from course_utils.ranks.side_by_side import EXACT, exact
+from notebooks import read_notebooks
 
 ROOT = Path(__file__).parents[1]
 INEXACT = {
@@ -77,7 +77,7 @@ def in_the_table(library: str, form: str) -> str:
 
 
 def test_the_sites_table_is_the_record():
-    page = ROOT / "course_utils" / "publish" / "site" / "pages" / "loop.md"
+    page = ROOT / "docs" / "loop.md"
     table = re.findall(
         r"^\| [^|]+ \| ((?:[\d.e-]+ \| ){5}\d+ \| \d+) \|$", page.read_text(encoding="utf-8"), flags=re.M
     )

@@ -5,6 +5,7 @@ import re
 from html import unescape
 
 import pytest
+
 from course import NOTEBOOKS
 
 

@@ -7,7 +7,6 @@ import random
 from itertools import cycle, islice
 
 import torch
-from correct_programs import PROGRAMS, batches, net, program
 from torch import nn
 from torch.amp import GradScaler
 from torch.func import functional_call
@@ -15,6 +14,8 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
+
+from correct_programs import PROGRAMS, batches, net, program
 
 __all__ = ["PROGRAMS"]
 real_or_fake = F.binary_cross_entropy_with_logits

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 
-import exhaustive
 import pytest
 import torch
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_, parametrizations
 from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer, SparseAdam, lr_scheduler
 from torch.utils.checkpoint import checkpoint
 
+import exhaustive
 from course_utils import train_epoch
 from course_utils.recording import record
 from gradaudit import audit

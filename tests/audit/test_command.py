@@ -11,11 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from exhaustive import mark
-from terminal import in_terminal, without_colours
 
+from exhaustive import mark
 from gradaudit.__main__ import _wait_for_ranks, main
 from gradaudit.observe.guard import ObserverFailure
+from terminal import in_terminal, without_colours
 
 LOOPS = Path(__file__).parents[1] / "public_loops"
 DIAGNOSES = {

@@ -8,7 +8,6 @@ import sys
 import threading
 import warnings
 
-import exhaustive
 import pytest
 import torch
 from runs import attached, train
@@ -19,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import LBFGS, SGD, AdamW, lr_scheduler
 from torch.utils.data import DataLoader
 
+import exhaustive
 from course_utils import record
 from gradaudit import AuditError, audit
 from gradaudit.observe.guard import ObserverFailure

@@ -2,9 +2,9 @@
 
 from collections import Counter
 
-import exhaustive
 import pytest
 
+import exhaustive
 from course_utils.zoo import hit_rate
 from course_utils.zoo.unseen import EDITS, unseen_loops
 

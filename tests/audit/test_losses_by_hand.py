@@ -6,7 +6,6 @@ divided twice, it is an error of `loss-scale`; and where micro-batches have uneq
 of `token-weights`. Few spellings hide what they are: `VERDICTS` lists what is said of them instead.
 """
 
-import exhaustive
 import pytest
 import torch
 from torch import nn
@@ -14,6 +13,7 @@ from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
+import exhaustive
 from gradaudit import audit
 from gradaudit.rules import RULES
 

@@ -1,9 +1,9 @@
 """The auditor finds no error in any correct program, and says why where it asks instead."""
 
 import pytest
-from unusual_programs import PROGRAMS
 
 from gradaudit import audit
+from unusual_programs import PROGRAMS
 
 _ELSEWHERE = "; no call from there ever reaches a step, which may be intended"
 _DROPPED = "; whole windows were dropped without a step"

@@ -7,7 +7,6 @@ a number, or None for the size of its own window. The verdicts were written down
 
 from itertools import islice
 
-import exhaustive
 import pytest
 import torch
 from runs import net, update, with_sgd
@@ -18,6 +17,7 @@ from torch.optim import SGD, AdamW
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+import exhaustive
 from gradaudit import audit
 from gradaudit.rules.shapes import odd_window
 

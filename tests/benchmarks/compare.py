@@ -47,7 +47,7 @@ from gradaudit import audit
 from gradaudit.history import PROBED_GRAPHS
 
 README = ROOT / "README.md"
-PAGE = ROOT / "course_utils" / "publish" / "site" / "pages" / "loop.md"
+PAGE = ROOT / "docs" / "loop.md"
 OUT = folder() / "measurements" / "compare.json"
 
 

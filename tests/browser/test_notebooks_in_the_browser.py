@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from execute import LANGUAGE
 
 from course_utils.practice.display import COURSE
 from course_utils.practice.predictions import why
+from execute import LANGUAGE
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 FOUND = [*sorted(FOLDER.glob("*.ipynb")), *sorted(FOLDER.glob("deeper/*.ipynb"))]

@@ -1,7 +1,8 @@
 """The site, built and read from disk without a network: links, folds, the trace, the search, and accessibility."""
 
 import re
-import time
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -9,16 +10,17 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 pytest.importorskip("sphinx", reason='no Sphinx; pip install -e ".[browser]"')
-SOME = ("index", "notebooks/02_zeroing", "solutions/02_zeroing", "facts", "rules/loss-scale", "api/loops", "auditor")
+SOME = (
+    *("index", "course/02_zeroing", "course/solutions/02_zeroing", "facts", "claims", "pitfalls"),
+    *("rules", "rules/loss-scale", "api", "auditor"),
+)
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
-    from course_utils.publish.site import build
-
-    out, start = tmp_path_factory.mktemp("site"), time.process_time()
-    pages = build(out)
-    print(f"{pages} pages, {time.process_time() - start:.0f} s of processor time")
+    out = tmp_path_factory.mktemp("site")
+    subprocess.run([sys.executable, "-m", "sphinx", "-q", "-W", "docs", out], cwd=ROOT, check=True)
     return out
 
 
@@ -46,7 +48,7 @@ class _Page(HTMLParser):
 
 
 def test_what_a_cell_prints_after_its_answer_stands_below_it(built):
-    page = (built / "notebooks" / "should_you_accumulate.html").read_text(encoding="utf-8")
+    page = (built / "course" / "should_you_accumulate.html").read_text(encoding="utf-8")
     places = [
         page.index(said)
         for said in ("words later  batch  beta2  left\n", "Measured: 0.997.", "root, recorded at     4:")
@@ -55,7 +57,7 @@ def test_what_a_cell_prints_after_its_answer_stands_below_it(built):
 
 
 def test_no_link_is_broken_and_nothing_is_loaded_from_a_network(built):
-    static = built / "_static"  # the theme's own templates, and the trace
+    static = built / "_static"  # the theme's own templates
     pages = {path: _Page(path) for path in built.rglob("*.html") if static not in path.parents}
     broken = []
     for path, page in pages.items():
@@ -85,8 +87,8 @@ def test_no_page_is_wider_than_its_window(built, visitor, width):
 @pytest.mark.parametrize(
     ("name", "width", "boxes"),
     [
-        ("notebooks/02_zeroing", 1280, ".cell_input pre"),
-        ("api/loops", 1280, ".bd-sidebar-secondary"),
+        ("course/02_zeroing", 1280, ".cell_input pre"),
+        ("api", 1280, ".bd-sidebar-secondary"),
         ("facts", 390, ".wide"),
     ],
 )
@@ -99,17 +101,30 @@ def test_nothing_to_read_has_to_be_moved_sideways(built, visitor, name, width, b
     assert max(found) <= 0
 
 
-def test_the_trace_on_the_first_page_steps_without_a_kernel(built, visitor):
+def test_loops_step_without_a_kernel(built, visitor):
+    for name in ("index", "course/00_start", "course/05_windows"):
+        visitor.goto((built / f"{name}.html").as_uri())
+        frame = visitor.frame_locator("iframe.stepper")
+        frame.get_by_role("button", name="Next").click()
+        assert frame.locator("#count").inner_text().startswith("1 of")
+        frame.locator("#version").select_option(label="without zero_grad()")
+        assert frame.locator("#panel").is_visible()
+
+
+def test_the_loop_to_step_through_is_as_dark_as_the_site(built, visitor):
     visitor.goto((built / "index.html").as_uri())
-    frame = visitor.frame_locator("iframe.trace")
-    frame.get_by_role("button", name="Next").click()
-    assert frame.locator("#count").inner_text().startswith("1 of")
-    frame.locator("#version").select_option(label="without zero_grad()")
-    assert frame.locator("#panel").is_visible()
+    background = "getComputedStyle(document.querySelector('iframe.stepper').contentDocument.body).backgroundColor"
+    found = {}
+    for theme in ("dark", "light"):
+        visitor.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+        visitor.wait_for_timeout(100)
+        found[theme] = visitor.evaluate(background)
+    assert found["light"] == "rgb(255, 255, 255)"
+    assert sum(map(int, re.findall(r"\d+", found["dark"])[:3])) < 150
 
 
 def test_answers_are_folded_until_they_are_opened(built, visitor):
-    visitor.goto((built / "notebooks" / "02_zeroing.html").as_uri())
+    visitor.goto((built / "course" / "02_zeroing.html").as_uri())
     answer = visitor.get_by_text("Measured:").first
     assert not answer.is_visible()
     visitor.locator("details:has-text('Measured:') > summary").first.click()
@@ -140,7 +155,7 @@ def test_axe_finds_nothing_serious(built, chromium, scheme):
     context = chromium.new_context(color_scheme=scheme)
     page = context.new_page()
     found = []
-    for name in (*SOME, "notebooks/07_exactness", "_static/trace"):
+    for name in (*SOME, "course/07_exactness"):
         page.goto((built / f"{name}.html").as_uri())
         for violation in axe.run(page).response["violations"]:
             if violation["impact"] in ("serious", "critical"):

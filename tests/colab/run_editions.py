@@ -1,6 +1,6 @@
 """Runs the editions for Colab with the Python that runs this, each in an empty folder.
 
-    python -m course_utils.colab --out build/colab
+    python docs/colab.py
     VENV/bin/python tests/colab/run_editions.py build/colab
 
 VENV is an environment of tests/colab/requirements.txt, without this package. An edition fails if a cell does, or if

@@ -22,7 +22,6 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from course_utils import record, train_epoch
-from course_utils.publish.output import all_or_nothing
 from course_utils.ranks import Ranks
 from gradaudit import __main__ as command
 from gradaudit import audit
@@ -178,20 +177,6 @@ def test_after_an_interrupt_no_rank_is_left_and_the_group_runs_again():
         assert group._folder is None, clock.where
         with group:
             assert group.run(add, 3) == [6, 6]
-
-
-def test_after_an_interrupt_files_are_all_there_or_none(tmp_path):
-    def work(folder=None):
-        with all_or_nothing((folder or tmp_path / "first") / "out") as unfinished:
-            for k in range(3):
-                (unfinished / f"{k}.txt").write_text("new" * 10_000)
-
-    for point in points(work, 100):
-        folder, clock = tmp_path / str(point), Clock(point)
-        clock.run(lambda folder=folder: work(folder))
-        found = {path.name: path.read_text() for path in folder.rglob("*") if path.is_file()}
-        assert found in ({}, {f"{k}.txt": "new" * 10_000 for k in range(3)}), clock.where
-        assert list(folder.rglob(".unfinished*")) == [], clock.where
 
 
 def test_after_an_interrupt_a_file_is_the_old_one_or_the_new_one(tmp_path):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+
 from breakages import BREAKAGES
 from cells import run
 

@@ -2,24 +2,23 @@
 
 import pytest
 import torch
+
 from breakages import BREAKAGES
 from cells import run
-
-from course_utils.publish.facts import Breakage, Edit, read_facts
-from course_utils.publish.notebook import claims, read_notebooks
+from notebooks import claims, read_facts, read_notebooks
 
 NOTEBOOKS = read_notebooks()
 
 
-def run_broken(source: str, namespace: dict, falsifier: Breakage | Edit) -> AssertionError | None:
+def run_broken(source: str, namespace: dict, falsifier: dict[str, str]) -> AssertionError | None:
     """The assertion that fails when the cell runs with the falsifier at work; None if none does."""
     try:
         match falsifier:
-            case Edit(old, new):
+            case {"old": old, "new": new}:
                 if old not in source:
                     return None
                 run(source.replace(old, new), namespace)
-            case Breakage(name):
+            case {"breakage": name}:
                 with BREAKAGES[name]():
                     run(source, namespace)
     except AssertionError as error:

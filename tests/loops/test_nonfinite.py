@@ -4,8 +4,6 @@ import math
 from functools import cache, partial
 from itertools import product
 
-import exhaustive
-import on_ranks
 import pytest
 import torch
 from torch import nn
@@ -13,6 +11,8 @@ from torch.amp import GradScaler
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import exhaustive
+import on_ranks
 from course_utils import evaluate, mlp, train_epoch
 from course_utils.ranks import Ranks
 

@@ -4,11 +4,11 @@ import re
 from functools import partial
 from itertools import product
 
-import exhaustive
-import on_ranks
 import pytest
 import torch
 
+import exhaustive
+import on_ranks
 from course_utils import evaluate, train_epoch
 from course_utils.ranks import Ranks
 

@@ -9,8 +9,6 @@ import warnings
 from dataclasses import dataclass
 from itertools import cycle, product
 
-import exhaustive
-import properties
 import pytest
 import reference
 import torch
@@ -20,6 +18,8 @@ from torch.amp import GradScaler
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR
 
+import exhaustive
+import properties
 from course_utils import backward_window, evaluate, train_epoch, windows
 from course_utils.loops import items
 

@@ -3,12 +3,12 @@
 import json
 from functools import cache
 
-import exhaustive
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+import exhaustive
 from course_utils import data, mlp, plan_memory, train_epoch
 from course_utils.memory import allocated
 from course_utils.models import Transformer

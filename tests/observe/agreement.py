@@ -23,12 +23,11 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from correct_programs import batches, net
-from unusual_programs import PROGRAMS
-
 from course_utils import record
 from course_utils.zoo import ZOO
 from gradaudit import audit
 from gradaudit.manual import MANUAL
+from unusual_programs import PROGRAMS
 
 
 class CallsInheritedStep(SGD):

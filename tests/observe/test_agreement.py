@@ -1,8 +1,9 @@
 """record() and the audit know the same optimizers and the same windows, whatever the loop is like."""
 
-import exhaustive
 import pytest
 from agreement import HARD, LOOPS, windows
+
+import exhaustive
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
 
-import properties
 import pytest
 import torch
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from torch.nn.modules import module as modules
 from torch.optim import SGD, Adam
 from torch.optim import optimizer as optimizers
 
+import properties
 from course_utils import record
 from course_utils.recording.stepping import Ledger, record_steps
 

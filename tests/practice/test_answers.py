@@ -4,13 +4,13 @@ import math
 import reprlib
 from collections.abc import Callable
 
-import exhaustive
 import pytest
 import torch
-from answers import RIGHT, WRONG
-from solutions import LIVE, solution, solutions
 
+import exhaustive
+from answers import RIGHT, WRONG
 from course_utils.practice.exercises import EXERCISES, judge
+from solutions import LIVE, solution, solutions
 
 
 def name_of(answer):

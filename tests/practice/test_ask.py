@@ -10,9 +10,9 @@ from html import unescape
 
 import IPython.display
 import pytest
-from cells import run
 from ipywidgets import HTML, Dropdown, Image, SelectionSlider
 
+from cells import run
 from course_utils import check, explore, plots, predict, progress, recall
 from course_utils.practice import ask, display
 from course_utils.practice.display import COURSE

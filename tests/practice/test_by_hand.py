@@ -4,8 +4,8 @@ import re
 
 import pytest
 import torch
-from course import NOTEBOOKS
 
+from course import NOTEBOOKS
 from course_utils.practice.by_hand import Slip, judge_numbers
 from course_utils.practice.exercises.nb01_on_paper import graph
 from course_utils.practice.judging import Mistake

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+
 from exhaustive import mark
 
 jupyter_client = pytest.importorskip("jupyter_client")

@@ -4,8 +4,8 @@ import tomllib
 
 import IPython.display
 import pytest
-from course import NOTEBOOKS
 
+from course import NOTEBOOKS
 from course_utils import data, predict
 from course_utils.practice.predictions import why
 

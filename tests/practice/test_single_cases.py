@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from weakref import WeakKeyDictionary
 
 import pytest
-from solutions import solution
 from torch.optim import Adam, Optimizer
 
 from course_utils.practice.exercises import judge
+from solutions import solution
 
 OFF = 1.005
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from answers import RIGHT
 
+from answers import RIGHT
 from course_utils.practice.exercises import judge
 
 OFF = 1.005

@@ -3,10 +3,9 @@
 import re
 from pathlib import Path
 
-from course import NOTEBOOKS
-
 import course_utils.project
-from course_utils.publish.notebook import tags
+from course import NOTEBOOKS
+from notebooks import tags
 
 HANDED = (Path(course_utils.project.__file__).parent / "train.py").read_text(encoding="utf-8")
 LOOP = re.compile(r"^def train_epoch\(.*?(?=\n\n\n)", flags=re.M | re.S)

@@ -6,9 +6,9 @@ import signal
 import time
 
 import pytest
-from course import NOTEBOOKS
 from scripts import FIXES, HANDED, edited, solved
 
+from course import NOTEBOOKS
 from course_utils.project.__main__ import ACCEPTED, CANNOT_JUDGE, FAILED, main
 from course_utils.project.accept import CHECKS, PLANTED, CannotJudge, accept
 from course_utils.project.page import as_page

@@ -1,9 +1,9 @@
 """Every engine for several ranks under the auditor: the correct loop has no finding, and each wrong one its own."""
 
-import audited_on_ranks as loops
-import exhaustive
 import pytest
 
+import audited_on_ranks as loops
+import exhaustive
 from course_utils.ranks import Ranks
 
 ERRORS = {

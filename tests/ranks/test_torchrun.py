@@ -8,11 +8,11 @@ import threading
 import time
 from pathlib import Path
 
-import on_ranks
 import pytest
 import torch
 from tqdm import tqdm
 
+import on_ranks
 from course_utils.ranks import Ranks, ScriptError, ddp_example, torchrun
 
 SCRIPT = Path(on_ranks.__file__)

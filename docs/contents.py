@@ -1,0 +1,78 @@
+"""Writes what stands in more than one file: `python docs/contents.py`.
+
+The list of paths in README.md, between `<!-- paths -->` and `<!-- /paths -->`, is made from the notebooks' title cells.
+The repository's address goes from pyproject.toml into the notebooks' set-up cells, which in Colab install the package
+from there.
+"""
+
+import copy
+import re
+from pathlib import Path
+
+import nbformat
+
+from notebooks import PROJECT, ROOT, Notebook, read_notebooks, reading, repository
+
+MISSING = 'if importlib.util.find_spec("course_utils") is None:\n'  # then one line of the set-up cell says what to do
+NOT_HERE = "Run `pip install -e .` in a clone of the course, or open its Colab edition: see the README."
+
+
+def contents() -> dict[Path, str]:
+    """README.md and the notebooks, as they should be."""
+    books, hosted = read_notebooks(), repository()
+    install = f'get_ipython().run_line_magic("pip", "install -q git+https://github.com/{hosted}")'
+    line = install if hosted else f'raise SystemExit("{NOT_HERE}")'
+    found = {book.path: with_line(book, line) for book in books.values()}
+    readme = ROOT / "README.md"
+    pattern = r"(<!-- paths -->\n).*(\n<!-- /paths -->)"
+    text = re.sub(pattern, rf"\1\n{paths(books)}\n\2", readme.read_text(encoding="utf-8"), flags=re.S)
+    return {readme: text} | {path: nbformat.writes(node) + "\n" for path, node in found.items()}
+
+
+def with_line(book: Notebook, line: str) -> nbformat.NotebookNode:
+    """A notebook whose set-up cell runs a line where the package is missing; the notebook itself stays as it is."""
+    made = copy.deepcopy(book.node)
+    cell = next(cell for cell in made.cells if cell.cell_type == "code")
+    cell.source, found = re.subn(rf"({re.escape(MISSING)})    .*\n", lambda m: f"{m[1]}    {line}\n", cell.source)
+    if not found:
+        raise ValueError(f"{book.path}: the set-up cell must hold {MISSING!r}")
+    return made
+
+
+def paths(books: dict[str, Notebook]) -> str:
+    """The three paths, each with what it adds to the one before."""
+    day = [book for book in books.values() if book.numbered and book.name != PROJECT]
+    topics = [book for book in books.values() if not book.numbered]
+
+    def links(chosen: list[Notebook]) -> str:
+        return " · ".join(f"[{book.label}]({_place(book)}) {book.title.split(':')[0]}" for book in chosen)
+
+    topic_links = " · ".join(f"[{book.label}]({_place(book)})" for book in topics)
+    hours = round(sum(book.minutes for book in day) / 30) / 2
+    return "\n".join(
+        [
+            f"- **90 minutes**, some sections of each: {links([book for book in day if book.short])}",
+            f"- **A day**, about {hours:g} hours, all of these and {links([book for book in day if not book.short])}",
+            f"- **Deeper**: {links([books[PROJECT]])}, and a topic each in {topic_links}",
+        ]
+    )
+
+
+def minutes_of_the_short_path(books: dict[str, Notebook]) -> float:
+    """What the sections of the 90-minute path take."""
+    return sum(reading(book, book.short).minutes for book in books.values() if book.short)
+
+
+def _place(book: Notebook) -> str:
+    return book.path.relative_to(ROOT).as_posix()
+
+
+def main() -> None:
+    for path, text in contents().items():
+        if path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(f"{path.relative_to(ROOT)} is up to date now")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""A final test over the whole course: `python docs/final_test.py [--seed 1] [--answers]`.
+
+Half of its questions are statements to be called true or not, from the facts and from what is believed instead; about
+as many are true as are not. Half are cards from the ends of the notebooks. Each numbered notebook is in every test, and
+consecutive seeds go round all beliefs and all cards.
+"""
+
+import argparse
+import random
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from notebooks import read_facts, read_notebooks
+
+NUMBER = 24  # questions
+SHORT = 160  # characters; a long statement gives away that it is true
+TASK = "Is each statement true as it stands? If not, correct it."
+
+
+class Question(NamedTuple):
+    """One question: a statement that is `true` or not, or a card, for which `true` is None."""
+
+    notebook: str
+    text: str
+    answer: str
+    true: bool | None = None
+
+    @property
+    def asked(self) -> str:
+        return self.text if self.true is None else f"Statement: {self.text}"
+
+
+def draw(seed: int) -> list[Question]:
+    """One question from each notebook and, up to `NUMBER`, a second one from some, of the other kind; shuffled."""
+    statements, cards = _statements(), _cards()
+    notebooks = sorted(cards)
+    extra = NUMBER - len(notebooks)
+    second = {notebooks[(seed * extra + k) % len(notebooks)] for k in range(extra)}
+    questions = []
+    for place, name in enumerate(notebooks):
+        turns = [_statement(statements[name], seed // 2, place // 2), _turn(cards[name], seed // 2)]
+        if (seed + place) % 2:
+            turns.reverse()
+        questions += turns[: 2 if name in second else 1]
+    random.Random(seed).shuffle(questions)
+    return questions
+
+
+def _statement(statements: Sequence[Question], turn: int, place: int) -> Question:
+    """One that is true or one that is not, in turn: from place to place in a test, from test to test at a place."""
+    kind = [statement for statement in statements if statement.true == bool((turn + place) % 2)]
+    return _turn(kind, turn // 2) if kind else _turn(statements, turn)
+
+
+def _turn(kind: Sequence[Question], turn: int) -> Question:
+    """The question whose turn it is, in an order that is mixed but always the same."""
+    return random.Random(kind[0].notebook).sample(kind, len(kind))[turn % len(kind)]
+
+
+def _statements() -> dict[str, list[Question]]:
+    """By notebook: each fact as it is believed and, where that is wrong and the fact is short, as it is."""
+    found: dict[str, list[Question]] = {}
+    for fact in read_facts().values():
+        first = re.split(r"(?<=[.])\s+(?=[A-Z])", fact.statement)[0]
+        holds = fact.verdict == "true"
+        for text, true in ((fact.belief, holds), (first, True)):
+            if text == first and (holds or len(first) > SHORT):
+                continue
+            answer = f"{'True' if true else 'Not true'} as it stands. {fact.statement}"
+            found.setdefault(fact.notebook, []).append(Question(fact.notebook, text, answer, true))
+    return found
+
+
+def _cards() -> dict[str, list[Question]]:
+    """By numbered notebook: its cards."""
+    books = [book for book in read_notebooks().values() if book.numbered]
+    return {book.name: [Question(book.name, *card) for card in book.cards] for book in books}
+
+
+def as_text(questions: Sequence[Question], seed: int, answers: bool) -> str:
+    """The test in Markdown: the questions and, if asked for, apart from them, the answers."""
+    parts = [f"# Final test {seed}", TASK, "\n".join(f"{n}. {q.asked}" for n, q in enumerate(questions, 1))]
+    if answers:
+        parts.append(f"# Answers to final test {seed}")
+        parts.append("\n".join(f"{n}. {q.answer} ({q.notebook})" for n, q in enumerate(questions, 1)))
+    return "\n\n".join(parts)
+
+
+def ask(questions: Sequence[Question]) -> None:
+    """Asks on a terminal: a question, then its answer when Enter is pressed."""
+    width = shutil.get_terminal_size().columns - 1
+
+    def say(text: str) -> None:
+        print(textwrap.fill(text, width, subsequent_indent="    "))
+
+    say(f"{TASK} Answer first, then press Enter to see the answer; Ctrl-C ends the test.")
+    for number, question in enumerate(questions, 1):
+        print()
+        say(f"{number}. {question.asked}")
+        input()
+        say(f"    {question.answer} ({question.notebook})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description="A final test over the whole course. On a terminal, Enter shows the answer to each question."
+    )
+    parser.add_argument("--seed", type=int, default=1, help="which test (default: 1)")
+    parser.add_argument("--answers", action="store_true", help="print all questions, then all answers, and don't ask")
+    options = parser.parse_args()
+    questions = draw(options.seed)
+    if options.answers or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        print(as_text(questions, options.seed, options.answers))
+        return
+    try:
+        ask(questions)
+    except (EOFError, KeyboardInterrupt):
+        print()
+
+
+if __name__ == "__main__":
+    main()

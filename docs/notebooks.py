@@ -1,0 +1,224 @@
+"""The course's notebooks, and the facts that they show, as everything in docs/ and the tests read them.
+
+What a cell asks and answers is not read from its text: beside each display the course stores as JSON what it is.
+"""
+
+import csv
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).parents[1]
+COURSE = "application/vnd.course+json"  # the type of that JSON, which has a `kind`
+PROJECT = "12_project"  # takes a day of its own
+_TITLE = re.compile(r"# (?P<title>.+)\n\n\*\*(?P<minutes>\d+) minutes.*\*\*\n\n\*(?P<question>[^*\n]+)\*(?:\n|$)")
+
+
+class Notebook:
+    """A notebook of the course: its title, its question, its minutes, and its cells.
+
+    Example:
+        >>> notebook = Notebook(ROOT / "notebooks" / "02_zeroing.ipynb")
+        >>> notebook.name, notebook.title, notebook.label
+        ('02_zeroing', 'Zeroing: where it belongs', '02')
+    """
+
+    def __init__(self, path: Path):
+        self.path, self.name = path, path.stem
+        self.node: NotebookNode = nbformat.read(path, as_version=4)
+        self.cells: list[NotebookNode] = self.node.cells
+        title = _TITLE.match(self.cells[0].source)
+        if not title:
+            raise ValueError(f"{path}: the first cell must hold a title, a line '**N minutes ...**', and a *question*")
+        self.title, self.question, self.minutes = title["title"], title["question"], int(title["minutes"])
+
+    @property
+    def numbered(self) -> bool:
+        """Whether it is one of the course's, and not one of `deeper/`."""
+        return self.name[0].isdigit()
+
+    @property
+    def label(self) -> str:
+        """What a list calls it: its number, or the name of its topic."""
+        return self.name[:2] if self.numbered else self.name.replace("_", " ")
+
+    @cached_property
+    def code(self) -> list[NotebookNode]:
+        return [cell for cell in self.cells if cell.cell_type == "code"]
+
+    @cached_property
+    def prose(self) -> str:
+        return "\n".join(cell.source for cell in self.cells if cell.cell_type == "markdown")
+
+    @property
+    def sections(self) -> list[str]:
+        """The names of its sections: "Why", "Step 1"."""
+        return [section_of(heading) for heading in re.findall(r"^## (.+)$", self.prose, flags=re.M)]
+
+    @property
+    def short(self) -> list[str]:
+        """The sections of it that are on the 90-minute path, as its title cell says; none if it isn't on the path."""
+        line = re.search(r"^\*\*On the 90-minute path:\*\* ([^.\n]*)\.", self.cells[0].source, flags=re.M)
+        return line[1].split(", ") if line else []
+
+    @property
+    def instructor(self) -> str:
+        """What only an instructor reads, from `docs/instructor`; empty if there is nothing."""
+        notes = ROOT / "docs" / "instructor" / f"{self.name}.md"
+        return notes.read_text(encoding="utf-8").strip() if notes.is_file() else ""
+
+    def displays(self, kind: str) -> list[dict]:
+        """What was displayed of one kind: "prediction", "reveal", "verdict", "cards"..."""
+        return [display for cell in self.code for display in displays(cell) if display["kind"] == kind]
+
+    @property
+    def predictions(self) -> list[dict]:
+        """Each with its `question` and `options`."""
+        return self.displays("prediction")
+
+    @property
+    def cards(self) -> list[tuple[str, str]]:
+        """The questions and answers of its recall cards."""
+        return [(question, answer) for shown in self.displays("cards") for question, answer in shown["cards"]]
+
+
+def read_notebooks() -> dict[str, Notebook]:
+    """All notebooks by name, in the order of the course."""
+    folder = ROOT / "notebooks"
+    return {
+        path.stem: Notebook(path) for path in [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("deeper/*.ipynb"))]
+    }
+
+
+def tags(cell: NotebookNode) -> list[str]:
+    return cell.metadata.get("tags", [])
+
+
+def claims(cell: NotebookNode) -> list[str]:
+    """The ids of the facts that a cell shows."""
+    return [tag.removeprefix("claim:") for tag in tags(cell) if tag.startswith("claim:")]
+
+
+def is_folded(cell: NotebookNode, part: str) -> bool:
+    """Whether the "source" or the "outputs" of a cell are folded in JupyterLab."""
+    return cell.metadata.get("jupyter", {}).get(f"{part}_hidden", False)
+
+
+def displays(cell: NotebookNode) -> list[dict]:
+    """What the outputs of a cell are to the course, each with its `kind`."""
+    return [output.data[COURSE] for output in cell.get("outputs", []) if COURSE in output.get("data", {})]
+
+
+def text_of(output: NotebookNode) -> str:
+    """The plain text of an output."""
+    return output.get("text", output.get("data", {}).get("text/plain", "")).rstrip("\n")
+
+
+def section_of(heading: str) -> str:
+    """The section that a heading opens: "Step 1" of "Step 1 · What does `step()` do?"."""
+    return heading.split(" · ")[0]
+
+
+def relinked(text: str, link: Callable[[str, str], str]) -> str:
+    """Markdown with its links to notebooks replaced by `link(text, name of the notebook)`.
+
+    Example:
+        >>> relinked("See [02](02_zeroing.ipynb#step-1).", lambda text, name: f"{text} in {name}")
+        'See 02 in 02_zeroing.'
+    """
+    links = r"\[([^\[\]]+)\]\((?:\.\./)*(?:notebooks/)?(?:deeper/)?(\w+)\.ipynb(?:#[^)]*)?\)"
+    return re.sub(links, lambda found: link(found[1], found[2]), text)
+
+
+class Reading(NamedTuple):
+    """What there is to read and to do: words, lines of visible code, and the minutes that exercises state."""
+
+    words: int
+    lines: int
+    exercises: int
+
+    @property
+    def minutes(self) -> float:
+        return self.words / 180 + self.lines / 12 + self.exercises
+
+
+def reading(notebook: Notebook, sections: list[str] | None = None) -> Reading:
+    """What there is to read in a notebook, or in some of its sections; links' addresses and fenced code don't count.
+
+    Example:
+        >>> notebook = Notebook(ROOT / "notebooks" / "02_zeroing.ipynb")
+        >>> reading(notebook, ["Why", "Step 1"]).minutes < reading(notebook).minutes
+        True
+    """
+    section, prose, lines = "", "", 0
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            for piece in re.split(r"^(?=## )", cell.source, flags=re.M):
+                if heading := re.match(r"## (.+)", piece):
+                    section = section_of(heading[1])
+                prose += piece + "\n" if sections is None or section in sections else ""
+        elif not is_folded(cell, "source") and (sections is None or section in sections):
+            lines += sum(bool(line.strip()) for line in cell.source.splitlines())
+    plain = re.sub(r"```.*?```|<!--.*?-->|<[^>]+>|\]\([^)]*\)", " ", prose, flags=re.S)
+    exercises = re.findall(r"^\*\*(?:\w+ exercise, )?(\d+) minutes\.\*\*", prose, flags=re.M)
+    return Reading(len(re.findall(r"\S*\w\S*", plain)), lines, sum(map(int, exercises)))
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A statement of the course, and what is commonly believed.
+
+    Attributes:
+        id: Its name in `data/facts`, and in the tag of the cell that shows it: `claim:ID`.
+        notebook: The notebook that shows it.
+        statement: What holds, with its scope.
+        belief: What people say.
+        verdict: What the belief is: "true", "true-if", "imprecise", "wrong", "outdated" or "missing".
+        basis: What the statement rests on: "executed", "recorded", "cited" or "derived".
+        falsifier: What makes an executed fact's cell fail: a `breakage` of tests/breakages.py, or in the cell `new`
+            instead of `old`.
+    """
+
+    id: str
+    notebook: str
+    statement: str
+    belief: str
+    verdict: str
+    basis: str
+    falsifier: dict[str, str] = field(default_factory=dict)
+
+
+def read_facts() -> dict[str, Fact]:
+    """All facts by id, notebook by notebook."""
+    found: dict[str, Fact] = {}
+    for path in sorted((ROOT / "data" / "facts").glob("*.toml")):
+        for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
+            if name in found:
+                raise ValueError(f"{path}: the fact {name} is in {found[name].notebook}, too")
+            found[name] = Fact(name, path.stem, **table)
+    return found
+
+
+def read_claims() -> list[dict[str, str]]:
+    """What common sources say, in our words: `id`, `kind`, `claim`, `verdict`, and the `fact` that answers it."""
+    with (ROOT / "data" / "claims.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def in_words(verdict: str) -> str:
+    """A verdict of a fact or a claim, for people."""
+    words = {"true-if": "true under conditions", "missing": "seldom said", "resolve": "sources disagree"}
+    return words.get(verdict, verdict)
+
+
+def repository() -> str:
+    """The repository that hosts the course, `owner/name`, as pyproject.toml names it; empty if none does."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return settings["tool"]["course"]["repository"]

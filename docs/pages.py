@@ -1,0 +1,251 @@
+"""What the site takes from notebooks, facts, rules and the zoo when it is built.
+
+`write` makes the folders `course` and `rules`, and `inserted` what the other pages, which are written by hand, leave
+open. Pages show the notebooks as they were committed. Only what comes before a loop to step through runs again, so that
+a page can step through it without a kernel.
+"""
+
+import copy
+import inspect
+import io
+import linecache
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
+from difflib import unified_diff
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_markdown_cell, new_notebook, new_output
+
+from colab import address
+from contents import paths
+from course_utils import plots, step_through
+from course_utils.practice.display import png
+from course_utils.zoo import ZOO
+from course_utils.zoo.pitfalls import PITFALLS
+from gradaudit.explain import RULES, Rule
+from notebooks import (
+    COURSE,
+    ROOT,
+    Notebook,
+    claims,
+    displays,
+    in_words,
+    is_folded,
+    read_claims,
+    read_facts,
+    relinked,
+    repository,
+    tags,
+)
+from silhouettes import BUGS
+
+HERE = Path(__file__).parent
+METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3"}, "language_info": {"name": "python"}}
+FOLDED = {(True, False): "hide-input", (False, True): "hide-output", (True, True): "hide-cell"}
+DOWNLOADS = {  # what a page offers for a notebook, if it is there when the site is built
+    "handouts/learner/{}.pdf": "learner's handout (PDF)",
+    "handouts/worksheet/{}.pdf": "worksheet (PDF)",
+    "handouts/instructor/{}.pdf": "instructor's handout (PDF)",
+    "colab/{}.ipynb": "one file for Colab",
+}
+
+
+def write(books: dict[str, Notebook]) -> None:
+    """Writes the pages of the notebooks and of the rules."""
+    course, rules = HERE / "course", HERE / "rules"
+    for folder in (course, rules):
+        shutil.rmtree(folder, ignore_errors=True)
+    (course / "solutions").mkdir(parents=True)
+    rules.mkdir()
+    for book in books.values():
+        nbformat.write(page(book), course / f"{book.name}.ipynb")
+        nbformat.write(solutions(book), course / "solutions" / f"{book.name}.ipynb")
+    for rule in RULES.values():
+        (rules / f"{rule.name}.md").write_text(rule_page(rule), encoding="utf-8")
+    (rules / "silhouettes.png").write_bytes(silhouettes())
+
+
+def inserted(books: dict[str, Notebook]) -> dict[str, str]:
+    """What stands on a written page instead of `<!-- course -->` and other comments like it."""
+    numbered = [book for book in books.values() if book.numbered]
+    deeper = [book for book in books.values() if not book.numbered]
+    return {
+        "course": _table("notebook, its question, minutes", map(_row, numbered)),
+        "deeper": _table("notebook, its question, minutes", map(_row, deeper)),
+        "paths": paths(books),
+        "stepper": next(iter(steppers(books["00_start"]).values())),
+        "rules": _table(
+            "rule, what you notice", ((f"[{rule.name}](rules/{rule.name}.md)", rule.symptom) for rule in RULES.values())
+        ),
+        "pitfalls": _table("symptom, cause, check, fix, rule", map(_pitfall, PITFALLS)),
+        "facts": facts(books),
+        "claims": common_claims(),
+    }
+
+
+# The pages of a notebook
+
+
+def page(book: Notebook) -> NotebookNode:
+    """A notebook to read: what JupyterLab folds is folded, solutions are links, and loops step without a kernel."""
+    made, frames = new_notebook(metadata=METADATA), steppers(book)
+    for cell in book.cells:
+        made.cells += [new_markdown_cell(f'<span id="fact-{claim}"></span>') for claim in claims(cell)]
+        if "solution" in tags(cell):
+            link = f"*[Solution](solutions/{book.name}.ipynb)*, on a page of its own."
+            made.cells.append(new_markdown_cell(link))
+        elif cell.cell_type == "markdown":
+            made.cells.append(new_markdown_cell(relinked(cell.source, "[{}]({}.ipynb)".format)))
+        else:
+            made.cells.append(_code(cell))
+        if cell.id in frames:
+            made.cells[-1].outputs = [new_output("display_data", {"text/html": frames[cell.id]})]
+    title, rest = made.cells[0].source.split("\n", 1)
+    number = f"{book.label} · " if book.numbered else ""
+    made.cells[0].source = f"# {number}{title.removeprefix('# ')}\n\n{_downloads(book.name)}\n{rest}"
+    return _with_ids(made)
+
+
+def solutions(book: Notebook) -> NotebookNode:
+    """The solutions of a notebook, each below the text of its exercise."""
+    title = f"# Solutions: {book.title}\n\n[Back to the notebook](../{book.name}.ipynb)"
+    made, asked = new_notebook(metadata=METADATA, cells=[new_markdown_cell(title)]), ""
+    for cell in book.cells:
+        if cell.cell_type == "markdown":
+            asked = re.sub(r"^## .*\n", "", cell.source, flags=re.M).strip()
+        elif "solution" in tags(cell):
+            text = relinked(asked, "[{}](../{}.ipynb)".format)
+            heading = f"## Exercise {len(made.cells) // 2 + 1}"
+            made.cells += [new_markdown_cell(f"{heading}\n\n{text}"), _code(cell, folded=False)]
+    return _with_ids(made)
+
+
+def steppers(book: Notebook) -> dict[str, str]:
+    """By the id of a cell that steps through a loop, a frame that does so on a page of its own."""
+    wanted = [cell.id for cell in book.code if any(shown["kind"] == "steps" for shown in displays(cell))]
+    names: dict = {"__name__": "__main__"}
+    frames: dict[str, str] = {}
+
+    def recorded(*args, **kwargs):
+        stepping = step_through(*args, **kwargs)
+        with TemporaryDirectory() as folder:
+            html = stepping.save(Path(folder, "stepper.html")).read_text(encoding="utf-8")
+        title = "A training loop, step by step"
+        frames[wanted[len(frames)]] = f'<iframe class="stepper" title="{title}" srcdoc="{_attribute(html)}"></iframe>'
+        return stepping
+
+    for cell in book.code:
+        if len(frames) < len(wanted):
+            file = f"<{book.name}, {cell.id}>"  # whose lines are those of the cell, as in a kernel
+            linecache.cache[file] = (len(cell.source), None, cell.source.splitlines(keepends=True), file)
+            with redirect_stdout(io.StringIO()):
+                exec(compile(cell.source, file, "exec"), names)
+            names["step_through"] = recorded
+    return frames
+
+
+def _attribute(html: str) -> str:
+    """A page as the value of an attribute; a blank line would end the HTML in a page of Markdown."""
+    return escape(html).replace("\n", "&#10;")
+
+
+def _downloads(name: str) -> str:
+    """One line with the ways to run or to print a notebook."""
+    found = [f"[Open in Colab]({address(name, repository())})"] if repository() else []
+    for place, what in DOWNLOADS.items():
+        if (ROOT / "build" / place.format(name)).is_file():
+            found.append(f'<a href="../{place.format(name)}" download>{what}</a>')
+    return " · ".join(found)
+
+
+def _code(cell: NotebookNode, folded: bool = True) -> NotebookNode:
+    made = copy.deepcopy(cell)
+    parts = (is_folded(cell, "source"), is_folded(cell, "outputs"))
+    made.metadata = {"tags": [FOLDED[parts]]} if folded and any(parts) else {}
+    made.outputs = [output for output in made.outputs if output.get("data", {}).get(COURSE, {}).get("kind") != "score"]
+    for output in made.outputs:
+        output.get("data", {}).pop(COURSE, None)  # Sphinx warns of a type that it cannot show
+    return made
+
+
+def _with_ids(made: NotebookNode) -> NotebookNode:
+    """The same bytes for the same notebook: nbformat's own ids are random."""
+    for number, cell in enumerate(made.cells):
+        cell.id = f"cell-{number}"
+    return made
+
+
+# Reference
+
+
+def rule_page(rule: Rule) -> str:
+    """A rule of the auditor, with the public bugs that it finds, each as the change that fixes it."""
+    parts = [f"# {rule.name}"]
+    for title in ("symptom", "cause", "fix"):
+        parts += [f"## {title.capitalize()}", getattr(rule, title)]
+    specimens = [specimen for specimen in ZOO.values() if specimen.rule == rule.name]
+    parts += ["## Reported in public"] if specimens else []
+    for specimen in specimens:
+        lines = (_lines(specimen.buggy), _lines(specimen.fixed))
+        diff = "\n".join(unified_diff(*lines, "wrong", "correct", n=20, lineterm=""))
+        parts += [f"### {specimen.source}", f"{specimen.what} ([report]({specimen.url}))", f"~~~diff\n{diff}\n~~~"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _lines(loop) -> list[str]:
+    """The body of a loop, without its decorator and its name."""
+    source = inspect.getsource(loop)
+    return source[source.index("\ndef ") + 1 :].rstrip().splitlines()[1:]
+
+
+def silhouettes() -> bytes:
+    """A picture of common bugs: their ledgers, drawn over those of the fixed loops."""
+    drawn = {f"{bug.name}: {bug.rule}": (*bug.traces(), bug.micro_batches) for bug in BUGS}
+    return png(plots.silhouettes(drawn))
+
+
+def _pitfall(pitfall) -> tuple[str, ...]:
+    specimen = ZOO[pitfall.specimen]
+    return *pitfall.row(), f"[{specimen.rule}](rules/{specimen.rule}.md) ([report]({specimen.url}))"
+
+
+def facts(books: dict[str, Notebook]) -> str:
+    """The table of facts, which the script of the page searches."""
+    shown = {claim for book in books.values() for cell in book.cells for claim in claims(cell)}
+    rows = []
+    for fact in read_facts().values():
+        place = f"course/{fact.notebook}.html" + f"#fact-{fact.id}" * (fact.id in shown)
+        link = f'<a href="{place}">{books[fact.notebook].label}</a>'
+        belief = f"{escape(fact.belief)} <em>({in_words(fact.verdict)})</em>"
+        cells = "".join(f"<td>{cell}</td>" for cell in (escape(fact.statement), belief, fact.basis, link))
+        rows.append(f'<tr id="{fact.id}">{cells}</tr>')
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("what holds", "what people say", "basis", "shown in"))
+    table = [f'<table id="facts"><thead><tr>{head}</tr></thead><tbody>', *rows, "</tbody></table>"]
+    return "\n".join(['<div class="wide">', *table, "</div>"])
+
+
+def common_claims() -> str:
+    """What common sources say, the myths and the pitfalls first, each with the fact that answers it."""
+    groups: dict[str, list] = {"Myths": [], "Pitfalls": [], "Everything else": []}
+    titles = {"myth": "Myths", "pitfall": "Pitfalls"}
+    for claim in read_claims():
+        fact = f'<a href="facts.html#{claim["fact"]}">{claim["fact"]}</a>'
+        row = claim["claim"], in_words(claim["verdict"]), fact
+        groups[titles.get(claim["kind"], "Everything else")].append(row)
+    return "\n\n".join(f"## {title}\n\n{_table('claim, verdict, fact', rows)}" for title, rows in groups.items())
+
+
+def _row(book: Notebook) -> tuple[str, ...]:
+    number = f"{book.label} · " if book.numbered else ""
+    return f"[{number}{book.title}](course/{book.name}.ipynb)", book.question, str(book.minutes)
+
+
+def _table(head: str, rows: Iterable[Sequence[str]]) -> str:
+    names = head.split(", ")
+    return "\n".join(f"| {' | '.join(row)} |" for row in [names, ["---"] * len(names), *rows])

@@ -1,0 +1,81 @@
+"""The final test: every notebook in each, every belief and every card over the seeds, on the screen and on paper."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import final_test
+from course import FACTS
+from course import NOTEBOOKS as BOOKS
+from final_test import NUMBER, as_text, draw
+from terminal import in_terminal
+
+CARDS = {name: book.cards for name, book in BOOKS.items() if book.numbered}
+ROUND = 96  # seeds within which every question has had its turn
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """Many tests, for which the notebooks and the facts are read once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(final_test, "read_notebooks", lambda: BOOKS)
+        patch.setattr(final_test, "read_facts", lambda: FACTS)
+        return {seed: draw(seed) for seed in range(ROUND)}
+
+
+def test_every_test_has_as_many_different_questions_and_every_notebook(drawn):
+    for seed, questions in drawn.items():
+        assert len(set(questions)) == len(questions) == NUMBER, seed
+        assert {question.notebook for question in questions} == CARDS.keys()
+        kinds = [question.true for question in questions]
+        assert abs(kinds.count(None) - NUMBER / 2) <= 1, seed  # cards; and of the statements about half are true
+        assert abs(kinds.count(True) - kinds.count(False)) <= 4, seed
+
+
+def test_over_the_seeds_every_belief_and_every_card_has_its_turn(drawn):
+    asked = {(question.notebook, question.text) for questions in drawn.values() for question in questions}
+    beliefs = {(fact.notebook, fact.belief) for fact in FACTS.values() if fact.notebook in CARDS}
+    cards = {(name, card[0]) for name, cards in CARDS.items() for card in cards}
+    assert not (beliefs | cards) - asked
+
+
+def test_a_seed_always_draws_the_same_test_and_another_seed_another(drawn):
+    assert draw(7) == drawn[7] != drawn[8]
+    assert len(draw(-1)) == len(draw(10**12)) == NUMBER
+
+
+def test_a_statement_is_called_true_only_if_its_verdict_is_or_it_is_the_corrected_one(drawn):
+    facts = {fact.belief: fact for fact in FACTS.values()}
+    for question in (question for questions in drawn.values() for question in questions):
+        if question.true is not None:
+            fact = facts.get(question.text)
+            assert question.true == (fact is None or fact.verdict == "true")
+            assert question.answer.startswith("True as it stands. " if question.true else "Not true as it stands. ")
+            assert fact is None or question.answer.endswith(fact.statement)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_file_gets_the_answers_only_if_they_are_asked_for(answers, drawn, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["final_test.py", "--seed", "5", *["--answers"] * answers])
+    final_test.main()
+    printed = capsys.readouterr().out
+    assert printed == as_text(drawn[5], 5, answers) + "\n"
+    asked, _, answered = printed.partition("# Answers to final test 5")
+    assert all(question.asked in asked for question in drawn[5])
+    assert all((question.answer in answered) == answers for question in drawn[5])
+
+
+def test_a_terminal_shows_each_answer_after_enter_in_lines_as_wide_as_it_is(drawn, tmp_path):
+    pytest.importorskip("pty")
+    command = [sys.executable, str(Path(final_test.__file__)), "--seed", "5"]
+    columns, entered, ctrl_d = 60, 3, "\4"
+    status, shown = in_terminal(command, columns, tmp_path, "\n" * entered + ctrl_d)
+    words = " ".join(shown.split())
+    assert status == 0
+    assert max(map(len, shown.splitlines())) <= columns
+    for number, question in enumerate(drawn[5], 1):
+        if number <= entered:
+            assert words.index(f" {number}. ") < words.index(question.answer)
+        else:
+            assert question.answer not in words, number

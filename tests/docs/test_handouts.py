@@ -1,0 +1,259 @@
+"""The handouts: what each edition shows and keeps back, plans to the minute, and PDFs that are whole."""
+
+import base64
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from itertools import pairwise
+
+import nbformat
+import pytest
+from nbformat import v4
+
+import editions
+import plans
+from course import FACTS
+from course import NOTEBOOKS as BOOKS
+from editions import LINE, Handout, verbatim, with_room
+from notebooks import COURSE, Notebook, claims, is_folded, tags
+
+each_notebook = pytest.mark.parametrize("name", BOOKS)
+some_notebooks = pytest.mark.parametrize("name", ["02_zeroing", "04_accumulation"])
+
+
+@cache
+def read_by(reader, name):
+    return Handout(BOOKS[name], answers=reader == "instructor", most_room=9 if reader == "worksheet" else 22)
+
+
+def learner(name):
+    return read_by("learner", name).markdown()
+
+
+def instructor(name):
+    return read_by("instructor", name).markdown()
+
+
+def show(**content):
+    return v4.new_output("display_data", data={"text/plain": "for people", COURSE: content})
+
+
+def book(path, *cells):
+    title = v4.new_markdown_cell("# A title\n\n**10 minutes**\n\n*A question?*")
+    nbformat.write(v4.new_notebook(cells=[title, *cells]), path)
+    return Notebook(path)
+
+
+# What each edition shows
+
+
+@each_notebook
+def test_the_learner_gets_no_solution_and_the_instructor_every_one(name):
+    solutions = [cell for cell in BOOKS[name].code if "solution" in tags(cell)]
+    given = [cell.source for cell in BOOKS[name].cells if cell not in solutions]
+    elsewhere = {line.strip() for source in given for line in source.splitlines()}
+    shown, full = {line.strip() for line in learner(name).splitlines()}, instructor(name)
+    for cell in solutions:
+        own = {line.strip() for line in cell.source.splitlines()} - elsewhere
+        assert own, "a solution that says nothing of its own cannot be told from its stub"
+        assert not own & shown
+        assert cell.source in full
+    assert learner(name).count("::::: exercise") == sum("assert check(" in cell.source for cell in solutions)
+
+
+@each_notebook
+def test_the_learner_gets_no_answers_and_the_instructor_all(name):
+    text, full = learner(name), instructor(name)
+    for question, answer in BOOKS[name].cards:
+        assert verbatim(question) in text
+        assert verbatim(answer) in full
+        assert verbatim(answer) not in text or answer in BOOKS[name].prose or len(answer) < 12
+    asked, revealed = BOOKS[name].predictions, BOOKS[name].displays("reveal")
+    assert text.count("[]{.open}") == sum(len(prediction["options"]) for prediction in asked)
+    assert text.count("[]{.blank}") == len(asked)  # room for what was measured
+    assert "{.ticked}" not in text
+    ticked = re.findall(r"^- \[\]\{\.ticked\} (.*)$", full, flags=re.M)
+    assert sorted(ticked) == sorted(verbatim(reveal["measured"]) for reveal in revealed)
+
+
+@each_notebook
+def test_what_a_revealing_cell_says_and_prints_is_in_no_learners_text_before_the_notes(name):
+    body, full = learner(name).partition("## Read after measuring")[0], instructor(name)
+    for cell in BOOKS[name].code:
+        if ".reveal(" in cell.source and not is_folded(cell, "source"):
+            assert cell.source in full
+            for assertion in re.findall(r"^assert .*", cell.source, flags=re.M):
+                assert assertion not in body
+            for output in cell.outputs:
+                assert f"```output\n{output.get('text', '').rstrip()}\n```" not in body
+    assert set(re.findall(r"\.reveal\(.*", body)) <= {".reveal(...)"}
+
+
+@some_notebooks
+def test_every_figure_is_there_for_learners_too(name):
+    text, shown = learner(name), read_by("learner", name).figures
+    drawn = [o.data["image/png"] for c in BOOKS[name].code for o in c.outputs if "image/png" in o.get("data", {})]
+    assert list(shown.values()) == [*map(base64.b64decode, drawn)]
+    assert [figure for figure in shown if text.count(f"({figure})") == 1] == list(shown)
+
+
+@some_notebooks
+def test_the_instructor_gets_claims_notes_hints_and_minutes_and_the_learner_does_not(name):
+    text, full = learner(name), instructor(name)
+    for claim in (claim for cell in BOOKS[name].code for claim in claims(cell)):
+        assert f"**Evidence** `{claim}`" in full
+        assert verbatim(FACTS[claim].statement) in full
+    assert full.count("{.minutes}") == len(BOOKS[name].sections)
+    for said in ("**Listen for**", "{.minutes}", "::::: hint", "**Evidence**"):
+        assert said in full
+        assert said not in text
+
+
+@each_notebook
+def test_the_front_of_a_worksheet_asks_and_its_back_answers(name):
+    sheet = read_by("worksheet", name)
+    front, _, back = sheet.worksheet().partition("::::: overleaf")
+    asked = sum(len(prediction["options"]) for prediction in BOOKS[name].predictions)
+    assert front.count("{.open}") == asked
+    assert front.count("::::: exercise") == 1
+    for answering in ("```output", ".ticked", "figure-", "Take away", "reveal("):
+        assert answering not in front
+    assert "## Take away\n" in back
+    assert back.count("(figure-") == min(1, len(sheet.drawings))
+
+
+def test_nobody_is_told_to_click_on_paper():
+    for name in BOOKS:
+        outside = re.sub(r"^(`{3,}).*?^\1$", "", learner(name), flags=re.M | re.S)
+        assert not re.findall(r"[Cc]lick|[Uu]nfold|</?(?:details|summary)|\b(?:VBox|HTML)\(", outside), name
+
+
+def test_a_loop_that_the_screen_shows_line_by_line_is_printed_as_a_table(tmp_path):
+    track = {"loop": "train", "head": ["line", "what happens"], "rows": [["`a | b`", "`step()` moves w[0]: 1 → 2."]]}
+    output = show(kind="steps", tracks=[track], versions=["as written", "without zero_grad()"])
+    cell = v4.new_code_cell("step_through(train, w)", outputs=[output], execution_count=1)
+    text = Handout(book(tmp_path / "00_steps.ipynb", cell)).markdown()
+    assert "| line | what happens |\n| --- | --- |\n| `a \\| b` | `step()` moves w\\[0\\]\\: 1 → 2. |" in text
+    assert "The notebook also has the loop without zero\\_grad()." in text
+
+
+def test_what_follows_an_answer_is_its_note_up_to_the_next_heading(tmp_path):
+    answer = v4.new_code_cell("guess.reveal(4)", outputs=[show(kind="reveal", question="how many?", measured="4")])
+    answer.metadata["jupyter"] = {"outputs_hidden": True}
+    cells = [
+        v4.new_code_cell("predict()", outputs=[show(kind="prediction", question="how many?", options=["4", "8"])]),
+        answer,
+        v4.new_markdown_cell("Because there are four."),
+        v4.new_code_cell("print(count)", outputs=[v4.new_output("stream", text="all four\n")]),
+        v4.new_markdown_cell("All of them.\n\n## Step 2\n\nNow we count others."),
+    ]
+    text = Handout(book(tmp_path / "x.ipynb", *cells)).markdown()
+    body, _, notes = text.partition("## Read after measuring")
+    assert body.count("What it means: note 1 at the end.") == 1
+    for said in ("Because there are four.", "print(count)", "```output\nall four\n```", "All of them."):
+        assert said in notes
+        assert said not in body
+    assert "Now we count others." in body
+
+
+def test_room_to_write_is_as_much_as_the_solution_takes_by_hand():
+    stub, long = "def f(a):\n    ...\n\n\n_ = check('f', f)", "x" * (2 * editions.HAND + 1)
+    solution = f"# why\ndef f(a):\n    {long}\n    return a"
+    assert with_room(stub, solution, 22).count(LINE) == 4
+    assert with_room(stub, f"{solution}\n    {long}", 4).count(LINE) == 4
+    assert with_room('order = ""  # letters', "order = 'B A'", 22).startswith(f"order = {LINE * 10}  # letters\n")
+    for name in BOOKS:
+        assert LINE in read_by("learner", name).exercise, name
+
+
+# The plans
+
+
+def test_a_plan_takes_its_path_as_long_as_the_path_and_its_breaks():
+    text = plans.markdown(BOOKS)
+    for path, most in (("90 minutes", 90), ("A day", 8 * 60)):
+        rows = plans.timetable(path, plans.stops(path, BOOKS))
+        assert 0 < rows[-1][1] - rows[0][0] <= most
+        assert all(before[1] == after[0] for before, after in pairwise(rows))
+        assert all(what in text for _, _, what in rows)
+    (zeroing,) = [what for *_, what in plans.timetable("90 minutes", plans.stops("90 minutes", BOOKS)) if "02" in what]
+    assert zeroing.endswith(f": {', '.join(BOOKS['02_zeroing'].short)}")
+
+
+# The files
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder that the command has written for one notebook."""
+    pytest.importorskip("pypandoc", reason='needs the extra: pip install -e ".[docs]"')
+    import handouts
+
+    out = tmp_path_factory.mktemp("handouts")
+    with pytest.MonkeyPatch.context() as patch:
+        arguments = ["--notebooks", "02_zeroing", "--paper", "Letter", "--out", str(out / "new")]
+        patch.setattr(sys, "argv", ["handouts.py", *arguments])
+        handouts.main()
+    return out / "new"
+
+
+def text_of(pdf, *options):
+    """The text of a PDF, where poppler is installed."""
+    if not shutil.which("pdftotext"):
+        pytest.skip("pdftotext is not installed")
+    return subprocess.run(["pdftotext", *options, pdf, "-"], capture_output=True, check=True).stdout.decode()
+
+
+def test_one_command_writes_every_edition(built):
+    editions_of_it = [f"{edition}/02_zeroing.pdf" for edition in ("instructor", "learner", "worksheet")]
+    expected = sorted(["cheatsheet.pdf", "final-test.pdf", "plans.pdf", *editions_of_it])
+    assert sorted(path.relative_to(built).as_posix() for path in built.rglob("*.pdf")) == expected
+    for path in built.rglob("*.pdf"):
+        (box, *_) = re.findall(rb"/MediaBox\s*\[0 0 ([\d.]+) ([\d.]+)\]", path.read_bytes())
+        assert sorted(map(float, box)) == pytest.approx([612, 792], abs=0.1)
+
+
+def test_the_pdfs_say_what_their_editions_should(built):
+    learners, instructors = (
+        " ".join(text_of(built / edition / "02_zeroing.pdf", "-layout").split())
+        for edition in ("learner", "instructor")
+    )
+    for answer in ('third_step = {"fbs": 111', "Prediction 2, measured: 8"):
+        assert answer in instructors
+        assert answer not in learners
+    for both in ("How many of the 24 orders", "github.com/patrickloeber/pytorchTutorial/issues/19"):
+        assert both in learners.replace("\u200b", "")
+        assert both in instructors.replace("\u200b", "")
+
+
+@pytest.mark.parametrize(("file", "pages"), [("worksheet/02_zeroing.pdf", 2), ("plans.pdf", 1), ("cheatsheet.pdf", 2)])
+def test_what_must_fit_on_its_pages_does(built, file, pages):
+    assert text_of(built / file).count("\f") == pages
+
+
+def test_the_answers_of_the_final_test_are_on_pages_of_their_own(built):
+    first, *others = text_of(built / "final-test.pdf").split("\f")
+    assert "as it stands. " not in first.partition("correct it.")[2]
+    assert "Answers to final test 1" in others[0]
+
+
+@pytest.mark.parametrize("file", ["learner/02_zeroing.pdf", "instructor/02_zeroing.pdf", "cheatsheet.pdf"])
+def test_no_word_of_a_pdf_leaves_its_column(built, file):
+    side = 10 if file == "cheatsheet.pdf" else 19
+    boxes = text_of(built / file, "-bbox")
+    width = float(re.search(r'<page width="([\d.]+)"', boxes)[1])
+    words = re.findall(r'<word xMin="([\d.]+)" yMin="[\d.]+" xMax="([\d.]+)"', boxes)
+    margin = side / 25.4 * 72 - 2.5
+    assert min(float(left) for left, _ in words) >= margin
+    assert max(float(right) for _, right in words) <= width - margin
+
+
+def test_markup_of_typst_stays_text_in_a_handout():
+    handouts = pytest.importorskip("handouts", reason='needs the extra: pip install -e ".[docs]"')
+    body = handouts.typst_of('#eval("1") costs $5, not $6: @ref [x](<a b>) </title>\n\n    #eval(2)\n')
+    assert r"\#eval" in body
+    assert r"\$5, not \$6: \@ref" in body
+    assert '"#eval(2)")' in body  # code, in a string
+    assert handouts.quoted('a" #eval(3) \\') == r'"a\" #eval(3) \\"'

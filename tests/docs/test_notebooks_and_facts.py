@@ -1,0 +1,112 @@
+"""The reader of notebooks and of facts: what it finds, and that what is written for it is complete."""
+
+import doctest
+from importlib import import_module
+
+import nbformat
+import pytest
+from nbformat import v4
+
+from breakages import BREAKAGES
+from course import FACTS, NOTEBOOKS
+from notebooks import COURSE, Notebook, Reading, claims, read_claims, reading
+
+TITLE = "# Zeroing: when\n\n**35 minutes · after [01](01_gradients.ipynb)**\n\n*Where does it belong?*\n\n"
+TITLE += "**On the 90-minute path:** Why, Your turn. **Skip** Step 5 if you can.\n\nAfter this notebook"
+VERDICTS = ("true", "true-if", "imprecise", "wrong", "outdated", "missing")
+
+
+def shown(**content):
+    return v4.new_output("display_data", data={"text/plain": "for people", COURSE: content})
+
+
+@pytest.fixture
+def book(tmp_path):
+    folded = {"jupyter": {"source_hidden": True}}
+    cells = [
+        v4.new_markdown_cell(TITLE),
+        v4.new_markdown_cell("## Why · it matters\n\nFour words [stand here](https://example.org/one/two)."),
+        v4.new_code_cell("a = 1\n\nb = 2\n", metadata={"tags": ["claim:one", "claim:two"]}),
+        v4.new_markdown_cell("## Step 1\n\n| a | b |\n| --- | --- |\n| 1 | <b>2</b> |\n\n<!-- nothing -->"),
+        v4.new_code_cell("c", outputs=[shown(kind="prediction", question="Which?", options=["a", "b"])]),
+        v4.new_markdown_cell("## Your turn\n\n**5 minutes.** Do it.\n\n**At home, 10 minutes.** Do more."),
+        v4.new_code_cell("..."),
+        v4.new_code_cell("# Solution\na = 3", metadata=folded),
+        v4.new_code_cell("recall()", outputs=[shown(kind="cards", cards=[["Q?", "A."]]), shown(kind="score")]),
+    ]
+    nbformat.write(v4.new_notebook(cells=cells), tmp_path / "02_zeroing.ipynb")
+    return Notebook(tmp_path / "02_zeroing.ipynb")
+
+
+def test_the_title_cell_says_title_minutes_question_and_path(book):
+    assert (book.name, book.label, book.title, book.minutes) == ("02_zeroing", "02", "Zeroing: when", 35)
+    assert book.question == "Where does it belong?"
+    assert book.sections == ["Why", "Step 1", "Your turn"]
+    assert book.short == ["Why", "Your turn"]
+
+
+def test_a_title_cell_that_lacks_something_is_an_error_that_says_what_it_must_hold(tmp_path):
+    path = tmp_path / "x.ipynb"
+    nbformat.write(v4.new_notebook(cells=[v4.new_markdown_cell("# Title\n\n**35 minutes**")]), path)
+    with pytest.raises(ValueError, match=r"x.ipynb: the first cell must hold a title, a line .* and a \*question\*"):
+        Notebook(path)
+
+
+def test_what_is_asked_and_answered_is_read_from_the_data_beside_the_text(book):
+    assert book.predictions == [{"kind": "prediction", "question": "Which?", "options": ["a", "b"]}]
+    assert book.cards == [("Q?", "A.")]
+    assert claims(book.code[0]) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        (["Why"], Reading(words=7, lines=2, exercises=0)),
+        (["Your turn"], Reading(words=12, lines=2, exercises=5)),
+        (["Why", "Your turn"], Reading(words=19, lines=4, exercises=5)),
+        (["None such"], Reading(words=0, lines=0, exercises=0)),
+    ],
+)
+def test_words_lines_and_exercises_are_counted_in_the_sections_that_are_named(book, sections, expected):
+    assert reading(book, sections) == expected
+    assert expected.minutes == expected.words / 180 + expected.lines / 12 + expected.exercises
+
+
+def test_every_fact_says_what_people_believe_and_what_it_rests_on():
+    for fact in FACTS.values():
+        assert fact.verdict in VERDICTS, fact.id
+        assert fact.basis in ("executed", "recorded", "cited", "derived"), fact.id
+        assert fact.basis == "executed" or "measured" not in fact.statement.lower(), fact.id
+        assert fact.basis != "executed" or fact.falsifier, fact.id
+
+
+def test_every_falsifier_has_something_to_break():
+    sources: dict[str, str] = {}
+    for notebook in NOTEBOOKS.values():
+        for cell in notebook.code:
+            for claim in claims(cell):
+                sources[claim] = sources.get(claim, "") + cell.source
+    for fact in FACTS.values():
+        match fact.falsifier:
+            case {"breakage": name, **rest} if not rest:
+                assert name in BREAKAGES, fact.id
+            case {"old": old, "new": new, **rest} if not rest:
+                assert old in sources[fact.id], fact.id
+                assert old != new, fact.id
+            case other:
+                assert not other, fact.id
+
+
+def test_every_common_claim_is_answered_by_a_fact():
+    found = read_claims()
+    numbers = {"A": 86, "B": 83, "C": 25, "D": 25, "G": 33, "X": 18}  # how many claims each source makes
+    assert [c["id"] for c in found] == [f"{s}-{n:02}" for s, many in numbers.items() for n in range(1, many + 1)]
+    for claim in found:
+        assert claim["fact"] in FACTS, claim
+        assert claim["verdict"] in (*VERDICTS, "resolve"), claim
+
+
+@pytest.mark.parametrize("module", ["notebooks", "editions", "cheatsheet"])
+def test_the_examples_in_docstrings_are_true(module):
+    results = doctest.testmod(import_module(module))
+    assert results.failed == 0 < results.attempted

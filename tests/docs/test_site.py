@@ -1,0 +1,89 @@
+"""What the site takes from notebooks, facts, rules and the zoo."""
+
+import re
+
+import pytest
+
+import pages
+from course import FACTS, NOTEBOOKS
+from course_utils.zoo import ZOO
+from course_utils.zoo.pitfalls import PITFALLS
+from gradaudit.explain import RULES
+from notebooks import COURSE, is_folded, tags
+
+
+@pytest.fixture(scope="module")
+def inserted():
+    return pages.inserted(NOTEBOOKS)
+
+
+@pytest.mark.parametrize("book", NOTEBOOKS.values(), ids=NOTEBOOKS)
+def test_a_page_folds_what_jupyterlab_folds_and_has_no_solution(book, monkeypatch):
+    monkeypatch.setattr(pages, "steppers", lambda book: {})
+    made = pages.page(book)
+    code = [cell for cell in made.cells if cell.cell_type == "code"]
+    shown = [cell for cell in book.code if "solution" not in tags(cell)]
+    assert [cell.source for cell in code] == [cell.source for cell in shown]
+    for cell, old in zip(code, shown, strict=True):
+        folds = "".join(tags(cell))
+        assert ("hide-output" in folds or "hide-cell" in folds) == is_folded(old, "outputs")
+        assert ("hide-input" in folds or "hide-cell" in folds) == is_folded(old, "source")
+        assert not any(COURSE in output.get("data", {}) for output in cell.outputs)
+    text = "\n".join(cell.source for cell in made.cells)
+    assert "# Solution" not in text
+    for fact in FACTS.values():
+        if fact.notebook == book.name and fact.basis == "executed":
+            assert f'<span id="fact-{fact.id}"></span>' in text
+
+
+def test_the_solutions_are_on_a_page_of_their_own_below_their_exercises():
+    book = NOTEBOOKS["02_zeroing"]
+    wanted = [cell.source for cell in book.code if "solution" in tags(cell)]
+    made = pages.solutions(book)
+    assert [cell.source for cell in made.cells if cell.cell_type == "code"] == wanted
+    assert [cell.source.count("## Exercise") for cell in made.cells] == [0, 1, 0, 1, 0]
+
+
+def test_a_loop_to_step_through_is_a_page_in_its_notebooks_page(as_in_a_kernel):
+    (frame,) = pages.steppers(NOTEBOOKS["00_start"]).values()
+    assert frame.startswith('<iframe class="stepper"')
+    assert "\n" not in frame
+    assert "without zero_grad()" in frame
+
+
+def test_every_rule_has_a_page_with_its_public_bugs_each_with_a_wrong_and_a_correct_loop():
+    for rule in RULES.values():
+        text = pages.rule_page(rule)
+        assert rule.symptom in text
+        for specimen in (specimen for specimen in ZOO.values() if specimen.rule == rule.name):
+            diff = text.partition(f"### {specimen.source}\n")[2].partition("\n~~~\n")[0]
+            assert specimen.url in diff
+            assert "--- wrong\n+++ correct\n" in diff
+
+
+def test_the_symptom_table_has_every_pitfall_with_its_numbers_its_rule_and_its_report(inserted):
+    for pitfall in PITFALLS:
+        row = "| " + " | ".join(pitfall.row()) + " |"
+        (line,) = [line for line in inserted["pitfalls"].splitlines() if line.startswith(row)]
+        assert ZOO[pitfall.specimen].url in line
+        assert f"rules/{ZOO[pitfall.specimen].rule}.md" in line
+
+
+def test_every_fact_is_in_the_table_and_leads_to_its_cell_and_every_claim_to_its_fact(inserted):
+    assert re.findall(r'<tr id="([^"]+)">', inserted["facts"]) == list(FACTS)
+    for fact in FACTS.values():
+        if fact.basis == "executed":
+            assert f'href="course/{fact.notebook}.html#fact-{fact.id}"' in inserted["facts"]
+    assert set(re.findall(r'"facts\.html#([^"]+)"', inserted["claims"])) <= FACTS.keys()
+
+
+def test_the_picture_of_the_rules_shows_the_silhouettes_of_six_bugs():
+    assert pages.silhouettes().startswith(b"\x89PNG")
+
+
+def test_a_page_offers_what_was_built_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    (tmp_path / "build" / "handouts" / "learner").mkdir(parents=True)
+    (tmp_path / "build" / "handouts" / "learner" / "02_zeroing.pdf").write_bytes(b"%PDF")
+    assert 'href="../handouts/learner/02_zeroing.pdf"' in pages._downloads("02_zeroing")
+    assert pages._downloads("04_accumulation") == ""
