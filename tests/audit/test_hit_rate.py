@@ -3,10 +3,9 @@
 from collections import Counter
 
 import exhaustive
+import hit_rate
 import pytest
-
-from course_utils.zoo import hit_rate
-from course_utils.zoo.unseen import EDITS, unseen_loops
+from unseen import EDITS, unseen_loops
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call")
 NO_RULE = {edit.kind for edit in EDITS if not edit.rule}
