@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lab import ClassicNotebook, Lab
+from lab import Lab
 
 ROOT = Path(__file__).parent.parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -56,14 +56,6 @@ def server(chromium, lab_folder):
     pytest.importorskip("jupyterlab", reason='no JupyterLab; pip install -e ".[browser]"')
     options = ["--LabApp.extension_manager=readonly", "--LabApp.news_url=None", "--expose-app-in-browser"]
     with _served("jupyterlab", lab_folder, options) as address:
-        yield address
-
-
-@pytest.fixture(scope="session")
-def notebook_server(chromium, tmp_path_factory):
-    """The same with Notebook 7."""
-    pytest.importorskip("notebook", reason='no Notebook; pip install -e ".[browser]"')
-    with _served("notebook", tmp_path_factory.mktemp("notebook"), []) as address:
         yield address
 
 
@@ -113,17 +105,6 @@ def lab(server, lab_folder, chromium):
         _end_kernels(server)
         for score in (lab_folder / "course/notebooks").rglob(".*.score.json"):
             score.unlink()
-
-
-@pytest.fixture
-def notebook(notebook_server, chromium):
-    """A notebook in Notebook 7, in a fresh window."""
-    page = chromium.new_page(viewport={"width": 1280, "height": 1400})
-    try:
-        yield ClassicNotebook(page, notebook_server, TOKEN)
-    finally:
-        page.close()
-        _end_kernels(notebook_server)
 
 
 def _end_kernels(address: str) -> None:

@@ -5,7 +5,6 @@ import math
 from collections import UserDict
 from itertools import islice
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -78,11 +77,6 @@ def test_a_loader_that_starts_again_after_its_end_is_gone_through_once(n):
     assert sum(found, []) == list(range(10))  # noqa: RUF017
 
 
-def test_an_n_may_be_any_integer():
-    assert [len(window) for window in windows(range(5), np.int64(2))] == [2, 2, 1]
-    assert [len(window) for window in windows(range(5), torch.tensor(2))] == [2, 2, 1]
-
-
 @pytest.mark.parametrize(
     ("n", "error", "saying"),
     [
@@ -101,11 +95,6 @@ def test_an_n_that_is_no_number_of_micro_batches_is_an_error_at_the_call(n, erro
     with pytest.raises(error, match=saying):
         train_epoch(model, batches, mse, sgd(model.parameters()), n=n)
     assert_equal(model.state_dict().values(), before.values())
-
-
-def test_windows_of_what_cannot_be_iterated_are_an_error_at_the_call():
-    with pytest.raises(TypeError, match="not iterable"):
-        windows(7, 2)
 
 
 # items
@@ -215,21 +204,7 @@ def test_training_leaves_every_part_in_its_mode_and_without_gradients(model, bat
     assert [p.grad for p in model.parameters()] == [None] * 4
 
 
-def test_without_an_n_every_micro_batch_has_its_update(model, batches):
-    assert len(train_epoch(model, batches, mse, sgd(model.parameters()))) == len(batches)
-
-
 # evaluate. Its weights are in test_properties.py.
-
-
-def test_results_and_weights_may_be_written_to_before_they_are_read(model):
-    result, count = torch.zeros(()), torch.zeros(())
-    batches = [torch.full((4, 3), 1.0), torch.full((2, 3), 4.0)]
-    assert evaluate(model, batches, lambda _, x: result.fill_(x.mean()), lambda x: count.fill_(len(x))) == 2.0
-
-
-def test_a_metric_is_not_called_where_the_weight_is_the_number_0(model):
-    assert evaluate(model, [torch.ones(1), torch.ones(0)], lambda _, x: x.max(), len) == 1.0
 
 
 def test_evaluation_builds_no_graph_and_leaves_gradients_alone(model, batches):
@@ -263,8 +238,3 @@ def test_evaluation_restores_the_mode_of_the_model_and_of_its_parts(fails):
         assert fails
     assert modes == [[False] * 4]
     assert [module.training for module in model.modules()] == [True, True, True, False]
-
-
-def test_a_bad_weight_in_evaluation_is_an_error(model, batches):
-    with pytest.raises(ValueError, match="0 or more, got -1"):
-        evaluate(model, batches, mse, weight=lambda batch: -1)

@@ -10,7 +10,6 @@ from torch.amp import GradScaler
 
 from course_utils import mlp, train_epoch, windows
 from course_utils.loops import backward_window
-from course_utils.loops.window import weights_of
 
 RAGGED = (4, 2, 1, 3)
 
@@ -71,12 +70,6 @@ def test_a_scaler_multiplies_the_gradient_and_not_the_loss_and_has_not_unscaled(
     assert_near([p.grad / 1024 for p in model.parameters()], gradient)
     scaler.unscale_(optimizer)  # it would refuse if it had been called before
     assert_near([p.grad for p in model.parameters()], gradient)
-
-
-@pytest.mark.parametrize("held", [[], [torch.ones(2, 3)] * 2])
-def test_a_window_that_holds_nothing_has_no_loss_and_no_gradient(model, held):
-    assert backward_window(model, held, mse, weight=lambda batch: 0) is None
-    assert [p.grad for p in model.parameters()] == [None] * 4
 
 
 # Losses, weights and contexts that cannot be used, here and in train_epoch
@@ -147,12 +140,6 @@ def test_a_context_that_can_be_entered_only_once_is_an_error_that_says_so(model,
     run(model, window, autocast=nullcontext())
 
 
-def test_weights_may_be_numbers_and_tensors():
-    mixed = [2, torch.tensor(3), 0.5, torch.tensor(1.5), torch.tensor(2.0, dtype=torch.bfloat16)]
-    assert weights_of(mixed, lambda batch: batch) == [2, 3, 0.5, 1.5, 2.0]
-    assert weights_of([torch.tensor(2), torch.tensor(1.5)], lambda batch: batch) == [2, 1.5]
-
-
 # A loader that reuses its buffers
 
 
@@ -167,21 +154,6 @@ def from_buffers(number, view=lambda buffer: buffer):
 def test_a_loader_that_overwrites_a_batch_of_the_window_is_an_error(number, n, as_batch):
     with pytest.raises(ValueError, match=r"reuses its buffers.*\.clone\(\)"):
         list(windows(from_buffers(number, as_batch), n))
-
-
-@pytest.mark.parametrize(("number", "n"), [(1, 2), (2, 4)])
-def test_labels_that_are_overwritten_are_seen_where_the_images_are_not(number, n):
-    labels = [torch.zeros(4) for _ in range(number)]
-    reused = ((torch.randn(4, 3), labels[k % number].fill_(k)) for k in range(6))
-    with pytest.raises(ValueError, match="reuses its buffers"):
-        list(windows(reused, n))
-
-
-def test_it_is_an_error_before_the_window_changes_anything(model):
-    before = [p.detach().clone() for p in model.parameters()]
-    with pytest.raises(ValueError, match="reuses its buffers"):
-        train_epoch(model, from_buffers(1), lambda m, x: m(x).mean(), torch.optim.SGD(model.parameters(), lr=1.0), n=2)
-    assert all(map(torch.equal, before, model.parameters()))
 
 
 def slices_of_one_ring():
