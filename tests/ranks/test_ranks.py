@@ -39,17 +39,6 @@ def add(number):
     return number + total.item(), dist.get_rank(), os.environ["WORLD_SIZE"]
 
 
-def test_what_a_failed_run_has_printed_is_shown(two, capsys):
-    with pytest.raises(RankError):
-        two.run(say_and_raise)
-    assert capsys.readouterr().out == "rank 0 | before the error\nrank 1 | before the error\n"
-
-
-def say_and_raise():
-    print("before the error")
-    raise ValueError
-
-
 def say():
     if dist.get_rank() == 0:
         time.sleep(0.3)  # the other rank answers first
@@ -135,24 +124,6 @@ def test_a_run_starts_from_the_state_of_this_process_whatever_the_run_before_has
     assert two.run(what_is_found) == [(True, os.getcwd(), False, True)] * 2
     with torch.no_grad():
         assert [grad for grad, *_ in two.run(what_is_found)] == [False, False]
-
-
-def test_a_second_thread_is_refused_and_the_run_of_the_first_goes_on(two):
-    results = []
-    first = threading.Thread(target=lambda: results.extend(two.run(sleep_and_add, 20)))
-    first.start()
-    while not two._running.locked():
-        time.sleep(0.01)
-    with pytest.raises(RuntimeError, match="running a function for another thread"):
-        two.run(add, 10)
-    first.join()
-    assert [number for number, *_ in results] == [23.0, 23.0]
-    assert [number for number, *_ in two.run(add, 10)] == [13.0, 13.0]
-
-
-def sleep_and_add(number):
-    time.sleep(0.5)
-    return add(number)
 
 
 def test_an_error_on_one_rank_ends_the_run_and_the_next_run_starts_new_processes(two):
