@@ -7,7 +7,6 @@ import pytest
 from course_utils.practice import display
 from course_utils.project import page as project_page
 from course_utils.project.accept import Acceptance
-from course_utils.publish.handouts import press
 from gradaudit.history import History
 from gradaudit.page import as_page
 from gradaudit.report import Report
@@ -79,11 +78,3 @@ def test_text_stays_text(name, text):
     harmless, page = Read(PAGES[name]("harmless")), Read(PAGES[name](text))
     assert [tag for tag in page.tags if tag != ("code", [])] == [tag for tag in harmless.tags if tag != ("code", [])]
     assert (text if "`" not in text or name != "verdict" else text.partition("`")[0]) in page.text
-
-
-def test_markup_of_typst_stays_text_in_a_handout():
-    body = press.typst_of('#eval("1") costs $5, not $6: @ref [x](<a b>) </title>\n\n    #eval(2)\n')
-    assert r"\#eval" in body
-    assert r"\$5, not \$6: \@ref" in body
-    assert '"#eval(2)")' in body  # code, in a string
-    assert press._quoted('a" #eval(3) \\') == r'"a\" #eval(3) \\"'

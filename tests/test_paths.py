@@ -28,12 +28,6 @@ def test_the_sections_of_the_90_minutes_run_without_the_others(name, as_in_a_ker
             run(cell.source, names)
 
 
-def test_the_90_minutes_have_amp_pitfalls_and_three_exercises():
-    exercises = [name for name in SHORT if "Your turn" in NOTEBOOKS[name].on_path("90 minutes")]
-    assert len(exercises) >= 3
-    assert {"09_amp", "11_pitfalls"} <= set(SHORT)
-
-
 @pytest.mark.parametrize(("path", "most"), [("90 minutes", 90), ("one day", 370)])
 def test_a_path_takes_no_longer_than_its_name_says(path, most):
     assert path in PATHS

@@ -306,7 +306,7 @@ def same_state(ours: Ours, theirs: reference.Reference) -> None:
         assert ours.scaler.get_scale() == theirs.scale
 
 
-@pytest.mark.parametrize(("optimizer", "schedule"), zip(OPTIMIZERS, cycle(SCHEDULES)))
+@pytest.mark.parametrize(("optimizer", "schedule"), list(zip(OPTIMIZERS, cycle(SCHEDULES))))
 def test_a_run_makes_the_updates_of_single_items(optimizer, schedule):
     def holds(run: Run) -> None:
         batches = run.data()

@@ -79,22 +79,9 @@ def test_a_mean_of_means_is_exact_for_equal_micro_batches_only_and_halves_a_shor
 
 
 def test_what_cannot_run_is_read_from_the_record_or_refused(beside):
-    kept = [
-        {
-            "library": "made up",
-            "form": "guide",
-            "ranks": ranks,
-            "windows": [[0]],
-            "equal": 0.5,
-            "fixed": 0.5,
-            "full": 0.5,
-            "short": None,
-            "reductions": 1,
-            "others": 0,
-            "scheduled": 1,
-        }
-        for ranks in (1, 2)
-    ]
+    row = {"library": "made up", "form": "guide", "windows": [[0]], "equal": 0.5, "fixed": 0.5, "full": 0.5}
+    row |= {"short": None, "reductions": 1, "others": 0, "scheduled": 1}
+    kept = [row | {"ranks": ranks} for ranks in (1, 2)]
     beside.recorded = {"versions": {"no_such_package": "1.0"}, "rows": kept[:1], "two_ranks": kept[1:]}
     assert beside.compare("made up", "no_such_package", guide=loop) == kept
     assert beside.versions()[1] == "recorded: no_such_package 1.0"
