@@ -73,12 +73,6 @@ def test_every_axis_is_labelled(name):
         assert axis.get_ylabel() or {"all at once", "update", "stage 0", "rank 0"} & {*named} or shared
 
 
-def test_the_same_figure_gives_the_same_bytes():
-    first, second = display.png(FIGURES["ledger"]()), display.png(FIGURES["ledger"]())
-    assert first.startswith(b"\x89PNG")
-    assert first == second
-
-
 def test_backward_passes_writes_what_flows_and_joins_the_flows_along_one_edge():
     places = {"a": (0, 0), "h": (1, 1), "loss": (2, 0)}
     calls = {
