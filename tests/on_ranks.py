@@ -254,60 +254,6 @@ def trained(kind, n):
     return losses, whole(model.parameters()), evaluate(model, batches, masked_mse, tokens)
 
 
-def words_of(counts):
-    """Micro-batches of so many words each, the same wherever they are made."""
-    random = torch.Generator().manual_seed(1)
-    return [torch.randint(10, (count,), generator=random) for count in counts]
-
-
-def embedded(wrap, batches, n, name):
-    torch.manual_seed(0)
-    model = wrap(nn.Sequential(nn.Embedding(10, 3, sparse=True), nn.Linear(3, 2)))
-    embedding, *linear = model.parameters()
-    if name == "SparseAdam":  # it takes sparse gradients only, so that the linear layer is not trained
-        optimizer = torch.optim.SparseAdam([embedding])
-    else:
-        optimizer = torch.optim.SGD([embedding, *linear], lr=0.1)
-    losses = train_epoch(model, batches, lambda model, batch: model(batch).square().mean(), optimizer, n)
-    return losses, whole(model.parameters())
-
-
-def sparse_on_this_rank(counts, n, name):
-    """A sparse embedding, with ranks that run out at different times."""
-    held = words_of([count for rank in counts for count in rank])
-    before = sum(map(len, counts[: dist.get_rank()]))
-    mine = held[before : before + len(counts[dist.get_rank()])]
-    return embedded(DistributedDataParallel, mine, n, name)
-
-
-def messages(n, micro_batches):
-    """The sizes of the all-reduces of one epoch: (those of gradient buckets, the others)."""
-    model = wrapped("DDP")
-    plain = dist.all_reduce
-    buckets, others = [], []
-
-    def hook(state, bucket):
-        buckets.append(bucket.buffer().numel())
-        sent = plain(bucket.buffer().div_(dist.get_world_size()), async_op=True)
-        return sent.get_future().then(lambda future: future.value()[0])
-
-    model.register_comm_hook(None, hook)
-
-    def counted(tensor, *args, **kwargs):
-        others.append(tensor.numel())
-        return plain(tensor, *args, **kwargs)
-
-    dist.all_reduce = counted
-    try:
-        optimizer = optimizer_of("SGD", model.parameters())
-        batches = shards(dist.get_world_size(), equal=True)[dist.get_rank()]
-        batches = (batches * micro_batches)[:micro_batches]
-        train_epoch(model, batches, masked_mse, optimizer, n, tokens)
-    finally:
-        dist.all_reduce = plain
-    return buckets, others
-
-
 class Interrupted(nn.Module):
     """Raises once when told, in the forward or in the backward pass."""
 
@@ -390,8 +336,9 @@ def trained_between_evaluations():
     return losses, scores
 
 
-def reductions(**options):
-    model = wrapped("FSDP2")
+def collectives(kind, **options):
+    """Those of an epoch of two windows of three micro-batches."""
+    model = wrapped(kind)
     batches = shards(2, equal=True)[dist.get_rank()][:6]
     with count_collectives() as counts:
         train_epoch(model, batches, masked_mse, optimizer_of("SGD", model.parameters()), 3, tokens, **options)

@@ -120,15 +120,6 @@ def test_pieces_are_weighted_by_their_tokens_and_those_without_any_are_left_out(
     assert (finder.micro_batch, finder.failures) == (1, 2)
 
 
-def test_what_was_found_is_remembered():
-    tally, finder = Tally(4), MicroBatchFinder()
-    full = Full(tally, 1)
-    for expected in (1 + 1 + 4, 4):  # 4 items, then 2, then each alone; the second window knows
-        full.calls = 0
-        finder.backward_window(tally, [torch.arange(4)], lambda model, batch: model(batch).mean())
-        assert full.calls == expected
-
-
 def test_where_one_item_does_not_fit_it_gives_up_and_says_so():
     def two_fit_but_not_the_third(model, batch):
         if 2 in batch:

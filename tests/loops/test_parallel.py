@@ -73,20 +73,6 @@ def test_a_loop_of_ones_own_has_the_gradient_of_all_ranks_in_every_window(groups
                 torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["SGD", "SparseAdam"])
-@pytest.mark.parametrize("n", [1, 2])
-def test_a_sparse_embedding_is_trained_also_when_a_rank_runs_out(two, n, name):
-    counts = [(3, 2, 1, 4), (2,)]
-    first, second = on_ranks.words_of(counts[0]), on_ranks.words_of(counts[0] + counts[1])[4:]
-    together = [[*first[k : k + n], *second[k : k + n]] for k in range(0, 4, n)]
-    large = [torch.cat(window) for window in together]
-    losses, parameters = on_ranks.embedded(lambda model: model, large, 1, name)
-    for their_losses, theirs in two.run(on_ranks.sparse_on_this_rank, counts, n, name):
-        assert their_losses == pytest.approx(losses, rel=1e-12)
-        for a, b in zip(theirs, parameters, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("kind", "saying"),
     [
@@ -117,12 +103,9 @@ def test_each_rank_trains_a_model_of_its_own_where_the_model_says_so(two):
         assert scored == evaluate(model, batches, on_ranks.masked_mse, on_ranks.tokens)
 
 
-@pytest.mark.parametrize(("n", "micro_batches", "updates"), [(8, 16, 2), (8, 13, 2), (1, 5, 5)])
-def test_each_window_all_reduces_its_gradients_once_and_its_weights_in_one_small_tensor(two, n, micro_batches, updates):
-    for buckets, others in two.run(on_ranks.messages, n, micro_batches):
-        assert len(buckets) == updates  # this model is one bucket
-        # the epoch's length, each window's weights, the same once more to learn that all ranks are done, and the losses
-        assert others == [4] + [6] * (updates + 1) + [updates]
+def test_ddp_all_reduces_its_gradients_once_a_window(two):
+    # besides: the epoch's length, each window's weights, the same once more to learn that all are done, the losses
+    assert [counts["all-reduce"] for counts in two.run(on_ranks.collectives, "DDP")] == [2 + 5] * 2
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +130,7 @@ def test_fsdp2_trains_on_after_an_evaluation_and_after_one_that_failed(two):
 
 @pytest.mark.parametrize(("options", "times"), [({}, 6), ({"hold_back": True}, 2)], ids=str)
 def test_fsdp2_reduces_every_micro_batch_unless_it_is_held_back(two, options, times):
-    for counts in two.run(partial(on_ranks.reductions, **options)):
+    for counts in two.run(partial(on_ranks.collectives, "FSDP2", **options)):
         assert counts["reduce-scatter"] == 2 * times  # of two layers
 
 
