@@ -60,8 +60,8 @@ def _accept(options: argparse.Namespace) -> int:
     from course_utils.project.accept import accept
     from course_utils.project.page import WORDS, as_page
 
-    if options.html:
-        options.html.open("a").close()  # before minutes have passed
+    if options.html and (options.html.is_dir() or not options.html.parent.is_dir()):
+        raise OSError(f"cannot write {options.html}")  # before minutes have passed
     found = accept(options.script, options.text, options.limit)
     for result in found.results:
         print(f"{WORDS[result.passed]:<6}{result.name:<9} {result.says}")
