@@ -94,7 +94,8 @@ class Runs:
 
     def run(self, what: str, command: list[object], arguments: list[object], fine: tuple[int, ...] = (0,)) -> int:
         """The exit status of a command in which the script runs with these arguments."""
-        status, output, late = run_python(*command, *arguments, title=what, limit=self.limit, cwd=self.script.parent)
+        options = {"title": what, "limit": self.limit, "cwd": self.script.parent, "one_thread": True}  # a small model
+        status, output, late = run_python(*command, *arguments, **options)
         if status in fine and not late:
             return status
         ended = f"had not ended after {self.limit:g} s" if late else f"ended with status {status}: {last_words(output)}"

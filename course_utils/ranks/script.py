@@ -40,17 +40,18 @@ class ScriptError(RuntimeError):
         self.output, self.late = output, late
 
 
-def run_python(*command: object, title: str, limit: float, cwd: str | Path = ".") -> Finished:
+def run_python(*command: object, title: str, limit: float, cwd: str | Path = ".", one_thread: bool = False) -> Finished:
     """Runs `python command` in a process of its own.
 
-    It finds this package even if it is not installed, and computes with one thread unless `OMP_NUM_THREADS` is set. No
-    process is left behind, not even after an interrupt. After 2 seconds a line shows for how long it has run.
+    It finds this package even if it is not installed. No process is left behind, not even after an interrupt. After 2
+    seconds a line shows for how long it has run.
 
     Args:
         *command: A script, or `"-m"` and a module, and their arguments.
         title: What the line says.
         limit: Seconds after which it is asked to end.
         cwd: The folder in which it runs.
+        one_thread: Whether it computes with one thread, unless `OMP_NUM_THREADS` is set.
 
     Example:
         >>> run_python("-c", "print(6 * 7)", title="an example", limit=60)
@@ -61,7 +62,7 @@ def run_python(*command: object, title: str, limit: float, cwd: str | Path = "."
         process = subprocess.Popen(
             [sys.executable, *map(str, command)],
             cwd=cwd,
-            env=_environment(),
+            env=_environment(one_thread),
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
@@ -83,8 +84,8 @@ def run_python(*command: object, title: str, limit: float, cwd: str | Path = "."
 def torchrun(script: str | Path, *arguments: object, n: int = 2, timeout: float = 30.0, cwd: str | Path = ".") -> str:
     """Runs `torchrun --standalone --nproc-per-node n -- script arguments` and returns what the ranks printed.
 
-    While it runs, PyTorch's launcher listens on ports of all of this machine's network interfaces. For the rest, see
-    `run_python`.
+    Each rank computes with one thread unless `OMP_NUM_THREADS` is set. While it runs, PyTorch's launcher listens on
+    ports of all of this machine's network interfaces. For the rest, see `run_python`.
 
     Args:
         script: A file, or `"-m"` with the name of a module as the first argument.
@@ -106,7 +107,8 @@ def torchrun(script: str | Path, *arguments: object, n: int = 2, timeout: float 
         raise FileNotFoundError(f"there is no script {script}")
     started = ["-m", "--"] if script == "-m" else ["--", script]  # or torchrun takes options of the script for its own
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n, *started, *arguments]
-    status, output, late = run_python(*command, title=f"torchrun, {n} ranks", limit=timeout, cwd=cwd)
+    title = f"torchrun, {n} ranks"
+    status, output, late = run_python(*command, title=title, limit=timeout, cwd=cwd, one_thread=True)
     if late or status:
         ended = f"had not ended after {timeout:g} s" if late else f"ended with status {status}"
         raise ScriptError(f"{' '.join(map(str, [script, *arguments]))} {ended} on {n} ranks", output, late)
@@ -125,12 +127,13 @@ def last_words(output: str) -> str:
     return (errors or lines or ["it printed nothing"])[-1]
 
 
-def _environment() -> dict[str, str]:
+def _environment(one_thread: bool) -> dict[str, str]:
     folder = Path(__file__).resolve().parents[2]  # the one that holds the package
     given = os.environ.get("PYTHONPATH", "")
     installed = folder.name.endswith("-packages")  # on the path anyway, and must not precede the standard library
     path = os.pathsep.join(filter(None, [given, "" if installed else str(folder)]))
-    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    threads = {"OMP_NUM_THREADS": "1"} if one_thread else {}
+    return threads | os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def _runs(process: subprocess.Popen, seconds: float) -> bool:
