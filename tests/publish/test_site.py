@@ -72,7 +72,7 @@ def test_the_rules_begin_with_the_silhouettes_of_common_bugs_under_the_rules_nam
     (picture,) = re.findall(r"!\[[^]]+\]\(([^)]+)\)", (source / "rules" / "index.md").read_text(encoding="utf-8"))
     assert (source / "rules" / picture).read_bytes().startswith(b"\x89PNG")
     drawn = []
-    monkeypatch.setattr(plots, "silhouettes", lambda loops: drawn.append(loops) or plots.bars({"a": 1}, "b"))
+    monkeypatch.setattr(plots, "silhouettes", lambda loops: drawn.append(loops) or plots.blocks([1], [1], "a", "", ""))
     reference.draw_silhouettes(source / "rules" / picture)
     rules = [name.rpartition(": ")[2] for name in drawn[0]]
     assert len(rules) == 6 == len({*rules} & {*RULES})
