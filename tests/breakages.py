@@ -6,15 +6,13 @@ Each is a context manager under the name by which a fact of data/facts calls it 
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-import course_utils
-import course_utils.practice  # with all that it imports, or a part first imported while something is broken keeps that
 from course_utils.loops import epoch, items, parallel, window
 from course_utils.ranks import Ranks
 
@@ -182,20 +180,6 @@ def _():
 
     with hooked(register_optimizer_step_pre_hook(warn)):
         yield
-
-
-@breakage("package: windows drops the tail")
-def _():
-    def around(original):
-        return lambda batches, n: iter([window for window in original(batches, n) if len(window) == n])
-
-    with patched(epoch, "windows", around), patched(course_utils, "windows", around):
-        yield
-
-
-BREAKAGES["package: train_epoch ignores the weights"] = lambda: shares_become(
-    lambda original: lambda weights, _, world_size: [world_size / len(weights) for _ in weights]
-)
 
 
 @breakage("torch: parameters begin with zero gradients")
@@ -366,9 +350,6 @@ def _():
             yield
 
 
-BREAKAGES["package: train_epoch steps the scheduler on a skipped update"] = lambda: patched(
-    epoch, "_update", lambda original: lambda *args: (True, original(*args)[1])
-)
 BREAKAGES["package: train_epoch steps the scheduler per micro-batch"] = lambda: after_each_micro_batch(
     lambda options: options["scheduler"] and options["scheduler"].step()
 )
@@ -376,44 +357,14 @@ BREAKAGES["package: train_epoch steps the scheduler per micro-batch"] = lambda: 
 
 # What follows breaks something on every rank: a patch in this process would not reach the others.
 @contextmanager
-def synchronises(every: bool) -> Iterator[None]:
-    def around(original):
-        return lambda self, last: original(self, last=every)
-
-    with patched(parallel.DataParallel, "gradient_sync", around):
-        yield
-
-
-@contextmanager
-def enters_no_sync_after_the_forward() -> Iterator[None]:
-    entered = []  # what holds both passes of the current micro-batch, and would hold its backward pass alone
-
-    def late(original):
-        def gradient_sync(self, last):
-            entered[:] = [original(self, last)]
-            return nullcontext()
-
-        return gradient_sync
-
-    def around(original):
-        def backward(*args):
-            with entered.pop():
-                original(*args)
-
-        return backward
-
-    with patched(parallel.DataParallel, "gradient_sync", late), patched(window, "_backward", around):
+def synchronises_never() -> Iterator[None]:
+    with patched(parallel.DataParallel, "gradient_sync", lambda original: lambda self, last: original(self, False)):
         yield
 
 
 ON_RANKS = {
     "torch: zero_grad does nothing": BREAKAGES["torch: zero_grad does nothing"],
-    "package: train_epoch synchronises no micro-batch": functools.partial(synchronises, False),
-    "package: train_epoch synchronises every micro-batch": functools.partial(synchronises, True),
-    "package: train_epoch enters no_sync after the forward": enters_no_sync_after_the_forward,
-    "package: train_epoch divides by what its own rank holds": functools.partial(
-        shares_become, lambda original: lambda weights, total, world_size: original(weights, sum(weights), world_size)
-    ),
+    "package: train_epoch synchronises no micro-batch": synchronises_never,
 }
 
 

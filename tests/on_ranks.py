@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import math
 import sys
 import warnings
 from contextlib import nullcontext, suppress
@@ -12,12 +11,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.amp import GradScaler
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ExponentialLR
 
 from course_utils import count_collectives, evaluate, mlp, train_epoch, windows
-from course_utils.loops import MicroBatchFinder, backward_window
+from course_utils.loops import backward_window
 from gradaudit import audit
 
 WIDTH = 9
@@ -246,17 +245,6 @@ def refusal_of(train):
         return str(error)
 
 
-def foreign_parameters_refused():
-    model = wrapped("DDP")
-    optimizer = optimizer_of("SGD", [*model.parameters(), nn.Parameter(torch.zeros(1))])
-    return refusal_of(lambda: train_epoch(model, shards(2)[dist.get_rank()], masked_mse, optimizer, 2, tokens))
-
-
-def finder_refused():
-    model, batches = wrapped("DDP"), shards(2)[dist.get_rank()]
-    return refusal_of(lambda: MicroBatchFinder().backward_window(model, batches, masked_mse, tokens))
-
-
 def trained(kind, n):
     """Training with one of the unusual models."""
     model = unusual(kind)
@@ -264,93 +252,6 @@ def trained(kind, n):
     batches = shards(2)[dist.get_rank()]
     losses = train_epoch(model, batches, masked_mse, optimizer, n, tokens)
     return losses, whole(model.parameters()), evaluate(model, batches, masked_mse, tokens)
-
-
-def evaluated_by_one_rank():
-    """A model that is not wrapped, evaluated on rank 0 alone, as people do it between epochs."""
-    return evaluate(new_model(), shards(2)[0], masked_mse, tokens) if dist.get_rank() == 0 else math.nan
-
-
-def words_of(counts):
-    """Micro-batches of so many words each, the same wherever they are made."""
-    random = torch.Generator().manual_seed(1)
-    return [torch.randint(10, (count,), generator=random) for count in counts]
-
-
-def embedded(wrap, batches, n, name):
-    torch.manual_seed(0)
-    model = wrap(nn.Sequential(nn.Embedding(10, 3, sparse=True), nn.Linear(3, 2)))
-    embedding, *linear = model.parameters()
-    if name == "SparseAdam":  # it takes sparse gradients only, so that the linear layer is not trained
-        optimizer = torch.optim.SparseAdam([embedding])
-    else:
-        optimizer = torch.optim.SGD([embedding, *linear], lr=0.1)
-    losses = train_epoch(model, batches, lambda model, batch: model(batch).square().mean(), optimizer, n)
-    return losses, whole(model.parameters())
-
-
-def sparse_on_this_rank(counts, n, name):
-    """A sparse embedding, with ranks that run out at different times."""
-    held = words_of([count for rank in counts for count in rank])
-    before = sum(map(len, counts[: dist.get_rank()]))
-    mine = held[before : before + len(counts[dist.get_rank()])]
-    return embedded(DistributedDataParallel, mine, n, name)
-
-
-def messages(n, micro_batches):
-    """The sizes of the all-reduces of one epoch: (those of gradient buckets, the others)."""
-    model = wrapped("DDP")
-    plain = dist.all_reduce
-    buckets, others = [], []
-
-    def hook(state, bucket):
-        buckets.append(bucket.buffer().numel())
-        sent = plain(bucket.buffer().div_(dist.get_world_size()), async_op=True)
-        return sent.get_future().then(lambda future: future.value()[0])
-
-    model.register_comm_hook(None, hook)
-
-    def counted(tensor, *args, **kwargs):
-        others.append(tensor.numel())
-        return plain(tensor, *args, **kwargs)
-
-    dist.all_reduce = counted
-    try:
-        optimizer = optimizer_of("SGD", model.parameters())
-        batches = shards(dist.get_world_size(), equal=True)[dist.get_rank()]
-        batches = (batches * micro_batches)[:micro_batches]
-        train_epoch(model, batches, masked_mse, optimizer, n, tokens)
-    finally:
-        dist.all_reduce = plain
-    return buckets, others
-
-
-class Branches(nn.Module):
-    """One part is used on rank 0 only, one nowhere."""
-
-    def __init__(self):
-        super().__init__()
-        self.always, self.rarely, self.never = nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.always(x) + (self.rarely(x) if dist.get_rank() == 0 else 0)
-
-
-def which_gradients(found):
-    """After one window that rank 1 has nothing of: which parameters have a gradient on this rank."""
-    torch.manual_seed(0)
-    model = DistributedDataParallel(Branches(), find_unused_parameters=True)
-    optimizer = optimizer_of("SGD", model.parameters())
-    seen = []
-    optimizer.register_step_pre_hook(lambda *_: seen.append([p.grad is not None for p in model.parameters()]))
-    batch = (torch.ones(2, 3), torch.ones(2, 2))
-    train_epoch(
-        model,
-        [batch] if dist.get_rank() == 0 or not found else [],
-        lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1]),
-        optimizer,
-    )
-    return seen
 
 
 class Interrupted(nn.Module):
@@ -406,47 +307,6 @@ def after_an_abandoned_window(where, position, **options):
     return float((gradient(fails=True) - expected).norm() / expected.norm())
 
 
-def without_a_reset():
-    """What is said after an error where FSDP2 can't be reset, as before PyTorch 2.13."""
-    reset = vars(FSDPModule).get("reset_iter_state")
-    if reset:
-        del FSDPModule.reset_iter_state
-    try:
-        after_an_abandoned_window("backward", 2)
-    except ValueError as error:
-        return str(error)
-    finally:
-        if reset:
-            FSDPModule.reset_iter_state = reset
-
-
-def found_on_one_rank(where):
-    """What MicroBatchFinder leaves in `.grad` after an error at the second micro-batch, and without one."""
-    batches = shards(1, equal=True)[0][:3]
-
-    def gradients(where):
-        model, interrupted = interruptible()
-        left = [where]
-
-        def loss_fn(model, batch):
-            if batch is batches[1]:
-                interrupted.where = left.pop() if left else ""
-            return masked_mse(model, batch)
-
-        finder = MicroBatchFinder()
-        finder.backward_window(model, batches, loss_fn, tokens)
-        return finder.failures, whole(p.grad for p in model.parameters())
-
-    return gradients(where), gradients("")
-
-
-def loss_of_a_window():
-    """What `backward_window` returns for a model in another number type than the default."""
-    model = DistributedDataParallel(nn.Linear(1, 1, dtype=torch.float32))
-    window = [] if dist.get_rank() else [torch.ones(2, 1, dtype=torch.float32)]
-    return str(backward_window(model, window, lambda model, x: model(x).mean()).dtype)
-
-
 def evaluated_between_epochs():
     """Of a model with parameters in its outermost part, which FSDP2 gathers: the losses, and the scores."""
     model, interrupted = interruptible()
@@ -476,19 +336,9 @@ def trained_between_evaluations():
     return losses, scores
 
 
-def many_small_gradients(**options):
-    """A weight whose gradient is 1 in a window of 1,024 micro-batches, where FSDP2 computes in bfloat16."""
-    model = nn.Linear(1, 1, bias=False, dtype=torch.float32)
-    nn.init.zeros_(model.weight)
-    fully_shard(model, mesh=mesh_of("FSDP2"), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
-    batches = [torch.ones(1, 1)] * 1024
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    train_epoch(model, batches, lambda model, x: model(x).mean(), optimizer, 1024, **options)
-    return -whole(model.parameters())[0].item()
-
-
-def reductions(**options):
-    model = wrapped("FSDP2")
+def collectives(kind, **options):
+    """Those of an epoch of two windows of three micro-batches."""
+    model = wrapped(kind)
     batches = shards(2, equal=True)[dist.get_rank()][:6]
     with count_collectives() as counts:
         train_epoch(model, batches, masked_mse, optimizer_of("SGD", model.parameters()), 3, tokens, **options)
@@ -503,13 +353,6 @@ def uneven_with_sync_batchnorm(sized):
     model.module[1] = nn.SyncBatchNorm(2)  # which DDP takes on a GPU only
     optimizer, began = optimizer_of("SGD", model.parameters()), []
     return refusal_of(lambda: train_epoch(model, batches, lambda *_: began.append(1), optimizer, 4, tokens)), began
-
-
-def within_join():
-    model, batches = wrapped("DDP"), shards(2)[dist.get_rank()]
-    optimizer = optimizer_of("SGD", model.parameters())
-    with model.join():
-        return refusal_of(lambda: train_epoch(model, batches, masked_mse, optimizer, 2, tokens))
 
 
 def normalised(running_mean):
@@ -562,52 +405,6 @@ def with_batchnorm():
 
     losses = train_epoch(model, batches, loss_fn, optimizer_of("SGD", model.parameters()), 2)
     return losses, whole(model.parameters()), evaluate(model, batches, loss_fn)
-
-
-class Mixed(nn.Module):
-    """A frozen layer, one in float32 and one in float64."""
-
-    def __init__(self):
-        super().__init__()
-        self.frozen = nn.Linear(3, 5, dtype=torch.float32).requires_grad_(False)
-        self.narrow, self.wide = nn.Linear(5, 4, dtype=torch.float32), nn.Linear(4, 2, dtype=torch.float64)
-
-    def forward(self, x):
-        return self.wide(self.narrow(self.frozen(x)).to(torch.float64))
-
-
-def mixed(wrap, counts):
-    """Training with micro-batches of so many items, and how many numbers the largest `all_reduce` sent."""
-    torch.manual_seed(0)
-    model, sent, plain = wrap(Mixed()), [0], dist.all_reduce
-    batches = [torch.linspace(-1, 1, 3 * n, dtype=torch.float32).view(n, 3) for n in counts]
-
-    def noted(tensor, *args, **kwargs):
-        sent.append(tensor.numel())
-        return plain(tensor, *args, **kwargs)
-
-    dist.all_reduce = noted
-    try:
-        optimizer = optimizer_of("SGD", [p for p in model.parameters() if p.requires_grad])
-        losses = train_epoch(model, batches, lambda model, x: model(x).square().mean(), optimizer)
-    finally:
-        dist.all_reduce = plain
-    return losses, whole(model.parameters()), max(sent)
-
-
-def mixed_on_this_rank(counts):
-    return mixed(DistributedDataParallel, counts[dist.get_rank()])
-
-
-def in_a_subgroup():
-    """Ranks 0 and 1 train one model, 2 and 3 another: a window is what two ranks hold."""
-    group, _ = dist.new_subgroups(2)
-    pair = dist.get_rank() // 2
-    model = DistributedDataParallel(new_model(), process_group=group)
-    optimizer = optimizer_of("SGD", model.parameters())
-    held = shards(2)[dist.get_rank() % 2][pair:]
-    losses = train_epoch(model, held, masked_mse, optimizer, 2, tokens)
-    return losses, whole(model.parameters()), evaluate(model, held, masked_mse, tokens)
 
 
 def by_hand(kind):

@@ -1,7 +1,6 @@
 """The data: what they are, that the manifest lists them all, and that a damaged file is reported."""
 
 import hashlib
-import json
 import shutil
 
 import pytest
@@ -30,25 +29,6 @@ def test_digits_are_images_from_0_to_1_in_the_default_dtype_with_a_label_each(dt
         assert labels.shape == (size,)
         assert labels.dtype == torch.int64
         assert labels.unique().tolist() == list(range(10))
-
-
-def test_the_splits_share_no_image_and_leave_none_out():
-    train, test = (set(map(tuple, digits(split)[0].mul(16).int().tolist())) for split in ("train", "test"))
-    assert not train & test
-    assert len(train | test) == 1797
-
-
-def test_another_split_is_an_error():
-    with pytest.raises(ValueError, match='"train" or "test", got \'validation\''):
-        digits("validation")
-
-
-def test_words_are_in_alphabetical_order_and_of_lower_case_letters_only():
-    found = words()
-    assert len(found) == 63875
-    assert found == sorted(set(found))
-    assert all(set(word) <= set("abcdefghijklmnopqrstuvwxyz") for word in found)
-    assert all(found)
 
 
 def test_the_manifest_lists_every_file_but_those_that_the_course_writes_and_no_other():
@@ -96,31 +76,8 @@ def test_a_damaged_file_gives_one_error_that_names_it_and_the_fix(copied, name, 
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [None, b"", b"{", b"\xff", b"[]", b"{}", json.dumps({"digits.csv.gz": {"title": "digits"}}).encode()],
-    ids=["missing", "empty", "not JSON", "not text", "a list", "no entry", "no checksum"],
-)
-def test_a_damaged_manifest_gives_one_error_that_names_it_and_the_fix(copied, content):
-    manifest = copied / "manifest.json"
-    manifest.unlink() if content is None else manifest.write_bytes(content)
-    with pytest.raises(DataError) as caught:
-        digits()
-    assert str(manifest) in str(caught.value)
-    assert "git checkout -- data" in str(caught.value)
-
-
 def test_a_batch_of_words_asks_for_each_next_letter_and_the_end():
     inputs, targets = next_letters(["zoo", "a"])
     assert inputs.tolist() == [[0, 26, 15, 15], [0, 1, 0, 0]]
     assert targets.tolist() == [[26, 15, 15, 0], [1, 0, -100, -100]]
     assert inputs.dtype == targets.dtype == torch.int64
-
-
-def test_a_batch_is_as_wide_as_its_longest_word_and_all_words_fit():
-    some = words()[::997]
-    inputs, targets = next_letters(some)
-    assert inputs.shape == targets.shape == (len(some), max(map(len, some)) + 1)
-    assert (targets != -100).sum(dim=1).tolist() == [len(word) + 1 for word in some]
-    assert inputs.min() == 0
-    assert inputs.max() <= 26

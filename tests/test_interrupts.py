@@ -1,7 +1,6 @@
 """Ctrl-C waits for what is under way. Interrupts at a hundred random lines: tests/endurance."""
 
 import signal
-import threading
 from pathlib import Path
 
 import pytest
@@ -42,21 +41,6 @@ def test_the_error_of_an_interrupted_block_is_the_context_of_the_interrupt():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_other_threads_leave_the_handler_alone_and_so_does_a_script_that_ignores_interrupts():
-    seen = []
-
-    def look():
-        with uninterrupted():
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    look()
-    assert seen == [signal.default_int_handler, signal.SIG_IGN]
-
-
 def test_a_disk_that_is_full_leaves_the_old_file(tmp_path, monkeypatch):
     path, write = tmp_path / "report.json", Path.write_text
     path.write_text("old")
@@ -70,12 +54,3 @@ def test_a_disk_that_is_full_leaves_the_old_file(tmp_path, monkeypatch):
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_link_stays_a_link(tmp_path):
-    path, link = tmp_path / "report.json", tmp_path / "link.json"
-    path.write_text("old")
-    link.symlink_to(path)
-    write_whole(link, "new")
-    assert link.is_symlink()
-    assert path.read_text() == "new"

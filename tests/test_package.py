@@ -1,9 +1,9 @@
 """The package as a whole: what it imports and when, its public face, its wheel."""
 
-import ast
 import doctest
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,29 +19,9 @@ import gradaudit
 from course_utils import data
 
 PACKAGE = Path(course_utils.__file__).parent
-MODULES = sorted(  # a room is a module or a folder of modules: "loops", "exercises", "exercises.verdict"
-    ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
-    for path in PACKAGE.rglob("*.py")
-    if path.parent != PACKAGE or path.stem != "__init__"
-)
-
-TORCH = {"torch", "numpy"}
-ROOMS = {  # from the lowest to the highest: the rooms that each imports, and the packages
-    "data": (set(), {"torch"}),
-    "models": (set(), {"torch"}),
-    "loops": (set(), {"torch", "gradaudit"}),
-    "memory": (set(), {"torch"}),
-    "recording": (set(), {"torch", "gradaudit"}),
-    "ranks": ({"data"}, {"torch", "tqdm", "cloudpickle", "gradaudit"}),
-    "plots": (set(), {"matplotlib", "gradaudit"}),
-    "zoo": ({"data"}, {"torch", "gradaudit"}),
-    "project": ({"data", "memory", "models", "plots", "ranks"}, {"matplotlib", "torch", "tqdm", "gradaudit"}),
-    "practice": (
-        {"data", "loops", "memory", "models", "recording", "ranks", "zoo"},
-        {"torch", "IPython", "ipywidgets", "traitlets", "tqdm", "gradaudit"},
-    ),
-}
-WITHOUT_EXAMPLES = (*("zoo.", "plots", "practice", "ranks.ddp_example", "ranks.worker", "project"),)
+ROOT = PACKAGE.parent
+SOURCES = sorted([*PACKAGE.rglob("*.py"), *Path(gradaudit.__file__).parent.rglob("*.py")])
+ROOMS = re.findall(r"^    (\w+) +[\w`]", course_utils.__doc__, flags=re.M)  # from the lowest to the highest
 
 
 def python(code, cwd=None, **environment):
@@ -61,7 +41,7 @@ import course_utils
 import gradaudit
 print(json.dumps(sorted({name.split(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)))
 """
-    assert python(code) == ["course_utils", "gradaudit"]  # how long it takes: tests/benchmarks/import_time.py
+    assert python(code) == ["course_utils", "gradaudit"]
 
 
 def test_the_auditor_imports_nothing_of_the_course():
@@ -73,38 +53,11 @@ print(json.dumps(sorted({"course_utils", "matplotlib", "ipywidgets", "tqdm", "cl
     assert python(code) == []
 
 
-def source(module):
-    return Path(import_module(f"course_utils.{module}").__file__).read_text(encoding="utf-8")
-
-
-def imported(code):
-    """The rooms, and the packages from elsewhere, that code imports anywhere. The package itself is the room ""."""
-    rooms, packages = set(), set()
-    for node in ast.walk(ast.parse(code)):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "write imports from course_utils in full"
-            names = [node.module] if node.module != "course_utils" else [f"course_utils.{a.name}" for a in node.names]
-        for name in names:
-            first, *rest = name.split(".")
-            (rooms.add("".join(rest[:1])) if first == "course_utils" else packages.add(first))
-    return rooms, packages - sys.stdlib_module_names
-
-
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_what_it_is_granted_and_is_granted_what_it_imports(room):
-    found = [imported(source(module)) for module in MODULES if module.split(".")[0] == room]
-    rooms, packages = (set().union(*sets) for sets in zip(*found, strict=True))
-    assert (rooms - {room}, packages) == ROOMS[room]
-
-
-def test_every_room_is_in_the_list_and_is_granted_rooms_below_it_alone():
-    assert {module.split(".")[0] for module in MODULES} == set(ROOMS)
-    order = ["", *ROOMS]  # the package itself stands below: a room may ask where it lies
-    for room, (granted, _) in ROOMS.items():
-        assert all(order.index(lower) < order.index(room) for lower in granted), room
+def test_a_room_imports_only_rooms_above_it_in_the_list(room):
+    files = [path for path in SOURCES if path.is_relative_to(PACKAGE / room) or path == PACKAGE / f"{room}.py"]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    assert set(re.findall(r"(?:from|import) course_utils\.(\w+)", code)) <= set(ROOMS[: ROOMS.index(room) + 1])
 
 
 def test_tab_offers_every_public_name_before_it_is_first_used():
@@ -133,26 +86,18 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("path", sorted(Path(gradaudit.__file__).parent.rglob("*.py")), ids=lambda path: path.stem)
-def test_the_auditors_examples_are_true(path):
-    name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: "/".join(path.relative_to(ROOT).parts))
+def test_the_examples_in_docstrings_are_true(path):
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     assert doctest.testmod(import_module(name)).failed == 0
-
-
-@pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("module", MODULES)
-def test_the_examples_in_docstrings_are_true(module):
-    results = doctest.testmod(import_module(f"course_utils.{module}"))
-    assert results.failed == 0
-    assert results.attempted or module in ("loops", "recording", "ranks") or module.startswith(WITHOUT_EXAMPLES)
 
 
 def test_installed_from_a_wheel_into_an_empty_folder_the_data_are_there(tmp_path, monkeypatch):
     source, site, elsewhere = tmp_path / "source", tmp_path / "site", tmp_path / "elsewhere"
     for name in ("course_utils", "gradaudit", "data"):
-        shutil.copytree(PACKAGE.parent / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(PACKAGE.parent / name, source)
+        shutil.copy(ROOT / name, source)
     elsewhere.mkdir()
     monkeypatch.chdir(source)
     wheel = tmp_path / hatchling.build.build_wheel(str(tmp_path))

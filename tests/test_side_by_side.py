@@ -8,12 +8,9 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
-import torch
 
-from course_utils import train_epoch
 from course_utils.data import read
 from course_utils.ranks.side_by_side import EXACT, exact
-from notebooks import read_notebooks
 
 ROOT = Path(__file__).parents[1]
 INEXACT = {
@@ -113,26 +110,3 @@ def test_the_readmes_table_is_the_record():
     versions = recorded["versions"] | {"Fabric": recorded["versions"]["lightning"]}
     for name, number, *_ in rows:
         assert number == versions.get(name.lower(), versions.get(name))
-
-
-def test_the_readmes_first_row_is_what_the_loop_does_with_and_without_counting_tokens():
-    names = {}
-    for cell in read_notebooks()["frameworks"].code:
-        exec(cell.source.replace("torch.set_default_dtype(torch.float64)", ""), names)
-        if "beside" in names:
-            break
-    beside, tokens = names["beside"], names["tokens"]
-
-    def trained(**weight):
-        def loop(model, loader):
-            train_epoch(model, loader, beside.loss_fn, torch.optim.SGD(model.parameters(), lr=0.0), beside.n, **weight)
-
-        return beside.updates(loop)
-
-    torch.set_default_dtype(torch.float64)
-    try:
-        plain, counting = trained(), trained(weight=tokens)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert plain.windows == counting.windows == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13]]
-    assert readme_rows()[0] == ("`train_epoch`", "", *(shown(made.full, made.short) for made in (plain, counting)))

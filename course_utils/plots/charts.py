@@ -69,19 +69,6 @@ def _rounded(weight: float) -> str:
     return f"{weight:.3g}" if weight < 1000 else f"{weight:,.0f}"
 
 
-def bars(values: Mapping[str, float], xlabel: str, written: str = "{:,.0f}") -> Figure:
-    """One labelled horizontal bar per entry, with its value, formatted by `written`, at its end."""
-    figure, (axis,) = new_figure(height=0.9 + 0.45 * len(values))
-    drawn = axis.barh(range(len(values)), values.values(), color=SKY, edgecolor=BLACK, height=0.6)
-    axis.bar_label(drawn, [written.format(value) for value in values.values()], padding=4, **SMALL)
-    axis.set_yticks(range(len(values)), list(values), fontsize=FONT)
-    axis.invert_yaxis()
-    axis.margins(x=0.15)
-    axis.set_xticks([])
-    name_axis(axis, xlabel)
-    return figure
-
-
 def errors(values: Mapping[str, float], limit: float, xlabel: str) -> Figure:
     """One point per entry on a logarithmic axis: a circle below `limit`, a square above it. 0 is drawn at 1e-17."""
     figure, (axis,) = new_figure(height=0.9 + 0.25 * len(values))

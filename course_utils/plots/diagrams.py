@@ -1,7 +1,6 @@
 """Words and boxes: how gradients flow back, which orders train, which questions decide."""
 
 from collections.abc import Collection, Mapping, Sequence
-from textwrap import fill
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,7 +13,6 @@ from course_utils.plots.look import (
     ORANGE,
     PALE,
     SKY,
-    SMALL,
     Pair,
     ink,
     name_axis,
@@ -107,10 +105,3 @@ def orders(loops: Sequence[Sequence[str]], outcomes: Mapping[str, str], title: s
     name_axis(axis, title=title)
     axis.axis("off")
     return figure
-
-
-def _box(axis: Axes, left: Pair, width: float, text: str, color: str) -> None:
-    """A box around wrapped text; `left` is the middle of its left edge."""
-    x, y = left
-    axis.add_patch(Rectangle((x, y - 0.33), width, 0.66, facecolor=color, edgecolor=BLACK, linewidth=1))
-    axis.text(x + width / 2, y, fill(text, round(92 * width)), ha="center", va="center", **SMALL)

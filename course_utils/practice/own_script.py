@@ -3,34 +3,18 @@
 import atexit
 import inspect
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from course_utils.practice.judging import Mistake
 
-CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED, NOTHING_JUDGED = range(5)  # the exit statuses of the auditor's command
-MEANING = {
-    CLEAN: "exit status 0: the run was judged, and no error was found",
-    FOUND: "exit status 1: the script ran to its end, and at least one error was found",
-    CANNOT_RUN: "exit status 2: the auditor could not run, or failed while the training went on",
-    SCRIPT_FAILED: "exit status 3: the script failed or was stopped, and the findings cover what ran before that",
-    NOTHING_JUDGED: "exit status 4: nothing could be judged",
-}
+CANNOT_RUN, SCRIPT_FAILED, NOTHING_JUDGED = 2, 3, 4  # exit statuses of `gradaudit`
 NONE = "none"  # the prediction that no error will be found
-
-_HOUSE = Path(__file__).parents[2]  # so that the other process finds this package where it is not installed
-_PAUSE = 0.2  # seconds between two looks at the other process
-_GRACE = 10.0  # seconds in which a script that is asked to stop may still report; it is asked three times
 
 
 @dataclass(frozen=True)
@@ -59,21 +43,13 @@ class ScriptAudit:
     stopped: bool = False
     output: str = ""
 
-    @property
-    def rules(self) -> list[str]:
-        """The rules of the errors that were found."""
-        return list(dict.fromkeys(finding["rule"] for finding in self.findings if finding["level"] == "error"))
-
     def __str__(self) -> str:
         lines = []
         for finding in self.findings:
             file, _, line = finding["where"].rpartition(":")
             where = f", {Path(file).name}, line {line}" if file else ""
-            lines += [
-                f"{finding['level']}: {finding['rule']}{where}",
-                f"  {finding['message']}",
-                f"  fix: {finding['fix']}",
-            ]
+            lines += [f"{finding['level']}: {finding['rule']}{where}", f"  {finding['message']}"]
+            lines.append(f"  fix: {finding['fix']}")
         if self.status == NOTHING_JUDGED:
             lines.append(f"Could not judge: {'; '.join(self.unseen)}.")
         return "\n".join(lines or ["Nothing was found."])
@@ -97,77 +73,23 @@ def audit_script(
     Returns:
         A `ScriptAudit`, for `check("own_script", ...)`.
     """
+    from course_utils.ranks.script import run_python
+
     asked = ScriptAudit(script and str(Path(script).expanduser()), prediction, str(folder))
     try:
         _require_question(asked)
     except Mistake:
         return asked
     with tempfile.TemporaryDirectory() as scratch:
-        report = Path(scratch) / "report.json"
-        command = [
-            sys.executable,
-            "-m",
-            "gradaudit",
-            "--json",
-            str(report),
-            asked.script,
-            *map(str, arguments),
-        ]
-        status, stopped, output = _run(command, folder, limit, f"auditing {Path(asked.script).name}")
-        text = report.read_text(encoding="utf-8") if report.exists() else ""
-    said = json.loads(text) if text else {"findings": [], "window": {}, "unseen": []}
-    audited = replace(
-        asked,
-        status=status,
-        findings=said["findings"],
-        lanes=said["window"],
-        unseen=said["unseen"],
-        stopped=stopped,
-        output=output[-2000:],
-    )
-    print(audited if text else output[-2000:])
+        report, title = Path(scratch) / "report.json", f"auditing {Path(asked.script).name}"
+        command = ["-m", "gradaudit", "--json", report, asked.script, *arguments]
+        status, output, stopped = run_python(*command, title=title, limit=limit, cwd=folder)
+        said = json.loads(report.read_text(encoding="utf-8")) if report.exists() else None
+    audited = replace(asked, status=status, stopped=stopped, output=output[-2000:])
+    if said:
+        audited = replace(audited, findings=said["findings"], lanes=said["window"], unseen=said["unseen"])
+    print(audited if said else audited.output)
     return audited
-
-
-def _run(command: list[str], folder: str, limit: float, title: str) -> tuple[int, bool, str]:
-    """The exit status of a command, whether it had to be stopped, and what it printed; a line shows that it runs."""
-    from tqdm import tqdm
-
-    paths = [str(_HOUSE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
-    began, stopped = time.monotonic(), False
-    with tempfile.TemporaryFile() as printed:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=printed, stderr=subprocess.STDOUT)
-        try:
-            with tqdm(desc=title, bar_format="{desc}: {elapsed}{postfix}") as line:
-                while process.poll() is None:
-                    stopped = time.monotonic() - began > limit
-                    if stopped:
-                        _stop(process)
-                        break
-                    _wait(process)
-                    line.update()
-        finally:  # also after an interrupt
-            _stop(process)
-        printed.seek(0)
-        return process.returncode, stopped, printed.read().decode(errors="replace")
-
-
-def _wait(process: subprocess.Popen) -> None:
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_PAUSE)
-
-
-def _stop(process: subprocess.Popen) -> None:
-    """Asks a process to end, which lets the auditor report, and ends it if it does not."""
-    for _ in range(3):  # where Python ignores exceptions, in a weak reference's callback, it loses the request
-        if process.poll() is None:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE)
-    if process.poll() is None:
-        process.kill()
-        process.wait()
 
 
 def public_loop(number: int) -> str:
@@ -193,25 +115,27 @@ def public_loop(number: int) -> str:
 
 def judge_own_script(answer: ScriptAudit) -> str:
     """Says how a prediction compares with what the auditor found; a `Mistake` where there is nothing to compare."""
+    from course_utils.ranks.script import last_words
+
     _require_question(answer)
     if answer.status is None:
         raise Mistake("not-attempted", "the auditor has not run yet.")
     if answer.stopped and not answer.lanes:
         raise Mistake("stopped-too-early", "the script was stopped before the auditor had seen an update.")
-    if answer.status not in MEANING or answer.status == CANNOT_RUN:
-        last = answer.output.strip().rpartition("\n")[2]
-        raise Mistake("cannot-run", f"{MEANING.get(answer.status, f'exit status {answer.status}')}: {last}")
+    if answer.status not in range(NOTHING_JUDGED + 1) or answer.status == CANNOT_RUN:
+        says = f"the auditor could not run (exit status {answer.status}): {last_words(answer.output)}"
+        raise Mistake("cannot-run", says)
     if answer.status == SCRIPT_FAILED and not answer.stopped:
-        raise Mistake("script-failed", f"{MEANING[SCRIPT_FAILED]}. Its last words: {_last_words(answer.output)}")
-    if answer.status == NOTHING_JUDGED:
-        raise Mistake("no-training", f"the auditor could not judge: {'; '.join(answer.unseen)}.")
-    if not answer.lanes:
-        raise Mistake("no-training", "the auditor saw no update: no optimizer made a step while it watched.")
+        raise Mistake("script-failed", f"the script failed. Its last words: {last_words(answer.output)}")
+    if answer.status == NOTHING_JUDGED or not answer.lanes:
+        why = "; ".join(answer.unseen) or "no optimizer made a step while it watched"
+        raise Mistake("no-training", f"the auditor could not judge: {why}.")
     found = {finding["rule"]: finding["level"] for finding in reversed(answer.findings)}
-    agree = answer.prediction in (found or {NONE: ""}) or (answer.prediction == NONE and not answer.rules)
+    no_error = "error" not in found.values()
+    agree = answer.prediction in found or (answer.prediction == NONE and no_error)
     what = ", ".join(f"{rule} ({found[rule]})" for rule in sorted(found)) or NONE
     verdict = "as you said" if agree else "which is something else: look at the lines that it names"
-    return f"you predicted {answer.prediction}, the auditor found {what}, {verdict}; {MEANING[answer.status]}."
+    return f"you predicted {answer.prediction}, the auditor found {what}, {verdict}; exit status {answer.status}."
 
 
 def _require_question(answer: ScriptAudit) -> None:
@@ -224,16 +148,9 @@ def _require_question(answer: ScriptAudit) -> None:
         raise Mistake("no-such-file", f"there is no file {answer.script}.")
     if answer.prediction in (None, "", ...):
         raise Mistake("no-prediction", 'predict first: the name of a rule, or "none". Nothing has run yet.')
-    if answer.prediction not in (*RULES, NONE):
-        names = [*RULES, NONE]
+    names = [*RULES, NONE]
+    if answer.prediction not in names:
         close = [name for name in names if str(answer.prediction) in name]
         close = close or get_close_matches(str(answer.prediction), names, 1, 0.4)
         hint = f", did you mean {close[0]!r}?" if close else f", only {', '.join(RULES)} and {NONE}."
         raise Mistake("unknown-rule", f"no rule is called {answer.prediction!r}{hint}")
-
-
-def _last_words(output: str) -> str:
-    """The error that ended a script, from what it and the auditor printed."""
-    lines = [line for line in output.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
-    errors = [line for line in lines if "Error" in line or "Exception" in line]
-    return (errors or lines or ["nothing"])[-1]

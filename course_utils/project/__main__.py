@@ -4,7 +4,6 @@ Exit status of `accept`: 0: the script is accepted; 1: it fails at least one che
 """
 
 import argparse
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -25,6 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     start = commands.add_parser("start", help="copy the training script")
     start.add_argument("folder", nargs="?", default=".", type=Path, metavar="FOLDER")
+    start.set_defaults(run=_start)
     accept = commands.add_parser(
         "accept", help="judge a training script",
         epilog="exit status: 0 accepted; 1 at least one check fails; 2 the script can't be judged",
@@ -33,59 +33,42 @@ def main(arguments: list[str] | None = None) -> int:
     accept.add_argument("--text", type=Path, metavar="FILE", help="learn the words of this text")
     accept.add_argument("--html", type=Path, metavar="FILE", help="write a page about the script's runs")
     accept.add_argument("--limit", type=float, default=60.0, metavar="S", help="seconds that each run may take")
+    accept.set_defaults(run=_accept)
     options = parser.parse_args(arguments)
-    if options.command == "accept" and options.html and not _is_writable(options.html):  # before minutes have passed
-        parser.error(f"cannot write {options.html}")
-    return _start(options.folder) if options.command == "start" else _accept(options)
+    from course_utils.project.accept import CannotJudge
 
-
-def _is_writable(file: Path) -> bool:
-    return os.access(file.parent, os.W_OK) and not file.is_dir()
-
-
-def _start(folder: Path) -> int:
-    copy = folder / "train.py"
     try:
-        if copy.exists():
-            raise OSError("it exists already, and may hold your work")
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(Path(__file__).parent / "train.py", copy)
-    except OSError as error:
-        print(f"project: cannot write {copy}: {error}", file=sys.stderr)
-        return CANNOT_JUDGE
+        return options.run(options)
+    except (CannotJudge, OSError) as error:
+        print(f"project: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("project: interrupted, nothing is judged", file=sys.stderr)
+    return CANNOT_JUDGE
+
+
+def _start(options: argparse.Namespace) -> int:
+    copy = options.folder / "train.py"
+    if copy.exists():
+        raise OSError(f"cannot write {copy}: it exists already, and may hold your work")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(Path(__file__).parent / "train.py", copy)
     print(f"{copy} is yours now. Judge it with: python -m course_utils.project accept {copy}")
     return ACCEPTED
 
 
 def _accept(options: argparse.Namespace) -> int:
-    from tqdm import tqdm
+    from course_utils.project.accept import accept
+    from course_utils.project.page import WORDS, as_page
 
-    from course_utils.project.accept import RUNS, CannotJudge, accept
-    from course_utils.project.page import as_page
-    from gradaudit.interrupts import write_whole
-
-    bar = tqdm(total=RUNS, bar_format="{n} of {total} runs, {elapsed}{postfix}", leave=False)
-
-    def began(what: str) -> None:
-        bar.set_postfix_str(what, refresh=False)
-        bar.update()
-
-    try:
-        with bar:
-            found = accept(options.script, options.text, options.limit, began)
-    except (CannotJudge, OSError) as error:
-        print(f"project: {error}", file=sys.stderr)
-        return CANNOT_JUDGE
-    except KeyboardInterrupt:
-        print("project: interrupted, nothing is judged", file=sys.stderr)
-        return CANNOT_JUDGE
-    words = {True: "ok", False: "FAILS", None: "-"}
+    if options.html and (options.html.is_dir() or not options.html.parent.is_dir()):
+        raise OSError(f"cannot write {options.html}")  # before minutes have passed
+    found = accept(options.script, options.text, options.limit)
     for result in found.results:
-        print(f"{words[result.passed]:<6}{result.name:<9} {result.says}")
+        print(f"{WORDS[result.passed]:<6}{result.name:<9} {result.says}")
     print("accepted" if found.accepted else f"not accepted: {', '.join(found.failed)}")
     if options.html:
         page = as_page(found, options.script.name, str(options.text or "the course's dictionary"))
-        write_whole(options.html, page)
+        options.html.write_text(page, encoding="utf-8")
     return ACCEPTED if found.accepted else FAILED
 
 

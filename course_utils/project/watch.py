@@ -1,9 +1,7 @@
 """Runs a training script, unchanged, and writes what its optimizer and its model did.
 
-`python -m course_utils.project.watch FILE KILL script.py [args]`: FILE gets the gradient that each step read, the
-weights at the end, the number of forward passes in training, and the most bytes that were kept for backward at any
-time. With KILL above 0 the process kills itself at the beginning of that forward pass, as a power cut would. Each rank
-writes a file of its own.
+`python -m course_utils.project.watch FILE KILL script.py [args]`: with KILL above 0 the process kills itself at the
+beginning of that forward pass, as a power cut would. Each rank writes a file of its own.
 """
 
 import os
@@ -11,45 +9,27 @@ import runpy
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from course_utils.memory import saved_bytes
 
 
-class Watch:
-    """What is seen of a script.
+class Seen(NamedTuple):
+    """What a run did.
 
-    Args:
-        kill: The forward pass at whose beginning the process ends; 0 means never.
+    Attributes:
+        gradients: The gradient that each step read, one row each.
+        weights: At the end.
+        peak: The most bytes kept for backward at any time.
     """
 
-    def __init__(self, kill: int = 0):
-        self.kill, self.forwards, self._root = kill, 0, None
-        self.gradients: list[Tensor] = []
-        self.weights = torch.zeros(0)
-
-    def before_forward(self, module: nn.Module, inputs: Any) -> None:
-        if self._root is None:
-            self._root = module  # the outermost is called first
-        if module is self._root and torch.is_grad_enabled():
-            self.forwards += 1
-            if self.forwards == self.kill:
-                os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
-
-    def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in _parameters(optimizer)]
-        self.gradients.append(torch.cat([grad.detach().flatten() for grad in grads]))
-
-    def after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self.weights = torch.cat([p.detach().flatten() for p in _parameters(optimizer)])
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
+    gradients: Tensor
+    weights: Tensor
+    peak: int
 
 
 def file_of(file: Path, rank: int) -> Path:
@@ -57,11 +37,27 @@ def file_of(file: Path, rank: int) -> Path:
     return file.with_stem(f"{file.stem}-rank{rank}")
 
 
-def main(file: str, kill: str, script: str, *arguments: str) -> None:
-    watch, path = Watch(int(kill)), file_of(Path(file).absolute(), int(os.environ.get("RANK", 0)))
-    register_optimizer_step_pre_hook(watch.before_step)
-    register_optimizer_step_post_hook(watch.after_step)
-    nn.modules.module.register_module_forward_pre_hook(watch.before_forward)
+def watch(kill: int, script: str, *arguments: str) -> Seen:
+    """Runs a script in this process, as `python script.py arguments` would."""
+    gradients, weights, forwards = [], torch.zeros(0), []
+
+    def before_forward(module: nn.Module, _: Any) -> None:
+        outermost = forwards[0] if forwards else module  # it is called first
+        if module is outermost and torch.is_grad_enabled():
+            forwards.append(module)
+            if len(forwards) == kill:
+                os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+
+    def before_step(optimizer: Optimizer, *_: Any) -> None:
+        gradients.append(_flat(torch.zeros_like(p) if p.grad is None else p.grad for p in _parameters(optimizer)))
+
+    def after_step(optimizer: Optimizer, *_: Any) -> None:
+        nonlocal weights
+        weights = _flat(_parameters(optimizer))
+
+    nn.modules.module.register_module_forward_pre_hook(before_forward)
+    register_optimizer_step_pre_hook(before_step)
+    register_optimizer_step_post_hook(after_step)
     sys.argv, sys.path[0] = [script, *arguments], str(Path(script).resolve().parent)
     with saved_bytes(nn.Module()) as saved:
         try:
@@ -69,10 +65,17 @@ def main(file: str, kill: str, script: str, *arguments: str) -> None:
         except SystemExit as ended:
             if ended.code:
                 raise
-    gradients = torch.stack(watch.gradients) if watch.gradients else torch.zeros(0, 0)
-    seen = {"gradients": gradients, "weights": watch.weights, "forwards": watch.forwards, "peak": saved.peak}
-    torch.save(seen, path)
+    return Seen(torch.stack(gradients) if gradients else torch.zeros(0, 0), weights, saved.peak)
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _flat(tensors: Any) -> Tensor:
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    path = file_of(Path(sys.argv[1]).absolute(), int(os.environ.get("RANK", 0)))
+    torch.save(watch(int(sys.argv[2]), *sys.argv[3:])._asdict(), path)

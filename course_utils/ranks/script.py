@@ -1,34 +1,91 @@
-"""Runs a script on several ranks of this machine with `torchrun`, as a cluster would."""
+"""Runs Python commands in processes of their own: any script, or one on several ranks with `torchrun`."""
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import NamedTuple
 
 from tqdm import tqdm
 
 _SHOWN = 25  # lines of output in an error message
-_GRACE = 40.0  # seconds that torchrun gets to end its ranks: it asks them to end, and kills them after 30
+_LOOK = 0.2  # seconds between two looks at a process
+_GRACE = 40.0  # seconds that a process gets to end when it is asked to: torchrun kills its ranks after 30
+
+
+class Finished(NamedTuple):
+    """How a command ended.
+
+    Attributes:
+        status: Its exit status, negative if a signal ended it.
+        output: All that it printed.
+        late: Whether it had to be stopped.
+    """
+
+    status: int
+    output: str
+    late: bool
 
 
 class ScriptError(RuntimeError):
-    """A script failed on its ranks or took too long: `output` is all that the ranks and `torchrun` printed."""
+    """A script failed on its ranks or was too late: `output` is all that the ranks and `torchrun` printed."""
 
-    def __init__(self, message: str, output: str):
+    def __init__(self, message: str, output: str, late: bool):
         super().__init__(f"{message}; the end of its output:\n{_tail(output)}")
-        self.output = output
+        self.output, self.late = output, late
+
+
+def run_python(*command: object, title: str, limit: float, cwd: str | Path = ".", one_thread: bool = False) -> Finished:
+    """Runs `python command` in a process of its own.
+
+    It finds this package even if it is not installed. No process is left behind, not even after an interrupt. After 2
+    seconds a line shows for how long it has run.
+
+    Args:
+        *command: A script, or `"-m"` and a module, and their arguments.
+        title: What the line says.
+        limit: Seconds after which it is asked to end.
+        cwd: The folder in which it runs.
+        one_thread: Whether it computes with one thread, unless `OMP_NUM_THREADS` is set.
+
+    Example:
+        >>> run_python("-c", "print(6 * 7)", title="an example", limit=60)
+        Finished(status=0, output='42\\n', late=False)
+    """
+    end = time.monotonic() + limit
+    with TemporaryFile() as printed:
+        process = subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            cwd=cwd,
+            env=_environment(one_thread),
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that an interrupt at the keyboard reaches this process alone
+        )
+        try:
+            with tqdm(
+                desc=title, bar_format="{desc}: {elapsed}", miniters=1, mininterval=1, leave=False, delay=2
+            ) as bar:
+                while _runs(process, _LOOK) and time.monotonic() < end:
+                    bar.update()
+            late = process.poll() is None
+        finally:
+            _stop(process)
+        printed.seek(0)
+        return Finished(process.returncode, printed.read().decode(errors="replace"), late)
 
 
 def torchrun(script: str | Path, *arguments: object, n: int = 2, timeout: float = 30.0, cwd: str | Path = ".") -> str:
     """Runs `torchrun --standalone --nproc-per-node n -- script arguments` and returns what the ranks printed.
 
-    The ranks find this package even if it is not installed. No process is left behind, not even after an error, at the
-    time limit, or after an interrupt. Each rank computes with one thread unless `OMP_NUM_THREADS` is set.
-    After 2 seconds a line shows for how long it has run.
-    While it runs, PyTorch's launcher listens on ports of all of this machine's network interfaces.
+    Each rank computes with one thread unless `OMP_NUM_THREADS` is set. While it runs, PyTorch's launcher listens on
+    ports of all of this machine's network interfaces. For the rest, see `run_python`.
 
     Args:
         script: A file, or `"-m"` with the name of a module as the first argument.
@@ -48,61 +105,54 @@ def torchrun(script: str | Path, *arguments: object, n: int = 2, timeout: float 
     """
     if script != "-m" and not Path(cwd, script).is_file():
         raise FileNotFoundError(f"there is no script {script}")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n]
     started = ["-m", "--"] if script == "-m" else ["--", script]  # or torchrun takes options of the script for its own
-    process = subprocess.Popen(
-        list(map(str, [*launcher, *started, *arguments])),
-        cwd=cwd,
-        env=_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # so that an interrupt at the keyboard reaches only this process, which ends the others
-    )
-    name = " ".join(map(str, [script, *arguments]))
-    try:
-        output = _output(process, f"torchrun, {n} ranks", timeout)
-    except subprocess.TimeoutExpired:
-        raise ScriptError(f"{name} had not ended after {timeout:g} s on {n} ranks", _end(process)) from None
-    except BaseException:
-        _end(process)
-        raise
-    if process.returncode:
-        raise ScriptError(f"{name} ended with status {process.returncode} on {n} ranks", output)
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n, *started, *arguments]
+    title = f"torchrun, {n} ranks"
+    status, output, late = run_python(*command, title=title, limit=timeout, cwd=cwd, one_thread=True)
+    if late or status:
+        ended = f"had not ended after {timeout:g} s" if late else f"ended with status {status}"
+        raise ScriptError(f"{' '.join(map(str, [script, *arguments]))} {ended} on {n} ranks", output, late)
     return output
 
 
-def _output(process: subprocess.Popen, title: str, timeout: float) -> str:
-    """What a process prints until it ends. After 2 seconds a line shows for how long it has run."""
-    end = time.monotonic() + timeout
-    with tqdm(desc=title, bar_format="{desc}: {elapsed}", miniters=1, mininterval=1, leave=False, delay=2) as line:
-        while True:
-            try:
-                return process.communicate(timeout=min(0.2, max(0.0, end - time.monotonic())))[0]
-            except subprocess.TimeoutExpired:
-                if time.monotonic() >= end:
-                    raise
-                line.update()
+def last_words(output: str) -> str:
+    """The error that ended a script, from what it printed.
+
+    Example:
+        >>> last_words("Traceback (most recent call last):\\n  File x\\nValueError: no data\\n\\nIt ended.\\n")
+        'ValueError: no data'
+    """
+    lines = [line for line in output.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+    errors = [line for line in lines if re.search("Error|error:|Exception", line)]
+    return (errors or lines or ["it printed nothing"])[-1]
 
 
-def _environment() -> dict[str, str]:
+def _environment(one_thread: bool) -> dict[str, str]:
     folder = Path(__file__).resolve().parents[2]  # the one that holds the package
     given = os.environ.get("PYTHONPATH", "")
     installed = folder.name.endswith("-packages")  # on the path anyway, and must not precede the standard library
     path = os.pathsep.join(filter(None, [given, "" if installed else str(folder)]))
-    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}
+    threads = {"OMP_NUM_THREADS": "1"} if one_thread else {}
+    return threads | os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
-def _end(process: subprocess.Popen) -> str:
-    """Ends the launcher, which ends its ranks first (they have sessions of their own). Returns what they printed."""
-    process.terminate()
+def _runs(process: subprocess.Popen, seconds: float) -> bool:
+    """Whether a process still runs after some seconds."""
     with suppress(subprocess.TimeoutExpired):
-        return process.communicate(timeout=_GRACE)[0]
+        process.wait(seconds)
+    return process.poll() is None
+
+
+def _stop(process: subprocess.Popen) -> None:
+    """Asks a process to end, twice, since Python may lose a request; then kills it, and what it has started."""
+    for _ in range(2):
+        if process.poll() is None:
+            process.terminate()
+            _runs(process, _GRACE)
+    with suppress(AttributeError, OSError):  # Windows has no groups; usually nothing is left of this one
+        os.killpg(process.pid, signal.SIGKILL)
     process.kill()
-    process.stdout.close()  # without reading to its end, which a rank that is still alive would hold open
     process.wait()
-    return ""
 
 
 def _tail(output: str) -> str:

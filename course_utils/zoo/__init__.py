@@ -9,8 +9,7 @@ own; what comes in which order is the source's. Needs torch alone.
 ('loss-scale', 'https://github.com/Lightning-AI/pytorch-lightning/issues/19987')
 
 There is a file for each rule of the auditor. To add a loop, decorate it with `@specimen(...)` in the file of its rule,
-and its fixed twin with `@NAME.fix`: that registers both. A new file needs no entry anywhere. `unseen` is apart: it
-plants bugs in loops of its own, to see how often the auditor is right about loops that its rules were not written with.
+and its fixed twin with `@NAME.fix`: that registers both. A new file needs no entry anywhere.
 """
 
 from importlib import import_module

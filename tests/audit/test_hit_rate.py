@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 import exhaustive
-from course_utils.zoo import hit_rate
-from course_utils.zoo.unseen import EDITS, unseen_loops
+import hit_rate
+from unseen import EDITS, unseen_loops
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call")
 NO_RULE = {edit.kind for edit in EDITS if not edit.rule}

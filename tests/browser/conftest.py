@@ -13,12 +13,10 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lab import ClassicNotebook, Lab
+from lab import Lab
 
 ROOT = Path(__file__).parent.parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -54,21 +52,7 @@ def lab_folder(tmp_path_factory):
 def server(chromium, lab_folder):
     """The address of a JupyterLab that serves a copy of the course; it ends with the tests, kernels and all."""
     pytest.importorskip("jupyterlab", reason='no JupyterLab; pip install -e ".[browser]"')
-    options = ["--LabApp.extension_manager=readonly", "--LabApp.news_url=None", "--expose-app-in-browser"]
-    with _served("jupyterlab", lab_folder, options) as address:
-        yield address
-
-
-@pytest.fixture(scope="session")
-def notebook_server(chromium, tmp_path_factory):
-    """The same with Notebook 7."""
-    pytest.importorskip("notebook", reason='no Notebook; pip install -e ".[browser]"')
-    with _served("notebook", tmp_path_factory.mktemp("notebook"), []) as address:
-        yield address
-
-
-@contextmanager
-def _served(application: str, folder: Path, options: list[str]) -> Iterator[str]:
+    folder = lab_folder
     for name in ("course_utils", "data", "gradaudit", "notebooks"):
         shutil.copytree(ROOT / name, folder / "course" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name, setting in SETTINGS.items():
@@ -86,9 +70,10 @@ def _served(application: str, folder: Path, options: list[str]) -> Iterator[str]
         "COURSE_SCORE": "on",  # as for a learner: the copy of the course goes with the tests
     }  # fmt: skip
     command = [
-        sys.executable, "-m", application, "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
         "--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder / 'course'}", f"--IdentityProvider.token={TOKEN}",
-        "--ServerApp.shutdown_no_activity_timeout=600", "--MappingKernelManager.cull_idle_timeout=300", *options,
+        "--ServerApp.shutdown_no_activity_timeout=600", "--MappingKernelManager.cull_idle_timeout=300",
+        "--LabApp.extension_manager=readonly", "--LabApp.news_url=None", "--expose-app-in-browser",
     ]  # fmt: skip
     address = f"http://127.0.0.1:{port}"
     with (folder / "log").open("wb") as log:
@@ -113,17 +98,6 @@ def lab(server, lab_folder, chromium):
         _end_kernels(server)
         for score in (lab_folder / "course/notebooks").rglob(".*.score.json"):
             score.unlink()
-
-
-@pytest.fixture
-def notebook(notebook_server, chromium):
-    """A notebook in Notebook 7, in a fresh window."""
-    page = chromium.new_page(viewport={"width": 1280, "height": 1400})
-    try:
-        yield ClassicNotebook(page, notebook_server, TOKEN)
-    finally:
-        page.close()
-        _end_kernels(notebook_server)
 
 
 def _end_kernels(address: str) -> None:

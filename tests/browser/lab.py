@@ -1,7 +1,6 @@
 """A notebook in JupyterLab, as a person uses it: opened, run, clicked into, looked at."""
 
 import os
-import re
 from pathlib import Path
 
 LONGEST = 300_000  # milliseconds that a notebook may take to run
@@ -134,40 +133,3 @@ class Lab:
             self.page.wait_for_timeout(300)
             self.page.screenshot(path=str(folder / f"{name}-{part + 1}.png"))
         self.page.set_viewport_size(before)
-
-
-class ClassicNotebook:
-    """The same notebook in Notebook 7, used by its keys alone."""
-
-    def __init__(self, page, server: str, token: str):
-        self.page = page
-        self.errors: list[str] = []  # uncaught in the page
-        self._server = server
-        self._token = token
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-
-    def open(self, name: str) -> None:
-        """Opens a notebook and waits until its kernel is there."""
-        address = f"{self._server}/notebooks/notebooks/{name}.ipynb?token={self._token}"
-        self.page.goto(address, wait_until="domcontentloaded")
-        self.page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=60_000)
-        self.page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for(timeout=60_000)
-
-    def cell(self, number: int):
-        """The place of a cell in the page."""
-        return self.page.locator(".jp-Notebook .jp-Cell").nth(number)
-
-    def run_cell(self, number: int) -> None:
-        """Runs one cell by Shift and Enter, and waits until it has run."""
-        prompt = self.cell(number).locator(".jp-InputPrompt")
-        for _ in range(20):  # it also says that it is idle before its kernel is there; then nothing runs
-            prompt.click()
-            self.page.keyboard.press("Shift+Enter")
-            self.page.wait_for_timeout(1000)  # the number of an earlier run goes, and a star comes
-            for _ in range(600):
-                if prompt.inner_text().strip() != "[*]:":
-                    break
-                self.page.wait_for_timeout(100)
-            if re.fullmatch(r"\[\d+\]:", prompt.inner_text().strip()):
-                return
-        raise TimeoutError(f"cell {number} has not run after a minute: {prompt.inner_text()}")

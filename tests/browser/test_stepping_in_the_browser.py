@@ -1,4 +1,4 @@
-"""The stepping trace in a browser, by mouse and by keyboard: in JupyterLab, in Notebook 7, as a page of its own."""
+"""The stepping trace in a browser, by mouse and by keyboard: in JupyterLab, and as a page of its own."""
 
 import json
 import os
@@ -43,16 +43,13 @@ def lit(cell) -> str:
     return cell.locator("[aria-current=step]").inner_text().strip()
 
 
-def stepped_by_mouse_and_keyboard(page, cell, name: str, arrows: bool) -> None:
-    """Goes through one_weight of 00 as a learner does. `arrows`: the slider gets the arrow keys."""
-
-    def to_the_end(moments: int) -> None:
-        if arrows:
-            cell.locator(".noUi-handle").press("End")
-        else:
-            for _ in range(moments):
-                following.press("Space")
-
+def test_in_jupyterlab_a_learner_steps_by_mouse_and_by_keyboard(lab):
+    """Goes through one_weight of 00 as a learner does."""
+    lab.open("00_start")
+    lab.run_cell(place_of("00_start", "import importlib"))
+    number = place_of("00_start", "def one_weight")
+    lab.run_cell(number)
+    cell = lab.cell(number)
     back, following = (cell.get_by_role("button", name=which) for which in ("Back", "Next"))
     says(cell, STEPS[0])
     for text in (*STEPS[1:], FIRST):
@@ -60,7 +57,7 @@ def stepped_by_mouse_and_keyboard(page, cell, name: str, arrows: bool) -> None:
         says(cell, text)
     assert lit(cell).split() == ["▶", "loss.backward()"]
     height = cell.bounding_box()["height"]
-    picture(page, f"{name}-backward", cell)
+    picture(lab.page, "lab-backward", cell)
     back.click()
     says(cell, STEPS[2])
 
@@ -68,64 +65,23 @@ def stepped_by_mouse_and_keyboard(page, cell, name: str, arrows: bool) -> None:
     says(cell, FIRST)
     following.press("Space")
     says(cell, "Update 1: step() uses micro-batch 1: w 0 → 1.")
-    if arrows:
-        cell.locator(".noUi-handle").press("ArrowLeft")
-        says(cell, FIRST)
-    to_the_end(18)
+    cell.locator(".noUi-handle").press("ArrowLeft")
+    says(cell, FIRST)
+    cell.locator(".noUi-handle").press("End")
     says(cell, "The loop has ended after 4 updates.")
     assert cell.bounding_box()["height"] == height, "the page must not jump while a learner goes through the loop"
 
     cell.get_by_role("button", name="without zero_grad()").press("Enter")
     cell.get_by_text("# left out: optimizer.zero_grad()").wait_for(timeout=20_000)
     says(cell, STEPS[0])
-    to_the_end(18)
+    cell.locator(".noUi-handle").press("End")
     says(cell, "The loop has ended after 4 updates. .grad still holds micro-batches 1 to 4.")
-    picture(page, f"{name}-forgotten", cell)
+    picture(lab.page, "lab-forgotten", cell)
     cell.get_by_role("button", name="as written").press("Space")
     says(cell, STEPS[0])
     cell.locator(".jupyter-widget-play button, .widget-play button").first.press("Enter")
     says(cell, STEPS[1])  # it plays
-
-
-def test_in_jupyterlab_a_learner_steps_by_mouse_and_by_keyboard(lab):
-    lab.open("00_start")
-    lab.run_cell(place_of("00_start", "import importlib"))
-    number = place_of("00_start", "def one_weight")
-    lab.run_cell(number)
-    stepped_by_mouse_and_keyboard(lab.page, lab.cell(number), "lab", arrows=True)
     assert lab.errors == []
-
-
-def test_in_the_dark_theme_of_jupyterlab_it_can_be_read(lab):
-    lab.open("05_windows")
-    theme = "window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
-    lab.page.evaluate(theme)
-    for text in ("import importlib", "def leaky("):
-        lab.run_cell(place_of("05_windows", text))
-    number = place_of("05_windows", "step_through(")
-    lab.run_cell(number)
-    cell = lab.cell(number)
-    cell.locator(".noUi-handle").focus()
-    for _ in range(10):
-        lab.page.keyboard.press("ArrowRight")
-    says(cell, "zero_grad() empties .grad")
-    picture(lab.page, "lab-dark", cell)
-    colours = cell.locator("[aria-current=step]").evaluate(
-        "e => [getComputedStyle(e).color, getComputedStyle(document.querySelector('.jp-Notebook')).backgroundColor]"
-    )
-    text, ground = (sum(map(float, colour.split("(")[1].rstrip(")").split(",")[:3])) for colour in colours)
-    assert text - ground > 300, f"light on dark, but got {colours}"
-    assert lab.errors == []
-
-
-def test_in_notebook_7_a_learner_steps_by_mouse_and_by_keyboard(notebook):
-    notebook.open("00_start")
-    notebook.run_cell(place_of("00_start", "import importlib"))
-    number = place_of("00_start", "def one_weight")
-    notebook.run_cell(number)
-    stepped_by_mouse_and_keyboard(notebook.page, notebook.cell(number), "notebook", arrows=False)  # it takes them
-    own = "Cannot read properties of undefined (reading 'schema')"  # Notebook 7.6 has this error in every notebook
-    assert [error for error in notebook.errors if own not in error] == []
 
 
 def modulo(model, batches, optimizer, n):
@@ -197,23 +153,6 @@ def test_the_page_from_disk_is_used_by_keyboard_alone(page, saved):
     page.keyboard.press("End")
     assert page.locator("#panel").inner_text().count("▲ update") == 2
     picture(page, f"page-forgotten-{page.scheme}")
-    assert page.problems == []
-
-
-def test_the_page_plays_and_pauses_and_reads_its_moment_aloud(page, saved):
-    page.clock.install()
-    page.goto(saved().as_uri())
-    page.keyboard.press("Space")
-    assert page.locator("#play").inner_text() == "Pause"
-    page.clock.run_for(3700)
-    assert page.locator("#count").inner_text().startswith("3 of ")
-    page.keyboard.press("Space")
-    page.clock.run_for(3700)
-    assert page.locator("#count").inner_text().startswith("3 of ")
-    spoken = page.locator("#position").get_attribute("aria-valuetext")
-    last = page.locator("#position").get_attribute("max")
-    assert spoken == f"3 of {last}: backward() puts the gradient of micro-batch 1 into .grad: weight[0] None → 0.5."
-    assert page.locator("#say").get_attribute("aria-live") == "polite"
     assert page.problems == []
 
 

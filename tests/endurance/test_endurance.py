@@ -23,9 +23,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from course_utils import record, train_epoch
 from course_utils.ranks import Ranks
-from gradaudit import __main__ as command
 from gradaudit import audit
-from gradaudit.interrupts import write_whole
 
 pytestmark = pytest.mark.usefixtures("interruptible")
 
@@ -177,51 +175,6 @@ def test_after_an_interrupt_no_rank_is_left_and_the_group_runs_again():
         assert group._folder is None, clock.where
         with group:
             assert group.run(add, 3) == [6, 6]
-
-
-def test_after_an_interrupt_a_file_is_the_old_one_or_the_new_one(tmp_path):
-    path = tmp_path / "report.html"
-
-    def work():
-        write_whole(path, "new" * 10_000)
-
-    for point in points(work, 40):
-        path.write_text("old")
-        clock = Clock(point)
-        clock.run(work)
-        assert path.read_text() in ("old", "new" * 10_000), clock.where
-        assert list(tmp_path.iterdir()) == [path], clock.where
-
-
-SCRIPT = """
-import torch
-from torch import nn
-model = nn.Linear(2, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(3):
-    model(torch.ones(2, 2)).mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
-
-def test_after_an_interrupt_of_the_audits_command_its_report_is_whole_or_not_there(tmp_path, capsys):
-    script, report = tmp_path / "train.py", tmp_path / "report.json"
-    script.write_text(SCRIPT)
-
-    def work():
-        command.main(["--json", str(report), "--html", str(report.with_suffix(".html")), str(script)])
-
-    before = hooks()
-    for point in points(work, 20):
-        for path in tmp_path.glob("report*"):
-            path.unlink()
-        clock = Clock(point)
-        clock.run(work)
-        assert hooks() == before, clock.where
-        for path in tmp_path.glob("report*"):
-            assert path.read_text().rstrip().endswith(("}", "</html>")), (clock.where, path.name)
-        assert not list(tmp_path.glob(".*")), clock.where
 
 
 # Memory

@@ -1,13 +1,13 @@
 """Random training runs against a reference that sums the losses of single items: the loop is exact in every one.
 
-Each pair of an optimizer and a schedule gets a few runs. `EXAMPLES=100 pytest -m "" tests/loops/test_properties.py`
-tries all pairs with that many each.
+Each pair of an optimizer and a schedule gets a few runs. `EXAMPLES=100 pytest tests/loops/test_properties.py`
+tries that many each.
 """
 
 import math
 import warnings
 from dataclasses import dataclass
-from itertools import cycle, product
+from itertools import cycle
 
 import pytest
 import reference
@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from torch import nn, optim
 from torch.amp import GradScaler
 from torch.optim import lr_scheduler
-from torch.optim.swa_utils import SWALR
 
-import exhaustive
 import properties
 from course_utils import backward_window, evaluate, train_epoch, windows
 from course_utils.loops import items
@@ -28,43 +26,22 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 DENSE = {
     "SGD": lambda p: optim.SGD(p, lr=0.1),
     "SGD, momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1),
-    "SGD, Nesterov": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
     "SGD, fused": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
-    "ASGD": lambda p: optim.ASGD(p, lr=0.1, t0=2),
-    "Adadelta": lambda p: optim.Adadelta(p, lr=0.1),
-    "Adafactor": lambda p: optim.Adafactor(p, lr=0.01),
-    "Adagrad": lambda p: optim.Adagrad(p, lr=0.1),
     "Adam": lambda p: optim.Adam(p, lr=0.01),
-    "Adam, amsgrad": lambda p: optim.Adam(p, lr=0.01, amsgrad=True, weight_decay=0.1),
     "Adam, fused": lambda p: optim.Adam(p, lr=0.01, fused=True),
     "AdamW": lambda p: optim.AdamW(p, lr=0.01),
-    "AdamW, one by one": lambda p: optim.AdamW(p, lr=0.01, foreach=False),
-    "Adamax": lambda p: optim.Adamax(p, lr=0.01),
-    "NAdam": lambda p: optim.NAdam(p, lr=0.01),
-    "RAdam": lambda p: optim.RAdam(p, lr=0.01),
     "RMSprop": lambda p: optim.RMSprop(p, lr=0.01),
-    "RMSprop, centred": lambda p: optim.RMSprop(p, lr=0.01, centered=True, momentum=0.5),
-    "Rprop": lambda p: optim.Rprop(p, lr=0.01),
 }
 OPTIMIZERS = DENSE | {"SparseAdam": lambda p: optim.SparseAdam(p, lr=0.01)}
-TAKE_SPARSE = {"SGD", "SGD, momentum", "Adagrad"}
-TAKE_NO_COMPLEX = {"SGD, fused", "Adam, fused", "Adafactor"}
+TAKE_SPARSE = {"SGD", "SGD, momentum"}
+TAKE_NO_COMPLEX = {"SGD, fused", "Adam, fused"}
 
 SCHEDULES = {
     "none": lambda o: None,
     "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda k: 1 / (k + 1)),
-    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda k: 0.9),
-    "StepLR": lambda o: lr_scheduler.StepLR(o, 2, 0.5),
-    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [1, 3], 0.5),
-    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, 0.5, 2),
-    "LinearLR": lambda o: lr_scheduler.LinearLR(o, 0.1, total_iters=4),
     "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.7),
-    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 5, 2.0),
     "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 5),
-    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2, 2),
-    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=2, cycle_momentum=False),
     "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=1_000, cycle_momentum=False),
-    "SWALR": lambda o: SWALR(o, 0.05, anneal_epochs=3),
     "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
         [lr_scheduler.ExponentialLR(o, 0.9), lr_scheduler.ConstantLR(o, 0.5, 2)]
     ),
@@ -329,11 +306,7 @@ def same_state(ours: Ours, theirs: reference.Reference) -> None:
         assert ours.scaler.get_scale() == theirs.scale
 
 
-PAIRS = list(zip(OPTIMIZERS, cycle(SCHEDULES)))
-EVERY_PAIR = exhaustive.mark(product(OPTIMIZERS, SCHEDULES), but=PAIRS)
-
-
-@pytest.mark.parametrize(("optimizer", "schedule"), EVERY_PAIR)
+@pytest.mark.parametrize(("optimizer", "schedule"), list(zip(OPTIMIZERS, cycle(SCHEDULES))))
 def test_a_run_makes_the_updates_of_single_items(optimizer, schedule):
     def holds(run: Run) -> None:
         batches = run.data()
@@ -409,18 +382,3 @@ def test_evaluation_is_the_mean_over_single_items():
             near(evaluated(), expected.item())
 
     properties.check(holds, runs("SGD"), "evaluate", examples=8)
-
-
-def test_windows_cut_what_they_are_given_into_equal_parts_and_fetch_one_window_ahead_of_nothing():
-    def holds(drawn: tuple[int, int]) -> None:
-        length, n = drawn
-        fetched = []
-        source = (fetched.append(k) or k for k in range(length))
-        found = []
-        for window in windows(source, n):
-            found += window
-            assert fetched == found == list(range(len(found)))
-            assert len(window) == min(n, length - len(found) + len(window))
-        assert len(found) == length
-
-    properties.check(holds, st.tuples(st.integers(0, 12), st.integers(1, 14)), "windows", examples=50)

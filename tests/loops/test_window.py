@@ -1,16 +1,12 @@
 """The gradient of one window, for loops of one's own; and what a window cannot be made of."""
 
-import math
-from contextlib import contextmanager, nullcontext
-
 import pytest
 import torch
 from torch import nn
 from torch.amp import GradScaler
 
-from course_utils import mlp, train_epoch, windows
+from course_utils import mlp, windows
 from course_utils.loops import backward_window
-from course_utils.loops.window import weights_of
 
 RAGGED = (4, 2, 1, 3)
 
@@ -39,9 +35,6 @@ def large_gradient(model, window):
 def assert_near(ours, theirs):
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
-
-
-# backward_window
 
 
 def test_the_loss_of_many_micro_batches_is_not_summed_in_16_bits():
@@ -73,86 +66,6 @@ def test_a_scaler_multiplies_the_gradient_and_not_the_loss_and_has_not_unscaled(
     assert_near([p.grad for p in model.parameters()], gradient)
 
 
-@pytest.mark.parametrize("held", [[], [torch.ones(2, 3)] * 2])
-def test_a_window_that_holds_nothing_has_no_loss_and_no_gradient(model, held):
-    assert backward_window(model, held, mse, weight=lambda batch: 0) is None
-    assert [p.grad for p in model.parameters()] == [None] * 4
-
-
-# Losses, weights and contexts that cannot be used, here and in train_epoch
-
-
-def by_window(model, window, loss_fn=mse, **options):
-    backward_window(model, window, loss_fn, **options)
-
-
-def by_epoch(model, window, loss_fn=mse, **options):
-    train_epoch(model, window, loss_fn, torch.optim.SGD(model.parameters(), lr=0.1), n=len(window), **options)
-
-
-both = pytest.mark.parametrize("run", [by_window, by_epoch])
-
-
-@both
-@pytest.mark.parametrize(
-    ("spoil", "error", "saying"),
-    [
-        (lambda loss: loss.item(), TypeError, r"loss_fn must return a scalar tensor, got .* \(float\)"),
-        (lambda loss: None, TypeError, r"got None \(NoneType\)"),
-        (lambda loss: (loss, loss), TypeError, r"\(tuple\)"),
-        (lambda loss: {"loss": loss}, TypeError, r"\(dict\)"),
-        (lambda loss: loss.expand(2), ValueError, r"scalar tensor with a graph, got one of shape \(2,\)"),
-        (lambda loss: loss.detach(), ValueError, "requires_grad=False"),
-    ],
-)
-def test_a_loss_that_cannot_be_used_is_an_error_before_any_gradient(model, window, run, spoil, error, saying):
-    before = [p.detach().clone() for p in model.parameters()]
-    with pytest.raises(error, match=saying):
-        run(model, window, lambda model, batch: spoil(mse(model, batch)))
-    assert all(map(torch.equal, before, model.parameters()))
-    assert [p.grad for p in model.parameters()] == [None] * 4
-
-
-@both
-@pytest.mark.parametrize(
-    ("weight", "error", "saying"),
-    [
-        ("4", TypeError, r"weight must be a function of one batch, got '4' \(str\)"),
-        (lambda batch: "4", TypeError, r"weight\(batch\) must be a number, got '4' \(str\)"),
-        (lambda batch: None, TypeError, r"got None \(NoneType\)"),
-        (lambda batch: torch.ones(2), TypeError, r"got tensor\(\[1., 1.\]\) \(Tensor\)"),
-        (lambda batch: 1e308, ValueError, "a finite sum, got inf"),
-        (lambda batch: torch.tensor(math.nan), ValueError, "0 or more, got nan"),
-        (lambda batch: float("inf"), ValueError, "0 or more, got inf"),
-    ],
-)
-def test_a_weight_that_cannot_be_used_is_an_error_before_anything_changes(model, window, run, weight, error, saying):
-    for p in model.parameters():
-        p.grad = torch.full_like(p, 7.0)
-    before = [p.detach().clone() for p in model.parameters()]
-    with pytest.raises(error, match=saying):
-        run(model, window, weight=weight)
-    assert all(map(torch.equal, before, model.parameters()))
-    assert all((p.grad == 7).all() for p in model.parameters())
-
-
-@both
-def test_a_context_that_can_be_entered_only_once_is_an_error_that_says_so(model, window, run):
-    @contextmanager
-    def once():
-        yield
-
-    with pytest.raises(TypeError, match="can be entered only once"):
-        run(model, window, autocast=once())
-    run(model, window, autocast=nullcontext())
-
-
-def test_weights_may_be_numbers_and_tensors():
-    mixed = [2, torch.tensor(3), 0.5, torch.tensor(1.5), torch.tensor(2.0, dtype=torch.bfloat16)]
-    assert weights_of(mixed, lambda batch: batch) == [2, 3, 0.5, 1.5, 2.0]
-    assert weights_of([torch.tensor(2), torch.tensor(1.5)], lambda batch: batch) == [2, 1.5]
-
-
 # A loader that reuses its buffers
 
 
@@ -167,21 +80,6 @@ def from_buffers(number, view=lambda buffer: buffer):
 def test_a_loader_that_overwrites_a_batch_of_the_window_is_an_error(number, n, as_batch):
     with pytest.raises(ValueError, match=r"reuses its buffers.*\.clone\(\)"):
         list(windows(from_buffers(number, as_batch), n))
-
-
-@pytest.mark.parametrize(("number", "n"), [(1, 2), (2, 4)])
-def test_labels_that_are_overwritten_are_seen_where_the_images_are_not(number, n):
-    labels = [torch.zeros(4) for _ in range(number)]
-    reused = ((torch.randn(4, 3), labels[k % number].fill_(k)) for k in range(6))
-    with pytest.raises(ValueError, match="reuses its buffers"):
-        list(windows(reused, n))
-
-
-def test_it_is_an_error_before_the_window_changes_anything(model):
-    before = [p.detach().clone() for p in model.parameters()]
-    with pytest.raises(ValueError, match="reuses its buffers"):
-        train_epoch(model, from_buffers(1), lambda m, x: m(x).mean(), torch.optim.SGD(model.parameters(), lr=1.0), n=2)
-    assert all(map(torch.equal, before, model.parameters()))
 
 
 def slices_of_one_ring():

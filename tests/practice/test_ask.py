@@ -413,7 +413,7 @@ def test_a_cell_that_is_run_again_asks_and_deals_anew(box, score):
 def draw(steps, rate=1):
     if steps == 13:
         raise RuntimeError("no <13>")
-    return plots.bars({"steps": steps, "rate": rate}, "number")
+    return plots.blocks([1, 1], [steps, rate], ["steps", "rate"], "what", "number")
 
 
 def shown_in(box):

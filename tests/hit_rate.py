@@ -45,10 +45,10 @@ def hit_rate(loops: Iterable) -> HitRate:
     """Runs each loop under an audit that knows the intended window, and compares what it finds with what was planted.
 
     Args:
-        loops: Those of `zoo.unseen`, or others that have `planted` and `n`, and that train when they are called.
+        loops: Those of `unseen.py`, or others that have `planted` and `n`, and that train when they are called.
 
     Example:
-        >>> from course_utils.zoo.unseen import unseen_loops
+        >>> from unseen import unseen_loops
         >>> hit_rate(unseen_loops(correct=2, buggy=0)).false_errors
         []
     """

@@ -1,0 +1,162 @@
+"""What the loops can't use is an error that says what to do, before anything changes."""
+
+import copy
+import math
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
+from torch.utils.data import DataLoader
+
+from course_utils import backward_window, evaluate, mlp, train_epoch, windows
+
+
+def mse(model, batch):
+    x, y = batch
+    return nn.functional.mse_loss(model(x), y)
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@contextmanager
+def once():
+    yield
+
+
+@pytest.fixture
+def model():
+    torch.set_default_dtype(torch.float64)
+    return mlp(3, 5, 2).eval()
+
+
+@pytest.fixture
+def batches(model):
+    return [(torch.randn(size, 3), torch.randn(size, 2)) for size in (4, 2, 1, 3)]
+
+
+@contextmanager
+def refused(model, error, saying):
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 7.0)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(error, match=saying):
+        yield
+    assert not model.training
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all((p.grad == 7).all() for p in model.parameters())
+
+
+SCALAR = r"loss_fn must return a scalar tensor"
+
+
+@pytest.mark.parametrize(
+    ("of_window", "error", "saying"),
+    [
+        ({"weight": "4"}, TypeError, r"weight must be a function of one batch, got '4' \(str\)"),
+        ({"weight": lambda batch: "4"}, TypeError, r"weight\(batch\) must be a number, got '4' \(str\)"),
+        ({"weight": lambda batch: None}, TypeError, r"got None \(NoneType\)"),
+        ({"weight": lambda batch: torch.ones(2)}, TypeError, r"got tensor\(\[1., 1.\]\) \(Tensor\)"),
+        ({"weight": lambda batch: 1e308}, ValueError, "a finite sum, got inf"),
+        ({"weight": lambda batch: torch.tensor(math.nan)}, ValueError, "0 or more, got nan"),
+        ({"weight": lambda batch: math.inf}, ValueError, "0 or more, got inf"),
+        ({"weight": lambda batch: 2 - len(batch[0])}, ValueError, "a number of items or tokens, 0 or more, got -2"),
+        ({"autocast": torch.bfloat16}, TypeError, r"autocast must be .*, got torch.bfloat16 \(dtype\)"),
+        ({"autocast": once()}, TypeError, "can be entered only once"),
+        ({"scaler": 1024.0}, TypeError, r"scaler must be a GradScaler, got 1024.0 \(float\)"),
+    ],
+)
+def test_what_a_window_cannot_use(model, batches, of_window, error, saying):
+    with refused(model, error, saying):
+        backward_window(model, batches, mse, **of_window)
+    with refused(model, error, saying):
+        train_epoch(model, batches, mse, sgd(model), 4, **of_window)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "saying"),
+    [
+        (lambda loss: loss.item(), TypeError, rf"{SCALAR}, got .* \(float\)"),
+        (lambda loss: None, TypeError, r"got None \(NoneType\)"),
+        (lambda loss: (loss, loss), TypeError, r"\(tuple\)"),
+        (lambda loss: loss.expand(2), ValueError, rf"{SCALAR} with a graph, got one of shape \(2,\)"),
+        (lambda loss: loss.detach(), ValueError, "requires_grad=False"),
+    ],
+)
+def test_a_loss_that_cannot_be_used(model, batches, spoil, error, saying):
+    with refused(model, error, saying):
+        backward_window(model, batches, lambda model, batch: spoil(mse(model, batch)))
+
+
+@pytest.mark.parametrize(
+    ("of_epoch", "error", "saying"),
+    [
+        ({"max_norm": 0}, ValueError, "max_norm must be a positive number, got 0"),
+        ({"max_norm": math.nan}, ValueError, "got nan"),
+        ({"max_norm": True}, TypeError, r"max_norm must be a number, got True \(bool\)"),
+        ({"max_norm": "1"}, TypeError, r"got '1' \(str\)"),
+        ({"scheduler": "cosine"}, TypeError, r"scheduler must be an LRScheduler, got 'cosine' \(str\)"),
+        ({"on_update": 1}, TypeError, "on_update must be a function"),
+        ({"n": 0}, ValueError, "at least 1 micro-batch per window, got 0"),
+        ({"n": 2.5}, TypeError, r"whole number of micro-batches, got 2.5 \(float\)"),
+        ({"n": True}, TypeError, r"got True \(bool\)"),
+        ({"n": None}, TypeError, r"got None \(NoneType\)"),
+    ],
+)
+def test_an_option_that_an_epoch_cannot_use(model, batches, of_epoch, error, saying):
+    with refused(model, error, saying):
+        train_epoch(model, batches, mse, sgd(model), **of_epoch)
+    if "n" in of_epoch:
+        with pytest.raises(error, match=saying):
+            windows(batches, of_epoch["n"])  # at the call
+
+
+def test_a_schedule_that_needs_a_metric_or_belongs_to_another_optimizer(model, batches):
+    optimizer, other = sgd(model), ExponentialLR(sgd(model), 0.5)
+    with refused(model, TypeError, r"ReduceLROnPlateau needs a metric .* step\(metric\) after evaluate"):
+        train_epoch(model, batches, mse, optimizer, scheduler=ReduceLROnPlateau(optimizer))
+    with refused(model, ValueError, "belongs to another optimizer"):
+        train_epoch(model, batches, mse, optimizer, scheduler=other)
+    assert other.get_last_lr() == [0.1]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "error", "saying"),
+    [
+        (lambda model: torch.optim.LBFGS(model.parameters()), TypeError, "steps without a closure"),
+        (lambda model: "SGD", TypeError, "steps without a closure"),
+        (lambda model: sgd(mlp(3, 2)), ValueError, "none of the optimizer's parameters belongs to the model"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_used(model, batches, optimizer, error, saying):
+    with refused(model, error, saying):
+        train_epoch(model, batches, mse, optimizer(model))
+
+
+def test_batches_that_are_none_or_give_nothing(model, batches):
+    used_up = (batch for batch in batches)
+    assert len(list(used_up)) == len(batches)
+    nothing, zero = "batches gave nothing: an empty loader", r"weight\(batch\) 0 for every micro-batch"
+    iterable = "batches must be an iterable of micro-batches, such as a DataLoader, got None"
+    for given, weight, error, saying in (
+        (None, {}, TypeError, iterable),
+        ([], {}, ValueError, nothing),
+        (DataLoader([]), {}, ValueError, nothing),
+        (used_up, {}, ValueError, nothing),
+        (batches, {"weight": lambda batch: 0}, ValueError, zero),
+    ):
+        with refused(model, error, saying):
+            train_epoch(model, given, mse, sgd(model), 2, **weight)
+        with refused(model, error, saying):
+            evaluate(model, given, mse, **weight)
+
+
+def test_clipping_sparse_gradients_is_refused_before_the_first_forward_pass():
+    model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1))
+    with pytest.raises(ValueError, match="max_norm can't clip sparse gradients: build the embedding with sparse=False"):
+        train_epoch(model, [torch.tensor([1])], lambda *_: pytest.fail("a forward pass"), sgd(model), max_norm=1.0)
+    model[0].weight.requires_grad_(False)  # it has no gradient then
+    train_epoch(model, [torch.tensor([1])], lambda model, x: model(x).mean(), sgd(model), max_norm=1.0)
