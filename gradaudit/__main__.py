@@ -28,7 +28,6 @@ from gradaudit.callsite import SCRIPTS
 from gradaudit.explain import explain
 from gradaudit.frames import without_auditor
 from gradaudit.interrupts import uninterrupted, write_whole
-from gradaudit.page import as_page
 from gradaudit.rules import RULES
 from gradaudit.text import as_annotations, as_text, has_colour, printable, rule_line, width_of, write
 
@@ -46,19 +45,17 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options = _parse(arguments)
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    for name in ("json", "html"):
-        file = getattr(options, name)
-        if file is not None:
-            file = file.with_stem(f"{file.stem}-rank{rank}") if world > 1 else file
-            setattr(options, name, file.absolute())  # the script may change the directory
-            try:  # before the script runs for hours
-                with uninterrupted():
-                    there = file.exists()
-                    file.touch()
-                    there or file.unlink()
-            except OSError as error:
-                print(f"audit: cannot write {printable(f'{file}: {error}')}", file=sys.stderr)
-                return CANNOT_RUN
+    if options.json is not None:
+        file = options.json.with_stem(f"{options.json.stem}-rank{rank}") if world > 1 else options.json
+        options.json = file.absolute()  # the script may change the directory
+        try:  # before the script runs for hours
+            with uninterrupted():
+                there = file.exists()
+                file.touch()
+                there or file.unlink()
+        except OSError as error:
+            print(f"audit: cannot write {printable(f'{file}: {error}')}", file=sys.stderr)
+            return CANNOT_RUN
     if rank == 0:
         print(f"audit: watching {printable(options.script)}", file=sys.stderr, flush=True)
     script_exit, status = 0, CLEAN
@@ -89,8 +86,6 @@ def _tell(report: Report, options: argparse.Namespace, script_exit: int, of_rank
     if options.json:
         result = {**report.as_dict(), "script_exit": script_exit}
         write_whole(options.json, json.dumps(result, indent=2))
-    if options.html:
-        write_whole(options.html, as_page(report, f"Audit of {options.script}", of_rank))
 
 
 def _words(report: Report, options: argparse.Namespace, script_exit: int, of_rank: str) -> str:
@@ -114,7 +109,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("-m", action="store_true", help="run a module by its name, as python -m does")
     add("--window", type=int, metavar="N", help="the intended micro-batches per update (else inferred)")
     add("--json", type=Path, metavar="FILE", help="also write the findings to FILE")
-    add("--html", type=Path, metavar="FILE", help="also write the report, with a drawing of the run, to FILE")
     add("--github", action="store_true", help="also print the findings as annotations for GitHub Actions")
     add("--explain", action=_Explain, nargs="?", metavar="RULE", help="explain a rule, or list all, and run nothing")
     add("script", help="the script or module to run, followed by its own arguments")

@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Iterable
 
-from gradaudit.history import Window
+from gradaudit.history import AuditedUpdate
 from gradaudit.source import place
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -24,7 +24,7 @@ _ENDS = re.compile(r"\b(is_)?(done|terminal|terminated|truncated|episode_(over|e
 _DRAWS = re.compile(r"^next$|(next|get|load|sample|fetch)_?batch", re.I)
 
 
-def go_over_something(windows: Iterable[Window]) -> bool:
+def go_over_something(windows: Iterable[AuditedUpdate]) -> bool:
     """Does the loop around the backward calls of each window go over nobody knows what?"""
     return all(_goes_over_something(*places) for places in {(w.fresh[0].where, w.where) for w in windows})
 

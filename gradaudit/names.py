@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from gradaudit.observe.observer import living
+from gradaudit.observe.gradients import living
 
 _WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch._dynamo")  # whose own names lie around the model's
 

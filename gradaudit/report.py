@@ -1,20 +1,13 @@
-"""The report of an audit: as text, as HTML in a notebook, as JSON, as a ledger."""
+"""The report of an audit: as text, as HTML in a notebook, as JSON."""
 
 import sys
 from html import escape
-from typing import TYPE_CHECKING
 
 from gradaudit.callsite import short, source
-from gradaudit.history import History
+from gradaudit.history import History, Kept, count_noun
 from gradaudit.rules import ERROR, Finding
-from gradaudit.rules.registry import count_noun
 from gradaudit.text import as_text, width_of
-from gradaudit.unseen import is_known, unseen
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_EVENTS_DRAWN = 60
+from gradaudit.unseen import unseen
 
 
 class Report:
@@ -53,7 +46,7 @@ class Report:
     @property
     def judged(self) -> bool:
         """Was there anything to judge? An error, or an update of which it is known where its gradients came from."""
-        return bool(self.errors) or any(map(is_known, self.history.windows))
+        return bool(self.errors) or any(update.known for update in self.history.updates)
 
     def declare_window(self, n: int) -> None:
         """Says how many micro-batches a window is meant to hold from the next update on.
@@ -66,7 +59,7 @@ class Report:
         """
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise ValueError(f"a window holds a whole number of micro-batches, 1 or more, got {n!r}")
-        self.history.declared.append((self.history.windows.total, n))
+        self.history.declared.append((self.history.updates_made, n))
 
     def summary(self) -> str:
         """What was seen, which windows were inferred from it, what wasn't, and whether the verdicts are certain."""
@@ -95,20 +88,20 @@ class Report:
 
     def _seen(self) -> str:
         history = self.history
-        calls = count_noun(history.backwards.total, "backward call")
-        if not history.updates:
+        calls = count_noun(history.calls.total, "backward call")
+        if not history.updates_made:
             return f"{calls} and no optimizer steps were seen."
         how = "declared" if history.declared else "inferred"
-        known = {window.lane for window in filter(is_known, history.windows)}
+        stepped = history.stepped
         parts = [
-            f"{lane}: {count_noun(updates, 'update')}, windows "
-            + (f"of {history.size(lane)} ({how})" if lane in known else "unknown")
-            for lane, updates in list(history.updates.items())[:6]
+            f"{record.name}: {count_noun(record.made, 'update')}, windows "
+            + (f"of {history.size(record)} ({how})" if any(update.known for update in record.updates) else "unknown")
+            for record in stepped[:6]
         ]
-        parts += [f"and {count_noun(len(history.updates) - 6, 'more optimizer')}"] if len(history.updates) > 6 else []
+        parts += [f"and {count_noun(len(stepped) - 6, 'more optimizer')}"] if len(stepped) > 6 else []
         text = f"{calls}; {'; '.join(parts)}."
         if history.dropped:
-            text += f" Judged by the first and the last {history.windows.half:,} updates."
+            text += f" Judged by the first and the last {Kept.half:,} updates."
         if history.overlapping:
             text += " Backward calls of several threads overlapped, so nothing is certain."
         return text
@@ -121,7 +114,7 @@ class Report:
                 {key: getattr(finding, key) for key in keys} | {"message": self.sentence(finding)}
                 for finding in self.findings
             ],
-            "window": {lane: self.history.size(lane) for lane in self.history.lanes},
+            "window": {record.name: self.history.size(record) for record in self.history.stepped},
             "failure": self.failure,
             "judged": self.judged,
             "unseen": self.unseen,
@@ -147,39 +140,10 @@ class Report:
 
     def sentence(self, finding: Finding) -> str:
         """The message as a sentence; it begins with the optimizer's name if there are several."""
-        several = len(self.history.lanes) > 1 and finding.lane
+        several = len(self.history.stepped) > 1 and finding.lane
         text = f"{finding.lane}: {finding.message}" if several else finding.message[:1].upper() + finding.message[1:]
         more = finding.times - 1
         return f"{text}; also {count_noun(more, 'more time')}, for other optimizers" if more else text
-
-    def ledger(self) -> "Figure":
-        """Draws the run as a gradient ledger around the first finding; each finding is marked where it first shows.
-
-        The height is the number of backward calls whose gradients are held, not a norm: it costs no computation.
-        """
-        from course_utils.plots import ledger
-
-        events = self.history.trace.events
-        marks: dict[int, list[str]] = {}
-        for finding in self.findings:
-            index = self._event_of(finding)
-            if index is not None and finding.rule not in marks.setdefault(index, []):
-                marks[index].append(finding.rule)
-        start = min(marks, default=0)
-        first = 0 if start < _EVENTS_DRAWN else start - _EVENTS_DRAWN // 2
-        part = range(first, min(first + _EVENTS_DRAWN, len(events)))
-        notes = {index: ", ".join(rules) for index, rules in marks.items()}
-        return ledger(self.history.trace, ylabel="backward calls held", notes=notes, part=part)
-
-    def _event_of(self, finding: Finding) -> int | None:
-        """The index of the event at which a finding is marked: its update, or the last event of its lane."""
-        events = self.history.trace.events
-        update = finding.evidence.get("update")
-        if update is not None:
-            event = next((w.event for w in self.history.of(finding.lane) if w.number == update), None)
-        else:
-            event = next((event for event in reversed(events) if event.lane == finding.lane), None)
-        return next((index for index, other in enumerate(events) if other is event), None)
 
 
 class AuditError(AssertionError):

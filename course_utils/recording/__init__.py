@@ -5,8 +5,8 @@ from course_utils.recording.formats import formats_of
 from course_utils.recording.hooks import HookLog
 from course_utils.recording.noise import ratio_interval, sample_gradients, watch_norms
 from course_utils.recording.operations import Work, count_operations, count_work
+from course_utils.recording.trace import Event, Trace, record
 from gradaudit.observe.sharded import held_gradients
-from gradaudit.observe.trace import Event, Trace, record
 
 __all__ = [
     "Collectives",

@@ -37,8 +37,9 @@ def judge(history: History) -> list[Finding]:
     findings = [finding for name in RULES for finding in _found_by(name, history)]
     mixed = {f.lane for f in findings if f.rule == "foreign-gradients"}  # their windows are not what was meant
     findings = [f for f in findings if f.lane not in mixed or f.rule not in ("irregular-window", "loss-scale")]
+    loose = {record.name for record in history.records if record.loose}
     # an update of an attack's perturbation may change nothing, and then nobody sees it
-    findings = [f for f in findings if f.lane not in history.loose or f.rule == "stale-gradients"]
+    findings = [f for f in findings if f.lane not in loose or f.rule == "stale-gradients"]
     uncertain = LEVELS if history.failure else (ERROR,) if history.overlapping else ()
     findings = [replace(f, level=UNDECIDED) if f.level in uncertain else f for f in findings]
     return sorted(_grouped(findings), key=lambda finding: LEVELS.index(finding.level))

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import torch
 
-from gradaudit.history import PROBED_GRAPHS, Backward, History
-from gradaudit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
+from gradaudit.history import PROBED_GRAPHS, AuditedCall, History, count_noun
+from gradaudit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, rule
 from gradaudit.rules.terms import nearly_equal
 
 
@@ -33,15 +33,15 @@ def held_graphs(history: History) -> Iterator[Finding]:
     yield from _together(history)
 
 
-def _counted_again(history: History) -> Iterator[Backward]:
+def _counted_again(history: History) -> Iterator[AuditedCall]:
     """Backward calls on a loss whose gradient the same window held already."""
-    for w in (w for w in history.windows if not (w.assigned or w.rewritten)):
+    for w in (w for w in history.updates if not (w.assigned or w.rewritten)):
         before = {call.number: call for call in w.fresh}
         again = [call for call in w.fresh if call.again in before]
-        yield from (call for call in again if not _apart(call, before[call.again], w.key))
+        yield from (call for call in again if not _apart(call, before[call.again], w.record))
 
 
-def _apart(call: Backward, other: Backward, lane: int) -> bool:
+def _apart(call: AuditedCall, other: AuditedCall, lane: int) -> bool:
     """Do they reach different parameters, as where each of two parts is named with `inputs`?"""
     one, two = call.reach.get(lane), other.reach.get(lane)
     return one is not None and two is not None and one.isdisjoint(two)
@@ -49,7 +49,7 @@ def _apart(call: Backward, other: Backward, lane: int) -> bool:
 
 def _carried(history: History) -> Iterator[Finding]:
     """A state that goes from micro-batch to micro-batch with its graph."""
-    longest = max(history.backwards, key=lambda call: call.passes, default=None)
+    longest = max(history.calls, key=lambda call: call.passes, default=None)
     if longest is not None and longest.passes > 2:  # two losses of one forward pass make two
         yield Finding(
             ADVICE,
@@ -63,9 +63,9 @@ def _carried(history: History) -> Iterator[Finding]:
 
 def _kept(history: History) -> Iterator[Finding]:
     """Graphs of earlier backward calls that something keeps: their losses, or anything else of the forward pass."""
-    losses = max(history.backwards, key=lambda call: call.alive, default=None)
-    parts = max(history.backwards, key=lambda call: call.kept, default=None)
-    total = history.backwards.total
+    losses = max(history.calls, key=lambda call: call.alive, default=None)
+    parts = max(history.calls, key=lambda call: call.kept, default=None)
+    total = history.calls.total
     if losses is not None and losses.alive >= 5 and losses.alive > total / 4:
         about = "about " if losses.number > PROBED_GRAPHS else ""  # from then on not every graph is looked at
         yield Finding(
@@ -89,7 +89,7 @@ def _kept(history: History) -> Iterator[Finding]:
 
 def _together(history: History) -> Iterator[Finding]:
     """A window whose micro-batches share one backward call."""
-    single = {w.fresh[0].number: w.fresh[0] for w in history.windows if len(w.fresh) == 1}
+    single = {w.fresh[0].number: w.fresh[0] for w in history.updates if len(w.fresh) == 1}
     calls = {number: call for number, call in single.items() if call.graphs > 2 and _count_alike(call)}
     if len(calls) == sum(number <= PROBED_GRAPHS for number in single) > 0:  # else they are weighed against each other
         first = next(iter(calls.values()))
@@ -103,7 +103,7 @@ def _together(history: History) -> Iterator[Finding]:
         )
 
 
-def _count_alike(call: Backward) -> bool:
+def _count_alike(call: AuditedCall) -> bool:
     return bool(call.terms) and nearly_equal([term.coefficient for term in call.terms])
 
 
@@ -115,8 +115,8 @@ def _count_alike(call: Backward) -> bool:
     "batch of N times the size.",
 )
 def batchnorm(history: History) -> Iterator[Finding]:
-    for lane in history.lanes:
-        moved = [w for w in history.of(lane) if w.size > 1 and w.batchnorm >= w.size]
+    for lane in history.stepped:
+        moved = [w for w in lane.updates if w.size > 1 and w.batchnorm >= w.size]
         if moved:
             first = moved[0]
             yield Finding(
@@ -138,8 +138,8 @@ def batchnorm(history: History) -> Iterator[Finding]:
     "addends to change it.",
 )
 def low_precision_accumulation(history: History) -> Iterator[Finding]:
-    for lane in history.lanes:
-        low = [w for w in history.of(lane) if w.dtype in (torch.bfloat16, torch.float16) and w.size > 1]
+    for lane in history.stepped:
+        low = [w for w in lane.updates if w.dtype in (torch.bfloat16, torch.float16) and w.size > 1]
         if low:
             dtype, longest = str(low[0].dtype).removeprefix("torch."), max(w.size for w in low)
             yield Finding(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gradaudit.callsite import short
-from gradaudit.history import History, Window
+from gradaudit.history import AuditedUpdate, History
 from gradaudit.rules.registry import ERROR, Finding
 from gradaudit.rules.terms import DIVIDE_ONCE
 
@@ -76,12 +76,16 @@ def by_cause(finding: Finding, history: History) -> Finding:
 
 def _of_framework(finding: Finding, history: History) -> str:
     fixes = _FRAMEWORK_FIXES.get(_framework(finding, history), {})
-    return fixes.get(_case(finding), "").format(n=max(2, history.size(finding.lane)))
+    return fixes.get(_case(finding), "").format(n=max(2, history.size(_record(finding, history)) if finding.lane else 0))
+
+
+def _record(finding, history):
+    return next((record for record in history.records if record.name == finding.lane), None)
 
 
 def _framework(finding: Finding, history: History) -> str:
     """Whose loop it is: that of the line, or else of the lane's backward calls."""
-    calls = (call for call in history.backwards if finding.lane in call.lanes)
+    calls = history.calls_of(_record(finding, history))
     places = [finding.where, *(call.where for call in calls)]
     return next((name for name in (getattr(place, "framework", "") for place in places) if name), "")
 
@@ -104,7 +108,7 @@ def _case(finding: Finding) -> str:
 
 def _two_steps_in_a_row(finding: Finding, history: History) -> str:
     """The second of two steps found what the first had used, or nothing if it was zeroed between them."""
-    windows = history.of(finding.lane)
+    windows = _record(finding, history).updates
     places = {window.number: k for k, window in enumerate(windows)}
     k = places[finding.evidence["update"]]
     if not k or not _nothing_new(windows[k]) or not windows[k - 1].fresh:
@@ -115,7 +119,7 @@ def _two_steps_in_a_row(finding: Finding, history: History) -> str:
     return f"two steps follow each other, at {first} and {second}: remove one of them"
 
 
-def _nothing_new(window: Window) -> bool:
+def _nothing_new(window: AuditedUpdate) -> bool:
     return not (window.fresh or window.assigned or window.skipped or window.came_as_zeros)
 
 
@@ -127,9 +131,10 @@ def _place(where: str, finding: Finding) -> str:
 
 def _one_update(finding: Finding, history: History) -> str:
     """Most of the run was never used: it is no tail that is lost, the steps have stopped."""
-    windows, left = history.of(finding.lane), len(history.leftover.get(finding.lane, ()))
-    calls = sum(finding.lane in call.lanes for call in history.backwards)
-    if finding.level != ERROR or not windows or left <= 2 * history.size(finding.lane) or left < calls / 2:
+    record = _record(finding, history)
+    windows, left = record.updates, len(record.left_over)
+    calls = len(history.calls_of(record))
+    if finding.level != ERROR or not windows or left <= 2 * history.size(record) or left < calls / 2:
         return ""
     steps = "is the only step" if len(windows) == 1 else f"made the last of {len(windows)} steps long before the end"
     return (

@@ -54,7 +54,7 @@ class Rule:
 
     def __call__(self, history: History) -> Iterator[Finding]:
         for finding in self.detect(history):
-            yield replace(finding, rule=self.name)
+            yield replace(finding, rule=self.name, lane=getattr(finding.lane, "name", finding.lane))
 
 
 RULES: dict[str, Rule] = {}
@@ -77,7 +77,7 @@ def rule(
     Example:
         >>> @rule("no-updates", symptom="The weights stand still.", fix="Call optimizer.step().")
         ... def no_updates(history):
-        ...     if not history.updates:
+        ...     if not history.stepped:
         ...         yield Finding(ADVICE, "no optimizer made a step", fix="call optimizer.step()")
         >>> [finding.rule for finding in no_updates(History())]
         ['no-updates']
@@ -93,12 +93,3 @@ def rule(
         return RULES[name]
 
     return register
-
-
-def count_noun(count: int, noun: str) -> str:
-    """A number and its noun, in the singular or the plural.
-
-    >>> count_noun(1, "micro-batch"), count_noun(2, "micro-batch"), count_noun(3, "update")
-    ('1 micro-batch', '2 micro-batches', '3 updates')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"

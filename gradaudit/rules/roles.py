@@ -1,12 +1,12 @@
 """Backward calls of a window that look like micro-batches and may be several losses, which are meant to be added up."""
 
-from gradaudit.history import Backward, Window
+from gradaudit.history import AuditedCall, AuditedUpdate
 from gradaudit.rules.terms import losses_of
 
 _LOOKED_AT = 3  # windows
 
 
-def why_a_sum(windows: list[Window]) -> str:
+def why_a_sum(windows: list[AuditedUpdate]) -> str:
     """What speaks for several losses, if all windows have it; "" if nothing does."""
     calls = [window.micro_batches for window in windows[:_LOOKED_AT]]
     for why, holds in _REASONS.items():
@@ -15,17 +15,17 @@ def why_a_sum(windows: list[Window]) -> str:
     return "their targets are labels, such as real and fake" if _labels(windows[:_LOOKED_AT]) else ""
 
 
-def _called_from_different_places(calls: list[Backward]) -> bool:
+def _called_from_different_places(calls: list[AuditedCall]) -> bool:
     """By a helper that is called once for each loss."""
     alike = len({call.line for call in calls}) == 1 and len({call.synced for call in calls}) == 1
     return alike and len({call.path for call in calls}) == len(calls)
 
 
-def _computed_together(calls: list[Backward]) -> bool:
+def _computed_together(calls: list[AuditedCall]) -> bool:
     return all(call.early for call in calls[1:])
 
 
-def _of_several_data_sets(calls: list[Backward]) -> bool:
+def _of_several_data_sets(calls: list[AuditedCall]) -> bool:
     first, *later = (call.drawn for call in calls)
     at_once = len(first) == len(calls) and not any(later)
     return at_once or len({*first, *(k for each in later for k in each)}) == len(calls) == sum(
@@ -33,7 +33,7 @@ def _of_several_data_sets(calls: list[Backward]) -> bool:
     )
 
 
-def _labels(windows: list[Window]) -> bool:
+def _labels(windows: list[AuditedUpdate]) -> bool:
     """Has each micro-batch only one value for a target, which is another in the next, and the same in all windows?"""
     seen = set()
     for window in windows:
@@ -45,7 +45,7 @@ def _labels(windows: list[Window]) -> bool:
     return len(windows) > 1 and len(labels) > 1 and None not in labels and len(set(labels)) == len(labels)
 
 
-def _of_one_sequence(calls: list[Backward]) -> bool:
+def _of_one_sequence(calls: list[AuditedCall]) -> bool:
     return all(call.passes > 1 for call in calls[1:])
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from itertools import islice, pairwise
 from math import isclose
 
-from gradaudit.history import History, Term, Window
+from gradaudit.history import AuditedUpdate, History, Term, count_noun
 from gradaudit.loops import go_over_something
-from gradaudit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
+from gradaudit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, rule
 from gradaudit.rules.roles import why_a_sum
 from gradaudit.rules.shapes import of_any_length
 from gradaudit.rules.terms import DIVIDE_ONCE, divides, items_count_alike, losses_of, nearly_equal, total
@@ -23,13 +23,13 @@ from gradaudit.source import are_written
     "by a fixed N is wrong for a short window.",
 )
 def loss_scale(history: History) -> Iterator[Finding]:
-    for lane in history.lanes:
-        windows = [w for w in history.of(lane) if w.fresh and not w.skipped]
+    for lane in history.stepped:
+        windows = [w for w in lane.updates if w.fresh and not w.skipped]
         n = history.size(lane)
         full = [w for w in windows if w.size == n]
         if n >= 2 and full:
             verdicts = islice(_scale_verdicts(history, lane, windows, full), 1)
-            yield from map(_unless_it_divides, verdicts) if lane in history.manual else verdicts
+            yield from map(_unless_it_divides, verdicts) if lane.by_itself else verdicts
 
 
 def _unless_it_divides(finding: Finding) -> Finding:
@@ -41,17 +41,17 @@ _NOT_FOUND = "no loss was found that PyTorch's own functions reduce"
 _BY_HAND = "check by hand that a window's weighted losses add up to one mean"
 
 
-def _scale_verdicts(history: History, lane: str, windows: list[Window], full: list[Window]) -> Iterator[Finding]:
+def _scale_verdicts(history: History, lane: str, windows: list[AuditedUpdate], full: list[AuditedUpdate]) -> Iterator[Finding]:
     """All that is to be said about the scale of a lane's losses; the first verdict counts."""
     n = full[0].size
     losses = losses_of(full[0])
     if any(w.rewritten for w in windows):
         why = "the script changes the gradients itself before the step"
         yield _unknown_scale(lane, full[0], why, "check by hand that the window's gradient is a mean")
-    elif lane in history.own_steps:
+    elif lane.own_step:
         why = "the optimizer's step is the script's own, and may divide"
         yield _unknown_scale(lane, full[0], why, "check by hand that the window's gradient is a mean")
-    elif lane in history.hooked:
+    elif lane.hooked:
         why = "gradients go through hooks of the script, which may change them"
         yield _unknown_scale(lane, full[0], why, "check by hand that the window's gradient is a mean")
     elif full[0].of_several_tasks:
@@ -97,7 +97,7 @@ def _is_divided(n: int, terms: list[Term]) -> bool:
     return all(divides(n, term) for term in terms)
 
 
-def _unknown_scale(lane: str, window: Window, why: str, fix: str) -> Finding:
+def _unknown_scale(lane: str, window: AuditedUpdate, why: str, fix: str) -> Finding:
     message, evidence = f"{why}, so nothing is said about the scale of the loss", {"window": window.size}
     return Finding(UNDECIDED, message, evidence=evidence, fix=fix, where=window.where, lane=lane)
 
@@ -111,14 +111,14 @@ def _why_no_mean(terms: list[Term]) -> str:
     return "each may be the mean of one episode" if _of_unequal_units(terms) else ""
 
 
-def _why_not_for_this_window(history: History, windows: list[Window], full: list[Window]) -> str:
+def _why_not_for_this_window(history: History, windows: list[AuditedUpdate], full: list[AuditedUpdate]) -> str:
     """What speaks for losses that are not made for windows of this size."""
     if of_any_length([w.size for w in windows], full[0].size):
         return "the windows are of any length, as episodes are"
     if go_over_something(full):
         return "nothing says that the loop around them goes over micro-batches"
-    lane, calls = full[0].lane, full[0].micro_batches
-    sooner = [w for w in history.windows if w.lane != lane and w.size == 1 and calls[0] in w.fresh]
+    lane, calls = full[0].record, full[0].micro_batches
+    sooner = [w for w in history.updates if w.record is not lane and w.size == 1 and calls[0] in w.fresh]
     return "each is used for an update of another optimizer as well" if sooner else ""
 
 
@@ -128,7 +128,7 @@ def _of_unequal_units(terms: list[Term]) -> bool:
     return any(term.of_one for term in terms) and None not in counts and not nearly_equal(counts)
 
 
-def _repeats_its_targets(windows: list[Window]) -> bool:
+def _repeats_its_targets(windows: list[AuditedUpdate]) -> bool:
     """Do the micro-batches of a window have the same targets, and those of another window others?"""
     repeated = []
     for window in windows:
@@ -143,7 +143,7 @@ def _repeats_its_targets(windows: list[Window]) -> bool:
 
 
 def _scale_of_a_mean(
-    lane: str, window: Window, alike: list[list[Term]], alone: bool, weighed: bool, why_a_sum: str
+    lane: str, window: AuditedUpdate, alike: list[list[Term]], alone: bool, weighed: bool, why_a_sum: str
 ) -> Iterator[Finding]:
     """Verdicts on one mean-reduced loss. `alike` holds its terms in `window`, and in others that are compared to it."""
     n, totals = window.size, [total(terms) for terms in alike]
@@ -195,7 +195,7 @@ def _scale_of_a_mean(
     yield Finding(level, message, evidence=evidence, fix=fix, where=window.fresh[0].where, lane=lane)
 
 
-def _is_only_weighed(k: int, losses: list[list[Term]], window: Window) -> bool:
+def _is_only_weighed(k: int, losses: list[list[Term]], window: AuditedUpdate) -> bool:
     """Is a mean multiplied by nothing but weights that the script names, where no other loss is divided either?
 
     A number by which all losses are multiplied may be that of the samples, of which a sum is made in this way.
@@ -223,7 +223,7 @@ def _divided_twice(n: int, terms: list[Term]) -> tuple[str, str, str]:
     return UNDECIDED, message, f"{DIVIDE_ONCE}, if no weight is intended"
 
 
-def _scale_of_several(lane: str, window: Window, losses: list[list[Term]], why_a_sum: str) -> Iterator[Finding]:
+def _scale_of_several(lane: str, window: AuditedUpdate, losses: list[list[Term]], why_a_sum: str) -> Iterator[Finding]:
     """Losses of which each micro-batch takes an average of its own, alike or with weights that add up to 1."""
     n, k = window.size, len(losses)
     coefficients = [term.coefficient for terms in losses for term in terms]
@@ -275,7 +275,7 @@ def _is_only_an_average(terms: list[Term]) -> bool:
     return all(None not in (term.times, term.over) and len(term.times + term.over) <= 1 for term in terms)
 
 
-def _scale_of_a_sum(lane: str, window: Window, terms: list[Term]) -> Iterator[Finding]:
+def _scale_of_a_sum(lane: str, window: AuditedUpdate, terms: list[Term]) -> Iterator[Finding]:
     """Verdicts on a sum that is not a mean in disguise: its numbers should count 1 / (all that the window holds)."""
     n, coefficients = window.size, [term.coefficient for term in terms]
     if nearly_equal([1.0, *coefficients]) or not nearly_equal(coefficients):
@@ -295,7 +295,7 @@ def _scale_of_a_sum(lane: str, window: Window, terms: list[Term]) -> Iterator[Fi
     yield Finding(level, message, evidence=evidence, fix=fix, where=window.fresh[0].where, lane=lane)
 
 
-def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]) -> Iterator[Finding]:
+def _tail_scale(lane: str, n: int, windows: list[AuditedUpdate], full: list[list[Term]]) -> Iterator[Finding]:
     """A short window whose loss is divided by n. `full` holds the losses of a full window."""
     if full[0][0].coefficient >= 1 and not _is_divided(n, full[0]):  # as where sums over samples make tails count less
         return
@@ -320,7 +320,7 @@ def _tail_scale(lane: str, n: int, windows: list[Window], full: list[list[Term]]
             )
 
 
-def _ends_an_epoch(window: Window, windows: list[Window]) -> bool:
+def _ends_an_epoch(window: AuditedUpdate, windows: list[AuditedUpdate]) -> bool:
     """Do the data end with it? Where no epochs are seen, other windows are as short, or it is the last."""
     place = windows.index(window)
     if place + 1 == len(windows):
@@ -345,8 +345,8 @@ def _ratio(tail: list[Term], full: list[Term]) -> float:
     "weight than one in a long micro-batch.",
 )
 def token_weights(history: History) -> Iterator[Finding]:
-    for lane in history.lanes:
-        windows = [w for w in history.of(lane) if w.size >= 2 and not w.skipped]
+    for lane in history.stepped:
+        windows = [w for w in lane.updates if w.size >= 2 and not w.skipped]
         uneven = [
             (window, terms, losses)
             for window in windows
@@ -379,7 +379,7 @@ def _level_of_means(terms: list[Term], losses: list[list[Term]]) -> str:
     return UNDECIDED if alike and unequal else ERROR  # a mean for each sample of a micro-batch, as long as it is
 
 
-def _mean_of_means(lane: str, windows: list[Window], means: list[tuple[str, Window, list[Term]]]) -> Finding:
+def _mean_of_means(lane: str, windows: list[AuditedUpdate], means: list[tuple[str, AuditedUpdate, list[Term]]]) -> Finding:
     """Micro-batches of unequal counts whose means count alike: the most unequal window is the evidence."""
     full = [w for w in windows if w.size == len(means[0][2])]
     level = next(each for each in (UNDECIDED, ERROR, ADVICE) if any(level == each for level, *_ in means))
@@ -409,7 +409,7 @@ def _spread(weights: list[float]) -> float:
     return max(weights) / min(weights)
 
 
-def _short_where_the_data_end(means: list[tuple[Window, list[Term]]], windows: list[Window]) -> bool:
+def _short_where_the_data_end(means: list[tuple[AuditedUpdate, list[Term]]], windows: list[AuditedUpdate]) -> bool:
     ends = {window.number: _epoch_of_the_shortest(window, terms) for window, terms in means}
     if any(end is not None and end == after for end, after in pairwise(ends.values())):
         return False  # the data end only once in an epoch: a batch of a DataLoader may be cut into uneven parts
@@ -419,7 +419,7 @@ def _short_where_the_data_end(means: list[tuple[Window, list[Term]]], windows: l
     return _only_the_last_is_short(uneven, windows) or _comes_again([t.count for terms in columns for t in terms])
 
 
-def _epoch_of_the_shortest(window: Window, terms: list[Term]) -> int | None:
+def _epoch_of_the_shortest(window: AuditedUpdate, terms: list[Term]) -> int | None:
     counts = [term.count for term in terms]
     return window.micro_batches[counts.index(min(counts))].epoch
 
@@ -433,7 +433,7 @@ def _comes_again(counts: list[float | None]) -> bool:
     return len({counts[k] for k in short}) == len(between) == 1 and min(between) > 2
 
 
-def _only_the_last_is_short(uneven: list[list[Term]], windows: list[Window]) -> bool:
+def _only_the_last_is_short(uneven: list[list[Term]], windows: list[AuditedUpdate]) -> bool:
     """As where a data set ends: in some windows the last micro-batch is short, and all others are of one size."""
     counts = [[term.count for term in terms] for terms in uneven]
     sizes = {count for entry in counts for count in entry[:-1]}
@@ -441,12 +441,12 @@ def _only_the_last_is_short(uneven: list[list[Term]], windows: list[Window]) -> 
     return len(sizes) == 1 and all(entry[-1] < entry[0] for entry in counts) and (bool(full) or len(counts) > 2)
 
 
-def _is_strange(window: Window, terms: list[Term], losses: list[list[Term]]) -> bool:
+def _is_strange(window: AuditedUpdate, terms: list[Term], losses: list[list[Term]]) -> bool:
     """Whether a window's means have weights that neither their counts nor a total of 1 explain."""
     return len(losses) == 1 and not window.on_ranks and not isclose(total(terms), 1.0, rel_tol=1e-2)
 
 
-def _weighted_otherwise(lane: str, window: Window, terms: list[Term]) -> Finding:
+def _weighted_otherwise(lane: str, window: AuditedUpdate, terms: list[Term]) -> Finding:
     weights, kind = [term.coefficient for term in terms], terms[0].reduction
     return Finding(
         UNDECIDED,
@@ -463,7 +463,7 @@ def _weighted_otherwise(lane: str, window: Window, terms: list[Term]) -> Finding
 
 def _means_of_ranks(lane: str, history: History) -> Iterator[Finding]:
     """Each rank takes the mean over its own tokens, and the ranks' means are averaged."""
-    windows = [w for w in history.of(lane) if w.on_ranks and not w.skipped and w.size == history.size(lane)]
+    windows = [w for w in lane.updates if w.on_ranks and not w.skipped and w.size == history.size(lane)]
     means = [losses[0] for losses in map(losses_of, windows) if losses]
     counts = [sum(term.count or 0 for term in terms) for terms in means]
     if not all(isclose(total(terms), 1.0, rel_tol=1e-3) for terms in means):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from gradaudit.history import Window
+from gradaudit.history import AuditedUpdate
 from gradaudit.rules.terms import losses_of
 
 
@@ -28,20 +28,20 @@ class Odd(NamedTuple):
     usual: int
 
 
-def carried_over(windows: list[Window]) -> list[tuple[Window, int]]:
+def carried_over(windows: list[AuditedUpdate]) -> list[tuple[AuditedUpdate, int]]:
     """Windows that reach over the beginning of an epoch and hold more than those around, and what those hold."""
     over = []
     for place, window in enumerate(windows):
-        if window.over_epochs and not window.stale:
-            before = next((w.size for w in reversed(windows[:place]) if not w.over_epochs), 0)
-            after = next((w.size for w in windows[place:] if not w.over_epochs), 0)
+        if (len(window.epochs) > 1) and not window.stale:
+            before = next((w.size for w in reversed(windows[:place]) if not (len(w.epochs) > 1)), 0)
+            after = next((w.size for w in windows[place:] if not (len(w.epochs) > 1)), 0)
             usual = max(before, after)
             if 0 < usual < window.size and _follows_its_size(window, _some_of(windows, usual)):
                 over.append((window, usual))
     return over
 
 
-def unexplained(windows: list[Window]) -> tuple[list[Window], int]:
+def unexplained(windows: list[AuditedUpdate]) -> tuple[list[AuditedUpdate], int]:
     """The windows whose sizes need an explanation, and how many micro-batches a window is meant to hold.
 
     A window whose losses are weighted by what it holds was planned, whatever its size.
@@ -53,7 +53,7 @@ def unexplained(windows: list[Window]) -> tuple[list[Window], int]:
     return [w for w in windows if w.size == usual or _follows_its_size(w, others)], usual
 
 
-def mean_size(windows: list[Window]) -> int:
+def mean_size(windows: list[AuditedUpdate]) -> int:
     """The number that divides every loss, if windows of a pattern hold so many on average, and none of them does.
 
     A mean over rows of several numbers may have been multiplied by how many these are. 0 if that isn't so.
@@ -174,7 +174,7 @@ def _period(sizes: Sequence[int]) -> int:
     return next((p for p in periods if sizes[p:] == sizes[:-p] and len(set(sizes)) > 1), 0)
 
 
-def _divisor(windows: list[Window]) -> int:
+def _divisor(windows: list[AuditedUpdate]) -> int:
     """The number that every loss is divided by, if windows of that size exist; else 0."""
     coefficients = {
         round(term.coefficient, 9) for w in windows[:50] for terms in losses_of(w) or [[]] * 2 for term in terms
@@ -184,7 +184,7 @@ def _divisor(windows: list[Window]) -> int:
     return n if n and abs(share * n - 1) < 1e-6 and sum(w.size == n for w in windows) > 1 else 0
 
 
-def _follows_its_size(window: Window, others: list[Window]) -> bool:
+def _follows_its_size(window: AuditedUpdate, others: list[AuditedUpdate]) -> bool:
     """Does a window count more than others of one size, or hold more samples, as it holds more micro-batches?"""
     excess = abs(window.size / others[0].size - 1)
     for amount, usual in zip(_amounts(window), zip(*map(_amounts, others), strict=True), strict=True):
@@ -194,11 +194,11 @@ def _follows_its_size(window: Window, others: list[Window]) -> bool:
     return True
 
 
-def _some_of(windows: list[Window], size: int) -> list[Window]:
+def _some_of(windows: list[AuditedUpdate], size: int) -> list[AuditedUpdate]:
     return [w for w in windows if w.size == size][:20]
 
 
-def _amounts(window: Window) -> tuple[float | None, float | None]:
+def _amounts(window: AuditedUpdate) -> tuple[float | None, float | None]:
     """What the window's losses add up to, and its samples or tokens; None where that cannot be known."""
     terms = (losses_of(window) or [[]])[0]
     counts = [term.count for term in terms]

@@ -5,12 +5,12 @@ from dataclasses import replace
 from itertools import pairwise
 from math import isclose
 
-from gradaudit.history import History, Window
+from gradaudit.history import AuditedUpdate, History, count_noun
 from gradaudit.loops import go_over_something
-from gradaudit.rules.registry import ERROR, UNDECIDED, Finding, count_noun, rule
+from gradaudit.rules.registry import ERROR, UNDECIDED, Finding, rule
 from gradaudit.rules.shapes import Odd, around, carried_over, mean_size, odd_window, of_any_length, unexplained
 from gradaudit.rules.terms import losses_of
-from gradaudit.rules.windows import whole_windows
+from gradaudit.rules.windows import useful_sites, whole_windows
 
 
 @rule(
@@ -21,7 +21,7 @@ from gradaudit.rules.windows import whole_windows
     "micro-batches of one window.",
 )
 def irregular_window(history: History) -> Iterator[Finding]:
-    for lane in history.lanes:
+    for lane in history.stepped:
         windows = _countable(history, lane)
         if history.declared:
             yield from _not_as_declared(history, lane, windows)
@@ -31,12 +31,12 @@ def irregular_window(history: History) -> Iterator[Finding]:
             yield from _divided_for_nothing(lane, [w for w in windows if w.size == 1 and not w.skipped])
 
 
-def _countable(history: History, lane: str) -> list[Window]:
+def _countable(history: History, lane: str) -> list[AuditedUpdate]:
     """Windows of which it is known how many micro-batches they hold."""
-    return [w for w in history.of(lane) if w.fresh and not w.assigned]
+    return [w for w in lane.updates if w.fresh and not w.assigned]
 
 
-def _not_as_declared(history: History, lane: str, windows: list[Window]) -> Iterator[Finding]:
+def _not_as_declared(history: History, lane: str, windows: list[AuditedUpdate]) -> Iterator[Finding]:
     """Too large anywhere, or too small where it can't be the tail of an epoch."""
     sizes, declared = [w.size for w in windows], _declared_sizes(history, windows)
     different = [k for k, (size, meant) in enumerate(zip(sizes, declared, strict=True)) if size > meant]
@@ -47,7 +47,7 @@ def _not_as_declared(history: History, lane: str, windows: list[Window]) -> Iter
         yield _irregular(lane, windows, different[0], f"declared: {declared[different[0]]}")
 
 
-def _declared_sizes(history: History, windows: list[Window]) -> list[int]:
+def _declared_sizes(history: History, windows: list[AuditedUpdate]) -> list[int]:
     """For each window, how many micro-batches were declared for it."""
     first = history.declared[0][1]
     return [([first] + [n for start, n in history.declared if start <= w.place])[-1] for w in windows]
@@ -92,7 +92,7 @@ def _uneven(history: History, lane: str) -> Iterator[Finding]:
         yield _irregular(lane, windows, place, why[odd.kind], UNDECIDED)
 
 
-def _if_comparable(finding: Finding, windows: list[Window], window: Window, n: int) -> Finding:
+def _if_comparable(finding: Finding, windows: list[AuditedUpdate], window: AuditedUpdate, n: int) -> Finding:
     """Windows of an unknown loss may be episodes, and one that calls backward elsewhere, too, has one loss more."""
     usual = next(w for w in windows if w.size == n)
     losses, sites = losses_of(usual), {call.site for call in usual.fresh}
@@ -104,9 +104,9 @@ def _if_comparable(finding: Finding, windows: list[Window], window: Window, n: i
     return replace(finding, level=UNDECIDED, message=message)
 
 
-def _whole(history: History, lane: str) -> list[Window]:
+def _whole(history: History, lane: str) -> list[AuditedUpdate]:
     """Without those that come right after a zeroing, which may have taken a part of them."""
-    cut = {call.number for zeroing in history.zeroings if zeroing.lane == lane for call in zeroing.lost[-1:]}
+    cut = {call.number for zeroing in lane.lost for call in [c for c in zeroing.calls if not c.used][-1:]}
     windows, before = [], 0
     for window in _countable(history, lane):
         if cut.isdisjoint(range(before + 1, window.fresh[0].number)):
@@ -115,7 +115,7 @@ def _whole(history: History, lane: str) -> list[Window]:
     return windows
 
 
-def _odd_window(history: History, lane: str) -> tuple[list[Window], Odd | None]:
+def _odd_window(history: History, lane: str) -> tuple[list[AuditedUpdate], Odd | None]:
     """The window that stands out, among those that hold nothing of the epoch before."""
     windows = _whole(history, lane)
     over = {id(window) for window, _ in carried_over(windows)}
@@ -124,10 +124,10 @@ def _odd_window(history: History, lane: str) -> tuple[list[Window], Odd | None]:
     return windows, odd_window([w.size for w in windows], ends, usual)
 
 
-def _step_left_out(lane: str, windows: list[Window], place: int, n: int) -> Finding:
+def _step_left_out(lane: str, windows: list[AuditedUpdate], place: int, n: int) -> Finding:
     window = windows[place]
     unknown = any(call.epoch is None for call in window.fresh)
-    seen = window.size % n == 0 or not (unknown or window.over_epochs)
+    seen = window.size % n == 0 or not (unknown or (len(window.epochs) > 1))
     cause = "a step was left out" if seen else "a step was left out, or an epoch ended without one"
     return _irregular(
         lane,
@@ -140,7 +140,7 @@ def _step_left_out(lane: str, windows: list[Window], place: int, n: int) -> Find
 
 
 def _irregular(
-    lane: str, windows: list[Window], place: int, why: str, level: str = ERROR, fix: str | None = None
+    lane: str, windows: list[AuditedUpdate], place: int, why: str, level: str = ERROR, fix: str | None = None
 ) -> Finding:
     window, sizes = windows[place], [w.size for w in windows]
     return Finding(
@@ -164,7 +164,7 @@ def _listed(sizes: list[int], place: int) -> str:
     return ", ".join([*before, *(str(sizes[k]) for k in shown), *after])
 
 
-def _divided_for_nothing(lane: str, windows: list[Window]) -> Iterator[Finding]:
+def _divided_for_nothing(lane: str, windows: list[AuditedUpdate]) -> Iterator[Finding]:
     """Losses divided by a whole number, and a step after each of them: is the step in the wrong place?"""
     losses = [losses_of(w) for w in windows]
     alone = [columns[0] for columns in losses if columns and len(columns) == 1]
@@ -190,31 +190,31 @@ def _divided_for_nothing(lane: str, windows: list[Window]) -> Iterator[Finding]:
     "are lost, or join the next epoch's first update.",
 )
 def leftover_gradients(history: History) -> Iterator[Finding]:
-    for lane in () if history.failed else history.leftover:
+    for lane in [] if history.failed else [r for r in history.records if r.left_over]:
         yield _never_used(history, lane)
     if not history.declared:
-        for lane in history.lanes:
+        for lane in history.stepped:
             yield from _inherited_tail(history, lane)
 
 
 def _never_used(history: History, lane: str) -> Finding:
-    calls = history.leftover[lane]
-    useful = history.useful_sites(lane)
-    read = {call.site for z in history.zeroings if z.lane == lane for call in z.lost} - useful  # and then zeroed
+    calls = lane.left_over
+    useful = useful_sites(history, lane)
+    read = {call.site for _, call in lane.lost_calls} - useful  # and then zeroed
     elsewhere = useful and all(call.site not in useful or call.site in read for call in calls)
     resumed = any(
         w.assigned and (not w.fresh or w.fresh[-1].number > calls[-1].number)
-        for other in history.lanes
+        for other in history.stepped
         if other != lane
-        for w in history.of(other)[:1]
+        for w in other.updates[:1]
     )
-    dropped = {id(z): z.lost for z in history.zeroings if z.lane == lane and any(not call.used for call in z.lost)}
+    dropped = {id(z): z.calls for z in lane.lost if any(not call.used for call in z.calls)}
     given_up = dropped and whole_windows(
         history, lane, [call for lost in [*dropped.values(), calls] for call in lost],
         [len(lost) for lost in [*dropped.values(), calls]],
     )  # fmt: skip
-    idle = not history.updates[lane] and bool(+history.updates) and lane not in history.manual
-    ended = len(calls) == history.size(lane) == 1 < len(history.of(lane)) and not (elsewhere or given_up)
+    idle = not lane.made and bool(history.stepped) and not lane.by_itself
+    ended = len(calls) == history.size(lane) == 1 < len(lane.updates) and not (elsewhere or given_up)
     of_calls = f"{len(calls):,} backward calls" if len(calls) > 1 else "backward call"
     return Finding(
         UNDECIDED if elsewhere or resumed or given_up or idle or ended else ERROR,
@@ -255,10 +255,10 @@ def _inherited_tail(history: History, lane: str) -> Iterator[Finding]:
     yield finding if over else _if_comparable(finding, countable, window, n)
 
 
-def _left_over(history: History, lane: str, windows: list[Window], odd: Odd) -> bool:
+def _left_over(history: History, lane: str, windows: list[AuditedUpdate], odd: Odd) -> bool:
     """Where no epochs were seen: is it too long by as much as another window is, or as the run's end has left over?"""
     excess = windows[odd.place].size - odd.usual
     if odd.kind != "long" or excess >= odd.usual or windows[odd.place].fresh[0].epoch is not None:
         return False
     as_long = sum(w.size == odd.usual + excess for w in windows)
-    return as_long > 1 or len(history.leftover.get(lane, [])) == excess
+    return as_long > 1 or len(lane.left_over) == excess

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from math import isclose, isfinite
 
-from gradaudit.history import Term, Window
+from gradaudit.history import AuditedUpdate, Term
 
 DIVIDE_ONCE = "divide once"  # the fix of what is divided twice, for which fixes.py has words of the framework
 
 
-def losses_of(window: Window) -> list[list[Term]] | None:
+def losses_of(window: AuditedUpdate) -> list[list[Term]] | None:
     """For each loss of the window, its term in each micro-batch; None if the micro-batches cannot be compared."""
     calls = window.micro_batches
     if not calls or len({call.kinds for call in calls}) != 1 or not calls[0].terms:

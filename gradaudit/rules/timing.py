@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from math import isclose
 
-from gradaudit.history import Backward, Clip, History, Window
-from gradaudit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
+from gradaudit.history import AuditedCall, AuditedUpdate, Clip, History, count_noun
+from gradaudit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, rule
 
 
 @rule(
@@ -15,8 +15,8 @@ from gradaudit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_no
     "it isn't the update's norm.",
 )
 def clip_timing(history: History) -> Iterator[Finding]:
-    first_of_kind: dict[str, tuple[Window, Clip, str]] = {}
-    for window in history.windows:
+    first_of_kind: dict[str, tuple[AuditedUpdate, Clip, str]] = {}
+    for window in history.updates:
         for clip in window.clips:
             kind, when = _mistimed(window, clip)
             if kind and not _meant(history, window, kind) and not _of_parts(window, clip):
@@ -34,39 +34,39 @@ def clip_timing(history: History) -> Iterator[Finding]:
             },
             fix="clip once per window: after the last backward and unscale_(), before the step",
             where=clip.where,
-            lane=window.lane,
+            lane=window.record,
         )
 
 
-def _meant(history: History, window: Window, kind: str) -> bool:
+def _meant(history: History, window: AuditedUpdate, kind: str) -> bool:
     """Is a clip that comes early or late no mistake?"""
     if kind == "late":
         return _goes_on(history, window)
     return kind == "early" and _mostly_later(history, window)
 
 
-def _mostly_later(history: History, window: Window) -> bool:
+def _mostly_later(history: History, window: AuditedUpdate) -> bool:
     """Is there a gradient to clip in most updates, and none in this one, as where a batch has no loss?"""
-    windows = history.of(window.lane)
+    windows = window.record.updates
     early = [w for w in windows if any(_mistimed(w, clip)[0] == "early" for clip in w.clips)]
     return 2 * len(early) < len(windows) or not any(w.fresh for w in early)
 
 
-def _goes_on(history: History, window: Window) -> bool:
+def _goes_on(history: History, window: AuditedUpdate) -> bool:
     """Is what its step has used changed, and used by the next one again, as momentum that is kept in `.grad`?"""
-    return any(w.kept and w.stale for w in history.of(window.lane) if w.number == window.number + 1)
+    return any(w.kept and w.stale for w in window.record.updates if w.number == window.number + 1)
 
 
-def _of_parts(window: Window, clip: Clip) -> bool:
+def _of_parts(window: AuditedUpdate, clip: Clip) -> bool:
     """Have the calls before and after it no parameter in common, as where each agent's part is clipped by itself?"""
-    reached = [call.reach.get(window.key) for call in window.fresh]
+    reached = [call.reach.get(window.record) for call in window.fresh]
     clipped, rest = reached[: clip.after], reached[clip.after :]
     if None in reached or not clipped or not rest:
         return False
     return frozenset().union(*clipped).isdisjoint(frozenset().union(*rest))
 
 
-def _of_another_loss(window: Window, clip: Clip) -> bool:
+def _of_another_loss(window: AuditedUpdate, clip: Clip) -> bool:
     """Did all that was clipped come from other lines than the rest, as a part that is limited by itself?
 
     One that is not averaged over the ranks yet is a micro-batch, and no loss of its own.
@@ -77,7 +77,7 @@ def _of_another_loss(window: Window, clip: Clip) -> bool:
     return {call.line for call in clipped}.isdisjoint(call.line for call in rest) and not _alike(window.fresh)
 
 
-def _alike(calls: list[Backward]) -> bool:
+def _alike(calls: list[AuditedCall]) -> bool:
     """Has each a batch of its own, of one data set, and the same losses, divided by how many calls there are?"""
     terms = [term for call in calls for term in call.terms]
     drawn = {call.drawn for call in calls}
@@ -85,7 +85,7 @@ def _alike(calls: list[Backward]) -> bool:
     return same and all(isclose(term.coefficient * len(calls), 1.0, rel_tol=1e-3) for term in terms)
 
 
-def _mistimed(window: Window, clip: Clip) -> tuple[str, str]:
+def _mistimed(window: AuditedUpdate, clip: Clip) -> tuple[str, str]:
     """The kind of mistake, and when the clip came; both empty if it came at the right time."""
     if clip.only_measures:
         return "", ""
@@ -109,14 +109,14 @@ def _mistimed(window: Window, clip: Clip) -> tuple[str, str]:
     "gradients of different scales.",
 )
 def scaler_timing(history: History) -> Iterator[Finding]:
-    for lane in history.lanes:
-        windows = history.of(lane)
+    for lane in history.stepped:
+        windows = lane.updates
         yield from _unscaled_early(lane, windows)
         yield from _updated_early(lane, windows)
         yield from _momentum_unwritten(lane, windows)
         scalers = {window.scaler for window in windows if window.scaler}
         if len(scalers) > 1:
-            stages = len({history.scaler_paths.get(scaler) for scaler in scalers}) == len(scalers)  # not in one loop
+            stages = len({path for _, path in scalers}) == len(scalers)  # not in one loop
             yield Finding(
                 UNDECIDED if stages else ERROR,
                 f"{len(scalers)} different scalers were used, so what they learn about the scale is lost"
@@ -128,7 +128,7 @@ def scaler_timing(history: History) -> Iterator[Finding]:
             )
 
 
-def _unscaled_early(lane: str, windows: list[Window]) -> Iterator[Finding]:
+def _unscaled_early(lane: str, windows: list[AuditedUpdate]) -> Iterator[Finding]:
     for window in windows:
         rest = [any(call.scaled != 1 for call in window.fresh[after:]) for after in window.unscaled_after]
         early = [after for after, scaled in zip(window.unscaled_after, rest, strict=True) if scaled]
@@ -150,7 +150,7 @@ def _unscaled_early(lane: str, windows: list[Window]) -> Iterator[Finding]:
             return
 
 
-def _updated_early(lane: str, windows: list[Window]) -> Iterator[Finding]:
+def _updated_early(lane: str, windows: list[AuditedUpdate]) -> Iterator[Finding]:
     early = next((w for w in windows if w.updated_after), None)
     if early is not None:
         after, where = early.updated_after[0]
@@ -164,7 +164,7 @@ def _updated_early(lane: str, windows: list[Window]) -> Iterator[Finding]:
         )
 
 
-def _momentum_unwritten(lane: str, windows: list[Window]) -> Iterator[Finding]:
+def _momentum_unwritten(lane: str, windows: list[AuditedUpdate]) -> Iterator[Finding]:
     window = next((w for w in windows if w.unwritten_momentum), None)
     if window is not None and any(w.number > window.number and not w.skipped for w in windows):
         yield Finding(
@@ -186,30 +186,29 @@ def _momentum_unwritten(lane: str, windows: list[Window]) -> Iterator[Finding]:
     "update that the scaler skipped.",
 )
 def scheduler_cadence(history: History) -> Iterator[Finding]:
-    for lane in history.lanes:
-        windows = [w for w in history.of(lane) if w.fresh]
-        inside = [w for w in windows if not w.scheduled_right_before_the_step]
-        if inside and (len(inside) > 1 or len(inside[0].scheduler_steps) > 1) and not _once_per_epoch(windows):
+    for lane in history.stepped:
+        windows = [w for w in lane.updates if w.fresh]
+        inside = [w for w in windows if not _right_before(w)]
+        if inside and (len(inside) > 1 or len(inside[0].scheduled) > 1) and not _once_per_epoch(windows):
             yield _stepped_inside(history, lane, windows, inside)
         else:
             yield from _stepped_after_a_skip(lane, windows)
 
 
-def _once_per_epoch(windows: list[Window]) -> bool:
+def _once_per_epoch(windows: list[AuditedUpdate]) -> bool:
     """Much more seldom than updates are made: a window may go on over the end of an epoch."""
-    steps = sum(len(w.scheduler_steps) + len(w.scheduler_steps_after) for w in windows)
+    steps = sum(len(w.scheduled) + len(w.scheduled_after) for w in windows)
     return 2 * steps <= len(windows)
 
 
-def _stepped_inside(history: History, lane: str, windows: list[Window], inside: list[Window]) -> Finding:
-    steps = sum(len(w.scheduler_steps) + len(w.scheduler_steps_after) for w in windows)
-    moved = history.rate_moved.get(windows[0].key, True)
-    key = windows[0].key
-    length, made = history.schedules.get(windows[0].key, (0, 0))
-    lengths = length, history.own_numbers.get(key, (0,))[0]
+def _stepped_inside(history: History, lane: str, windows: list[AuditedUpdate], inside: list[AuditedUpdate]) -> Finding:
+    steps = sum(len(w.scheduled) + len(w.scheduled_after) for w in windows)
+    schedule = lane.schedule
+    moved, made = schedule.moved, schedule.steps
+    lengths = schedule.length, schedule.own_length
     fits = next((each for each in lengths if 0.9 * each <= made <= each + 1), 0)
-    divides = key in history.own_classes and history.size(lane) in history.own_numbers[key][1]
-    own = key in history.own_schedules or divides
+    divides = schedule.by_class and history.size(lane) in schedule.own_numbers
+    own = schedule.by_function or divides
     ended = _ended_early(history, lane, windows)
     asked = own and not (fits or ended)
     return Finding(
@@ -224,40 +223,40 @@ def _stepped_inside(history: History, lane: str, windows: list[Window], inside: 
             "update": inside[0].number,
             "scheduler_steps": steps,
             "updates": len(windows),
-            "in_first_window": len(inside[0].scheduler_steps),
+            "in_first_window": len(inside[0].scheduled),
         },
         fix="step it once after each optimizer.step(), and count its lengths in updates",
-        where=inside[0].scheduler_steps[0][1],
+        where=inside[0].scheduled[0][1],
         lane=lane,
     )
 
 
-def _ended_early(history: History, lane: str, windows: list[Window]) -> str:
+def _ended_early(history: History, lane: str, windows: list[AuditedUpdate]) -> str:
     """What shows that its length is counted in updates, so that it came to its end long before the run did.
 
     Then a function of the script's own says no more than the length that it was given.
     """
-    key, updates = windows[0].key, history.updates[lane]
-    (length, others), made = history.own_numbers.get(key, (0, ())), history.schedules.get(key, (0, 0))[1]
+    schedule, updates = lane.schedule, lane.made
+    length, others, made = schedule.own_length, schedule.own_numbers, schedule.steps
     epochs = len({call.epoch for window in windows for call in window.fresh})  # each may have a window more or less
-    if history.at_zero[key] > max(2, made / 4):
-        return f"; the learning rate has been 0 for the last {history.at_zero[key]} of {made} steps"
+    if schedule.at_zero > max(2, made / 4):
+        return f"; the learning rate has been 0 for the last {schedule.at_zero} of {made} steps"
     counts_updates = length >= 2 and abs(length - updates) <= max(1, epochs) and history.size(lane) not in others
     if counts_updates and made > 1.4 * max(length, updates):
         return f"; its length of {length:g} is that of the run in updates, and it was stepped {made} times"
     return ""
 
 
-def _stepped_after_a_skip(lane: str, windows: list[Window]) -> Iterator[Finding]:
-    skipped = [w for w in windows if w.skipped and w.scheduler_steps_after]
-    stepped = [w for w in windows if not w.skipped and w.scheduler_steps_after]
+def _stepped_after_a_skip(lane: str, windows: list[AuditedUpdate]) -> Iterator[Finding]:
+    skipped = [w for w in windows if w.skipped and w.scheduled_after]
+    stepped = [w for w in windows if not w.skipped and w.scheduled_after]
     if skipped and len(stepped) > len(windows) / 2:
         yield Finding(
             ERROR,
             f"the scheduler was stepped after {count_noun(len(skipped), 'update')} that the scaler had skipped",
             evidence={"update": skipped[0].number, "skipped_and_stepped": len(skipped), "updates": len(windows)},
             fix="after unscale_(), step both only if the norm that clip_grad_norm_() returns is finite",
-            where=skipped[0].scheduler_steps_after[0],
+            where=skipped[0].scheduled_after[0],
             lane=lane,
         )
 
@@ -274,8 +273,8 @@ def sync_cadence(history: History) -> Iterator[Finding]:
         "exchange gradients in the last micro-batch of each window and in no other: no_sync() around forward and "
         "backward with DDP and FSDP1, set_requires_gradient_sync(False) with FSDP2"
     )
-    for lane in history.lanes:
-        windows = [w for w in history.of(lane) if w.fresh and all(call.synced is not None for call in w.fresh)]
+    for lane in history.stepped:
+        windows = [w for w in lane.updates if w.fresh and all(call.synced is not None for call in w.fresh)]
         apart = [w for w in windows if not w.fresh[-1].synced]
         if apart:
             by_hand = any(w.rewritten for w in apart)
@@ -319,3 +318,7 @@ def sync_cadence(history: History) -> Iterator[Finding]:
                 where=often[0].where,
                 lane=lane,
             )
+
+
+def _right_before(w):
+    return not w.scheduled or [after for after, _ in w.scheduled] == [len(w.fresh)]

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from gradaudit.history import History
-from gradaudit.rules.registry import ADVICE, Finding, count_noun, rule
+from gradaudit.history import History, count_noun
+from gradaudit.rules.registry import ADVICE, Finding, rule
 
 
 @rule(
@@ -13,9 +13,9 @@ from gradaudit.rules.registry import ADVICE, Finding, count_noun, rule
     cause="The loss is computed and logged, but it isn't part of what backward is called on.",
 )
 def unused_loss(history: History) -> Iterator[Finding]:
-    for loss in history.named_losses:
+    for loss in history.losses:
         seen = len(loss.updates)
-        if not loss.reached and seen >= 3 and 2 * seen >= history.updates_looked_at:
+        if not loss.reached and seen >= 3 and 2 * seen >= history.looked_for_losses:
             yield Finding(
                 ADVICE,
                 f"the loss {loss.name} is computed with a graph, and no backward call ever reaches it; it was there "

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from math import isclose
 
-from gradaudit.history import Backward, History, Term, Window, Zeroing
-from gradaudit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, count_noun, rule
+from gradaudit.history import AuditedCall, AuditedUpdate, History, Term, count_noun
+from gradaudit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding, rule
 
 _LONG_RUN = 4  # windows before and after what happened once
 _LABELLED = 4  # windows whose targets are looked at
@@ -21,8 +21,8 @@ _LABELLED = 4  # windows whose targets are looked at
     "again in every later update.",
 )
 def stale_gradients(history: History) -> Iterator[Finding]:
-    for lane in history.lanes:
-        windows = history.of(lane)
+    for lane in history.stepped:
+        windows = lane.updates
         stale = [window for window in windows if window.stale]
         if reused := [window for window in windows if window.reused]:
             yield _used_again_from_elsewhere(lane, windows, reused)
@@ -33,13 +33,13 @@ def stale_gradients(history: History) -> Iterator[Finding]:
         yield from _from_before_the_loop(history, lane)
 
 
-def _used_again(history: History, lane: str, windows: list[Window], stale: list[Window]) -> Finding:
-    first, given_to, own = stale[0], history.given.get(lane), lane in history.own_steps
+def _used_again(history: History, lane: str, windows: list[AuditedUpdate], stale: list[AuditedUpdate]) -> Finding:
+    first, given_to, own = stale[0], lane.given_to and lane.given_to.name, lane.own_step
     tried_again = all(not w.fresh for w in stale) and any(w.tried_again for w in stale)
     kept = all(w.kept for w in stale)
     put = all(w.replaced for w in stale)
     calls = [call for w in stale for call in w.fresh]
-    beside = lane in history.manual and bool(calls) and all(set(call.users) - {lane} for call in calls)
+    beside = lane.by_itself and bool(calls) and all(call.users - {lane} for call in calls)
     repeated = " (no backward came between two steps)" if not first.fresh else ""
     after_skip = any(w.skipped and w.number < first.number for w in windows) and len(stale) < len(windows) / 2
     return Finding(
@@ -66,7 +66,7 @@ def _used_again(history: History, lane: str, windows: list[Window], stale: list[
     )
 
 
-def _used_again_from_elsewhere(lane: str, windows: list[Window], reused: list[Window]) -> Finding:
+def _used_again_from_elsewhere(lane: str, windows: list[AuditedUpdate], reused: list[AuditedUpdate]) -> Finding:
     return Finding(
         ERROR,
         f"update {reused[0].number} used gradients that were put into .grad before an earlier step, which had already "
@@ -78,9 +78,9 @@ def _used_again_from_elsewhere(lane: str, windows: list[Window], reused: list[Wi
     )
 
 
-def _used_again_in_part(history: History, lane: str, windows: list[Window]) -> Finding:
+def _used_again_in_part(history: History, lane: str, windows: list[AuditedUpdate]) -> Finding:
     partly = [window for window in windows if window.uncleared]
-    first, (parameters, names) = partly[0], history.uncleared[lane]
+    first, (parameters, names) = partly[0], lane.uncleared
     listed = f" ({', '.join(names)}{', ...' if first.uncleared > len(names) else ''})" if names else ""
     return Finding(
         ERROR,
@@ -101,10 +101,10 @@ def _used_again_in_part(history: History, lane: str, windows: list[Window]) -> F
 
 def _from_before_the_loop(history: History, lane: str) -> Iterator[Finding]:
     """A backward before the loop, whose gradients the first window inherits: its line is never seen again."""
-    windows = [w for w in history.of(lane) if w.fresh]
+    windows = [w for w in lane.updates if w.fresh]
     if len(windows) <= 2 or not set.intersection(*({call.line for call in w.fresh} for w in windows)):
         return
-    calls_on = Counter(call.line for call in history.backwards if lane in call.lanes)
+    calls_on = Counter(call.line for call in history.calls if lane in call.records)
     first, *others = windows[0].fresh
     if calls_on[first.line] == 1 and windows[0].size > windows[1].size:  # or it is the first of the window's
         alike = any(call.kinds == first.kinds for call in others)
@@ -128,28 +128,28 @@ def _from_before_the_loop(history: History, lane: str) -> Iterator[Finding]:
 )
 def discarded_gradients(history: History) -> Iterator[Finding]:
     yield from _overwritten(history)
-    for lane in dict.fromkeys(zeroing.lane for zeroing in history.zeroings):
-        zeroings = [z for z in history.zeroings if z.lane == lane]
-        if history.failed and zeroings[-1].updates == history.updates[lane]:
+    for lane in history.records:
+        zeroings = [z for z in lane.lost if any(not call.used for call in z.calls)]
+        if zeroings and history.failed and zeroings[-1].after == lane.made:
             del zeroings[-1]  # perhaps by the script's own cleaning up
-        zeroings = [z for z in zeroings if not z.were_zeros and not any(call.not_a_number for call in z.lost)]
-        lost = [(z, call) for z in zeroings for call in z.lost if not call.used]
+        zeroings = [z for z in zeroings if not z.were_zeros and not any(call.not_a_number for call in z.calls)]
+        lost = [(z, call) for z in zeroings for call in z.calls if not call.used]
         if not lost:
             continue
         zeroing, call = lost[0]
-        useful = history.useful_sites(lane)
+        useful = useful_sites(history, lane)
         elsewhere = useful and not any(call.site in _used_next(history, lane, z, useful) for z, call in lost)
         elsewhere = elsewhere and not _meant_for_the_step(history, lane, lost)
         times = Counter(id(z) for z, _ in lost)
         given_up = useful and whole_windows(history, lane, [call for _, call in lost], list(times.values()))
-        total = sum(lane in call.lanes for call in history.backwards)
+        total = sum(lane in call.records for call in history.calls)
         zeros = all(z.came_as_zeros for z, _ in lost) and 2 * len(lost) < total  # code that clears does so each time
-        put_back = any(z.overwritten for z, _ in lost)
-        by_itself = lane in history.manual and lane not in history.updates
-        collected = lane in history.collecting
-        idle = not history.updates[lane] and bool(+history.updates) and not by_itself
+        put_back = any(z.put_back for z, _ in lost)
+        by_itself = lane.by_itself and not lane.made
+        collected = (lane.own_step or lane.collects)
+        idle = not lane.made and bool(history.stepped) and not by_itself
         once = not given_up and _a_part_once(history, lane, list(times.values()), lost)
-        once_more = history.forwards_used(lane).issuperset(call.goes_on or call.number for _, call in lost)
+        once_more = {call.forward for call in history.calls if call.used and lane in call.users}.issuperset(call.forward for _, call in lost)
         yield Finding(
             UNDECIDED
             if elsewhere or given_up or zeros or put_back or by_itself or once_more or collected or idle or once
@@ -176,13 +176,13 @@ def discarded_gradients(history: History) -> Iterator[Finding]:
         )
 
 
-def _meant_for_the_step(history: History, lane: str, lost: list[tuple[Zeroing, Backward]]) -> bool:
+def _meant_for_the_step(history: History, lane: str, lost: list) -> bool:
     """Were calls from elsewhere micro-batches all the same?
 
     So they were if only the last call before a step was averaged over the ranks, or if most windows' calls, lost and
     used ones, are divided by how many they are together.
     """
-    windows = [(w, [call for z, call in lost if z.updates == w.number - 1]) for w in history.of(lane) if w.fresh]
+    windows = [(w, [call for z, call in lost if z.after == w.number - 1]) for w in lane.updates if w.fresh]
     windows = [(w, dropped) for w, dropped in windows if dropped]
     waited = all(call.synced is False for _, dropped in windows for call in dropped)
     if windows and waited and all(w.fresh[-1].synced for w, _ in windows):
@@ -191,7 +191,7 @@ def _meant_for_the_step(history: History, lane: str, lost: list[tuple[Zeroing, B
     return divided >= 2 and 2 * divided >= len(windows)
 
 
-def _is_divided(calls: list[Backward]) -> bool:
+def _is_divided(calls: list[AuditedCall]) -> bool:
     """Are all of them divided by their number, and each of a batch of its own? Half a loss may be probed and used."""
     drawn = [bool(call.drawn) for call in calls]
     own_batches = all(drawn) or (len(calls) > 2 and not any(drawn))
@@ -200,9 +200,9 @@ def _is_divided(calls: list[Backward]) -> bool:
     return all(isclose(term.coefficient * len(calls), 1.0, rel_tol=1e-3) for call in calls for term in call.terms)
 
 
-def _a_part_once(history: History, lane: str, times: list[int], lost: list[tuple[Zeroing, Backward]]) -> bool:
+def _a_part_once(history: History, lane: str, times: list[int], lost: list) -> bool:
     """Was a part of a window dropped a single time in a long run, and not where the data ended?"""
-    windows = [w for w in history.of(lane) if w.fresh]
+    windows = [w for w in lane.updates if w.fresh]
     last = lost[-1][1]
     before = [w for w in windows if w.fresh[-1].number < last.number]
     after = [w for w in windows if w.fresh[0].number > last.number]
@@ -211,16 +211,16 @@ def _a_part_once(history: History, lane: str, times: list[int], lost: list[tuple
     return last.epoch is None or last.epoch == after[0].fresh[0].epoch
 
 
-def _used_next(history: History, lane: str, zeroing: Zeroing, useful: set[tuple]) -> set[tuple]:
+def _used_next(history: History, lane: str, zeroing, useful: set[tuple]) -> set[tuple]:
     """From where the calls come that the next update used after a zeroing: where none, those of any update."""
-    after = next((w for w in history.of(lane) if w.number > zeroing.updates), None)
+    after = next((w for w in lane.updates if w.number > zeroing.after), None)
     return {call.site for call in after.fresh} if after and after.fresh else useful
 
 
 def _overwritten(history: History) -> Iterator[Finding]:
     """By what made them: it has written the new ones into the memory that `.grad` had adopted."""
-    for lane in history.lanes:
-        call = next((call for call in history.backwards if call.overwritten and lane in call.lanes), None)
+    for lane in history.stepped:
+        call = next((call for call in history.calls if call.overwritten and lane in call.records), None)
         if call is not None:
             yield Finding(
                 ERROR,
@@ -235,12 +235,12 @@ def _overwritten(history: History) -> Iterator[Finding]:
             )
 
 
-def whole_windows(history: History, lane: str, lost: list[Backward], times: list[int]) -> bool:
+def whole_windows(history: History, lane: str, lost: list[AuditedCall], times: list[int]) -> bool:
     """Did each zeroing drop as many backward calls as the windows right before and after it hold, and only sometimes?
 
     A zeroing in every micro-batch comes between all windows.
     """
-    windows = [w for w in history.of(lane) if w.fresh]
+    windows = [w for w in lane.updates if w.fresh]
     firsts = [lost[k] for k in accumulate([0, *times[:-1]])]
     numbers = sorted(call.number for call in firsts)
     undisturbed = sum(bisect(numbers, w.fresh[-1].number) == bisect(numbers, after.fresh[0].number)
@@ -261,19 +261,19 @@ def whole_windows(history: History, lane: str, lost: list[Backward], times: list
     "and weight decay still act.",
 )
 def empty_step(history: History) -> Iterator[Finding]:
-    for lane in history.lanes:
-        windows = history.of(lane)
+    for lane in history.stepped:
+        windows = lane.updates
         empty = [w for w in windows if not (w.held or w.assigned or w.reused or w.skipped)]
-        _, trainable = history.never.get(lane, (0, 0))
+        trainable = lane.trained
         if not empty or not trainable:
             continue
         only_first = [w.number for w in empty] == [1] and len(windows) > 1
-        zeros = all(w.came_as_zeros for w in empty)
-        masked = {z.updates + 1 for z in history.zeroings if z.lane == lane and all(c.without_targets for c in z.lost)}
+        zeros = all(w.came_as_zeros or w.zeros for w in empty)
+        masked = {w.number for w in windows if w.zeros and all(c.without_targets for c in w.zeros)}
         seen = zeros and any(w.number in masked for w in empty)
-        missed = any(z.lane == lane for z in history.zeroings) or lane in history.leftover
+        missed = bool(lane.lost_calls or lane.left_over)
         nothing = all(w.no_gradients for w in empty) and not missed and not _trained_elsewhere(history, lane)
-        put = not any(w.no_gradients for w in empty) and not any(lane in call.lanes for call in history.backwards)
+        put = not any(w.no_gradients for w in empty) and not any(lane in call.records for call in history.calls)
         yield Finding(
             ADVICE if only_first else UNDECIDED if (zeros and not seen) or nothing or put else ERROR,
             f"{len(empty)} of {count_noun(len(windows), 'step')} found no gradient"
@@ -298,9 +298,9 @@ def empty_step(history: History) -> Iterator[Finding]:
     "before that optimizer's own backward.",
 )
 def foreign_gradients(history: History) -> Iterator[Finding]:
-    for lane in history.lanes:
-        if any(call.lanes == (lane,) or call.users == (lane,) for call in history.backwards):  # it has its own loss
-            others = [other for other in history.lanes if other != lane]
+    for lane in history.stepped:
+        if any(call.records == (lane,) or call.users == {lane} for call in history.calls):  # it has its own loss
+            others = [other for other in history.stepped if other != lane]
             yield from next(filter(None, (_gradients_of(history, lane, other) for other in others)), [])
 
 
@@ -311,8 +311,8 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
     meant for them. One that comes to `other` first may be: a head's loss trains the body below it, and the body may
     have a regularizer of its own.
     """
-    windows = history.of(lane)
-    thrown = {call.number for z in history.zeroings if z.lane == other for call in z.lost}
+    windows = lane.updates
+    thrown = {call.number for z in other.lost for call in z.calls}
     foreign = [(w, [call for call in w.fresh if _foreign(call, w, other) or _kept_out(call, w, other, thrown)])
                for w in windows]  # fmt: skip
     mixed = [(w, calls) for w, calls in foreign if 0 < len(calls) < len(w.fresh)]
@@ -320,7 +320,7 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
         return []
     window, calls = mixed[0]
     sites = {call.site for _, calls in mixed for call in calls}
-    alone = any(w.fresh and all(c.site in sites and other in c.lanes for c in w.fresh) for w in windows)
+    alone = any(w.fresh and all(c.site in sites and other in c.records for c in w.fresh) for w in windows)
     labels = all(_is_label(term) for _, calls in mixed[:_LABELLED] for call in calls for term in call.terms[:1])
     certain = not alone and any(
         _not_meant(call, w, other, labels) or (_reach_the_same(w) and _kept_out(call, w, other, thrown))
@@ -329,7 +329,7 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
     )
     finding = Finding(
         ERROR if certain else UNDECIDED,
-        f"update {window.number} holds {count_noun(len(calls), 'backward call')} of the loss of {other} in addition "
+        f"update {window.number} holds {count_noun(len(calls), 'backward call')} of the loss of {other.name} in addition "
         f"to its own; {len(mixed)} of {count_noun(len(windows), 'update')} do",
         evidence={
             "update": window.number,
@@ -337,14 +337,14 @@ def _gradients_of(history: History, lane: str, other: str) -> list[Finding]:
             "own": len(window.fresh) - len(calls),
             "updates": len(mixed),
         },
-        fix=f"zero the parameters of {lane} before its own backward, or freeze them during that of {other}",
+        fix=f"zero the parameters of {lane.name} before its own backward, or freeze them during that of {other.name}",
         where=calls[0].where,
         lane=lane,
     )
     return [finding]
 
 
-def _foreign(call: Backward, window: Window, other: str) -> bool:
+def _foreign(call: AuditedCall, window: AuditedUpdate, other: str) -> bool:
     """Is it of the loss of `other`?
 
     Where the window's own losses reach the parameters of `other`, too, as a generator's loss reaches the critic, it is
@@ -353,47 +353,47 @@ def _foreign(call: Backward, window: Window, other: str) -> bool:
     """
     if call.carries_on:
         return False
-    if any(own.lanes == (window.lane,) for own in window.fresh):
-        return other in call.lanes
+    if any(own.records == (window.record,) for own in window.fresh):
+        return other in call.records
     return _used_before(call, window, other)
 
 
-def _not_meant(call: Backward, window: Window, other: str, labels: bool) -> bool:
+def _not_meant(call: AuditedCall, window: AuditedUpdate, other: str, labels: bool) -> bool:
     """Is it certain that the call was not made for this window?
 
     If all losses of the window reach `other`, or none does without being its own, the order tells. If its own ones
     don't, the call may be of another head on the same trunk, whose step comes first. And if all steps come after all
     calls, then it may be the loss of both, beside one of this window's alone, unless its targets are `labels`.
     """
-    own_alone = any(own.lanes == (window.lane,) for own in window.fresh)
-    if call.nearest == window.key:
+    own_alone = any(own.records == (window.record,) for own in window.fresh)
+    if call.nearest == window.record:
         return _used_before(call, window, other) or (labels and bool(call.terms))
     return _used_before(call, window, other) and not own_alone
 
 
-def _kept_out(call: Backward, window: Window, other: str, thrown: set[int]) -> bool:
+def _kept_out(call: AuditedCall, window: AuditedUpdate, other: str, thrown: set[int]) -> bool:
     """Did `other` throw away what this window's own loss had left in it, right before this loss of its own?"""
-    own = [each for each in window.fresh if each.users == (window.lane,)]
-    after = own and other in call.users and own[-1].number < call.number and call.nearest not in (0, window.key)
-    return bool(after) and all(other in each.lanes and each.number in thrown for each in own)
+    own = [each for each in window.fresh if each.users == {window.record}]
+    after = own and other in call.users and own[-1].number < call.number and call.nearest not in (None, window.record)
+    return bool(after) and all(other in each.records and each.number in thrown for each in own)
 
 
-def _reach_the_same(window: Window) -> bool:
+def _reach_the_same(window: AuditedUpdate) -> bool:
     """Then a loss that was kept out is not meant for this lane.
 
     One that is meant for both, as where an actor's optimizer also holds the critic's encoder, doesn't reach the rest
     of the actor.
     """
-    return len({call.reach.get(window.key) for call in window.fresh}) == 1
+    return len({call.reach.get(window.record) for call in window.fresh}) == 1
 
 
 def _is_label(term: Term) -> bool:
     return not term.name.startswith("Nll") and len(term.targets) > 1 and len(set(term.targets)) == 1
 
 
-def _used_before(call: Backward, window: Window, other: str) -> bool:
+def _used_before(call: AuditedCall, window: AuditedUpdate, other: str) -> bool:
     """Had a step of `other` used it before the window's own loss was computed?"""
-    own = [own.number for own in window.fresh if own.users == (window.lane,)]
+    own = [own.number for own in window.fresh if own.users == {window.record}]
     return other in call.users and bool(own) and call.used_at < max(own)
 
 
@@ -402,8 +402,8 @@ def _trained_elsewhere(history: History, lane: str) -> bool:
 
     Where some of this lane's did, the others are only known to have been replaced if nothing else is without one.
     """
-    never, total = history.never.get(lane, (0, 0))
-    shapes, unowned = history.never_shapes.get(lane, Counter()), history.unowned_shapes
+    never, total = lane.never.total(), lane.trained
+    shapes, unowned = lane.never, history.unowned_shapes
     return bool(history.unowned[0] and never) and (shapes <= unowned if never == total else shapes == unowned)
 
 
@@ -417,7 +417,8 @@ def _trained_elsewhere(history: History, lane: str) -> bool:
 def orphan_parameters(history: History) -> Iterator[Finding]:
     unowned, where = history.unowned
     others = f", while {count_noun(unowned, 'parameter')} that no optimizer holds did" if unowned else ""
-    frozen_first = sorted(history.never.items(), key=lambda item: item[1][1] > 0)
+    known = [(lane, (lane.never.total(), lane.trained)) for lane in history.records if not lane.by_itself]
+    frozen_first = sorted(known, key=lambda item: item[1][1] > 0)
     for lane, (never, total) in frozen_first:
         replaced = _trained_elsewhere(history, lane)
         if never == total or replaced:  # its parameters are not, or are no longer, those of the model
@@ -435,7 +436,7 @@ def orphan_parameters(history: History) -> Iterator[Finding]:
                 lane=lane,
             )
             return
-    for lane, (never, total) in history.never.items():
+    for lane, (never, total) in known:
         if never:
             yield Finding(
                 ADVICE,
@@ -452,3 +453,8 @@ def orphan_parameters(history: History) -> Iterator[Finding]:
             fix="give them to an optimizer, or freeze them with requires_grad_(False), which saves memory",
             where=where,
         )
+
+
+def useful_sites(history, lane):
+    """From where backward calls come that reach a step of this lane, or are used by nobody knows whom."""
+    return {call.site for call in history.calls if call.used and (lane in call.users or not call.users)}

@@ -9,7 +9,7 @@ from course_utils.practice.exercises import EXERCISES, exercise
 from course_utils.practice.judging import Mistake
 from course_utils.practice.recording import quick_records
 from course_utils.recording import record
-from gradaudit.observe.trace import Trace
+from course_utils.recording.trace import Trace
 
 
 @exercise(

@@ -79,7 +79,7 @@ def recorded(loop: Callable[[], object]) -> list[Point]:
 def points(trace: Trace) -> list[Point]:
     """A trace's ledger.
 
-    >>> from gradaudit.observe.trace import Event
+    >>> from course_utils.recording.trace import Event
     >>> trace = Trace([Event("backward", "SGD", 0.5, 1), Event("step", "SGD", 0.5, 1), Event("zero", "SGD", 0.0, 0)])
     >>> [(round(x, 2), norm) for x, norm, _, _ in points(trace)]
     [(0.0, 0.5), (0.33, 0.5), (0.67, 0.0)]

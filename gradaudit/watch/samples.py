@@ -1,8 +1,7 @@
-"""Updates that no torch optimizer makes: by hand, by another library's optimizer, or through a copy of the model.
+"""A few numbers of parameters and their gradients: a write through `.data` leaves no other mark on a tensor.
 
-PyTorch has no hook for them, and a write through `.data` leaves no mark on a tensor. So a few numbers of each such
-parameter are compared, at the places where its gradient is largest: an update moves them along the gradient or against
-it. A copy of other weights, or a moving average of them, moves them towards those weights instead.
+They are taken where the gradient is largest: an update moves them along the gradient or against it. A copy of other
+weights, or a moving average of them, moves them towards those weights instead.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,14 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.interrupts import uninterrupted
-from gradaudit.observe.observer import local
+from gradaudit.observe.gradients import local
 
-MANUAL = "manual update"  # stands where the name of an optimizer would stand
 _NUMBERS = 8  # of each parameter, at most
 _ENOUGH = 8  # numbers whose signs prove that an update read the gradients, if nearly all of them agree
 _NEARLY_ALL = 0.95
-FEW = 3  # numbers, at least, whose direction says anything if it is that of all parameters
-MANY = 6  # numbers, at least, whose direction agrees by chance with none of many others
 _ORDINARY = {Tensor, nn.Parameter}  # other classes of tensors may not do what is needed here
 _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SAME = 0.99  # cosine of two directions that differ by rounding
@@ -36,7 +32,7 @@ class Sample(NamedTuple):
     memory: tuple[int, int]  # where it lay, and its version: an update may leave all numbers as they are
 
 
-def _without_grad(function: Callable) -> Callable:
+def without_grad(function: Callable) -> Callable:
     """The function without a graph. Ctrl-C may not leave the grad mode switched."""
 
     @wraps(function)
@@ -47,7 +43,7 @@ def _without_grad(function: Callable) -> Callable:
     return wrapped
 
 
-@_without_grad
+@without_grad
 def sample(p: Tensor, last: Sample | None) -> Sample | None:
     """A sample at the places of the last one, if there still is a gradient there. None where there is no gradient."""
     weights, grad = local(p), local(p.grad)
@@ -82,7 +78,7 @@ def _memory(weights: Tensor) -> tuple[int, int]:
     return weights.data_ptr(), weights._version
 
 
-@_without_grad
+@without_grad
 def move(p: Tensor, then: Sample | None) -> Tensor | None:
     """How far the parameter has moved since the sample was taken; None if nothing was written, or if nobody knows."""
     if then is None or not then.gradient.any() or local(p).numel() != then.size:
@@ -92,7 +88,7 @@ def move(p: Tensor, then: Sample | None) -> Tensor | None:
     return None if unwritten else now - before
 
 
-@_without_grad
+@without_grad
 def changed(grad: Tensor, then: Sample) -> bool:
     """Does a gradient hold other numbers than when the sample was taken?"""
     grad = local(grad)
@@ -120,7 +116,7 @@ def proves_an_update(agreed: int, counted: int) -> bool:
     return counted >= _ENOUGH and abs(agreed) >= _NEARLY_ALL * counted
 
 
-@_without_grad
+@without_grad
 def goes_towards(p: Tensor, then: Sample, moved: Tensor, others: Iterable[Tensor]) -> bool:
     """Has the parameter become one of the others, or an average of itself and one of them?"""
     for other in map(local, others):

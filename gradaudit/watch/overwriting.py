@@ -9,10 +9,10 @@ from functools import partial
 
 from torch import Tensor
 
-from gradaudit.history import Backward
+from gradaudit.history import AuditedCall
 
 
-def watch_memory(parameters: Iterable[Tensor], call: Backward, probe: Callable) -> None:
+def watch_memory(parameters: Iterable[Tensor], call: AuditedCall, probe: Callable) -> None:
     """Counts in `call.overwritten` the parameters whose gradient comes in the memory of their `.grad`.
 
     Args:

@@ -9,7 +9,7 @@ from itertools import islice
 
 from torch import Tensor
 
-from gradaudit.nodes import is_leaf, walk
+from gradaudit.watch.nodes import is_leaf, walk
 
 
 class Forward:

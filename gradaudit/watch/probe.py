@@ -12,9 +12,9 @@ from math import nan
 import torch
 from torch import Tensor
 
-from gradaudit.factors import factors
-from gradaudit.history import PROBED_GRAPHS, Backward, Term
-from gradaudit.nodes import is_leaf, walk
+from gradaudit.history import PROBED_GRAPHS, AuditedCall, Term
+from gradaudit.watch.factors import factors
+from gradaudit.watch.nodes import is_leaf, walk
 
 # Nodes between a root and its losses: linear in the loss, so that the coefficient does not depend on its value.
 _BETWEEN = frozenset({"Div", "Mul", "Add", "Sub", "Rsub", "Neg", "ToCopy", "Stack", "Cat", "Clone", "Alias", "View",
@@ -36,7 +36,7 @@ class Mark:
     call = 0
 
 
-def watch_terms(root: Tensor, key: str, call: Backward, probe: Callable, known: bool = False) -> list[Mark]:
+def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable, known: bool = False) -> list[Mark]:
     """Finds the losses below `root`, so that `call.terms` holds their terms when the backward call has ended.
 
     Args:
@@ -44,7 +44,7 @@ def watch_terms(root: Tensor, key: str, call: Backward, probe: Callable, known: 
         key: The losses' nodes are marked under this name; under "" they aren't, which takes less time.
         call: Receives the terms. Its `again` is set if an earlier call has gone through one of the losses.
         probe: Registers a hook for this backward call, as `Observer.probe` does.
-        known: Backward starts at `root` alone, a single number, with a gradient of 1. A root that is itself a loss
+        known: AuditedCall starts at `root` alone, a single number, with a gradient of 1. A root that is itself a loss
             needs no hook then, and most are; a hook costs the smallest backward a tenth of its time.
 
     Returns:

@@ -8,9 +8,9 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from gradaudit.history import Backward
-from gradaudit.nodes import is_leaf, walk
-from gradaudit.probe import Mark, find_losses
+from gradaudit.history import AuditedCall
+from gradaudit.watch.nodes import is_leaf, walk
+from gradaudit.watch.probe import Mark, find_losses
 
 _LONG = 1_000  # nodes that are followed in one graph, at most
 
@@ -23,14 +23,23 @@ class GraphWatch:
         self.forwards: list[ref] = []  # of the calls so far, for as long as something keeps any of the forward pass
         self.ends: list[int] = []  # when the last calls began that kept their graphs, in operations
 
-    def look(self, call: Backward, roots: list[Tensor], keeps_graph: bool) -> None:
-        """Notes in the call what its graph has in common with others."""
+    def look(self, call: AuditedCall, roots: list[Tensor], keeps_graph: bool, zeroed_at: int) -> None:
+        """Notes in the call what its graph has in common with others.
+
+        Args:
+            call: Receives it.
+            roots: What backward is called on.
+            keeps_graph: Is the graph kept for other calls that have nothing to do with its own gradients?
+            zeroed_at: The last call of zero_grad(), in operations.
+        """
         self.forwards = [forward for forward in self.forwards if forward() is not None]
         call.kept = len(self.forwards)
         nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
         for node in nodes:
             call.graphs = max(call.graphs, forward_passes(node))
-            metadata = nearest_to_the_parameters(node).metadata
+            first = nearest_to_the_parameters(node)
+            call.zeroed_inside |= call.graphs > 1 and first._sequence_nr() < zeroed_at
+            metadata = first.metadata
             if self.key not in metadata:
                 metadata[self.key] = Mark()
                 self.forwards.append(ref(metadata[self.key]))
@@ -71,6 +80,14 @@ def built_between(roots: list, ends: list[int]) -> int:
     """
     nodes = set().union(*(islice(walk([root]), _LONG) for root in roots))
     return len({bisect(ends, node._sequence_nr()) for node in nodes if not is_leaf(node)})
+
+
+def made_before(roots: list[Tensor], began: int, scaled: bool) -> bool:
+    """Were these roots made before an operation of this number? `scaled`: each is the product with a scale."""
+    nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
+    if scaled:  # the product is younger
+        nodes = [child for node in nodes for child, _ in node.next_functions[:1] if child is not None]
+    return all(node._sequence_nr() < began for node in nodes)
 
 
 def nearest_to_the_parameters(node):

@@ -1,0 +1,158 @@
+"""Schedules of learning rates: when they were stepped, how long they are, and in what that length may be counted."""
+
+import re
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from types import CellType
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+from torch.optim import lr_scheduler
+
+from gradaudit.callsite import is_users, where
+from gradaudit.history import AuditedRecord
+from gradaudit.observe.gradients import subclasses
+from gradaudit.observe.ledger import Record
+from gradaudit.observe.observer import Observer, before
+
+_OF_A_LENGTH = re.compile(r"total|^t_?max$|length|(steps|iters?|iterations|updates)$", re.I)
+_OF_A_PART = re.compile(r"warm|decay|cycle|restart|accum|per_|every|^_|^last_epoch$", re.I)
+
+
+class Schedule:
+    """What is known of the schedule of an optimizer's learning rate.
+
+    Attributes:
+        steps: How often it was stepped.
+        length: After how many steps it has come to its end; 0 if it says nothing of that.
+        own_length: The largest number that a function or class of the script's knows by the name of a length, or 0.
+        own_numbers: All others that it knows. One of those may be the micro-batches of a window, by which it divides.
+        by_function: Is the rate what a function of the script's says? Only the script knows what that one counts.
+        by_class: Does a class of the script's own say what the rate is?
+        moved: Has any step changed the rate?
+        at_zero: How many of the steps, at the end, left the rate at 0.
+    """
+
+    def __init__(self, scheduler: lr_scheduler.LRScheduler) -> None:
+        self.length = schedule_length(scheduler)
+        self.by_function = any(is_users(code.co_filename) for _, code, _ in _functions(scheduler))
+        self.by_class = not self.by_function and _is_of_the_script(scheduler)
+        self.own_length, self.own_numbers = own_numbers(scheduler)
+        self.steps = self.at_zero = 0
+        self.moved = False
+
+
+class Schedules:
+    """Watches schedulers."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.thread = threading.local()
+        self.watched: set[type] = set()  # classes whose step is watched
+        self.numbers: WeakKeyDictionary[lr_scheduler.LRScheduler, int | None] = WeakKeyDictionary()  # which they are at
+        self.found: WeakKeyDictionary[Record, Schedule] = WeakKeyDictionary()
+        observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
+        self._watch(subclasses(lr_scheduler.LRScheduler))
+
+    def of(self, record: AuditedRecord) -> Schedule | None:
+        return self.found.get(record)
+
+    def _watch(self, schedulers: Iterable[type]) -> None:
+        """A scheduler's class may be the script's own and younger than the audit."""
+        for cls in schedulers:
+            if "step" in vars(cls) and cls not in self.watched:
+                self.watched.add(cls)
+                self.observer.patch(cls, "step", self._around_step, warns=True)
+
+    def _around_step(self, scheduler, *args, **kwargs) -> Generator:
+        inside = getattr(self.thread, "inside", False)  # a scheduler may step others, or the one that it inherits from
+        record = None if inside else self.observer.records.get(id(getattr(scheduler, "optimizer", None)))
+        if record is not None:
+            self.observer.look()
+        counts = getattr(scheduler, "_step_count", 1)  # not the one that it makes when it is created
+        rates = _rates(scheduler) if record is not None else None
+        self.thread.inside = True
+        try:
+            yield
+        finally:
+            self.thread.inside = inside
+            if record is not None:
+                self._note(record, scheduler, bool(counts), rates)
+
+    def _note(self, record: AuditedRecord, scheduler, counts: bool, rates: list) -> None:
+        number, last, now = getattr(scheduler, "last_epoch", None), self.numbers.get(scheduler), _rates(scheduler)
+        self.numbers[scheduler] = number
+        schedule = self.found.get(record)
+        if schedule is None and (counts or rates != now):
+            schedule = self.found[record] = Schedule(scheduler)
+        if schedule is not None:
+            schedule.moved |= rates != now
+        if not counts:
+            return
+        schedule.steps += 1
+        schedule.at_zero = 0 if any(now) else schedule.at_zero + 1
+        if number == last and rates == now:  # the same number again
+            pass
+        elif record.unused:
+            record.open.scheduled += ((record.unused, where()),)
+        elif record.updates:
+            record.updates[-1].scheduled_after += (where(),)
+
+
+def _is_of_the_script(scheduler: lr_scheduler.LRScheduler) -> bool:
+    code = getattr(type(scheduler).get_lr, "__code__", None)
+    return code is not None and is_users(code.co_filename)
+
+
+def _rates(scheduler: lr_scheduler.LRScheduler) -> list:
+    """The learning rates. One that is a tensor counts as changed: reading it could wait for a GPU."""
+    rates = [group["lr"] for group in scheduler.optimizer.param_groups]
+    return [object() if isinstance(rate, Tensor) else rate for rate in rates]
+
+
+def schedule_length(scheduler: lr_scheduler.LRScheduler) -> int:
+    if isinstance(scheduler, lr_scheduler.SequentialLR):
+        *_, last = scheduler._schedulers
+        return scheduler._milestones[-1] + schedule_length(last)
+    function = next(iter(getattr(scheduler, "lr_lambdas", ())), None)
+    made_with = getattr(function, "keywords", {})  # of a functools.partial
+    cells = getattr(function, "__closure__", None) or ()
+    lengths = [getattr(scheduler, name, 0) for name in ("total_steps", "T_max", "total_iters")]
+    lengths += [max(getattr(scheduler, "milestones", None) or [0]), made_with.get("num_training_steps", 0)]
+    lengths += [cell.cell_contents for cell in cells if type(cell) is CellType and cell != CellType()]
+    return max((length for length in lengths if isinstance(length, int)), default=0)
+
+
+def own_numbers(scheduler: lr_scheduler.LRScheduler) -> tuple[float, frozenset]:
+    named = [*_known_to_its_functions(scheduler), *_known_to_its_class(scheduler)]
+    named = [(name, value) for name, value in named if type(value) in (int, float)]
+    lengths = {value for name, value in named if _OF_A_LENGTH.search(name) and not _OF_A_PART.search(name)}
+    others = {value for name, value in named if not re.search("warm", name, re.I)} - lengths
+    consts = (each for _, code, _ in _functions(scheduler) for each in code.co_consts)
+    return max(lengths, default=0), frozenset(others.union(each for each in consts if type(each) is int))
+
+
+def _functions(scheduler: lr_scheduler.LRScheduler) -> Iterator[tuple]:
+    """Each function that gives a rate, with its code and what was passed to it beforehand."""
+    for each in getattr(scheduler, "lr_lambdas", ()):
+        function = getattr(each, "func", each)
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            yield function, code, getattr(each, "keywords", {})
+
+
+def _known_to_its_functions(scheduler: lr_scheduler.LRScheduler) -> Iterator[tuple[str, object]]:
+    for function, code, keywords in _functions(scheduler):
+        yield from keywords.items()
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            try:
+                yield name, cell.cell_contents
+            except ValueError:  # it has been deleted
+                continue
+        for known in (function.__globals__, getattr(getattr(function, "__self__", None), "__dict__", {})):
+            yield from ((name, known[name]) for name in code.co_names if name in known)
+
+
+def _known_to_its_class(scheduler: lr_scheduler.LRScheduler) -> Iterator[tuple[str, object]]:
+    if _is_of_the_script(scheduler):
+        yield from vars(scheduler).items()
