@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gradaudit.frames import clean_tracebacks
+from gradaudit.judging import judge
 from gradaudit.observe.observer import observing
 from gradaudit.report import AuditError, Report
-from gradaudit.rules import judge
 from gradaudit.watch.auditor import Auditor
 
 

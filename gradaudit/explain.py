@@ -26,13 +26,8 @@ def _all_rules(width: int, colour: bool) -> list[str]:
 
 
 def _explained(rule: Rule, width: int, colour: bool) -> list[str]:
-    from course_utils.zoo import ZOO  # only here: it builds models and data
-
     lines = [paint(rule.name, "name", colour), ""]
     for title, text in (("symptom", rule.symptom), ("cause", rule.cause), ("fix", rule.fix)):
         lines += lines_of(f"{title + ':':9}{text}", width, "  ", " " * 11) if text else []
-    specimens = [specimen for specimen in ZOO.values() if specimen.rule == rule.name]
-    lines += ["", "Reported in public:"] if specimens else []
-    for specimen in specimens:
-        lines += ["", f"  {specimen.url}", *lines_of(specimen.what, width, "    ")]
-    return lines
+    lines += ["", "Reported in public:"] if rule.reported else []
+    return [*lines, *(f"  https://github.com/{report}" for report in rule.reported)]

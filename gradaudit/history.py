@@ -107,9 +107,7 @@ class AuditedCall(Call):
     zeroed_inside = False  # has the script called zero_grad() between the forward passes that it went through?
     zeros: tuple[Record, ...] = ()
 
-    def __init__(
-        self, number: int, where: Place, line: str, path: tuple[int, ...] = (), scaled: float = 1.0
-    ) -> None:
+    def __init__(self, number: int, where: Place, line: str, path: tuple[int, ...] = (), scaled: float = 1.0) -> None:
         super().__init__(number)
         self.where, self.line, self.path, self.scaled = where, line, path, scaled
         self.records: tuple[AuditedRecord, ...] = ()
@@ -205,8 +203,9 @@ class AuditedUpdate(Update):
     updated_after: tuple[tuple[int, Place], ...] = ()  # scaler.update() inside the window
     scheduled: tuple[tuple[int, Place], ...] = ()  # scheduler.step() inside the window, and where
     scheduled_after: tuple[Place, ...] = ()  # scheduler.step() after the step, before the next backward
-    scaler: tuple | None = None  # which GradScaler made this step, by its number, and from where that one was first used
-    unwritten_momentum = False  # a fused step was skipped that had just allocated its momentum
+    scaler: tuple | None = (
+        None  # which GradScaler made this step, by its number, and from where that one was first used
+    )
     batchnorm = 0  # how often the running statistics of a BatchNorm layer moved
     dtype: torch.dtype | None = None  # of its gradients
 
@@ -375,9 +374,7 @@ class History:
         lines = Counter((record, call.line) for call in self.calls for record in call.records)
         for record in self.records:
             for first in record.filled[:1]:
-                stays = [
-                    call for call in first.fresh if lines[record, call.line] > 1 or not call.added_nothing(record)
-                ]
+                stays = [call for call in first.fresh if lines[record, call.line] > 1 or not call.added_nothing(record)]
                 if 0 < len(stays) < len(first.fresh):
                     first.held -= len(first.fresh) - len(stays)
                     first.fresh = stays

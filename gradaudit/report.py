@@ -5,9 +5,10 @@ from html import escape
 
 from gradaudit.callsite import short, source
 from gradaudit.history import History, Kept, count_noun
-from gradaudit.rules import ERROR, Finding
+from gradaudit.judging import Finding
 from gradaudit.text import as_text, width_of
 from gradaudit.unseen import unseen
+from gradaudit.words import ERROR
 
 
 class Report:
@@ -130,7 +131,8 @@ class Report:
     def _repr_html_(self) -> str:
         rows = "".join(
             f'<tr><td style="text-align:left;vertical-align:top"><b>{escape(finding.rule)}</b><br>{finding.level}</td>'
-            f'<td style="text-align:left">{escape(self.sentence(finding))}<br><i>fix:</i> {escape(finding.fix)}<br>'
+            f'<td style="text-align:left">{escape(self.sentence(finding))}<br>'
+            f"{f'<i>fix:</i> {escape(finding.fix)}<br>' if finding.fix else ''}"
             f"<code>{escape(f'{short(finding.where)}  {source(finding.where)}'.strip())}</code></td></tr>"
             for finding in self.findings
         )
@@ -140,9 +142,9 @@ class Report:
 
     def sentence(self, finding: Finding) -> str:
         """The message as a sentence; it begins with the optimizer's name if there are several."""
-        several = len(self.history.stepped) > 1 and finding.lane
-        text = f"{finding.lane}: {finding.message}" if several else finding.message[:1].upper() + finding.message[1:]
-        more = finding.times - 1
+        text, more = "; ".join([finding.message, *finding.doubts]), finding.times - 1
+        several = len(self.history.stepped) > 1 and finding.optimizer
+        text = f"{finding.optimizer}: {text}" if several else text[:1].upper() + text[1:]
         return f"{text}; also {count_noun(more, 'more time')}, for other optimizers" if more else text
 
 

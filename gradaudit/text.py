@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TextIO
 from unicodedata import east_asian_width
 
 from gradaudit.callsite import short, source
-from gradaudit.rules.registry import ADVICE, ERROR, UNDECIDED, Finding
+from gradaudit.judging import Finding
+from gradaudit.words import ADVICE, ERROR, UNDECIDED
 
 if TYPE_CHECKING:
     from gradaudit.report import Report
@@ -91,7 +92,8 @@ def as_text(report: "Report", width: int, colour: bool = False, before: str = ""
         lines += [] if fits else [f"    {place}"]
         lines += [paint(line, "code", colour) for line in _code(finding, width)]
         lines += lines_of(report.sentence(finding), width, "  ")
-        lines += [paint(line, "fix", colour) for line in lines_of(f"fix: {finding.fix}", width, "  ", "       ")]
+        fix = lines_of(f"fix: {finding.fix}", width, "  ", "       ") if finding.fix else []
+        lines += [paint(line, "fix", colour) for line in fix]
     if report.conclusion():
         lines += ["", *lines_of(report.conclusion(), width)]
     return "\n".join(lines)
@@ -145,7 +147,7 @@ def as_annotations(report: "Report") -> str:
         properties = {"file": path.as_posix(), "line": line} if file else {}
         properties["title"] = f"{finding.rule} ({finding.level})"
         listed = ",".join(f"{key}={_escaped(value, ':,')}" for key, value in properties.items())
-        message = f"{report.sentence(finding)}\nfix: {finding.fix}"
+        message = report.sentence(finding) + (f"\nfix: {finding.fix}" if finding.fix else "")
         commands.append(f"::{_ANNOTATIONS[finding.level]} {listed}::{_escaped(message)}\n")
     return "".join(commands)
 

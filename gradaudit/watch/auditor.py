@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradaudit.callsite import caller_location, is_users, where
@@ -256,8 +256,6 @@ class Auditor(Listener):
         update.assigned |= record.made == 1 and gradients.from_before
         if gradients.uncleared:
             update.uncleared = self._still_uncleared(record)
-        if update.skipped:
-            update.unwritten_momentum = _allocates_momentum(record.optimizer())
         if record.lost:
             self._note_what_was_put_back(record, update)
         update.dtype = next((p.grad.dtype for p in gradients.parameters if p.grad is not None), None)
@@ -346,7 +344,9 @@ class Auditor(Listener):
         if record.moved and not record.made:  # an optimizer that updates in hooks, and whose step is never called
             record.by_itself = True
             return
-        trained = [(ever, p) for ever, p in zip(gradients.ever, gradients.parameters, strict=True) if p.requires_grad or ever]
+        trained = [
+            (ever, p) for ever, p in zip(gradients.ever, gradients.parameters, strict=True) if p.requires_grad or ever
+        ]
         record.never, record.trained = Counter(tuple(p.shape) for ever, p in trained if not ever), len(trained)
 
 
@@ -354,13 +354,3 @@ def _is_hooked(p: Tensor) -> bool:
     """Has the script put a hook of its own on a parameter, which may change the gradient?"""
     hooks = [*(p._backward_hooks or {}).values(), *(p._post_accumulate_grad_hooks or {}).values()]
     return any(is_users(hook.__code__.co_filename) for hook in hooks if hasattr(hook, "__code__"))
-
-
-def _allocates_momentum(optimizer: Optimizer | None) -> bool:
-    """Whether the step that begins is the first one of a fused SGD with momentum, for any parameter."""
-    return isinstance(optimizer, SGD) and any(
-        group["fused"]
-        and group["momentum"]
-        and any(p.grad is not None and "momentum_buffer" not in optimizer.state.get(p, {}) for p in group["params"])
-        for group in optimizer.param_groups
-    )

@@ -50,7 +50,9 @@ class _LooseGradients(Gradients):
     def parameters(self) -> list[Tensor]:
         alive = [leaf.ref() for leaf in self.leaves]
         if any(p is None for p in alive):
-            gone = (leaf.named and ever for leaf, ever, p in zip(self.leaves, self.ever, alive, strict=True) if p is None)
+            gone = (
+                leaf.named and ever for leaf, ever, p in zip(self.leaves, self.ever, alive, strict=True) if p is None
+            )
             self.dead += sum(gone)
             self._keep([p is not None for p in alive])
             alive = [p for p in alive if p is not None]
@@ -120,7 +122,9 @@ class RecordByHand(WatchedRecord):
     def moves(self) -> dict[int, Tensor]:
         """By place, how far the parameters have moved since the last backward call."""
         parameters = self.gradients.parameters
-        moves = {k: move(p, leaf.sample) for k, (p, leaf) in enumerate(zip(parameters, self.gradients.leaves, strict=True))}
+        moves = {
+            k: move(p, leaf.sample) for k, (p, leaf) in enumerate(zip(parameters, self.gradients.leaves, strict=True))
+        }
         return {place: moved for place, moved in moves.items() if moved is not None}
 
     def split_off(self, places: Iterable[int]) -> "RecordByHand | None":
@@ -241,7 +245,9 @@ class UpdatesByHand:
             return True
         if record.name:
             self.history.forget(record)
-        unowned = gradients.dead + sum(leaf.named and ever for leaf, ever in zip(gradients.leaves, gradients.ever, strict=True))
+        unowned = gradients.dead + sum(
+            leaf.named and ever for leaf, ever in zip(gradients.leaves, gradients.ever, strict=True)
+        )
         others = [other for other in self.observer.active if not other.by_hand and other.made]
         to_read = record.cleared and not record.beside and all(any(other.gradients.ever) for other in others)
         if unowned and not to_read:  # by the script itself

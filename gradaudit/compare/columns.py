@@ -1,23 +1,68 @@
-"""The losses of a window and what the user's code made of them, as several rules compare them."""
+"""The losses of a window and what the user's code made of them: a column for each loss, a term for each micro-batch."""
 
 from dataclasses import replace
+from functools import cached_property
 from math import isclose, isfinite
 
 from gradaudit.history import AuditedUpdate, Term
 
-DIVIDE_ONCE = "divide once"  # the fix of what is divided twice, for which fixes.py has words of the framework
+
+class Column:
+    """One loss, in each micro-batch of a window."""
+
+    def __init__(self, terms: list[Term]) -> None:
+        self.terms, self.name, self.reduction = terms, terms[0].name, terms[0].reduction
+
+    @cached_property
+    def coefficients(self) -> list[float]:
+        return [term.coefficient for term in self.terms]
+
+    @property
+    def share(self) -> float:
+        """The sum of the coefficients: 1 for a loss that is one mean over its window."""
+        return sum(self.coefficients)
+
+    @cached_property
+    def counts(self) -> list[float | None]:
+        return [term.count for term in self.terms]
+
+    @property
+    def steady(self) -> bool:
+        """Has each micro-batch the same coefficient?"""
+        return nearly_equal(self.coefficients)
+
+    @cached_property
+    def items_count_alike(self) -> bool:
+        """Has each sample or token the same weight, in whichever micro-batch it is?"""
+        weights = [term.per_item for term in self.terms]
+        return None not in weights and nearly_equal(weights, 1e-2)
+
+    @property
+    def uneven(self) -> bool:
+        """Is it known that samples or tokens have different weights?"""
+        return None not in [term.per_item for term in self.terms] and not self.items_count_alike
+
+    @property
+    def factors_known(self) -> bool:
+        """Is it known by which numbers it is multiplied and divided?"""
+        return all(None not in (term.times, term.over) for term in self.terms)
+
+    def is_divided(self, n: int) -> bool:
+        return all(divides(n, term) for term in self.terms)
 
 
-def losses_of(window: AuditedUpdate) -> list[list[Term]] | None:
-    """For each loss of the window, its term in each micro-batch; None if the micro-batches cannot be compared."""
-    calls = window.micro_batches
+def columns_of(update: AuditedUpdate) -> list[Column] | None:
+    """The losses of a window; None if its micro-batches cannot be compared."""
+    calls = update.micro_batches
     if not calls or len({call.kinds for call in calls}) != 1 or not calls[0].terms:
         return None
     losses = [list(terms) for terms in zip(*(call.terms for call in calls), strict=True)]
     if not all(isfinite(term.coefficient) for terms in losses for term in terms):
         return None
     plain = any(terms[0].reduction == "sum" and all(term.coefficient == 1 for term in terms) for terms in losses)
-    return losses if plain else [_as_means(_unsigned(terms)) for terms in losses]  # 0.5 * sum beside a sum is no mean
+    if not plain:  # 0.5 * sum beside a sum is no mean
+        losses = [_as_means(_unsigned(terms)) for terms in losses]
+    return list(map(Column, losses))
 
 
 def _unsigned(terms: list[Term]) -> list[Term]:
@@ -44,20 +89,17 @@ def _as_means(terms: list[Term]) -> list[Term]:
         shown = all(count != n and divides(count, term) for count, term in zip(counts, terms, strict=True))
         explained = shown or _is_fraction(shares[0]) or not nearly_equal(counts)
         if min(counts) > 0 and nearly_equal(shares) and explained:
-            mean = [
-                Term(term.name, "mean", share, 1.0, count, term.own, term.weighted, *_numbers_beside(term, count))
-                for term, share, count in zip(terms, shares, counts, strict=True)
-            ]
+            mean = [_as_mean(term, share, count) for term, share, count in zip(terms, shares, counts, strict=True)]
             means.setdefault(shown, []).append(mean)
     likely = means.get(True, means.get(False, []))  # a count by which it is seen to be divided comes first
     return min(likely, key=lambda mean: _surprise(mean[0].coefficient, n), default=terms)
 
 
-def _numbers_beside(term: Term, count: float) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """By what else it is multiplied and divided if the division by `count` makes it a mean."""
-    if term.times is None or term.over is None:
-        return None, None
-    return _without(1 / count, term.times), _without(count, term.over)
+def _as_mean(term: Term, share: float, count: float) -> Term:
+    times, over = term.times, term.over
+    if times is not None and over is not None:
+        times, over = _without(1 / count, times), _without(count, over)
+    return Term(term.name, "mean", share, 1.0, count, term.own, term.weighted, times, over)
 
 
 def _without(value: float, numbers: tuple[float, ...]) -> tuple[float, ...]:
@@ -82,16 +124,5 @@ def _surprise(share: float, n: int) -> int:
     return next((k for k, each in enumerate(usual) if isclose(share, each, rel_tol=1e-3)), 4 - _is_fraction(share))
 
 
-def total(terms: list[Term]) -> float:
-    """The sum of the coefficients: 1 for a loss that is one mean over its window."""
-    return sum(term.coefficient for term in terms)
-
-
 def nearly_equal(values: list[float], tolerance: float = 1e-3) -> bool:
     return max(values) - min(values) <= tolerance * max(map(abs, values))
-
-
-def items_count_alike(terms: list[Term]) -> bool:
-    """Has each sample or token of this loss the same weight, in whichever micro-batch it is?"""
-    weights = [term.per_item for term in terms]
-    return None not in weights and nearly_equal(weights, 1e-2)

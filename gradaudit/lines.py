@@ -1,14 +1,10 @@
-"""Where a backward call stands in the source: in the loop in which the step stands, too, or in a loop of its own?
-
-Where both are in one loop, a condition counts micro-batches. A loop of its own may go over micro-batches as well, and
-also over whatever has a loss: agents, scales, the steps of a sequence. What it says tells, and where it says nothing,
-nobody knows.
-"""
+"""Lines of the script's source: the division before a backward call, the condition of a step, the loops around both."""
 
 import ast
 import re
 from collections.abc import Iterable
 
+from gradaudit.callsite import Place
 from gradaudit.history import AuditedUpdate
 from gradaudit.source import place
 
@@ -22,6 +18,63 @@ _OF_MICRO_BATCHES = re.compile(
 )
 _ENDS = re.compile(r"\b(is_)?(done|terminal|terminated|truncated|episode_(over|ended))\b", re.I)
 _DRAWS = re.compile(r"^next$|(next|get|load|sample|fetch)_?batch", re.I)
+
+
+# Causes
+
+
+def division_of(call: Place) -> Place:
+    """Where what a backward call is called on was divided last, in the function of the call; else the call itself."""
+    tree, line = place(call)
+    if tree is None:
+        return call
+    function = _surroundings(tree, line)[0]
+    statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and not hasattr(node, "body")]
+    called = next((each for each in statements if each.lineno <= line <= each.end_lineno), None)
+    if called is None or _divides(called):
+        return call
+    names = _names([called])
+    before = [each for each in statements if each.lineno < line and _divides(each) and names & _targets(each)]
+    return _at(call, max(each.lineno for each in before)) if before else call
+
+
+def _divides(statement: ast.stmt) -> bool:
+    return any(isinstance(getattr(node, "op", None), ast.Div) for node in ast.walk(statement))
+
+
+def _targets(statement: ast.stmt) -> set[str]:
+    targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+    return _names([target for target in targets if target is not None])
+
+
+def condition_of(step: Place) -> Place | None:
+    """The line of the condition around a step that counts by a remainder, such as `if (i + 1) % n == 0:`."""
+    tree, _ = place(step)
+    tests = [] if tree is None else [test for test in _tests_around(step) if _has_remainder(test)]
+    return _at(step, tests[-1].lineno) if tests else None
+
+
+def _has_remainder(test: ast.expr) -> bool:
+    return any(isinstance(getattr(node, "op", None), ast.Mod) for node in ast.walk(test))
+
+
+def _tests_around(step: str) -> list[ast.expr]:
+    """The tests that decide whether a line runs, the outermost first."""
+    tree, line = place(step)
+    found = [node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.If)]
+    return [node.test for node in found if node.body[0].lineno <= line <= node.body[-1].end_lineno]
+
+
+def _at(known: Place, line: int) -> Place:
+    """Another line of the same file."""
+    found = Place(f"{known.rpartition(':')[0]}:{line}")
+    found.via, found.framework = known.via, known.framework
+    return found
+
+
+# Where both are in one loop, a condition counts micro-batches. A loop of its own may go over micro-batches as well, and
+# also over whatever has a loss: agents, scales, the steps of a sequence. What it says tells, and where it says nothing,
+# nobody knows.
 
 
 def go_over_something(windows: Iterable[AuditedUpdate]) -> bool:
@@ -39,10 +92,7 @@ def _goes_over_something(call: str, step: str) -> bool:
 
 
 def _comes_with_an_end(step: str) -> bool:
-    tree, line = place(step)
-    tests = [node.test for node in ast.walk(tree or ast.Module([], []))
-             if isinstance(node, ast.If) and node.body[0].lineno <= line <= node.body[-1].end_lineno]  # fmt: skip
-    return any(_ENDS.search(ast.unparse(test)) for test in tests)
+    return any(_ENDS.search(ast.unparse(test)) for test in _tests_around(step))
 
 
 def _own_loops(call: str, step: str) -> list[ast.stmt]:

@@ -1,0 +1,206 @@
+"""How much each loss of a window counts, and each sample or token in it."""
+
+from collections.abc import Iterator
+from itertools import islice
+from math import isclose
+
+from gradaudit.compare import Difference
+from gradaudit.compare.columns import Column, columns_of, nearly_equal
+from gradaudit.history import AuditedRecord, AuditedUpdate, History
+from gradaudit.lines import division_of
+from gradaudit.source import are_written
+
+
+def scale(history: History) -> Iterator[Difference]:
+    """Windows whose losses don't add up to one mean; of each optimizer the first difference."""
+    for record in history.stepped:
+        updates = [update for update in record.filled if not update.skipped]
+        n = history.size(record)
+        full = [update for update in updates if update.size == n]
+        columns = columns_of(full[0]) if n >= 2 and full else None
+        if columns and columns[0].reduction != "unknown":
+            yield from islice(_scales(record, updates, full, columns), 1)
+
+
+def why_not_judged(history: History, record: AuditedRecord) -> str:
+    """Why nothing can be said about the scale of a record's losses; "" if something can, or there is nothing to say."""
+    n = history.size(record)
+    full = next((update for update in record.filled if update.size == n and not update.skipped), None)
+    if n < 2 or full is None:
+        return ""
+    columns = columns_of(full)
+    if columns is None and any(call.terms for call in full.micro_batches):
+        return "the micro-batches of a window have different losses"
+    unknown = columns is None or columns[0].reduction == "unknown"
+    right = columns is not None and any(isclose(column.share, 1.0, rel_tol=1e-3) for column in columns)
+    return "no loss was found that PyTorch's own functions reduce" if unknown and not right else ""
+
+
+def _scales(
+    record: AuditedRecord, updates: list[AuditedUpdate], full: list[AuditedUpdate], columns: list[Column]
+) -> Iterator[Difference]:
+    first, n = full[0], full[0].size
+    if _are_averaged(columns, n):
+        yield _scale("average undivided", record, full, columns, losses=len(columns))
+    for k, column in enumerate(columns):
+        # ranks that share a mean look buggy in one window by chance
+        alike = [each[k] for each in map(columns_of, full) if each and len(each) > k] if first.on_ranks else [column]
+        alone = len(columns) == 1 and len(first.fresh) == n  # other backward calls may bring the rest
+        if column.reduction == "mean" and all(isclose(c, 1, rel_tol=1e-3) for each in alike for c in each.coefficients):
+            yield _scale("undivided", record, full, [column])
+        elif column.reduction == "mean" and alone and all(isclose(each.share * n, 1, rel_tol=1e-3) for each in alike):
+            yield _scale("twice", record, full, [column])  # of several, each may have a weight
+        elif column.reduction == "mean" and _is_only_weighed(column, columns, first):
+            times = " and by ".join(f"{number:g}" for number in column.terms[0].times)
+            yield _scale("only weighed", record, full, [column], times=times)
+        elif column.reduction == "sum" and alone and not first.on_ranks and _is_a_sum_divided_twice(column, n):
+            yield _scale("twice", record, full, [column])
+    yield from _tails(record, n, updates, columns)
+
+
+def _scale(kind: str, record: AuditedRecord, full: list[AuditedUpdate], columns: list[Column], **more) -> Difference:
+    call, coefficients = full[0].fresh[0], [each for column in columns for each in column.coefficients]
+    where = division_of(call.where) if kind == "twice" else call.where
+    numbers = {"window": full[0].size, "factor": columns[0].share, "coefficients": coefficients[:8], **more}
+    return Difference(kind, record, where, full, about=columns, loss=columns[0].name, **numbers)
+
+
+def _is_a_sum_divided_twice(column: Column, n: int) -> bool:
+    """A sum that is not a mean in disguise: its numbers should count 1 / (all that the window holds)."""
+    if nearly_equal([1.0, *column.coefficients]) or not column.steady:  # sums by choice
+        return False
+    owns = zip(*(term.own for term in column.terms), strict=False)
+    shares = [column.coefficients[0] * sum(map(float, counts)) for counts in owns]
+    right = any(isclose(share, 1.0, rel_tol=1e-3) for share in shares)
+    return not right and any(isclose(share * n, 1.0, rel_tol=1e-3) for share in shares)
+
+
+def _is_only_weighed(column: Column, columns: list[Column], update: AuditedUpdate) -> bool:
+    """Is a mean multiplied by nothing but weights that the script names, where no other loss is divided either?
+
+    A number by which all losses are multiplied may be that of the samples, of which a sum is made in this way.
+    """
+    known = all(each.factors_known for each in columns)
+    if update.on_ranks or not known or _is_clear(update.size, columns):
+        return False
+    times = column.terms[0].times
+    shared = [x for x in times if x > 1 and x == int(x) and all(x in each.terms[0].times for each in columns)]
+    divided = any(term.over for each in columns for term in each.terms)
+    places = [update.where, *(call.where for call in update.fresh)]
+    return bool(times) and not shared and not divided and are_written(times, places)
+
+
+def _is_clear(n: int, columns: list[Column]) -> bool:
+    """Does something tell how a window's losses are scaled, or is there nothing to tell?"""
+    single = [column.reduction for column in columns] == ["sum"]
+    means = [column.share for column in columns if column.reduction == "mean"]
+    alike = any(isclose(share, 1.0, rel_tol=1e-3) for share in (*means, sum(means)))
+    by_choice = any(each.reduction == "sum" and nearly_equal([1.0, each.share / n]) for each in columns)
+    return single or alike or by_choice or any(not each.steady or each.is_divided(n) for each in columns)
+
+
+def _are_averaged(columns: list[Column], n: int) -> bool:
+    """Does each micro-batch take an average of its own losses, alike or with weights that add up to 1?"""
+    coefficients = [coefficient for column in columns for coefficient in column.coefficients]
+    alike = len({column.name for column in columns}) == 1 and nearly_equal(coefficients)
+    several = len(columns) > 1 and len(columns) != n
+    return several and isclose(sum(coefficients[::n]), 1.0, rel_tol=1e-3) and (alike or _are_weights(columns))
+
+
+def _are_weights(columns: list[Column]) -> bool:
+    """Is each a mean that is multiplied by one number, the same in all, and divided by none?
+
+    Were they weights over n, n times each would be a plain number.
+    """
+    n = len(columns[0].terms)
+    plain = [isclose(n * each.coefficients[0], round(n * each.coefficients[0]), rel_tol=1e-3) for each in columns]
+    return not all(plain) and all(
+        column.reduction == "mean"
+        and column.steady
+        and all(term.times and len(term.times) == 1 and term.over == () for term in column.terms)
+        for column in columns
+    )
+
+
+def _tails(record: AuditedRecord, n: int, updates: list[AuditedUpdate], full: list[Column]) -> Iterator[Difference]:
+    """A short window whose loss is divided by n. `full` holds the losses of a full window."""
+    if full[0].coefficients[0] >= 1 and not full[0].is_divided(n):  # as where sums over samples make tails count less
+        return
+    late = updates[0].size < n  # a first window that is short is no tail, and later ones may be short because of it
+    ends = {update: ends_an_epoch(update, updates) for update in updates[late:] if update.size < n}
+    for update in sorted(ends, key=ends.get, reverse=True):  # what is certain before what may be meant
+        tail = columns_of(update)
+        if tail is None or len(tail) != len(full) or not tail[0].reduction == full[0].reduction == "mean":
+            continue
+        ratio = _ratio(tail[0], full[0])
+        if not isclose(ratio, 1.0, rel_tol=1e-2) and isclose(ratio, update.size / n, rel_tol=1e-2):
+            where, numbers = division_of(update.fresh[0].where), {"short_window": update.size, "factor": ratio}
+            yield Difference("tail", record, where, [update], about=updates, window=n, **numbers)
+
+
+def ends_an_epoch(update: AuditedUpdate, updates: list[AuditedUpdate]) -> bool:
+    """Do the data end with it? Where no epochs are seen, other windows are as short, or it is the last."""
+    place = updates.index(update)
+    if place + 1 == len(updates):
+        return True
+    epochs = update.fresh[-1].epoch, updates[place + 1].fresh[0].epoch
+    return epochs[0] != epochs[1] if None not in epochs else sum(each.size == update.size for each in updates) > 1
+
+
+def _ratio(tail: Column, full: Column) -> float:
+    """How much a short window counts beside a full one."""
+    counts = {tuple(map(float, term.own)) for term in (*tail.terms, *full.terms)}
+    if len(counts) == 1 and counts != {()}:  # over which of its counts each sum was taken as a mean doesn't matter here
+        return sum(term.per_item for term in tail.terms) / sum(term.per_item for term in full.terms)
+    return tail.share / full.share
+
+
+# Samples and tokens
+
+
+def weights(history: History) -> Iterator[Difference]:
+    """Micro-batches of unequal counts whose means count alike."""
+    for record in history.stepped:
+        updates = [update for update in record.filled if update.size >= 2 and not update.skipped]
+        uneven = [
+            (update, column, columns)
+            for update in updates
+            for columns in [columns_of(update) or []]
+            for column in columns
+            if column.uneven and column.reduction != "sum" and column.steady
+        ]
+        if uneven:
+            yield _means_of_means(record, updates, uneven)
+        else:
+            yield from _means_of_ranks(history, record)
+
+
+def _means_of_means(record: AuditedRecord, updates: list[AuditedUpdate], uneven: list[tuple]) -> Difference:
+    """The most unequal window is the evidence."""
+    worst = [each for each in uneven if not is_by_choice(*each[1:])] or uneven
+    update, column, _ = max(worst, key=lambda each: _spread(each[1]))
+    weights = [term.per_item * sum(column.counts) / column.share for term in column.terms]
+    numbers = {"counts": column.counts[:8], "weights": weights[:8], "windows": len(worst)}
+    return Difference(
+        "uneven", record, division_of(update.fresh[0].where), [update], about=(uneven, updates), **numbers
+    )
+
+
+def is_by_choice(column: Column, columns: list[Column]) -> bool:
+    """Do the items of another loss beside it count alike? Then it may be a mean by choice, as classes have weights."""
+    return any(each.items_count_alike for each in columns) or any(term.by_class for term in column.terms)
+
+
+def _spread(column: Column) -> float:
+    weights = [term.per_item for term in column.terms]
+    return max(weights) / min(weights)
+
+
+def _means_of_ranks(history: History, record: AuditedRecord) -> Iterator[Difference]:
+    """Each rank takes the mean over its own tokens, and the ranks' means are averaged."""
+    n = history.size(record)
+    updates = [update for update in record.filled if update.on_ranks and not update.skipped and update.size == n]
+    means = [columns[0] for columns in map(columns_of, updates) if columns]
+    counts = [sum(count or 0 for count in column.counts) for column in means]
+    if len(counts) > 1 and not nearly_equal(counts) and all(isclose(each.share, 1.0, rel_tol=1e-3) for each in means):
+        yield Difference("means of ranks", record, updates[0].fresh[0].where, counts=counts[:64], updates=len(updates))

@@ -1,0 +1,125 @@
+"""Gradients of another optimizer's loss, and parameters that belong to no optimizer."""
+
+from collections.abc import Iterator
+
+from gradaudit.compare import Difference
+from gradaudit.compare.membership import trained_elsewhere
+from gradaudit.history import AuditedCall, AuditedRecord, AuditedUpdate, History, Term
+
+_LABELLED = 4  # windows whose targets are looked at
+
+
+def foreign(history: History) -> Iterator[Difference]:
+    """What the loss of another optimizer left in the windows of one that has a loss of its own."""
+    for record in history.stepped:
+        if any(call.records == (record,) or call.users == {record} for call in history.calls):
+            others = (other for other in history.stepped if other is not record)
+            found = (_gradients_of(record, other) for other in others)
+            yield from filter(None, [next(filter(None, found), None)])
+
+
+def _gradients_of(record: AuditedRecord, other: AuditedRecord) -> Difference | None:
+    """What the loss of `other` left in the windows of `record`.
+
+    A loss that reaches `other` only through this record's parameters, as a generator's does through the critic, is not
+    meant for them. One that comes to `other` first may be: a head's loss trains the body below it, and the body may
+    have a regularizer of its own.
+    """
+    thrown = {call.number for zeroing in other.lost for call in zeroing.calls}
+    foreign = [
+        (u, [c for c in u.fresh if _is_of(c, u, other) or _kept_out(c, u, other, thrown)]) for u in record.updates
+    ]
+    mixed = [(update, calls) for update, calls in foreign if 0 < len(calls) < len(update.fresh)]
+    if not mixed:
+        return None
+    update, calls = mixed[0]
+    sites = {call.site for _, calls in mixed for call in calls}
+    alone = any(u.fresh and all(c.site in sites and other in c.records for c in u.fresh) for u in record.updates)
+    labels = all(_is_label(term) for _, calls in mixed[:_LABELLED] for call in calls for term in call.terms[:1])
+    certain = not alone and any(
+        _not_meant(call, update, other, labels) or (_reach_the_same(update) and _kept_out(call, update, other, thrown))
+        for update, calls in mixed
+        for call in calls
+    )
+    numbers = {"foreign": len(calls), "own": len(update.fresh) - len(calls), "updates": len(mixed), "other": other.name}
+    return Difference("foreign", record, calls[0].where, [update for update, _ in mixed], about=certain, **numbers)
+
+
+def _is_of(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord) -> bool:
+    """Is it of the loss of `other`?
+
+    Where the window's own losses reach the parameters of `other`, too, as a generator's loss reaches the critic, it is
+    one that a step of `other` had used before this window's own call, which no other step uses. One that carries the
+    gradients of other calls on, as where a loss is taken in shards, has no loss of its own.
+    """
+    if call.carries_on:
+        return False
+    if any(own.records == (update.record,) for own in update.fresh):
+        return other in call.records
+    return _used_before(call, update, other)
+
+
+def _not_meant(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord, labels: bool) -> bool:
+    """Is it certain that the call was not made for this window?
+
+    If all losses of the window reach `other`, or none does without being its own, the order tells. If its own ones
+    don't, the call may be of another head on the same trunk, whose step comes first. And if all steps come after all
+    calls, then it may be the loss of both, beside one of this window's alone, unless its targets are `labels`.
+    """
+    own_alone = any(own.records == (update.record,) for own in update.fresh)
+    if call.nearest is update.record:
+        return _used_before(call, update, other) or (labels and bool(call.terms))
+    return _used_before(call, update, other) and not own_alone
+
+
+def _kept_out(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord, thrown: set[int]) -> bool:
+    """Did `other` throw away what this window's own loss had left in it, right before this loss of its own?"""
+    own = [each for each in update.fresh if each.users == {update.record}]
+    after = own and other in call.users and own[-1].number < call.number
+    elsewhere = call.nearest is not None and call.nearest is not update.record
+    return bool(after) and elsewhere and all(other in each.records and each.number in thrown for each in own)
+
+
+def _reach_the_same(update: AuditedUpdate) -> bool:
+    """Then a loss that was kept out is not meant for this record.
+
+    One that is meant for both, as where an actor's optimizer also holds the critic's encoder, doesn't reach the rest
+    of the actor.
+    """
+    return len({call.reach.get(update.record) for call in update.fresh}) == 1
+
+
+def _is_label(term: Term) -> bool:
+    return not term.name.startswith("Nll") and len(term.targets) > 1 and len(set(term.targets)) == 1
+
+
+def _used_before(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord) -> bool:
+    """Had a step of `other` used it before the window's own loss was computed?"""
+    own = [own.number for own in update.fresh if own.users == {update.record}]
+    return other in call.users and bool(own) and call.used_at < max(own)
+
+
+def orphans(history: History) -> Iterator[Difference]:
+    """Parameters that an optimizer holds and that are not trained, and others that are trained and that none holds."""
+    count, where = history.unowned
+    known = [record for record in history.records if not record.by_itself]
+    for record in sorted(known, key=lambda record: record.trained > 0):
+        never, trained = record.never.total(), record.trained
+        replaced = trained_elsewhere(history, record)
+        numbers = {"parameters": trained, "without_gradient": never, "unowned_with_gradient": count}
+        if never == trained or replaced:  # its parameters are not, or are no longer, those of the model
+            alone = not any(other.never.total() < other.trained for other in known)  # no optimizer trains anything
+            certain = bool(count) and (replaced or not trained or (alone and record.made > 0))
+            kind = "orphans" + ", frozen" * (not trained) + ", others trained" * bool(count)
+            yield Difference(kind, record, where or _where(record), about=certain, **numbers)
+            return
+    for record in known:
+        if never := record.never.total():
+            numbers = {"parameters": record.trained, "without_gradient": never}
+            yield Difference("orphans in part", record, _where(record), **numbers)
+    if count:
+        yield Difference("unowned", None, where, unowned_with_gradient=count)
+
+
+def _where(record: AuditedRecord) -> str:
+    return record.updates[0].where if record.updates else ""

@@ -1,0 +1,187 @@
+"""What comes in which order: clipping, scaler, scheduler, ranks."""
+
+from collections.abc import Iterator
+from math import isclose
+
+from gradaudit.compare import Difference
+from gradaudit.history import AuditedCall, AuditedRecord, AuditedUpdate, Clip, History
+
+# Clipping
+
+
+def clipped(history: History) -> Iterator[Difference]:
+    """Norms that are limited before a window's gradient is complete, or while it holds the scaler's factor."""
+    scaled = any(call.scaled != 1 for call in history.calls)
+    first_of_kind: dict[str, tuple[AuditedUpdate, Clip]] = {}
+    for update in history.updates:
+        for clip in update.clips:
+            kind = _mistimed(update, clip)
+            if kind and not _meant(update, kind) and not _of_parts(update, clip):
+                first_of_kind.setdefault(kind, (update, clip))
+    for kind, (update, clip) in first_of_kind.items():
+        part = kind == "clip inside" and _of_another_loss(update, clip)
+        numbers = {"norm": clip.norm, "after_backward_calls": clip.after, "window": len(update.fresh)}
+        words = {"scale": clip.scaled, "unscale": " and unscale_()" * scaled}
+        yield Difference(kind, update.record, clip.where, [update], about=part, **numbers, **words)
+
+
+def _mistimed(update: AuditedUpdate, clip: Clip) -> str:
+    """The kind of mistake; empty if it came at the right time."""
+    if clip.only_measures:
+        return ""
+    if clip.late:
+        return "clip late"
+    if clip.after == 0 and not update.stale and not update.assigned:
+        return "clip early"
+    if clip.scaled != 1 and not clip.allows_for_the_scale:
+        return "clip scaled" if clip.norm is None else "clip scaled, norm"
+    return "clip inside" if clip.after < len(update.fresh) else ""
+
+
+def _meant(update: AuditedUpdate, kind: str) -> bool:
+    """Is a clip that comes early or late no mistake?"""
+    updates = update.record.updates
+    if kind == "clip late":  # what its step has used is changed, and used again, as momentum that is kept in `.grad`
+        return any(u.kept and u.stale for u in updates if u.number == update.number + 1)
+    early = [u for u in updates if any(_mistimed(u, clip) == "clip early" for clip in u.clips)]
+    # There is a gradient to clip in most updates, and none in this one, as where a batch has no loss.
+    return kind == "clip early" and (2 * len(early) < len(updates) or not any(u.fresh for u in early))
+
+
+def _of_parts(update: AuditedUpdate, clip: Clip) -> bool:
+    """Have the calls before and after it no parameter in common, as where each agent's part is clipped by itself?"""
+    reached = [call.reach.get(update.record) for call in update.fresh]
+    clipped, rest = reached[: clip.after], reached[clip.after :]
+    if None in reached or not clipped or not rest:
+        return False
+    return frozenset().union(*clipped).isdisjoint(frozenset().union(*rest))
+
+
+def _of_another_loss(update: AuditedUpdate, clip: Clip) -> bool:
+    """Did all that was clipped come from other lines than the rest, as a part that is limited by itself?
+
+    One that is not averaged over the ranks yet is a micro-batch, and no loss of its own.
+    """
+    clipped, rest = update.fresh[: clip.after], update.fresh[clip.after :]
+    if all(call.synced is False for call in clipped) and rest[-1].synced:
+        return False
+    return {call.line for call in clipped}.isdisjoint(call.line for call in rest) and not _alike(update.fresh)
+
+
+def _alike(calls: list[AuditedCall]) -> bool:
+    """Has each a batch of its own, of one data set, and the same losses, divided by how many calls there are?"""
+    terms = [term for call in calls for term in call.terms]
+    drawn = {call.drawn for call in calls}
+    same = len({call.kinds for call in calls}) == len(drawn) == 1 and len(max(drawn)) == 1 and len(terms) > 0
+    return same and all(isclose(term.coefficient * len(calls), 1.0, rel_tol=1e-3) for term in terms)
+
+
+# Scalers
+
+
+def scaled(history: History) -> Iterator[Difference]:
+    """Scales that change, or are taken out, inside a window; and scalers that are made again."""
+    for record in history.stepped:
+        for update in record.updates:
+            early = [k for k in update.unscaled_after if any(call.scaled != 1 for call in update.fresh[k:])]
+            if early:
+                numbers = {"after": early[0], "window": len(update.fresh), "scale": update.fresh[-1].scaled}
+                yield Difference("unscaled early", record, update.where, [update], unscaled_after=early, **numbers)
+                break
+        early = next((update for update in record.updates if update.updated_after), None)
+        if early is not None:
+            after, where = early.updated_after[0]
+            yield Difference("updated early", record, where, [early], updated_after=after, window=len(early.fresh))
+        scalers = {update.scaler for update in record.updates if update.scaler}
+        if len(scalers) > 1:
+            where = record.updates[-1].where
+            yield Difference("several scalers", record, where, about=scalers, scalers=len(scalers))
+
+
+# Schedulers
+
+
+def scheduled(history: History) -> Iterator[Difference]:
+    """Schedules that are stepped more or less often than updates are made."""
+    for record in history.stepped:
+        updates = record.filled
+        steps = sum(len(update.scheduled) + len(update.scheduled_after) for update in updates)
+        inside = [update for update in updates if not _right_before_the_step(update)]
+        once_per_epoch = 2 * steps <= len(updates)  # a window may go on over the end of an epoch
+        if inside and (len(inside) > 1 or len(inside[0].scheduled) > 1) and not once_per_epoch:
+            ended, where = _ended_early(history, record), inside[0].scheduled[0][1]
+            numbers = {"scheduler_steps": steps, "updates": len(updates), "in_first_window": len(inside[0].scheduled)}
+            yield Difference(
+                "stepped inside", record, where, inside, about=ended, ended=f"; {ended}" * bool(ended), **numbers
+            )
+        elif record.schedule is not None:
+            yield from _stepped_after_a_skip(record, updates)
+            yield from _too_long(history, record, updates)
+
+
+def _right_before_the_step(update: AuditedUpdate) -> bool:
+    """Was no scheduler stepped inside it, unless once and after its last backward call?"""
+    return not update.scheduled or [after for after, _ in update.scheduled] == [len(update.fresh)]
+
+
+def _ended_early(history: History, record: AuditedRecord) -> str:
+    """What shows that its length is counted in updates, so that it came to its end long before the run did.
+
+    Then a function of the script's own says no more than the length that it was given.
+    """
+    schedule, updates = record.schedule, record.made
+    length, made = schedule.own_length, schedule.steps
+    epochs = len({call.epoch for update in record.filled for call in update.fresh})  # each may have one more or less
+    if schedule.at_zero > max(2, made / 4):
+        return f"the learning rate has been 0 for the last {schedule.at_zero} of {made} steps"
+    divides = history.size(record) in schedule.own_numbers
+    counts_updates = length >= 2 and abs(length - updates) <= max(1, epochs) and not divides
+    if counts_updates and made > 1.4 * max(length, updates):
+        return f"its length of {length:g} is that of the run in updates, and it was stepped {made} times"
+    return ""
+
+
+def _stepped_after_a_skip(record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Difference]:
+    skipped = [update for update in updates if update.skipped and update.scheduled_after]
+    stepped = [update for update in updates if not update.skipped and update.scheduled_after]
+    if skipped and len(stepped) > len(updates) / 2:
+        where, numbers = skipped[0].scheduled_after[0], {"updates": len(updates)}
+        yield Difference("stepped after a skip", record, where, skipped, skipped_and_stepped=len(skipped), **numbers)
+
+
+def _too_long(history: History, record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Difference]:
+    """Stepped once per update, with a length that is that of the run in micro-batches: it never comes to its end."""
+    schedule, n = record.schedule, history.size(record)
+    steps = [[*update.scheduled_after, *(where for _, where in update.scheduled)] for update in updates]
+    length = sum(update.size for update in updates) + len(record.left_over)
+    once = all(len(each) <= 1 for each in steps) and 2 * schedule.steps > len(updates) > 1
+    if n > 1 and once and length in (schedule.length, schedule.own_length):
+        where = next(where for each in steps for where in each)
+        yield Difference("too long", record, where, updates, length=length, scheduler_steps=schedule.steps, window=n)
+
+
+# Ranks
+
+
+def synced(history: History) -> Iterator[Difference]:
+    """Gradients that the ranks exchange too late, or too often."""
+    for record in history.stepped:
+        updates = [update for update in record.filled if all(call.synced is not None for call in update.fresh)]
+        apart = [update for update in updates if not update.fresh[-1].synced]
+        if apart:
+            ranks = "" if apart[0].on_ranks else "on several ranks, "  # a loop is judged before it costs several GPUs
+            numbers = {"not_averaged": len(apart), "updates": len(updates), "ranks": ranks}
+            yield Difference("apart", record, apart[0].where, apart, **numbers)
+        late = [(update, call) for update in updates for call in update.fresh if call.late_no_sync]
+        # One process alone may leave out no_sync(), as some libraries do for it. With FSDP, to reduce each time is to
+        # hold shards and not whole gradients.
+        often = [
+            u for u in updates if len(u.fresh) > 1 and u.on_ranks and all(c.synced and not c.sharded for c in u.fresh)
+        ]
+        if late:
+            update, call = late[0]
+            numbers = {"averaged_under_no_sync": len(late), "updates": len(updates)}
+            yield Difference("late no_sync", record, call.where, [update], **numbers)
+        elif often:
+            numbers = {"averaged_each_time": len(often), "updates": len(updates), "window": len(often[0].fresh)}
+            yield Difference("often", record, often[0].where, often, **numbers)
