@@ -50,7 +50,7 @@ def doubts_of(difference: Difference, history: History) -> list[Doubt]:
     return [row for row in DOUBTS if difference.kind in row.kinds and row.holds(difference, history)]
 
 
-_STALE = "stale", "stale, two steps", "stale after a skip", "stale, given"
+_STALE = "stale", "stale, two steps", "stale, given"
 _LEFT = "left over", "left over, one step", "left over, stopped"
 _CARRIED = "carried over", "carried over, apparently"
 _UNDIVIDED = "undivided", "only weighed", "average undivided"
@@ -450,14 +450,14 @@ def rate_unmoved(d, history):
 @doubt("its length seems to be counted in the same way", "stepped inside")
 def length_in_micro_batches(d, history):
     schedule = d.record.schedule
-    return any(0.9 * each <= schedule.steps <= each + 1 for each in (schedule.length, schedule.own_length) if each)
+    return any(0.9 * each <= schedule.steps <= each + 1 for each in schedule.lengths)
 
 
 @doubt("it follows a function or class of the script's own, which may count micro-batches", "stepped inside")
 def counts_its_own_way(d, history):
     schedule = d.record.schedule
-    divides = schedule.by_class and history.size(d.record) in schedule.own_numbers
-    return (schedule.by_function or divides) and not (length_in_micro_batches(d, history) or d.about)
+    divides = schedule.own == "class" and history.size(d.record) in schedule.numbers
+    return (schedule.own == "function" or divides) and not (length_in_micro_batches(d, history) or d.about)
 
 
 @doubt("the script may average over the ranks itself", "apart")

@@ -2,7 +2,6 @@
 
 import sys
 
-from gradaudit.callsite import source
 from gradaudit.compare import Difference
 from gradaudit.history import History
 
@@ -24,10 +23,6 @@ _FIXES = {
     "accelerate": {
         "undivided": "pass Accelerator(gradient_accumulation_steps={n}): accelerator.backward() then divides",
         "twice": "accelerator.backward() divides by gradient_accumulation_steps itself: pass it the plain mean",
-        "tail": "accelerator.backward() always divides by gradient_accumulation_steps: in a short window multiply the "
-        "loss by gradient_accumulation_steps over the micro-batches that it holds",
-        "uneven": "count num_items_in_batch over the window and all ranks, and pass accelerator.backward() the "
-        "sum over tokens * gradient_accumulation_steps * accelerator.num_processes / num_items_in_batch",
         "off by one": f"pass Accelerator(gradient_accumulation_steps={{n}}), and {_IN_ACCUMULATE}counts",
         "left over": f"pass the data loader through accelerator.prepare(), and {_IN_ACCUMULATE}also steps at the end "
         "of the data",
@@ -41,13 +36,6 @@ _FIXES = {
     "lightning": {
         "undivided": "with manual optimization Lightning divides nothing: self.manual_backward(loss / {n}), or use "
         "automatic optimization and Trainer(accumulate_grad_batches={n})",
-        "twice": "Trainer(accumulate_grad_batches={n}) divides the loss itself: return the plain mean from "
-        "training_step()",
-        "tail": "the Trainer always divides by accumulate_grad_batches: pass a multiple of it as "
-        "Trainer(limit_train_batches=), or multiply a short window's losses by accumulate_grad_batches over the "
-        "micro-batches that it holds",
-        "uneven": "return the sum over tokens * accumulate_grad_batches / the tokens of the window from "
-        "training_step(); the window's tokens must be counted beforehand",
         "off by one": "step if (batch_idx + 1) % {n} == 0 or self.trainer.is_last_batch, or use automatic "
         "optimization and Trainer(accumulate_grad_batches={n})",
         "left over": "with manual optimization, also step if self.trainer.is_last_batch",
@@ -76,15 +64,12 @@ def fix_of(difference: Difference, history: History) -> str:
 def _certain(difference: Difference, framework: str) -> str:
     """The kind of fix that is certain."""
     kind, where = difference.kind, difference.where
-    divides = kind in ("twice", "tail", "uneven")
     if framework == "accelerate" and kind == "discarded":
         if getattr(where, "framework", "") == "accelerate":  # which zeroes for the script
             return "discarded, prepared"
         return "" if any(getattr(update.where, "framework", "") for update in difference.record.updates) else kind
-    if framework == "accelerate" and divides:
+    if framework == "accelerate" and kind == "twice":
         return "" if _steps_of_accelerate() == 1 else kind
-    if framework == "lightning" and divides:  # with manual optimization the script's own line calls backward
-        return kind if ".fit(" in source(where) else ""
     return {"only weighed": "undivided", "average undivided": "undivided"}.get(kind, kind)
 
 

@@ -104,6 +104,7 @@ class AuditedCall(Call):
     drawn: tuple[int, ...] = ()  # the data sets of the loaders that gave batches since the last call
     epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
     overwritten = 0  # parameters whose `.grad` it wrote over instead of adding to it
+    batchnorm = False  # does it go through a BatchNorm layer in training mode?
     zeroed_inside = False  # has the script called zero_grad() between the forward passes that it went through?
     zeros: tuple[Record, ...] = ()
 
@@ -206,7 +207,6 @@ class AuditedUpdate(Update):
     scaler: tuple | None = (
         None  # which GradScaler made this step, by its number, and from where that one was first used
     )
-    batchnorm = 0  # how often the running statistics of a BatchNorm layer moved
     dtype: torch.dtype | None = None  # of its gradients
 
     @property
@@ -272,7 +272,6 @@ class AuditedRecord(Record):
         by_itself: Its parameters are updated, though no step of it is made: by hand, or in hooks.
         loose: It is of tensors that are no parameters of a module, such as an attack's perturbation.
         given_to: The one whose gradients these were put into.
-        follows: The one whose parameters it took over when that one ended.
         hooked: Gradients go through hooks of the script's.
         moved_unseen: Its parameters changed without a step that was seen.
         left_over: Calls that no step has used, still in .grad at the end.
@@ -285,7 +284,6 @@ class AuditedRecord(Record):
     update_type = AuditedUpdate
     own_step = collects = by_itself = loose = hooked = moved_unseen = False
     given_to: "AuditedRecord | None" = None
-    follows: "AuditedRecord | None" = None
     uncleared: tuple[int, list[str]] = (0, [])
     trained = 0
     schedule = None
@@ -378,37 +376,6 @@ class History:
                 if 0 < len(stays) < len(first.fresh):
                     first.held -= len(first.fresh) - len(stays)
                     first.fresh = stays
-
-    def join_short_lived(self) -> None:
-        """Optimizers that follow each other over the same parameters, each with one update, count as one."""
-        chains: dict[AuditedRecord, list[AuditedRecord]] = {}  # by their last records
-        for record in self.records:
-            if record.follows is not None:
-                chains[record] = [*chains.pop(record.follows, [record.follows]), record]
-        for *others, last in chains.values():
-            once = all(record.made == 1 and not record.left_over for record in others)
-            if len(others) > 1 and once and last.made <= 1:
-                self._join([*others, last])
-
-    def _join(self, records: list[AuditedRecord]) -> None:
-        first, *others = records
-        for number, record in enumerate(others, start=1):
-            for update in record.updates:
-                update.record, update.number = first, number + 1
-            for zeroing in record.lost:
-                zeroing.record, zeroing.after = first, number + zeroing.after
-            first.updates += record.updates
-            first.lost += record.lost
-            first.made += record.made
-            first.left_over = record.left_over or first.left_over
-        self.replace(set(others), first)
-        self.records = list(dict.fromkeys(self.records))
-
-    def replace(self, gone: set[AuditedRecord], by: AuditedRecord) -> None:
-        """The calls that brought gradients to these records brought them to another one."""
-        self.records = [by if record in gone else record for record in self.records]
-        for call in self.calls:
-            call.records = tuple(dict.fromkeys(by if record in gone else record for record in call.records))
 
     def forget(self, record: AuditedRecord) -> None:
         """What looked like updates were none."""

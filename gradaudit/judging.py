@@ -80,12 +80,14 @@ def _finding(name: str, difference: Difference, history: History) -> Finding:
     level = kind.level
     if level == ERROR and rows:
         level = ADVICE if any(row.level == ADVICE for row in rows) else UNDECIDED
+    fix = RULES[name].fix if kind.fix is None else kind.fix
+    fix = (fix_of(difference, history) if level == ERROR else "") or difference.fix or fix
     return Finding(
         level,
         said(kind.message, difference),
         doubts=tuple(row.why for row in rows if level in (UNDECIDED, row.level)),
         evidence=difference.evidence,
-        fix=said((fix_of(difference, history) if level == ERROR else "") or difference.fix or kind.fix, difference),
+        fix=said(fix, difference),
         where=difference.where,
         optimizer="" if difference.record is None else difference.record.name,
         rule=name,

@@ -1,7 +1,7 @@
-"""What is said: of each rule in general, and of each kind of difference with its numbers and what to change.
+"""What is said of each kind of difference, with its numbers.
 
 In a message `{window:micro-batch}` is a number with its noun, `{counts:g}` a list of which the first numbers are shown,
-and `{made}` how many updates the optimizer has made. Of a kind that has no fix, none is certain.
+`{name}` the optimizer and `{made}` how many updates it has made.
 """
 
 from string import Formatter
@@ -15,50 +15,39 @@ _SHOWN = 6  # numbers of a list
 
 
 class Kind(NamedTuple):
-    """What is said of a kind of difference. `level`: what it is if nothing speaks for it."""
+    """What is said of a kind of difference.
+
+    Attributes:
+        message: What was observed.
+        fix: What to change; None if what its rule says is all there is to it, "" if nothing is certain.
+        level: What it is if nothing speaks for it.
+    """
 
     message: str
-    fix: str = ""
+    fix: str | None = None
     level: str = ERROR
 
 
 _DO_SO = "{updates_affected} of {made:update} do so"
-_ZERO = "call zero_grad() between each step and the next backward"
-_USED_AGAIN = "update {update} used the gradients of {again:backward call} that an earlier step had already used"
-_STEP = "step after every n-th micro-batch, counted from 1: (i + 1) % n == 0, or loop over windows"
+_AGAIN = "update {update} used the gradients of {again:backward call} that an earlier step had already used"
 _HOLDS = "update {update} holds {held:micro-batch}, {why}: {listed}"
-_LAST = "make one more update after the loop, from the micro-batches that are left"
-_COUNT = (
-    ": let its condition count micro-batches, as in (i + 1) % n == 0; a count of updates stands still as soon as no "
-    "update is made"
-)
-_DIVIDE = (
-    "divide each loss by the micro-batches of its window ({window}), or weight it by its share of the window's samples "
-    "or tokens"
-)
+_LAST = "the gradients of the last {backward_calls:backward call} of the run were never used by a step"
+_COUNT = ": let its condition count micro-batches; a count of updates stands still as soon as no update is made"
 _SKIP = "skip the step of a window that holds nothing: momentum and weight decay move the weights all the same"
+_NONE = "{found} of {steps:step} found no gradient"
 _NEVER = "{without_gradient} of its {parameters:parameter} never received a gradient"
-_UNOWNED = "{unowned_with_gradient:parameter} that no optimizer holds"
-_CREATE = "create the optimizer from the parameters that are trained, after the model was moved or wrapped"
-_CLIP = "clip once per window: after the last backward{unscale}, before the step"
-_EXCHANGE = (
-    "exchange gradients in the last micro-batch of each window and in no other: no_sync() around forward and backward "
-    "with DDP and FSDP1, set_requires_gradient_sync(False) with FSDP2"
-)
+_FROZEN = "all of its parameters are frozen and none ever received a gradient"
+_WHILE = ", while {unowned_with_gradient:parameter} that no optimizer holds did"
 _TOGETHER = (
     "one backward call went through {graphs} forward passes that have nothing in common: the activations of all of "
-    "them were in memory at once"
 )
 
 KINDS = {
     # stale-gradients
-    "stale": Kind(f"{_USED_AGAIN}; {_DO_SO}", _ZERO),
-    "stale, two steps": Kind(f"{_USED_AGAIN} (no backward came between two steps); {_DO_SO}", _ZERO),
-    "stale after a skip": Kind(
-        f"{_USED_AGAIN}; {_DO_SO}", "call zero_grad() after every step, also after one that the scaler skipped"
-    ),
+    "stale": Kind(f"{_AGAIN}; {_DO_SO}"),
+    "stale, two steps": Kind(f"{_AGAIN} (no backward came between two steps); {_DO_SO}"),
     "stale, given": Kind(
-        f"{_USED_AGAIN}; {_DO_SO}",
+        f"{_AGAIN}; {_DO_SO}",
         "zero the model whose gradients are given to {taker}: zero_grad() of {taker} clears only its own",
     ),
     "stale in part": Kind(
@@ -77,23 +66,19 @@ KINDS = {
     ),
     # discarded-gradients
     "discarded": Kind(
-        "the gradients of {discarded} of {backward_calls:backward call} were zeroed before any step used them",
-        "zero after the step, or before the first backward of a window, and nowhere inside it",
+        "the gradients of {discarded} of {backward_calls:backward call} were zeroed before any step used them"
     ),
     "overwritten": Kind(
         "backward call {first} brought the gradients of {overwritten:parameter} in the memory in which .grad lay "
         "already: it had overwritten the sum that it was then added to",
-        "zero with set_to_none=False, so that .grad keeps memory of its own, and fill .grad with zeros before the "
-        "first window; CUDA graphs (torch.compile's modes max-autotune and reduce-overhead, make_graphed_callables) "
-        "write every gradient to the same place",
+        "zero with set_to_none=False, so that .grad keeps memory of its own, and fill .grad with zeros before the first "
+        "window; CUDA graphs (as in torch.compile's max-autotune) write every gradient to the same place",
     ),
     # empty-step
-    "empty": Kind("{found} of {steps:step} found no gradient at all", "step after backward, and zero after the step"),
-    "empty, zeros": Kind("{found} of {steps:step} found no gradient other than zeros", _SKIP),
-    "empty, masked": Kind(
-        "{found} of {steps:step} found no gradient other than zeros, as from a loss without a target", _SKIP
-    ),
-    "empty at first": Kind("the first of {steps:step} found no gradient", level=ADVICE),
+    "empty": Kind(f"{_NONE} at all"),
+    "empty, zeros": Kind(f"{_NONE} other than zeros", _SKIP),
+    "empty, masked": Kind(f"{_NONE} other than zeros, as from a loss without a target", _SKIP),
+    "empty at first": Kind("the first of {steps:step} found no gradient", "", ADVICE),
     # foreign-gradients
     "foreign": Kind(
         "update {update} holds {foreign:backward call} of the loss of {other} in addition to its own; {updates} of "
@@ -101,63 +86,49 @@ KINDS = {
         "zero the parameters of {name} before its own backward, or freeze them during that of {other}",
     ),
     # orphan-parameters
-    "orphans": Kind(_NEVER),
-    "orphans, others trained": Kind(f"{_NEVER}, while {_UNOWNED} did", _CREATE),
-    "orphans, frozen": Kind("all of its parameters are frozen and none ever received a gradient", level=ADVICE),
-    "orphans, frozen, others trained": Kind(
-        f"all of its parameters are frozen and none ever received a gradient, while {_UNOWNED} did", _CREATE
-    ),
-    "orphans in part": Kind(_NEVER, level=ADVICE),
+    "orphans": Kind(_NEVER, ""),
+    "orphans, others trained": Kind(f"{_NEVER}{_WHILE}"),
+    "orphans, frozen": Kind(_FROZEN, "", ADVICE),
+    "orphans, frozen, others trained": Kind(f"{_FROZEN}{_WHILE}"),
+    "orphans in part": Kind(_NEVER, "", ADVICE),
     "unowned": Kind(
         "no optimizer holds {unowned_with_gradient:parameter} that received gradients",
         "give them to an optimizer, or freeze them with requires_grad_(False), which saves memory",
         ADVICE,
     ),
     # irregular-window
-    "not as declared": Kind(_HOLDS, _STEP),
-    "cut in the wrong place": Kind(_HOLDS, _STEP),
-    "off by one": Kind(_HOLDS, _STEP),
-    "first": Kind(_HOLDS, _STEP),
-    "pattern": Kind(_HOLDS, _STEP),
+    "not as declared": Kind(_HOLDS),
+    "off by one": Kind(_HOLDS),
+    "first": Kind(_HOLDS),
+    "pattern": Kind(_HOLDS),
     "long": Kind(_HOLDS, "count only micro-batches that ran backward, and let no `continue` jump over the step"),
     "divided for nothing": Kind(
         "every loss is multiplied by 1/{n}, and every micro-batch has its own step; was a window of {n} intended?",
         "step after every {n} micro-batches, or do not divide; --window {n} decides it",
     ),
     # leftover-gradients
-    "left over": Kind("the gradients of the last {backward_calls:backward call} of the run were never used", _LAST),
-    "left over, one step": Kind(
-        "the gradients of the last {backward_calls:backward call} of the run were never used",
-        f"line {{line}} is the only step{_COUNT}",
-    ),
-    "left over, stopped": Kind(
-        "the gradients of the last {backward_calls:backward call} of the run were never used",
-        f"line {{line}} made the last of {{made}} steps long before the end{_COUNT}",
-    ),
+    "left over": Kind(_LAST),
+    "left over, one step": Kind(_LAST, f"line {{line}} is the only step{_COUNT}"),
+    "left over, stopped": Kind(_LAST, f"line {{line}} made the last of {{made}} steps long before the end{_COUNT}"),
     "carried over": Kind(
         "update {update} holds {size:micro-batch}, {more} more than the windows inside an epoch: they were left over "
-        "from the epoch before",
-        "make an update from the short window at the end of every epoch",
+        "from the epoch before"
     ),
     "carried over, apparently": Kind(
         "update {update} holds {size:micro-batch}, those around it {usual}: {more} were left over, apparently from the "
-        "end of an epoch",
-        "make an update from the short window at the end of every epoch",
+        "end of an epoch"
     ),
     # loss-scale
     "undivided": Kind(
-        "the mean loss of each of {window:micro-batch} counts in full, so every update is {factor:.1f} times too large",
-        _DIVIDE,
+        "the mean loss of each of {window:micro-batch} counts in full, so every update is {factor:.1f} times too large"
     ),
     "only weighed": Kind(
         "nothing divides the losses of {window:micro-batch}: the mean of each is multiplied by {times} alone, so every "
-        "update is {window} times too large",
-        _DIVIDE,
+        "update is {window} times too large"
     ),
     "average undivided": Kind(
         "the weights of the {losses} losses of a micro-batch add up to 1, and nothing divides them by {window}, so "
-        "every update is {window} times too large",
-        _DIVIDE,
+        "every update is {window} times too large"
     ),
     "twice": Kind("the loss is divided by {window} twice, so every update is {window} times too small", "divide once"),
     "tail": Kind(
@@ -168,8 +139,7 @@ KINDS = {
     # token-weights
     "uneven": Kind(
         "micro-batches of {counts:g} samples or tokens count alike, so that one of them counts {weights:.2g} times "
-        "what it should",
-        "multiply each mean loss by its samples or tokens over those of the window",
+        "what it should"
     ),
     "means of ranks": Kind(
         "this rank takes means over {counts:g} samples or tokens, and the ranks' means are averaged",
@@ -179,53 +149,38 @@ KINDS = {
     "unused": Kind(
         "the loss {loss} is computed with a graph, and no backward call ever reaches it; it was there before "
         "{updates:update} that were looked at",
-        level=ADVICE,
+        "",
+        ADVICE,
     ),
     # clip-timing
-    "clip late": Kind("gradients are clipped after the step, when they have been used", _CLIP),
-    "clip early": Kind("gradients are clipped before the backward, when there is none", _CLIP),
-    "clip scaled": Kind("gradients are clipped before unscale_()", _CLIP),
-    "clip scaled, norm": Kind(
-        "gradients are clipped before unscale_(): the norm was {norm:.3g}, which includes the scaler's factor of "
-        "{scale:g}",
-        _CLIP,
-    ),
-    "clip inside": Kind(
-        "gradients are clipped after backward call {after_backward_calls} of a window of {window}", _CLIP
-    ),
+    "clip late": Kind("gradients are clipped after the step, when they have been used"),
+    "clip early": Kind("gradients are clipped before the backward, when there is none"),
+    "clip scaled": Kind("gradients are clipped before unscale_(), while they hold the scaler's factor of {scale:g}"),
+    "clip inside": Kind("gradients are clipped after backward call {after_backward_calls} of a window of {window}"),
     # scaler-timing
     "unscaled early": Kind(
         "unscale_() came after backward call {after} of a window of {window}, so that gradients with and without the "
-        "scaler's factor are added",
-        "call unscale_() once per window, after its last backward",
+        "scaler's factor are added"
     ),
     "updated early": Kind(
-        "the scaler was updated after backward call {updated_after} of a window of {window}, before the step",
-        "call update() once per window, after the step of every optimizer",
+        "the scaler was updated after backward call {updated_after} of a window of {window}, before the step"
     ),
-    "several scalers": Kind(
-        "{scalers} different scalers were used, so what they learn about the scale is lost",
-        "create one GradScaler for the whole training, and save its state with the model's",
-    ),
+    "several scalers": Kind("{scalers} different scalers were used, so what they learn about the scale is lost"),
     # scheduler-cadence
     "stepped inside": Kind(
-        "the scheduler was stepped inside windows: {scheduler_steps:time} in {updates:update}{ended}",
-        "step it once after each optimizer.step(), and count its lengths in updates",
+        "the scheduler was stepped inside windows: {scheduler_steps:time} in {updates:update}{ended}"
     ),
     "stepped after a skip": Kind(
-        "the scheduler was stepped after {skipped_and_stepped:update} that the scaler had skipped",
-        "after unscale_(), step both only if the norm that clip_grad_norm_() returns is finite",
+        "the scheduler was stepped after {skipped_and_stepped:update} that the scaler had skipped"
     ),
     "too long": Kind(
         "the scheduler's length is that of the run in micro-batches, {length}, and it was stepped once per update, "
-        "{scheduler_steps:time}: it would come to its end {window} times too late",
-        "count its length in updates: micro-batches / {window}",
+        "{scheduler_steps:time}: it would come to its end {window} times too late"
     ),
     # sync-cadence
     "apart": Kind(
         "{ranks}{not_averaged} of {updates:update} come before the last micro-batch is averaged over the ranks, so "
-        "that the ranks drift apart",
-        _EXCHANGE,
+        "that the ranks drift apart"
     ),
     "late no_sync": Kind(
         "{averaged_under_no_sync:backward call} ran under no_sync() without effect: DDP decides in the forward pass, "
@@ -234,9 +189,7 @@ KINDS = {
         ADVICE,
     ),
     "often": Kind(
-        "the ranks exchange gradients after each of {window} micro-batches; once per update is enough",
-        _EXCHANGE,
-        ADVICE,
+        "the ranks exchange gradients after each of {window} micro-batches; once per update is enough", level=ADVICE
     ),
     # held-graphs
     "counted again": Kind(
@@ -262,24 +215,15 @@ KINDS = {
         "detach() what is collected",
         ADVICE,
     ),
-    "one call for several": Kind(
-        _TOGETHER,
-        "if these are micro-batches, call backward on each before the next forward pass: the sum is the same",
-        ADVICE,
-    ),
-    "one call for tasks": Kind(_TOGETHER, level=ADVICE),
+    "one call for several": Kind(f"{_TOGETHER}them were in memory at once", level=ADVICE),
+    "one call for tasks": Kind(f"{_TOGETHER}them were in memory at once", "", ADVICE),
     # batchnorm, low-precision-accumulation
     "batchnorm": Kind(
         "BatchNorm layers train in windows of {window:micro-batch}: each is normalised by itself, and the running "
         "statistics move {moves_per_update} times per update",
-        "use GroupNorm or LayerNorm, freeze the layer with eval(), or accept the small batch's statistics",
-        ADVICE,
+        level=ADVICE,
     ),
-    "low precision": Kind(
-        "{window:micro-batch} are added up in {dtype}: small addends are lost",
-        "keep the weights in float32 and use autocast, or add the gradients up in a float32 buffer",
-        ADVICE,
-    ),
+    "low precision": Kind("{window:micro-batch} are added up in {dtype}: small addends are lost", level=ADVICE),
 }
 
 

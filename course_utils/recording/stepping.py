@@ -393,8 +393,7 @@ class _Recorder(TraceWriter):
 
     def attach(self, observer: Observer) -> None:
         super().attach(observer)
-        self.observer = observer
-        observer.add_without_optimizer(list(self.parameters.values()))  # an optimizer that has them takes them over
+        self.watch(list(self.parameters.values()))
         observer.undo.callback(register_optimizer_step_post_hook(observer.guard(self.after_step)).remove)
 
     def forward(self, records: list[Record]) -> None:

@@ -1,5 +1,6 @@
 """What a training loop did, in order, with the norms of its gradients."""
 
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,12 +9,15 @@ from math import hypot, isnan
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from gradaudit.observe.gradients import Gradients, local
-from gradaudit.observe.ledger import NO_OPTIMIZER, Call, Record, Update, Zeroing
+from gradaudit.observe.ledger import Call, Record, Update, Zeroing
 from gradaudit.observe.observer import Listener, Observer, observing
 
+NO_OPTIMIZER = "no optimizer"
 _LETTERS = {"forward": "f", "backward": "b", "step": "S", "zero": "z", "change": "c"}
 
 
@@ -190,6 +194,8 @@ class _MeasuredRecord(Record):
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
+        if args[0] is None:
+            self.name, self.by_hand = NO_OPTIMIZER, True
         self.unnamed: list[int] = []  # the places of its events from before it had a name
         self.foreign = 0  # steps whose gradients came from no backward call
         self.weights: int | None = None  # their version at the last backward call
@@ -210,9 +216,41 @@ class TraceWriter(Listener):
         self.trace = Trace()
 
     def attach(self, observer: Observer) -> None:
-        self.name = observer.name
+        self.observer, self.name = observer, observer.name
+        self.depth = threading.local()  # of the module that is being called
+        self.without_optimizer = _MeasuredRecord(None)
+        observer.undo.callback(register_module_forward_pre_hook(observer.guard(self._before_forward)).remove)
+        observer.undo.callback(
+            register_module_forward_hook(observer.guard(self._after_forward), always_call=True).remove
+        )
+
+    def _before_forward(self, module: nn.Module, _inputs) -> None:
+        if is_dynamo_compiling():
+            return
+        self.depth.now = getattr(self.depth, "now", 0) + 1
+        if self.depth.now > 1 or self.observer.inside() is not None:  # a checkpoint computes again
+            return
+        self.observer.look(values=True)
+        self.observer.update()
+        parameters = {id(p): p for p in module.parameters()}
+        self.watch([p for p in parameters.values() if p.requires_grad])
+        self.forward([record for record in self.observer.own() if not record.gradients.ids.isdisjoint(parameters)])
+
+    def watch(self, parameters: list[Tensor]) -> None:
+        """Those that no optimizer has are in a lane of their own; one that gets them takes them over."""
+        known = set().union(*[record.gradients.ids for record in self.observer.active])
+        new = [p for p in parameters if id(p) not in known]
+        for p in new:
+            self.without_optimizer.gradients.add(p)
+        if new and self.without_optimizer not in self.observer.by_hand:
+            self.observer.add_by_hand(self.without_optimizer)
+
+    def _after_forward(self, *_) -> None:
+        if not is_dynamo_compiling():
+            self.depth.now = max(0, getattr(self.depth, "now", 0) - 1)
 
     def forward(self, records: list[Record]) -> None:
+        """A module that is not inside another one was called, which has parameters in these records."""
         for record in records:
             name, norm = record.name or record.kind, hypot(*record.gradients.norms.values())
             self.trace.events.append(Event("forward", name, norm, record.in_grad.total, record.made + 1))

@@ -32,12 +32,7 @@ def stale(history: History) -> Iterator[Difference]:
 
 def _used_again(record: AuditedRecord, again: list[AuditedUpdate]) -> Difference:
     first = again[0]
-    skipped = any(update.skipped and update.number < first.number for update in record.updates)
-    kind = "stale" if first.fresh else "stale, two steps"
-    if record.given_to:
-        kind = "stale, given"
-    elif skipped and len(again) < record.made / 2:
-        kind = "stale after a skip"
+    kind = "stale, given" if record.given_to else "stale" if first.fresh else "stale, two steps"
     numbers = {"again": first.stale, "updates_affected": len(again)}
     held = [update.held for update in record.updates][:20]
     fix, taker = _two_steps_in_a_row(record, first), record.given_to and record.given_to.name

@@ -79,9 +79,9 @@ def unused_losses(history: History) -> Iterator[Difference]:
 def batchnorm(history: History) -> Iterator[Difference]:
     """Layers that normalize each micro-batch by itself."""
     for record in history.stepped:
-        moved = [update for update in record.updates if update.size > 1 and update.batchnorm >= update.size]
+        moved = [u for u in record.updates if u.size > 1 and all(call.batchnorm for call in u.micro_batches)]
         if moved:
-            numbers = {"window": moved[0].size, "moves_per_update": moved[0].batchnorm}
+            numbers = {"window": moved[0].size, "moves_per_update": moved[0].size}
             yield Difference("batchnorm", record, moved[0].where, moved, **numbers)
 
 

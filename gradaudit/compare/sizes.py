@@ -69,7 +69,7 @@ def _uneven(record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Dif
     if (n := mean_size(updates)) and (odd is None or odd.kind != "long"):
         why = f"in a pattern that repeats, and none holds the {n} by which every loss is divided"
         place = next(k for k, update in enumerate(updates) if update.size < n)
-        yield _irregular("cut in the wrong place", record, updates, place, why)
+        yield _irregular("not as declared", record, updates, place, why)
     elif odd is not None and not _is_a_tail_carried_over(record, judged, odd):
         window, n, kind = judged[odd.place], odd.usual, odd.kind
         unknown = any(call.epoch is None for call in window.fresh) or len(window.epochs) > 1

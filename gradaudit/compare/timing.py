@@ -21,8 +21,8 @@ def clipped(history: History) -> Iterator[Difference]:
     for kind, (update, clip) in first_of_kind.items():
         part = kind == "clip inside" and _of_another_loss(update, clip)
         numbers = {"norm": clip.norm, "after_backward_calls": clip.after, "window": len(update.fresh)}
-        words = {"scale": clip.scaled, "unscale": " and unscale_()" * scaled}
-        yield Difference(kind, update.record, clip.where, [update], about=part, **numbers, **words)
+        fix = "" if scaled else "clip once per window: after the last backward, before the step"
+        yield Difference(kind, update.record, clip.where, [update], about=part, fix=fix, scale=clip.scaled, **numbers)
 
 
 def _mistimed(update: AuditedUpdate, clip: Clip) -> str:
@@ -34,7 +34,7 @@ def _mistimed(update: AuditedUpdate, clip: Clip) -> str:
     if clip.after == 0 and not update.stale and not update.assigned:
         return "clip early"
     if clip.scaled != 1 and not clip.allows_for_the_scale:
-        return "clip scaled" if clip.norm is None else "clip scaled, norm"
+        return "clip scaled"
     return "clip inside" if clip.after < len(update.fresh) else ""
 
 
@@ -129,15 +129,13 @@ def _ended_early(history: History, record: AuditedRecord) -> str:
 
     Then a function of the script's own says no more than the length that it was given.
     """
-    schedule, updates = record.schedule, record.made
-    length, made = schedule.own_length, schedule.steps
+    schedule, updates, made = record.schedule, record.made, record.schedule.steps
     epochs = len({call.epoch for update in record.filled for call in update.fresh})  # each may have one more or less
     if schedule.at_zero > max(2, made / 4):
         return f"the learning rate has been 0 for the last {schedule.at_zero} of {made} steps"
-    divides = history.size(record) in schedule.own_numbers
-    counts_updates = length >= 2 and abs(length - updates) <= max(1, epochs) and not divides
-    if counts_updates and made > 1.4 * max(length, updates):
-        return f"its length of {length:g} is that of the run in updates, and it was stepped {made} times"
+    for length in schedule.lengths if history.size(record) not in schedule.numbers else ():  # or it may divide by it
+        if length > 1 and abs(length - updates) <= max(1, epochs) and made > 1.4 * max(length, updates):
+            return f"its length of {length:g} is that of the run in updates, and it was stepped {made} times"
     return ""
 
 
@@ -155,7 +153,7 @@ def _too_long(history: History, record: AuditedRecord, updates: list[AuditedUpda
     steps = [[*update.scheduled_after, *(where for _, where in update.scheduled)] for update in updates]
     length = sum(update.size for update in updates) + len(record.left_over)
     once = all(len(each) <= 1 for each in steps) and 2 * schedule.steps > len(updates) > 1
-    if n > 1 and once and length in (schedule.length, schedule.own_length):
+    if n > 1 and once and length in schedule.lengths:
         where = next(where for each in steps for where in each)
         yield Difference("too long", record, where, updates, length=length, scheduler_steps=schedule.steps, window=n)
 

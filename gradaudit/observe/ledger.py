@@ -10,8 +10,6 @@ from torch.optim import Optimizer
 
 from gradaudit.observe.gradients import Gradients
 
-NO_OPTIMIZER = "no optimizer"
-
 
 class Kept(list):
     """A list of which `trimmed()` keeps the first `half` and the last `half` items; `total` counts all there were.
@@ -130,7 +128,7 @@ class Record:
     def __init__(self, optimizer: Optimizer | None, died=None) -> None:
         self.optimizer = (lambda: None) if optimizer is None else ref(optimizer, died)  # a loop may drop its optimizers
         self.kind = type(optimizer).__name__
-        self.name = "" if optimizer is not None else NO_OPTIMIZER  # the observer names a record when it is first used
+        self.name = ""  # the observer names a record when it is first used
         self.gradients = self.gradients_type()
         self.in_grad, self.unused, self.made = Kept(), 0, 0
         self.updates, self.lost = Kept(), Kept()
@@ -139,6 +137,7 @@ class Record:
         self.shared = False  # do several?
         self.depth = 0  # of the step that is running: a step may call the step that it inherits
         self.in_closure = False
+        self.optimizers = 1  # that it has had, one after the other
         self.evaluation: int | None = None  # how often the step that is running has called its closure, if it has one
         self.superseded = 0  # calls of earlier evaluations
 

@@ -13,12 +13,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -38,17 +36,10 @@ class Listener:
 
     who = "The observer"  # in the words of a warning
     record_type = Record  # may have more to note for each optimizer
-    kinds: tuple[type, ...] = ()  # what to find, besides optimizers, when the block begins
     hears_zeroing_at_once = True  # else at the next event, if it was of gradients that a step has used
 
     def attach(self, observer: "Observer") -> None:
         """The block begins. Further functions may be wrapped with `observer.patch`."""
-
-    def found(self, thing: Any) -> None:
-        """An object of one of these kinds was there when the block began."""
-
-    def forward(self, records: list[Record]) -> None:
-        """A module that is not inside another one was called, which has parameters in these records."""
 
     def backward_begins(self, number: int, roots: list[Tensor], given: bool) -> Call:
         """Returns the call. `given`: gradients of the roots were passed."""
@@ -129,7 +120,6 @@ class _Thread(threading.local):
     """What a thread of the script is in the middle of."""
 
     def __init__(self) -> None:
-        self.depth = 0  # of the module that is being called
         self.probes: list = []  # hooks for one backward call
 
 
@@ -141,8 +131,7 @@ class Observer:
         self.guard = Guard(listener.who, "your script goes on unwatched", self._give_up)
         self.undo = ExitStack()
         self.records: dict[int, Record] = {}  # by the id of the optimizer
-        self.without_optimizer = listener.record_type(None)
-        self.by_hand: list[Record] = []  # records that the listener has added
+        self.by_hand: list[Record] = []  # records that the listener has added: no optimizer holds their parameters
         self.active: list[Record] = []  # all records; replaced, never changed, since threads go through it
         self.died = False  # has an optimizer died since the last look?
         self.names: Counter[str] = Counter()
@@ -160,25 +149,14 @@ class Observer:
         self.patch(Optimizer, "add_param_group", after(self.record_of))
         self.patch(Optimizer, "zero_grad", self._around_zero_grad)
         self.patch(nn.Module, "zero_grad", after(lambda _: self.look()))
-        if type(self.listener).forward is not Listener.forward:  # these hooks cost every call of every module
-            self.undo.callback(register_module_forward_pre_hook(self.guard(self._before_forward)).remove)
-            self.undo.callback(register_module_forward_hook(self.guard(self._after_forward), always_call=True).remove)
         self.listener.attach(self)
         used = [kind for kind in subclasses(Optimizer) if hasattr(kind.step, "hooked")]  # by its first object
         gc.collect(1)  # then all living objects are of one age, in their order; the younger would come first
-        for thing in living(*used, *self.listener.kinds):
-            if isinstance(thing, Optimizer):
-                self.record_of(thing)
-            else:
-                self.listener.found(thing)
+        for optimizer in living(*used):
+            self.record_of(optimizer)
 
     def patch(
-        self,
-        owner: object,
-        name: str,
-        watch: Callable[..., Generator],
-        warns: bool = False,
-        used_up: bool = False,
+        self, owner: object, name: str, watch: Callable[..., Generator], warns: bool = False, used_up: bool = False
     ) -> None:
         """Until the block ends, each call of `owner.name` is watched by a generator, as `Guard.around` says.
 
@@ -207,7 +185,7 @@ class Observer:
 
     def _let_go(self) -> None:
         """Keeps nothing of the script's alive any more."""
-        for record in (*self.active, self.without_optimizer):
+        for record in self.active:
             record.gradients.let_go()
         self.records.clear()
         self.active, self.by_hand = [], []
@@ -231,8 +209,6 @@ class Observer:
                 self._trains(record)
             self._list_records()
         self._update(record)
-        if self.without_optimizer.gradients.parameters:
-            self.without_optimizer.gradients.discard(record.gradients.ids)
         for other in self.by_hand:
             if not other.gradients.ids.isdisjoint(record.gradients.ids):
                 other.gradients.discard(record.gradients.ids)
@@ -240,6 +216,11 @@ class Observer:
                     self.by_hand = [each for each in self.by_hand if each is not other]
                     self._list_records()
         return record
+
+    def update(self) -> None:
+        """The optimizers may hold other parameters by now."""
+        for record in self.own():
+            self._update(record)
 
     @staticmethod
     def _update(record: Record) -> None:
@@ -253,14 +234,8 @@ class Observer:
         self.by_hand = [*self.by_hand, record]
         self._list_records()
 
-    def add_without_optimizer(self, parameters: list[Tensor]) -> None:
-        for p in parameters:
-            self.without_optimizer.gradients.add(p)
-        self._list_records()
-
     def _list_records(self) -> None:
-        orphans = [self.without_optimizer] if self.without_optimizer.gradients.parameters else []
-        self.active = [*self.records.values(), *self.by_hand, *orphans]
+        self.active = [*self.records.values(), *self.by_hand]
 
     def own(self) -> list[Record]:
         """The records that this thread may look at. Another thread may be writing to the others' gradients just now."""
@@ -289,12 +264,22 @@ class Observer:
                 self.records.pop(key, None)
                 if record in own:
                     self._look_at(record)
-                self._end(record)
+                self._hand_over(record) or self._end(record)
         for record in self.by_hand:
             if not record.gradients.parameters:
                 self._end(record)
         self.by_hand = [record for record in self.by_hand if record.gradients.parameters]
         self._list_records()
+
+    def _hand_over(self, record: Record) -> bool:
+        """A script may create a new optimizer for each update, over the same parameters: then these are one."""
+        for key, other in self.records.items():
+            alike = other.kind == record.kind and other.gradients.ids == record.gradients.ids
+            if alike and record.made == record.optimizers and not (other.made or other.in_grad):
+                record.optimizer, record.optimizers = other.optimizer, record.optimizers + 1
+                self.records[key] = record
+                return True
+        return False
 
     def _end(self, record: Record) -> None:
         self.listener.ended(record)
@@ -389,27 +374,7 @@ class Observer:
             if record is not None:
                 self._look_at(record)
 
-    # Forward, backward, step
-
-    def _before_forward(self, module: nn.Module, _inputs) -> None:
-        if is_dynamo_compiling():
-            return
-        self.thread.depth += 1
-        if self.thread.depth > 1 or (self.running and self.inside() is not None):  # a checkpoint computes again
-            return
-        self.look(values=True)
-        own = self.own()
-        for record in own:
-            self._update(record)
-        parameters = {id(p): p for p in module.parameters()}
-        known = set().union(*[record.gradients.ids for record in self.active])
-        if not known.issuperset(parameters):
-            self.add_without_optimizer([p for key, p in parameters.items() if key not in known and p.requires_grad])
-        self.listener.forward([record for record in own if not record.gradients.ids.isdisjoint(parameters)])
-
-    def _after_forward(self, *_) -> None:
-        if not is_dynamo_compiling():
-            self.thread.depth = max(0, self.thread.depth - 1)
+    # Backward and step
 
     def inside(self) -> Call | None:
         """The backward call that this thread is in the middle of, or None."""
@@ -419,20 +384,12 @@ class Observer:
         return call
 
     def _around_backward(
-        self,
-        tensors=(),
-        grad_tensors=None,
-        retain_graph=None,
-        create_graph=False,
-        grad_variables=None,
-        *args,
-        **kwargs,
+        self, tensors=(), grad_tensors=None, retain_graph=None, create_graph=False, grad_variables=None, *args, **kwargs
     ) -> Generator:
         if self.running and self.inside() is not None:  # a checkpoint runs a backward inside the backward
             return
         self.look(values=True)
-        for record in self.own():
-            self._update(record)
+        self.update()
         roots = [tensors] if isinstance(tensors, Tensor) else tensors_in(tensors)
         given = grad_tensors is not None or grad_variables is not None
         self.options = retain_graph, create_graph

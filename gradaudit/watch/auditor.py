@@ -8,11 +8,10 @@ from collections.abc import Generator
 from itertools import count
 from multiprocessing.process import BaseProcess
 from subprocess import Popen
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -25,11 +24,9 @@ from gradaudit.observe.observer import Listener, Observer, after
 from gradaudit.observe.uncompiled import backward_is_compiled
 from gradaudit.watch.by_hand import UpdatesByHand
 from gradaudit.watch.epochs import Epochs
-from gradaudit.watch.forwards import Forward, earlier_forward, mark_forward
-from gradaudit.watch.graphs import GraphWatch, made_before
+from gradaudit.watch.graphs import Forward, GraphWatch, earlier_forward, leaves, made_before, mark_forward, watch_memory
+from gradaudit.watch.losses import number, watch_terms
 from gradaudit.watch.named import NamedLosses
-from gradaudit.watch.overwriting import watch_memory
-from gradaudit.watch.probe import number, watch_terms
 from gradaudit.watch.ranks import Ranks
 from gradaudit.watch.records import WatchedRecord
 from gradaudit.watch.scaling import Scaling
@@ -39,6 +36,7 @@ _PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names
 _NAMES_EVERY = 64  # backward calls after the first ones: a loss may be used only from some epoch on
 _MARKED_EVERY = 8  # after the first backward calls: the losses of one in so many are marked
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
+_WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls
 _SAMPLED_UPDATES = 3  # of an optimizer, at most, before which some numbers are compared
 _WATCHED_SUMS = 5  # comparisons of where gradients lie: what overwrites them does so in every window
 _numbers = count()
@@ -49,7 +47,6 @@ class Auditor(Listener):
 
     who = "The auditor"
     record_type = WatchedRecord
-    kinds = (_BatchNorm,)
     hears_zeroing_at_once = False  # only the line on which gradients are lost is told
 
     def __init__(self) -> None:
@@ -59,7 +56,11 @@ class Auditor(Listener):
         self.marked = 0  # the last backward call whose losses are
         self.forwards: list[ref] = []  # whose graphs are kept for further backward calls
         self.graph_watch = GraphWatch(self.key)
-        self.batches: WeakKeyDictionary[_BatchNorm, int | None] = WeakKeyDictionary()  # each has seen
+        self.walked: Counter[str] = Counter()  # by line: graphs of backward calls that were gone through
+        self.reached_at: dict[
+            str, tuple
+        ] = {}  # by line: whose parameters a call reaches first; does a BatchNorm train?
+        self.reaches: dict[tuple[int, ...], frozenset[int]] = {}  # sets of places that backward calls have reached
         self.received_by = 1  # how many records got gradients from the last backward call
         self.sums = 0  # such comparisons so far
         self.began = 0  # the last backward call, in operations
@@ -78,8 +79,6 @@ class Auditor(Listener):
         observer.patch(BaseProcess, "start", after(self._note_process))
         observer.patch(Popen, "__init__", after(self._note_process))
         observer.patch(_BaseDataLoaderIter, "__next__", after(self.epochs.drawn))
-        observer.patch(_BatchNorm, "__init__", after(self.found))
-        observer.patch(nn.Module, "__setstate__", after(self.found))  # by copy.deepcopy, which calls no __init__
 
     def _around_grad(self, *args, **kwargs) -> Generator:
         """A loss may be used by `autograd.grad` before the backward call, or without one."""
@@ -97,13 +96,8 @@ class Auditor(Listener):
     def _finish(self) -> None:
         self.history.calls = self.history.calls.trimmed()
         self.history.leave_out_zeros()
-        self.history.join_short_lived()
         self.history.losses = list(self.named.found.values())
         self.history.looked_for_losses = len(self.named.updates)
-
-    def found(self, thing: nn.Module) -> None:
-        if isinstance(thing, _BatchNorm):
-            self.batches[thing] = None  # not read before its optimizer steps: loading a checkpoint counts, too
 
     def overlapped(self) -> None:
         self.history.overlapping = True
@@ -135,7 +129,9 @@ class Auditor(Listener):
             self.forwards = [forward for forward in self.forwards if forward() is not None]
             earlier = earlier_forward(roots, f"{self.key} forward")
             call.goes_on = earlier.call if earlier else 0
-        call.nearest = self.by_hand.walk(roots, line, unexplained=not self.received_by)
+        if (self.walked[line] < _WALKS_A_LINE or not self.received_by) and self.walked.total() < _WALKS:
+            self._walk(roots, line)
+        call.nearest, call.batchnorm = self.reached_at.get(line, (None, False))
         self.received_by = 0
         if self.sums < _WATCHED_SUMS:
             for record in self.observer.own():
@@ -147,6 +143,14 @@ class Auditor(Listener):
         if call.number <= PROBED_GRAPHS or call.number % _NAMES_EVERY == 0:
             self.named.look(self.history.updates_made)
         return call
+
+    def _walk(self, roots: list[Tensor], line: str) -> None:
+        self.walked[line] += 1
+        reached, trains_batchnorm = leaves(roots)
+        nearest = id(reached[0]) if reached else None
+        records = self.observer.records.values()
+        self.reached_at[line] = next((r for r in records if nearest in r.gradients.ids), None), trains_batchnorm
+        self.by_hand.find(reached)
 
     def _mark_losses(self, call: AuditedCall, roots: list[Tensor], known: bool) -> None:
         key, calls = "", call.number - self.marked
@@ -172,7 +176,11 @@ class Auditor(Listener):
         if gradients.shards:
             call.synced, call.sharded = not gradients.waits, True
             call.ranks = max(shard.ranks for shard in gradients.shards.values())
-        record.reached_by(call, _TRIM_EVERY)
+        if len(gradients.touched) < len(gradients.parameters):
+            places = tuple(gradients.touched)
+            if len(self.reaches) > _TRIM_EVERY:  # layers that are left out at random
+                self.reaches = {}
+            call.reach[record] = self.reaches.setdefault(places, frozenset(places))
         early = record.made < _SAMPLED_UPDATES and call.number <= PROBED_GRAPHS
         if early and record.evaluation is None and not record.by_hand:
             record.take_samples()
@@ -237,8 +245,7 @@ class Auditor(Listener):
         update.rewritten |= not assigned
 
     def stepped(self, record: WatchedRecord, update: AuditedUpdate) -> None:
-        if record.by_hand and not record.named_updates:  # it has a name from now on
-            record.named_updates = True
+        if record.by_hand and record.made == 1:  # it has a name from now on
             for call in update.fresh:
                 call.records += (record,)
         elif not record.by_hand and (update.assigned or update.replaced):
@@ -260,8 +267,6 @@ class Auditor(Listener):
             self._note_what_was_put_back(record, update)
         update.dtype = next((p.grad.dtype for p in gradients.parameters if p.grad is not None), None)
         update.no_gradients = update.dtype is None
-        if self.batches:
-            update.batchnorm = self._batchnorm_moves(record)
         if record.made % _TRIM_EVERY == 0:
             record.trim()
 
@@ -300,32 +305,14 @@ class Auditor(Listener):
             record.uncleared = len(parameters), [names[key] for key in ids[:3] if key in names]
         return len(ids)
 
-    def _batchnorm_moves(self, record: WatchedRecord) -> int:
-        """How often the running statistics of a layer of this record have moved since its last step."""
-        moves = 0
-        for module, seen in list(self.batches.items()):
-            batches = module.num_batches_tracked
-            if batches is not None and module.weight is not None and id(module.weight) in record.gradients.ids:
-                self.batches[module] = batches._version  # read without waiting for a GPU
-                moves = max(moves, batches._version - (batches._version if seen is None else seen))
-        return moves
-
     # The end of an optimizer
 
     def ended(self, record: WatchedRecord) -> None:
-        if not record.by_hand and record.optimizer() is None:
-            self._hand_over(record)
+        if record.by_hand and (record.gradients.dead or record.made):
+            self.walked.clear()  # another model may come to the same lines
         if self.by_hand.ended(record) if record.by_hand else record.name or record.in_grad:
             self._conclude(record)
         record.let_go()
-
-    def _hand_over(self, record: WatchedRecord) -> None:
-        """A script may create a new optimizer for each update, over the same parameters."""
-        for other in self.observer.records.values():
-            alike = other.kind == record.kind and other.gradients.ids == record.gradients.ids
-            if alike and not (other.made or other.follows):
-                other.follows = record if record.name else record.follows
-                break
 
     def _conclude(self, record: WatchedRecord) -> None:
         self.observer.name(record)

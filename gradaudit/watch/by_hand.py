@@ -1,7 +1,7 @@
 """Updates that no torch optimizer makes: by hand, by another library's optimizer, or through a copy of the model.
 
-PyTorch has no hook for them. Leaves that backward calls reach and that no optimizer holds get a record of their own, and
-a few of their numbers are compared: see `samples`.
+PyTorch has no hook for them. Leaves that backward calls reach and that no optimizer holds get a record of their own,
+and a few of their numbers are compared: see `samples`.
 """
 
 from collections import Counter
@@ -16,16 +16,14 @@ from gradaudit.history import AuditedCall, History
 from gradaudit.observe.gradients import Gradients, is_zero, living, local
 from gradaudit.observe.observer import Observer
 from gradaudit.observe.sharded import keepers, own_parameters
-from gradaudit.watch.forwards import leaves
 from gradaudit.watch.records import WatchedRecord
-from gradaudit.watch.samples import Sample, agreement, given_to, goes_towards, move, proves_an_update, sample
+from gradaudit.watch.samples import Sample, agreement, proves_an_update, sample
 
 BY_HAND = "manual update"  # stands where the name of an optimizer would stand
 _PATIENCE = 100  # backward calls without an update, or updates without a proof, until a record is given up
 _TELLING = 8  # parameters that are compared
 _FEW = 3  # numbers, at least, whose direction says anything if it is that of all parameters
 _MANY = 6  # numbers, at least, whose direction agrees by chance with none of many others
-_WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls
 _THROWN_AWAY = 3  # models that lived for one backward call: their gradients are what they were made for
 
 
@@ -50,10 +48,9 @@ class _LooseGradients(Gradients):
     def parameters(self) -> list[Tensor]:
         alive = [leaf.ref() for leaf in self.leaves]
         if any(p is None for p in alive):
-            gone = (
-                leaf.named and ever for leaf, ever, p in zip(self.leaves, self.ever, alive, strict=True) if p is None
+            self.dead += sum(
+                p is None and leaf.named and ever for p, leaf, ever in zip(alive, self.leaves, self.ever, strict=True)
             )
-            self.dead += sum(gone)
             self._keep([p is not None for p in alive])
             alive = [p for p in alive if p is not None]
             self.ids, self.uncleared = set(map(id, alive)), []
@@ -78,25 +75,31 @@ class _LooseGradients(Gradients):
     def let_go(self) -> None:
         self.leaves = []
 
+    def unowned(self) -> int:
+        """How many parameters of modules, with gradients, it holds or has held."""
+        return self.dead + sum(leaf.named and ever for leaf, ever in zip(self.leaves, self.ever, strict=True))
+
 
 class RecordByHand(WatchedRecord):
-    """Of leaves that no optimizer holds. They are kept alive only from a backward call until the next event."""
+    """Of leaves that no optimizer holds.
 
-    by_hand, gradients_type = True, _LooseGradients
+    Attributes:
+        kept: The leaves, from a backward call until the next event, so that an update before they die is seen.
+        steps: Has it been seen that the gradients are used?
+        calls: Backward calls, of which the first was at `where`.
+        beside: Did any of them bring gradients to an optimizer's parameters as well?
+    """
+
+    by_hand, gradients_type, steps, beside, calls, where = True, _LooseGradients, False, False, 0, ""
 
     def __init__(self, found: Iterable[Tensor], died: Callable[[ref], None]) -> None:
         super().__init__(None)
         self.kind, self.name, self.gradients.died = BY_HAND, "", died
-        self.kept: list[Tensor] = []  # so that an update before they die is seen
-        self.shapes: Counter = Counter()  # of the parameters that it has held
-        self.calls, self.where = 0, ""  # backward calls, and where the first of them was
+        self.kept: list[Tensor] = []
         self.agreed = self.counted = 0  # signs of the first updates, as `agreement` counts them
-        self.named_updates = False  # has it a name, and have its calls been told of it?
-        self.steps = False  # has it been seen that the gradients are used?
-        self.beside = False  # did any backward call bring gradients to an optimizer's parameters as well?
         for p in found:
             self.gradients.add(p)
-            self.shapes[tuple(p.shape)] += 1
+        self.shapes = Counter(tuple(p.shape) for p in self.gradients.parameters)
 
     def watched(self) -> bool:
         """Is it still worth a comparison of values?"""
@@ -105,43 +108,38 @@ class RecordByHand(WatchedRecord):
     def received_call(self, call: AuditedCall) -> None:
         self.calls, self.where = self.calls + 1, self.where or call.where
         if self.watched():
-            self.kept, compared = self.gradients.parameters, self.gradients.leaves
-            if not any(leaf.telling for leaf in compared):
-                for leaf in compared:
-                    leaf.telling = True
-            for p, leaf in zip(self.kept, compared, strict=True):
+            self.kept = self.gradients.parameters
+            for p, leaf in zip(self.kept, self.gradients.leaves, strict=True):
                 leaf.sample = sample(p, leaf.sample) if leaf.telling else None
+
+    def samples_of(self) -> list[Sample | None]:
+        return [leaf.sample for leaf in self.gradients.leaves]
+
+    def moves(self) -> dict[int, Tensor]:
+        """By place, how far the parameters have moved since the last backward call."""
+        pairs = enumerate(zip(self.gradients.parameters, self.samples_of(), strict=True))
+        moves = {place: then.move(p) for place, (p, then) in pairs if then is not None}
+        return {place: moved for place, moved in moves.items() if moved is not None}
 
     def compare_few(self, moved: Iterable[int]) -> None:
         """From now on, which saves time: some of the parameters that an update has moved."""
         places = sorted(moved)
-        few = set(places[:: 1 + len(places) // _TELLING])
         for place, leaf in enumerate(self.gradients.leaves):
-            leaf.telling = place in few
-
-    def moves(self) -> dict[int, Tensor]:
-        """By place, how far the parameters have moved since the last backward call."""
-        parameters = self.gradients.parameters
-        moves = {
-            k: move(p, leaf.sample) for k, (p, leaf) in enumerate(zip(parameters, self.gradients.leaves, strict=True))
-        }
-        return {place: moved for place, moved in moves.items() if moved is not None}
+            leaf.telling = place in places[:: 1 + len(places) // _TELLING]
 
     def split_off(self, places: Iterable[int]) -> "RecordByHand | None":
-        """What has a gradient and isn't at these places becomes a record of its own, with all that has happened to it."""
-        parameters, samples = self.gradients.parameters, [leaf.sample for leaf in self.gradients.leaves]
-        rest = [k for k, s in enumerate(samples) if s is not None and s.gradient.any() and k not in set(places)]
+        """What has a gradient and isn't at these places gets a record of its own, with all that has happened to it."""
+        gradients, parameters, samples = self.gradients, self.gradients.parameters, self.samples_of()
+        rest = [k for k, s in enumerate(samples) if s is not None and s.gradient.any() and k not in places]
         if not rest or any(parameters[k].dtype in (torch.float16, torch.bfloat16) for k in rest):  # rounded to no move
             return None
-        other = RecordByHand([parameters[k] for k in rest], self.gradients.died)
-        ours, theirs = self.gradients, other.gradients
+        other = RecordByHand([parameters[k] for k in rest], gradients.died)
         for name in ("leaves", "seen", "versions", "ever"):
-            setattr(theirs, name, [getattr(ours, name)[k] for k in rest])
-        theirs.empty, theirs.came_as_zeros = ours.empty, ours.came_as_zeros
-        for name in ("in_grad", "unused", "made", "scaled", "weights", "calls", "where"):
-            setattr(other, name, getattr(self, name))
-        other.in_grad = type(self.in_grad)(self.in_grad)
-        ours.discard(theirs.ids)
+            setattr(other.gradients, name, [getattr(gradients, name)[k] for k in rest])
+        other.gradients.empty, other.gradients.from_before = gradients.empty, False
+        other.in_grad, other.unused = type(self.in_grad)(self.in_grad), self.unused
+        other.weights, other.calls, other.where = self.weights, self.calls, self.where
+        gradients.discard(other.gradients.ids)
         return other
 
 
@@ -150,30 +148,11 @@ class UpdatesByHand:
 
     def __init__(self, observer: Observer, history: History) -> None:
         self.observer, self.history = observer, history
-        self.walked: Counter[str] = Counter()  # by line: graphs of backward calls
-        self.walks = 0
-        self.nearest_at: dict[str, WatchedRecord | None] = {}  # by line: whose parameters a call reaches first
-        self.ended_at: dict[str, RecordByHand] = {}  # records that have ended, by the place of their first call
-        self.unowned_at: dict[str, int] = {}  # parameters whose gradients nothing uses, by the same place
+        self.unowned_at: dict[str, int] = {}  # parameters whose gradients nothing uses, by the place of the first call
         self.thrown_away: Counter[str] = Counter()  # models that lived for one backward call, by the same place
 
-    def walk(self, roots: list[Tensor], line: str, unexplained: bool) -> WatchedRecord | None:
-        """Goes through the graph of the first calls on a line. `unexplained`: nothing got gradients from the last one.
-
-        Returns:
-            The record of the parameters that lie nearest to the roots.
-        """
-        if (self.walked[line] < _WALKS_A_LINE or unexplained) and self.walks < _WALKS:
-            self.walked[line] += 1
-            self.walks += 1
-            reached = leaves(roots)
-            nearest = id(reached[0]) if reached else None
-            records = self.observer.records.values()
-            self.nearest_at[line] = next((each for each in records if nearest in each.gradients.ids), None)
-            self._find_unowned(reached)
-        return self.nearest_at.get(line)
-
-    def _find_unowned(self, reached: list[Tensor]) -> None:
+    def find(self, reached: list[Tensor]) -> None:
+        """Gives the leaves that a backward call reaches, and that no record knows, a record of their own."""
         active = self.observer.active
         owned = set().union(*(record.gradients.ids for record in active))
         if any(record.gradients.shards for record in active):
@@ -188,10 +167,11 @@ class UpdatesByHand:
                 self.observer.add_by_hand(RecordByHand(new, self.observer.note_death))
 
     def wrote(self, record: RecordByHand) -> bool:
+        """Has something used its gradients, and written to its parameters, since the last backward call?"""
         moves = record.moves() if record.watched() and record.given_to is None else {}
         record.kept = []
-        samples = [leaf.sample for leaf in record.gradients.leaves]
         if moves and not record.steps:
+            samples = record.samples_of()
             for place in self._following(record, moves, samples):  # a target network, or a moving average
                 del moves[place]
             agreed, counted = agreement((moved, samples[k]) for k, moved in moves.items())
@@ -201,34 +181,22 @@ class UpdatesByHand:
             return False
         if record.steps and all(leaf.telling for leaf in record.gradients.leaves):
             record.compare_few(moves)
-        if not record.named_updates:
-            if (rest := record.split_off(moves)) is not None:
-                self.observer.add_by_hand(rest)
-            earlier = self.ended_at.get(record.where)
-            if earlier is not None:  # a perturbation for each batch, or a copy of the model: one record for all
-                self._go_on(record, earlier)
+        if not record.made and (rest := record.split_off(moves)) is not None:
+            self.observer.add_by_hand(rest)
         return True
-
-    def _go_on(self, record: RecordByHand, earlier: RecordByHand) -> None:
-        record.name, record.made, record.steps = earlier.name, earlier.made, True
-        record.updates, record.lost = earlier.updates, earlier.lost
-        for each in (*record.updates, *record.lost):
-            each.record = record
-        self.history.replace({earlier}, record)
 
     def _following(self, record: RecordByHand, moves: dict[int, Tensor], samples: list) -> list[int]:
         """Which of the parameters that moved have come nearer to another one."""
         parameters = record.gradients.parameters
         others = [p for other in self.observer.active for p in other.gradients.parameters]
-        following = [k for k, moved in moves.items() if goes_towards(parameters[k], samples[k], moved, others)]
+        following = [k for k, moved in moves.items() if samples[k].goes_towards(moved, parameters[k], others)]
         return following if any(len(moves[k]) >= _MANY for k in following) else []
 
     def step_givers(self, taker: WatchedRecord) -> None:
         """The gradients that were put into this optimizer may be those of a copy of its model."""
         for record in self.observer.by_hand:
-            samples = [leaf.sample for leaf in record.gradients.leaves]
-            samples = [s for s in samples if s is not None and len(s.places) >= _FEW]
-            if record.unused and samples and all(given_to(s, taker.gradients.parameters) for s in samples):
+            samples = [s for s in record.samples_of() if s is not None and len(s.places) >= _FEW]
+            if record.unused and samples and all(each.given_to(taker.gradients.parameters) for each in samples):
                 record.steps = True
                 self.observer.step(record)
                 record.given_to = taker
@@ -236,23 +204,19 @@ class UpdatesByHand:
     def ended(self, record: RecordByHand) -> bool:
         """Is it known that its gradients were used?"""
         gradients = record.gradients
-        if gradients.dead or record.made:
-            self.walked.clear()  # another model may come to the same lines
+        named = any(leaf.named for leaf in gradients.leaves)
         if record.steps:
-            record.by_itself = True
-            record.loose = not any(leaf.named for leaf in gradients.leaves) and not gradients.dead
-            self.ended_at[record.where] = record
+            record.by_itself, record.loose = True, not named and not gradients.dead
             return True
         if record.name:
             self.history.forget(record)
-        unowned = gradients.dead + sum(
-            leaf.named and ever for leaf, ever in zip(gradients.leaves, gradients.ever, strict=True)
-        )
+        unowned = gradients.unowned()
         others = [other for other in self.observer.active if not other.by_hand and other.made]
-        to_read = record.cleared and not record.beside and all(any(other.gradients.ever) for other in others)
-        if unowned and not to_read:  # by the script itself
+        # By the script itself, which zeroes them, too.
+        is_read = record.cleared and not record.beside and all(any(other.gradients.ever) for other in others)
+        if unowned and not is_read:
             self.unowned_at[record.where] = max(unowned, self.unowned_at.get(record.where, 0))
-            self.thrown_away[record.where] += record.calls == 1 and not any(leaf.named for leaf in gradients.leaves)
+            self.thrown_away[record.where] += record.calls == 1 and not named
             self.history.unowned_shapes |= record.shapes
             found = {at: count for at, count in self.unowned_at.items() if self.thrown_away[at] < _THROWN_AWAY}
             self.history.unowned = (sum(found.values()), next(iter(found))) if found else (0, "")

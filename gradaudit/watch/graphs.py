@@ -1,7 +1,9 @@
-"""The graphs of the first backward calls: how far back they reach, and what keeps them alive."""
+"""The graphs of backward calls: how far back they reach, what keeps them alive, and which calls go through one of them."""
 
 from bisect import bisect
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from weakref import ref
 
@@ -9,8 +11,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.history import AuditedCall
-from gradaudit.watch.nodes import is_leaf, walk
-from gradaudit.watch.probe import Mark, find_losses
+from gradaudit.watch.losses import Mark, find_losses, is_leaf, walk
 
 _LONG = 1_000  # nodes that are followed in one graph, at most
 
@@ -98,3 +99,93 @@ def nearest_to_the_parameters(node):
             break
         node = below
     return node
+
+
+# Several backward calls through one forward pass are no micro-batches, since a micro-batch is other data. They are possible
+# only where the graph is kept (`retain_graph`, `create_graph`). Then every node of it is marked, and later calls are
+# compared with the marks. A loop that keeps no graph pays nothing.
+
+
+class Forward:
+    """One forward pass, as a mark on the nodes of its graph, and alive for as long as that graph is.
+
+    Attributes:
+        call: The number of the backward call that went through it first.
+        parameters: The ids of the leaves that it used.
+    """
+
+    def __init__(self, call: int) -> None:
+        self.call = call
+        self.parameters: set[int] = set()
+
+
+def mark_forward(roots: Iterable[Tensor], key: str, forward: Forward) -> None:
+    """Marks the graph below `roots` under the name `key`, except for what an earlier forward pass has marked."""
+    for node in _unmarked(roots, key):
+        if is_leaf(node):
+            forward.parameters.add(id(node.variable))
+        else:
+            node.metadata.setdefault(key, forward)
+
+
+def earlier_forward(roots: Iterable[Tensor], key: str) -> Forward | None:
+    """The marked forward pass that a backward call on `roots` goes through, if it goes through no new one.
+
+    A new one uses a parameter again: a state carried from segment to segment lies on an old graph and on a new one,
+    and brings other data.
+    """
+    earlier, used = set(), set()
+    for node in _unmarked(roots, key):
+        if is_leaf(node):
+            used.add(id(node.variable))
+        elif key in node.metadata:
+            earlier.add(node.metadata[key])
+    if not earlier or any(not used.isdisjoint(forward.parameters) for forward in earlier):
+        return None
+    return min(earlier, key=lambda forward: forward.call)
+
+
+def leaves(roots: Iterable[Tensor], most: int = 50_000) -> tuple[list[Tensor], bool]:
+    """The leaves that a backward call on `roots` reaches, the nearest first, within its nearest `most` nodes.
+
+    Also whether a BatchNorm layer in training mode lies between.
+    """
+    found, trains = [], False
+    for node in islice(walk(root.grad_fn for root in roots), most):
+        if is_leaf(node):
+            found.append(node.variable)
+        else:
+            trains |= "BatchNorm" in node.name() and getattr(node, "_saved_training", False)
+    return found, trains
+
+
+def _unmarked(roots: Iterable[Tensor], key: str) -> Iterator:
+    """Every node below `roots`, once; nothing below a node that is marked under `key`."""
+    return walk((root.grad_fn for root in roots), lambda node: not is_leaf(node) and key in node.metadata)
+
+
+# `AccumulateGrad` adopts the first gradient that it gets, without a copy. If what made that gradient writes the next one
+# into the same memory, as a CUDA graph does when it is replayed, then `.grad` is overwritten before anything is added.
+
+
+def watch_memory(parameters: Iterable[Tensor], call: AuditedCall, probe: Callable) -> None:
+    """Counts in `call.overwritten` the parameters whose gradient comes in the memory of their `.grad`.
+
+    Args:
+        parameters: Those that may receive gradients. Only the ones that hold a gradient already are looked at.
+        call: Receives the count.
+        probe: Registers a hook for this backward call, as `Observer.probe` does.
+    """
+
+    def compare(p: Tensor, incoming: Tensor) -> None:
+        if _address(incoming) is not None and _address(incoming) == _address(p.grad):
+            call.overwritten += 1
+
+    for p in [p for p in parameters if p.requires_grad and _address(p.grad) is not None]:
+        probe(p.register_hook, partial(compare, p))
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    """Where an ordinary tensor's first number lies; None for sparse, sharded and meta tensors, and empty ones."""
+    ordinary = type(tensor) is Tensor and not tensor.is_sparse and not tensor.is_meta and tensor.numel()
+    return tensor.data_ptr() if ordinary else None

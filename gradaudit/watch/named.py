@@ -18,8 +18,7 @@ from gradaudit.callsite import is_users
 from gradaudit.history import NamedLoss
 from gradaudit.observe.guard import Guard
 from gradaudit.observe.uncompiled import backward_is_compiled
-from gradaudit.watch.nodes import walk
-from gradaudit.watch.probe import find_losses, is_loss_function, leads_to_losses
+from gradaudit.watch.losses import find_losses, is_loss_function, leads_to_losses, walk
 
 _FRAMES = 4  # functions of the user's that are looked at in one backward call, at most
 _FAR = 20  # nodes between a variable and the losses that it was made of, at most

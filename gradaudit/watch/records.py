@@ -4,9 +4,9 @@ from itertools import islice
 
 from torch import Tensor
 
-from gradaudit.history import AuditedCall, AuditedRecord
+from gradaudit.history import AuditedRecord
 from gradaudit.watch.optimizers import may_collect, steps_its_own_way
-from gradaudit.watch.samples import Sample, changed, is_telling, move, sample
+from gradaudit.watch.samples import Sample, sample
 
 _SAMPLED = 3  # parameters whose numbers are remembered
 _LOOKED_THROUGH = 20  # parameters, at most, to find as many whose numbers tell anything
@@ -26,62 +26,51 @@ class WatchedRecord(AuditedRecord):
         strays: They have been seen to change through `.data` between a backward call and a zeroing.
         by_data: The script has been seen to change gradients through `.data`, before the last step that was looked at.
         clips_by_data: It has been seen to do so before clipping.
+        samples: Of some parameters, as the last backward call left them.
     """
 
     steps = True
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
-        optimizer = args[0]
-        self.own_step, self.collects = steps_its_own_way(optimizer), may_collect(optimizer)
+        self.own_step, self.collects = steps_its_own_way(args[0]), may_collect(args[0])
         self.cleared = self.moved = self.rose = self.strays = self.by_data = self.clips_by_data = False
         self.scaled, self.scaler = 1.0, None
         self.weights = -1
-        self.samples: list[tuple[Tensor, Sample]] = []  # as the last backward call left them
+        self.samples: list[tuple[Tensor, Sample]] = []
         self.stepped_with: list[tuple[Tensor, Sample]] = []  # those that belonged to the last step
         self.tries_again = False  # a step has been made once more from the same weights
         self.elsewhere: list[tuple[Tensor, Sample]] = []  # of gradients from elsewhere, as the last step used them
         self.calls_then = 0  # backward calls of the script until then
-        self.reaches: dict[tuple[int, ...], frozenset[int]] = {}  # sets of parameters that backward calls have reached
 
     def let_go(self) -> None:
-        self.samples, self.stepped_with, self.elsewhere, self.reaches = [], [], [], {}
+        self.samples, self.stepped_with, self.elsewhere = [], [], []
 
     def take_samples(self) -> None:
         """In the first updates: a script may write through `.data`, which raises no version."""
         self.notice_a_move()
         parameters = self.gradients.parameters
-        found = [(p, sample(p, None)) for p in (parameters[place] for place in self.gradients.touched[:_SAMPLED])]
+        found = [(p, sample(p)) for p in (parameters[place] for place in self.gradients.touched[:_SAMPLED])]
         self.samples = [(p, numbers) for p, numbers in found if numbers is not None]
 
     def notice_a_move(self) -> None:
-        moved = any(move(p, numbers) is not None for p, numbers in self.samples)
+        moved = any(then.move(p) is not None for p, then in self.samples)
         self.moved |= not self.made and moved
         self.strays |= moved
 
     def rewritten(self) -> bool:
         """Are the gradients, whose versions are those of the last backward call, no longer what it left?"""
-        return any(p.grad is not None and changed(p.grad, numbers) for p, numbers in self.samples)
+        return any(then.differs(p.grad) for p, then in self.samples)
 
     def used_before(self, calls: int) -> bool:
         """Are gradients from elsewhere those that the last step has used, although there were backward calls since?"""
-        found = ((p, sample(p, None)) for p in self.gradients.parameters[:_LOOKED_THROUGH])
-        telling = ((p, numbers) for p, numbers in found if numbers is not None and is_telling(numbers))
+        found = ((p, sample(p)) for p in self.gradients.parameters[:_LOOKED_THROUGH])
+        telling = ((p, numbers) for p, numbers in found if numbers is not None and numbers.is_telling)
         before, self.elsewhere = self.elsewhere, list(islice(telling, _SAMPLED))
         called, self.calls_then = calls > self.calls_then, calls
-        return called and bool(before) and not any(p.grad is None or changed(p.grad, then) for p, then in before)
+        return called and bool(before) and not any(p.grad is None or then.differs(p.grad) for p, then in before)
 
     def back_where_it_was(self) -> bool:
         """Are the weights again those that the last backward call was made with, although a step has been made?"""
-        moves = [move(p, numbers) for p, numbers in self.stepped_with]
-        return any(moved is not None for moved in moves) and not any(
-            moved is not None and moved.any() for moved in moves
-        )
-
-    def reached_by(self, call: AuditedCall, most: int) -> None:
-        """Notes the parameters that a backward call has reached, if these are not all."""
-        places = tuple(self.gradients.touched)
-        if len(places) < len(self.gradients.parameters):
-            if len(self.reaches) > most:  # layers that are left out at random
-                self.reaches = {}
-            call.reach[self] = self.reaches.setdefault(places, frozenset(places))
+        moves = [moved for p, then in self.stepped_with if (moved := then.move(p)) is not None]
+        return bool(moves) and not any(moved.any() for moved in moves)

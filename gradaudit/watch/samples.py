@@ -17,9 +17,19 @@ from gradaudit.observe.gradients import local
 _NUMBERS = 8  # of each parameter, at most
 _ENOUGH = 8  # numbers whose signs prove that an update read the gradients, if nearly all of them agree
 _NEARLY_ALL = 0.95
-_ORDINARY = {Tensor, nn.Parameter}  # other classes of tensors may not do what is needed here
-_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SAME = 0.99  # cosine of two directions that differ by rounding
+_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def _without_grad(function: Callable) -> Callable:
+    """The function without a graph. Ctrl-C may not leave the grad mode switched."""
+
+    @wraps(function)
+    def wrapped(*args: Any) -> Any:
+        with uninterrupted(), torch.no_grad():
+            return function(*args)
+
+    return wrapped
 
 
 class Sample(NamedTuple):
@@ -31,33 +41,56 @@ class Sample(NamedTuple):
     size: int  # of the parameter
     memory: tuple[int, int]  # where it lay, and its version: an update may leave all numbers as they are
 
+    @_without_grad
+    def move(self, p: Tensor) -> Tensor | None:
+        """How far the parameter has moved since; None if nothing was written, or if nobody knows."""
+        weights = local(p)
+        if not self.gradient.any() or weights.numel() != self.size:
+            return None
+        now, before = _take(weights, self.places).double(), self.values.double()  # its type may be another by now
+        unwritten = _memory(weights) == self.memory and torch.allclose(now, before, rtol=0, atol=0, equal_nan=True)
+        return None if unwritten else now - before
 
-def without_grad(function: Callable) -> Callable:
-    """The function without a graph. Ctrl-C may not leave the grad mode switched."""
+    @_without_grad
+    def differs(self, grad: Tensor | None) -> bool:
+        """Does a gradient hold other numbers now?"""
+        grad = local(grad)
+        if grad is None or grad.is_sparse or grad.numel() != self.size or not _can_be_read(grad):
+            return False
+        now, before = _take(grad, self.places).double(), self.gradient.double()
+        return not torch.allclose(now, before, rtol=1e-6, atol=0, equal_nan=True)
 
-    @wraps(function)
-    def wrapped(*args: Any) -> Any:
-        with uninterrupted(), torch.no_grad():
-            return function(*args)
+    @property
+    def is_telling(self) -> bool:
+        """Are there gradients of more than one size? Zeros, signs and ones are the same again and again."""
+        return len(self.gradient.abs().unique()) > 1
 
-    return wrapped
+    def given_to(self, others: Iterable[Tensor]) -> bool:
+        """Is this gradient, or a multiple of it, also the gradient of one of the others?"""
+        gradients = (local(other.grad) for other in others)
+        alike = (g for g in gradients if g is not None and not g.is_sparse and g.numel() == self.size)
+        mine = self.gradient.double()
+        return any(_can_be_read(g) and _same_direction(mine, _take(g, self.places).double()) for g in alike)
+
+    @_without_grad
+    def goes_towards(self, moved: Tensor, p: Tensor, others: Iterable[Tensor]) -> bool:
+        """Has the parameter become one of the others, or an average of itself and one of them?"""
+        for other in map(local, others):
+            if other.shape == local(p).shape and other is not local(p) and _can_be_read(other):
+                way = _take(other, self.places).double() - self.values.double()
+                if _same_direction(moved, way) and moved.norm() <= way.norm() / _SAME:
+                    return True
+        return False
 
 
-@without_grad
-def sample(p: Tensor, last: Sample | None) -> Sample | None:
+@_without_grad
+def sample(p: Tensor, last: Sample | None = None) -> Sample | None:
     """A sample at the places of the last one, if there still is a gradient there. None where there is no gradient."""
     weights, grad = local(p), local(p.grad)
     size = weights.numel()
-    if grad is None or not _can_be_read(weights, grad) or not size or weights.dtype not in _REAL:
+    if grad is None or not size or grad.is_sparse or not _can_be_read(weights, grad) or grad.numel() != size:
         return None
-    if grad.is_sparse:
-        grad = grad.coalesce()
-        if grad.sparse_dim() != 1 or not grad.values().numel():
-            return None
-        width = weights[0].numel()
-        places = grad.indices()[0, 0] * width + torch.arange(min(_NUMBERS, width), device=grad.device)
-        return Sample(places, _take(weights, places), grad.values().flatten()[: len(places)], size, _memory(weights))
-    if grad.numel() != size:  # FSDP1 holds the whole gradient beside a shard of the weights
+    if weights.dtype not in _REAL:
         return None
     if last is None or last.size != size or not _take(grad, last.places).any():
         places = grad.abs().flatten().topk(min(_NUMBERS, size)).indices
@@ -67,7 +100,8 @@ def sample(p: Tensor, last: Sample | None) -> Sample | None:
 
 
 def _can_be_read(*tensors: Tensor) -> bool:
-    return {type(tensor) for tensor in tensors} <= _ORDINARY and not any(tensor.is_meta for tensor in tensors)
+    """Other classes of tensors may not do what is needed here."""
+    return {type(tensor) for tensor in tensors} <= {Tensor, nn.Parameter} and not any(t.is_meta for t in tensors)
 
 
 def _take(tensor: Tensor, places: Tensor) -> Tensor:
@@ -78,29 +112,9 @@ def _memory(weights: Tensor) -> tuple[int, int]:
     return weights.data_ptr(), weights._version
 
 
-@without_grad
-def move(p: Tensor, then: Sample | None) -> Tensor | None:
-    """How far the parameter has moved since the sample was taken; None if nothing was written, or if nobody knows."""
-    if then is None or not then.gradient.any() or local(p).numel() != then.size:
-        return None
-    now, before = _take(local(p), then.places).double(), then.values.double()  # its type may be another by now
-    unwritten = _memory(local(p)) == then.memory and torch.allclose(now, before, rtol=0, atol=0, equal_nan=True)
-    return None if unwritten else now - before
-
-
-@without_grad
-def changed(grad: Tensor, then: Sample) -> bool:
-    """Does a gradient hold other numbers than when the sample was taken?"""
-    grad = local(grad)
-    if grad.is_sparse or grad.numel() != then.size or not _can_be_read(grad):
-        return False
-    now, before = _take(grad, then.places).double(), then.gradient.double()
-    return not torch.allclose(now, before, rtol=1e-6, atol=0, equal_nan=True)
-
-
-def is_telling(numbers: Sample) -> bool:
-    """Are there gradients of more than one size? Zeros, signs and ones are the same again and again."""
-    return len(numbers.gradient.abs().unique()) > 1
+def _same_direction(one: Tensor, other: Tensor) -> bool:
+    product = float(one.norm() * other.norm())
+    return product > 0 and float(one @ other) > _SAME * product
 
 
 def agreement(moves: Iterable[tuple[Tensor, Sample]]) -> tuple[int, int]:
@@ -114,28 +128,3 @@ def agreement(moves: Iterable[tuple[Tensor, Sample]]) -> tuple[int, int]:
 
 def proves_an_update(agreed: int, counted: int) -> bool:
     return counted >= _ENOUGH and abs(agreed) >= _NEARLY_ALL * counted
-
-
-@without_grad
-def goes_towards(p: Tensor, then: Sample, moved: Tensor, others: Iterable[Tensor]) -> bool:
-    """Has the parameter become one of the others, or an average of itself and one of them?"""
-    for other in map(local, others):
-        if other.shape == local(p).shape and other is not local(p) and _can_be_read(other):
-            way = _take(other, then.places).double() - then.values.double()
-            if same_direction(moved, way) and moved.norm() <= way.norm() / _SAME:
-                return True
-    return False
-
-
-def given_to(gradient: Sample, others: Iterable[Tensor]) -> bool:
-    """Is this gradient, or a multiple of it, also the gradient of one of the others?"""
-    return any(
-        grad is not None and not grad.is_sparse and grad.numel() == gradient.size and _can_be_read(grad)
-        and same_direction(gradient.gradient.double(), _take(grad, gradient.places).double())
-        for grad in (local(other.grad) for other in others)
-    )  # fmt: skip
-
-
-def same_direction(one: Tensor, other: Tensor) -> bool:
-    product = float(one.norm() * other.norm())
-    return product > 0 and float(one @ other) > _SAME * product

@@ -2,8 +2,9 @@
 
 import re
 import threading
-from collections.abc import Generator, Iterable, Iterator
-from types import CellType
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
+from types import CodeType
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
@@ -24,20 +25,28 @@ class Schedule:
 
     Attributes:
         steps: How often it was stepped.
-        length: After how many steps it has come to its end; 0 if it says nothing of that.
-        own_length: The largest number that a function or class of the script's knows by the name of a length, or 0.
-        own_numbers: All others that it knows. One of those may be the micro-batches of a window, by which it divides.
-        by_function: Is the rate what a function of the script's says? Only the script knows what that one counts.
-        by_class: Does a class of the script's own say what the rate is?
+        lengths: After how many steps it comes to its end, as far as it says.
+        numbers: Others that a function or class of the script's knows. One of them may be the micro-batches of a
+            window, by which it divides.
+        own: Is the rate what the script says: its "function", its "class", or neither? Only the script knows what a
+            function counts.
         moved: Has any step changed the rate?
         at_zero: How many of the steps, at the end, left the rate at 0.
     """
 
     def __init__(self, scheduler: lr_scheduler.LRScheduler) -> None:
-        self.length = schedule_length(scheduler)
-        self.by_function = any(is_users(code.co_filename) for _, code, _ in _functions(scheduler))
-        self.by_class = not self.by_function and _is_of_the_script(scheduler)
-        self.own_length, self.own_numbers = own_numbers(scheduler)
+        functions = list(_functions(scheduler))
+        own_class = is_users(getattr(getattr(type(scheduler).get_lr, "__code__", None), "co_filename", ""))
+        own_function = any(is_users(code.co_filename) for _, code, _ in functions)
+        self.own = "function" if own_function else "class" if own_class else ""
+        known = [each for function in functions for each in _known_to(*function)]
+        known += vars(scheduler).items() if own_class else []
+        known = [(name, value) for name, value in known if type(value) in (int, float)]
+        named = {value for name, value in known if _OF_A_LENGTH.search(name) and not _OF_A_PART.search(name)}
+        others = {value for name, value in known if not re.search("warm", name, re.I)} - named
+        consts = {each for _, code, _ in functions for each in code.co_consts if type(each) is int}
+        self.lengths = {_length_of(scheduler), max(named, default=0)} - {0}
+        self.numbers = others | consts
         self.steps = self.at_zero = 0
         self.moved = False
 
@@ -82,14 +91,11 @@ class Schedules:
     def _note(self, record: AuditedRecord, scheduler, counts: bool, rates: list) -> None:
         number, last, now = getattr(scheduler, "last_epoch", None), self.numbers.get(scheduler), _rates(scheduler)
         self.numbers[scheduler] = number
-        schedule = self.found.get(record)
-        if schedule is None and (counts or rates != now):
-            schedule = self.found[record] = Schedule(scheduler)
-        if schedule is not None:
-            schedule.moved |= rates != now
         if not counts:
             return
+        schedule = self.found.get(record) or self.found.setdefault(record, Schedule(scheduler))
         schedule.steps += 1
+        schedule.moved |= rates != now
         schedule.at_zero = 0 if any(now) else schedule.at_zero + 1
         if number == last and rates == now:  # the same number again
             pass
@@ -99,37 +105,20 @@ class Schedules:
             record.updates[-1].scheduled_after += (where(),)
 
 
-def _is_of_the_script(scheduler: lr_scheduler.LRScheduler) -> bool:
-    code = getattr(type(scheduler).get_lr, "__code__", None)
-    return code is not None and is_users(code.co_filename)
-
-
 def _rates(scheduler: lr_scheduler.LRScheduler) -> list:
     """The learning rates. One that is a tensor counts as changed: reading it could wait for a GPU."""
     rates = [group["lr"] for group in scheduler.optimizer.param_groups]
     return [object() if isinstance(rate, Tensor) else rate for rate in rates]
 
 
-def schedule_length(scheduler: lr_scheduler.LRScheduler) -> int:
+def _length_of(scheduler: lr_scheduler.LRScheduler) -> int:
+    """After how many steps one of PyTorch's own has come to its end; 0 if it says nothing of that."""
     if isinstance(scheduler, lr_scheduler.SequentialLR):
         *_, last = scheduler._schedulers
-        return scheduler._milestones[-1] + schedule_length(last)
-    function = next(iter(getattr(scheduler, "lr_lambdas", ())), None)
-    made_with = getattr(function, "keywords", {})  # of a functools.partial
-    cells = getattr(function, "__closure__", None) or ()
+        return scheduler._milestones[-1] + _length_of(last)
     lengths = [getattr(scheduler, name, 0) for name in ("total_steps", "T_max", "total_iters")]
-    lengths += [max(getattr(scheduler, "milestones", None) or [0]), made_with.get("num_training_steps", 0)]
-    lengths += [cell.cell_contents for cell in cells if type(cell) is CellType and cell != CellType()]
-    return max((length for length in lengths if isinstance(length, int)), default=0)
-
-
-def own_numbers(scheduler: lr_scheduler.LRScheduler) -> tuple[float, frozenset]:
-    named = [*_known_to_its_functions(scheduler), *_known_to_its_class(scheduler)]
-    named = [(name, value) for name, value in named if type(value) in (int, float)]
-    lengths = {value for name, value in named if _OF_A_LENGTH.search(name) and not _OF_A_PART.search(name)}
-    others = {value for name, value in named if not re.search("warm", name, re.I)} - lengths
-    consts = (each for _, code, _ in _functions(scheduler) for each in code.co_consts)
-    return max(lengths, default=0), frozenset(others.union(each for each in consts if type(each) is int))
+    lengths.append(max(getattr(scheduler, "milestones", None) or [0]))
+    return max(length for length in lengths if isinstance(length, int))
 
 
 def _functions(scheduler: lr_scheduler.LRScheduler) -> Iterator[tuple]:
@@ -141,18 +130,11 @@ def _functions(scheduler: lr_scheduler.LRScheduler) -> Iterator[tuple]:
             yield function, code, getattr(each, "keywords", {})
 
 
-def _known_to_its_functions(scheduler: lr_scheduler.LRScheduler) -> Iterator[tuple[str, object]]:
-    for function, code, keywords in _functions(scheduler):
-        yield from keywords.items()
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-            try:
-                yield name, cell.cell_contents
-            except ValueError:  # it has been deleted
-                continue
-        for known in (function.__globals__, getattr(getattr(function, "__self__", None), "__dict__", {})):
-            yield from ((name, known[name]) for name in code.co_names if name in known)
-
-
-def _known_to_its_class(scheduler: lr_scheduler.LRScheduler) -> Iterator[tuple[str, object]]:
-    if _is_of_the_script(scheduler):
-        yield from vars(scheduler).items()
+def _known_to(function: Callable, code: CodeType, keywords: dict) -> Iterator[tuple[str, object]]:
+    """The names and values that a function knows from outside."""
+    yield from keywords.items()
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        with suppress(ValueError):  # it has been deleted
+            yield name, cell.cell_contents
+    for known in (function.__globals__, getattr(getattr(function, "__self__", None), "__dict__", {})):
+        yield from ((name, known[name]) for name in code.co_names if name in known)

@@ -4,17 +4,16 @@ Between the root of a backward and a loss lie only the user's own divisions, wei
 arrives at the loss's node is therefore exactly d(root)/d(loss), whatever that code looks like.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import islice
-from math import nan
+from math import isclose, nan
 
 import torch
 from torch import Tensor
 
 from gradaudit.history import PROBED_GRAPHS, AuditedCall, Term
-from gradaudit.watch.factors import factors
-from gradaudit.watch.nodes import is_leaf, walk
 
 # Nodes between a root and its losses: linear in the loss, so that the coefficient does not depend on its value.
 _BETWEEN = frozenset({"Div", "Mul", "Add", "Sub", "Rsub", "Neg", "ToCopy", "Stack", "Cat", "Clone", "Alias", "View",
@@ -303,3 +302,66 @@ def _is_adapted(node) -> bool:
 def _ignored(node) -> int:
     index = node._saved_ignore_index
     return index - 2**64 if index >= 2**63 else index  # it is shown as an unsigned number
+
+
+# By which numbers a loss is multiplied and divided. What it counts in the end, its coefficient, can come from several of
+# them: 1 from a mean that nobody divides, and also from a weight of 4 that is divided by the 4 micro-batches of a window.
+
+
+def factors(root, losses: Iterable, scaled: bool) -> dict:
+    """For each of these nodes, by which numbers what it holds is multiplied on its way to `root`, and divided.
+
+    Numbers of 1 are left out, and so are weights that are trained, and the factor of a scaler, which comes last. Of
+    what isn't one number it is nan. A node that is too far away is missing.
+    """
+    ends, found, seen = set(losses), {}, set()
+    todo = [(root, (), ())]
+    while todo and len(seen) < 2 * _FAR:
+        node, times, over = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node in ends:
+            found[node] = times, over
+            continue
+        name = node.name()
+        if name.startswith("MulBackward") and not (scaled and node is root):
+            times += _number(node, "other", "self")
+        elif name.startswith("DivBackward"):
+            over += _number(node, "other")
+        todo += [(child, times, over) for child, _ in node.next_functions]
+    return found
+
+
+def _number(node, *names: str) -> tuple[float, ...]:
+    """What an operation has kept of the first of these inputs that has no graph, unless that is 1."""
+    kept = [getattr(node, f"_saved_{name}", None) for name in names]
+    tensors = [each for each in kept if isinstance(each, Tensor)]
+    tensor = next((each for each in tensors if not each.requires_grad), None)
+    if tensor is None and len(tensors) > 1:
+        return ()
+    if tensor is None or tensor.numel() != 1 or not tensor.is_cpu:
+        return (nan,)
+    value = abs(tensor.item())
+    return () if isclose(value, 1.0) else (value,)
+
+
+# Going through the graph of a backward call
+
+
+def walk(nodes: Iterable, stop: Callable[[object], bool] | None = None) -> Iterator:
+    """Every node that is reached from these, once, the nearest first; nothing below a node for which `stop` holds."""
+    todo, seen = deque(nodes), {None}
+    while todo:
+        node = todo.popleft()
+        if node in seen:
+            continue
+        seen.add(node)
+        below = () if stop is not None and stop(node) else node.next_functions
+        yield node
+        todo += [child for child, _ in below]
+
+
+def is_leaf(node) -> bool:
+    """Does it add to the `.grad` of a tensor, its `variable`?"""
+    return node.name().endswith("AccumulateGrad")
