@@ -25,10 +25,10 @@ from typing import Any
 
 from gradaudit.auditing import Report, audit
 from gradaudit.callsite import SCRIPTS
+from gradaudit.compare import RULES
 from gradaudit.explain import explain
 from gradaudit.frames import without_auditor
 from gradaudit.interrupts import uninterrupted, write_whole
-from gradaudit.rules import RULES
 from gradaudit.text import as_annotations, as_text, has_colour, printable, rule_line, width_of, write
 
 CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED, NOTHING_JUDGED = range(5)

@@ -6,26 +6,25 @@ error that is found becomes a row, and a program in tests/audit/programs. The or
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from math import isclose
+from typing import NamedTuple
 
 from gradaudit.compare import Difference
 from gradaudit.compare.coefficients import ends_an_epoch, is_by_choice
 from gradaudit.compare.columns import Column, columns_of, nearly_equal
 from gradaudit.compare.membership import useful_sites, whole_windows
+from gradaudit.compare.rules import ADVICE, UNDECIDED
 from gradaudit.compare.sizes import of_any_length
 from gradaudit.history import AuditedCall, AuditedUpdate, History
 from gradaudit.lines import go_over_something
-from gradaudit.words import ADVICE, UNDECIDED
 
 _LONG_RUN = 4  # windows before and after what happened once
 _LOOKED_AT = 3  # windows whose calls are asked about
 _ENOUGH = 4  # numbers, at least, that are hardly the same by chance
 
 
-@dataclass(frozen=True)
-class Doubt:
+class Doubt(NamedTuple):
     why: str
     kinds: tuple[str, ...]
     holds: Callable[[Difference, History], bool]
@@ -35,11 +34,13 @@ class Doubt:
 DOUBTS: list[Doubt] = []
 
 
-def doubt(why: str, *kinds: str, level: str = UNDECIDED) -> Callable[[Callable], Callable]:
-    """Adds a row. What it decorates says of a difference of these kinds whether the row holds."""
+def doubt(*kinds: str, level: str = UNDECIDED) -> Callable[[Callable], Callable]:
+    """Adds a row: what it decorates says whether it holds, and begins with its sentence, which becomes a clause."""
 
     def add(holds: Callable[[Difference, History], bool]) -> Callable:
-        DOUBTS.append(Doubt(why, kinds, holds, level))
+        sentence = (holds.__doc__ or holds.__name__).partition("\n\n")[0]
+        why = " ".join(sentence.replace("_", " ").split()).rstrip(".")
+        DOUBTS.append(Doubt(why[0].lower() + why[1:], kinds, holds, level))
         return holds
 
     return add
@@ -50,43 +51,57 @@ def doubts_of(difference: Difference, history: History) -> list[Doubt]:
     return [row for row in DOUBTS if difference.kind in row.kinds and row.holds(difference, history)]
 
 
-_STALE = "stale", "stale, two steps", "stale, given"
-_LEFT = "left over", "left over, one step", "left over, stopped"
 _CARRIED = "carried over", "carried over, apparently"
 _UNDIVIDED = "undivided", "only weighed", "average undivided"
+_SCALES = *_UNDIVIDED, "twice", "tail"
+
+
+# In several rules
+
+
+@doubt("stale", "discarded", *_SCALES)
+def steps_its_own_way(d, history):
+    """The optimizer's class is the script's own, and may collect, divide or keep gradients."""
+    return d.record.own_step or (d.kind == "discarded" and d.record.collects)
+
+
+@doubt("long", *_CARRIED, *_SCALES, "apart")
+def rewritten(d, history):
+    """The script changes the gradients itself before the step."""
+    return any(update.rewritten for update in d.record.filled)
 
 
 # Gradients that are used again
 
 
-@doubt("the weights had been put back, as in a line search", *_STALE)
+@doubt("stale")
 def weights_put_back(d, history):
+    """The weights had been put back, as in a line search."""
     return not any(update.fresh for update in d.updates) and any(update.tried_again for update in d.updates)
 
 
-@doubt("the script changes them in between, as where they are kept as momentum", *_STALE)
+@doubt("stale")
 def kept_as_momentum(d, history):
+    """The script changes them in between, as where they are kept as momentum."""
     return all(update.kept for update in d.updates)
 
 
-@doubt("the script puts other gradients in their place before the step", *_STALE)
+@doubt("stale")
 def others_put_in(d, history):
+    """The script puts other gradients in their place before the step."""
     return all(update.replaced for update in d.updates) and not all(update.kept for update in d.updates)
 
 
-@doubt("the optimizer's step is the script's own, and may not use them each time", *_STALE)
-def steps_its_own_way(d, history):
-    return d.record.own_step
-
-
-@doubt("an optimizer uses the same calls, and these parameters may follow its own", *_STALE)
+@doubt("stale")
 def follows_an_optimizer(d, history):
+    """An optimizer uses the same calls, and these parameters may follow its own."""
     calls = [call for update in d.updates for call in update.fresh]
     return d.record.by_itself and bool(calls) and all(call.users - {d.record} for call in calls)
 
 
-@doubt("it may be of a loss that only the first update has", "from before")
+@doubt("from before")
 def of_the_first_update(d, history):
+    """It may be of a loss that only the first update has."""
     first, *others = d.calls
     return not any(call.kinds == first.kinds for call in others)
 
@@ -94,8 +109,9 @@ def of_the_first_update(d, history):
 # Gradients that are never used
 
 
-@doubt("the next step never uses a call from there, which may be intended", "discarded")
+@doubt("discarded")
 def not_for_the_next_step(d, history):
+    """The next step never uses a call from there, which may be intended."""
     useful = useful_sites(history, d.record)
     pairs = list(zip(d.about, d.calls, strict=True))
     used_next = any(call.site in _used_next(d, zeroing, useful) for zeroing, call in pairs)
@@ -132,15 +148,17 @@ def _is_divided(calls: list[AuditedCall]) -> bool:
     return all(isclose(term.coefficient * len(calls), 1.0, rel_tol=1e-3) for call in calls for term in call.terms)
 
 
-@doubt("no call from there ever reaches a step, which may be intended", *_LEFT)
+@doubt("left over")
 def not_for_any_step(d, history):
+    """No call from there ever reaches a step, which may be intended."""
     useful = useful_sites(history, d.record)
     read = {call.site for _, call in d.record.lost_calls} - useful  # and then zeroed
     return bool(useful) and all(call.site not in useful or call.site in read for call in d.calls)
 
 
-@doubt("whole windows were dropped without a step, which may be intended", "discarded", *_LEFT)
+@doubt("discarded", "left over")
 def dropped_whole(d, history):
+    """Whole windows were dropped without a step, which may be intended."""
     pairs = zip(d.about, d.calls, strict=True) if d.kind == "discarded" else d.record.lost_calls
     dropped: dict[int, list] = {}
     for zeroing, call in pairs:
@@ -150,41 +168,44 @@ def dropped_whole(d, history):
     return bool(dropped) and whole_windows(d.record, [*dropped.values(), d.calls])
 
 
-@doubt("they may have been zeros from the start, as from a batch whose targets are all masked", "discarded")
+@doubt("discarded")
 def were_zeros(d, history):
+    """They may have been zeros from the start, as from a batch whose targets are all masked."""
     zeros = all(zeroing.came_as_zeros for zeroing in d.about)
     return zeros and 2 * len(d.calls) < len(history.calls_of(d.record))  # code that clears does so each time
 
 
-@doubt("the script writes to .grad itself before the step, perhaps what it has read there", "discarded")
+@doubt("discarded")
 def read_and_written_back(d, history):
+    """The script writes to .grad itself before the step, perhaps what it has read there."""
     return any(zeroing.put_back for zeroing in d.about)
 
 
-@doubt("the weights change all the same, though no step is ever made", "discarded")
+@doubt("discarded")
 def updates_by_itself(d, history):
+    """The weights change all the same, though no step is ever made."""
     return d.record.by_itself and not d.record.made
 
 
-@doubt("another call through the same forward pass reached a step", "discarded")
+@doubt("discarded")
 def same_forward_pass(d, history):
+    """Another call through the same forward pass reached a step."""
     used = {call.forward for call in history.calls if d.record in call.users}
     return used.issuperset(call.forward for call in d.calls)
 
 
-@doubt("the optimizer's class is the script's own, and may have kept them", "discarded")
-def kept_by_its_optimizer(d, history):
-    return d.record.own_step or d.record.collects
-
-
-@doubt("other optimizers made steps, and this one none, which may come later", "discarded", *_LEFT)
+@doubt("discarded", "left over")
 def comes_later(d, history):
+    """Other optimizers made steps, and this one none, which may come later."""
     return not d.record.made and bool(history.stepped) and not d.record.by_itself
 
 
-@doubt("this happened once, as where a loss is too large", "discarded")
+@doubt("discarded")
 def happened_once(d, history):
-    """A part of a window was dropped a single time in a long run, and not where the data ended."""
+    """This happened once, as where a loss is too large.
+
+    A part of a window was dropped a single time in a long run, and not where the data ended.
+    """
     updates, last = d.record.filled, d.calls[-1]
     before = [update for update in updates if update.fresh[-1].number < last.number]
     after = [update for update in updates if update.fresh[0].number > last.number]
@@ -193,50 +214,46 @@ def happened_once(d, history):
     return last.epoch is None or last.epoch == after[0].fresh[0].epoch
 
 
-@doubt("another optimizer began with gradients from elsewhere, perhaps with these", *_LEFT)
+@doubt("left over")
 def handed_on(d, history):
+    """Another optimizer began with gradients from elsewhere, perhaps with these."""
     firsts = [other.updates[0] for other in history.stepped if other is not d.record]
     return any(u.assigned and (not u.fresh or u.fresh[-1].number > d.calls[-1].number) for u in firsts)
 
 
-@doubt("the run ended before its step, and each of the others has one", *_LEFT)
+@doubt("left over")
 def ended_before_its_step(d, history):
+    """The run ended before its step, and each of the others has one."""
     return len(d.calls) == history.size(d.record) == 1 < len(d.record.updates)
 
 
-@doubt("a margin may have been kept, which leaves a gradient of zeros", "empty, zeros")
-def margin_kept(d, history):
-    return True
-
-
-@doubt("the script puts them in itself, and these were zeros", "empty")
+@doubt("empty")
 def zeros_put_in(d, history):
+    """The script puts them in itself, and these were zeros."""
     return not any(update.no_gradients for update in d.updates) and not history.calls_of(d.record)
 
 
 # Gradients of another loss, and parameters that others train
 
 
-@doubt("it may be meant for both", "foreign")
+@doubt("foreign")
 def meant_for_both(d, history):
+    """It may be meant for both."""
     return not d.about
 
 
-@doubt("nothing is seen to be trained in their place", "orphans", "orphans, others trained")
+@doubt("orphans")
 def nothing_instead(d, history):
+    """Nothing is seen to be trained in their place."""
     return not d.about
 
 
 # Windows of other sizes
 
 
-@doubt("the script changes the gradients itself, and may count samples", "long", *_CARRIED)
-def counts_samples(d, history):
-    return any(update.rewritten for update in d.updates)
-
-
-@doubt("a window may be an episode, or hold one loss more than others", "long", "pattern", "first", *_CARRIED)
+@doubt("long", "pattern", "first", *_CARRIED)
 def may_be_an_episode(d, history):
+    """A window may be an episode, or hold one loss more than others."""
     if d.about is None:  # the ends of epochs were seen
         return False
     (window,), usual, columns = d.updates, d.about, columns_of(d.about)
@@ -244,11 +261,6 @@ def may_be_an_episode(d, history):
     known = columns is not None and columns[0].reduction != "unknown"
     alike = known and {call.site for call in usual.fresh} >= {call.site for call in window.fresh}
     return not alike or of_any_length(sizes, usual.size) or go_over_something([window])
-
-
-@doubt("a weight and a step for each micro-batch may be meant", "divided for nothing")
-def step_for_each(d, history):
-    return True
 
 
 # Losses that may be meant to be added up
@@ -268,8 +280,10 @@ def _full(d: Difference) -> list[AuditedUpdate]:
     return [update for update in updates if update.size == len(uneven[0][1].terms)]
 
 
-@doubt("a sum may be meant: a helper is called for each from a line of its own", *_UNDIVIDED, "uneven")
+@doubt(*_UNDIVIDED, "uneven")
 def from_a_helper(d, history):
+    """A sum may be meant: a helper is called for each from a line of its own."""
+
     def from_different_places(calls):
         alike = len({call.line for call in calls}) == len({call.synced for call in calls}) == 1
         return alike and len({call.path for call in calls}) == len(calls)
@@ -277,13 +291,16 @@ def from_a_helper(d, history):
     return _of_all(d, from_different_places)
 
 
-@doubt("a sum may be meant: all of them are computed before the first backward call", *_UNDIVIDED, "uneven")
+@doubt(*_UNDIVIDED, "uneven")
 def computed_together(d, history):
+    """A sum may be meant: all of them are computed before the first backward call."""
     return _of_all(d, lambda calls: all(call.early for call in calls[1:]))
 
 
-@doubt("a sum may be meant: each is from a data set of its own", *_UNDIVIDED, "uneven")
+@doubt(*_UNDIVIDED, "uneven")
 def of_several_data_sets(d, history):
+    """A sum may be meant: each is from a data set of its own."""
+
     def of_several_data_sets(calls):
         first, *later = (call.drawn for call in calls)
         at_once = len(first) == len(calls) and not any(later)
@@ -293,16 +310,18 @@ def of_several_data_sets(d, history):
     return _of_all(d, of_several_data_sets)
 
 
-@doubt(
-    "a sum may be meant: each goes back through the one before, as the steps of a sequence do", "undivided", "uneven"
-)
+@doubt("undivided", "uneven")
 def of_one_sequence(d, history):
+    """A sum may be meant: each goes back through the one before, as the steps of a sequence do."""
     return _of_all(d, lambda calls: all(call.passes > 1 for call in calls[1:]))
 
 
-@doubt("a sum may be meant: their targets are labels, such as real and fake", *_UNDIVIDED, "uneven")
+@doubt(*_UNDIVIDED, "uneven")
 def targets_are_labels(d, history):
-    """Has each micro-batch only one value for a target, which is another in the next, and the same in all windows?"""
+    """A sum may be meant: their targets are labels, such as real and fake.
+
+    Has each micro-batch only one value for a target, which is another in the next, and the same in all windows?
+    """
     updates, seen = _full(d)[:_LOOKED_AT], set()
     for column in (column for update in updates for column in columns_of(update) or []):
         targets = [set(term.targets) if len(term.targets) > 1 else set() for term in column.terms]
@@ -311,9 +330,12 @@ def targets_are_labels(d, history):
     return len(updates) > 1 and len(labels) > 1 and None not in labels and len(set(labels)) == len(labels)
 
 
-@doubt("a sum may be meant: their targets are the same", *_UNDIVIDED)
+@doubt(*_UNDIVIDED)
 def targets_are_the_same(d, history):
-    """The micro-batches of a window have the same targets, and those of another window others."""
+    """A sum may be meant: their targets are the same.
+
+    The micro-batches of a window have the same targets, and those of another window others.
+    """
     repeated = set()
     for update in d.updates:
         targets = [[term.targets for term in column.terms] for column in columns_of(update) or []]
@@ -326,39 +348,43 @@ def targets_are_the_same(d, history):
     return len(repeated) > 1
 
 
-@doubt("a sum may be meant: the windows are of any length, as episodes are", *_UNDIVIDED)
+@doubt(*_UNDIVIDED)
 def of_any_length_as_episodes(d, history):
+    """A sum may be meant: the windows are of any length, as episodes are."""
     return of_any_length([u.size for u in d.record.filled if not u.skipped], d.updates[0].size)
 
 
-@doubt("nothing says that the loop around them goes over micro-batches", *_UNDIVIDED, "uneven")
+@doubt(*_UNDIVIDED, "uneven")
 def over_something(d, history):
+    """Nothing says that the loop around them goes over micro-batches."""
     full = _full(d)
     return bool(full) and go_over_something(full)
 
 
-@doubt("a sum may be meant: each is used for an update of another optimizer as well", *_UNDIVIDED)
+@doubt(*_UNDIVIDED)
 def used_by_another(d, history):
+    """A sum may be meant: each is used for an update of another optimizer as well."""
     first = d.updates[0].micro_batches[0]
     return any(u.record is not d.record and u.size == 1 and first in u.fresh for u in history.updates)
 
 
-@doubt(
-    "a sum may be meant: each compares its own samples with others that have no graph, as those of the other "
-    "micro-batches",
-    *_UNDIVIDED,
-)
+@doubt(*_UNDIVIDED)
 def compares_with_stored(d, history):
+    """A sum may be meant: each compares its own samples with others that have no graph, as those of the other micro-
+    batches.
+    """
     return any(all(term.in_part for term in column.terms) for column in d.about)
 
 
-@doubt("a sum may be meant: each goes back through an update of the weights, as tasks of meta-learning do", *_UNDIVIDED)
+@doubt(*_UNDIVIDED)
 def of_meta_learning(d, history):
+    """A sum may be meant: each goes back through an update of the weights, as tasks of meta-learning do."""
     return any(all(term.adapted for term in column.terms) for column in d.about)
 
 
-@doubt("a sum may be meant: each may be the mean of one episode", *_UNDIVIDED)
+@doubt(*_UNDIVIDED)
 def mean_of_an_episode(d, history):
+    """A sum may be meant: each may be the mean of one episode."""
     return any(map(_of_unequal_units, d.about))
 
 
@@ -367,22 +393,29 @@ def _of_unequal_units(column: Column) -> bool:
     return any(t.of_one for t in column.terms) and None not in column.counts and not nearly_equal(column.counts)
 
 
-@doubt("each may have a weight that cancels a division", *_UNDIVIDED)
+@doubt(*_UNDIVIDED)
 def weight_cancels(d, history):
-    """Their coefficient is 1 all the same."""
+    """Each may have a weight that cancels a division.
+
+    Their coefficient is 1 all the same.
+    """
     return isclose(d.about[0].share, d.updates[0].size, rel_tol=1e-3) and any(t.times for t in d.about[0].terms)
 
 
-@doubt("it may have a weight, or be halved as squares and the losses of a critic are", "twice")
+@doubt("twice")
 def weighted_or_halved(d, history):
+    """It may have a weight, or be halved as squares and the losses of a critic are."""
     (column,) = d.about
     halved = d.updates[0].size == 2 and not column.name.startswith("NllLoss")
     return halved or any(term.weighted if term.times is None else term.times for term in column.terms)
 
 
-@doubt("each may be an average that has a weight", *_UNDIVIDED)
+@doubt(*_UNDIVIDED)
 def weighted_average(d, history):
-    """Several losses alike that are divided by more than one number."""
+    """Each may be an average that has a weight.
+
+    Several losses alike that are divided by more than one number.
+    """
     several = len(d.about) > 1 and len({column.name for column in d.about}) == 1
     return several and not all(
         column.factors_known and all(len(term.times + term.over) <= 1 for term in column.terms) for column in d.about
@@ -391,91 +424,88 @@ def weighted_average(d, history):
 
 # Losses whose gradient may be scaled in another way
 
-_SCALES = *_UNDIVIDED, "twice", "tail"
 
-
-@doubt("the script changes the gradients itself before the step", *_SCALES)
-def rewritten(d, history):
-    return any(update.rewritten for update in d.record.filled)
-
-
-@doubt("the optimizer's step is the script's own, and may divide", *_SCALES)
-def step_may_divide(d, history):
-    return d.record.own_step
-
-
-@doubt("gradients go through hooks of the script, which may change them", *_SCALES)
+@doubt(*_SCALES)
 def hooks_may_change(d, history):
+    """Gradients go through hooks of the script, which may change them."""
     return d.record.hooked
 
 
-@doubt("the window's backward calls reach different parameters, as those of several tasks do", *_SCALES)
+@doubt(*_SCALES)
 def of_several_tasks(d, history):
+    """The window's backward calls reach different parameters, as those of several tasks do."""
     return len({call.reach.get(d.record) for call in d.updates[0].micro_batches}) > 1
 
 
-@doubt("the update by hand may divide", *_SCALES)
+@doubt(*_SCALES)
 def update_may_divide(d, history):
+    """The update by hand may divide."""
     return d.record.by_itself
 
 
-@doubt("it is in the middle of an epoch, as where a micro-batch is left out", "tail")
+@doubt("tail")
 def inside_an_epoch(d, history):
+    """It is in the middle of an epoch, as where a micro-batch is left out."""
     return not ends_an_epoch(d.updates[0], d.about)
 
 
-@doubt("the first window is short as well", "tail")
+@doubt("tail")
 def first_is_short(d, history):
+    """The first window is short as well."""
     return d.about[0].size < d.evidence["window"]
 
 
 # Timing
 
 
-@doubt("it may be a part that is limited by itself", "clip inside")
+@doubt("clip inside")
 def clips_a_part(d, history):
+    """It may be a part that is limited by itself."""
     return d.about
 
 
-@doubt("each may be for a stage of the training", "several scalers")
+@doubt("several scalers")
 def scaler_of_a_stage(d, history):
+    """Each may be for a stage of the training."""
     return len({path for _, path in d.about}) == len(d.about)  # not in one loop
 
 
-@doubt("the scheduler left the learning rate as it was", "stepped inside", "too long")
+@doubt("stepped inside", "too long")
 def rate_unmoved(d, history):
+    """The scheduler left the learning rate as it was."""
     return not d.record.schedule.moved
 
 
-@doubt("its length seems to be counted in the same way", "stepped inside")
+@doubt("stepped inside")
 def length_in_micro_batches(d, history):
+    """Its length seems to be counted in the same way."""
     schedule = d.record.schedule
     return any(0.9 * each <= schedule.steps <= each + 1 for each in schedule.lengths)
 
 
-@doubt("it follows a function or class of the script's own, which may count micro-batches", "stepped inside")
+@doubt("stepped inside")
 def counts_its_own_way(d, history):
+    """It follows a function or class of the script's own, which may count micro-batches."""
     schedule = d.record.schedule
     divides = schedule.own == "class" and history.size(d.record) in schedule.numbers
     return (schedule.own == "function" or divides) and not (length_in_micro_batches(d, history) or d.about)
 
 
-@doubt("the script may average over the ranks itself", "apart")
-def averaged_by_hand(d, history):
-    return any(update.rewritten for update in d.updates)
-
-
-@doubt("it may be of one batch alone", "counted again")
+@doubt("counted again")
 def counted_again_once(d, history):
+    """It may be of one batch alone."""
     return len(d.calls) == 1
 
 
 # Means over unequal counts
 
 
-@doubt("each mean may be over one sample, such as an episode", "uneven")
+@doubt("uneven")
 def one_sample_each(d, history):
-    """The means of one micro-batch are as many as its samples, and over unequal counts; or they may be of one each."""
+    """Each mean may be over one sample, such as an episode.
+
+    The means of one micro-batch are as many as its samples, and over unequal counts; or they may be of one each.
+    """
     return any(_of_unequal_units(column) or _one_of_each_sample(columns) for _, column, columns in d.about[0])
 
 
@@ -485,13 +515,15 @@ def _one_of_each_sample(columns: list[Column]) -> bool:
     return unequal and len({column.name for column in columns}) == 1
 
 
-@doubt("another loss or a class has a weight, so a mean of means may be chosen", "uneven", level=ADVICE)
+@doubt("uneven", level=ADVICE)
 def weight_beside(d, history):
+    """Another loss or a class has a weight, so a mean of means may be chosen."""
     return all(is_by_choice(column, columns) for _, column, columns in d.about[0])
 
 
-@doubt("only the last batch of a data set is short", "uneven", level=ADVICE)
+@doubt("uneven", level=ADVICE)
 def data_set_ends(d, history):
+    """Only the last batch of a data set is short."""
     uneven, updates = d.about
     ends = {update: _epoch_of_the_shortest(update, column) for update, column, _ in uneven}
     if any(end is not None and end == after for end, after in pairwise(ends.values())):
@@ -520,8 +552,3 @@ def _comes_again(counts: list[float | None]) -> bool:
     short = [k for k, count in enumerate(counts) if count < max(counts)]
     between = {after - before for before, after in pairwise(short)} or set(short)  # only once, after so many
     return len({counts[k] for k in short}) == len(between) == 1 and min(between) > 2
-
-
-@doubt("that is the mean over all only if every rank holds equally many", "means of ranks")
-def ranks_may_hold_alike(d, history):
-    return True

@@ -1,6 +1,7 @@
 """What each rule is about, in a terminal: symptom, cause, fix, and where the bug was reported in public."""
 
-from gradaudit.rules import RULES, Rule
+from gradaudit.compare import RULES
+from gradaudit.compare.rules import Rule
 from gradaudit.text import lines_of, paint
 
 

@@ -4,13 +4,12 @@ from collections import Counter
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 
-from gradaudit.compare import Difference
+from gradaudit.compare import RULES, Difference
+from gradaudit.compare.rules import ADVICE, ERROR, LEVELS, UNDECIDED
 from gradaudit.doubts import doubts_of
 from gradaudit.frameworks import fix_of
 from gradaudit.history import History
 from gradaudit.observe.guard import Guard
-from gradaudit.rules import RULES
-from gradaudit.words import ADVICE, ERROR, KINDS, LEVELS, UNDECIDED, said
 
 _FIRST = "orphan-parameters"  # of findings of one level: what isn't trained can't be judged otherwise
 
@@ -76,18 +75,16 @@ def _found_by(name: str, history: History) -> list[Difference]:
 
 
 def _finding(name: str, difference: Difference, history: History) -> Finding:
-    kind, rows = KINDS[difference.kind], doubts_of(difference, history)
-    level = kind.level
+    rows, level = doubts_of(difference, history), difference.level
     if level == ERROR and rows:
         level = ADVICE if any(row.level == ADVICE for row in rows) else UNDECIDED
-    fix = RULES[name].fix if kind.fix is None else kind.fix
-    fix = (fix_of(difference, history) if level == ERROR else "") or difference.fix or fix
+    fix = fix_of(difference, history) or (RULES[name].fix if difference.fix is None else difference.fix)
     return Finding(
         level,
-        said(kind.message, difference),
+        difference.message,
         doubts=tuple(row.why for row in rows if level in (UNDECIDED, row.level)),
         evidence=difference.evidence,
-        fix=said(fix, difference),
+        fix="" if level == UNDECIDED else fix,
         where=difference.where,
         optimizer="" if difference.record is None else difference.record.name,
         rule=name,

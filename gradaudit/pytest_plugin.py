@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from gradaudit.auditing import Report, audit
-from gradaudit.rules import RULES
+from gradaudit.compare import RULES
 
 _AUDIT = pytest.StashKey[tuple[AbstractContextManager, Report]]()
 

@@ -4,11 +4,11 @@ import sys
 from html import escape
 
 from gradaudit.callsite import short, source
+from gradaudit.compare.rules import ERROR
 from gradaudit.history import History, Kept, count_noun
 from gradaudit.judging import Finding
 from gradaudit.text import as_text, width_of
 from gradaudit.unseen import unseen
-from gradaudit.words import ERROR
 
 
 class Report:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TextIO
 from unicodedata import east_asian_width
 
 from gradaudit.callsite import short, source
+from gradaudit.compare.rules import ADVICE, ERROR, UNDECIDED
 from gradaudit.judging import Finding
-from gradaudit.words import ADVICE, ERROR, UNDECIDED
 
 if TYPE_CHECKING:
     from gradaudit.report import Report

@@ -1,12 +1,11 @@
 """What a training loop does, seen from outside."""
 
-from course_utils.recording.collectives import Collectives, count_collectives
+from course_utils.recording.collectives import Collectives, count_collectives, held_gradients
 from course_utils.recording.formats import formats_of
 from course_utils.recording.hooks import HookLog
 from course_utils.recording.noise import ratio_interval, sample_gradients, watch_norms
 from course_utils.recording.operations import Work, count_operations, count_work
 from course_utils.recording.trace import Event, Trace, record
-from gradaudit.observe.sharded import held_gradients
 
 __all__ = [
     "Collectives",

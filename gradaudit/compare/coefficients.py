@@ -4,15 +4,25 @@ from collections.abc import Iterator
 from itertools import islice
 from math import isclose
 
-from gradaudit.compare import Difference
 from gradaudit.compare.columns import Column, columns_of, nearly_equal
-from gradaudit.history import AuditedRecord, AuditedUpdate, History
+from gradaudit.compare.rules import UNDECIDED, Difference, rule
+from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun
 from gradaudit.lines import division_of
 from gradaudit.source import are_written
 
+_SHOWN = 6  # numbers of a list
 
+
+@rule("loss-scale")
 def scale(history: History) -> Iterator[Difference]:
-    """Windows whose losses don't add up to one mean; of each optimizer the first difference."""
+    """Windows whose losses don't add up to one mean; of each optimizer the first difference.
+
+    Symptom: The gradient's norm, and the best learning rate, depend on N.
+    Cause: Gradients of a window are summed, so means that nobody divides add up to N times the mean; a division by a
+        fixed N is wrong for a short window.
+    Fix: Divide each mean by its window's micro-batches, or weight it by its tokens.
+    Reported: karpathy/nanoGPT/issues/168, Lightning-AI/pytorch-lightning/issues/19987
+    """
     for record in history.stepped:
         updates = [update for update in record.filled if not update.skipped]
         n = history.size(record)
@@ -41,28 +51,38 @@ def _scales(
 ) -> Iterator[Difference]:
     first, n = full[0], full[0].size
     if _are_averaged(columns, n):
-        yield _scale("average undivided", record, full, columns, losses=len(columns))
+        text = f"the weights of the {len(columns)} losses of a micro-batch add up to 1, and nothing divides them by {n}"
+        yield _scale("average undivided", record, full, columns, f"{text}, so every update is {n} times too large")
     for k, column in enumerate(columns):
         # ranks that share a mean look buggy in one window by chance
         alike = [each[k] for each in map(columns_of, full) if each and len(each) > k] if first.on_ranks else [column]
         alone = len(columns) == 1 and len(first.fresh) == n  # other backward calls may bring the rest
         if column.reduction == "mean" and all(isclose(c, 1, rel_tol=1e-3) for each in alike for c in each.coefficients):
-            yield _scale("undivided", record, full, [column])
+            text = f"the mean loss of each of {count_noun(n, 'micro-batch')} counts in full, so every update is "
+            yield _scale("undivided", record, full, [column], f"{text}{column.share:.1f} times too large")
         elif column.reduction == "mean" and alone and all(isclose(each.share * n, 1, rel_tol=1e-3) for each in alike):
             yield _scale("twice", record, full, [column])  # of several, each may have a weight
         elif column.reduction == "mean" and _is_only_weighed(column, columns, first):
             times = " and by ".join(f"{number:g}" for number in column.terms[0].times)
-            yield _scale("only weighed", record, full, [column], times=times)
+            text = f"nothing divides the losses of {count_noun(n, 'micro-batch')}: the mean of each is multiplied by {times}"
+            yield _scale(
+                "only weighed", record, full, [column], f"{text} alone, so every update is {n} times too large"
+            )
         elif column.reduction == "sum" and alone and not first.on_ranks and _is_a_sum_divided_twice(column, n):
             yield _scale("twice", record, full, [column])
     yield from _tails(record, n, updates, columns)
 
 
-def _scale(kind: str, record: AuditedRecord, full: list[AuditedUpdate], columns: list[Column], **more) -> Difference:
-    call, coefficients = full[0].fresh[0], [each for column in columns for each in column.coefficients]
-    where = division_of(call.where) if kind == "twice" else call.where
-    numbers = {"window": full[0].size, "factor": columns[0].share, "coefficients": coefficients[:8], **more}
-    return Difference(kind, record, where, full, about=columns, loss=columns[0].name, **numbers)
+def _scale(
+    kind: str, record: AuditedRecord, full: list[AuditedUpdate], columns: list[Column], text: str = ""
+) -> Difference:
+    n, where, fix = full[0].size, full[0].fresh[0].where, None
+    if kind == "twice":
+        where, fix = division_of(where), "divide once"
+        text = f"the loss is divided by {n} twice, so every update is {n} times too small"
+    coefficients = [each for column in columns for each in column.coefficients][:8]
+    numbers = {"window": n, "factor": columns[0].share, "coefficients": coefficients, "loss": columns[0].name}
+    return Difference(kind, record, where, text, full, about=columns, fix=fix, **numbers)
 
 
 def _is_a_sum_divided_twice(column: Column, n: int) -> bool:
@@ -134,8 +154,13 @@ def _tails(record: AuditedRecord, n: int, updates: list[AuditedUpdate], full: li
             continue
         ratio = _ratio(tail[0], full[0])
         if not isclose(ratio, 1.0, rel_tol=1e-2) and isclose(ratio, update.size / n, rel_tol=1e-2):
-            where, numbers = division_of(update.fresh[0].where), {"short_window": update.size, "factor": ratio}
-            yield Difference("tail", record, where, [update], about=updates, window=n, **numbers)
+            text = (
+                f"a short window of {count_noun(update.size, 'micro-batch')} is divided by {n}, so its update is "
+                f"{ratio:.2f} of its own mean gradient"
+            )
+            where, fix = division_of(update.fresh[0].where), "divide by what the window holds"
+            numbers = {"short_window": update.size, "factor": ratio, "window": n}
+            yield Difference("tail", record, where, text, [update], about=updates, fix=fix, **numbers)
 
 
 def ends_an_epoch(update: AuditedUpdate, updates: list[AuditedUpdate]) -> bool:
@@ -158,8 +183,16 @@ def _ratio(tail: Column, full: Column) -> float:
 # Samples and tokens
 
 
+@rule("token-weights")
 def weights(history: History) -> Iterator[Difference]:
-    """Micro-batches of unequal counts whose means count alike."""
+    """Micro-batches of unequal counts whose means count alike.
+
+    Symptom: Losses agree, gradients do not; short sequences count more.
+    Cause: Each micro-batch takes the mean over its own targets, so a target in a short micro-batch gets more weight
+        than one in a long micro-batch.
+    Fix: Multiply each mean by its tokens over those of the window.
+    Reported: huggingface/trl/issues/2175, allenai/open-instruct/pull/1161
+    """
     for record in history.stepped:
         updates = [update for update in record.filled if update.size >= 2 and not update.skipped]
         uneven = [
@@ -180,10 +213,16 @@ def _means_of_means(record: AuditedRecord, updates: list[AuditedUpdate], uneven:
     worst = [each for each in uneven if not is_by_choice(*each[1:])] or uneven
     update, column, _ = max(worst, key=lambda each: _spread(each[1]))
     weights = [term.per_item * sum(column.counts) / column.share for term in column.terms]
-    numbers = {"counts": column.counts[:8], "weights": weights[:8], "windows": len(worst)}
-    return Difference(
-        "uneven", record, division_of(update.fresh[0].where), [update], about=(uneven, updates), **numbers
+    text = (
+        f"micro-batches of {_listed(column.counts)} samples or tokens count alike, so that one of them counts "
+        f"{_listed(weights, '.2g')} times what it should"
     )
+    where, numbers = division_of(update.fresh[0].where), {"counts": column.counts[:8], "weights": weights[:8]}
+    return Difference("uneven", record, where, text, [update], about=(uneven, updates), windows=len(worst), **numbers)
+
+
+def _listed(numbers: list[float], form: str = "g") -> str:
+    return ", ".join(format(number, form) for number in numbers[:_SHOWN])
 
 
 def is_by_choice(column: Column, columns: list[Column]) -> bool:
@@ -203,4 +242,9 @@ def _means_of_ranks(history: History, record: AuditedRecord) -> Iterator[Differe
     means = [columns[0] for columns in map(columns_of, updates) if columns]
     counts = [sum(count or 0 for count in column.counts) for column in means]
     if len(counts) > 1 and not nearly_equal(counts) and all(isclose(each.share, 1.0, rel_tol=1e-3) for each in means):
-        yield Difference("means of ranks", record, updates[0].fresh[0].where, counts=counts[:64], updates=len(updates))
+        text = (
+            f"this rank takes means over {_listed(counts)} samples or tokens, and the ranks' means are averaged: that is "
+            "the mean over all only if every rank holds equally many"
+        )
+        where, numbers = updates[0].fresh[0].where, {"counts": counts[:64], "updates": len(updates)}
+        yield Difference("means of ranks", record, where, text, level=UNDECIDED, **numbers)

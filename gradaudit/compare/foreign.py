@@ -2,15 +2,23 @@
 
 from collections.abc import Iterator
 
-from gradaudit.compare import Difference
 from gradaudit.compare.membership import trained_elsewhere
-from gradaudit.history import AuditedCall, AuditedRecord, AuditedUpdate, History, Term
+from gradaudit.compare.rules import ADVICE, ERROR, Difference, rule
+from gradaudit.history import AuditedCall, AuditedRecord, AuditedUpdate, History, Term, count_noun
 
 _LABELLED = 4  # windows whose targets are looked at
 
 
+@rule("foreign-gradients")
 def foreign(history: History) -> Iterator[Difference]:
-    """What the loss of another optimizer left in the windows of one that has a loss of its own."""
+    """What the loss of another optimizer left in the windows of one that has a loss of its own.
+
+    Symptom: One of two networks, as in a GAN, doesn't learn: its steps also use the other's loss.
+    Cause: A loss reaches the parameters of another optimizer as well, and what it leaves there isn't cleared before
+        that optimizer's own backward.
+    Fix: Zero its parameters right before its own backward, or freeze them in the other's.
+    Reported: Lightning-AI/pytorch-lightning/issues/591, FoundationVision/OmniTokenizer/issues/15
+    """
     for record in history.stepped:
         if any(call.records == (record,) or call.users == {record} for call in history.calls):
             others = (other for other in history.stepped if other is not record)
@@ -41,8 +49,14 @@ def _gradients_of(record: AuditedRecord, other: AuditedRecord) -> Difference | N
         for update, calls in mixed
         for call in calls
     )
-    numbers = {"foreign": len(calls), "own": len(update.fresh) - len(calls), "updates": len(mixed), "other": other.name}
-    return Difference("foreign", record, calls[0].where, [update for update, _ in mixed], about=certain, **numbers)
+    text = (
+        f"update {update.number} holds {count_noun(len(calls), 'backward call')} of the loss of {other.name} in addition "
+        f"to its own; {len(mixed)} of {count_noun(record.made, 'update')} do"
+    )
+    fix = f"zero the parameters of {record.name} before its own backward, or freeze them during that of {other.name}"
+    numbers = {"foreign": len(calls), "own": len(update.fresh) - len(calls), "updates": len(mixed)}
+    updates = [update for update, _ in mixed]
+    return Difference("foreign", record, calls[0].where, text, updates, about=certain, fix=fix, **numbers)
 
 
 def _is_of(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord) -> bool:
@@ -99,8 +113,16 @@ def _used_before(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord)
     return other in call.users and bool(own) and call.used_at < max(own)
 
 
+@rule("orphan-parameters")
 def orphans(history: History) -> Iterator[Difference]:
-    """Parameters that an optimizer holds and that are not trained, and others that are trained and that none holds."""
+    """Parameters that an optimizer holds and that are not trained, and others that are trained and that none holds.
+
+    Symptom: A part never changes; its .grad stays None.
+    Cause: The optimizer was created from other tensors than those that are trained, as before the model was moved,
+        wrapped or given a new layer.
+    Fix: Create the optimizer from the model after moving or wrapping it.
+    Reported: huggingface/accelerate/issues/2665, openvinotoolkit/nncf/pull/327
+    """
     count, where = history.unowned
     known = [record for record in history.records if not record.by_itself]
     for record in sorted(known, key=lambda record: record.trained > 0):
@@ -110,15 +132,29 @@ def orphans(history: History) -> Iterator[Difference]:
         if never == trained or replaced:  # its parameters are not, or are no longer, those of the model
             alone = not any(other.never.total() < other.trained for other in known)  # no optimizer trains anything
             certain = bool(count) and (replaced or not trained or (alone and record.made > 0))
-            kind = "orphans" + ", frozen" * (not trained) + ", others trained" * bool(count)
-            yield Difference(kind, record, where or _where(record), about=certain, **numbers)
+            text = (
+                _never(never, trained)
+                if trained
+                else "all of its parameters are frozen and none ever received a gradient"
+            )
+            text += f", while {count_noun(count, 'parameter')} that no optimizer holds did" * bool(count)
+            level, fix = ERROR if count or trained else ADVICE, None if count else ""
+            place = where or _where(record)
+            yield Difference("orphans", record, place, text, about=certain, fix=fix, level=level, **numbers)
             return
     for record in known:
         if never := record.never.total():
             numbers = {"parameters": record.trained, "without_gradient": never}
-            yield Difference("orphans in part", record, _where(record), **numbers)
+            text = _never(never, record.trained)
+            yield Difference("orphans in part", record, _where(record), text, fix="", level=ADVICE, **numbers)
     if count:
-        yield Difference("unowned", None, where, unowned_with_gradient=count)
+        text = f"no optimizer holds {count_noun(count, 'parameter')} that received gradients"
+        fix = "give them to an optimizer, or freeze them with requires_grad_(False), which saves memory"
+        yield Difference("unowned", None, where, text, fix=fix, level=ADVICE, unowned_with_gradient=count)
+
+
+def _never(never: int, trained: int) -> str:
+    return f"{never} of its {count_noun(trained, 'parameter')} never received a gradient"
 
 
 def _where(record: AuditedRecord) -> str:

@@ -5,23 +5,41 @@ from collections.abc import Iterator
 
 import torch
 
-from gradaudit.compare import Difference
 from gradaudit.compare.columns import nearly_equal
-from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedRecord, History
+from gradaudit.compare.rules import ADVICE, Difference, rule
+from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedRecord, History, count_noun
 
 _MANY = 5  # graphs that are kept
 _LOGGED = re.compile(r"avg|average|mean|running|total|epoch|log|smooth|ema|best|val|eval|metric|hist", re.I)
 
 
+@rule("held-graphs")
 def held_graphs(history: History) -> Iterator[Difference]:
-    """Graphs that are kept longer than for their own backward call."""
+    """Graphs that are kept longer than for their own backward call.
+
+    Symptom: Memory grows with N, or from batch to batch.
+    Cause: Backward is called once on a sum of losses, or something keeps the losses, so activations of several micro-
+        batches are in memory together.
+    Fix: Call backward on each micro-batch; log .item() or .detach().
+    Reported: meta-pytorch/torchtune/pull/1917, BatsResearch/labelmodels/issues/4
+    """
     again = list(dict.fromkeys(_counted_again(history)))
     if again:
-        yield Difference("counted again", None, again[0].where, (), again, calls=len(again))
+        text = (
+            f"{count_noun(len(again), 'backward call')} went through a loss that an earlier call of the same window had gone "
+            "through: its graph is kept, and its gradient counts once for every call"
+        )
+        fix = "call backward on each loss once, and detach() what is added up for the log"
+        yield Difference("counted again", None, again[0].where, text, (), again, fix=fix, calls=len(again))
     longest = max(history.calls, key=lambda call: call.passes, default=None)
     if longest is not None and longest.passes > 2:  # two losses of one forward pass make two
-        numbers = {"passes": longest.passes, "backward_call": longest.number, "earlier": longest.passes - 1}
-        yield Difference("carried graph", None, longest.where, **numbers)
+        text = (
+            f"backward call {longest.number} also went back through what was computed before each of "
+            f"{longest.passes - 1} earlier calls: a tensor is carried over with its graph, such as a hidden state"
+        )
+        fix = "detach() what is carried over, or add the losses up and call backward once at the end"
+        numbers = {"passes": longest.passes, "backward_call": longest.number}
+        yield Difference("carried graph", None, longest.where, text, fix=fix, level=ADVICE, **numbers)
     if not again:
         yield from _kept(history)
     yield from _together(history)
@@ -47,11 +65,21 @@ def _kept(history: History) -> Iterator[Difference]:
     parts = max(history.calls, key=lambda call: call.kept, default=None)
     total = history.calls.total
     if losses is not None and losses.alive >= _MANY and losses.alive > total / 4:
-        about = "about " * (losses.number > PROBED_GRAPHS)  # from then on not every graph is looked at
-        numbers = {"graphs_alive": losses.alive, "backward_call": losses.number}
-        yield Difference("kept losses", None, losses.where, roughly=about, **numbers)
+        roughly = "about " * (losses.number > PROBED_GRAPHS)  # from then on not every graph is looked at
+        what = "losses", "the losses themselves, such as a sum for the log"
+        yield _alive(losses, losses.alive, roughly, *what, "add up loss.item() or loss.detach()")
     elif parts is not None and parts.kept >= _MANY and parts.kept > min(total, PROBED_GRAPHS) / 2:
-        yield Difference("kept parts", None, parts.where, graphs_alive=parts.kept, backward_call=parts.number)
+        what = "forward passes", "tensors of them, such as a list of outputs or features"
+        yield _alive(parts, parts.kept, "", *what, "detach() what is collected")
+
+
+def _alive(call: AuditedCall, alive: int, roughly: str, of: str, kept: str, fix: str) -> Difference:
+    text = (
+        f"the graphs of {roughly}{alive} earlier {of} were still alive at backward call {call.number}: something keeps "
+        f"{kept}"
+    )
+    numbers = {"graphs_alive": alive, "backward_call": call.number}
+    return Difference("kept", None, call.where, text, fix=fix, level=ADVICE, **numbers)
 
 
 def _together(history: History) -> Iterator[Difference]:
@@ -59,36 +87,73 @@ def _together(history: History) -> Iterator[Difference]:
     single = {update.fresh[0].number: update.fresh[0] for update in history.updates if len(update.fresh) == 1}
     calls = [call for call in single.values() if call.graphs > 2 and _count_alike(call)]
     if len(calls) == sum(number <= PROBED_GRAPHS for number in single) > 0:  # else they are weighed against each other
-        zeroed = any(call.zeroed_inside for call in calls)  # which would erase what a call for each brings
-        kind = "one call for tasks" if zeroed else "one call for several"
-        yield Difference(kind, None, calls[0].where, graphs=calls[0].graphs, calls=len(calls))
+        text = (
+            f"one backward call went through {calls[0].graphs} forward passes that have nothing in common: the activations "
+            "of all of them were in memory at once"
+        )
+        fix = "" if any(call.zeroed_inside for call in calls) else None  # which would erase what a call for each brings
+        numbers = {"graphs": calls[0].graphs, "calls": len(calls)}
+        yield Difference("one call for several", None, calls[0].where, text, fix=fix, level=ADVICE, **numbers)
 
 
 def _count_alike(call: AuditedCall) -> bool:
     return bool(call.terms) and nearly_equal([term.coefficient for term in call.terms])
 
 
+@rule("unused-loss")
 def unused_losses(history: History) -> Iterator[Difference]:
-    """Losses with names that no backward call ever reached."""
+    """Losses with names that no backward call ever reached.
+
+    Symptom: A logged loss doesn't fall, and its weight makes no difference.
+    Cause: The loss is computed and logged, but it isn't part of what backward is called on.
+    Fix: Add it to the total, or compute it under no_grad().
+    Reported: mims-harvard/TFC-pretraining/issues/37
+    """
     for loss in history.losses:
         seen = len(loss.updates)
         if not (loss.reached or _LOGGED.search(loss.name)) and seen >= 3 and 2 * seen >= history.looked_for_losses:
-            yield Difference("unused", None, loss.where, loss=loss.name, updates=seen)
+            text = (
+                f"the loss {loss.name} is computed with a graph, and no backward call ever reaches it; it was there before "
+                f"{count_noun(seen, 'update')} that were looked at"
+            )
+            yield Difference("unused", None, loss.where, text, fix="", level=ADVICE, loss=loss.name, updates=seen)
 
 
+@rule("batchnorm")
 def batchnorm(history: History) -> Iterator[Difference]:
-    """Layers that normalize each micro-batch by itself."""
+    """Layers that normalize each micro-batch by itself.
+
+    Symptom: The gradient depends on what else is in the micro-batch.
+    Cause: In training mode the layer normalizes by its own micro-batch, so a window of N isn't the same as one batch of
+        N times the size.
+    Fix: Use GroupNorm or LayerNorm, or freeze the layer with eval().
+    Reported: giotto-ai/giotto-deep/issues/75
+    """
     for record in history.stepped:
         moved = [u for u in record.updates if u.size > 1 and all(call.batchnorm for call in u.micro_batches)]
         if moved:
-            numbers = {"window": moved[0].size, "moves_per_update": moved[0].size}
-            yield Difference("batchnorm", record, moved[0].where, moved, **numbers)
+            n = moved[0].size
+            text = (
+                f"BatchNorm layers train in windows of {count_noun(n, 'micro-batch')}: each is normalised by itself, and the "
+                f"running statistics move {n} times per update"
+            )
+            yield Difference("batchnorm", record, moved[0].where, text, moved, level=ADVICE, moves_per_update=n)
 
 
+@rule("low-precision-accumulation")
 def low_precision(history: History) -> Iterator[Difference]:
-    """Gradients that are added up in a type of few digits."""
+    """Gradients that are added up in a type of few digits.
+
+    Symptom: A long window loses small gradients.
+    Cause: The gradient's sum has the weights' data type; in bfloat16 or float16 it soon is too large for small addends
+        to change it.
+    Fix: Use float32 weights under autocast, or a sum in float32.
+    Reported: linkedin/Liger-Kernel/pull/830
+    """
     for record in history.stepped:
         low = [u for u in record.updates if u.dtype in (torch.bfloat16, torch.float16) and u.size > 1]
         if low:
             dtype, longest = str(low[0].dtype).removeprefix("torch."), max(update.size for update in low)
-            yield Difference("low precision", record, low[0].where, low, dtype=dtype, window=longest)
+            text = f"{count_noun(longest, 'micro-batch')} are added up in {dtype}: small addends are lost"
+            numbers = {"dtype": dtype, "window": longest}
+            yield Difference("low precision", record, low[0].where, text, low, level=ADVICE, **numbers)

@@ -10,9 +10,9 @@ from itertools import groupby, pairwise
 from math import isclose
 from typing import NamedTuple
 
-from gradaudit.compare import Difference
 from gradaudit.compare.columns import columns_of
-from gradaudit.history import AuditedRecord, AuditedUpdate, History, most_frequent
+from gradaudit.compare.rules import UNDECIDED, Difference, rule
+from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun, most_frequent
 from gradaudit.lines import condition_of, division_of
 
 _SOME = 20  # windows that others are compared with
@@ -34,8 +34,16 @@ class Odd(NamedTuple):
     usual: int
 
 
+@rule("irregular-window")
 def irregular(history: History) -> Iterator[Difference]:
-    """Windows that hold more micro-batches than the others, or fewer."""
+    """Windows that hold more micro-batches than the others, or fewer.
+
+    Symptom: The first update comes early: windows of 1, N, N.
+    Cause: The test for the step counts from 0, such as i % N == 0, or counts something else than the micro-batches of
+        one window.
+    Fix: Test (i + 1) % N == 0, or loop over windows.
+    Reported: rasbt/LLMs-from-scratch/issues/299, huggingface/accelerate/issues/435
+    """
     for record in history.stepped:
         updates = countable(record)
         if history.declared:
@@ -90,8 +98,13 @@ def _irregular(
 ) -> Difference:
     window, sizes = updates[place], [update.size for update in updates]
     where, shown = condition_of(window.where) or window.where, [sizes[k] for k in around(sizes, place, 20)]
-    words = {"why": why, "listed": _listed(sizes, place), "held": window.size}
-    return Difference(kind, record, where, [window], about=usual, sizes=shown, **words)
+    text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {why}: {_listed(sizes, place)}"
+    fix = (
+        "count only micro-batches that ran backward, and let no `continue` jump over the step"
+        if kind == "long"
+        else None
+    )
+    return Difference(kind, record, where, text, [window], about=usual, fix=fix, sizes=shown)
 
 
 def _listed(sizes: list[int], place: int) -> str:
@@ -121,13 +134,19 @@ def _divided_for_nothing(record: AuditedRecord, updates: list[AuditedUpdate]) ->
     factors = {column.share for column in columns if column.reduction != "sum"}  # a sum is divided by a count
     (factor,) = factors if len(factors) == 1 else (1.0,)
     if len(updates) > 2 and 0 < factor < 0.6 and isclose(1 / factor, round(1 / factor), rel_tol=1e-6):
-        where = division_of(updates[0].fresh[0].where)
-        yield Difference("divided for nothing", record, where, n=round(1 / factor), coefficient=factor, window=1)
+        where, n = division_of(updates[0].fresh[0].where), round(1 / factor)
+        text = (
+            f"every loss is multiplied by 1/{n}, and every micro-batch has its own step, which may be meant: --window {n} "
+            "says that it isn't"
+        )
+        numbers = {"coefficient": factor, "window": 1}
+        yield Difference("divided for nothing", record, where, text, level=UNDECIDED, **numbers)
 
 
 # Tails in the next epoch
 
 
+@rule("leftover-gradients")
 def carried_over(history: History) -> Iterator[Difference]:
     """A window that also holds what was left over at the end of the epoch before."""
     for record in history.stepped if not history.declared else ():
@@ -140,8 +159,14 @@ def carried_over(history: History) -> Iterator[Difference]:
                 continue
             kind, window, n = "carried over, apparently", judged[odd.place], odd.usual
         usual = None if over else next(update for update in updates if update.size == n)
-        numbers = {"size": window.size, "usual": n, "more": window.size - n}
-        yield Difference(kind, record, condition_of(window.where) or window.where, [window], about=usual, **numbers)
+        more = window.size - n
+        text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, " + (
+            f"{more} more than the windows inside an epoch: they were left over from the epoch before"
+            if over
+            else f"those around it {n}: {more} were left over, apparently from the end of an epoch"
+        )
+        where = condition_of(window.where) or window.where
+        yield Difference(kind, record, where, text, [window], about=usual, size=window.size, usual=n)
 
 
 def _over_an_epochs_end(updates: list[AuditedUpdate]) -> list[tuple[AuditedUpdate, int]]:

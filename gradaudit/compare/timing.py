@@ -3,14 +3,22 @@
 from collections.abc import Iterator
 from math import isclose
 
-from gradaudit.compare import Difference
-from gradaudit.history import AuditedCall, AuditedRecord, AuditedUpdate, Clip, History
+from gradaudit.compare.rules import ADVICE, Difference, rule
+from gradaudit.history import AuditedCall, AuditedRecord, AuditedUpdate, Clip, History, count_noun
 
 # Clipping
 
 
+@rule("clip-timing")
 def clipped(history: History) -> Iterator[Difference]:
-    """Norms that are limited before a window's gradient is complete, or while it holds the scaler's factor."""
+    """Norms that are limited before a window's gradient is complete, or while it holds the scaler's factor.
+
+    Symptom: N norms per update, or norms of max_norm / scale.
+    Cause: A norm is limited before the window's gradient is complete, or while it holds the scaler's factor, so it
+        isn't the update's norm.
+    Fix: Clip once per window: last backward, unscale_(), clip, step.
+    Reported: huggingface/transformers/issues/986, milesial/Pytorch-UNet/pull/470
+    """
     scaled = any(call.scaled != 1 for call in history.calls)
     first_of_kind: dict[str, tuple[AuditedUpdate, Clip]] = {}
     for update in history.updates:
@@ -19,10 +27,18 @@ def clipped(history: History) -> Iterator[Difference]:
             if kind and not _meant(update, kind) and not _of_parts(update, clip):
                 first_of_kind.setdefault(kind, (update, clip))
     for kind, (update, clip) in first_of_kind.items():
+        text = {
+            "clip late": "after the step, when they have been used",
+            "clip early": "before the backward, when there is none",
+            "clip scaled": f"before unscale_(), while they hold the scaler's factor of {clip.scaled:g}",
+            "clip inside": f"after backward call {clip.after} of a window of {len(update.fresh)}",
+        }[kind]
         part = kind == "clip inside" and _of_another_loss(update, clip)
+        fix = None if scaled else "clip once per window: after the last backward, before the step"
         numbers = {"norm": clip.norm, "after_backward_calls": clip.after, "window": len(update.fresh)}
-        fix = "" if scaled else "clip once per window: after the last backward, before the step"
-        yield Difference(kind, update.record, clip.where, [update], about=part, fix=fix, scale=clip.scaled, **numbers)
+        numbers |= {"scale": clip.scaled}
+        text = f"gradients are clipped {text}"
+        yield Difference(kind, update.record, clip.where, text, [update], about=part, fix=fix, **numbers)
 
 
 def _mistimed(update: AuditedUpdate, clip: Clip) -> str:
@@ -79,30 +95,52 @@ def _alike(calls: list[AuditedCall]) -> bool:
 # Scalers
 
 
+@rule("scaler-timing")
 def scaled(history: History) -> Iterator[Difference]:
-    """Scales that change, or are taken out, inside a window; and scalers that are made again."""
+    """Scales that change, or are taken out, inside a window; and scalers that are made again.
+
+    Symptom: Micro-batches count unequally, or the scaler refuses a call.
+    Cause: The scale changes, or is taken out of .grad, between the micro-batches of a window, which then add gradients
+        of different scales.
+    Fix: One unscale_() and update() per window, one scaler per run.
+    Reported: pytorch/pytorch/pull/36601, conservationtechlab/animl-py/issues/298
+    """
     for record in history.stepped:
         for update in record.updates:
             early = [k for k in update.unscaled_after if any(call.scaled != 1 for call in update.fresh[k:])]
             if early:
-                numbers = {"after": early[0], "window": len(update.fresh), "scale": update.fresh[-1].scaled}
-                yield Difference("unscaled early", record, update.where, [update], unscaled_after=early, **numbers)
+                text = (
+                    f"unscale_() came after backward call {early[0]} of a window of {len(update.fresh)}, so that gradients "
+                    "with and without the scaler's factor are added"
+                )
+                numbers = {"unscaled_after": early, "window": len(update.fresh), "scale": update.fresh[-1].scaled}
+                yield Difference("unscaled early", record, update.where, text, [update], **numbers)
                 break
         early = next((update for update in record.updates if update.updated_after), None)
         if early is not None:
-            after, where = early.updated_after[0]
-            yield Difference("updated early", record, where, [early], updated_after=after, window=len(early.fresh))
+            (after, where), n = early.updated_after[0], len(early.fresh)
+            text = f"the scaler was updated after backward call {after} of a window of {n}, before the step"
+            yield Difference("updated early", record, where, text, [early], updated_after=after, window=n)
         scalers = {update.scaler for update in record.updates if update.scaler}
         if len(scalers) > 1:
+            text = f"{len(scalers)} different scalers were used, so what they learn about the scale is lost"
             where = record.updates[-1].where
-            yield Difference("several scalers", record, where, about=scalers, scalers=len(scalers))
+            yield Difference("several scalers", record, where, text, about=scalers, scalers=len(scalers))
 
 
 # Schedulers
 
 
+@rule("scheduler-cadence")
 def scheduled(history: History) -> Iterator[Difference]:
-    """Schedules that are stepped more or less often than updates are made."""
+    """Schedules that are stepped more or less often than updates are made.
+
+    Symptom: The warm-up ends N times too early.
+    Cause: A schedule whose lengths are counted in updates is stepped in the loop over micro-batches, or for an update
+        that the scaler skipped. Or one whose lengths are counted in micro-batches is stepped once per update.
+    Fix: Step the scheduler once per update made; count lengths in updates.
+    Reported: Lightning-AI/pytorch-lightning/issues/1476, starVLA/starVLA/pull/210
+    """
     for record in history.stepped:
         updates = record.filled
         steps = sum(len(update.scheduled) + len(update.scheduled_after) for update in updates)
@@ -110,10 +148,10 @@ def scheduled(history: History) -> Iterator[Difference]:
         once_per_epoch = 2 * steps <= len(updates)  # a window may go on over the end of an epoch
         if inside and (len(inside) > 1 or len(inside[0].scheduled) > 1) and not once_per_epoch:
             ended, where = _ended_early(history, record), inside[0].scheduled[0][1]
+            text = f"the scheduler was stepped inside windows: {count_noun(steps, 'time')} in "
+            text += count_noun(len(updates), "update") + f"; {ended}" * bool(ended)
             numbers = {"scheduler_steps": steps, "updates": len(updates), "in_first_window": len(inside[0].scheduled)}
-            yield Difference(
-                "stepped inside", record, where, inside, about=ended, ended=f"; {ended}" * bool(ended), **numbers
-            )
+            yield Difference("stepped inside", record, where, text, inside, about=ended, **numbers)
         elif record.schedule is not None:
             yield from _stepped_after_a_skip(record, updates)
             yield from _too_long(history, record, updates)
@@ -143,8 +181,9 @@ def _stepped_after_a_skip(record: AuditedRecord, updates: list[AuditedUpdate]) -
     skipped = [update for update in updates if update.skipped and update.scheduled_after]
     stepped = [update for update in updates if not update.skipped and update.scheduled_after]
     if skipped and len(stepped) > len(updates) / 2:
-        where, numbers = skipped[0].scheduled_after[0], {"updates": len(updates)}
-        yield Difference("stepped after a skip", record, where, skipped, skipped_and_stepped=len(skipped), **numbers)
+        text = f"the scheduler was stepped after {count_noun(len(skipped), 'update')} that the scaler had skipped"
+        where, numbers = skipped[0].scheduled_after[0], {"skipped_and_stepped": len(skipped), "updates": len(updates)}
+        yield Difference("stepped after a skip", record, where, text, skipped, **numbers)
 
 
 def _too_long(history: History, record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Difference]:
@@ -154,22 +193,40 @@ def _too_long(history: History, record: AuditedRecord, updates: list[AuditedUpda
     length = sum(update.size for update in updates) + len(record.left_over)
     once = all(len(each) <= 1 for each in steps) and 2 * schedule.steps > len(updates) > 1
     if n > 1 and once and length in schedule.lengths:
+        text = (
+            f"the scheduler's length is that of the run in micro-batches, {length}, and it was stepped once per update, "
+            f"{count_noun(schedule.steps, 'time')}: it would come to its end {n} times too late"
+        )
         where = next(where for each in steps for where in each)
-        yield Difference("too long", record, where, updates, length=length, scheduler_steps=schedule.steps, window=n)
+        yield Difference(
+            "too long", record, where, text, updates, length=length, scheduler_steps=schedule.steps, window=n
+        )
 
 
 # Ranks
 
 
+@rule("sync-cadence")
 def synced(history: History) -> Iterator[Difference]:
-    """Gradients that the ranks exchange too late, or too often."""
+    """Gradients that the ranks exchange too late, or too often.
+
+    Symptom: The ranks drift apart, or run N all-reduces per update.
+    Cause: DDP averages after every backward unless it runs under no_sync(), and the last micro-batch of a window must
+        not.
+    Fix: Use no_sync() on all micro-batches of a window but the last.
+    Reported: karpathy/build-nanogpt/pull/30, speechbrain/speechbrain/issues/1802
+    """
     for record in history.stepped:
         updates = [update for update in record.filled if all(call.synced is not None for call in update.fresh)]
         apart = [update for update in updates if not update.fresh[-1].synced]
         if apart:
             ranks = "" if apart[0].on_ranks else "on several ranks, "  # a loop is judged before it costs several GPUs
-            numbers = {"not_averaged": len(apart), "updates": len(updates), "ranks": ranks}
-            yield Difference("apart", record, apart[0].where, apart, **numbers)
+            text = (
+                f"{ranks}{len(apart)} of {count_noun(len(updates), 'update')} come before the last micro-batch is averaged "
+                "over the ranks, so that the ranks drift apart"
+            )
+            numbers = {"not_averaged": len(apart), "updates": len(updates)}
+            yield Difference("apart", record, apart[0].where, text, apart, **numbers)
         late = [(update, call) for update in updates for call in update.fresh if call.late_no_sync]
         # One process alone may leave out no_sync(), as some libraries do for it. With FSDP, to reduce each time is to
         # hold shards and not whole gradients.
@@ -178,8 +235,15 @@ def synced(history: History) -> Iterator[Difference]:
         ]
         if late:
             update, call = late[0]
+            text = (
+                f"{count_noun(len(late), 'backward call')} ran under no_sync() without effect: DDP decides in the forward "
+                "pass, which ran outside it, whether to exchange gradients"
+            )
+            fix = "put the forward pass of each of these micro-batches inside no_sync(), too"
             numbers = {"averaged_under_no_sync": len(late), "updates": len(updates)}
-            yield Difference("late no_sync", record, call.where, [update], **numbers)
+            yield Difference("late no_sync", record, call.where, text, [update], fix=fix, level=ADVICE, **numbers)
         elif often:
-            numbers = {"averaged_each_time": len(often), "updates": len(updates), "window": len(often[0].fresh)}
-            yield Difference("often", record, often[0].where, often, **numbers)
+            n = len(often[0].fresh)
+            text = f"the ranks exchange gradients after each of {n} micro-batches; once per update is enough"
+            numbers = {"averaged_each_time": len(often), "updates": len(updates), "window": n}
+            yield Difference("often", record, often[0].where, text, often, level=ADVICE, **numbers)

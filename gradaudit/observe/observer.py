@@ -275,7 +275,8 @@ class Observer:
         """A script may create a new optimizer for each update, over the same parameters: then these are one."""
         for key, other in self.records.items():
             alike = other.kind == record.kind and other.gradients.ids == record.gradients.ids
-            if alike and record.made == record.optimizers and not (other.made or other.in_grad):
+            new = other.optimizer() is not None and not (other.made or other.in_grad)
+            if alike and new and record.made == record.optimizers:
                 record.optimizer, record.optimizers = other.optimizer, record.optimizers + 1
                 self.records[key] = record
                 return True
