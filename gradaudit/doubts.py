@@ -4,7 +4,6 @@ A difference with a doubt is undecided, or worth a hint at most if the row says 
 error that is found becomes a row, and a program in tests/audit/programs. The order of the rows is that in a report.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from math import isclose
@@ -51,9 +50,7 @@ def doubts_of(difference: Difference, history: History) -> list[Doubt]:
     return [row for row in DOUBTS if difference.kind in row.kinds and row.holds(difference, history)]
 
 
-_CARRIED = "carried over", "carried over, apparently"
-_UNDIVIDED = "undivided", "only weighed", "average undivided"
-_SCALES = *_UNDIVIDED, "twice", "tail"
+_SCALES = "undivided", "twice", "tail"
 
 
 # In several rules
@@ -65,7 +62,7 @@ def steps_its_own_way(d, history):
     return d.record.own_step or (d.kind == "discarded" and d.record.collects)
 
 
-@doubt("long", *_CARRIED, *_SCALES, "apart")
+@doubt("long", "carried over", *_SCALES, "apart")
 def rewritten(d, history):
     """The script changes the gradients itself before the step."""
     return any(update.rewritten for update in d.record.filled)
@@ -97,13 +94,6 @@ def follows_an_optimizer(d, history):
     """An optimizer uses the same calls, and these parameters may follow its own."""
     calls = [call for update in d.updates for call in update.fresh]
     return d.record.by_itself and bool(calls) and all(call.users - {d.record} for call in calls)
-
-
-@doubt("from before")
-def of_the_first_update(d, history):
-    """It may be of a loss that only the first update has."""
-    first, *others = d.calls
-    return not any(call.kinds == first.kinds for call in others)
 
 
 # Gradients that are never used
@@ -166,13 +156,6 @@ def dropped_whole(d, history):
     if d.kind == "discarded":
         return bool(useful_sites(history, d.record)) and whole_windows(d.record, list(dropped.values()))
     return bool(dropped) and whole_windows(d.record, [*dropped.values(), d.calls])
-
-
-@doubt("discarded")
-def were_zeros(d, history):
-    """They may have been zeros from the start, as from a batch whose targets are all masked."""
-    zeros = all(zeroing.came_as_zeros for zeroing in d.about)
-    return zeros and 2 * len(d.calls) < len(history.calls_of(d.record))  # code that clears does so each time
 
 
 @doubt("discarded")
@@ -251,7 +234,7 @@ def nothing_instead(d, history):
 # Windows of other sizes
 
 
-@doubt("long", "pattern", "first", *_CARRIED)
+@doubt("long", "pattern", "first", "carried over")
 def may_be_an_episode(d, history):
     """A window may be an episode, or hold one loss more than others."""
     if d.about is None:  # the ends of epochs were seen
@@ -280,7 +263,7 @@ def _full(d: Difference) -> list[AuditedUpdate]:
     return [update for update in updates if update.size == len(uneven[0][1].terms)]
 
 
-@doubt(*_UNDIVIDED, "uneven")
+@doubt("undivided", "uneven")
 def from_a_helper(d, history):
     """A sum may be meant: a helper is called for each from a line of its own."""
 
@@ -291,13 +274,7 @@ def from_a_helper(d, history):
     return _of_all(d, from_different_places)
 
 
-@doubt(*_UNDIVIDED, "uneven")
-def computed_together(d, history):
-    """A sum may be meant: all of them are computed before the first backward call."""
-    return _of_all(d, lambda calls: all(call.early for call in calls[1:]))
-
-
-@doubt(*_UNDIVIDED, "uneven")
+@doubt("undivided", "uneven")
 def of_several_data_sets(d, history):
     """A sum may be meant: each is from a data set of its own."""
 
@@ -311,12 +288,6 @@ def of_several_data_sets(d, history):
 
 
 @doubt("undivided", "uneven")
-def of_one_sequence(d, history):
-    """A sum may be meant: each goes back through the one before, as the steps of a sequence do."""
-    return _of_all(d, lambda calls: all(call.passes > 1 for call in calls[1:]))
-
-
-@doubt(*_UNDIVIDED, "uneven")
 def targets_are_labels(d, history):
     """A sum may be meant: their targets are labels, such as real and fake.
 
@@ -330,62 +301,44 @@ def targets_are_labels(d, history):
     return len(updates) > 1 and len(labels) > 1 and None not in labels and len(set(labels)) == len(labels)
 
 
-@doubt(*_UNDIVIDED)
-def targets_are_the_same(d, history):
-    """A sum may be meant: their targets are the same.
-
-    The micro-batches of a window have the same targets, and those of another window others.
-    """
-    repeated = set()
-    for update in d.updates:
-        targets = [[term.targets for term in column.terms] for column in columns_of(update) or []]
-        counts = [Counter(each).most_common(1)[0] for each in targets if min(map(len, each)) >= _ENOUGH]
-        if counts:
-            most, count = max(counts, key=lambda entry: entry[1])
-            if count < max(2, update.size - 1):
-                return False
-            repeated.add(most)
-    return len(repeated) > 1
-
-
-@doubt(*_UNDIVIDED)
+@doubt("undivided")
 def of_any_length_as_episodes(d, history):
     """A sum may be meant: the windows are of any length, as episodes are."""
     return of_any_length([u.size for u in d.record.filled if not u.skipped], d.updates[0].size)
 
 
-@doubt(*_UNDIVIDED, "uneven")
+@doubt("undivided", "uneven")
 def over_something(d, history):
     """Nothing says that the loop around them goes over micro-batches."""
     full = _full(d)
     return bool(full) and go_over_something(full)
 
 
-@doubt(*_UNDIVIDED)
+@doubt("undivided")
 def used_by_another(d, history):
     """A sum may be meant: each is used for an update of another optimizer as well."""
     first = d.updates[0].micro_batches[0]
     return any(u.record is not d.record and u.size == 1 and first in u.fresh for u in history.updates)
 
 
-@doubt(*_UNDIVIDED)
+@doubt("undivided")
 def compares_with_stored(d, history):
     """A sum may be meant: each compares its own samples with others that have no graph, as those of the other micro-
     batches.
     """
-    return any(all(term.in_part for term in column.terms) for column in d.about)
+    return all(term.in_part for term in d.about.terms)
 
 
-@doubt(*_UNDIVIDED)
+@doubt("undivided")
 def of_meta_learning(d, history):
     """A sum may be meant: each goes back through an update of the weights, as tasks of meta-learning do."""
-    return any(all(term.adapted for term in column.terms) for column in d.about)
+    return all(term.adapted for term in d.about.terms)
 
 
-@doubt(*_UNDIVIDED)
+@doubt("undivided")
 def mean_of_an_episode(d, history):
     """A sum may be meant: each may be the mean of one episode."""
-    return any(map(_of_unequal_units, d.about))
+    return _of_unequal_units(d.about)
 
 
 def _of_unequal_units(column: Column) -> bool:
@@ -393,33 +346,21 @@ def _of_unequal_units(column: Column) -> bool:
     return any(t.of_one for t in column.terms) and None not in column.counts and not nearly_equal(column.counts)
 
 
-@doubt(*_UNDIVIDED)
+@doubt("undivided")
 def weight_cancels(d, history):
     """Each may have a weight that cancels a division.
 
     Their coefficient is 1 all the same.
     """
-    return isclose(d.about[0].share, d.updates[0].size, rel_tol=1e-3) and any(t.times for t in d.about[0].terms)
+    return isclose(d.about.share, d.updates[0].size, rel_tol=1e-3) and any(t.times for t in d.about.terms)
 
 
 @doubt("twice")
 def weighted_or_halved(d, history):
     """It may have a weight, or be halved as squares and the losses of a critic are."""
-    (column,) = d.about
+    column = d.about
     halved = d.updates[0].size == 2 and not column.name.startswith("NllLoss")
-    return halved or any(term.weighted if term.times is None else term.times for term in column.terms)
-
-
-@doubt(*_UNDIVIDED)
-def weighted_average(d, history):
-    """Each may be an average that has a weight.
-
-    Several losses alike that are divided by more than one number.
-    """
-    several = len(d.about) > 1 and len({column.name for column in d.about}) == 1
-    return several and not all(
-        column.factors_known and all(len(term.times + term.over) <= 1 for term in column.terms) for column in d.about
-    )
+    return halved or any(term.times for term in column.terms)
 
 
 # Losses whose gradient may be scaled in another way
@@ -486,9 +427,7 @@ def length_in_micro_batches(d, history):
 @doubt("stepped inside")
 def counts_its_own_way(d, history):
     """It follows a function or class of the script's own, which may count micro-batches."""
-    schedule = d.record.schedule
-    divides = schedule.own == "class" and history.size(d.record) in schedule.numbers
-    return (schedule.own == "function" or divides) and not (length_in_micro_batches(d, history) or d.about)
+    return d.record.schedule.own and not (length_in_micro_batches(d, history) or d.about)
 
 
 @doubt("counted again")

@@ -15,8 +15,6 @@ _TRANSFORMERS = {
     "compute_loss()",
     "tail": f"{_COUNT_TOKENS}: it counts what a short window really holds",
     "uneven": f"{_COUNT_TOKENS}: it is the count of the whole window",
-    "means of ranks": "pass TrainingArguments(average_tokens_across_devices=True): num_items_in_batch then counts the "
-    "tokens of all ranks",
 }
 _IN_ACCUMULATE = "put each micro-batch into `with accelerator.accumulate(model):`, which "
 _FIXES = {
@@ -70,7 +68,7 @@ def _certain(difference: Difference, framework: str) -> str:
         return "" if any(getattr(update.where, "framework", "") for update in difference.record.updates) else kind
     if framework == "accelerate" and kind == "twice":
         return "" if _steps_of_accelerate() == 1 else kind
-    return {"only weighed": "undivided", "average undivided": "undivided"}.get(kind, kind)
+    return kind
 
 
 def _steps_of_accelerate() -> int | None:

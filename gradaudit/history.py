@@ -29,9 +29,8 @@ class Term:
     scale: float  # the scaler's factor in `value`
     items: float | Tensor | None
     own: tuple[float | Tensor, ...] = ()  # of a sum: the counts that its own mean could be taken over
-    weighted: bool = False  # the script has multiplied it by something
-    times: tuple[float, ...] | None = None  # by which numbers but 1, nan for others; in the first backward calls
-    over: tuple[float, ...] | None = None  # by which numbers it was divided, in the same way
+    times: tuple[float, ...] = ()  # by which numbers but 1 the script multiplies it, nan for others
+    over: tuple[float, ...] = ()  # by which numbers it divides it, in the same way
     against: tuple[float, ...] | Tensor | None = None  # some numbers of the targets, in the first backward calls
     of_one: bool = False  # a mean that may be over one sample: over an episode's steps, or the pairs of one list
     by_class: bool = False  # its count is not of samples or tokens, but of the weights of their classes
@@ -89,15 +88,12 @@ class AuditedCall(Call):
 
     graphs = 1  # how many forward passes with nothing in common it went through
     alive = 0  # losses of earlier calls that something still keeps, with their graphs
-    kept = 0  # graphs of earlier calls of which something still keeps a part
     again = 0  # the number of an earlier call that had gone through a loss of this one
-    early = False  # its loss was there before the last backward call began
     passes = 1  # between how many backward calls its graph was built
     carries_on = False  # it was given gradients of several numbers: those that other calls have left in a leaf
     goes_on = 0  # the number of the call whose forward pass it goes through once more; 0 if it has its own
     nearest: Record | None = None  # the one whose parameters lie nearest to what it was called on
     synced: bool | None = None  # averaged over the ranks; None without DDP and FSDP
-    late_no_sync = False  # and so under DDP's no_sync(), which did not surround the forward pass
     ranks = 1  # over how many
     sharded = False  # by FSDP
     value: float | Tensor | None = None  # what it was called on, if that is one number
@@ -189,13 +185,11 @@ class AuditedUpdate(Update):
     where = Place("")
     place = 0  # counts all updates, of all optimizers, from 0
     at = 0  # how many backward calls there had been
-    uncleared = 0  # parameters that kept gradients of earlier updates when the others were zeroed
     came_as_zeros = False  # all that was in .grad was zero, and nothing is known to have written that
     no_gradients = False  # every .grad was None, so that the step did nothing
     tried_again = False  # no backward came since the last step, but the weights are those of before it
     kept = False  # what the last step had used was changed after it, and not zeroed
     assigned = False  # gradients came from elsewhere than a backward call
-    reused = False  # and an earlier step had used them already
     replaced = False  # other tensors were put in the place of gradients
     rewritten = False  # gradients were changed by something else than clipping and unscaling
     overwritten = False  # they were changed, and not only zeroed in part
@@ -217,7 +211,7 @@ class AuditedUpdate(Update):
     @property
     def known(self) -> bool:
         """Is it known which backward calls its gradients came from, or that it had none?"""
-        return self.held > 0 or self.reused or not self.assigned
+        return self.held > 0 or not self.assigned
 
     @property
     def micro_batches(self) -> list[AuditedCall]:
@@ -271,20 +265,17 @@ class AuditedRecord(Record):
         collects: It may keep gradients in another way.
         by_itself: Its parameters are updated, though no step of it is made: by hand, or in hooks.
         loose: It is of tensors that are no parameters of a module, such as an attack's perturbation.
-        given_to: The one whose gradients these were put into.
+        taken: They are those of a copy of its model, which has a record of its own.
         hooked: Gradients go through hooks of the script's.
         moved_unseen: Its parameters changed without a step that was seen.
         left_over: Calls that no step has used, still in .grad at the end.
-        uncleared: How many parameters it has, and the names of some that kept gradients when others were zeroed.
         trained: How many of its parameters can be trained.
         never: Of these, the shapes of those that never received a gradient.
         schedule: What is known of its learning rate's schedule.
     """
 
     update_type = AuditedUpdate
-    own_step = collects = by_itself = loose = hooked = moved_unseen = False
-    given_to: "AuditedRecord | None" = None
-    uncleared: tuple[int, list[str]] = (0, [])
+    own_step = collects = by_itself = loose = taken = hooked = moved_unseen = False
     trained = 0
     schedule = None
 

@@ -14,8 +14,7 @@ def unseen(history: History) -> list[str]:
             clauses.append("the script started other processes, which aren't watched")
         if history.grads and not history.calls.total:
             clauses.append("the script took gradients with torch.autograd.grad or torch.func, which aren't followed")
-    given = {record.given_to for record in history.records}  # gradients that were seen where they came from
-    records = [each for each in history.stepped if each not in given and not all(u.known for u in each.updates)]
+    records = [each for each in history.stepped if not (each.taken or all(update.known for update in each.updates))]
     if records:
         found = [update.known for record in records for update in record.updates]
         clauses.append(

@@ -1,11 +1,11 @@
 """How much each loss of a window counts, and each sample or token in it."""
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from math import isclose
 
 from gradaudit.compare.columns import Column, columns_of, nearly_equal
-from gradaudit.compare.rules import UNDECIDED, Difference, rule
+from gradaudit.compare.rules import Difference, rule
 from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun
 from gradaudit.lines import division_of
 from gradaudit.source import are_written
@@ -29,7 +29,8 @@ def scale(history: History) -> Iterator[Difference]:
         full = [update for update in updates if update.size == n]
         columns = columns_of(full[0]) if n >= 2 and full else None
         if columns and columns[0].reduction != "unknown":
-            yield from islice(_scales(record, updates, full, columns), 1)
+            found = [_of_a_loss(record, full, columns, k) for k in range(len(columns))]
+            yield from islice(chain(filter(None, found), _tails(record, n, updates, columns)), 1)
 
 
 def why_not_judged(history: History, record: AuditedRecord) -> str:
@@ -46,43 +47,39 @@ def why_not_judged(history: History, record: AuditedRecord) -> str:
     return "no loss was found that PyTorch's own functions reduce" if unknown and not right else ""
 
 
-def _scales(
-    record: AuditedRecord, updates: list[AuditedUpdate], full: list[AuditedUpdate], columns: list[Column]
-) -> Iterator[Difference]:
-    first, n = full[0], full[0].size
-    if _are_averaged(columns, n):
-        text = f"the weights of the {len(columns)} losses of a micro-batch add up to 1, and nothing divides them by {n}"
-        yield _scale("average undivided", record, full, columns, f"{text}, so every update is {n} times too large")
-    for k, column in enumerate(columns):
-        # ranks that share a mean look buggy in one window by chance
-        alike = [each[k] for each in map(columns_of, full) if each and len(each) > k] if first.on_ranks else [column]
-        alone = len(columns) == 1 and len(first.fresh) == n  # other backward calls may bring the rest
-        if column.reduction == "mean" and all(isclose(c, 1, rel_tol=1e-3) for each in alike for c in each.coefficients):
-            text = f"the mean loss of each of {count_noun(n, 'micro-batch')} counts in full, so every update is "
-            yield _scale("undivided", record, full, [column], f"{text}{column.share:.1f} times too large")
-        elif column.reduction == "mean" and alone and all(isclose(each.share * n, 1, rel_tol=1e-3) for each in alike):
-            yield _scale("twice", record, full, [column])  # of several, each may have a weight
-        elif column.reduction == "mean" and _is_only_weighed(column, columns, first):
-            times = " and by ".join(f"{number:g}" for number in column.terms[0].times)
-            text = f"nothing divides the losses of {count_noun(n, 'micro-batch')}: the mean of each is multiplied by {times}"
-            yield _scale(
-                "only weighed", record, full, [column], f"{text} alone, so every update is {n} times too large"
-            )
-        elif column.reduction == "sum" and alone and not first.on_ranks and _is_a_sum_divided_twice(column, n):
-            yield _scale("twice", record, full, [column])
-    yield from _tails(record, n, updates, columns)
+def _of_a_loss(record: AuditedRecord, full: list[AuditedUpdate], columns: list[Column], k: int) -> Difference | None:
+    """How one loss of the full windows is scaled, if not by their size."""
+    column, first, n = columns[k], full[0], full[0].size
+    # ranks that share a mean look buggy in one window by chance
+    alike = [each[k] for each in map(columns_of, full) if each and len(each) > k] if first.on_ranks else [column]
+    how, many = _how_scaled(column, columns, first, alike), count_noun(n, "micro-batch")
+    if not how:
+        return None
+    weights = " and by ".join(f"{number:g}" for number in column.terms[0].times)
+    text = {
+        "in full": f"the mean loss of each of {many} counts in full",
+        "averaged": f"an average of {len(columns)} losses in each of {many} counts in full",
+        "weighed": f"the mean loss of each of {many} is multiplied by {weights} and divided by nothing",
+        "twice": f"the loss is divided by {n} twice",
+    }[how]
+    kind, small, where, fix = "undivided", "large", first.fresh[0].where, None
+    if how == "twice":
+        kind, small, where, fix = "twice", "small", division_of(where), "divide once"
+    text += f", so every update is {n} times too {small}"
+    numbers = {"window": n, "factor": column.share, "coefficients": column.coefficients[:8], "loss": column.name}
+    return Difference(kind, record, where, text, full, about=column, fix=fix, **numbers)
 
 
-def _scale(
-    kind: str, record: AuditedRecord, full: list[AuditedUpdate], columns: list[Column], text: str = ""
-) -> Difference:
-    n, where, fix = full[0].size, full[0].fresh[0].where, None
-    if kind == "twice":
-        where, fix = division_of(where), "divide once"
-        text = f"the loss is divided by {n} twice, so every update is {n} times too small"
-    coefficients = [each for column in columns for each in column.coefficients][:8]
-    numbers = {"window": n, "factor": columns[0].share, "coefficients": coefficients, "loss": columns[0].name}
-    return Difference(kind, record, where, text, full, about=columns, fix=fix, **numbers)
+def _how_scaled(column: Column, columns: list[Column], update: AuditedUpdate, alike: list[Column]) -> str:
+    """What was done to a loss instead of one division; "" if nothing is known to be wrong."""
+    n, alone = update.size, len(columns) == 1 and len(update.fresh) == update.size  # others may bring the rest
+    if column.reduction == "sum":
+        return "twice" if alone and not update.on_ranks and _is_a_sum_divided_twice(column, n) else ""
+    if all(isclose(c, 1, rel_tol=1e-3) for each in alike for c in each.coefficients):
+        return "in full"
+    if alone and all(isclose(each.share * n, 1, rel_tol=1e-3) for each in alike):  # of several, each may have a weight
+        return "twice"
+    return "averaged" if _are_averaged(columns, n) else "weighed" if _is_only_weighed(column, columns, update) else ""
 
 
 def _is_a_sum_divided_twice(column: Column, n: int) -> bool:
@@ -95,13 +92,20 @@ def _is_a_sum_divided_twice(column: Column, n: int) -> bool:
     return not right and any(isclose(share * n, 1.0, rel_tol=1e-3) for share in shares)
 
 
+def _are_averaged(columns: list[Column], n: int) -> bool:
+    """Does each micro-batch take an average of its own losses, which are alike and have no weights?"""
+    coefficients = [coefficient for column in columns for coefficient in column.coefficients]
+    alike = len({column.name for column in columns}) == 1 < len(columns) != n and nearly_equal(coefficients)
+    weighed = any(term.times for column in columns for term in column.terms)
+    return alike and not weighed and isclose(sum(coefficients[::n]), 1.0, rel_tol=1e-3)
+
+
 def _is_only_weighed(column: Column, columns: list[Column], update: AuditedUpdate) -> bool:
     """Is a mean multiplied by nothing but weights that the script names, where no other loss is divided either?
 
     A number by which all losses are multiplied may be that of the samples, of which a sum is made in this way.
     """
-    known = all(each.factors_known for each in columns)
-    if update.on_ranks or not known or _is_clear(update.size, columns):
+    if update.on_ranks or _is_clear(update.size, columns):
         return False
     times = column.terms[0].times
     shared = [x for x in times if x > 1 and x == int(x) and all(x in each.terms[0].times for each in columns)]
@@ -119,29 +123,6 @@ def _is_clear(n: int, columns: list[Column]) -> bool:
     return single or alike or by_choice or any(not each.steady or each.is_divided(n) for each in columns)
 
 
-def _are_averaged(columns: list[Column], n: int) -> bool:
-    """Does each micro-batch take an average of its own losses, alike or with weights that add up to 1?"""
-    coefficients = [coefficient for column in columns for coefficient in column.coefficients]
-    alike = len({column.name for column in columns}) == 1 and nearly_equal(coefficients)
-    several = len(columns) > 1 and len(columns) != n
-    return several and isclose(sum(coefficients[::n]), 1.0, rel_tol=1e-3) and (alike or _are_weights(columns))
-
-
-def _are_weights(columns: list[Column]) -> bool:
-    """Is each a mean that is multiplied by one number, the same in all, and divided by none?
-
-    Were they weights over n, n times each would be a plain number.
-    """
-    n = len(columns[0].terms)
-    plain = [isclose(n * each.coefficients[0], round(n * each.coefficients[0]), rel_tol=1e-3) for each in columns]
-    return not all(plain) and all(
-        column.reduction == "mean"
-        and column.steady
-        and all(term.times and len(term.times) == 1 and term.over == () for term in column.terms)
-        for column in columns
-    )
-
-
 def _tails(record: AuditedRecord, n: int, updates: list[AuditedUpdate], full: list[Column]) -> Iterator[Difference]:
     """A short window whose loss is divided by n. `full` holds the losses of a full window."""
     if full[0].coefficients[0] >= 1 and not full[0].is_divided(n):  # as where sums over samples make tails count less
@@ -154,10 +135,8 @@ def _tails(record: AuditedRecord, n: int, updates: list[AuditedUpdate], full: li
             continue
         ratio = _ratio(tail[0], full[0])
         if not isclose(ratio, 1.0, rel_tol=1e-2) and isclose(ratio, update.size / n, rel_tol=1e-2):
-            text = (
-                f"a short window of {count_noun(update.size, 'micro-batch')} is divided by {n}, so its update is "
-                f"{ratio:.2f} of its own mean gradient"
-            )
+            text = f"a short window of {count_noun(update.size, 'micro-batch')} is divided by {n}, so its update is "
+            text += f"{ratio:.2f} of its mean gradient"
             where, fix = division_of(update.fresh[0].where), "divide by what the window holds"
             numbers = {"short_window": update.size, "factor": ratio, "window": n}
             yield Difference("tail", record, where, text, [update], about=updates, fix=fix, **numbers)
@@ -204,8 +183,6 @@ def weights(history: History) -> Iterator[Difference]:
         ]
         if uneven:
             yield _means_of_means(record, updates, uneven)
-        else:
-            yield from _means_of_ranks(history, record)
 
 
 def _means_of_means(record: AuditedRecord, updates: list[AuditedUpdate], uneven: list[tuple]) -> Difference:
@@ -214,9 +191,9 @@ def _means_of_means(record: AuditedRecord, updates: list[AuditedUpdate], uneven:
     update, column, _ = max(worst, key=lambda each: _spread(each[1]))
     weights = [term.per_item * sum(column.counts) / column.share for term in column.terms]
     text = (
-        f"micro-batches of {_listed(column.counts)} samples or tokens count alike, so that one of them counts "
-        f"{_listed(weights, '.2g')} times what it should"
+        f"micro-batches of {_listed(column.counts)} samples or tokens count alike, which is {_listed(weights, '.2g')} "
     )
+    text += "times what they should"
     where, numbers = division_of(update.fresh[0].where), {"counts": column.counts[:8], "weights": weights[:8]}
     return Difference("uneven", record, where, text, [update], about=(uneven, updates), windows=len(worst), **numbers)
 
@@ -233,18 +210,3 @@ def is_by_choice(column: Column, columns: list[Column]) -> bool:
 def _spread(column: Column) -> float:
     weights = [term.per_item for term in column.terms]
     return max(weights) / min(weights)
-
-
-def _means_of_ranks(history: History, record: AuditedRecord) -> Iterator[Difference]:
-    """Each rank takes the mean over its own tokens, and the ranks' means are averaged."""
-    n = history.size(record)
-    updates = [update for update in record.filled if update.on_ranks and not update.skipped and update.size == n]
-    means = [columns[0] for columns in map(columns_of, updates) if columns]
-    counts = [sum(count or 0 for count in column.counts) for column in means]
-    if len(counts) > 1 and not nearly_equal(counts) and all(isclose(each.share, 1.0, rel_tol=1e-3) for each in means):
-        text = (
-            f"this rank takes means over {_listed(counts)} samples or tokens, and the ranks' means are averaged: that is "
-            "the mean over all only if every rank holds equally many"
-        )
-        where, numbers = updates[0].fresh[0].where, {"counts": counts[:64], "updates": len(updates)}
-        yield Difference("means of ranks", record, where, text, level=UNDECIDED, **numbers)

@@ -42,11 +42,6 @@ class Column:
         """Is it known that samples or tokens have different weights?"""
         return None not in [term.per_item for term in self.terms] and not self.items_count_alike
 
-    @property
-    def factors_known(self) -> bool:
-        """Is it known by which numbers it is multiplied and divided?"""
-        return all(None not in (term.times, term.over) for term in self.terms)
-
     def is_divided(self, n: int) -> bool:
         return all(divides(n, term) for term in self.terms)
 
@@ -96,10 +91,8 @@ def _as_means(terms: list[Term]) -> list[Term]:
 
 
 def _as_mean(term: Term, share: float, count: float) -> Term:
-    times, over = term.times, term.over
-    if times is not None and over is not None:
-        times, over = _without(1 / count, times), _without(count, over)
-    return Term(term.name, "mean", share, 1.0, count, term.own, term.weighted, times, over)
+    times, over = _without(1 / count, term.times), _without(count, term.over)
+    return Term(term.name, "mean", share, 1.0, count, term.own, times, over)
 
 
 def _without(value: float, numbers: tuple[float, ...]) -> tuple[float, ...]:
@@ -109,7 +102,7 @@ def _without(value: float, numbers: tuple[float, ...]) -> tuple[float, ...]:
 
 def divides(count: float, term: Term) -> bool:
     """Is this one of the numbers by which the script is seen to divide a loss?"""
-    divisors = [*(term.over or ()), *(1 / number for number in term.times or () if number)]
+    divisors = [*term.over, *(1 / number for number in term.times if number)]
     return any(isclose(divisor, count, rel_tol=1e-3) for divisor in divisors)
 
 

@@ -49,10 +49,8 @@ def _gradients_of(record: AuditedRecord, other: AuditedRecord) -> Difference | N
         for update, calls in mixed
         for call in calls
     )
-    text = (
-        f"update {update.number} holds {count_noun(len(calls), 'backward call')} of the loss of {other.name} in addition "
-        f"to its own; {len(mixed)} of {count_noun(record.made, 'update')} do"
-    )
+    text = f"update {update.number} also holds {count_noun(len(calls), 'backward call')} of the loss of {other.name}; "
+    text += f"{len(mixed)} of {count_noun(record.made, 'update')} do"
     fix = f"zero the parameters of {record.name} before its own backward, or freeze them during that of {other.name}"
     numbers = {"foreign": len(calls), "own": len(update.fresh) - len(calls), "updates": len(mixed)}
     updates = [update for update, _ in mixed]
@@ -127,34 +125,24 @@ def orphans(history: History) -> Iterator[Difference]:
     known = [record for record in history.records if not record.by_itself]
     for record in sorted(known, key=lambda record: record.trained > 0):
         never, trained = record.never.total(), record.trained
+        text = f"{never} of its {count_noun(trained, 'parameter')} never received a gradient"
+        numbers, place = {"parameters": trained, "without_gradient": never}, _where(record)
         replaced = trained_elsewhere(history, record)
-        numbers = {"parameters": trained, "without_gradient": never, "unowned_with_gradient": count}
         if never == trained or replaced:  # its parameters are not, or are no longer, those of the model
             alone = not any(other.never.total() < other.trained for other in known)  # no optimizer trains anything
             certain = bool(count) and (replaced or not trained or (alone and record.made > 0))
-            text = (
-                _never(never, trained)
-                if trained
-                else "all of its parameters are frozen and none ever received a gradient"
-            )
-            text += f", while {count_noun(count, 'parameter')} that no optimizer holds did" * bool(count)
+            text = text if trained else "all of its parameters are frozen"
+            text += f", and {count_noun(count, 'parameter')} that no optimizer holds did" * bool(count)
             level, fix = ERROR if count or trained else ADVICE, None if count else ""
-            place = where or _where(record)
-            yield Difference("orphans", record, place, text, about=certain, fix=fix, level=level, **numbers)
+            numbers["unowned_with_gradient"] = count
+            yield Difference("orphans", record, where or place, text, about=certain, fix=fix, level=level, **numbers)
             return
-    for record in known:
-        if never := record.never.total():
-            numbers = {"parameters": record.trained, "without_gradient": never}
-            text = _never(never, record.trained)
-            yield Difference("orphans in part", record, _where(record), text, fix="", level=ADVICE, **numbers)
+        if never:
+            yield Difference("orphans in part", record, place, text, fix="", level=ADVICE, **numbers)
     if count:
         text = f"no optimizer holds {count_noun(count, 'parameter')} that received gradients"
         fix = "give them to an optimizer, or freeze them with requires_grad_(False), which saves memory"
         yield Difference("unowned", None, where, text, fix=fix, level=ADVICE, unowned_with_gradient=count)
-
-
-def _never(never: int, trained: int) -> str:
-    return f"{never} of its {count_noun(trained, 'parameter')} never received a gradient"
 
 
 def _where(record: AuditedRecord) -> str:

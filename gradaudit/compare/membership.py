@@ -1,18 +1,16 @@
 """Which gradients each step used: too many, too few, or none."""
 
 from bisect import bisect
-from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
 from gradaudit.callsite import short
-from gradaudit.compare.rules import ADVICE, ERROR, UNDECIDED, Difference, rule
+from gradaudit.compare.rules import ERROR, UNDECIDED, Difference, rule
 from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun
 from gradaudit.lines import condition_of
 
 _OVERWRITTEN = (
-    "zero with set_to_none=False, so that .grad keeps memory of its own, and fill .grad with zeros before the first window; "
-    "CUDA graphs (as in torch.compile's max-autotune) write every gradient to the same place"
+    "zero with set_to_none=False, and fill .grad with zeros before the first window, so that it keeps its memory"
 )
 
 # Used again
@@ -29,41 +27,12 @@ def stale(history: History) -> Iterator[Difference]:
     Reported: wenet-e2e/wekws/issues/72, IDEA-Research/DN-DETR/issues/19, ajbrock/BigGAN-PyTorch/issues/25
     """
     for record in history.stepped:
-        names = "reused", "stale", "uncleared"
-        reused, again, partly = ([update for update in record.updates if getattr(update, name)] for name in names)
-        if found := reused or again or partly:
-            first, numbers = found[0], {"updates_affected": len(found)}
-            do_so = f"; {len(found)} of {count_noun(record.made, 'update')} do so"
-        if reused:
-            text = f"update {first.number} used gradients that were put into .grad before an earlier step, which had "
-            fix = "put new gradients into .grad before each step, and set it to None after the step"
-            yield Difference(
-                "reused", record, first.where, f"{text}already used them{do_so}", reused, fix=fix, **numbers
-            )
-        elif again:
-            yield _used_again(record, again, do_so)
-        elif partly:
-            (parameters, names), kept = record.uncleared, first.uncleared
-            listed = f" ({', '.join(names)}{', ...' * (kept > len(names))})" if names else ""
-            text = f"update {first.number} also used what an earlier step had used in {kept} of its "
-            text += f"{count_noun(parameters, 'parameter')}{listed}: only the others were zeroed{do_so}"
-            numbers |= {"parameters": parameters, "stale_parameters": kept}
-            fix = "zero all that the optimizer holds: optimizer.zero_grad()"
-            yield Difference("stale in part", record, first.where, text, partly, fix=fix, **numbers)
-        yield from _from_before_the_loop(history, record)
-
-
-def _used_again(record: AuditedRecord, again: list[AuditedUpdate], do_so: str) -> Difference:
-    first, between = again[0], "" if again[0].fresh or record.given_to else " (no backward came between two steps)"
-    text = f"update {first.number} used the gradients of {count_noun(first.stale, 'backward call')} that an earlier "
-    fix = _two_steps_in_a_row(record, first)
-    if record.given_to:
-        taker = record.given_to.name
-        fix = f"zero the model whose gradients are given to {taker}: zero_grad() of {taker} clears only its own"
-    held = [update.held for update in record.updates][:20]
-    numbers = {"updates_affected": len(again), "backward_calls_held_at_each_step": held}
-    text += f"step had already used{between}{do_so}"
-    return Difference("stale", record, first.where, text, again, fix=fix, **numbers)
+        if again := [update for update in record.updates if update.stale]:
+            first, used = again[0], count_noun(again[0].stale, "backward call")
+            text = f"update {first.number} used the gradients of {used} that an earlier step had already used; "
+            text += f"{len(again)} of {count_noun(record.made, 'update')} do so"
+            fix = _two_steps_in_a_row(record, first)
+            yield Difference("stale", record, first.where, text, again, fix=fix, updates_affected=len(again))
 
 
 def _two_steps_in_a_row(record: AuditedRecord, second: AuditedUpdate) -> str | None:
@@ -85,20 +54,6 @@ def _line(where: str, update: AuditedUpdate) -> str:
     return f"line {line}" if file == update.where.rpartition(":")[0] else short(where)
 
 
-def _from_before_the_loop(history: History, record: AuditedRecord) -> Iterator[Difference]:
-    """A backward before the loop, whose gradients the first window inherits: its line is never seen again."""
-    updates = record.filled
-    if len(updates) <= 2 or not set.intersection(*({call.line for call in each.fresh} for each in updates)):
-        return
-    lines = Counter(call.line for call in history.calls_of(record))
-    calls = updates[0].fresh
-    if lines[calls[0].line] == 1 and updates[0].size > updates[1].size:  # or it is the first of the window's
-        text = f"update {updates[0].number} also holds the gradients of a backward call from before the loop"
-        numbers = {"held": len(calls), "usual": updates[1].size}
-        fix = "zero once before the first window, too"
-        yield Difference("from before", record, calls[0].where, text, updates[:1], calls, fix=fix, **numbers)
-
-
 # Never used
 
 
@@ -117,21 +72,18 @@ def discarded(history: History) -> Iterator[Difference]:
         over = next((call for call in calls if call.overwritten), None)
         if over is not None:
             text = (
-                f"backward call {over.number} brought the gradients of {count_noun(over.overwritten, 'parameter')} in "
+                f"backward call {over.number} wrote the gradients of {count_noun(over.overwritten, 'parameter')} over "
             )
-            text += "the memory in which .grad lay already: it had overwritten the sum that it was then added to"
+            text += "what was in .grad, as a CUDA graph does, before it was added"
             numbers = {"first": over.number, "overwritten": over.overwritten}
             yield Difference("overwritten", record, over.where, text, fix=_OVERWRITTEN, **numbers)
         pairs = [(zeroing, call) for zeroing, call in record.lost_calls if _counts(history, record, zeroing)]
         if pairs:
             zeroings, lost = zip(*pairs, strict=True)
-            text = (
-                f"the gradients of {len(lost)} of {count_noun(len(calls), 'backward call')} were zeroed before any step"
-            )
+            total = count_noun(len(calls), "backward call")
+            text = f"the gradients of {len(lost)} of {total} were zeroed before any step used them"
             numbers = {"discarded": len(lost), "backward_calls": len(calls), "first": lost[0].number}
-            numbers["backward"] = lost[0].where
-            where, text = zeroings[0].where, f"{text} used them"
-            yield Difference("discarded", record, where, text, (), lost, about=zeroings, **numbers)
+            yield Difference("discarded", record, zeroings[0].where, text, (), lost, about=zeroings, **numbers)
 
 
 def _counts(history: History, record: AuditedRecord, zeroing) -> bool:
@@ -152,21 +104,12 @@ def left_over(history: History) -> Iterator[Difference]:
     """
     for record in history.records if not history.failed else ():
         if calls := record.left_over:
-            last, total = record.updates[-1:], len(history.calls_of(record))
+            last, total, fix = record.updates[-1:], len(history.calls_of(record)), None
             where = next((condition_of(update.where) for update in last), None) or calls[-1].where
-            text, fix = (
-                f"the gradients of the last {count_noun(len(calls), 'backward call')} of the run were never used",
-                None,
-            )
             if last and len(calls) > 2 * history.size(record) and len(calls) >= total / 2:  # it is no tail
-                made = (
-                    "is the only step"
-                    if record.made == 1
-                    else f"made the last of {record.made} steps long before the end"
-                )
-                fix = f"line {last[0].where.rpartition(':')[2]} {made}: let its condition count micro-batches; a count of "
-                fix += "updates stands still as soon as no update is made"
-            text = f"{text} by a step"
+                fix = f"the last step, on line {last[0].where.rpartition(':')[2]}, came long before the end: let its "
+                fix += "condition count micro-batches; a count of updates stands still as soon as no update is made"
+            text = f"no step used the gradients of the last {count_noun(len(calls), 'backward call')} of the run"
             yield Difference("left over", record, where, text, (), calls, fix=fix, backward_calls=len(calls))
 
 
@@ -181,23 +124,18 @@ def empty(history: History) -> Iterator[Difference]:
     Reported: sacmehta/EdgeNets/issues/14, lightseekorg/TorchSpec/pull/33
     """
     for record in history.stepped:
-        found = [u for u in record.updates if not (u.held or u.assigned or u.reused or u.skipped)]
-        if not found or not record.trained or _harmless(history, record, found):
+        found = [u for u in record.updates if not (u.held or u.assigned or u.skipped)]
+        only_the_first = [update.number for update in found] == [1] and record.made > 1
+        if not found or only_the_first or not record.trained or _harmless(history, record, found):
             continue
         masked = any(u.zeros and all(call.without_targets for call in u.zeros) for u in found)
         zeros = all(u.came_as_zeros or u.zeros for u in found)
         kind, level, fix = "empty", ERROR, _two_steps_in_a_row(record, found[0])
-        steps = count_noun(record.made, "step")
-        text = f"{len(found)} of {steps} found no gradient at all"
-        if [update.number for update in found] == [1] and record.made > 1:
-            level, text = ADVICE, f"the first of {steps} found no gradient"
-        elif zeros:
-            kind, text = "empty, zeros", f"{len(found)} of {steps} found no gradient other than zeros"
-            text += ", as from a loss without a target" * masked
-            level = ERROR if masked else UNDECIDED  # or a margin is kept
-            fix = (
-                "skip the step of a window that holds nothing: momentum and weight decay move the weights all the same"
-            )
+        text = f"{len(found)} of {count_noun(record.made, 'step')} found no gradient"
+        if zeros:
+            kind, level = "empty, zeros", ERROR if masked else UNDECIDED  # or a margin is kept
+            text += " other than zeros" + ", as from a loss without a target" * masked
+            fix = "skip the step of a window that holds nothing: momentum and weight decay would still act"
         numbers = {"steps": record.made, "empty": [update.number for update in found[:20]]}
         yield Difference(kind, record, found[0].where, text, found, fix=fix, level=level, **numbers)
 

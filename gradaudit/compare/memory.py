@@ -25,18 +25,14 @@ def held_graphs(history: History) -> Iterator[Difference]:
     """
     again = list(dict.fromkeys(_counted_again(history)))
     if again:
-        text = (
-            f"{count_noun(len(again), 'backward call')} went through a loss that an earlier call of the same window had gone "
-            "through: its graph is kept, and its gradient counts once for every call"
-        )
+        text = f"{count_noun(len(again), 'backward call')} went through a loss that an earlier one of the window had used, "
+        text += "whose gradient counts again"
         fix = "call backward on each loss once, and detach() what is added up for the log"
         yield Difference("counted again", None, again[0].where, text, (), again, fix=fix, calls=len(again))
     longest = max(history.calls, key=lambda call: call.passes, default=None)
     if longest is not None and longest.passes > 2:  # two losses of one forward pass make two
-        text = (
-            f"backward call {longest.number} also went back through what was computed before each of "
-            f"{longest.passes - 1} earlier calls: a tensor is carried over with its graph, such as a hidden state"
-        )
+        text = f"backward call {longest.number} also went back through what was computed before {longest.passes - 1} "
+        text += "earlier calls: a tensor is carried over with its graph, such as a hidden state"
         fix = "detach() what is carried over, or add the losses up and call backward once at the end"
         numbers = {"passes": longest.passes, "backward_call": longest.number}
         yield Difference("carried graph", None, longest.where, text, fix=fix, level=ADVICE, **numbers)
@@ -60,26 +56,17 @@ def _apart(call: AuditedCall, other: AuditedCall, record: AuditedRecord) -> bool
 
 
 def _kept(history: History) -> Iterator[Difference]:
-    """Graphs of earlier backward calls that something keeps: their losses, or anything else of the forward pass."""
-    losses = max(history.calls, key=lambda call: call.alive, default=None)
-    parts = max(history.calls, key=lambda call: call.kept, default=None)
-    total = history.calls.total
-    if losses is not None and losses.alive >= _MANY and losses.alive > total / 4:
-        roughly = "about " * (losses.number > PROBED_GRAPHS)  # from then on not every graph is looked at
-        what = "losses", "the losses themselves, such as a sum for the log"
-        yield _alive(losses, losses.alive, roughly, *what, "add up loss.item() or loss.detach()")
-    elif parts is not None and parts.kept >= _MANY and parts.kept > min(total, PROBED_GRAPHS) / 2:
-        what = "forward passes", "tensors of them, such as a list of outputs or features"
-        yield _alive(parts, parts.kept, "", *what, "detach() what is collected")
-
-
-def _alive(call: AuditedCall, alive: int, roughly: str, of: str, kept: str, fix: str) -> Difference:
-    text = (
-        f"the graphs of {roughly}{alive} earlier {of} were still alive at backward call {call.number}: something keeps "
-        f"{kept}"
-    )
-    numbers = {"graphs_alive": alive, "backward_call": call.number}
-    return Difference("kept", None, call.where, text, fix=fix, level=ADVICE, **numbers)
+    """Graphs of earlier backward calls that something keeps."""
+    call = max(history.calls, key=lambda call: call.alive, default=None)
+    if call is not None and call.alive >= _MANY and call.alive > history.calls.total / 4:
+        roughly = "about " * (call.number > PROBED_GRAPHS)  # from then on not every graph is looked at
+        text = (
+            f"the graphs of {roughly}{call.alive} earlier losses were alive at backward call {call.number}: something "
+        )
+        text += "keeps the losses, such as a sum for the log"
+        numbers = {"graphs_alive": call.alive, "backward_call": call.number}
+        fix = "add up loss.item() or loss.detach()"
+        yield Difference("kept", None, call.where, text, fix=fix, level=ADVICE, **numbers)
 
 
 def _together(history: History) -> Iterator[Difference]:
@@ -87,10 +74,8 @@ def _together(history: History) -> Iterator[Difference]:
     single = {update.fresh[0].number: update.fresh[0] for update in history.updates if len(update.fresh) == 1}
     calls = [call for call in single.values() if call.graphs > 2 and _count_alike(call)]
     if len(calls) == sum(number <= PROBED_GRAPHS for number in single) > 0:  # else they are weighed against each other
-        text = (
-            f"one backward call went through {calls[0].graphs} forward passes that have nothing in common: the activations "
-            "of all of them were in memory at once"
-        )
+        text = f"one backward call went through {calls[0].graphs} forward passes that have nothing in common: all of their "
+        text += "activations were in memory at once"
         fix = "" if any(call.zeroed_inside for call in calls) else None  # which would erase what a call for each brings
         numbers = {"graphs": calls[0].graphs, "calls": len(calls)}
         yield Difference("one call for several", None, calls[0].where, text, fix=fix, level=ADVICE, **numbers)
@@ -112,10 +97,8 @@ def unused_losses(history: History) -> Iterator[Difference]:
     for loss in history.losses:
         seen = len(loss.updates)
         if not (loss.reached or _LOGGED.search(loss.name)) and seen >= 3 and 2 * seen >= history.looked_for_losses:
-            text = (
-                f"the loss {loss.name} is computed with a graph, and no backward call ever reaches it; it was there before "
-                f"{count_noun(seen, 'update')} that were looked at"
-            )
+            many = count_noun(seen, "update")
+            text = f"no backward call reaches the loss {loss.name}, which has a graph; it was there before {many}"
             yield Difference("unused", None, loss.where, text, fix="", level=ADVICE, loss=loss.name, updates=seen)
 
 
@@ -133,9 +116,9 @@ def batchnorm(history: History) -> Iterator[Difference]:
         moved = [u for u in record.updates if u.size > 1 and all(call.batchnorm for call in u.micro_batches)]
         if moved:
             n = moved[0].size
+            many = count_noun(n, "micro-batch")
             text = (
-                f"BatchNorm layers train in windows of {count_noun(n, 'micro-batch')}: each is normalised by itself, and the "
-                f"running statistics move {n} times per update"
+                f"BatchNorm normalises each of {many} by itself, and its running statistics move {n} times per update"
             )
             yield Difference("batchnorm", record, moved[0].where, text, moved, level=ADVICE, moves_per_update=n)
 

@@ -135,12 +135,8 @@ def _divided_for_nothing(record: AuditedRecord, updates: list[AuditedUpdate]) ->
     (factor,) = factors if len(factors) == 1 else (1.0,)
     if len(updates) > 2 and 0 < factor < 0.6 and isclose(1 / factor, round(1 / factor), rel_tol=1e-6):
         where, n = division_of(updates[0].fresh[0].where), round(1 / factor)
-        text = (
-            f"every loss is multiplied by 1/{n}, and every micro-batch has its own step, which may be meant: --window {n} "
-            "says that it isn't"
-        )
-        numbers = {"coefficient": factor, "window": 1}
-        yield Difference("divided for nothing", record, where, text, level=UNDECIDED, **numbers)
+        text = f"every loss is multiplied by 1/{n}, and every micro-batch has a step; --window {n} says that it isn't meant"
+        yield Difference("divided for nothing", record, where, text, level=UNDECIDED, coefficient=factor)
 
 
 # Tails in the next epoch
@@ -152,21 +148,18 @@ def carried_over(history: History) -> Iterator[Difference]:
     for record in history.stepped if not history.declared else ():
         updates = countable(record)
         if over := _over_an_epochs_end(updates):
-            kind, (window, n) = "carried over", over[0]
+            window, n = over[0]
         else:
             judged, odd = _odd_window(record, updates)
             if odd is None or not _is_a_tail_carried_over(record, judged, odd):
                 continue
-            kind, window, n = "carried over, apparently", judged[odd.place], odd.usual
+            window, n = judged[odd.place], odd.usual
         usual = None if over else next(update for update in updates if update.size == n)
-        more = window.size - n
-        text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, " + (
-            f"{more} more than the windows inside an epoch: they were left over from the epoch before"
-            if over
-            else f"those around it {n}: {more} were left over, apparently from the end of an epoch"
-        )
+        holds = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {window.size - n} more than "
+        end = "an epoch's" if over else "apparently an epoch's"
+        text = f"{holds}others: they were left over at {end} end"
         where = condition_of(window.where) or window.where
-        yield Difference(kind, record, where, text, [window], about=usual, size=window.size, usual=n)
+        yield Difference("carried over", record, where, text, [window], about=usual, size=window.size, usual=n)
 
 
 def _over_an_epochs_end(updates: list[AuditedUpdate]) -> list[tuple[AuditedUpdate, int]]:

@@ -27,17 +27,19 @@ def clipped(history: History) -> Iterator[Difference]:
             if kind and not _meant(update, kind) and not _of_parts(update, clip):
                 first_of_kind.setdefault(kind, (update, clip))
     for kind, (update, clip) in first_of_kind.items():
-        text = {
-            "clip late": "after the step, when they have been used",
-            "clip early": "before the backward, when there is none",
-            "clip scaled": f"before unscale_(), while they hold the scaler's factor of {clip.scaled:g}",
-            "clip inside": f"after backward call {clip.after} of a window of {len(update.fresh)}",
-        }[kind]
+        n, when = (
+            len(update.fresh),
+            {
+                "clip late": "after the step, when they have been used",
+                "clip early": "before the backward, when there is none",
+                "clip scaled": f"before unscale_(), while they hold the scaler's factor of {clip.scaled:g}",
+                "clip inside": f"after backward call {clip.after} of a window of {len(update.fresh)}",
+            },
+        )
         part = kind == "clip inside" and _of_another_loss(update, clip)
         fix = None if scaled else "clip once per window: after the last backward, before the step"
-        numbers = {"norm": clip.norm, "after_backward_calls": clip.after, "window": len(update.fresh)}
-        numbers |= {"scale": clip.scaled}
-        text = f"gradients are clipped {text}"
+        text = f"gradients are clipped {when[kind]}"
+        numbers = {"norm": clip.norm, "after_backward_calls": clip.after, "window": n, "scale": clip.scaled}
         yield Difference(kind, update.record, clip.where, text, [update], about=part, fix=fix, **numbers)
 
 
@@ -109,11 +111,11 @@ def scaled(history: History) -> Iterator[Difference]:
         for update in record.updates:
             early = [k for k in update.unscaled_after if any(call.scaled != 1 for call in update.fresh[k:])]
             if early:
+                n, scale = len(update.fresh), update.fresh[-1].scaled
                 text = (
-                    f"unscale_() came after backward call {early[0]} of a window of {len(update.fresh)}, so that gradients "
-                    "with and without the scaler's factor are added"
+                    f"unscale_() came after backward call {early[0]} of a window of {n}: what follows is scaled again"
                 )
-                numbers = {"unscaled_after": early, "window": len(update.fresh), "scale": update.fresh[-1].scaled}
+                numbers = {"unscaled_after": early, "window": n, "scale": scale}
                 yield Difference("unscaled early", record, update.where, text, [update], **numbers)
                 break
         early = next((update for update in record.updates if update.updated_after), None)
@@ -136,8 +138,7 @@ def scheduled(history: History) -> Iterator[Difference]:
     """Schedules that are stepped more or less often than updates are made.
 
     Symptom: The warm-up ends N times too early.
-    Cause: A schedule whose lengths are counted in updates is stepped in the loop over micro-batches, or for an update
-        that the scaler skipped. Or one whose lengths are counted in micro-batches is stepped once per update.
+    Cause: A schedule whose lengths are counted in updates is stepped in the loop over micro-batches. Or one whose lengths are counted in micro-batches is stepped once per update.
     Fix: Step the scheduler once per update made; count lengths in updates.
     Reported: Lightning-AI/pytorch-lightning/issues/1476, starVLA/starVLA/pull/210
     """
@@ -148,12 +149,11 @@ def scheduled(history: History) -> Iterator[Difference]:
         once_per_epoch = 2 * steps <= len(updates)  # a window may go on over the end of an epoch
         if inside and (len(inside) > 1 or len(inside[0].scheduled) > 1) and not once_per_epoch:
             ended, where = _ended_early(history, record), inside[0].scheduled[0][1]
-            text = f"the scheduler was stepped inside windows: {count_noun(steps, 'time')} in "
-            text += count_noun(len(updates), "update") + f"; {ended}" * bool(ended)
+            many, text = count_noun(len(updates), "update"), "the scheduler was stepped inside windows: "
+            text += f"{count_noun(steps, 'time')} in {many}" + f"; {ended}" * bool(ended)
             numbers = {"scheduler_steps": steps, "updates": len(updates), "in_first_window": len(inside[0].scheduled)}
             yield Difference("stepped inside", record, where, text, inside, about=ended, **numbers)
         elif record.schedule is not None:
-            yield from _stepped_after_a_skip(record, updates)
             yield from _too_long(history, record, updates)
 
 
@@ -163,10 +163,7 @@ def _right_before_the_step(update: AuditedUpdate) -> bool:
 
 
 def _ended_early(history: History, record: AuditedRecord) -> str:
-    """What shows that its length is counted in updates, so that it came to its end long before the run did.
-
-    Then a function of the script's own says no more than the length that it was given.
-    """
+    """What shows that its length is counted in updates, so that it came to its end long before the run did."""
     schedule, updates, made = record.schedule, record.made, record.schedule.steps
     epochs = len({call.epoch for update in record.filled for call in update.fresh})  # each may have one more or less
     if schedule.at_zero > max(2, made / 4):
@@ -177,15 +174,6 @@ def _ended_early(history: History, record: AuditedRecord) -> str:
     return ""
 
 
-def _stepped_after_a_skip(record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Difference]:
-    skipped = [update for update in updates if update.skipped and update.scheduled_after]
-    stepped = [update for update in updates if not update.skipped and update.scheduled_after]
-    if skipped and len(stepped) > len(updates) / 2:
-        text = f"the scheduler was stepped after {count_noun(len(skipped), 'update')} that the scaler had skipped"
-        where, numbers = skipped[0].scheduled_after[0], {"skipped_and_stepped": len(skipped), "updates": len(updates)}
-        yield Difference("stepped after a skip", record, where, text, skipped, **numbers)
-
-
 def _too_long(history: History, record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Difference]:
     """Stepped once per update, with a length that is that of the run in micro-batches: it never comes to its end."""
     schedule, n = record.schedule, history.size(record)
@@ -193,14 +181,10 @@ def _too_long(history: History, record: AuditedRecord, updates: list[AuditedUpda
     length = sum(update.size for update in updates) + len(record.left_over)
     once = all(len(each) <= 1 for each in steps) and 2 * schedule.steps > len(updates) > 1
     if n > 1 and once and length in schedule.lengths:
-        text = (
-            f"the scheduler's length is that of the run in micro-batches, {length}, and it was stepped once per update, "
-            f"{count_noun(schedule.steps, 'time')}: it would come to its end {n} times too late"
-        )
-        where = next(where for each in steps for where in each)
-        yield Difference(
-            "too long", record, where, text, updates, length=length, scheduler_steps=schedule.steps, window=n
-        )
+        text = f"the scheduler is as long as the run in micro-batches, {length}, and was stepped once per update, "
+        text += f"{count_noun(schedule.steps, 'time')}: it would come to its end {n} times too late"
+        where, numbers = next(place for each in steps for place in each), {"length": length, "window": n}
+        yield Difference("too long", record, where, text, updates, scheduler_steps=schedule.steps, **numbers)
 
 
 # Ranks
@@ -221,28 +205,15 @@ def synced(history: History) -> Iterator[Difference]:
         apart = [update for update in updates if not update.fresh[-1].synced]
         if apart:
             ranks = "" if apart[0].on_ranks else "on several ranks, "  # a loop is judged before it costs several GPUs
-            text = (
-                f"{ranks}{len(apart)} of {count_noun(len(updates), 'update')} come before the last micro-batch is averaged "
-                "over the ranks, so that the ranks drift apart"
-            )
+            text = f"{ranks}{len(apart)} of {count_noun(len(updates), 'update')} come before the last micro-batch is "
+            text += "averaged over the ranks, which drift apart"
             numbers = {"not_averaged": len(apart), "updates": len(updates)}
             yield Difference("apart", record, apart[0].where, text, apart, **numbers)
-        late = [(update, call) for update in updates for call in update.fresh if call.late_no_sync]
         # One process alone may leave out no_sync(), as some libraries do for it. With FSDP, to reduce each time is to
         # hold shards and not whole gradients.
-        often = [
-            u for u in updates if len(u.fresh) > 1 and u.on_ranks and all(c.synced and not c.sharded for c in u.fresh)
-        ]
-        if late:
-            update, call = late[0]
-            text = (
-                f"{count_noun(len(late), 'backward call')} ran under no_sync() without effect: DDP decides in the forward "
-                "pass, which ran outside it, whether to exchange gradients"
-            )
-            fix = "put the forward pass of each of these micro-batches inside no_sync(), too"
-            numbers = {"averaged_under_no_sync": len(late), "updates": len(updates)}
-            yield Difference("late no_sync", record, call.where, text, [update], fix=fix, level=ADVICE, **numbers)
-        elif often:
+        several = [update for update in updates if len(update.fresh) > 1 and update.on_ranks]
+        often = [update for update in several if all(call.synced and not call.sharded for call in update.fresh)]
+        if often:
             n = len(often[0].fresh)
             text = f"the ranks exchange gradients after each of {n} micro-batches; once per update is enough"
             numbers = {"averaged_each_time": len(often), "updates": len(updates), "window": n}

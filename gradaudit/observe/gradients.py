@@ -38,7 +38,6 @@ class Gradients:
         ever: For each parameter, has it ever had a gradient?
         empty: Are there no gradients, or nothing but zeros?
         came_as_zeros: The backward calls themselves brought nothing but zeros.
-        uncleared: The places that kept what a step had used when the others were zeroed.
         from_before: Were there any when a parameter was added, and has nothing zeroed them? Nobody knows how many
             micro-batches they hold.
     """
@@ -55,7 +54,6 @@ class Gradients:
         self.touched: list[int] = []
         self.replaced = self.put = self.waits = self.came_as_zeros = False
         self.empty, self.from_before = True, False
-        self.uncleared: list[int] = []
         self.unversioned = False  # was anything written that raised no version?
         self.filled = 0  # windows that a backward call has begun
         self.is_read = True  # are values read in this one?
@@ -155,7 +153,7 @@ class Gradients:
 
     def begin_again(self) -> None:
         """All of them are None or zero."""
-        self.empty, self.came_as_zeros, self.from_before, self.uncleared = True, False, False, []
+        self.empty, self.came_as_zeros, self.from_before = True, False, False
 
     def came(self, first: bool) -> None:
         """A backward call has brought gradients. `first`: none were there."""
@@ -164,13 +162,6 @@ class Gradients:
             on_cpu = grad is not None and grad.is_cpu  # reading values on any other device would wait for it
             self.came_as_zeros = on_cpu and not any_nonzero(grad) and self.all_zero()
         self.empty = False
-
-    def left_uncleared(self) -> list[int]:
-        """After a step: the places that still hold gradients, if the last comparison found others zeroed."""
-        touched, parameters = set(self.touched), self.parameters
-        if not all(self.is_zero(parameters[place]) for place in touched):
-            return []
-        return [k for k, p in enumerate(parameters) if k not in touched and not self.is_zero(p)]
 
     def is_zero(self, p: Tensor) -> bool:
         """Holds the parameter no gradient, or one of zeros?"""

@@ -61,10 +61,6 @@ class Listener:
     def zeroed(self, record: Record, zeroing: Zeroing) -> None:
         """All gradients of the record are `None` or zero now."""
 
-    def zeroed_in_part(self, record: Record) -> None:
-        """After a step, a part of the gradients was zeroed: not those at the places `record.gradients.uncleared`."""
-        self.changed(record, assigned=False)
-
     def changed(self, record: Record, assigned: bool) -> None:
         """Something else was written to gradients. `assigned`: they have come from elsewhere than a backward call."""
 
@@ -343,14 +339,8 @@ class Observer:
         was_empty, gradients.empty = gradients.empty, gradients.without_gradients or gradients.all_zero()
         if gradients.empty:
             self._zeroed(record)
-        elif not record.unused and (record.in_grad or gradients.uncleared) and (left := gradients.left_uncleared()):
-            gradients.uncleared = left
-            record.forget()
-            self.listener.zeroed_in_part(record)
         else:
-            assigned = was_empty or (gradients.replaced and not record.unused)
-            if assigned:
-                gradients.uncleared = []
+            assigned = was_empty or (gradients.put and not record.unused)
             gradients.came_as_zeros = False
             record.changed(replaced=assigned)
             self.listener.changed(record, assigned)

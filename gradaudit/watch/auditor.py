@@ -8,7 +8,6 @@ from collections.abc import Generator
 from itertools import count
 from multiprocessing.process import BaseProcess
 from subprocess import Popen
-from weakref import ref
 
 import torch
 from torch import Tensor
@@ -17,15 +16,14 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradaudit.callsite import caller_location, is_users, where
 from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedUpdate, History
-from gradaudit.names import names_of
 from gradaudit.observe.gradients import is_zero
 from gradaudit.observe.ledger import Zeroing
 from gradaudit.observe.observer import Listener, Observer, after
 from gradaudit.observe.uncompiled import backward_is_compiled
 from gradaudit.watch.by_hand import UpdatesByHand
 from gradaudit.watch.epochs import Epochs
-from gradaudit.watch.graphs import Forward, GraphWatch, earlier_forward, leaves, made_before, mark_forward, watch_memory
-from gradaudit.watch.losses import number, watch_terms
+from gradaudit.watch.graphs import Graphs
+from gradaudit.watch.losses import number
 from gradaudit.watch.named import NamedLosses
 from gradaudit.watch.ranks import Ranks
 from gradaudit.watch.records import WatchedRecord
@@ -34,11 +32,8 @@ from gradaudit.watch.schedules import Schedules
 
 _PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names are looked at
 _NAMES_EVERY = 64  # backward calls after the first ones: a loss may be used only from some epoch on
-_MARKED_EVERY = 8  # after the first backward calls: the losses of one in so many are marked
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
-_WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls
 _SAMPLED_UPDATES = 3  # of an optimizer, at most, before which some numbers are compared
-_WATCHED_SUMS = 5  # comparisons of where gradients lie: what overwrites them does so in every window
 _numbers = count()
 
 
@@ -52,24 +47,15 @@ class Auditor(Listener):
     def __init__(self) -> None:
         self.history = History()
         self.key = f"gradaudit {next(_numbers)}"  # audits may be nested
-        self.graphs: list[tuple[ref, int]] = []  # of marked losses that something keeps; for how many calls each stands
-        self.marked = 0  # the last backward call whose losses are
-        self.forwards: list[ref] = []  # whose graphs are kept for further backward calls
-        self.graph_watch = GraphWatch(self.key)
-        self.walked: Counter[str] = Counter()  # by line: graphs of backward calls that were gone through
-        self.reached_at: dict[
-            str, tuple
-        ] = {}  # by line: whose parameters a call reaches first; does a BatchNorm train?
         self.reaches: dict[tuple[int, ...], frozenset[int]] = {}  # sets of places that backward calls have reached
         self.received_by = 1  # how many records got gradients from the last backward call
-        self.sums = 0  # such comparisons so far
-        self.began = 0  # the last backward call, in operations
         self.zeroed_at = 0  # the last call of zero_grad(), in operations
         self.epochs = Epochs()
 
     def attach(self, observer: Observer) -> None:
         self.observer = observer
         self.by_hand = UpdatesByHand(observer, self.history)
+        self.graphs = Graphs(self.key, observer, self.by_hand.find)
         self.scaling, self.schedules, self.ranks = Scaling(observer, self.history), Schedules(observer), Ranks(observer)
         self.named = NamedLosses(self.key, observer.guard)
         observer.undo.callback(self.named.end)
@@ -118,55 +104,15 @@ class Auditor(Listener):
             call.value = number(roots[0])
         if self.epochs.last is not None:
             call.epoch, call.drawn = self.epochs.of_this_batch(), self.epochs.data_sets()
-        if self.graphs:
-            self.graphs = [(graph, calls) for graph, calls in self.graphs if graph() is not None]
-            older = self.graphs[:-1]  # the last may be kept only until the next
-            call.alive = len(self.graphs) - len(older) + sum(calls for _, calls in older)
+        if self.graphs.losses:
+            self.graphs.count_living(call)
         if backward_is_compiled():
             return call
-        self._mark_losses(call, roots, known=alone and not given)
-        if self.forwards:
-            self.forwards = [forward for forward in self.forwards if forward() is not None]
-            earlier = earlier_forward(roots, f"{self.key} forward")
-            call.goes_on = earlier.call if earlier else 0
-        if (self.walked[line] < _WALKS_A_LINE or not self.received_by) and self.walked.total() < _WALKS:
-            self._walk(roots, line)
-        call.nearest, call.batchnorm = self.reached_at.get(line, (None, False))
+        self.graphs.look(call, roots, alone and not given, not self.received_by, self.zeroed_at)
         self.received_by = 0
-        if self.sums < _WATCHED_SUMS:
-            for record in self.observer.own():
-                if record.in_grad:
-                    self.sums += 1
-                    watch_memory(record.gradients.parameters, call, self.observer.probe)
-        if call.number <= PROBED_GRAPHS:
-            self._look_at_graph(call, roots)
         if call.number <= PROBED_GRAPHS or call.number % _NAMES_EVERY == 0:
             self.named.look(self.history.updates_made)
         return call
-
-    def _walk(self, roots: list[Tensor], line: str) -> None:
-        self.walked[line] += 1
-        reached, trains_batchnorm = leaves(roots)
-        nearest = id(reached[0]) if reached else None
-        records = self.observer.records.values()
-        self.reached_at[line] = next((r for r in records if nearest in r.gradients.ids), None), trains_batchnorm
-        self.by_hand.find(reached)
-
-    def _mark_losses(self, call: AuditedCall, roots: list[Tensor], known: bool) -> None:
-        key, calls = "", call.number - self.marked
-        if calls >= _MARKED_EVERY or call.number <= PROBED_GRAPHS or self.forwards or any(self.observer.options):
-            key, self.marked = self.key, call.number
-        for root in roots:
-            marks = watch_terms(root, key, call, self.observer.probe, known=known)
-            if marks:
-                self.graphs.append((ref(marks[0]), calls))
-
-    def _look_at_graph(self, call: AuditedCall, roots: list[Tensor]) -> None:
-        early = made_before(roots, self.began, call.scaled != 1)
-        call.early = early and not self.ranks.in_a_pipeline()  # which holds micro-batches, not losses
-        self.began = torch.autograd._get_sequence_nr()
-        retain_graph, create_graph = self.observer.options
-        self.graph_watch.look(call, roots, bool(retain_graph) and not create_graph, self.zeroed_at)
 
     def received(self, record: WatchedRecord, call: AuditedCall) -> None:
         self.received_by += 1
@@ -197,9 +143,7 @@ class Auditor(Listener):
             record.received_call(call)
 
     def graph_kept(self, roots: list[Tensor], call: AuditedCall) -> None:
-        forward = Forward(call.forward)
-        mark_forward(roots, f"{self.key} forward", forward)
-        self.forwards.append(ref(forward))
+        self.graphs.keep(roots, call)
 
     def backward_ends(self, call: AuditedCall) -> None:
         self.history.calls.append(call)
@@ -222,8 +166,6 @@ class Auditor(Listener):
         if zeroing.calls:
             zeroing.where = where()
             zeroing.were_zeros = record.gradients.came_as_zeros  # the calls themselves had brought nothing but zeros
-            # Or old code cleared through `.data`: nothing else leaves no trace.
-            zeroing.came_as_zeros = not record.gradients.touched
             zeroing.put_back = False
             if record.strays or record.gradients.weight_versions() != record.weights:  # not only a step has read them
                 for call in zeroing.calls:
@@ -232,16 +174,14 @@ class Auditor(Listener):
         if not record.name:  # nothing is known to use its gradients
             record.lost.clear()
 
-    def zeroed_in_part(self, record: WatchedRecord) -> None:
-        pass  # the next step tells
-
     def changed(self, record: WatchedRecord, assigned: bool) -> None:
         record.scaled = 1.0  # it may have been taken out
         update, gradients = record.open, record.gradients
-        update.kept |= bool(record.in_grad) and not record.unused
+        overwritten = not all(is_zero(gradients.parameters[place].grad) for place in gradients.touched)
+        update.kept |= overwritten and bool(record.in_grad) and not record.unused
         update.assigned |= assigned
         update.replaced |= gradients.put
-        update.overwritten |= not all(is_zero(gradients.parameters[place].grad) for place in gradients.touched)
+        update.overwritten |= overwritten
         update.rewritten |= not assigned
 
     def stepped(self, record: WatchedRecord, update: AuditedUpdate) -> None:
@@ -257,12 +197,8 @@ class Auditor(Listener):
         update.place, update.at = self.history.updates_made, self.observer.calls
         self.history.updates_made += 1
         gradients = record.gradients
-        if not (update.held or gradients.empty or update.skipped):
-            update.reused = record.used_before(self.observer.calls)
-            update.assigned |= not update.reused
+        update.assigned |= not (update.held or gradients.empty or update.skipped)
         update.assigned |= record.made == 1 and gradients.from_before
-        if gradients.uncleared:
-            update.uncleared = self._still_uncleared(record)
         if record.lost:
             self._note_what_was_put_back(record, update)
         update.dtype = next((p.grad.dtype for p in gradients.parameters if p.grad is not None), None)
@@ -294,22 +230,11 @@ class Auditor(Listener):
             for call in zeroing.calls if update.assigned or update.replaced else ():
                 call.read = True
 
-    @staticmethod
-    def _still_uncleared(record: WatchedRecord) -> int:
-        """How many parameters have kept gradients of an earlier update; at the first time, also their names."""
-        parameters = record.gradients.parameters
-        places = [place for place in record.gradients.uncleared if place < len(parameters)]
-        ids = [id(parameters[place]) for place in places if parameters[place].grad is not None]
-        if ids and not record.uncleared[0]:
-            names = names_of(ids[:3])
-            record.uncleared = len(parameters), [names[key] for key in ids[:3] if key in names]
-        return len(ids)
-
     # The end of an optimizer
 
     def ended(self, record: WatchedRecord) -> None:
-        if record.by_hand and (record.gradients.dead or record.made):
-            self.walked.clear()  # another model may come to the same lines
+        if record.by_hand and (record.unowned or record.made):
+            self.graphs.walked.clear()  # another model may come to the same lines
         if self.by_hand.ended(record) if record.by_hand else record.name or record.in_grad:
             self._conclude(record)
         record.let_go()

@@ -23,8 +23,6 @@ BY_HAND = "manual update"  # stands where the name of an optimizer would stand
 _PATIENCE = 100  # backward calls without an update, or updates without a proof, until a record is given up
 _TELLING = 8  # parameters that are compared
 _FEW = 3  # numbers, at least, whose direction says anything if it is that of all parameters
-_MANY = 6  # numbers, at least, whose direction agrees by chance with none of many others
-_THROWN_AWAY = 3  # models that lived for one backward call: their gradients are what they were made for
 
 
 class _Leaf:
@@ -36,24 +34,20 @@ class _Leaf:
 
 
 class _LooseGradients(Gradients):
-    """Of leaves that are not kept alive. `dead`: parameters that had gradients and are gone."""
+    """Of leaves that are not kept alive."""
 
     def __init__(self) -> None:
         self.leaves: list[_Leaf] = []
         self.died: Callable[[ref], None] = lambda _: None
-        self.dead = 0
         super().__init__()
 
     @property
     def parameters(self) -> list[Tensor]:
         alive = [leaf.ref() for leaf in self.leaves]
         if any(p is None for p in alive):
-            self.dead += sum(
-                p is None and leaf.named and ever for p, leaf, ever in zip(alive, self.leaves, self.ever, strict=True)
-            )
             self._keep([p is not None for p in alive])
             alive = [p for p in alive if p is not None]
-            self.ids, self.uncleared = set(map(id, alive)), []
+            self.ids = set(map(id, alive))
         return alive
 
     @parameters.setter
@@ -75,10 +69,6 @@ class _LooseGradients(Gradients):
     def let_go(self) -> None:
         self.leaves = []
 
-    def unowned(self) -> int:
-        """How many parameters of modules, with gradients, it holds or has held."""
-        return self.dead + sum(leaf.named and ever for leaf, ever in zip(self.leaves, self.ever, strict=True))
-
 
 class RecordByHand(WatchedRecord):
     """Of leaves that no optimizer holds.
@@ -88,9 +78,12 @@ class RecordByHand(WatchedRecord):
         steps: Has it been seen that the gradients are used?
         calls: Backward calls, of which the first was at `where`.
         beside: Did any of them bring gradients to an optimizer's parameters as well?
+        given: Are they given to an optimizer of another model?
+        unowned: How many parameters of modules have received gradients.
     """
 
-    by_hand, gradients_type, steps, beside, calls, where = True, _LooseGradients, False, False, 0, ""
+    by_hand, gradients_type, steps, beside, given = True, _LooseGradients, False, False, False
+    calls, unowned, where = 0, 0, ""
 
     def __init__(self, found: Iterable[Tensor], died: Callable[[ref], None]) -> None:
         super().__init__(None)
@@ -107,6 +100,8 @@ class RecordByHand(WatchedRecord):
 
     def received_call(self, call: AuditedCall) -> None:
         self.calls, self.where = self.calls + 1, self.where or call.where
+        had = sum(leaf.named and ever for leaf, ever in zip(self.gradients.leaves, self.gradients.ever, strict=True))
+        self.unowned = max(self.unowned, had)
         if self.watched():
             self.kept = self.gradients.parameters
             for p, leaf in zip(self.kept, self.gradients.leaves, strict=True):
@@ -149,7 +144,6 @@ class UpdatesByHand:
     def __init__(self, observer: Observer, history: History) -> None:
         self.observer, self.history = observer, history
         self.unowned_at: dict[str, int] = {}  # parameters whose gradients nothing uses, by the place of the first call
-        self.thrown_away: Counter[str] = Counter()  # models that lived for one backward call, by the same place
 
     def find(self, reached: list[Tensor]) -> None:
         """Gives the leaves that a backward call reaches, and that no record knows, a record of their own."""
@@ -168,15 +162,13 @@ class UpdatesByHand:
 
     def wrote(self, record: RecordByHand) -> bool:
         """Has something used its gradients, and written to its parameters, since the last backward call?"""
-        moves = record.moves() if record.watched() and record.given_to is None else {}
+        moves = record.moves() if record.watched() and not record.given else {}
         record.kept = []
         if moves and not record.steps:
             samples = record.samples_of()
-            for place in self._following(record, moves, samples):  # a target network, or a moving average
-                del moves[place]
             agreed, counted = agreement((moved, samples[k]) for k, moved in moves.items())
             record.agreed, record.counted = record.agreed + agreed, record.counted + counted
-            record.steps = bool(moves) and proves_an_update(record.agreed, record.counted)
+            record.steps = proves_an_update(record.agreed, record.counted)
         if not moves:
             return False
         if record.steps and all(leaf.telling for leaf in record.gradients.leaves):
@@ -185,41 +177,29 @@ class UpdatesByHand:
             self.observer.add_by_hand(rest)
         return True
 
-    def _following(self, record: RecordByHand, moves: dict[int, Tensor], samples: list) -> list[int]:
-        """Which of the parameters that moved have come nearer to another one."""
-        parameters = record.gradients.parameters
-        others = [p for other in self.observer.active for p in other.gradients.parameters]
-        following = [k for k, moved in moves.items() if samples[k].goes_towards(moved, parameters[k], others)]
-        return following if any(len(moves[k]) >= _MANY for k in following) else []
-
     def step_givers(self, taker: WatchedRecord) -> None:
         """The gradients that were put into this optimizer may be those of a copy of its model."""
         for record in self.observer.by_hand:
-            samples = [s for s in record.samples_of() if s is not None and len(s.places) >= _FEW]
+            samples = [each for each in record.samples_of() if each is not None and len(each.places) >= _FEW]
             if record.unused and samples and all(each.given_to(taker.gradients.parameters) for each in samples):
-                record.steps = True
+                record.steps = record.given = True
+                taker.taken = True
                 self.observer.step(record)
-                record.given_to = taker
 
     def ended(self, record: RecordByHand) -> bool:
         """Is it known that its gradients were used?"""
-        gradients = record.gradients
-        named = any(leaf.named for leaf in gradients.leaves)
         if record.steps:
-            record.by_itself, record.loose = True, not named and not gradients.dead
+            record.by_itself, record.loose = True, not record.unowned
             return True
         if record.name:
             self.history.forget(record)
-        unowned = gradients.unowned()
         others = [other for other in self.observer.active if not other.by_hand and other.made]
         # By the script itself, which zeroes them, too.
         is_read = record.cleared and not record.beside and all(any(other.gradients.ever) for other in others)
-        if unowned and not is_read:
-            self.unowned_at[record.where] = max(unowned, self.unowned_at.get(record.where, 0))
-            self.thrown_away[record.where] += record.calls == 1 and not named
+        if record.unowned and record.calls > 1 and not is_read:  # of one call, gradients may be all that was wanted
+            self.unowned_at[record.where] = max(record.unowned, self.unowned_at.get(record.where, 0))
             self.history.unowned_shapes |= record.shapes
-            found = {at: count for at, count in self.unowned_at.items() if self.thrown_away[at] < _THROWN_AWAY}
-            self.history.unowned = (sum(found.values()), next(iter(found))) if found else (0, "")
+            self.history.unowned = sum(self.unowned_at.values()), next(iter(self.unowned_at))
         return False
 
 

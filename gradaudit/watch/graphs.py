@@ -1,4 +1,4 @@
-"""The graphs of backward calls: how far back they reach, what keeps them alive, and which calls go through one of them."""
+"""The graphs of backward calls: how far back they reach, and which calls go through one of them."""
 
 from bisect import bisect
 from collections import Counter
@@ -10,43 +10,92 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from gradaudit.history import AuditedCall
-from gradaudit.watch.losses import Mark, find_losses, is_leaf, walk
+from gradaudit.history import PROBED_GRAPHS, AuditedCall
+from gradaudit.observe.observer import Observer
+from gradaudit.watch.losses import find_losses, is_leaf, walk, watch_terms
 
 _LONG = 1_000  # nodes that are followed in one graph, at most
+_MARKED_EVERY = 8  # after the first backward calls: the losses of one in so many are marked
+_WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls
+_WATCHED_SUMS = 5  # comparisons of where gradients lie: what overwrites them does so in every window
 
 
-class GraphWatch:
-    """Looks at the graphs of the first backward calls, before they run. `key`: nodes are marked under this name."""
+class Graphs:
+    """Looks at the graph of a backward call before it runs. `found`: called with the leaves that one reaches."""
 
-    def __init__(self, key: str) -> None:
-        self.key = f"{key} first operation"
-        self.forwards: list[ref] = []  # of the calls so far, for as long as something keeps any of the forward pass
-        self.ends: list[int] = []  # when the last calls began that kept their graphs, in operations
+    def __init__(self, key: str, observer: Observer, found: Callable[[list[Tensor]], None]) -> None:
+        self.key, self.observer, self.found = key, observer, found
+        self.losses: list[tuple[ref, int]] = []  # marked ones that something keeps; for how many calls each stands
+        self.marked = 0  # the last backward call whose losses are
+        self.forwards: list[ref] = []  # whose graphs are kept for further backward calls
+        self.kept_at: list[int] = []  # when the last calls began that kept their graphs, in operations
+        self.walked: Counter[str] = Counter()  # by line
+        self.reached_at: dict[str, tuple] = {}  # by line: whose parameters it reaches first; does a BatchNorm train?
+        self.sums = 0  # comparisons of where gradients lie
 
-    def look(self, call: AuditedCall, roots: list[Tensor], keeps_graph: bool, zeroed_at: int) -> None:
-        """Notes in the call what its graph has in common with others.
+    def look(self, call: AuditedCall, roots: list[Tensor], known: bool, again: bool, zeroed_at: int) -> None:
+        """Notes in a call what its graph tells.
 
         Args:
             call: Receives it.
             roots: What backward is called on.
-            keeps_graph: Is the graph kept for other calls that have nothing to do with its own gradients?
+            known: That is a single number, with a gradient of 1.
+            again: The last call brought gradients to nobody known, so it is looked once more for leaves.
             zeroed_at: The last call of zero_grad(), in operations.
         """
-        self.forwards = [forward for forward in self.forwards if forward() is not None]
-        call.kept = len(self.forwards)
-        nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
+        self._mark_losses(call, roots, known)
+        if self.forwards:
+            self.forwards = [forward for forward in self.forwards if forward() is not None]
+            earlier = earlier_forward(roots, f"{self.key} forward")
+            call.goes_on = earlier.call if earlier else 0
+        if (self.walked[call.line] < _WALKS_A_LINE or again) and self.walked.total() < _WALKS:
+            self._walk(roots, call.line)
+        call.nearest, call.batchnorm = self.reached_at.get(call.line, (None, False))
+        for record in self.observer.own() if self.sums < _WATCHED_SUMS else ():
+            if record.in_grad:
+                self.sums += 1
+                watch_memory(record.gradients.parameters, call, self.observer.probe)
+        if call.number <= PROBED_GRAPHS:
+            self._look_for_passes(call, [root.grad_fn for root in roots if root.grad_fn is not None], zeroed_at)
+
+    def count_living(self, call: AuditedCall) -> None:
+        """How many losses of earlier calls are kept?"""
+        self.losses = [(mark, calls) for mark, calls in self.losses if mark() is not None]
+        older = self.losses[:-1]  # the last may be kept only until the next
+        call.alive = len(self.losses) - len(older) + sum(calls for _, calls in older)
+
+    def _mark_losses(self, call: AuditedCall, roots: list[Tensor], known: bool) -> None:
+        key, calls = "", call.number - self.marked
+        if calls >= _MARKED_EVERY or call.number <= PROBED_GRAPHS or self.forwards or any(self.observer.options):
+            key, self.marked = self.key, call.number
+        for root in roots:
+            marks = watch_terms(root, key, call, self.observer.probe, known=known)
+            if marks:
+                self.losses.append((ref(marks[0]), calls))
+
+    def _walk(self, roots: list[Tensor], line: str) -> None:
+        self.walked[line] += 1
+        reached, trains_batchnorm = leaves(roots)
+        nearest = id(reached[0]) if reached else None
+        records = self.observer.records.values()
+        self.reached_at[line] = next((r for r in records if nearest in r.gradients.ids), None), trains_batchnorm
+        self.found(reached)
+
+    def _look_for_passes(self, call: AuditedCall, nodes: list, zeroed_at: int) -> None:
         for node in nodes:
             call.graphs = max(call.graphs, forward_passes(node))
-            first = nearest_to_the_parameters(node)
-            call.zeroed_inside |= call.graphs > 1 and first._sequence_nr() < zeroed_at
-            metadata = first.metadata
-            if self.key not in metadata:
-                metadata[self.key] = Mark()
-                self.forwards.append(ref(metadata[self.key]))
-        if nodes and (keeps_graph or self.ends):
-            call.passes = built_between(nodes, self.ends)
-            self.ends = [*self.ends, torch.autograd._get_sequence_nr()] if keeps_graph else []
+            call.zeroed_inside |= call.graphs > 1 and first_operation(node) < zeroed_at
+        retain_graph, create_graph = self.observer.options
+        keeps_it = bool(retain_graph) and not create_graph  # for calls that have nothing to do with its own gradients
+        if nodes and (keeps_it or self.kept_at):
+            call.passes = built_between(nodes, self.kept_at)
+            self.kept_at = [*self.kept_at, torch.autograd._get_sequence_nr()] if keeps_it else []
+
+    def keep(self, roots: list[Tensor], call: AuditedCall) -> None:
+        """A call leaves its graph for further calls."""
+        forward = Forward(call.forward)
+        mark_forward(roots, f"{self.key} forward", forward)
+        self.forwards.append(ref(forward))
 
 
 def forward_passes(root, enough: int = 3) -> int:
@@ -83,22 +132,9 @@ def built_between(roots: list, ends: list[int]) -> int:
     return len({bisect(ends, node._sequence_nr()) for node in nodes if not is_leaf(node)})
 
 
-def made_before(roots: list[Tensor], began: int, scaled: bool) -> bool:
-    """Were these roots made before an operation of this number? `scaled`: each is the product with a scale."""
-    nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
-    if scaled:  # the product is younger
-        nodes = [child for node in nodes for child, _ in node.next_functions[:1] if child is not None]
-    return all(node._sequence_nr() < began for node in nodes)
-
-
-def nearest_to_the_parameters(node):
-    """The first operation on one way down to the parameters. It lives for as long as anything of that forward pass."""
-    for _ in range(_LONG):
-        below = next((child for child, _ in node.next_functions if child is not None and not is_leaf(child)), None)
-        if below is None:
-            break
-        node = below
-    return node
+def first_operation(root) -> int:
+    """The sequence number of the oldest operation below `root`."""
+    return min(node._sequence_nr() for node in walk([root]) if not is_leaf(node))
 
 
 # Several backward calls through one forward pass are no micro-batches, since a micro-batch is other data. They are possible

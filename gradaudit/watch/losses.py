@@ -50,22 +50,17 @@ def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable, know
         The marks on the losses' nodes.
     """
     marks = []
-    start = root.grad_fn
     known = known and not root._backward_hooks  # the user's own may change the gradient
-    early = call.number <= PROBED_GRAPHS
-    losses, others = find_losses(start, call.scaled)
-    numbers = factors(start, [node for node, _ in losses], call.scaled != 1) if early else {}
+    losses, others = find_losses(root.grad_fn, call.scaled)
     for node, term in losses or others:
-        if early:
-            term.times, term.over = numbers.get(node, (None, None))
-        if term.reduction == "mean" and early:
+        if term.reduction == "mean" and call.number <= PROBED_GRAPHS:
             term.against, term.of_one = _targets(node), _is_of_one(node)
             term.in_part, term.adapted, term.row = _is_in_part(node), _is_adapted(node), _row(node)
         if key and term.reduction != "unknown":
             mark = node.metadata.setdefault(key, Mark())
             call.again, mark.call = mark.call or call.again, call.number
             marks.append(mark)
-        if known and node is start:
+        if known and node is root.grad_fn:
             call.terms.append(term)
             continue
 
@@ -90,49 +85,60 @@ def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tupl
     Every term has the coefficient that it would have at the root. Without `count`, nothing is read that a backward
     call frees.
     """
-    kind, name = ("", "") if root is None else _kind(root.name())
-    if kind == "loss":  # as in most calls
-        return _loss_term(root, root, name, scale, 0, count), []
     losses, others, seen = [], [], set()
-    todo = [(root, -1 if scale != 1 else 0)]  # nodes, and how often what they hold is multiplied; a scaler does it once
+    todo = [(root, (), ())]  # nodes, and by what each is multiplied and divided on its way to the root
     while todo and len(seen) < _FAR:
-        node, factors = todo.pop()
+        node, times, over = todo.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        kind, name = _kind(node.name())
-        if kind == "loss":
-            losses += _loss_term(node, node, name, scale, factors, count)
+        (kind, name), below = _kind(node.name()), node.next_functions
+        loss = node if kind == "loss" else _smoothed(below) if name == "Add" else None
+        reduction = "" if loss is None else _REDUCTIONS.get(getattr(loss, "_saved_reduction", 0), "")
+        items, own = None, ()
+        if reduction:
+            name = _kind(loss.name())[1]
+            items, own = _counts(loss, reduction) if count else (None, ())
+        elif loss is not None:  # it was not reduced
             continue
-        below = node.next_functions
-        if kind == "between":
-            if name == "Add" and (loss := _smoothed(below)) is not None:
-                losses += _loss_term(node, loss, _kind(loss.name())[1], scale, factors, count)
-            else:
-                factors += name == "Mul"
-                todo += [(child, factors) for child, _ in reversed(below)]
-        elif kind == "reduction" and not _is_whole(node):
-            others.append((node, Term(name, "unknown", 1.0, scale, None)))
-        elif kind == "reduction" and (collected := _collected(node, below)):
-            todo += [(child, factors) for child in collected]
-        elif name == "Mean":
-            items = float(torch.Size(_sizes(node)).numel())
-            losses.append((node, Term("mean", "mean", 1.0, scale, items, (), factors > 0)))
-        elif kind == "reduction":
-            losses.append((node, Term("sum", "sum", 1.0, scale, None, _own_counts(node) if count else (), factors > 0)))
-        elif not is_leaf(node):
-            others.append((node, Term(name, "unknown", 1.0, scale, None, (), factors > 0)))
+        elif kind == "between":
+            if name == "Mul" and (scale == 1 or node is not root):  # a scaler's comes last
+                times += _factor(node, "other", "self")
+            elif name == "Div":
+                over += _factor(node, "other")
+            todo += [(child, times, over) for child, _ in reversed(below)]
+            continue
+        elif kind == "reduction" and _is_whole(node):
+            if collected := _collected(node, below):
+                todo += [(child, times, over) for child in collected]
+                continue
+            name = reduction = "mean" if name == "Mean" else "sum"
+            if name == "mean":
+                items = float(torch.Size(_sizes(node)).numel())
+            elif count:
+                own = _own_counts(node)
+        elif is_leaf(node):
+            continue
+        term = Term(name, reduction or "unknown", 1.0, scale, items, own, times, over)
+        term.by_class = name.startswith("Nll") and reduction == "mean" and loss._saved_weight is not None
+        (losses if reduction else others).append((node, term))
     return losses, others
 
 
-def _loss_term(node, loss, name: str, scale: float, factors: int, count: bool) -> list[tuple]:
-    """The term of a loss function, whose coefficient arrives at `node`; none if it was not reduced."""
-    reduction = _REDUCTIONS.get(getattr(loss, "_saved_reduction", 0))
-    if reduction is None:
-        return []
-    items, own = _counts(loss, reduction) if count else (None, ())
-    by_class = name.startswith("Nll") and reduction == "mean" and loss._saved_weight is not None
-    return [(node, Term(name, reduction, 1.0, scale, items, own, factors > 0, by_class=by_class))]
+def _factor(node, *names: str) -> tuple[float, ...]:
+    """What an operation has kept of the first of these inputs that has no graph: nothing if that is 1.
+
+    It is nan of what isn't one number that can be read, and weights that are trained are left out.
+    """
+    kept = [getattr(node, f"_saved_{name}", None) for name in names]
+    tensors = [each for each in kept if isinstance(each, Tensor)]
+    tensor = next((each for each in tensors if not each.requires_grad), None)
+    if tensor is None and len(tensors) > 1:
+        return ()
+    if tensor is None or tensor.numel() != 1 or not tensor.is_cpu:
+        return (nan,)
+    value = abs(tensor.item())
+    return () if isclose(value, 1.0) else (value,)
 
 
 def leads_to_losses(name: str) -> bool:
@@ -302,48 +308,6 @@ def _is_adapted(node) -> bool:
 def _ignored(node) -> int:
     index = node._saved_ignore_index
     return index - 2**64 if index >= 2**63 else index  # it is shown as an unsigned number
-
-
-# By which numbers a loss is multiplied and divided. What it counts in the end, its coefficient, can come from several of
-# them: 1 from a mean that nobody divides, and also from a weight of 4 that is divided by the 4 micro-batches of a window.
-
-
-def factors(root, losses: Iterable, scaled: bool) -> dict:
-    """For each of these nodes, by which numbers what it holds is multiplied on its way to `root`, and divided.
-
-    Numbers of 1 are left out, and so are weights that are trained, and the factor of a scaler, which comes last. Of
-    what isn't one number it is nan. A node that is too far away is missing.
-    """
-    ends, found, seen = set(losses), {}, set()
-    todo = [(root, (), ())]
-    while todo and len(seen) < 2 * _FAR:
-        node, times, over = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if node in ends:
-            found[node] = times, over
-            continue
-        name = node.name()
-        if name.startswith("MulBackward") and not (scaled and node is root):
-            times += _number(node, "other", "self")
-        elif name.startswith("DivBackward"):
-            over += _number(node, "other")
-        todo += [(child, times, over) for child, _ in node.next_functions]
-    return found
-
-
-def _number(node, *names: str) -> tuple[float, ...]:
-    """What an operation has kept of the first of these inputs that has no graph, unless that is 1."""
-    kept = [getattr(node, f"_saved_{name}", None) for name in names]
-    tensors = [each for each in kept if isinstance(each, Tensor)]
-    tensor = next((each for each in tensors if not each.requires_grad), None)
-    if tensor is None and len(tensors) > 1:
-        return ()
-    if tensor is None or tensor.numel() != 1 or not tensor.is_cpu:
-        return (nan,)
-    value = abs(tensor.item())
-    return () if isclose(value, 1.0) else (value,)
 
 
 # Going through the graph of a backward call

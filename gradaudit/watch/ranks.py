@@ -3,7 +3,6 @@
 import sys
 import threading
 from collections.abc import Generator
-from weakref import ref
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -19,7 +18,6 @@ class _Thread(threading.local):
 
     synced: bool | None = None  # does the next backward average over the ranks? None without DDP
     ranks = 1
-    ddp: ref | None = None  # the module that decided it
 
 
 class Ranks:
@@ -42,11 +40,10 @@ class Ranks:
         state = self.thread
         if state.synced is not None:
             call.synced, call.ranks, state.synced, state.ranks = state.synced, state.ranks, None, 1
-            call.late_no_sync = call.synced and not getattr(state.ddp(), "require_backward_grad_sync", True)
 
     def _around_forward(self, module, *args, **kwargs) -> Generator:
         self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
-        self.thread.ranks, self.thread.ddp = module.process_group.size(), ref(module)
+        self.thread.ranks = module.process_group.size()
         if module.gradient_as_bucket_view:
             self.observer.look()
             yield
@@ -71,12 +68,3 @@ class Ranks:
                 term.value = term.value / factor
         for record in records:
             record.samples = []
-
-    def in_a_pipeline(self) -> bool:
-        """Does a stage of a pipeline call this?"""
-        if not self.pipelines:
-            return False
-        frame = sys._getframe()
-        while frame is not None and frame.f_globals.get("__name__") != _STAGES:
-            frame = frame.f_back
-        return frame is not None

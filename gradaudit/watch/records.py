@@ -1,7 +1,5 @@
 """What is noted of an optimizer while the script runs, until the next event or the next update."""
 
-from itertools import islice
-
 from torch import Tensor
 
 from gradaudit.history import AuditedRecord
@@ -9,7 +7,6 @@ from gradaudit.watch.optimizers import may_collect, steps_its_own_way
 from gradaudit.watch.samples import Sample, sample
 
 _SAMPLED = 3  # parameters whose numbers are remembered
-_LOOKED_THROUGH = 20  # parameters, at most, to find as many whose numbers tell anything
 
 
 class WatchedRecord(AuditedRecord):
@@ -40,11 +37,9 @@ class WatchedRecord(AuditedRecord):
         self.samples: list[tuple[Tensor, Sample]] = []
         self.stepped_with: list[tuple[Tensor, Sample]] = []  # those that belonged to the last step
         self.tries_again = False  # a step has been made once more from the same weights
-        self.elsewhere: list[tuple[Tensor, Sample]] = []  # of gradients from elsewhere, as the last step used them
-        self.calls_then = 0  # backward calls of the script until then
 
     def let_go(self) -> None:
-        self.samples, self.stepped_with, self.elsewhere = [], [], []
+        self.samples, self.stepped_with = [], []
 
     def take_samples(self) -> None:
         """In the first updates: a script may write through `.data`, which raises no version."""
@@ -61,14 +56,6 @@ class WatchedRecord(AuditedRecord):
     def rewritten(self) -> bool:
         """Are the gradients, whose versions are those of the last backward call, no longer what it left?"""
         return any(then.differs(p.grad) for p, then in self.samples)
-
-    def used_before(self, calls: int) -> bool:
-        """Are gradients from elsewhere those that the last step has used, although there were backward calls since?"""
-        found = ((p, sample(p)) for p in self.gradients.parameters[:_LOOKED_THROUGH])
-        telling = ((p, numbers) for p, numbers in found if numbers is not None and numbers.is_telling)
-        before, self.elsewhere = self.elsewhere, list(islice(telling, _SAMPLED))
-        called, self.calls_then = calls > self.calls_then, calls
-        return called and bool(before) and not any(p.grad is None or then.differs(p.grad) for p, then in before)
 
     def back_where_it_was(self) -> bool:
         """Are the weights again those that the last backward call was made with, although a step has been made?"""

@@ -60,27 +60,13 @@ class Sample(NamedTuple):
         now, before = _take(grad, self.places).double(), self.gradient.double()
         return not torch.allclose(now, before, rtol=1e-6, atol=0, equal_nan=True)
 
-    @property
-    def is_telling(self) -> bool:
-        """Are there gradients of more than one size? Zeros, signs and ones are the same again and again."""
-        return len(self.gradient.abs().unique()) > 1
-
+    @_without_grad
     def given_to(self, others: Iterable[Tensor]) -> bool:
         """Is this gradient, or a multiple of it, also the gradient of one of the others?"""
         gradients = (local(other.grad) for other in others)
-        alike = (g for g in gradients if g is not None and not g.is_sparse and g.numel() == self.size)
-        mine = self.gradient.double()
-        return any(_can_be_read(g) and _same_direction(mine, _take(g, self.places).double()) for g in alike)
-
-    @_without_grad
-    def goes_towards(self, moved: Tensor, p: Tensor, others: Iterable[Tensor]) -> bool:
-        """Has the parameter become one of the others, or an average of itself and one of them?"""
-        for other in map(local, others):
-            if other.shape == local(p).shape and other is not local(p) and _can_be_read(other):
-                way = _take(other, self.places).double() - self.values.double()
-                if _same_direction(moved, way) and moved.norm() <= way.norm() / _SAME:
-                    return True
-        return False
+        alike = [each for each in gradients if each is not None and each.numel() == self.size and _can_be_read(each)]
+        taken = [_take(each, self.places).double() for each in alike]
+        return any(torch.cosine_similarity(self.gradient.double(), each, dim=0) > _SAME for each in taken)
 
 
 @_without_grad
@@ -110,11 +96,6 @@ def _take(tensor: Tensor, places: Tensor) -> Tensor:
 
 def _memory(weights: Tensor) -> tuple[int, int]:
     return weights.data_ptr(), weights._version
-
-
-def _same_direction(one: Tensor, other: Tensor) -> bool:
-    product = float(one.norm() * other.norm())
-    return product > 0 and float(one @ other) > _SAME * product
 
 
 def agreement(moves: Iterable[tuple[Tensor, Sample]]) -> tuple[int, int]:

@@ -4,7 +4,6 @@ import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from types import CodeType
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
@@ -26,27 +25,24 @@ class Schedule:
     Attributes:
         steps: How often it was stepped.
         lengths: After how many steps it comes to its end, as far as it says.
-        numbers: Others that a function or class of the script's knows. One of them may be the micro-batches of a
-            window, by which it divides.
-        own: Is the rate what the script says: its "function", its "class", or neither? Only the script knows what a
-            function counts.
+        numbers: All that its functions know. One may be the micro-batches of a window, by which it divides.
+        own: Is the rate what a function or class of the script's says? Only the script knows what that counts.
         moved: Has any step changed the rate?
         at_zero: How many of the steps, at the end, left the rate at 0.
     """
 
     def __init__(self, scheduler: lr_scheduler.LRScheduler) -> None:
-        functions = list(_functions(scheduler))
-        own_class = is_users(getattr(getattr(type(scheduler).get_lr, "__code__", None), "co_filename", ""))
-        own_function = any(is_users(code.co_filename) for _, code, _ in functions)
-        self.own = "function" if own_function else "class" if own_class else ""
-        known = [each for function in functions for each in _known_to(*function)]
-        known += vars(scheduler).items() if own_class else []
+        lambdas = [each for each in getattr(scheduler, "lr_lambdas", ()) if each is not None]
+        functions = [getattr(each, "func", each) for each in lambdas]
+        own_class = _is_own(type(scheduler).get_lr)
+        self.own = own_class or any(map(_is_own, functions))
+        known = [*vars(scheduler).items()] if own_class else []
+        for each in (*lambdas, *functions):
+            known += [*getattr(each, "keywords", {}).items(), *_known_to(each)]
         known = [(name, value) for name, value in known if type(value) in (int, float)]
         named = {value for name, value in known if _OF_A_LENGTH.search(name) and not _OF_A_PART.search(name)}
-        others = {value for name, value in known if not re.search("warm", name, re.I)} - named
-        consts = {each for _, code, _ in functions for each in code.co_consts if type(each) is int}
         self.lengths = {_length_of(scheduler), max(named, default=0)} - {0}
-        self.numbers = others | consts
+        self.numbers = {value for _, value in known}
         self.steps = self.at_zero = 0
         self.moved = False
 
@@ -121,20 +117,16 @@ def _length_of(scheduler: lr_scheduler.LRScheduler) -> int:
     return max(length for length in lengths if isinstance(length, int))
 
 
-def _functions(scheduler: lr_scheduler.LRScheduler) -> Iterator[tuple]:
-    """Each function that gives a rate, with its code and what was passed to it beforehand."""
-    for each in getattr(scheduler, "lr_lambdas", ()):
-        function = getattr(each, "func", each)
-        code = getattr(function, "__code__", None)
-        if code is not None:
-            yield function, code, getattr(each, "keywords", {})
+def _is_own(function: Callable) -> bool:
+    return is_users(getattr(getattr(function, "__code__", None), "co_filename", ""))
 
 
-def _known_to(function: Callable, code: CodeType, keywords: dict) -> Iterator[tuple[str, object]]:
-    """The names and values that a function knows from outside."""
-    yield from keywords.items()
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        with suppress(ValueError):  # it has been deleted
-            yield name, cell.cell_contents
-    for known in (function.__globals__, getattr(getattr(function, "__self__", None), "__dict__", {})):
-        yield from ((name, known[name]) for name in code.co_names if name in known)
+def _known_to(function: Callable) -> Iterator[tuple[str, object]]:
+    """The names and values that a function uses from outside; and its constants, without a name."""
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            with suppress(ValueError):  # it has been deleted
+                yield name, cell.cell_contents
+        yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
+        yield from (("", value) for value in code.co_consts)
