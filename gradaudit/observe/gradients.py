@@ -42,6 +42,8 @@ class Gradients:
             micro-batches they hold.
     """
 
+    lists = "parameters", "seen", "versions", "ever"
+
     def __init__(self) -> None:
         self.parameters: list[Tensor] = []
         self.ids: set[int] = set()
@@ -95,10 +97,12 @@ class Gradients:
         self.from_before |= not is_zero(grad)
 
     def discard(self, ids: set[int]) -> None:
-        stays = [id(p) not in ids for p in self.parameters]
-        for name in ("parameters", "seen", "versions", "ever"):
-            setattr(self, name, list(compress(getattr(self, name), stays)))
+        self.keep([id(p) not in ids for p in self.parameters])
         self.ids -= ids
+
+    def keep(self, stays: list[bool]) -> None:
+        for name in self.lists:
+            setattr(self, name, list(compress(getattr(self, name), stays)))
 
     def let_go(self) -> None:
         """Keeps no tensor alive any more."""

@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradaudit.callsite import caller_location, is_users, where
 from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedUpdate, History
-from gradaudit.observe.gradients import is_zero
+from gradaudit.observe.gradients import is_zero, tensors_in
 from gradaudit.observe.ledger import Zeroing
 from gradaudit.observe.observer import Listener, Observer, after
 from gradaudit.observe.uncompiled import backward_is_compiled
@@ -31,7 +31,6 @@ from gradaudit.watch.scaling import Scaling
 from gradaudit.watch.schedules import Schedules
 
 _PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names are looked at
-_NAMES_EVERY = 64  # backward calls after the first ones: a loss may be used only from some epoch on
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
 _SAMPLED_UPDATES = 3  # of an optimizer, at most, before which some numbers are compared
 _numbers = count()
@@ -57,8 +56,7 @@ class Auditor(Listener):
         self.by_hand = UpdatesByHand(observer, self.history)
         self.graphs = Graphs(self.key, observer, self.by_hand.find)
         self.scaling, self.schedules, self.ranks = Scaling(observer, self.history), Schedules(observer), Ranks(observer)
-        self.named = NamedLosses(self.key, observer.guard)
-        observer.undo.callback(self.named.end)
+        self.named = NamedLosses(self.key)
         observer.undo.callback(observer.guard(self._finish))
         observer.patch(torch.autograd, "grad", self._around_grad)
         observer.patch(Optimizer, "zero_grad", after(self._note_zeroing))
@@ -66,11 +64,11 @@ class Auditor(Listener):
         observer.patch(Popen, "__init__", after(self._note_process))
         observer.patch(_BaseDataLoaderIter, "__next__", after(self.epochs.drawn))
 
-    def _around_grad(self, *args, **kwargs) -> Generator:
+    def _around_grad(self, outputs=(), *args, **kwargs) -> Generator:
         """A loss may be used by `autograd.grad` before the backward call, or without one."""
         self.history.grads += 1
         if self.history.grads <= _PROBED_GRADS and not torch.compiler.is_compiling():
-            self.named.look(self.history.updates_made)
+            self.graphs.mark(tensors_in(outputs))
         yield
 
     def _note_zeroing(self, _: object) -> None:
@@ -110,7 +108,7 @@ class Auditor(Listener):
             return call
         self.graphs.look(call, roots, alone and not given, not self.received_by, self.zeroed_at)
         self.received_by = 0
-        if call.number <= PROBED_GRAPHS or call.number % _NAMES_EVERY == 0:
+        if self.graphs.marked == call.number:
             self.named.look(self.history.updates_made)
         return call
 

@@ -6,7 +6,6 @@ and a few of their numbers are compared: see `samples`.
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import compress
 from weakref import ref
 
 import torch
@@ -17,11 +16,12 @@ from gradaudit.observe.gradients import Gradients, is_zero, living, local
 from gradaudit.observe.observer import Observer
 from gradaudit.observe.sharded import keepers, own_parameters
 from gradaudit.watch.records import WatchedRecord
-from gradaudit.watch.samples import Sample, agreement, proves_an_update, sample
+from gradaudit.watch.samples import Sample, sample
 
 BY_HAND = "manual update"  # stands where the name of an optimizer would stand
 _PATIENCE = 100  # backward calls without an update, or updates without a proof, until a record is given up
 _TELLING = 8  # parameters that are compared
+_ENOUGH, _NEARLY_ALL = 8, 0.95  # numbers whose signs prove an update, if nearly all of them agree
 _FEW = 3  # numbers, at least, whose direction says anything if it is that of all parameters
 
 
@@ -36,6 +36,8 @@ class _Leaf:
 class _LooseGradients(Gradients):
     """Of leaves that are not kept alive."""
 
+    lists = "leaves", "seen", "versions", "ever"
+
     def __init__(self) -> None:
         self.leaves: list[_Leaf] = []
         self.died: Callable[[ref], None] = lambda _: None
@@ -45,7 +47,7 @@ class _LooseGradients(Gradients):
     def parameters(self) -> list[Tensor]:
         alive = [leaf.ref() for leaf in self.leaves]
         if any(p is None for p in alive):
-            self._keep([p is not None for p in alive])
+            self.keep([p is not None for p in alive])
             alive = [p for p in alive if p is not None]
             self.ids = set(map(id, alive))
         return alive
@@ -57,14 +59,6 @@ class _LooseGradients(Gradients):
     def add(self, p: Tensor) -> None:
         super().add(p)
         self.leaves.append(_Leaf(p, self.died))
-
-    def discard(self, ids: set[int]) -> None:
-        self._keep([id(leaf.ref()) not in ids for leaf in self.leaves])
-        self.ids -= ids
-
-    def _keep(self, stays: list[bool]) -> None:
-        for name in ("leaves", "seen", "versions", "ever"):
-            setattr(self, name, list(compress(getattr(self, name), stays)))
 
     def let_go(self) -> None:
         self.leaves = []
@@ -89,7 +83,7 @@ class RecordByHand(WatchedRecord):
         super().__init__(None)
         self.kind, self.name, self.gradients.died = BY_HAND, "", died
         self.kept: list[Tensor] = []
-        self.agreed = self.counted = 0  # signs of the first updates, as `agreement` counts them
+        self.agreed = self.counted = 0  # signs, in the first updates
         for p in found:
             self.gradients.add(p)
         self.shapes = Counter(tuple(p.shape) for p in self.gradients.parameters)
@@ -116,11 +110,13 @@ class RecordByHand(WatchedRecord):
         moves = {place: then.move(p) for place, (p, then) in pairs if then is not None}
         return {place: moved for place, moved in moves.items() if moved is not None}
 
-    def compare_few(self, moved: Iterable[int]) -> None:
-        """From now on, which saves time: some of the parameters that an update has moved."""
-        places = sorted(moved)
-        for place, leaf in enumerate(self.gradients.leaves):
-            leaf.telling = place in places[:: 1 + len(places) // _TELLING]
+    def compare_signs(self, moves: dict[int, Tensor]) -> None:
+        """Do so many numbers move along their gradient, or against it, that something has used it?"""
+        samples = self.samples_of()
+        signs = [torch.nan_to_num(moved.sign() * samples[k].gradient.sign()) for k, moved in moves.items()]
+        self.agreed += sum(int(each.sum()) for each in signs)  # numbers that agree, less those that don't
+        self.counted += sum(int(each.count_nonzero()) for each in signs)
+        self.steps = self.counted >= _ENOUGH and abs(self.agreed) >= _NEARLY_ALL * self.counted
 
     def split_off(self, places: Iterable[int]) -> "RecordByHand | None":
         """What has a gradient and isn't at these places gets a record of its own, with all that has happened to it."""
@@ -129,7 +125,7 @@ class RecordByHand(WatchedRecord):
         if not rest or any(parameters[k].dtype in (torch.float16, torch.bfloat16) for k in rest):  # rounded to no move
             return None
         other = RecordByHand([parameters[k] for k in rest], gradients.died)
-        for name in ("leaves", "seen", "versions", "ever"):
+        for name in gradients.lists:
             setattr(other.gradients, name, [getattr(gradients, name)[k] for k in rest])
         other.gradients.empty, other.gradients.from_before = gradients.empty, False
         other.in_grad, other.unused = type(self.in_grad)(self.in_grad), self.unused
@@ -165,14 +161,13 @@ class UpdatesByHand:
         moves = record.moves() if record.watched() and not record.given else {}
         record.kept = []
         if moves and not record.steps:
-            samples = record.samples_of()
-            agreed, counted = agreement((moved, samples[k]) for k, moved in moves.items())
-            record.agreed, record.counted = record.agreed + agreed, record.counted + counted
-            record.steps = proves_an_update(record.agreed, record.counted)
+            record.compare_signs(moves)
         if not moves:
             return False
         if record.steps and all(leaf.telling for leaf in record.gradients.leaves):
-            record.compare_few(moves)
+            places = sorted(moves)[:: 1 + len(moves) // _TELLING]  # these alone from now on, which saves time
+            for place, leaf in enumerate(record.gradients.leaves):
+                leaf.telling = place in places
         if not record.made and (rest := record.split_off(moves)) is not None:
             self.observer.add_by_hand(rest)
         return True

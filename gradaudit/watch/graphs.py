@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gradaudit.history import PROBED_GRAPHS, AuditedCall
 from gradaudit.observe.observer import Observer
-from gradaudit.watch.losses import find_losses, is_leaf, walk, watch_terms
+from gradaudit.watch.losses import Mark, find_losses, is_leaf, walk, watch_terms
 
 _LONG = 1_000  # nodes that are followed in one graph, at most
 _MARKED_EVERY = 8  # after the first backward calls: the losses of one in so many are marked
@@ -57,6 +57,12 @@ class Graphs:
                 watch_memory(record.gradients.parameters, call, self.observer.probe)
         if call.number <= PROBED_GRAPHS:
             self._look_for_passes(call, [root.grad_fn for root in roots if root.grad_fn is not None], zeroed_at)
+
+    def mark(self, roots: list[Tensor]) -> None:
+        """Something else than a backward call goes through what is below `roots`."""
+        for root in roots:
+            for node, _ in find_losses(root.grad_fn, count=False)[0]:
+                node.metadata.setdefault(self.key, Mark())
 
     def count_living(self, call: AuditedCall) -> None:
         """How many losses of earlier calls are kept?"""

@@ -141,11 +141,6 @@ def _factor(node, *names: str) -> tuple[float, ...]:
     return () if isclose(value, 1.0) else (value,)
 
 
-def leads_to_losses(name: str) -> bool:
-    """Is an operation of this name one of those between what backward is called on and a loss, or a sum or mean?"""
-    return _kind(name)[0] in ("between", "reduction")
-
-
 def is_loss_function(name: str) -> bool:
     """Whether a term of this name is of a loss function, and not of any mean or sum."""
     return name.startswith(_LOSSES)

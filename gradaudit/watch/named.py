@@ -8,79 +8,39 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from inspect import CO_OPTIMIZED
-from itertools import islice
 from types import FrameType
 
-import torch
 from torch import Tensor
 
 from gradaudit.callsite import is_users
 from gradaudit.history import NamedLoss
-from gradaudit.observe.guard import Guard
-from gradaudit.observe.uncompiled import backward_is_compiled
-from gradaudit.watch.losses import find_losses, is_loss_function, leads_to_losses, walk
+from gradaudit.watch.losses import find_losses, is_loss_function
 
 _FRAMES = 4  # functions of the user's that are looked at in one backward call, at most
-_FAR = 20  # nodes between a variable and the losses that it was made of, at most
 _HANDED_OUT = {"locals", "vars", "exec"}  # a function that uses one of these may hold, or write, its f_locals
 
 
 class NamedLosses:
-    """Watches the losses that are in variables when a backward call begins.
+    """Compares the losses that are in variables with those that backward calls reach, which are marked with `key`."""
 
-    `key`: their nodes are marked with it. `guard`: calls the hooks on them.
-    """
-
-    def __init__(self, key: str, guard: Guard) -> None:
-        self.terms_key, self.key, self.guard = key, f"{key} name", guard
+    def __init__(self, key: str) -> None:
+        self.key = key
         self.found: dict[tuple[str, str], NamedLoss] = {}
         self.updates: set[int] = set()  # those before which it was looked
-        self.looked = 0  # when it was looked last, in operations
-        self.handles: list = []
 
     def look(self, update: int) -> None:
-        """A backward call, or `autograd.grad`, begins. `update` is the number of the update that follows, from 0."""
-        if backward_is_compiled():
-            return
+        """A backward call begins, and its losses are marked. `update`: the number of the one that follows, from 0."""
         self.updates.add(update)
         for name, tensor, place in _named_tensors():
             with suppress(RuntimeError):  # a view that was written to under no_grad() refuses to tell its node
                 node = tensor.grad_fn if tensor.requires_grad and tensor.numel() == 1 else None
-                if node is not None and self.key not in node.metadata:
+                below = find_losses(node, count=False)[0] if node is not None else ()
+                if "loss" in name.lower() or any(is_loss_function(term.name) for _, term in below):
                     loss = self.found.setdefault((name, place.rpartition(":")[0]), NamedLoss(name, place))
-                    if not loss.reached:
-                        self._watch(loss, node, update)
-        self.looked = torch.autograd._get_sequence_nr()
-
-    def _watch(self, loss: NamedLoss, node, update: int) -> None:
-        below = find_losses(node, count=False)[0]
-        if "loss" not in loss.name.lower() and not any(is_loss_function(term.name) for _, term in below):
-            return
-        node.metadata[self.key] = True
-        parts = [each for each, _ in below if each is not node]  # a sum for the log is used if all that it adds up is
-        left = {k for k, part in enumerate(parts) if self.terms_key not in part.metadata}
-        reached = self.terms_key in node.metadata or (parts and not left)  # by this backward call, or an earlier one
-        if reached or self._shows_what_was_there(node):
-            loss.reached = True
-            return
-        loss.updates.add(update)
-
-        def note(reached: set[int]) -> None:
-            left.difference_update(reached)
-            loss.reached |= not left
-
-        hooks = [(node, frozenset(left)), *((parts[k], {k}) for k in left)]
-        self.handles += [at.register_prehook(self.guard(lambda _, of=of: note(of))) for at, of in hooks]
-
-    def _shows_what_was_there(self, node) -> bool:
-        """Was it made after a backward call, of losses from before, through which that call may have gone?"""
-        made_of = islice(walk([node], stop=lambda each: not leads_to_losses(each.name())), _FAR)
-        return node._sequence_nr() >= self.looked > min(each._sequence_nr() for each in made_of)
-
-    def end(self) -> None:
-        for handle in self.handles:
-            handle.remove()
-        self.handles.clear()
+                    if below and not all(self.key in part.metadata for part, _ in below):  # of a sum, each part
+                        loss.updates.add(update)
+                    elif below:
+                        loss.reached = True
 
 
 def _named_tensors() -> Iterator[tuple[str, Tensor, str]]:
@@ -94,8 +54,6 @@ def _named_tensors() -> Iterator[tuple[str, Tensor, str]]:
             for name, value in _variables(frame).items():
                 if issubclass(type(value), Tensor):  # of others nothing but the type is read
                     yield name, value, place
-                elif type(value) is dict and "loss" in name.lower():
-                    yield from ((f"{name}[{k!r}]", v, place) for k, v in value.items() if issubclass(type(v), Tensor))
         frame = frame.f_back
 
 

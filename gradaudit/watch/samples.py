@@ -15,8 +15,6 @@ from gradaudit.interrupts import uninterrupted
 from gradaudit.observe.gradients import local
 
 _NUMBERS = 8  # of each parameter, at most
-_ENOUGH = 8  # numbers whose signs prove that an update read the gradients, if nearly all of them agree
-_NEARLY_ALL = 0.95
 _SAME = 0.99  # cosine of two directions that differ by rounding
 _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -96,16 +94,3 @@ def _take(tensor: Tensor, places: Tensor) -> Tensor:
 
 def _memory(weights: Tensor) -> tuple[int, int]:
     return weights.data_ptr(), weights._version
-
-
-def agreement(moves: Iterable[tuple[Tensor, Sample]]) -> tuple[int, int]:
-    """How many numbers moved with the sign of their gradient, less those of the other sign; how many moved at all."""
-    agreed = counted = 0
-    for moved, then in moves:
-        signs = torch.nan_to_num(moved.sign() * then.gradient.sign())
-        agreed, counted = agreed + int(signs.sum()), counted + int(signs.count_nonzero())
-    return agreed, counted
-
-
-def proves_an_update(agreed: int, counted: int) -> bool:
-    return counted >= _ENOUGH and abs(agreed) >= _NEARLY_ALL * counted
