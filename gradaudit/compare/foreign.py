@@ -17,6 +17,20 @@ def foreign(history: History) -> Iterator[Difference]:
     Cause: A loss reaches the parameters of another optimizer as well, and what it leaves there isn't cleared before
         that optimizer's own backward.
     Fix: Zero its parameters right before its own backward, or freeze them in the other's.
+    Wrong:
+        critic_loss(critic, real, generator(z)).backward()
+        critic_optimizer.step()
+        critic_optimizer.zero_grad()
+        generator_loss(critic, generator(z)).backward()
+        generator_optimizer.step()
+        generator_optimizer.zero_grad()
+    Correct:
+        critic_optimizer.zero_grad()
+        critic_loss(critic, real, generator(z).detach()).backward()
+        critic_optimizer.step()
+        generator_optimizer.zero_grad()
+        generator_loss(critic, generator(z)).backward()
+        generator_optimizer.step()
     Reported: Lightning-AI/pytorch-lightning/issues/591, FoundationVision/OmniTokenizer/issues/15
     """
     for record in history.stepped:
@@ -119,6 +133,12 @@ def orphans(history: History) -> Iterator[Difference]:
     Cause: The optimizer was created from other tensors than those that are trained, as before the model was moved,
         wrapped or given a new layer.
     Fix: Create the optimizer from the model after moving or wrapping it.
+    Wrong:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.head = nn.Linear(64, 10)
+    Correct:
+        model.head = nn.Linear(64, 10)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     Reported: huggingface/accelerate/issues/2665, openvinotoolkit/nncf/pull/327
     """
     count, where = history.unowned
