@@ -7,7 +7,7 @@ from math import isclose
 from gradaudit.compare.columns import Column, columns_of, nearly_equal
 from gradaudit.compare.rules import Difference, rule
 from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun
-from gradaudit.lines import division_of
+from gradaudit.lines import division_of, loss_of
 from gradaudit.source import are_written
 
 _SHOWN = 6  # numbers of a list
@@ -21,6 +21,14 @@ def scale(history: History) -> Iterator[Difference]:
     Cause: Gradients of a window are summed, so means that nobody divides add up to N times the mean; a division by a
         fixed N is wrong for a short window.
     Fix: Divide each mean by its window's micro-batches, or weight it by its tokens.
+    Wrong:
+        for x, y in window:
+            criterion(model(x), y).backward()
+        optimizer.step()
+    Correct:
+        for x, y in window:
+            (criterion(model(x), y) / len(window)).backward()
+        optimizer.step()
     Reported: karpathy/nanoGPT/issues/168, Lightning-AI/pytorch-lightning/issues/19987
     """
     for record in history.stepped:
@@ -62,9 +70,9 @@ def _of_a_loss(record: AuditedRecord, full: list[AuditedUpdate], columns: list[C
         "weighed": f"the mean loss of each of {many} is multiplied by {weights} and divided by nothing",
         "twice": f"the loss is divided by {n} twice",
     }[how]
-    kind, small, where, fix = "undivided", "large", first.fresh[0].where, None
+    kind, small, where, fix = "undivided", "large", loss_of(first.fresh[0].where), None
     if how == "twice":
-        kind, small, where, fix = "twice", "small", division_of(where), "divide once"
+        kind, small, where, fix = "twice", "small", division_of(first.fresh[0].where), "divide once"
     text += f", so every update is {n} times too {small}"
     numbers = {"window": n, "factor": column.share, "coefficients": column.coefficients[:8], "loss": column.name}
     return Difference(kind, record, where, text, full, about=column, fix=fix, **numbers)
@@ -170,6 +178,14 @@ def weights(history: History) -> Iterator[Difference]:
     Cause: Each micro-batch takes the mean over its own targets, so a target in a short micro-batch gets more weight
         than one in a long micro-batch.
     Fix: Multiply each mean by its tokens over those of the window.
+    Wrong:
+        for x, y in window:
+            (criterion(model(x), y) / len(window)).backward()
+    Correct:
+        total = sum((y != ignore_index).sum() for x, y in window)
+        for x, y in window:
+            share = (y != ignore_index).sum() / total
+            (criterion(model(x), y) * share).backward()
     Reported: huggingface/trl/issues/2175, allenai/open-instruct/pull/1161
     """
     for record in history.stepped:
