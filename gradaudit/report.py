@@ -1,10 +1,8 @@
-"""The report of an audit: as text, as HTML in a notebook, as JSON."""
+"""The report of an audit: as text, and as JSON."""
 
 import sys
-from html import escape
 
-from gradaudit.callsite import short, source
-from gradaudit.compare.rules import ERROR
+from gradaudit.compare.rules import ERROR, UNDECIDED
 from gradaudit.history import History, Kept, count_noun
 from gradaudit.judging import Finding
 from gradaudit.text import as_text, width_of
@@ -68,16 +66,20 @@ class Report:
         return " ".join(filter(None, [self._seen(), missing, self._failed()]))
 
     def conclusion(self) -> str:
-        """What is said beside the findings: that there are none, or that nothing could be judged. It may be empty."""
-        if not self.judged and not self.history.failure:
+        """The last line: how many errors there are in how many updates, or why nothing could be judged."""
+        history, errors = self.history, len(self.errors)
+        if not self.judged and not history.failure:
             return f"Could not judge: {'; '.join(self.unseen)}."
+        seen = (history.updates_made, "update") if history.updates_made else (history.calls.total, "backward call")
         parts = {
-            "in the part that was watched": self.history.failure,
+            "in the part that was watched": history.failure,
             "by the other rules": self.failure,
             "in what was seen": self.unseen,
         }
-        where = next((words for words, missing in parts.items() if missing), "")
-        return "" if self.findings else f"Nothing was found {where}".strip() + "."
+        where = next((f", {words}" for words, missing in parts.items() if missing), "") if not errors else ""
+        undecided = sum(finding.level == UNDECIDED for finding in self.findings)
+        more = f"; {undecided} undecided" if undecided else ""
+        return f"{count_noun(errors, 'error') if errors else 'No error'} in {count_noun(*seen)}{where}{more}"
 
     def _failed(self) -> str:
         if self.history.failure:
@@ -124,21 +126,7 @@ class Report:
     def __str__(self) -> str:
         return as_text(self, width_of(sys.stdout))
 
-    def __repr__(self) -> str:
-        counts = f"{count_noun(len(self.errors), 'error')} among {count_noun(len(self.findings), 'finding')}"
-        return f"<Report of {counts}{'' if self.judged else ', nothing judged'}>"
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f'<tr><td style="text-align:left;vertical-align:top"><b>{escape(finding.rule)}</b><br>{finding.level}</td>'
-            f'<td style="text-align:left">{escape(self.sentence(finding))}<br>'
-            f"{f'<i>fix:</i> {escape(finding.fix)}<br>' if finding.fix else ''}"
-            f"<code>{escape(f'{short(finding.where)}  {source(finding.where)}'.strip())}</code></td></tr>"
-            for finding in self.findings
-        )
-        found = f"<table>{rows}</table>" if rows else ""
-        end = f"<p>{escape(self.conclusion())}</p>" if self.conclusion() else ""
-        return f"<p>{escape(self.summary())}</p>{found}{end}"
+    __repr__ = __str__  # what a notebook shows of it
 
     def sentence(self, finding: Finding) -> str:
         """The message as a sentence; it begins with the optimizer's name if there are several."""

@@ -1,22 +1,26 @@
 """The words of a report: wrapped for a terminal or a file, and as annotations of GitHub."""
 
+import linecache
 import os
 import re
 import shutil
+from collections.abc import Iterable
+from difflib import get_close_matches
+from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, TextIO
-from unicodedata import east_asian_width
 
 from gradaudit.callsite import short, source
 from gradaudit.compare.rules import ADVICE, ERROR, UNDECIDED
-from gradaudit.judging import Finding
+from gradaudit.source import cause
 
 if TYPE_CHECKING:
     from gradaudit.report import Report
 
 _WIDTH = 88  # of what isn't written to a terminal, such as a notebook's output: the same everywhere
 _WIDEST = 100
+_MOST_LINES = 5  # of code, beside a finding
 _OPERATORS, _NO_BREAK = re.compile(" (%|[+]|==|!=) "), "\N{NO-BREAK SPACE}"  # (i + 1) % n == 0 stays on one line
 _COLOURS = {ERROR: "1;31", ADVICE: "1;33", UNDECIDED: "1;36", "code": "2", "fix": "32", "name": "1"}
 _ANNOTATIONS = {ERROR: "error", ADVICE: "warning", UNDECIDED: "notice"}
@@ -45,23 +49,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def rule_line(title: str, file: str, width: int) -> str:
-    """A line with a title and a file in it, which sets the report apart from what the script has printed.
+def did_you_mean(name: str, names: Iterable[str], otherwise: str = "") -> str:
+    """Asks for the nearest of some names, or says something else if none is near.
 
-    Of a path that is too long, the end is shown: whole folders and the file, if that is not too long itself.
+    >>> did_you_mean("los-scale", ["loss-scale", "batchnorm"])
+    'did you mean loss-scale?'
     """
-    room, whole = width - len(f"── {title}  ─"), printable(file)
-    shown = rest = whole
-    while _columns(shown) > room and len(rest) > 1:
-        rest = rest.partition("/")[2] or rest[1:]
-        shown = f".../{rest}" if whole.endswith(f"/{rest}") else f"...{rest}"
-    line = f"── {title} {shown} "
-    return line + "─" * (width - _columns(line))
-
-
-def _columns(text: str) -> int:
-    """Those that a terminal takes for it: two for each Chinese character, for instance."""
-    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
+    near = get_close_matches(name, names, 1)
+    return printable(f"did you mean {near[0]}?" if near else otherwise)
 
 
 def write(text: str, stream: TextIO) -> None:
@@ -84,19 +79,24 @@ def as_text(report: "Report", width: int, colour: bool = False, before: str = ""
         before: Words before the summary.
     """
     lines = lines_of(before + report.summary(), width)
-    for finding in report.findings:
-        head = f"{finding.level.upper()} {finding.rule}"
-        place = printable(short(finding.where)) if finding.where else ""
-        fits = _columns(f"{head}  {place}") <= width
-        lines += ["", paint(head, finding.level, colour) + (f"  {place}".rstrip() if fits else "")]
+    for (level, rule, where), same in groupby(report.findings, lambda each: (each.level, each.rule, each.where)):
+        head, place = f"{level.upper()} {rule}", printable(short(where))
+        fits = len(f"{head}  {place}") <= width
+        lines += ["", f"{paint(head, level, colour)}  {place if fits else ''}".rstrip()]
         lines += [] if fits else [f"    {place}"]
-        lines += [paint(line, "code", colour) for line in _code(finding, width)]
-        lines += lines_of(report.sentence(finding), width, "  ")
-        fix = lines_of(f"fix: {finding.fix}", width, "  ", "       ") if finding.fix else []
-        lines += [paint(line, "fix", colour) for line in fix]
-    if report.conclusion():
-        lines += ["", *lines_of(report.conclusion(), width)]
-    return "\n".join(lines)
+        lines += _code(where, level, rule, width, colour)
+        for finding in same:
+            lines += lines_of(report.sentence(finding), width, "  ")
+            fix = lines_of(f"fix: {as_clause(finding.fix)}", width, "  ", "       ") if finding.fix else []
+            lines += [paint(line, "fix", colour) for line in fix]
+        lines += lines_of(f"more: gradaudit --explain {rule}", width, "  ", "        ")
+    return "\n".join([*lines, "", *lines_of(report.conclusion(), width)])
+
+
+def as_clause(sentence: str) -> str:
+    """A sentence as it stands after a colon, if it doesn't begin with a name or an abbreviation."""
+    begins = sentence[1:2].islower() or sentence[1:2] == " "
+    return (sentence[:1].lower() + sentence[1:] if begins else sentence).rstrip(".")
 
 
 def lines_of(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
@@ -116,16 +116,43 @@ def lines_of(text: str, width: int, indent: str = "", hanging: str | None = None
     ]
 
 
-def _code(finding: Finding, width: int) -> list[str]:
-    """The line of the user's code, and below it the line of the library that it led to."""
-    via = getattr(finding.where, "via", "")
-    lines = [source(finding.where), f"via {short(via)}  {source(via)}".rstrip() if via else ""]
-    return [f"    {_cut(printable(line.expandtabs(4)), width - 4)}" for line in lines if line]
+def _code(where: str, level: str, rule: str, width: int, colour: bool) -> list[str]:
+    """Lines of the user's code with a mark below the cause, and the line of the library that it led to."""
+    if not source(where):
+        return []
+    file, _, first = where.rpartition(":")
+    marked, start, end = cause(where, rule)
+    code = [line.rstrip() for line in linecache.getlines(file)]
+    before = next((number for number in range(int(first) - 1, 0, -1) if code[number - 1]), int(first))
+    after = next((number for number in range(marked + 1, len(code) + 1) if code[number - 1]), marked)
+    numbers = sorted({before, *range(max(int(first), marked - _MOST_LINES + 3), marked + 1), after})
+    margin = min(_indent(code[number - 1]) for number in numbers)
+    start, end = (len(code[marked - 1][:column].expandtabs(4)) - margin for column in (start, end))
+    gutter, lines = len(str(numbers[-1])), []
+    for number in numbers:
+        span = (start, end) if number == marked else (0, 0)
+        shown, begins = _cut(code[number - 1].expandtabs(4)[margin:], width - gutter - 5, *span)
+        lines.append(paint(f"  {number:>{gutter}} | {printable(shown)}", "code", colour))
+        if number == marked:
+            mark = "^" * max(1, min(end - start, len(shown) - begins))
+            lines.append(f"  {'':{gutter}} | {' ' * begins}{paint(mark, level, colour)}")
+    via = getattr(where, "via", "")
+    return lines + (lines_of(f"via {short(via)}  {source(via)}", width, "  ", "      ") if via else [])
 
 
-def _cut(line: str, width: int) -> str:
-    """As much of a line as fits, up to the end of a word."""
-    return line if len(line) <= width else f"{line[: width - 3].rpartition(' ')[0] or line[: width - 4]} ..."
+def _indent(line: str) -> int:
+    return len(line.expandtabs(4)) - len(line.expandtabs(4).lstrip())
+
+
+def _cut(line: str, width: int, start: int, end: int) -> tuple[str, int]:
+    """As much of a line as fits, in whole words and with what is marked, and where the mark begins in it."""
+    words = [word.start() for word in re.finditer(r"\S+", line) if word.start() <= start]
+    if end > width and words:
+        first = next((word for word in words if end - word + 4 <= width), words[-1])
+        line, start = f"... {line[first:]}" if first else line, start - first + 4 * bool(first)
+    if len(line) > width:
+        line = f"{line[: width - 3].rpartition(' ')[0] or line[: width - 4]} ..."
+    return line, start
 
 
 def paint(text: str, kind: str, colour: bool) -> str:
@@ -137,17 +164,17 @@ def as_annotations(report: "Report") -> str:
 
     A path is relative to the repository, as GitHub expects it, if the file is inside.
     """
-    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
+    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()).resolve()
     warnings = [report.summary()] * bool(report.failure) + [report.conclusion()] * (not report.judged)
     commands = [f"::warning::{_escaped(warning)}\n" for warning in warnings]
     for finding in report.findings:
         file, _, line = finding.where.rpartition(":")
         path = Path(file).resolve()
-        path = path.relative_to(root.resolve()) if path.is_relative_to(root.resolve()) else path
+        path = path.relative_to(root) if path.is_relative_to(root) else path
         properties = {"file": path.as_posix(), "line": line} if file else {}
         properties["title"] = f"{finding.rule} ({finding.level})"
         listed = ",".join(f"{key}={_escaped(value, ':,')}" for key, value in properties.items())
-        message = report.sentence(finding) + (f"\nfix: {finding.fix}" if finding.fix else "")
+        message = report.sentence(finding) + (f"\nfix: {as_clause(finding.fix)}" if finding.fix else "")
         commands.append(f"::{_ANNOTATIONS[finding.level]} {listed}::{_escaped(message)}\n")
     return "".join(commands)
 
