@@ -20,7 +20,6 @@ import traceback
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import iter_modules
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -29,8 +28,8 @@ from gradaudit.callsite import SCRIPTS
 from gradaudit.compare import RULES
 from gradaudit.explain import explain
 from gradaudit.frames import without_auditor
-from gradaudit.interrupts import uninterrupted, write_whole
-from gradaudit.text import as_annotations, as_text, did_you_mean, has_colour, printable, width_of, write
+from gradaudit.interrupts import write_whole
+from gradaudit.text import as_text, did_you_mean, has_colour, printable, width_of, write
 
 CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED, NOTHING_JUDGED = range(5)
 
@@ -72,11 +71,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _words(report: Report, options: argparse.Namespace, script_exit: int, of_rank: str) -> str:
     """What is printed at the end. It begins on a line of its own: a progress bar may have left the last one open."""
-    title = f"── audit of {options.script if options.m else Path(options.script).name} ──"
+    title = f"--- audit of {options.script if options.m else Path(options.script).name} ---"
     text = f"\n{printable(title)}\n{as_text(report, width_of(sys.stdout), has_colour(sys.stdout), of_rank)}\n"
     if script_exit:
         text += f"\nThe script ended with status {script_exit}; the report covers what it did before that.\n"
-    return text + (as_annotations(report) if options.github else "")
+    return text
 
 
 def _parse(arguments: list[str] | None, of_rank: str) -> argparse.Namespace:
@@ -92,7 +91,6 @@ def _parse(arguments: list[str] | None, of_rank: str) -> argparse.Namespace:
     add("-m", action="store_true", help="run a module by its name, as python -m does")
     add("--window", type=int, metavar="N", help="the intended micro-batches per update (else inferred)")
     add("--json", type=Path, metavar="FILE", help="also write the findings to FILE")
-    add("--github", action="store_true", help="also print the findings as annotations for GitHub Actions")
     add("--explain", action=_Explain, nargs="?", metavar="RULE", help="explain a rule, or list all, and run nothing")
     add("script", help="the script or module to run, followed by its own arguments")
     add("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS).required = False
@@ -100,16 +98,11 @@ def _parse(arguments: list[str] | None, of_rank: str) -> argparse.Namespace:
     problem = _why_no_module(options.script) if options.m else _why_no_script(options.script)
     if options.window is not None and options.window < 1:
         problem = f"--window must be 1 or more, got {options.window}"
-    if options.json is not None:
-        file = options.json.with_stem(options.json.stem + of_rank).absolute()  # the script may change the directory
+    if options.json is not None:  # what can't be written is said before the script runs for hours
+        file = options.json.parent.absolute() / f"{options.json.stem}{of_rank}{options.json.suffix}"
+        if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+            problem = f"cannot write {file}; give --json a file in a folder that you may write to"
         options.json = file
-        try:  # before the script runs for hours
-            with uninterrupted():
-                there = file.exists()
-                file.touch()
-                there or file.unlink()
-        except OSError as error:
-            problem = problem or f"cannot write {file}: {error.strerror}"
     if problem:
         _refuse(parser, problem)
     return options
@@ -137,10 +130,8 @@ def _why_no_module(name: str) -> str:
     first, *rest = name.split(".")
     if rest[-1:] == ["py"] and Path(name).is_file():
         return f"there is no module {name}; to run the file, leave out -m"
-    if first.isidentifier() and find_spec(first) is not None:
-        return ""
-    names = [module.name for module in iter_modules(["."])]
-    return f"there is no module {name}; {did_you_mean(first, names, f'{first} is neither here nor installed')}"
+    there = first.isidentifier() and find_spec(first) is not None
+    return "" if there else f"there is no module {name}: nothing called {first} is here or installed"
 
 
 class _Explain(argparse.Action):

@@ -1,4 +1,4 @@
-"""The words of a report: wrapped for a terminal or a file, and as annotations of GitHub."""
+"""The words of a report, wrapped for a terminal or a file."""
 
 import linecache
 import os
@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import groupby
-from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, TextIO
 
@@ -23,7 +22,6 @@ _WIDEST = 100
 _MOST_LINES = 5  # of code, beside a finding
 _OPERATORS, _NO_BREAK = re.compile(" (%|[+]|==|!=) "), "\N{NO-BREAK SPACE}"  # (i + 1) % n == 0 stays on one line
 _COLOURS = {ERROR: "1;31", ADVICE: "1;33", UNDECIDED: "1;36", "code": "2", "fix": "32", "name": "1"}
-_ANNOTATIONS = {ERROR: "error", ADVICE: "warning", UNDECIDED: "notice"}
 
 
 def width_of(stream: TextIO) -> int:
@@ -62,11 +60,7 @@ def did_you_mean(name: str, names: Iterable[str], otherwise: str = "") -> str:
 def write(text: str, stream: TextIO) -> None:
     """Prints text, in one piece, also where the stream knows only some characters: a long run must not end in that."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        text = text.replace("─", "-").encode(encoding, "replace").decode(encoding)
-    print(text, end="", file=stream, flush=True)
+    print(text.encode(encoding, "replace").decode(encoding), end="", file=stream, flush=True)
 
 
 def as_text(report: "Report", width: int, colour: bool = False, before: str = "") -> str:
@@ -123,9 +117,10 @@ def _code(where: str, level: str, rule: str, width: int, colour: bool) -> list[s
     file, _, first = where.rpartition(":")
     marked, start, end = cause(where, rule)
     code = [line.rstrip() for line in linecache.getlines(file)]
-    before = next((number for number in range(int(first) - 1, 0, -1) if code[number - 1]), int(first))
-    after = next((number for number in range(marked + 1, len(code) + 1) if code[number - 1]), marked)
-    numbers = sorted({before, *range(max(int(first), marked - _MOST_LINES + 3), marked + 1), after})
+    statement = range(max(int(first), marked - _MOST_LINES + 3), marked + 1)
+    before, after = range(statement[0] - 2, statement[0]), range(marked + 1, marked + 3)
+    filled = [[k for k in each if 0 < k <= len(code) and code[k - 1]] for each in (before, statement, after)]
+    numbers = [*filled[0][-1:], *filled[1], *filled[2][:1]]
     margin = min(_indent(code[number - 1]) for number in numbers)
     start, end = (len(code[marked - 1][:column].expandtabs(4)) - margin for column in (start, end))
     gutter, lines = len(str(numbers[-1])), []
@@ -146,41 +141,13 @@ def _indent(line: str) -> int:
 
 def _cut(line: str, width: int, start: int, end: int) -> tuple[str, int]:
     """As much of a line as fits, in whole words and with what is marked, and where the mark begins in it."""
-    words = [word.start() for word in re.finditer(r"\S+", line) if word.start() <= start]
-    if end > width and words:
-        first = next((word for word in words if end - word + 4 <= width), words[-1])
-        line, start = f"... {line[first:]}" if first else line, start - first + 4 * bool(first)
+    words = [word.start() for word in re.finditer(r"\w+|\W", line) if word.start() <= start]
+    first = next((word for word in words if end - word + 4 <= width), start) if end > width else 0
+    line, start = (f"... {line[first:]}", start - first + 4) if first else (line, start)
     if len(line) > width:
-        line = f"{line[: width - 3].rpartition(' ')[0] or line[: width - 4]} ..."
+        line = re.match(rf".{{0,{width - 4}}}((?<!\w)|(?!\w))", line)[0].rstrip() + " ..."
     return line, start
 
 
 def paint(text: str, kind: str, colour: bool) -> str:
     return f"\033[{_COLOURS[kind]}m{text}\033[0m" if colour else text
-
-
-def as_annotations(report: "Report") -> str:
-    """The findings as workflow commands, which GitHub shows beside the lines of a pull request.
-
-    A path is relative to the repository, as GitHub expects it, if the file is inside.
-    """
-    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()).resolve()
-    warnings = [report.summary()] * bool(report.failure) + [report.conclusion()] * (not report.judged)
-    commands = [f"::warning::{_escaped(warning)}\n" for warning in warnings]
-    for finding in report.findings:
-        file, _, line = finding.where.rpartition(":")
-        path = Path(file).resolve()
-        path = path.relative_to(root) if path.is_relative_to(root) else path
-        properties = {"file": path.as_posix(), "line": line} if file else {}
-        properties["title"] = f"{finding.rule} ({finding.level})"
-        listed = ",".join(f"{key}={_escaped(value, ':,')}" for key, value in properties.items())
-        message = report.sentence(finding) + (f"\nfix: {as_clause(finding.fix)}" if finding.fix else "")
-        commands.append(f"::{_ANNOTATIONS[finding.level]} {listed}::{_escaped(message)}\n")
-    return "".join(commands)
-
-
-def _escaped(text: str, more: str = "") -> str:
-    """Text in a workflow command: percent signs and line breaks are escaped, in a property also colons and commas."""
-    for character in f"%\r\n{more}":
-        text = text.replace(character, f"%{ord(character):02X}")
-    return printable(text)
