@@ -6,7 +6,7 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     models     mlp, Tally, Transformer: small models; shares_of: how much each micro-batch counts in each update
     loops      windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
     memory     saved_bytes, held_bytes, plan_memory: what a step holds, measured or planned
-    recording  record, count_work, HookLog and others: what any loop does, seen from outside
+    recording  record, count_work and others: what any loop does, seen from outside
     ranks      Ranks, torchrun: a function or a script on several ranks
     plots      ledger and the other figures; they draw and compute nothing
     zoo        buggy loops from public bugs, each beside its fixed twin
@@ -24,15 +24,11 @@ from course_utils.loops import MicroBatchFinder, backward_window, evaluate, trai
 from course_utils.memory import held_bytes, plan_memory, saved_bytes, update_bytes
 from course_utils.models import Tally, Transformer, mlp, shares_of
 from course_utils.recording import (
-    HookLog,
     count_collectives,
     count_work,
     formats_of,
     held_gradients,
-    ratio_interval,
     record,
-    sample_gradients,
-    watch_norms,
 )
 
 _LATER = {  # these need more than torch: imported when they are first used
@@ -52,13 +48,12 @@ _LATER = {  # these need more than torch: imported when they are first used
 
 __all__ = [  # noqa: RUF022
     "windows", "backward_window", "train_epoch", "evaluate", "MicroBatchFinder",
-    "record", "HookLog", "watch_norms", "held_gradients", "formats_of", "count_work", "count_collectives",
+    "record", "held_gradients", "formats_of", "count_work", "count_collectives",
     "saved_bytes", "held_bytes", "update_bytes", "plan_memory",
     "Ranks", "RankError", "torchrun",
     "ledger", "show",
     "digits", "words", "next_letters", "mlp", "Tally", "Transformer", "shares_of",
     "predict", "check", "recall", "progress", "explore", "step_through",
-    "sample_gradients", "ratio_interval",
 ]  # fmt: skip
 
 

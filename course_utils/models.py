@@ -70,15 +70,16 @@ def shares_of(loop: Callable, micro_batches: int, n: int, epochs: int = 1) -> Sh
     """Runs a training loop on a `Tally` with micro-batches of one sample each, and reads `.grad` before every step.
 
     Args:
-        loop: Called once per epoch as `loop(model, batches, optimizer, n)`; `model(batch)` is the batch's losses.
+        loop: Called once per epoch as `loop(model, batches, loss_fn, optimizer, n)`, like the loops of the course;
+            `loss_fn(model, batch)` is the mean loss of a micro-batch.
         micro_batches: How many there are in an epoch.
         n: Handed to the loop: micro-batches per update.
         epochs: How often the loop runs, on the same micro-batches.
 
     Example:
-        >>> def one_update(model, batches, optimizer, n):
+        >>> def one_update(model, batches, loss_fn, optimizer, n):
         ...     for batch in batches:
-        ...         (model(batch).mean() / n).backward()
+        ...         (loss_fn(model, batch) / n).backward()
         ...     optimizer.step()
         >>> shares_of(one_update, micro_batches=2, n=2)
         Shares(updates=[[0.5, 0.5]], left=[0.5, 0.5])
@@ -86,12 +87,15 @@ def shares_of(loop: Callable, micro_batches: int, n: int, epochs: int = 1) -> Sh
     tally, updates = Tally(micro_batches), []
     optimizer = torch.optim.SGD(tally.parameters(), lr=1.0)
 
+    def mean_loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).mean()
+
     def weights() -> list[float]:
         return [] if tally.weight.grad is None else tally.weight.grad.tolist()
 
     optimizer.register_step_pre_hook(lambda *_: updates.append(weights() or [0.0] * micro_batches))
     for _ in range(epochs):
-        loop(tally, torch.arange(micro_batches).split(1), optimizer, n)
+        loop(tally, torch.arange(micro_batches).split(1), mean_loss, optimizer, n)
     left = weights()
     return Shares(updates, left if any(left) else [])
 
@@ -154,38 +158,3 @@ class Block(nn.Module):
         attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         x = x + self.attended(attended.transpose(1, 2).reshape(sequences, positions, width))
         return x + self.mlp(self.before_mlp(x))
-
-
-class Adapted(nn.Module):
-    """A layer beside which two small matrices are trained, as in LoRA (Hu et al. 2021): `layer(x) + up(down(x))`.
-
-    There is no scale and no dropout, and `up` does not start at zero, so that both matrices get a gradient at once.
-    """
-
-    def __init__(self, layer: nn.Linear, rank: int):
-        super().__init__()
-        self.layer = layer
-        self.down = nn.Linear(layer.in_features, rank, bias=False)
-        self.up = nn.Linear(rank, layer.out_features, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) + self.up(self.down(x))
-
-
-def add_adapters(blocks: nn.Module, rank: int = 2) -> None:
-    """Puts an adapter beside every linear layer of these blocks. It freezes nothing.
-
-    Args:
-        blocks: Changed in place.
-        rank: The width of each adapter, in numbers between its two matrices.
-
-    Example:
-        >>> model = Transformer(27, width=8).requires_grad_(False)
-        >>> add_adapters(model.blocks, rank=1)
-        >>> sum(p.numel() for p in model.parameters() if p.requires_grad)
-        128
-    """
-    for name, layer in list(blocks.named_modules()):
-        if isinstance(layer, nn.Linear):
-            owner, _, last = name.rpartition(".")
-            setattr(blocks.get_submodule(owner), last, Adapted(layer, rank))

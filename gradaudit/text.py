@@ -141,7 +141,7 @@ def _indent(line: str) -> int:
 
 def _cut(line: str, width: int, start: int, end: int) -> tuple[str, int]:
     """As much of a line as fits, in whole words and with what is marked, and where the mark begins in it."""
-    words = [word.start() for word in re.finditer(r"\w+|\W", line) if word.start() <= start]
+    words = [word.start() for word in re.finditer(r"\w+|[^\w\s]", line) if word.start() <= start]
     first = next((word for word in words if end - word + 4 <= width), start) if end > width else 0
     line, start = (f"... {line[first:]}", start - first + 4) if first else (line, start)
     if len(line) > width:

@@ -118,39 +118,6 @@ BREAKAGES["torch: backward makes a new .grad tensor"] = lambda: backward_combine
 )
 
 
-@breakage("torch: what flows through the middle outlives the call")
-def _():
-    """As in micrograd: each inner node of the graph adds what arrives to what arrived in earlier calls."""
-    arrived, handles = {}, []
-
-    def keep(node, gradients):
-        sums = tuple(new if old is None else new + old for new, old in zip(gradients, arrived[node], strict=True))
-        arrived[node] = sums
-        return sums
-
-    def around(original):
-        def backward(tensors, *args, **kwargs):
-            roots = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
-            todo = [node for root in roots for node, _ in root.grad_fn.next_functions]
-            while todo:
-                node = todo.pop()
-                if node is None or node in arrived or hasattr(node, "variable"):
-                    continue
-                arrived[node] = (None,) * len(node._input_metadata)
-                handles.append(node.register_prehook(lambda gradients, node=node: keep(node, gradients)))
-                todo += [following for following, _ in node.next_functions]
-            original(tensors, *args, **kwargs)
-
-        return backward
-
-    try:
-        with patched(torch.autograd, "backward", around):
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 @breakage("torch: backward keeps its graph")
 def _():
     def around(original):
@@ -583,14 +550,4 @@ def _():
         return lambda function, *args, use_reentrant=None, **options: function(*args)
 
     with patched(torch.utils.checkpoint, "checkpoint", around):
-        yield
-
-
-@breakage("torch: an optimizer takes gradient_accumulation_steps")
-def _():
-    class SGD(torch.optim.SGD):
-        def __init__(self, params, lr=1e-3, gradient_accumulation_steps=1):
-            super().__init__(params, lr)
-
-    with another_class(torch.optim, "SGD", SGD):
         yield

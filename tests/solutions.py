@@ -24,12 +24,12 @@ LIVE = {"own_script"}  # answers that only a running notebook has
 
 @cache
 def solutions() -> list[Solution]:
-    """Every answer that a solution's cell passes to `check` or `rubric`, in the order of the notebooks."""
+    """Every answer that a solution's cell passes to `check`, in the order of the notebooks."""
     return [solution for notebook in NOTEBOOKS.values() for solution in _of(notebook)]
 
 
 def solution(exercise: str) -> Any:
-    """The answer that solves an exercise: the first one, not the fix of a loop in which to find the bug."""
+    """The answer that solves an exercise."""
     return next(found.answer for found in solutions() if found.exercise == exercise)
 
 
@@ -59,8 +59,8 @@ def _defines(node: ast.stmt) -> bool:
 
 
 def _checked(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    """What calls of `check("exercise", answer, ...)` and `rubric("exercise", answer, ...)` check."""
+    """What calls of `check("exercise", answer, ...)` check."""
     for node in ast.walk(ast.Module(body, [])):
         match node:
-            case ast.Call(ast.Name("check" | "rubric"), [ast.Constant(str(exercise)), ast.Name(name), *_]):
+            case ast.Call(ast.Name("check"), [ast.Constant(str(exercise)), ast.Name(name), *_]):
                 yield exercise, name

@@ -42,33 +42,9 @@ def mean_square(size):
     return G[draws].mean(1).square().sum(1).mean().item()
 
 
-def shuffled(n=8):
-    """The readings of ‖G‖² and of the trace from windows of 2 of all samples, without replacement."""
-    one = G.square().sum(1).mean().item()
-    pairs = G[torch.combinations(torch.arange(n))].mean(1).square().sum(1).mean().item()
-    return (2 * pairs - one) / (2 - 1), (one - pairs) / (1 - 1 / 2)
-
-
 def cross_entropy_weighted(advantage):
     p = torch.tensor([0.3, 0.7], dtype=torch.float64)
     return advantage * torch.nn.functional.nll_loss(p.log()[None], torch.tensor([0])).item()
-
-
-def ring(ranks):
-    """How often each rank of a ring sends a part of the numbers: until each has summed one, until each has all."""
-    have = [{rank: {rank}} for rank in range(ranks)]
-    rounds = 0
-    while not any(len(parts) == ranks for rank in have for parts in rank.values()):
-        moved = [(rank, (rank - rounds) % ranks) for rank in range(ranks)]
-        sent = [have[rank].get(part, set()) | {rank} for rank, part in moved]
-        for (rank, part), ranks_in in zip(moved, sent, strict=True):
-            have[(rank + 1) % ranks][part] = ranks_in | {(rank + 1) % ranks}
-        rounds += 1
-    return rounds
-
-
-def clip(x, low, high):
-    return max(low, min(high, x))
 
 
 FORMULAS = {
@@ -106,10 +82,7 @@ FORMULAS = {
     "rewards_and_packing": {
         r"-A \log p": lambda: (cross_entropy_weighted(2.0), -2.0 * math.log(0.3)),
         "n_1 + n_2 + ...": lambda: (sum(map(len, ("ab", "cde"))), 2 + 3),
-        r"-\min(rA, \mathrm{clip}(r, 0.8, 1.2) A)": lambda: (-min(1.5 * 2, clip(1.5, 0.8, 1.2) * 2), -2.4),
-        "-A": lambda: (-min(1.0 * 2, clip(1.0, 0.8, 1.2) * 2), -2),
     },
-    "low_precision": {"2^{-k}": lambda: ((torch.tensor(8.0).bfloat16() + 2.0**-5).item(), 8.0)},
     "09_amp": {
         "2^{-28}": lambda: (torch.tensor(2.0**-28).half().item(), 0.0),
         "2^{-24}": lambda: (torch.tensor(2.0**-24).half().item(), torch.finfo(torch.float16).smallest_normal / 2**10),
@@ -131,25 +104,10 @@ FORMULAS = {
             [(mean_square(1) - mean_square(3)) / (1 / 1 - 1 / 3), (3 * mean_square(3) - 1 * mean_square(1)) / (3 - 1)],
             [TRACE, SQUARE],
         ),
-        r"\lVert G \rVert^2 - \mathrm{tr}\,\Sigma/(n-1)": lambda: (shuffled()[0], SQUARE - TRACE / (8 - 1)),
-        r"\mathrm{tr}\,\Sigma \cdot n/(n-1)": lambda: (shuffled()[1], TRACE * 8 / (8 - 1)),
-        r"n / (n - 1 - \mathrm{tr}\,\Sigma/\lVert G \rVert^2)": lambda: (
-            shuffled()[1] / shuffled()[0] / (TRACE / SQUARE),
-            8 / (8 - 1 - TRACE / SQUARE),
-        ),
-        r"\eta \lVert G \rVert^2 - \tfrac{1}{2} \eta^2 h \left( \lVert G \rVert^2 + \mathrm{tr}\,\Sigma / B \right).": (
-            lambda: (gain(LR), LR * SQUARE - LR**2 * C / 2 * (SQUARE + TRACE / 3))
-        ),
-        r"1 + B_\text{noise}/B": lambda: (max(range(1, 1000), key=lambda k: gain(k / 1000)), round(1000 * best_rate())),
         r"1 / (1 + B_\text{noise}/B)": lambda: (
             gain(best_rate()) / (SQUARE / (2 * C)),
             1 / (1 + TRACE / SQUARE / 3),
         ),
-        r"S_\text{min} \, (1 + B_\text{crit}/B)": lambda: (100 * (1 + 64 / 64), 2 * 100),
-    },
-    "10_ranks": {
-        "K-1": lambda: (ring(5), 5 - 1),
-        r"2\frac{K-1}{K}": lambda: (2 * ring(5) / 5, 2 * (5 - 1) / 5),
     },
 }
 

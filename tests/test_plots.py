@@ -42,31 +42,20 @@ def windows_of(*sizes, zero=True, left=0):
     return Trace(events[: len(events) - 2 * bool(left)])
 
 
-PASSES = [[(0, "F0", 100), (3, "B0", 100)], [(1, "F0", 300), (2, "B0", 300)]]  # of two stages
 FIGURES = {
     "ledger": lambda: plots.ledger(TRACE, title="Two lanes"),
     "ledgers": lambda: plots.ledgers({"one": windows_of(2), "two": windows_of(1, 1)}),
     "curves": lambda: plots.curves({"a": [1, 2, 4], "b": [4, 2, 1]}, [1, 2, 4], "updates", "loss", log="xy"),
-    "steps_downhill": lambda: plots.steps_downhill([-1, 0, 1], [1, 0, 1], (1, 1), {"short": (0.5, 0.25)}),
     "arrows": lambda: plots.arrows([(1, 0), (0, 1)], (1, 1), (0.5, 0.5)),
     "shares": lambda: plots.shares({"right": [[0.5, 0.5, 0], [0, 0, 1]], "wrong": [[1, 1, 0]]}, right=0.5),
     "layers": lambda: plots.layers({"one by one": {"kept": [1, 2, 1]}, "all": {"kept": [1, 4e6, 1]}}),
     "errors": lambda: plots.errors({"all at once": 1e-16, "one by one": 0.3}, 1e-12, "relative error"),
-    "stems": lambda: plots.stems({"each": {1: 3.0, 2: 4.0}, "last": {2: 4.0}}, "micro-batch", "norm"),
     "blocks": lambda: plots.blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight"),
-    "block_rows": lambda: plots.block_rows(
-        {"by tokens": ([1, 1], [2.0, 0.5])}, [2, 6], ["a", "b"], [2], ("exact", "usual"), "tokens", "weight"
-    ),
     "bars": lambda: plots.bars({"all at once": 4096, "one by one": 1024}, "bytes"),
     "silhouettes": lambda: plots.silhouettes(
         {"never divides": (windows_of(2, zero=False), windows_of(2), 2)}, columns=1
     ),
     "ranks": lambda: plots.ranks({"nothing held": [[1, 1], [1, 1]], "all but the last": [[0, 1], [0, 1]]}),
-    "pipelines": lambda: plots.pipelines({"GPipe": PASSES, "1F1B": PASSES}, "saved"),
-    "efficiency": lambda: plots.efficiency([1, 2, 4, 8], {"update": [0.1, 0.2, 0.4, 0.8]}, 3, 2.5),
-    "intervals": lambda: plots.intervals(
-        {"a": [(1, 2, 3)] * 2, "b": [(2, 3, 4)] * 2}, [1, 4], "batch", "loss", log="x"
-    ),
 }
 
 
@@ -299,6 +288,12 @@ def test_shares_are_written_into_the_cells_that_are_used():
     assert texts(figure.axes[0]) == ["0.5", "0.5", "1", "update"]
 
 
+def test_a_single_update_needs_no_number():
+    figure = plots.shares({"right": [[0.5, 0.5]], "wrong": [[1.0, 1.0]]}, right=0.5)
+    assert texts(figure.axes[0]) == ["0.5", "0.5"]
+    assert not figure.axes[0].get_yticklabels()
+
+
 def test_a_weight_is_white_on_a_dark_cell_and_black_on_a_light_one():
     (axis,) = plots.shares({"loop": [[0.25, 0.5, 0.65, 0.75, 1]]}, right=0.5).axes
     written = {text.get_text(): text.get_color() for text in axis.texts}
@@ -351,18 +346,6 @@ def test_bytes_are_written_in_a_unit_that_fits(most, unit):
     assert look.in_bytes(most)[1] == unit
 
 
-def test_the_windows_name_every_micro_batch_window_update_and_effective_batch():
-    (axis,) = plots.windows([[8, 8, 4], [2]]).axes
-    words = [text.get_text().replace("micro-\nbatch\nof", "micro-batch of") for text in axis.texts if text.get_text()]
-    assert words == [
-        *(f"micro-batch of {many}" for many in (8, 8, 4)), "window 1", "update 1", "effective batch 1: 20 samples",
-        "micro-batch of 2", "window 2, the tail", "update 2", "effective batch 2: 2 samples",
-    ]  # fmt: skip
-    bars = [bar.get_x() for bar in axis.patches]
-    updates = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "D"]
-    assert max(bars[:3]) < updates[0] < bars[3] < updates[1]
-
-
 def test_bars_have_their_value_at_the_end():
     axis = plots.bars({"few": 1024.0, "many": 4096.0}, "bytes").axes[0]
     assert [text.get_text() for text in axis.texts] == ["1,024", "4,096"]
@@ -392,30 +375,6 @@ def test_show_gives_an_image_a_text_and_an_alternative(monkeypatch):
     ((bundle, options),) = shown
     assert bundle == {"image/png": display.png(figure), "text/plain": "Figure: Two lines cross."}
     assert options == {"raw": True, "metadata": {"image/png": {"width": 750, "alt": "Two lines cross."}}}
-
-
-def test_the_efficiency_marks_the_measured_and_the_true_noise_scale_each_on_its_side():
-    (axis,) = FIGURES["efficiency"]().axes
-    scales = [(line.get_xdata()[0], line.get_linestyle()) for line in axis.lines[1:3]]
-    assert scales == [(3, "-"), (2.5, ":")]
-    sides = {text.get_text(): text.get_horizontalalignment() for text in axis.texts}
-    assert (sides["measured noise scale"], sides["true noise scale"]) == ("left", "right")
-
-
-def test_each_step_downhill_is_named_beside_its_end():
-    (axis,) = plots.steps_downhill([-1, 0, 1], [1, 0, 1], (1, 1), {"short": (0.5, 0.25), "far": (-2, 4)}).axes
-    assert {text.get_text(): text.xy for text in axis.texts if text.get_text()} == {
-        "start": (1, 1), "short": (0.5, 0.25), "far": (-2, 4),
-    }  # fmt: skip
-
-
-def test_stems_stand_where_something_happened_on_common_axes():
-    each, last = FIGURES["stems"]().axes
-    assert [axis.get_title(loc="left") for axis in (each, last)] == ["each", "last"]
-    assert last.lines[0].get_xdata().tolist() == [2]
-    assert last.lines[0].get_ydata().tolist() == [4.0]
-    assert each.get_xlim() == last.get_xlim() == (0.5, 2.5)
-    assert each.get_ylim() == last.get_ylim()
 
 
 def test_blocks_stand_side_by_side_as_wide_and_as_high_as_given():
@@ -461,49 +420,6 @@ def test_no_arrow_crosses_a_label_and_no_two_labels_touch():
         assert not box.padded(4).overlaps(beside), f"{one} and {other} stand side by side as if one label"
 
 
-def test_rows_of_blocks_stand_on_common_axes_with_a_line_for_each_bar():
-    panels = {"by tokens": ([1, 1], [2.0, 0.5]), "by words": ([2, 1], [2, 1])}
-    figure = plots.block_rows(panels, [2, 6], ["a", "b"], [2], ("exact", "usual"), "tokens", "weight")
-    assert [axis.get_title(loc="left") for axis in figure.axes] == list(panels)
-    first, second = figure.axes
-    assert [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in first.patches] == [(0, 2, 1), (2, 6, 1)]
-    lines = [line.get_xydata().tolist() for line in first.lines if line.get_color() == look.RED]
-    assert lines == [[[0, 2.0], [2, 2.0]], [[2, 0.5], [8, 0.5]]]
-    assert first.get_ylim() == second.get_ylim()
-    assert first.patches[0].get_hatch() != first.patches[1].get_hatch()
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["usual", "exact, a", "exact, b"]
-
-
-def test_the_name_of_a_stems_axis_is_no_longer_than_the_axis():
-    figure = plots.stems({name: {1: 0.2, 2: 0.4} for name in "abc"}, "micro-batch", "gradient norm")
-    figure.draw_without_rendering()
-    for axis in figure.axes:
-        assert axis.yaxis.label.get_window_extent().height < axis.get_window_extent().height
-
-
-def test_an_interval_reaches_from_low_to_high_and_nan_leaves_a_gap():
-    nan = float("nan")
-    figure = plots.intervals({"a": [(1, 2, 4), (nan, nan, nan)]}, [4, 16], "batch", "loss", log="x", ylim=(0, 5))
-    (axis,) = figure.axes
-    (bars,) = [container for container in axis.containers if container.has_yerr]
-    lengths = bars[2][0].get_segments()
-    assert [tuple(point) for point in lengths[0]] == [(4, 1), (4, 4)]
-    assert axis.get_ylim() == (0, 5)
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["4", "16"]
-    assert texts(axis) == ["a: some runs diverged"], "a gap says what it means"
-
-
-def test_each_pass_of_a_pipeline_stands_in_its_slot_and_what_is_held_below_it():
-    above, _, below, _ = plots.pipelines({"GPipe": PASSES, "1F1B": PASSES}, "saved").axes
-    assert [(box.get_x(), round(box.get_y() + 0.4)) for box in above.patches] == [(0, 0), (3, 0), (1, 1), (2, 1)]
-    assert texts(above) == ["F0", "B0", "F0", "B0"]
-    assert texts(below) == ["stage 0", "stage 1"]
-    first, second = below.lines
-    assert (list(first.get_xdata()), list(first.get_ydata())) == ([0, 3, 4], [100, 100, 0])
-    assert (list(second.get_xdata()), list(second.get_ydata())) == ([1, 2, 3], [300, 300, 0])
-
-
 def test_the_ranks_have_a_bar_after_each_micro_batch_that_is_all_reduced():
     every, last = plots.ranks({"nothing held": [[1, 1], [1, 1]], "all but the last": [[0, 3], [0, 3]]}).axes
     bars = {axis: [(bar.get_x(), bar.get_y() + bar.get_height() / 2) for bar in axis.patches] for axis in (every, last)}
@@ -531,13 +447,3 @@ def test_a_silhouette_lies_over_its_fixed_twin_micro_batch_by_micro_batch():
     (fixed,) = one.collections
     assert fixed.get_datalim(one.transData).y1 == 2, "two micro-batches, and none of the next window"
     assert fixed.get_datalim(one.transData).x1 < 2
-
-
-def test_a_ladder_of_questions_writes_every_question_both_answers_and_where_they_lead():
-    asked, leads = ["Does it fit?", "Is it needed?"], ["yes: use it", "no: leave it"]
-    axis = plots.questions(asked, leads, "accumulate").axes[0]
-    written = [text.get_text() for text in axis.texts if text.get_text()]
-    assert sorted(written) == sorted([*asked, "use it", "leave it", "accumulate", "yes", "no", "no", "yes"])
-    height = {text.get_text(): text.get_position()[1] for text in axis.texts}
-    assert height["Does it fit?"] == height["use it"] < height["Is it needed?"] == height["leave it"]
-    assert len(axis.patches) == 5

@@ -10,11 +10,10 @@
 
 from course_utils.memory.allocator import Allocated, allocated
 from course_utils.memory.held import HeldBytes, held_bytes, resident_bytes, update_bytes
-from course_utils.memory.pipelines import Chunk, timetable, watch_stage
 from course_utils.memory.planning import MemoryPlan, plan_memory
 from course_utils.memory.saved import SavedBytes, saved_bytes
 
 __all__ = [  # noqa: RUF022
     "SavedBytes", "saved_bytes", "HeldBytes", "held_bytes", "resident_bytes", "update_bytes", "Allocated", "allocated",
-    "MemoryPlan", "plan_memory", "Chunk", "watch_stage", "timetable",
+    "MemoryPlan", "plan_memory",
 ]  # fmt: skip

@@ -1,7 +1,6 @@
 """Tables, bars and points: how much of what."""
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from math import frexp
 
 from matplotlib.axes import Axes
@@ -11,13 +10,10 @@ from course_utils.plots.look import (
     BLACK,
     BLUE,
     FONT,
-    GREEN,
-    ORANGE,
     RED,
     SKY,
     SMALL,
     ink,
-    legend_above,
     name_axis,
     new_figure,
     write,
@@ -29,6 +25,7 @@ def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float, sums: 
 
     Args:
         tables: By the name of the loop, the weight of each micro-batch in each update. It is written into its cell.
+            Updates are numbered if a loop has more than one.
         right: The weight that a micro-batch should have. A cell with this weight or more has the full shade.
         sums: Whether to write beside each row what it adds up to, bold if that isn't 1.
     """
@@ -37,10 +34,12 @@ def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float, sums: 
     for axis, (name, table) in zip(axes, tables.items(), strict=True):
         _table(axis, table, right)
         name_axis(axis, "micro-batch" if axis is axes[-1] else "", title=name)
-        axis.set_yticks(range(len(table)), range(1, len(table) + 1))
+        updates = range(len(table)) if max(rows) > 1 else ()
+        axis.set_yticks(updates, [row + 1 for row in updates])
         axis.set_xticks(range(len(table[0])), range(1, len(table[0]) + 1) if axis is axes[-1] else [])
         axis.tick_params(length=0)
-        write(axis, "update", (0, 1), (-6, 5), xycoords="axes fraction", ha="right")
+        if updates:
+            write(axis, "update", (0, 1), (-6, 5), xycoords="axes fraction", ha="right")
         for row, total in enumerate(map(sum, table) if sums else ()):
             look = {} if _rounded(total) == "1" else {"weight": "bold", "color": ink(RED)}
             write(axis, _rounded(total), (1, row), (8, 0), xycoords=("axes fraction", "data"), ha="left", va="center",
@@ -65,7 +64,9 @@ def _table(axis: Axes, table: Sequence[Sequence[float]], right: float) -> None:
 
 def _rounded(weight: float) -> str:
     mantissa, exponent = frexp(weight)
-    return f"$2^{{{exponent - 1}}}$" if mantissa == 0.5 and weight < 0.005 else f"{weight:.3g}"
+    if mantissa == 0.5 and weight < 0.005:
+        return f"$2^{{{exponent - 1}}}$"
+    return f"{weight:.3g}" if weight < 1000 else f"{weight:,.0f}"
 
 
 def bars(values: Mapping[str, float], xlabel: str, written: str = "{:,.0f}") -> Figure:
@@ -110,47 +111,6 @@ def blocks(widths: Sequence[float], heights: Sequence[float], labels: Sequence, 
     axis.set_xlim(0, 1.003 * sum(widths))  # so that the last edge is drawn too
     axis.margins(y=0.12)
     name_axis(axis, xlabel, ylabel)
-    return figure
-
-
-def block_rows(
-    panels: Mapping[str, tuple[Sequence[float], Sequence[float]]],
-    widths: Sequence[float],
-    groups: Sequence[str],
-    ends: Sequence[float],
-    names: tuple[str, str],
-    xlabel: str,
-    ylabel: str,
-) -> Figure:
-    """Panels of bars on common axes, one bar as wide as given per entry, and for each bar a second height as a line.
-
-    Args:
-        panels: By the name of the panel, the heights of its bars and of its lines.
-        widths: How wide the bars are, in all panels.
-        groups: What each bar belongs to; each group has a colour and a hatch.
-        ends: Where to draw dotted lines from bottom to top.
-        names: What the bars are, and what the lines are.
-        xlabel: Below the last panel.
-        ylabel: Beside each panel.
-    """
-    figure, axes = new_figure(height=0.9 + 1.35 * len(panels), rows=len(panels))
-    edges = [sum(widths[:place]) for place in range(len(widths))]
-    fills = dict(zip(dict.fromkeys(groups), cycle(((SKY, ""), (ORANGE, "//"), (GREEN, "..")))))
-    top = max(max(*bars, *lines) for bars, lines in panels.values())
-    for axis, (name, (bars, lines)) in zip(axes, panels.items(), strict=True):
-        for group, (color, hatch) in fills.items():
-            own = [place for place, other in enumerate(groups) if other == group]
-            axis.bar([edges[place] for place in own], [bars[place] for place in own], [widths[place] for place in own],
-                     align="edge", color=color, hatch=hatch, edgecolor=BLACK, label=f"{names[0]}, {group}")  # fmt: skip
-        for place, (edge, width) in enumerate(zip(edges, widths, strict=True)):
-            for color, thickness in (("white", 4.5), (RED, 2.5)):  # with a rim, to stand out from a bar of any colour
-                axis.plot([edge, edge + width], [lines[place]] * 2, color=color, linewidth=thickness,
-                          solid_capstyle="butt", label=names[1] if color == RED and not place else None)  # fmt: skip
-        axis.vlines(ends, 0, 1.05 * top, color=BLACK, linewidth=1, linestyle=":")
-        axis.set(xlim=(0, 1.003 * sum(widths)), ylim=(0, 1.05 * top))
-        axis.set_xticks([])
-        name_axis(axis, xlabel if axis is axes[-1] else "", ylabel, name)
-    legend_above(figure, 3, *axes[0].get_legend_handles_labels())
     return figure
 
 

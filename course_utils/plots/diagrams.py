@@ -1,4 +1,4 @@
-"""Words and boxes: what a window is, how gradients flow back, which questions decide."""
+"""Words and boxes: how gradients flow back, which orders train, which questions decide."""
 
 from collections.abc import Collection, Mapping, Sequence
 from textwrap import fill
@@ -13,46 +13,14 @@ from course_utils.plots.look import (
     FONT,
     ORANGE,
     PALE,
-    RED,
     SKY,
     SMALL,
     Pair,
-    arrow,
     ink,
     name_axis,
     new_figure,
     write,
 )
-
-
-def windows(samples: Sequence[Sequence[int]]) -> Figure:
-    """The words of accumulation: micro-batches in windows, an update after each, and each window's effective batch.
-
-    A window with fewer micro-batches than the first is a tail.
-
-    Args:
-        samples: For each window, how many samples each of its micro-batches holds.
-    """
-    figure, (axis,) = new_figure(height=2.2)
-    left = 0.0
-    for number, window in enumerate(samples, start=1):
-        right = left + len(window)
-        places = [left + place + 0.5 for place in range(len(window))]
-        axis.bar(places, [1] * len(window), width=0.9, color=SKY, edgecolor=BLACK)
-        for place, many in zip(places, window, strict=True):
-            axis.text(place, 0.5, f"micro-\nbatch\nof {many}", ha="center", va="center", fontsize=FONT - 1)
-        axis.plot([left + 0.05, left + 0.05, right - 0.05, right - 0.05], [1.15, 1.3, 1.3, 1.15], color=BLACK)
-        tail = ", the tail" if len(window) < len(samples[0]) else ""
-        axis.text((left + right) / 2, 1.4, f"window {number}{tail}", ha="center", fontsize=FONT)
-        arrow(axis, (right, 0.5), (right + 0.5, 0.5), RED, 1.6)
-        axis.plot(right + 0.6, 0.5, "D", color=RED, markeredgecolor=BLACK, markersize=9)
-        axis.text(right + 0.6, 0.95, f"update {number}", ha="center", va="center", color=ink(RED), fontsize=FONT)
-        batch = f"effective batch {number}: {sum(window)} samples"
-        axis.text((left + right) / 2, -0.15, batch, ha="center", va="top", fontsize=FONT)
-        left = right + 1.3
-    axis.set(xlim=(-0.2, left - 0.1), ylim=(-0.6, 1.8))
-    axis.axis("off")
-    return figure
 
 
 def backward_passes(
@@ -138,29 +106,6 @@ def orders(loops: Sequence[Sequence[str]], outcomes: Mapping[str, str], title: s
     axis.set(xlim=(-0.02, max(map(len, loops)) + 1.3), ylim=(len(loops) - 0.5, -0.5))
     name_axis(axis, title=title)
     axis.axis("off")
-    return figure
-
-
-def questions(asked: Sequence[str], leads: Sequence[str], end: str) -> Figure:
-    """A ladder of questions with the answers yes and no: one leads out to the right, the other down to the next one.
-
-    Args:
-        asked: The questions, the first at the top.
-        leads: For each the answer that leads out, and where to: `"yes: use it as it is"`.
-        end: Where the last question leads if it leads down.
-    """
-    figure, (axis,) = new_figure(height=0.9 * len(asked) + 0.8)
-    axis.set_axis_off()
-    axis.set(xlim=(-0.003, 1.003), ylim=(len(asked) + 0.4, -0.4))
-    for row, (question, lead) in enumerate(zip(asked, leads, strict=True)):
-        out, _, outcome = lead.partition(": ")
-        _box(axis, (0, row), 0.46, question, "white")
-        _box(axis, (0.58, row), 0.42, outcome, PALE)
-        arrow(axis, (0.46, row), (0.58, row), BLACK, 1.4)
-        write(axis, out, (0.52, row), (0, 4), weight="bold")
-        arrow(axis, (0.23, row + 0.33), (0.23, row + 0.67), BLACK, 1.4)
-        write(axis, {"yes": "no", "no": "yes"}[out], (0.23, row + 0.5), (8, -4), ha="left", weight="bold")
-    _box(axis, (0, len(asked)), 1, end, PALE)
     return figure
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import cycle
-from math import hypot, isnan
+from math import hypot
 
 from matplotlib.figure import Figure
 
@@ -58,87 +58,6 @@ def curves(
         axis.xaxis.get_major_locator().set_params(integer=True)
     scale_and_name(axis, log, ylim, xlabel, ylabel, title)
     name_lines(axis, drawn)
-    return figure
-
-
-def intervals(
-    lines: Mapping[str, Sequence[tuple[float, float, float]]],
-    x: Sequence[float],
-    xlabel: str,
-    ylabel: str,
-    log: str = "",
-    ylim: Pair | None = None,
-    title: str = "",
-    gap: str = "some runs diverged",
-) -> Figure:
-    """One line per entry of `lines` over a common `x`, with its name at its right end and an interval at each point.
-
-    Args:
-        lines: Name of each line, and (low, middle, high) at each `x`, NaN for none. The arguments that are not listed
-            here are those of `curves`.
-        gap: What a point that is missing means. It is written above the line's gap.
-    """
-    figure, (axis,) = new_figure(height=3.8)
-    drawn = []
-    for (name, points), (color, dashes, marker) in zip(lines.items(), cycle(LOOKS)):
-        middles = [middle for _, middle, _ in points]
-        down_and_up = zip(*((middle - low, high - middle) for low, middle, high in points), strict=True)
-        bars = axis.errorbar(x, middles, yerr=[*down_and_up], color=color, linestyle=dashes, marker=marker,
-                             markersize=6, capsize=4, elinewidth=1.4, label=name)  # fmt: skip
-        bars[0].set_label(name)
-        drawn.append(bars[0])
-        for place in (place for place, middle in zip(x, middles, strict=True) if isnan(middle)):
-            axis.plot(place, 0.9, marker="x", color=color, markersize=8, markeredgewidth=2,
-                      transform=axis.get_xaxis_transform())  # fmt: skip
-            write(axis, f"{name}: {gap}", (place, 0.9), (0, 8), xycoords=("data", "axes fraction"), color=ink(color))
-    scale_and_name(axis, log, ylim, xlabel, ylabel, title)
-    if "x" in log:
-        axis.set_xticks(x, [f"{value:g}" for value in x])
-    name_lines(axis, drawn)
-    return figure
-
-
-def efficiency(
-    sizes: Sequence[float], lines: Mapping[str, Sequence[float]], estimate: float, truth: float, title: str = ""
-) -> Figure:
-    """Shares from 0 to 1 of the best possible, over the effective batch, with the noise scale.
-
-    Args:
-        sizes: Effective batches, in samples.
-        lines: Name and shares of each line.
-        estimate: The measured noise scale, a vertical line.
-        truth: The true noise scale, a dotted line.
-        title: Above the figure.
-    """
-    figure, (axis,) = new_figure(height=3.6)
-    drawn = []
-    for (name, share), (color, dashes, marker) in zip(lines.items(), LOOKS, strict=False):
-        drawn += axis.plot(sizes, share, color=color, linestyle=dashes, marker=marker, markersize=5, label=name,
-                           clip_on=False)  # fmt: skip
-    for value, dashes, words in ((estimate, "-", "measured noise scale"), (truth, ":", "true noise scale")):
-        side, shift = ("right", -4) if value == min(estimate, truth) else ("left", 4)
-        axis.axvline(value, color=BLACK, linewidth=1.4, linestyle=dashes)
-        write(axis, words, (value, 1), (shift, 4), xycoords=("data", "axes fraction"), ha=side)
-    axis.axhline(0.5, color=BLACK, linewidth=0.7, linestyle=":")
-    scale_and_name(axis, "x", (0, 1), "effective batch, in samples", "share of the best possible", title)
-    axis.set_xlim(sizes[0], sizes[-1])
-    axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
-    name_lines(axis, drawn)
-    return figure
-
-
-def steps_downhill(w: Sequence[float], loss: Sequence[float], start: Pair, ends: Mapping[str, Pair]) -> Figure:
-    """A loss curve over one weight, with an arrow from `start` to where each step ends, by its name in `ends`."""
-    figure, (axis,) = new_figure()
-    axis.plot(w, loss, color=BLACK, linewidth=1.4)
-    axis.plot(*start, "o", color=BLACK, markersize=8)
-    write(axis, "start", start, (10, -8), ha="left", fontsize=FONT)
-    for (name, end), (color, dashes, marker) in zip(ends.items(), LOOKS, strict=False):
-        arrow(axis, start, end, color, 1.6, dashes)
-        axis.plot(*end, marker, color=color, markersize=8)
-        across = end[0] < start[0] and end[1] > start[1]  # then the arrow comes from below
-        write(axis, name, end, (10, 4 if across else -8), ha="left", fontsize=FONT, color=ink(color))
-    name_axis(axis, "weight w", "loss L(w)")
     return figure
 
 

@@ -1,16 +1,13 @@
 """What happens when: on micro-batches, in slots, on ranks."""
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course_utils.plots.look import (
     BLACK,
     FONT,
     GREEN,
-    LOOKS,
     ORANGE,
     RED,
     SKY,
@@ -20,7 +17,6 @@ from course_utils.plots.look import (
     legend_above,
     name_axis,
     new_figure,
-    write,
 )
 
 
@@ -50,54 +46,6 @@ def layers(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
         axis.set_title(f"peak {peak / unit:.3g} {words}", fontsize=FONT, loc="right")
     legend_above(figure, 3, *axes[0].get_legend_handles_labels())
     return figure
-
-
-Passes = Sequence[tuple[int, str, float]]
-
-
-def pipelines(schedules: Mapping[str, Sequence[Passes]], what: str) -> Figure:
-    """For each schedule, which pass each stage runs in which slot; and below, the bytes that each stage holds.
-
-    Args:
-        schedules: For each, its stages, and for each stage its passes: the slot, a label that begins with F or B, and
-            the bytes that are held in that slot. `timetable()` returns such stages.
-        what: What is held.
-
-    Example:
-        >>> first, last = [(0, "F0", 100), (3, "B0", 100)], [(1, "F0", 300), (2, "B0", 300)]
-        >>> figure = pipelines({"1F1B": [first, last]}, "saved for backward")
-    """
-    figure, axes = new_figure(height=4.4, rows=2, columns=len(schedules), sharex="col", sharey="row")
-    above, below = axes[: len(schedules)], axes[len(schedules) :]
-    top = max(held for stages in schedules.values() for passes in stages for *_, held in passes)
-    unit, words = in_bytes(top)
-    for axis, lower, (name, stages) in zip(above, below, schedules.items(), strict=True):
-        end = 1 + max(slot for passes in stages for slot, *_ in passes)
-        peaks = [max(held for *_, held in passes) for passes in stages]
-        for stage, passes in enumerate(stages):
-            _passes(axis, stage, passes)
-            color, dashes, _ = LOOKS[stage % len(LOOKS)]
-            edges = [slot for slot, *_ in passes] + [passes[-1][0] + 1]
-            held = [held / unit for *_, held in passes] + [0]
-            lower.step(edges, held, where="post", color=color, linestyle=dashes, lw=2)
-            peak = (edges[held.index(max(held))], max(held))
-            up = peaks[stage] == max(peaks)  # the others are named below their lines
-            write(lower, f"stage {stage}", peak, (3, 3 if up else -3), ha="left", va="bottom" if up else "top",
-                  color=ink(color))  # fmt: skip
-        axis.set(xlim=(0, end), ylim=(len(stages) - 0.5, -0.5))
-        axis.set_yticks(range(len(stages)), [f"stage {stage}" for stage in range(len(stages))])
-        axis.tick_params(bottom=False)
-        lower.set(xlim=(0, end), ylim=(0, 1.2 * top / unit))
-        name_axis(axis, title=name)
-        name_axis(lower, "slot: one pass on each stage", f"{words} {what}" if lower is below[0] else "")
-    return figure
-
-
-def _passes(axis: Axes, stage: int, passes: Passes) -> None:
-    for slot, words, _ in passes:
-        forward = words.startswith("F")
-        axis.barh(stage, 1, left=slot, height=0.8, color=SKY if forward else ORANGE, edgecolor=BLACK)
-        axis.text(slot + 0.5, stage, words, ha="center", va="center", **SMALL)
 
 
 def ranks(panels: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
@@ -130,18 +78,4 @@ def ranks(panels: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
         axis.spines[["left", "bottom"]].set_visible(False)
         name_axis(axis, "micro-batches of a window, all-reduces (bars) and the update, in order" * (axis is axes[-1]),
                   title=title)  # fmt: skip
-    return figure
-
-
-def stems(panels: Mapping[str, Mapping[int, float]], xlabel: str, ylabel: str) -> Figure:
-    """What happened when: one panel per entry on common axes, with a stem as high as the value at each place."""
-    figure, axes = new_figure(height=0.8 + 1.4 * len(panels), rows=len(panels))
-    places = sorted({place for values in panels.values() for place in values})
-    top = max(value for values in panels.values() for value in values.values()) or 1.0
-    for axis, (name, values), (color, _, marker) in zip(axes, panels.items(), cycle(LOOKS)):
-        axis.vlines(list(values), 0, list(values.values()), color=color, linewidth=2)
-        axis.plot(list(values), list(values.values()), linestyle="", marker=marker, color=color, markersize=7)
-        axis.set(xlim=(places[0] - 0.5, places[-1] + 0.5), ylim=(0, 1.15 * top))
-        axis.set_xticks(places, places if axis is axes[-1] else [])
-        name_axis(axis, xlabel if axis is axes[-1] else "", ylabel, name)
     return figure

@@ -9,7 +9,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from html import escape
+from itertools import takewhile
 from typing import Any
 
 from course_utils.practice.display import (
@@ -26,7 +29,6 @@ from course_utils.practice.display import (
     size,
 )
 from course_utils.practice.exercises import EXERCISES, Verdict, judge
-from course_utils.practice.hunts import given_in, is_fix, is_the_notebooks_solution, lines_of
 from course_utils.practice.score import Score, score_file
 
 STUCK = 2  # wrong answers after which a hint unfolds by itself
@@ -131,7 +133,7 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
     return Guess(question, options, choice)
 
 
-def check(exercise: str, answer: Any, scored: bool = True, find_the_bug: bool = False, limit: float = 20.0) -> Verdict:
+def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) -> Verdict:
     """Runs a learner's answer to an exercise and says whether it is right, or which bug it has and how that shows.
 
     No exception of the answer's leaves it, whatever the answer does. Nor does an interrupt from the keyboard: it stops
@@ -141,8 +143,6 @@ def check(exercise: str, answer: Any, scored: bool = True, find_the_bug: bool = 
         exercise: The name of the exercise.
         answer: The learner's function, or what the exercise takes instead of one.
         scored: Whether it counts for the progress line, as the notebook's own solution does not.
-        find_the_bug: The function was given with a bug in it. This is an exercise of its own: it counts as tried once
-            the bug is fixed, and another function than the one that was given does not fix it.
         limit: Seconds after which the answer is stopped.
 
     Returns:
@@ -157,42 +157,36 @@ def check(exercise: str, answer: Any, scored: bool = True, find_the_bug: bool = 
     """
     if not isinstance(exercise, str):
         raise ValueError(f'the name of the exercise comes first, as in check("train", train); got {exercise!r}')
-    if scored and exercise in EXERCISES and is_the_notebooks_solution(answer):
+    if scored and exercise in EXERCISES and _is_the_notebooks_solution(answer):
         name = getattr(answer, "__name__", "this function")
         message = f"this is the notebook's solution: it defines {name}, too. Run your own cell again."
         verdict = Verdict("notebook-solution", message, EXERCISES[exercise].hint("notebook-solution"))
     else:
         verdict = judge(exercise, answer, limit)
-    if scored and find_the_bug:
-        verdict = _found(exercise, answer, verdict)
-        _count(_score.judge, f"{exercise}, the bug", verdict.passed, verdict.passed)
-    elif scored:
+    if scored:
         _count(_score.judge, exercise, verdict.bug not in _NOT_TRIED, verdict.passed)
-        if verdict.passed:
-            _score.solved[exercise] = lines_of(answer)
     _show(exercise, verdict, scored)
     return verdict
 
 
-def _found(exercise: str, answer: Any, verdict: Verdict) -> Verdict:
-    """The verdict on a loop in which a bug was to be found: one that passes must be that loop."""
-    lines = lines_of(answer)
-    given = _score.given(exercise) or given_in(EXERCISES[exercise].notebook, exercise)
-    if verdict.passed and (not is_fix(lines, given) or (lines and lines == _score.solved.get(exercise))):
-        message = (
-            "this passes, but it is not the loop that was given with its bug fixed. Change only what is wrong there."
-        )
-        return Verdict("another-loop", message, EXERCISES[exercise].hint("another-loop"), verdict.printed)
-    if not verdict.passed and verdict.bug not in _NOT_TRIED and lines:
-        _score.give(exercise, lines)
-    return verdict
+def _is_the_notebooks_solution(answer: object) -> bool:
+    """Whether a function comes from a cell that begins with `# Solution`."""
+    with suppress(Exception):  # an answer can be anything
+        while isinstance(answer, partial):
+            answer = answer.func
+        function = inspect.unwrap(answer)
+        cell, _ = inspect.findsource(getattr(function, "__func__", function).__code__)
+        comments = takewhile(lambda line: line.startswith("#"), cell)
+        return any(line.startswith("# Solution") for line in comments)
+    return False
 
 
 def _show(exercise: str, verdict: Verdict, scored: bool) -> None:
-    is_code = re.match(r"\w+ = ", verdict.message)  # "a = 2.0, b = ...": no sentence begins here
+    is_code = re.match(r"[\w.]+ = ", verdict.message)  # "w.grad = 2.0: ...": no sentence begins here
     message = verdict.message if is_code else verdict.message[:1].upper() + verdict.message[1:]
     if verdict.passed:
-        color, text = (RIGHT, f"Right. {message}") if scored else (ASK, f"The solution passes. {message}")
+        color, text = (RIGHT, EXERCISES[exercise].praise) if scored else (ASK, "The solution passes.")
+        text = f"{text} {message}"
     elif verdict.bug == "not-attempted":
         color, text = ASK, f"Not done yet. {message}"
     elif verdict.bug in _NOT_TRIED:

@@ -15,7 +15,7 @@ ROWS = (  # a name in braces, or several, stands for what was measured under it
     ("micro-batches of one size", "{one size}", "nothing more", "{one size}"),
     ("micro-batches of several sizes", "{several sizes, divided by N}",
      "weight by samples, over the window's samples", "{several sizes, weighted by samples}"),
-    ("a short last window", "no, see 05", "divide by what it holds; 06 names the other choice", "yes, see 06"),
+    ("a short last window", "no, see 05", "divide by what it holds, or see 06", "yes, see 06"),
     ("padded or packed tokens", "no, see 06", "weight by valid tokens; leave out a micro-batch without one",
      "yes, see 06"),
     ("a loss that is a sum over samples", "no, see 04",
@@ -27,7 +27,8 @@ ROWS = (  # a name in braces, or several, stands for what was measured under it
     ("RMSE, or another function f of a mean m", "{RMSE}",
      "accumulate m, multiply .grad once by f'(m); or GradCache", "yes"),
     ("a loss of batch statistics: Dice over the batch, load balance of experts", "no",
-     "GradCache if it is of outputs; else take the statistic over the window first, or accept one per micro-batch",
+     "GradCache, if the statistic is computed from outputs; otherwise compute it over the window first, or accept "
+     "one per micro-batch",
      "yes, by GradCache"),
     ("a contrastive loss, in-batch negatives", "no", "GradCache", "yes"),
     ("BatchNorm in training", "{BatchNorm in training}",

@@ -211,8 +211,7 @@ def judge_own_script(answer: ScriptAudit) -> str:
     agree = answer.prediction in (found or {NONE: ""}) or (answer.prediction == NONE and not answer.rules)
     what = ", ".join(f"{rule} ({found[rule]})" for rule in sorted(found)) or NONE
     verdict = "as you said" if agree else "which is something else: look at the lines that it names"
-    compared = f"you predicted {answer.prediction}, the auditor found {what}, {verdict}"
-    return f"Prediction and findings are compared: {compared}; {MEANING[answer.status]}."
+    return f"you predicted {answer.prediction}, the auditor found {what}, {verdict}; {MEANING[answer.status]}."
 
 
 def _require_question(answer: ScriptAudit) -> None:
@@ -226,7 +225,9 @@ def _require_question(answer: ScriptAudit) -> None:
     if answer.prediction in (None, "", ...):
         raise Mistake("no-prediction", 'predict first: the name of a rule, or "none". Nothing has run yet.')
     if answer.prediction not in (*RULES, NONE):
-        close = get_close_matches(str(answer.prediction), [*RULES, NONE], 1, 0.4)
+        names = [*RULES, NONE]
+        close = [name for name in names if str(answer.prediction) in name]
+        close = close or get_close_matches(str(answer.prediction), names, 1, 0.4)
         hint = f", did you mean {close[0]!r}?" if close else f", only {', '.join(RULES)} and {NONE}."
         raise Mistake("unknown-rule", f"no rule is called {answer.prediction!r}{hint}")
 

@@ -17,8 +17,8 @@ def why(question: str) -> str:
         question: As `predict` asks it.
 
     Example:
-        >>> why("1F1B: how many micro-batches are alive on stage 0?").partition("; ")[0]
-        'A forward pass, then a backward pass: that sounds like one alive'
+        >>> why("4 ranks, plain SGD, only rank 0 zeroes: which momentum does that amount to?").partition("; ")[0]
+        'One rank of four suggests a quarter'
     """
     return _sentences().get(question, "")
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-_KEPT = {"choices": str, "compared": bool, "exercises": bool, "cards": bool, "given": list}
+_KEPT = {"choices": str, "compared": bool, "exercises": bool, "cards": bool}
 
 
 def score_file(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -41,8 +41,6 @@ class Score:
         self._compared: dict[str, bool | None] = {}  # right or not, None if it was revealed without a choice
         self._exercises: dict[str, bool | None] = {}  # passed or not, None until it is tried
         self._cards: dict[str, bool] = {}  # known or not
-        self._given: dict[str, list[str]] = {}  # the lines of a loop with a bug to find
-        self.solved: dict[str, list[str]] = {}  # the lines of the last answer that passed an exercise
 
     def ask(self, question: str) -> str | None:
         """A prediction is asked for. Returns the choice of an earlier kernel, if there is one."""
@@ -81,14 +79,6 @@ class Score:
         self._cards[question] = known
         self._keep()
 
-    def give(self, exercise: str, lines: list[str]) -> None:
-        """A loop with a bug to find has been seen. The first one counts."""
-        self._given.setdefault(exercise, self._kept["given"].get(exercise) or lines)
-        self._keep()
-
-    def given(self, exercise: str) -> list[str]:
-        return self._given.get(exercise) or self._kept["given"].get(exercise) or []
-
     def text(self) -> str:
         """One sentence that says how many of each kind there are, were answered and were right."""
         exercises, cards = self._exercises, self._cards
@@ -97,7 +87,7 @@ class Score:
         if not (made or tried or any(cards.values())):
             kinds = {"prediction": self._choices, "exercise": exercises, "card": cards}
             waiting = (f"{len(some)} {kind}{'s' * (len(some) != 1)}" for kind, some in kinds.items())
-            return f"Nothing answered yet here. Waiting for you: {', '.join(waiting)}."
+            return f"Nothing is answered here yet. Waiting for you: {', '.join(waiting)}."
         return (
             f"So far here: predictions {sum(bool(self._compared.get(question)) for question in made)} right of "
             f"{len(made)} made ({len(self._choices)} asked); exercises {sum(tried)} passed of {len(tried)} tried "
@@ -113,7 +103,6 @@ class Score:
             "compared": self._compared,
             "exercises": self._exercises,
             "cards": self._cards,
-            "given": self._given,
         }
         kept = {kind: self._kept[kind] | _without_none(entries) for kind, entries in now.items()}
         with suppress(OSError):

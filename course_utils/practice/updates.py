@@ -154,7 +154,7 @@ class Expected:
         used, wanted = ([self.owner[row != 0].unique().tolist() for row in rows] for rows in (observed.rows, self.rows))
         many = f"{len(wanted)} update" + "s" * (len(wanted) != 1)
         if self.epochs == 2:
-            many += f", since your loop ran two epochs of {len(self.windows)}"
+            many += f", since the check runs two epochs of {len(self.windows)}"
         held = f"micro-batches per update: {[len(u) for u in used]}, expected {[len(w) for w in wanted]} ({many})"
         for shows, bug, hint in self._missing_steps(observed, used):
             if shows:
@@ -203,7 +203,7 @@ class Expected:
         fewer = len(first) == many and all(set(u) < set(w) or u == w for u, w in zip(used, wanted, strict=False))
         yield absent and fewer and observed.backwards <= sum(map(len, used)), "missing-backward", hint
         early = used[0] != wanted[0] and used[0] == list(chain(*wanted))[: len(used[0])]
-        hint = f"the first step comes after {len(used[0])} micro-batches instead of {len(wanted[0])}"
+        hint = f"the first step comes after micro-batch {len(used[0])} instead of micro-batch {len(wanted[0])}"
         yield early, "irregular-window", hint
 
         last = wanted[many - 1]

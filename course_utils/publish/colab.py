@@ -72,9 +72,9 @@ _folder = next(_place for _place in sys.path if _name in _place)
 print("Unpacked. To look into it, run this in a cell of its own: !ls -R", _folder)
 '''
 _MISSING = 'if importlib.util.find_spec("course_utils") is None:\n'
-_SET_UP = re.compile(rf"(?:{re.escape(_MISSING)}    .*\n)+")  # the lines of a set-up cell that find the package
-_PACKED = f'{_MISSING}    sys.exit("Run the folded cell above this one first: it holds course_utils.")\n'
-_NOT_HERE = "Open it in a clone of the course, or open its Colab edition: see the README."
+_SET_UP = re.compile(rf"{re.escape(_MISSING)}    .*\n")  # the lines of a set-up cell that look for the package
+_PACKED = f'{_MISSING}    raise SystemExit("Run the folded cell above this one first: it holds course_utils.")\n'
+_NOT_HERE = "Run `pip install -e .` in a clone of the course, or open its Colab edition: see the README."
 
 
 def edition(notebook: Notebook, repository: str = "") -> NotebookNode:
@@ -121,19 +121,17 @@ def hosted(pyproject: Path) -> str:
 
 
 def with_address(notebook: Notebook, repository: str) -> NotebookNode:
-    """A notebook whose set-up cell finds the package in a clone, and else installs it from its repository.
+    """A notebook whose set-up cell installs the package from its repository where it is missing.
 
     Args:
         notebook: The notebook of the course; it stays as it is.
         repository: `owner/name` on GitHub; if it is empty, the cell says what to do instead.
     """
     install = f'get_ipython().run_line_magic("pip", "install -q git+https://github.com/{repository}")'
-    above = "/".join([".."] * len(notebook.path.relative_to(folder().parent).parent.parts))
-    lines = f'{_MISSING}    sys.path.insert(0, "{above}")  # a clone of the course that is not installed\n'
-    lines += f"{_MISSING}    " + (install if repository else f'sys.exit("{_NOT_HERE}")') + "\n"
+    line = install if repository else f'raise SystemExit("{_NOT_HERE}")'
     made = copy.deepcopy(notebook.node)
     first = next(cell for cell in made.cells if cell.cell_type == "code")
-    first.source, found = _SET_UP.subn(lambda _: lines, first.source)
+    first.source, found = _SET_UP.subn(lambda _: f"{_MISSING}    {line}\n", first.source)
     if found != 1:
         raise PublishError(f"{notebook.path}: the set-up cell must look for course_utils in one place")
     return made
@@ -164,8 +162,7 @@ def _without_outputs(cell: NotebookNode) -> None:
     cell.outputs, cell.execution_count = [], None
     if is_folded(cell, "source"):
         cell.metadata["cellView"] = "form"
-        kinds = {"solution": "The solution", "find-the-bug": "Find the bug (show the code when your own answer passes)"}
-        kind = next((kinds[tag] for tag in tags(cell) if tag in kinds), "Run this cell")
+        kind = "The solution" if "solution" in tags(cell) else "Run this cell"
         cell.source = f"# @title {kind}\n{cell.source}"
 
 

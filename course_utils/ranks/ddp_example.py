@@ -3,9 +3,11 @@
     torchrun --nproc-per-node 2 ddp_example.py weights.pt
 
 Each update is that of one process which has the micro-batches of all ranks. Notebook 10 runs `train` and compares.
+A rank computes on a GPU of its own if there are GPUs, and on the CPU otherwise. The course has run it on CPUs only.
 """
 
 import gc
+import os
 import sys
 from contextlib import nullcontext
 
@@ -32,17 +34,17 @@ def batches_of(rank: int, ranks: int) -> list[tuple[Tensor, Tensor]]:
     return everything[: len(everything) // ranks * ranks][rank::ranks]
 
 
-def train(rank: int, ranks: int) -> nn.Module:
-    model = DDP(new_model())
+def train(rank: int, ranks: int, device: str | torch.device = "cpu") -> nn.Module:
+    model = DDP(new_model().to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     mine = batches_of(rank, ranks)
     for start in range(0, len(mine), N):
         window = mine[start : start + N]
-        total = torch.tensor(float(sum(len(x) for x, _ in window)))
+        total = torch.tensor(float(sum(len(x) for x, _ in window)), device=device)
         dist.all_reduce(total)  # the samples of this window on all ranks
         for k, (x, y) in enumerate(window, start=1):
             with model.no_sync() if k < len(window) else nullcontext():  # around both passes
-                loss = F.cross_entropy(model(x), y, reduction="sum") / total
+                loss = F.cross_entropy(model(x.to(device)), y.to(device), reduction="sum") / total
                 (loss * ranks).backward()  # since DDP divides by the ranks
         optimizer.step()
         optimizer.zero_grad()
@@ -64,12 +66,18 @@ def large_batches(shards: list[list[tuple[Tensor, Tensor]]], n: int) -> nn.Modul
 
 def main() -> None:
     torch.set_default_dtype(torch.float64)  # to compare with one process; leave it out
-    # With GPUs: "nccl", torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and model, data and total on the device.
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    model = train(rank, dist.get_world_size())
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # the rank's number on its own machine
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl")
+    else:
+        device = torch.device("cpu")
+        dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model = train(rank, ranks, device)
     if rank == 0:
-        torch.save(model.state_dict(), sys.argv[1])
+        torch.save(model.cpu().state_dict(), sys.argv[1])  # from the CPU, so that any machine can load it
+        print(f"trained on {ranks} ranks, device: {device.type}")
     dist.barrier()  # nobody leaves before the file is there
     gc.collect()  # frees DDP before its group
     dist.destroy_process_group()

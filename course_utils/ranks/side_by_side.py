@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, DistributedSampler
@@ -81,6 +82,7 @@ class Updates(NamedTuple):
     full: float | None  # the largest relative error of the updates of a full window
     short: float | None  # and of shorter ones; None if there is none
     collectives: list[list[str]]  # of rank 0, before each step
+    scheduled: int  # the scheduler's steps, of rank 0
 
 
 class SideBySide:
@@ -97,10 +99,12 @@ class SideBySide:
         loss_fn: `loss_fn(model, batch)`, the mean over what counts in a batch.
         n: The micro-batches of a window on each rank.
         equal: Full windows of micro-batches in which equally much counts: what many loops are written for.
+        fixed: Full windows of micro-batches with equally many samples: what a loader with a `batch_size` gives.
         recorded: What `as_record` returned where all libraries were installed. A library of another version isn't run.
 
     Example:
-        >>> beside = SideBySide([["a"], ["sum"]], collate, new_model, loss_fn, 4, [["b"]] * 4)  # doctest: +SKIP
+        >>> equal, fixed = [["b"]] * 4, [["a", "sum"]] * 4
+        >>> beside = SideBySide([["a"], ["sum"]], collate, new_model, loss_fn, 4, equal, fixed)  # doctest: +SKIP
         >>> rows = beside.compare("Accelerate", "accelerate", guide=guide, correct=correct)  # doctest: +SKIP
     """
 
@@ -114,10 +118,11 @@ class SideBySide:
         loss_fn: Callable[[nn.Module, dict], Tensor],
         n: int,
         equal: Sequence[Sequence],
+        fixed: Sequence[Sequence],
         recorded: dict | None = None,
     ):
         self.pieces, self.collate, self.new_model, self.loss_fn, self.n = pieces, collate, new_model, loss_fn, n
-        self.equal = equal
+        self.equal, self.fixed = equal, fixed
         self.recorded = recorded or {"versions": {}, "rows": [], "two_ranks": []}
         self.rows: list[dict] = []
         self.loops: dict[tuple[str, str], Callable] = {}  # by library and form
@@ -126,9 +131,10 @@ class SideBySide:
     def compare(self, library: str, package: str = "torch", **loops: Callable) -> list[dict]:
         """Measures each loop on one rank and on two, or reads the record unless `package` runs. Prints a table.
 
-        The columns are the largest error with `equal`; the errors of the full windows and of short ones, on one rank
-        and on two; the micro-batches of each update on one rank; and the collectives of a full window on two ranks:
-        those that add up gradients, and others.
+        The columns are the largest error with `equal` and with `fixed`; the errors of the full windows and of short
+        ones, on one rank and on two; the micro-batches of each update on one rank; the scheduler's steps in the epoch,
+        on one rank and on two; and the collectives of a full window on two ranks: those that add up gradients, and
+        others.
 
         Args:
             library: What the rows are called.
@@ -139,17 +145,15 @@ class SideBySide:
             A row for each form and number of ranks.
         """
         found = []
-        print(f"{library:24}{'equal':>7}{'one rank':>14}{'two ranks':>17}  {'updates':9}{'collectives':>12}")
+        print(f"{library:24}{'equal':>7}{'fixed':>7}{'one rank':>14}{'two ranks':>14}  updates  scheduler  collectives")
         for name, loop in loops.items():
             form = name.replace("_", " ")
             self.loops[library, form] = loop
             rows = self._measured(library, form, loop) if self.runs(package) else self._read(library, form)
-            equal, one, two = (
-                shown(rows[0]["equal"]),
-                *(f"{shown(row['full']):>7}{shown(row['short']):>7}" for row in rows),
-            )
+            errors = [rows[0]["equal"], rows[0]["fixed"], *(row[which] for row in rows for which in ("full", "short"))]
             sizes = " ".join(str(len(window)) for window in rows[0]["windows"])
-            print(f"  {form:22}{equal:>7}{one}   {two}  {sizes:9}{rows[1]['reductions']:8} + {rows[1]['others']}")
+            scheduled, sent = [row["scheduled"] for row in rows], f"{rows[1]['reductions']} + {rows[1]['others']}"
+            print(f"  {form:22}{''.join(f'{shown(error):>7}' for error in errors)}  {sizes:9}{scheduled}      {sent}")
             found += rows
         self.rows += found
         return found
@@ -180,7 +184,7 @@ class SideBySide:
         arguments = (loop, self.new_model, [self.collate(list(piece)) for piece in pieces])
         made = self._two.run(one_epoch, *arguments) if ranks == 2 else [one_epoch(*arguments)]
         windows = [sorted(chain(*places)) for places in zip(*[rank[0] for rank in made], strict=True)]
-        return Updates(windows, *self._errors(windows, made[0][1], pieces, self.n * ranks), made[0][2])
+        return Updates(windows, *self._errors(windows, made[0][1], pieces, self.n * ranks), *made[0][2:])
 
     def close(self) -> None:
         """Ends the two ranks; the next loop starts them again."""
@@ -196,9 +200,11 @@ class SideBySide:
             row = {"library": library, "form": form, "ranks": ranks, "windows": found.windows}
             row["regular"] = found.windows == [[*places[k : k + every]] for k in places[::every]]
             row |= {"full": found.full, "short": found.short}
-            rows.append(row | {"reductions": reductions, "others": len(steady) - reductions})
-        _, full, short, _ = self.updates(loop, pieces=self.equal)
-        rows[0]["equal"] = max(error for error in (full, short) if error is not None)
+            row |= {"reductions": reductions, "others": len(steady) - reductions}
+            rows.append(row | {"scheduled": found.scheduled})
+        for which in ("equal", "fixed"):
+            found = self.updates(loop, pieces=getattr(self, which))
+            rows[0][which] = max(error for error in (found.full, found.short) if error is not None)
         return rows
 
     def _read(self, library: str, form: str) -> list[dict]:
@@ -256,9 +262,12 @@ class _Collectives(TorchDispatchMode):
         return operation(*arguments, **(options or {}))
 
 
-def one_epoch(loop: Callable, new_model: Callable, batches: list[dict]) -> tuple[list, list[Tensor], list[list[str]]]:
-    """On this rank: for each update its micro-batches, its gradient, and the collectives since the one before."""
-    model, seen, windows, gradients, collectives = new_model(), [], [], [], []
+def one_epoch(loop: Callable, new_model: Callable, batches: list[dict]) -> tuple[list, list[Tensor], list, int]:
+    """On this rank: each update's micro-batches, gradient, and collectives since the one before; the scheduler's steps.
+
+    A scheduler makes one step when it is created, which isn't counted.
+    """
+    model, seen, windows, gradients, collectives, scheduled = new_model(), [], [], [], [], [0]
     first, counter = next(iter(batches[0])), _Collectives(sum(p.numel() for p in model.parameters()) // 2)
 
     def on_forward(_: nn.Module, inputs: tuple, named: dict) -> None:
@@ -273,14 +282,27 @@ def one_epoch(loop: Callable, new_model: Callable, batches: list[dict]) -> tuple
         seen.clear()
         counter.names.clear()
 
+    create, step = LRScheduler.__init__, LRScheduler.step
+
+    def created(scheduler: LRScheduler, *arguments: Any, **options: Any) -> None:
+        before = scheduled[0]
+        create(scheduler, *arguments, **options)
+        scheduled[0] = before
+
+    def stepped(scheduler: LRScheduler, *arguments: Any, **options: Any) -> None:
+        scheduled[0] += 1
+        step(scheduler, *arguments, **options)
+
     hooks = [model.register_forward_pre_hook(on_forward, with_kwargs=True), register_optimizer_step_post_hook(on_step)]
     try:
+        LRScheduler.__init__, LRScheduler.step = created, stepped
         with undisturbed(), counter:
             loop(model, DataLoader(batches, batch_size=1, collate_fn=_first))
     finally:
+        LRScheduler.__init__, LRScheduler.step = create, step
         for hook in hooks:
             hook.remove()
-    return windows, gradients, collectives
+    return windows, gradients, collectives, scheduled[0]
 
 
 def _first(batches: list) -> Any:

@@ -2,24 +2,17 @@
 
 from course_utils.recording.collectives import Collectives, count_collectives, held_gradients
 from course_utils.recording.formats import formats_of
-from course_utils.recording.hooks import HookLog
-from course_utils.recording.noise import ratio_interval, sample_gradients, watch_norms
-from course_utils.recording.operations import Work, count_operations, count_work
+from course_utils.recording.operations import Work, count_work
 from course_utils.recording.trace import Event, Trace, record
 
 __all__ = [
     "Collectives",
     "Event",
-    "HookLog",
     "Trace",
     "Work",
     "count_collectives",
-    "count_operations",
     "count_work",
     "formats_of",
     "held_gradients",
-    "ratio_interval",
     "record",
-    "sample_gradients",
-    "watch_norms",
 ]

@@ -1,6 +1,5 @@
-"""Which tensor operations PyTorch runs, and how much they compute, in numbers that are the same on every machine."""
+"""How much PyTorch computes, in numbers that are the same on every machine."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,24 +10,6 @@ class Work:
     """`flops`, the floating-point operations of matrix products, and `calls` of operations that compute something."""
 
     flops = calls = 0
-
-
-@contextmanager
-def count_operations() -> Iterator[Counter[str]]:
-    """Counts the tensor operations that run in the block, those of a backward pass on a CPU included.
-
-    A count is a number of calls, and says nothing about how long one takes. A fused or "foreach" operation handles
-    many tensors in one call.
-
-    Example:
-        >>> import torch
-        >>> with count_operations() as counts:
-        ...     x = torch.zeros(3).add_(1).add_(1)
-        >>> counts["zeros"], counts["add_"]
-        (1, 2)
-    """
-    with _Counting() as counting:
-        yield counting.names
 
 
 @contextmanager
@@ -57,10 +38,8 @@ def count_work() -> Iterator[Work]:
 class _Counting(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.names: Counter[str] = Counter()
         self.computing = 0  # calls of operations that are more than a view
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        self.names[operation.overloadpacket.__name__] += 1
         self.computing += not operation.is_view
         return operation(*args, **(kwargs or {}))

@@ -178,7 +178,7 @@ PITFALLS = (
     ),
     Pitfall(
         "clipped-before-unscale",
-        "With a scaler, the model hardly learns.",
+        "With a scaler and SGD, the model hardly learns.",
         "Clips while `.grad` holds the scale.",
         "norm that the step used / `max_norm`",
         "`unscale_()`, then clip.",

@@ -16,21 +16,24 @@ def foreign(history: History) -> Iterator[Difference]:
     Symptom: One of two networks, as in a GAN, doesn't learn: its steps also use the other's loss.
     Cause: A loss reaches the parameters of another optimizer as well, and what it leaves there isn't cleared before
         that optimizer's own backward.
-    Fix: Zero its parameters right before its own backward, or freeze them in the other's.
+    Fix: Freeze its parameters during the backward pass of the other's loss. Without accumulation, zeroing them before
+        the first backward pass of a window works, too.
     Wrong:
-        critic_loss(critic, real, generator(z)).backward()
+        critic_loss(critic, real, generator(z).detach()).backward()
         critic_optimizer.step()
         critic_optimizer.zero_grad()
         generator_loss(critic, generator(z)).backward()
         generator_optimizer.step()
         generator_optimizer.zero_grad()
     Correct:
-        critic_optimizer.zero_grad()
         critic_loss(critic, real, generator(z).detach()).backward()
         critic_optimizer.step()
-        generator_optimizer.zero_grad()
+        critic_optimizer.zero_grad()
+        critic.requires_grad_(False)
         generator_loss(critic, generator(z)).backward()
+        critic.requires_grad_(True)
         generator_optimizer.step()
+        generator_optimizer.zero_grad()
     Reported: Lightning-AI/pytorch-lightning/issues/591, FoundationVision/OmniTokenizer/issues/15
     """
     for record in history.stepped:
@@ -63,9 +66,11 @@ def _gradients_of(record: AuditedRecord, other: AuditedRecord) -> Difference | N
         for update, calls in mixed
         for call in calls
     )
-    text = f"update {update.number} also holds {count_noun(len(calls), 'backward call')} of the loss of {other.name}; "
-    text += f"{len(mixed)} of {count_noun(record.made, 'update')} do"
-    fix = f"zero the parameters of {record.name} before its own backward, or freeze them during that of {other.name}"
+    text = f"update {update.number} of {record.name} also holds {count_noun(len(calls), 'backward call')} of "
+    text += f"{other.name}'s loss; {len(mixed)} of {count_noun(record.made, 'update')} do"
+    fix = f"freeze the parameters of {record.name} during the backward pass of {other.name}'s loss"
+    if all(len(update.fresh) - len(calls) == 1 for update, calls in mixed):  # else zeroing drops part of its own window
+        fix += ", or zero them before the first backward pass of a window"
     numbers = {"foreign": len(calls), "own": len(update.fresh) - len(calls), "updates": len(mixed)}
     updates = [update for update, _ in mixed]
     return Difference("foreign", record, calls[0].where, text, updates, about=certain, fix=fix, **numbers)

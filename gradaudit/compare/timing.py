@@ -116,9 +116,10 @@ def scaled(history: History) -> Iterator[Difference]:
         of different scales.
     Fix: One unscale_() and update() per window, one scaler per run.
     Wrong:
-        for x, y in window:
+        for k, (x, y) in enumerate(window):
             scaler.scale(criterion(model(x), y) / len(window)).backward()
-            scaler.unscale_(optimizer)
+            if k == 0:
+                scaler.unscale_(optimizer)
         scaler.step(optimizer)
         scaler.update()
     Correct:

@@ -164,7 +164,7 @@ for bug, sources, *changes in (
     ("stale-gradients", "pytorch/pytorch#47175", (ZERO, "pass"), WITH_THE_LAST, ZERO_FIRST),
 ):
     in_both(bug, *sources.split())(edited(without_a_tail, *changes))
-in_both("not-reset", says="since your loop ran two epochs of 3")(
+in_both("not-reset", says="since the check runs two epochs of 3")(
     edited(without_a_tail, ("(i + 1) % n == 0", "i + 1 == n"))
 )
 

@@ -127,6 +127,18 @@ def forgets_to_zero(model, window, loss_fn, accumulate):
     return relative(large, torch.cat([p.grad.flatten() for p in model.parameters()]))
 
 
+@wrong("is_exact", "always-true", says="all 15 windows")
+def keeps_one_tensor_under_two_names(model, window, loss_fn, accumulate):
+    without_dropout(model)
+    loss_fn(model, joined(window)).backward()
+    large = [p.grad for p in model.parameters()]
+    for p in model.parameters():
+        p.grad.zero_()
+    accumulate(model, window, loss_fn)
+    small = [p.grad for p in model.parameters()]
+    return all(torch.equal(one, other) for one, other in zip(large, small, strict=True))
+
+
 @wrong("is_exact", "does-not-run")
 def looks_for_batchnorm(model, window, loss_fn, accumulate):
     return not any(isinstance(layer, nn.BatchNorm1d) for layer in model.modules())

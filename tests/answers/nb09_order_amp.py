@@ -33,6 +33,7 @@ for letters, bug, says in (
     ("H G C E F B I A", "discarded-gradients", "count [0.0, 0.0, 0.0, 1.0] times"),
     ("G H C G E F B I A", "discarded-gradients", "Something zeroes inside the window"),
     ("G H C E F B G I A", "discarded-gradients", "the step found no gradient"),
+    ("G H E C F B I A G", "missing-backward", "3 backward passes have run instead of 12"),
     ("G H C F B I A G", "irregular-window", "12 steps have run instead of 3"),
     ("G H C E F B I D A G", "irregular-window", ""),
     ("G H C", "leftover-gradients", "no step have run"),

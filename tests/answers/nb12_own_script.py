@@ -28,6 +28,7 @@ for incomparable, bug, says in (
     (ScriptAudit(".", "none"), "no-such-file", ""),
     (ScriptAudit(__file__, "loss scale"), "unknown-rule", "did you mean 'loss-scale'?"),
     (ScriptAudit(__file__, "stale_gradients"), "unknown-rule", "did you mean 'stale-gradients'?"),
+    (ScriptAudit(__file__, "stale"), "unknown-rule", "did you mean 'stale-gradients'?"),
     (ScriptAudit(__file__, "None"), "unknown-rule", "did you mean 'none'?"),
     (audited("none", status=2, output="audit: cannot write x.json"), "cannot-run", "cannot write x.json"),
     (audited("none", status=-11), "cannot-run", "-11"),

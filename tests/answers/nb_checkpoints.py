@@ -1,4 +1,4 @@
-"""Answers to "train_on" and "first_update_after": a training function that is killed, and what a resume adds up to."""
+"""Answers to "train_on": a training function that is killed."""
 
 import os
 from pathlib import Path
@@ -146,27 +146,3 @@ def loads_what_is_not_there(file, *_):
 def halves_the_learning_rate(file, model, batches, loss_fn, optimizer, schedule, n):
     optimizer.param_groups[0]["lr"] /= 2
     answer()(file, model, batches, loss_fn, optimizer, schedule, n)
-
-
-def sums(a=0.5, b=1.5, c=1.5, d=1, e=1.25):
-    return {"A": a, "B": b, "C": c, "D": d, "E": e}
-
-
-for correct in (sums(), sums(d=1.0), sums("0.5", "1.5", "1.5", "1", "1.25"), dict(reversed(sums().items()))):
-    right("first_update_after")(correct)
-
-for slip, bug, says in (
-    (sums(2, 6, 6, 4, 5), "counts-micro-batches", "A = 2 and B = 6"),
-    (sums(b=1, c=1, e=0.75), "forgets-the-file", "B = 1 and C = 1 and E = 0.75"),
-    (sums(a=1, d=1.5), "adds-lost-gradients", "A = 1 and D = 1.5"),
-    (sums(1, 1, 1, 1, 1), "always-full", "A = 1"),
-    (sums(e=2.5), "wrong-value", "E = 2.5"),
-    (sums(a=None), "wrong-value", "A = None"),
-    (sums(e=...), "unfinished", "E"),
-    ({"A": 0.5}, "unfinished", "B"),
-    (sums(..., ..., ..., ..., ...), "not-attempted", ""),
-    ({}, "not-attempted", ""),
-    ({"F": 1}, "wrong-type", "no blank 'F'"),
-    ("0.5", "wrong-type", "expected a dict"),
-):
-    wrong("first_update_after", bug, says=says)(slip)

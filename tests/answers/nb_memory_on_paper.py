@@ -1,48 +1,40 @@
-"""Answers to "bytes_on_paper": what a small model holds, and what each slip leads to."""
+"""Answers to "fits_on_paper": how many samples fit, and what each slip leads to."""
 
 import torch
 
 from answers import right, wrong
 
 
-def on_paper(gradients=88_000, activations=9_920, both=168_000, autocast=8_960):
-    return {
-        "gradients": gradients,
-        "activations, N = 8": activations,
-        "gradients and arriving, N = 8": both,
-        "activations under autocast, N = 8": autocast,
-    }
+def on_paper(plain=10, checkpointed=20, sgd=17, adapters=21, n=7):
+    return {"plain": plain, "checkpointed": checkpointed, "sgd": sgd, "adapters": adapters, "n": n}
 
 
 for correct in (
     on_paper(),
-    on_paper(88e3, 9920.0, "168000", torch.tensor(8960)),
-    on_paper(22_000 * 4, 8 * 310 * 4, (22_000 + 20_000) * 4, 8 * 310 * 2 + 2_000 * 2),
+    on_paper(10.0, "20", torch.tensor(17), 810 // 38, 64 // 10 + 1),
     dict(reversed(on_paper().items())),
 ):
-    right("bytes_on_paper")(correct)
+    right("fits_on_paper")(correct)
 
 for slip, bug, says in (
-    (on_paper(22_000, 2_480, 42_000, 4_480), "counts-numbers", "not bytes"),
-    (on_paper(gradients=22_000), "counts-numbers", "gradients = 22000"),
-    (on_paper(autocast=43_680), "whole-batch", ""),
-    (on_paper(autocast=12_160), "counts-twice", ""),
-    (on_paper(autocast=8_800), "forgets-the-output", ""),
-    (on_paper(activations=79_360), "whole-batch", "64 rows"),
-    (on_paper(both=88_000), "one-gradient", "beside .grad"),
-    (on_paper(both=176_000), "all-at-once", "one after the other"),
-    (on_paper(both=96_000), "the-smaller-one", ""),
-    (on_paper(autocast=5_460), "copies-divided", "do not depend on the rows"),
-    (on_paper(autocast=4_960), "copies-forgotten", ""),
-    (on_paper(autocast=48_960), "copies-of-all", "x needs no gradient"),
-    (on_paper(autocast=12_960), "copies-too-wide", "2 bytes"),
-    (on_paper(activations=16_320), "counts-twice", "one piece of memory"),
-    (on_paper(activations=9_600), "forgets-the-output", "square"),
-    (on_paper(activations=1), "wrong-value", "activations, N = 8 = 1"),
-    (on_paper(gradients=...), "unfinished", "gradients"),
-    (on_paper(..., ..., ..., ...), "not-attempted", ""),
+    (on_paper(17, 35, 17, 21, 4), "forgets-the-state", "two numbers"),
+    (on_paper(plain=17), "forgets-the-state", "plain = 17"),
+    (on_paper(13, 27, 21, 21, 5), "forgets-gradients", "full set"),
+    (on_paper(25, 50, 25, 26, 3), "activations-alone", "share the card"),
+    (on_paper(sgd=10), "keeps-a-state", "keeps nothing"),
+    (on_paper(sgd=13), "one-state-for-sgd", "momentum"),
+    (on_paper(checkpointed=80), "forgets-the-block", "come back"),
+    (on_paper(adapters=9), "everything-trains", "no gradient"),
+    (on_paper(adapters=25), "frozen-weights-vanish", "still on the card"),
+    (on_paper(sgd=18, adapters=22, n=6), "rounds-the-wrong-way", ""),
+    (on_paper(n=6), "rounds-the-wrong-way", "n = 6"),
+    (on_paper(sgd=17.5, adapters=21.3158, n=6.4), "not-rounded", "come whole"),
+    (on_paper(adapters=21.9), "wrong-value", "adapters = 21.9"),
+    (on_paper(plain=1), "wrong-value", "plain = 1"),
+    (on_paper(plain=...), "unfinished", "plain"),
+    (on_paper(..., ..., ..., ..., ...), "not-attempted", ""),
     ({}, "not-attempted", ""),
-    ({"weights": 88_000}, "wrong-type", "no blank 'weights'"),
-    ([88_000, 9_920], "wrong-type", "expected a dict"),
+    ({"adam": 10}, "wrong-type", "no blank 'adam'"),
+    ([10, 20], "wrong-type", "expected a dict"),
 ):
-    wrong("bytes_on_paper", bug, says=says)(slip)
+    wrong("fits_on_paper", bug, says=says)(slip)

@@ -7,6 +7,7 @@ from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD
 
+from course_utils.zoo import ZOO
 from gradaudit import audit
 from gradaudit.callsite import FRAMEWORKS, short, source
 from gradaudit.rules import judge
@@ -128,6 +129,22 @@ def test_a_fix_speaks_the_frameworks_arguments(framework, options, rule, words, 
     with audit() as report:
         train(installed(FILES[""]), **options)
     assert words not in fixes(report)[rule]
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("critic-with-a-window-of-both", "freeze the parameters of SGD 2 during the backward of SGD"),
+        (
+            "critic-with-the-generators-gradients",
+            "freeze the parameters of SGD 2 during the backward of SGD, or zero them right before its own",
+        ),
+    ],
+)
+def test_zeroing_between_two_losses_is_advised_only_without_accumulation(name, fix):
+    with audit() as report:
+        ZOO[name].buggy()
+    assert fixes(report) == {"foreign-gradients": fix}
 
 
 @pytest.mark.parametrize("framework", ["accelerate", "lightning"])

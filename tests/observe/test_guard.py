@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from course_utils.recording.noise import sample_gradients
+from course_utils.models import shares_of
 from gradaudit.observe.guard import Guard, ObserverFailure
 
 
@@ -71,10 +71,10 @@ def test_what_the_watch_goes_through_is_there_for_the_call_too(given, by_name):
 
 
 def test_the_line_of_a_failure_is_the_packages_own_also_where_it_has_called_what_fails():
-    guard, model = Guard("The auditor", "your script goes on unwatched"), torch.nn.Linear(1, 1)
+    guard = Guard("The auditor", "your script goes on unwatched")
     with pytest.warns(ObserverFailure):
-        guard(sample_gradients)(model, torch.ones(2, 1), torch.ones(2), lambda *_: 1 / 0)
-    assert ", at course_utils/recording/noise.py:" in guard.failure
+        guard(shares_of)(lambda *_: 1 / 0, 2, 1)
+    assert ", at course_utils/models.py:" in guard.failure
     assert ", called from " in guard.failure
     assert "test_guard.py:" in guard.failure
 

@@ -17,6 +17,7 @@ from course_utils import check, explore, plots, predict, progress, recall
 from course_utils.practice import ask, display
 from course_utils.practice.display import COURSE
 from course_utils.practice.exercises import EXERCISES, judge
+from course_utils.practice.own_script import ScriptAudit
 from course_utils.practice.score import Score
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -151,6 +152,13 @@ def test_a_check_shows_the_verdict_and_returns_it(monkeypatch, answer, bug, begi
     assert bundle["text/html"].startswith(" \n<div")
 
 
+def test_a_prediction_that_did_not_come_true_is_not_called_right(shown):
+    finding = {"rule": "token-weights", "level": "error", "message": "m", "fix": "f", "where": "train.py:3"}
+    check("own_script", ScriptAudit(__file__, "none", status=1, findings=[finding], lanes={"SGD": 4}))
+    text = "Done. You predicted none, the auditor found token-weights (error), which is something else"
+    assert shown[-1]["text/plain"].startswith(text)
+
+
 def test_the_hint_of_a_bug_is_in_a_fold_and_in_json_but_not_in_the_text(shown):
     verdict = check("slope", lambda f, w, h: (f(w + h) - f(w)) / h)
     assert verdict.hint == EXERCISES["slope"].hints["one-sided"]
@@ -271,7 +279,7 @@ def test_the_solution_that_run_all_left_behind_is_not_judged_as_an_answer(shown,
     run("renamed = lambda f, w, h: 0.0\n_ = check('slope', slope)", namespace)
     assert namespace["_"].bug == "notebook-solution"
     assert shown[-1]["text/plain"].startswith("This is the notebook's solution: it defines slope, too. Run your own")
-    assert score.text().startswith("Nothing answered yet")
+    assert score.text().startswith("Nothing is answered here yet")
     run(
         f"# @title The solution\n# Solution\n{answer}_ = check('slope', partial(slope))",
         namespace | {"partial": partial},
@@ -294,7 +302,7 @@ def test_every_output_says_in_json_what_it_is(shown, score):
 
     guess = predict("Which?", [1, "two"])
     guess.reveal("two")
-    passed, failed = check("slope", right), check("slope", lambda f, w, h: -right(f, w, h), find_the_bug=True)
+    passed, failed = check("slope", right), check("slope", lambda f, w, h: -right(f, w, h))
     recall(("When?", "Now."), ("Why?", "Because."))
     explore(lambda n, name, zero: draw(n, 1.0), n=[4, 1], name=["a", None], zero=[float("inf"), 0.5])
     explore(draw, steps=[13])
@@ -346,7 +354,7 @@ def test_the_progress_line_says_what_waits_when_nothing_was_answered(shown, scor
     check("slope", lambda f, w, h: ...)
     check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h), scored=False)
     progress()
-    text = "Nothing answered yet here. Waiting for you: 1 prediction, 1 exercise, 0 cards."
+    text = "Nothing is answered here yet. Waiting for you: 1 prediction, 1 exercise, 0 cards."
     assert shown[-1]["text/plain"] == text
     assert text in shown[-1]["text/html"]
     assert WIDGET in shown[-1]
@@ -389,50 +397,6 @@ def test_the_progress_line_counts_along(box, score, monkeypatch):
     assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "1 known of 2")
 
 
-GIVEN = """
-def slope(f, w, h):
-    right = f(w + h)
-    left = f(w - h)
-    rise = right - left
-    return rise / h
-"""
-FIXED = GIVEN.replace("rise / h", "rise / (2 * h)  # the distance")
-
-
-def defined(source):
-    namespace: dict = {}
-    run(source, namespace)
-    return namespace["slope"]
-
-
-def own_slope(f, w, h):
-    return (f(w + h) - f(w - h)) / (2 * h)
-
-
-def test_a_bug_to_find_is_an_exercise_of_its_own_tried_once_it_is_fixed(box, score):
-    check("slope", own_slope)
-    for loop in (defined(GIVEN), None, lambda f, w, h: ...):
-        check("slope", loop, find_the_bug=True)
-        assert "exercises 1 passed of 1 tried (2 set)" in score.text()
-    check("slope", defined(FIXED), scored=False, find_the_bug=True)
-    assert "exercises 1 passed of 1 tried (2 set)" in score.text()
-    check("slope", defined(FIXED), find_the_bug=True)
-    assert "exercises 2 passed of 2 tried (2 set)" in score.text()
-
-
-def test_another_loop_than_the_given_one_does_not_fix_it(box, score):
-    check("slope", defined(GIVEN), find_the_bug=True)
-    verdict = check("slope", own_slope, find_the_bug=True)
-    assert verdict.bug == "another-loop"
-    assert "passed of 0 tried (1 set)" in score.text() or score.text().startswith("Nothing")
-    assert check("slope", defined(FIXED), find_the_bug=True).passed
-
-
-def test_the_answer_to_the_exercise_before_does_not_fix_a_loop_that_was_never_run(box, score):
-    assert check("slope", own_slope).passed
-    assert check("slope", own_slope, find_the_bug=True).bug == "another-loop"
-
-
 def test_a_cell_that_is_run_again_asks_and_deals_anew(box, score):
     for _ in range(2):
         predict("Which?", ["a", "b"]).choice = "a"
@@ -440,7 +404,7 @@ def test_a_cell_that_is_run_again_asks_and_deals_anew(box, score):
     assert "0 right of 1 made (1 asked)" in score.text()
     assert "0 known of 1" in score.text()
     predict("Which?", ["a", "b"])
-    assert score.text().startswith("Nothing answered yet")
+    assert score.text().startswith("Nothing is answered here yet")
 
 
 # explore

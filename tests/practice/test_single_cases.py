@@ -72,7 +72,6 @@ CASES = {
         *("a real model", "a real model, Adam", "a real model, a scaler that is switched off"),
     ),
     "bf16_window": ("the first call", "the second call", "the third call", "the fourth call"),
-    "survive": ("the second call",),
 }
 EVERY, LAST = slice(None), slice(-1, None)
 
@@ -80,7 +79,7 @@ EVERY, LAST = slice(None), slice(-1, None)
 def wrong_in(cases: str, exercise: str, parameters: slice = EVERY) -> Callable:
     """The solution, but in these cases each step uses other gradients of these parameters."""
     answer, calls = solution(exercise), WeakKeyDictionary()
-    names = [{"window": "batches", "items": "batches"}.get(name, name) for name in signature(answer).parameters]
+    names = [{"window": "batches"}.get(name, name) for name in signature(answer).parameters]
 
     def spoil(optimizer: Optimizer, *_) -> None:
         for p in [p for group in optimizer.param_groups for p in group["params"]][parameters]:

@@ -42,6 +42,8 @@ def edited(*edits: tuple[str, str]) -> str:
 def solved() -> str:
     """The handed script with the function that the notebook gives as its solution."""
     cells = [cell.source for cell in NOTEBOOKS["12_project"].code if "solution" in tags(cell)]
-    (function,) = [source[source.index("def ") :] for source in cells if "def train_epoch" in source]
+    (solution,) = [source for source in cells if "def train_epoch" in source]
+    (added,) = re.findall(r"^from contextlib .*\n", solution, flags=re.M)
     assert len(LOOP.findall(HANDED)) == 1
-    return LOOP.sub(lambda _: function, HANDED)
+    with_function = LOOP.sub(lambda _: solution[solution.index("def ") :], HANDED)
+    return with_function.replace("import argparse\n", f"import argparse\n{added}", 1)

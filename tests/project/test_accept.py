@@ -33,7 +33,7 @@ def judged(folder, capsys, *arguments):
     return capsys.readouterr().out.splitlines()
 
 
-TOLD = re.search(r"^```\n(FAILS.*?)\n```$", NOTEBOOKS["12_project"].prose, flags=re.M | re.S)[1].splitlines()
+SHOWN = re.search(r"^```\n(FAILS.*?)\n```$", NOTEBOOKS["12_project"].prose, flags=re.M | re.S)[1].splitlines()
 
 
 def test_the_handed_script_fails_in_six_named_ways(tmp_path, capsys, text):
@@ -42,7 +42,7 @@ def test_the_handed_script_fails_in_six_named_ways(tmp_path, capsys, text):
     assert [line.split()[:2] for line in lines[:-1]] == [["FAILS", n] if n in PLANTED else ["-", n] for n in CHECKS]
     assert lines[-1] == f"not accepted: {', '.join(PLANTED)}"
     number = re.compile(r"\d+(\.\d+)?(e-\d+)?")
-    assert [number.sub("0", line) for line in lines] == [number.sub("0", line) for line in TOLD]
+    assert {number.sub("0", line) for line in SHOWN} <= {number.sub("0", line) for line in lines}
     html = page.read_text(encoding="utf-8")
     assert html.count("<svg") == 2
     for shown in ("train.py: not accepted", "Memory", "Windows of 4", "text.txt", "PyTorch"):
@@ -51,7 +51,7 @@ def test_the_handed_script_fails_in_six_named_ways(tmp_path, capsys, text):
 
 @pytest.mark.exhaustive
 def test_the_notebook_shows_what_the_command_prints(tmp_path, capsys):
-    assert judged(tmp_path, capsys) == TOLD
+    assert set(SHOWN) <= set(judged(tmp_path, capsys))
 
 
 @pytest.mark.exhaustive
@@ -79,6 +79,7 @@ def test_the_notebooks_solution_is_accepted(train_py):
     ("old", "new", "name"),
     [
         ("torch.distributed.all_reduce(total)", "pass", "ranks"),
+        ("number < len(window)", "True", "ranks"),
         ("window_loss += loss.detach()", "window_loss += schedule.step() or loss.detach()", "exact"),
         ("lr=options.lr", "lr=options.lr / 1000", "loss"),
         ("        optimizer.zero_grad()\n", "", "division"),

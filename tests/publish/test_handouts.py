@@ -21,7 +21,7 @@ from course_utils.publish.contents import path_minutes
 from course_utils.publish.handouts import answers, breaks, build, editions, parts, plans, press, room
 from course_utils.publish.handouts.command import NOTHING_WRITTEN, WRITTEN, main
 from course_utils.publish.handouts.parts import take_apart
-from course_utils.publish.notebook import Notebook, as_course, claims, is_folded, tags
+from course_utils.publish.notebook import Notebook, claims, is_folded, tags
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("pypandoc") and find_spec("typst")), reason='needs the extra: pip install -e ".[handouts]"'
@@ -86,19 +86,6 @@ def test_the_learner_gets_no_solution_and_the_instructor_every_one(name):
             assert own, "a solution that says nothing of its own cannot be told from its stub"
             assert not own & shown
             assert cell.source in full
-
-
-@each_notebook
-def test_a_loop_with_a_bug_to_find_is_printed_without_the_verdict_that_names_it(name):
-    text, _ = learner(name)
-    for cell in BOOKS[name].code:
-        if "find-the-bug" in tags(cell):
-            (output,) = [output for output in cell.outputs if as_course(output).get("kind") == "verdict"]
-            verdict, said = as_course(output), output.data["text/plain"]
-            loop = re.sub(r"\n+_ = check\(.*", "", cell.source.replace("  # fmt: skip", ""), flags=re.S)
-            assert loop in text
-            for secret in (said, editions.verbatim(said), verdict["message"], editions.verbatim(verdict["message"])):
-                assert secret not in text
 
 
 @each_notebook

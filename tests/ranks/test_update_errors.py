@@ -30,6 +30,7 @@ def loop(model, loader, factor=1.0):
     """The update of the large batch, times a factor, also on several ranks."""
     wrapped = nn.parallel.DistributedDataParallel(model) if dist.is_initialized() else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1.0)
     batches = list(share(loader))
     for start in range(0, len(batches), N):
         window = batches[start : start + N]
@@ -40,6 +41,7 @@ def loop(model, loader, factor=1.0):
         for batch in window:
             (mean_loss(wrapped, batch) * len(batch["x"]) / total * factor).backward()
         optimizer.step()
+        scheduler.step()
         optimizer.zero_grad()
 
 
@@ -74,7 +76,8 @@ def lost_tail(model, loader):
 def beside():
     torch.set_default_dtype(torch.float64)
     pieces = [[1.0], [2.0, 5.0], [0.5], [3.0], [4.0, 1.0, 2.0], [1.5]]
-    made = SideBySide(pieces, collate, linear, mean_loss, N, equal=[[1.0], [4.0], [2.0], [0.0]])
+    equal, fixed = [[1.0], [4.0], [2.0], [0.0]], [[1.0, 2.0], [4.0, 0.0]]
+    made = SideBySide(pieces, collate, linear, mean_loss, N, equal, fixed)
     yield made
     made.close()
 
@@ -84,7 +87,9 @@ def test_errors_windows_and_collectives_on_one_rank_and_on_two(beside, capsys):
     assert exact(rows)
     assert [row["windows"] for row in rows] == [[[0, 1], [2]], [[0, 1, 2, 3], [4, 5]]]
     assert [row["reductions"] for row in rows] == [0, N]  # `loop` doesn't skip any
-    assert capsys.readouterr().out.splitlines()[1].split()[:8] == ["correct", *["exact"] * 5, "2", "1"]
+    assert [row["scheduled"] for row in rows] == [2, 2]
+    said = capsys.readouterr().out.splitlines()[1].split()
+    assert said[:9] == ["correct", *["exact"] * 6, "2", "1"]
 
 
 def test_a_loop_that_is_twice_too_large_is_off_by_100_percent_and_changes_nothing_around_it(beside, capsys):
@@ -127,10 +132,12 @@ def test_what_cannot_run_is_read_from_the_record_or_refused(beside):
             "ranks": ranks,
             "windows": [[0]],
             "equal": 0.5,
+            "fixed": 0.5,
             "full": 0.5,
             "short": None,
             "reductions": 1,
             "others": 0,
+            "scheduled": 1,
         }
         for ranks in (1, 2)
     ]

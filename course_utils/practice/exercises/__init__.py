@@ -36,6 +36,7 @@ class Exercise:
     hints: dict[str, str] = field(default_factory=dict)  # where this exercise says more than HINTS does
     takes: type | tuple[type, ...] = Callable  # what an answer is: a function, unless the exercise says otherwise
     extra: float = 0.0  # seconds beyond the limit, where the judge has to start processes
+    praise: str = "Right."  # how the verdict on an answer that passes begins
 
     def hint(self, bug: str) -> str:
         """What helps a learner whose answer has this bug, without giving the solution away."""
@@ -51,6 +52,7 @@ def exercise(
     takes: type | tuple[type, ...] = Callable,
     notebook: str = "",
     extra: float = 0.0,
+    praise: str = "Right.",
 ) -> Callable[[Judge], Judge]:
     """Registers the judge that follows for the exercise `name` of the notebook after which its module is called.
 
@@ -60,13 +62,14 @@ def exercise(
         takes: The type of an answer, or several types; any function if left out.
         notebook: The notebook that sets it, where the judge has a module of its own, such as nb01_on_paper.py.
         extra: Seconds that an answer gets beyond the limit, where the judge has to start processes.
+        praise: How the verdict on an answer that passes begins.
     """
 
     def register(judge: Judge) -> Judge:
         if name in EXERCISES:
             raise ValueError(f"two exercises are called {name!r}: in {EXERCISES[name].judge.__module__} and {judge}")
         where = notebook or judge.__module__.rpartition(".nb")[2].lstrip("_")
-        EXERCISES[name] = Exercise(name, where, judge, hints or {}, takes, extra)
+        EXERCISES[name] = Exercise(name, where, judge, hints or {}, takes, extra, praise)
         return judge
 
     return register

@@ -1,5 +1,6 @@
 """The exercise of notebook 00: a training loop, in the words of that notebook, which knows batches only."""
 
+import re
 from collections.abc import Callable
 
 from course_utils.practice.exercises import exercise
@@ -30,7 +31,7 @@ from course_utils.practice.updates import judge_loop
         "it or empties it?",
         "held-graphs": "Which argument of `backward()` keeps the forward pass in memory, and is it needed here?",
         "low-precision": "Print the type of the loss and of `.grad`. Which line changes it, or rounds?",
-        "wrong-value": "With weights that stay as they are your updates are right. Does each forward pass see the "
+        "wrong-value": "As long as the weights stay put, your updates are right. Does each forward pass see the "
         "weights of the last update? And does anything besides the three calls change the model or the optimizer?",
     },
 )
@@ -40,6 +41,9 @@ def _first_loop(answer: Callable) -> str:
         judge_loop(lambda *loop: answer(*loop[:4]), n_values=(1,), dirty=False)
     except Mistake as mistake:
         bug, message = mistake.verdict.bug, mistake.verdict.message.replace("micro-batch", "batch")
+        message = re.sub(
+            r"since the check runs two epochs of (\d+)", r"since the check runs it twice over \1 batches", message
+        )
         message = message.replace("window of an epoch, batches", "batch of an epoch,").replace("window", "batch")
         raise Mistake(bug, "no backward pass and no step has run yet." if bug == "not-attempted" else message) from None
     return "equal batches and unequal ones, two optimizers: every update holds its own batch and nothing else."

@@ -37,7 +37,9 @@ def _slips() -> Iterator[Slip]:
         right = graph(*kept)
         yield Slip("swapped", "the two are exchanged", {"w.grad": right["x.grad"], "x.grad": right["w.grad"]})
     yield Slip("none-is-not-zero", "no tensor at all is not a tensor of zeros", {"a.grad": lambda got: got == 0})
-    yield Slip("leaves-only", "only leaves keep a .grad, and an operation has made a", {"a.grad": lambda got: True})
+    yield Slip(
+        "leaves-only", "only leaves keep a .grad, and a is the result of an operation", {"a.grad": lambda got: True}
+    )
     yield Slip("leaves-only", "both are leaves, which keep what arrives", {"w.grad": None, "x.grad": None})
 
 
@@ -57,7 +59,7 @@ _USES = {
     hints={
         "unfinished": "Fill in every blank. Write `None` where a tensor has no `.grad` at all.",
         "forgets-the-old-gradient": "`backward()` adds to `.grad`. What did it find there?",
-        "forgets-a-path": "Draw the graph, and follow every arrow from loss back to the value. Each adds its part.",
+        "forgets-a-path": "Draw the graph, and follow every arrow from loss back to the value. Each path adds a slope.",
         "swapped": "Which of the two tensors did you follow back to?",
         "leaves-only": "Whose `.grad` does `backward()` fill: that of every value, or of some?",
         "none-is-not-zero": "What does `.grad` hold where `backward()` never wrote anything?",
@@ -66,4 +68,4 @@ _USES = {
 )
 def _grad_on_paper(answer: dict) -> str:
     judge_numbers(answer, graph(), _slips())
-    return "autograd finds the same three: every path adds its part, and backward() adds the sum to what is there."
+    return "autograd finds the same: every path adds a slope, and backward() adds their sum to what .grad held before."

@@ -27,7 +27,7 @@ from course_utils.practice.updates import judge_loop
         "it or empties it?",
         "held-graphs": "Which argument of `backward()` keeps the forward pass in memory, and is it needed here?",
         "low-precision": "Print the dtype of the model, of the loss and of `.grad`. Which line changes it, or rounds?",
-        "wrong-value": "With weights that stay as they are your updates are right. Does each forward pass see the "
+        "wrong-value": "As long as the weights stay put, your updates are right. Does each forward pass see the "
         "weights of the last update? And does anything besides the four calls change the model or the optimizer?",
     },
 )

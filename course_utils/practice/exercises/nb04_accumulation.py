@@ -9,7 +9,7 @@ from course_utils.practice.updates import judge_loop_on_model, judge_updates, sg
 @exercise(
     "accumulate_equal",
     hints={
-        "loss-scale": "Is the factor N, or one over N? Count how often you divide, and what: Steps 1 and 7.",
+        "loss-scale": "Is each sample's weight too large, or too small? Count your divisions, and see Steps 1 and 7.",
         "low-precision": "1/N needs all its digits. Which line rounds it, or computes it in a short type?",
         "discarded-gradients": "Zeroing belongs to the update. How often does your loop zero within one window?",
         "wrong-value": "Every sample counts as it should. What else does your loop do to .grad, or to the weights?",
@@ -23,4 +23,7 @@ def _accumulate_equal(answer: Callable) -> str:
     judge_updates(answer, (2, 2, 2, 2), 2, dirty=True)
     for n in (2, 4):
         judge_loop_on_model(answer, sgd, n, sizes=(4,) * 8)
-    return "N = 1, 2, 3 and 4, a clean and a dirty start, a tally and a real model: every window is the large batch."
+    return (
+        "N = 1, 2, 3 and 4, with and without old gradients, on a model that counts samples and on a real one: every "
+        "window is the large batch."
+    )

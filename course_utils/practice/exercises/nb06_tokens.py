@@ -53,7 +53,7 @@ _EMPTY = (
         "token-weights": "Do you divide by micro-batches, sequences, or positions with their padding? See Step 4.",
         "loss-scale": "Does the divisor count the tokens of this very window? An empty micro-batch has 0.",
         "nan": "Step 5: which micro-batch has a mean of 0/0, and what does a weight of 0 do to it?",
-        "empty-step": "Sometimes nothing in a window counts. Zeros in .grad are not nothing: see who_writes_grad.",
+        "empty-step": "Sometimes no token in a window counts. A step on zeros may still move weights (see 02).",
         "filtered-windows": "A micro-batch without a token adds nothing. Does it keep its place in a window?",
         "wrong-length": "One number for each update. What does your loop do if a window holds no token?",
         "whole-epoch": "Which micro-batches does the number of a window depend on? Only its own should matter.",
@@ -75,7 +75,7 @@ def _accumulate_tokens(answer: Callable) -> str:
     _judge_parameters(answer, full, sgd, 4, memory=True)
     return (
         "full and short windows, ragged words, masked beginnings, micro-batches and whole windows without a token, "
-        "a dirty start, SGD and Adam: every token counts as in the large batch."
+        "old gradients, SGD and Adam: every token counts as in the large batch."
     )
 
 

@@ -120,6 +120,8 @@ CASES = (
 @exercise(
     "is_exact",
     hints={
+        "always-true": "Are your two gradients two tensors? If you keep `p.grad` under another name, `p.grad.zero_()` "
+        "empties that, too. `torch.cat` or `clone()` makes a copy.",
         "misses-batchnorm": "In which mode was the model when you compared? What does BatchNorm normalize with there?",
         "misses-wrong-loops": "Do you compare all entries of both gradients, or only a length, a direction, a loss or "
         "one parameter?",
@@ -144,6 +146,10 @@ def _is_exact(answer: Callable) -> str:
         return f"your test finds all {wrong} that are not exact, and passes all {len(CASES) - wrong} that are."
     erred.sort(key=CASES.index)
     missed, accused = ([case for case in erred if case.exact is exact] for exact in (False, True))
+    if len(missed) == sum(not case.exact for case in CASES) and not accused:
+        raise Mistake(
+            "always-true", f"your test says True for all {len(CASES)} windows, and {len(missed)} aren't exact."
+        )
     parts = [f"{said} for {_listed(found)}" for said, found in ((True, missed), (False, accused)) if found]
     raise Mistake(erred[0].bug, f"your test says {', and '.join(parts)}.")
 

@@ -54,7 +54,7 @@ def _scheduled(answer: Callable) -> str:
     for n in (1, 2, 100):
         _judge_scheduled_model(answer, n)
     return (
-        "N = 1, 2, 4 and longer than the epoch, short windows, ragged micro-batches, 1 to 3 epochs, a dirty start: "
+        "N = 1, 2, 4 and longer than the epoch, short windows, ragged micro-batches, 1 to 3 epochs, old gradients: "
         "the schedule is as long as the training and steps once per update."
     )
 

@@ -43,6 +43,7 @@ GOOD, LARGE, BROKEN = 1.0, 16.0, inf  # by what the first gradient of a window i
         "stale-gradients": "A line may be used twice. What is in `.grad` before the first window, and what is there "
         "after a step, or after a step that the scaler has left out?",
         "discarded-gradients": "Who else runs every time your zeroing does? It belongs to the whole window.",
+        "missing-backward": "Which of your lines should run for each micro-batch, and which only at a window's end?",
         "irregular-window": "Which of your lines run for each micro-batch, and which once a window?",
         "clip-timing": "When you clip, is `.grad` scaled, and is the window complete? `max_norm` is meant for the "
         "true gradient of a whole window.",
@@ -87,6 +88,10 @@ def _judge_case(train: Callable, n: int, factors: tuple[float, ...]) -> None:
     rows = [torch.zeros_like(first) if row is None else row for row in recorder.epochs[-1]]
     if not rows and not recorder.backwards:
         raise Mistake("leftover-gradients", f"{case}: no backward pass and no step has run.")
+    if 0 < recorder.backwards < len(first):
+        raise Mistake(
+            "missing-backward", f"{case}: {recorder.backwards} backward passes have run instead of {len(first)}."
+        )
     if len(rows) < len(made) < len(wholes) and rows:
         found = "a window overflows, the scaler leaves it out, and the next one finds the infinity again"
         raise Mistake("stale-gradients", f"{case}: {found}. Zero after a skipped step, too.")

@@ -55,7 +55,7 @@ class Seen(NamedTuple):
         "loss-scale": "Every sample counts the same, but too little or too much. What does DDP divide by?",
         "irregular-window": "The whole list is one window: how often does the optimizer step?",
         "by-hand": "`no_sync()` leaves the average to the last backward pass: what does your own all-reduce add?",
-        "raises": "The last line names the error. Does it happen on every rank, or only with this rank's data?",
+        "raises": "The last line names the error. `all_reduce` takes a tensor. If only one rank fails, is it its data?",
     },
 )
 def _ddp_window(answer: Callable) -> str:

@@ -53,7 +53,7 @@ def _two_bugs(answer: Callable) -> str:
         for n in (1, 4, 100):
             judge_loop_on_model(partial(_loop, answer, TIGHT, 1.0), sgd, n, (4,) * 6, TIGHT)
     return (
-        "N = 1, 4 and longer than the epoch, short windows, a dirty start, limits that act always, sometimes and "
+        "N = 1, 4 and longer than the epoch, short windows, old gradients, limits that act always, sometimes and "
         "never: every window is its own mean, clipped once, and only one micro-batch's graph is held at a time."
     )
 

@@ -8,6 +8,7 @@ from course_utils.practice.own_script import ScriptAudit, judge_own_script
     "own_script",
     notebook="12_project",
     takes=ScriptAudit,
+    praise="Done.",  # the prediction may have been another one
     hints={
         "no-prediction": "Read your loop first: where does it zero, divide, clip and step? Then name a rule, or none.",
         "script-failed": "Does the script run without the auditor, from the same folder, with the same arguments?",

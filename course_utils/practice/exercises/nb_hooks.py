@@ -48,7 +48,7 @@ class _Twice(nn.Module):
 @exercise(
     "fold_into_momentum",
     hints={
-        "keeps-gradients": "Step 5 frees each gradient as soon as it is used. Which of your lines does, and when?",
+        "keeps-gradients": "Step 4 frees each gradient as soon as it is used. Which of your lines does, and when?",
         "second-buffer": "Where does momentum keep its sum? Add the pieces there, not beside it.",
         "no-update": "Who moves the weights? Your hooks fill buffers; the caller then calls what you returned.",
         "steps-in-backward": "The weights must stand still until the window is complete. Which function ends a window?",

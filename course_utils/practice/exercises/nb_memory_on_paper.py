@@ -1,99 +1,76 @@
-"""The exercise of *memory* on paper: how many bytes a window holds."""
+"""The exercise of *memory* on paper: how many samples fit into a card."""
 
 from collections.abc import Iterator
+from math import ceil
 
-import torch
-from torch import nn
-
-from course_utils.memory import held_bytes, saved_bytes
 from course_utils.practice.by_hand import Slip, judge_numbers
 from course_utils.practice.exercises import exercise
 
-ROWS, N = 64, 8
-_INPUTS, _HIDDEN, _OUTPUTS = 100, 200, 10
-_PER_ROW = _INPUTS + _HIDDEN + _OUTPUTS
-_FIRST, _SECOND = _INPUTS * _HIDDEN, _HIDDEN * _OUTPUTS
+CARD, WEIGHTS, ADAPTERS, UPDATE = 1000, 150, 10, 64  # MB, and samples per update
+PER_SAMPLE, KEPT, AGAIN, BESIDE_ADAPTERS = 40, 5, 15, 38  # MB
+STAYS = {  # sets of numbers as large as the weights: themselves, their gradients and what the optimizer keeps
+    "plain": 4 * WEIGHTS,
+    "checkpointed": 4 * WEIGHTS,
+    "sgd": 2 * WEIGHTS,
+    "adapters": WEIGHTS + 4 * ADAPTERS,
+}
+GROWS = {"plain": PER_SAMPLE, "checkpointed": KEPT + AGAIN, "sgd": PER_SAMPLE, "adapters": BESIDE_ADAPTERS}
 
-GRADIENTS = "gradients"
-ACTIVATIONS = "activations, N = 8"
-BOTH = "gradients and arriving, N = 8"
-AUTOCAST = "activations under autocast, N = 8"
 
-
-@torch.enable_grad()
-def measured() -> dict[str, int]:
-    """What the model on paper holds, counted while it trains."""
-    layers = nn.Linear(_INPUTS, _HIDDEN, bias=False), nn.Tanh(), nn.Linear(_HIDDEN, _OUTPUTS, bias=False)
-    model = nn.Sequential(*layers).float()
-    micro_batches = torch.ones(ROWS, _INPUTS, dtype=torch.float32).chunk(N)
-    with saved_bytes(model) as saved:
-        for x in micro_batches:
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = model(x).square().mean()
-            loss.backward()
-    model.zero_grad()
-    with held_bytes(model) as held:
-        for x in micro_batches:
-            model(x).square().mean().backward()
-    return {
-        GRADIENTS: held.most("gradients"),
-        ACTIVATIONS: held.most("activations"),
-        BOTH: held.most("gradients", "arriving"),
-        AUTOCAST: saved.peak,
-    }
+def fitting(stays: dict[str, int] = STAYS, grows: dict[str, int] = GROWS) -> dict[str, int]:
+    """The samples that fit beside what stays, and the smallest N with them."""
+    most = {way: (CARD - stays[way]) // grows[way] for way in stays}
+    return {**most, "n": ceil(UPDATE / most["plain"])}
 
 
 def _slips() -> Iterator[Slip]:
-    right, rows = measured(), ROWS // N
-    of_rows = rows * _PER_ROW * 2  # under autocast
-    yield Slip("counts-numbers", "these are numbers, not bytes", {
-        GRADIENTS: _FIRST + _SECOND, ACTIVATIONS: rows * _PER_ROW, BOTH: 2 * _FIRST + _SECOND,
-        AUTOCAST: rows * _PER_ROW + _SECOND,
+    right = fitting()
+    yield Slip("forgets-the-state", "AdamW keeps two numbers for each trained weight", fitting(
+        {**dict.fromkeys(STAYS, 2 * WEIGHTS), "adapters": WEIGHTS + 2 * ADAPTERS},
+    ))  # fmt: skip
+    yield Slip("forgets-gradients", "a window holds a full set of gradients", fitting({
+        "plain": 3 * WEIGHTS, "checkpointed": 3 * WEIGHTS, "sgd": WEIGHTS, "adapters": WEIGHTS + 3 * ADAPTERS,
+    }))  # fmt: skip
+    yield Slip("activations-alone", "the activations share the card with what stays", fitting(dict.fromkeys(STAYS, 0)))
+    yield Slip("keeps-a-state", "SGD without momentum keeps nothing between updates", {"sgd": right["plain"]})
+    yield Slip("one-state-for-sgd", "that would be SGD with momentum", {"sgd": (CARD - 3 * WEIGHTS) // PER_SAMPLE})
+    yield Slip("forgets-the-block", "a block's activations come back while its backward pass runs", {
+        "checkpointed": (CARD - STAYS["checkpointed"]) // KEPT,
     })  # fmt: skip
-    yield Slip("whole-batch", "that is what all 64 rows hold", {
-        ACTIVATIONS: N * right[ACTIVATIONS], AUTOCAST: N * of_rows + 2 * _SECOND,
+    yield Slip("everything-trains", "frozen weights have no gradient and no average", {
+        "adapters": (CARD - 4 * (WEIGHTS + ADAPTERS)) // BESIDE_ADAPTERS,
     })  # fmt: skip
-    yield Slip("one-gradient", "a new gradient stands beside .grad for a moment", {BOTH: right[GRADIENTS]})
-    yield Slip("all-at-once", "gradients arrive one after the other", {BOTH: 2 * right[GRADIENTS]})
-    yield Slip("the-smaller-one", "which parameter's gradient is the largest", {BOTH: right[GRADIENTS] + 4 * _SECOND})
-    yield Slip("copies-divided", "the copies of the weights do not depend on the rows", {
-        AUTOCAST: of_rows + 2 * _SECOND // N,
+    yield Slip("frozen-weights-vanish", "the frozen weights are still on the card", {
+        "adapters": (CARD - 4 * ADAPTERS) // BESIDE_ADAPTERS,
     })  # fmt: skip
-    yield Slip("copies-forgotten", "a forward pass also saves a copy of weights", {AUTOCAST: of_rows})
-    yield Slip("copies-of-all", "x needs no gradient, so backward does not need the first layer's weights", {
-        AUTOCAST: of_rows + 2 * (_FIRST + _SECOND),
+    yield Slip("rounds-the-wrong-way", "part of a sample does not fit, and part of a micro-batch is one more", {
+        "sgd": right["sgd"] + 1, "adapters": right["adapters"] + 1, "n": UPDATE // right["plain"],
     })  # fmt: skip
-    yield Slip("copies-too-wide", "a number in bfloat16 takes 2 bytes", {AUTOCAST: of_rows + 4 * _SECOND})
-    twice = rows * (_PER_ROW + _HIDDEN)
-    yield Slip("counts-twice", "tanh's result is also the second layer's input: one piece of memory", {
-        ACTIVATIONS: 4 * twice, AUTOCAST: 2 * twice + 2 * _SECOND,
-    })  # fmt: skip
-    less = rows * (_PER_ROW - _OUTPUTS)
-    yield Slip("forgets-the-output", "square saves its input, too", {
-        ACTIVATIONS: 4 * less, AUTOCAST: 2 * less + 2 * _SECOND,
+    yield Slip("not-rounded", "samples and micro-batches come whole", {
+        "sgd": (CARD - STAYS["sgd"]) / PER_SAMPLE, "n": UPDATE / right["plain"],
+        "adapters": lambda got: got is not None and 21.3 <= got <= 21.4,
     })  # fmt: skip
 
 
 @exercise(
-    "bytes_on_paper",
+    "fits_on_paper",
     notebook="memory",
     takes=dict,
     hints={
         "unfinished": "Fill in every blank.",
-        "counts-numbers": "How many bytes does a number in float32 take, and one in bfloat16?",
-        "whole-batch": "How many rows does one micro-batch have, and when are its activations freed?",
-        "one-gradient": "Step 2: from the second micro-batch on, what does an arriving gradient find in `.grad`?",
-        "all-at-once": "Step 2: when has an arriving gradient been added, and when does the next one arrive?",
-        "the-smaller-one": "The peak is at the worst moment. Which of the two gradients makes it?",
-        "copies-divided": "Step 1: what does a forward pass compute from the weights alone?",
-        "copies-forgotten": "Step 1: which weights does the backward pass need, and in which type?",
-        "copies-of-all": "In backward, what is a layer's weight multiplied by, and does anything need the result?",
-        "copies-too-wide": "In which type does autocast make its copies?",
-        "counts-twice": "Follow one tensor from `tanh` into the second layer. Is it copied?",
-        "forgets-the-output": "What does the derivative of a square need?",
-        "wrong-value": "Write down what each operation saves for one row, then multiply.",
+        "forgets-the-state": "What does AdamW keep for each weight from one update to the next?",
+        "forgets-gradients": "What do the later forward passes of a window find in `.grad`?",
+        "activations-alone": "What is on the card before the first sample comes?",
+        "keeps-a-state": "What does SGD without momentum need from the update before?",
+        "one-state-for-sgd": "Which of SGD's options needs a buffer, and is it on?",
+        "forgets-the-block": "What is there besides, while a checkpointed block's backward pass runs?",
+        "everything-trains": "For which weights does the loop with adapters need gradients?",
+        "frozen-weights-vanish": "Does a forward pass need the frozen weights?",
+        "rounds-the-wrong-way": "Does half a sample fit? And how many micro-batches do 61 samples take, ten at a time?",
+        "not-rounded": "Can a micro-batch hold half a sample?",
+        "wrong-value": "Write down what stays, subtract it from 1,000, and divide by what one sample adds.",
     },
 )
-def _bytes_on_paper(answer: dict) -> str:
-    judge_numbers(answer, measured(), _slips())
-    return "these are the bytes that `held_bytes` and `saved_bytes` count while this model trains."
+def _fits_on_paper(answer: dict) -> str:
+    judge_numbers(answer, fitting(), _slips())
+    return "600 MB stay for AdamW, 300 for SGD, 190 with adapters; the rest is divided by what one sample adds."

@@ -22,13 +22,13 @@ FLOAT32 = 5e-5  # what a noise scale may be off by if it was computed in float32
         "running-sum": "The copy after micro-batch k holds all micro-batches up to k. What did each backward pass add?",
         "loss-scale": "What the loop added is a micro-batch's gradient divided by N, and its square is N² times too "
         "small. Is the last copy of a window the mean already?",
-        "ratio-first": "You average one noise scale per window. Step 4 averages something else first. What?",
+        "ratio-first": "You average one noise scale per window. Step 2 averages something else first. What?",
         "wrong-unit": "b and B are numbers of samples, and so is the noise scale.",
         "swapped": "Which of b and B belongs to the small norms? Which of the two readings is the numerator?",
         "one-size": "Every formula divides by a difference of the two batch sizes. With N = 1 it is zero.",
         "not-averaged": "Count the terms of each sum. Both readings need means, over micro-batches and over windows.",
         "not-squared": "The formulas hold for squared norms. Do you square before averaging, or after?",
-        "inflated-norm": "What does noise do to the squared norm of a batch's gradient (Step 2)? Which reading is free "
+        "inflated-norm": "What does noise do to the squared norm of a batch's gradient (Step 1)? Which reading is free "
         "of it?",
         "one-window": "How many windows enter your two means? Print their number.",
         "last-only": "How many micro-batches of a window enter the small norm? Print their number.",

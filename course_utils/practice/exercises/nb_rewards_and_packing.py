@@ -35,7 +35,7 @@ Window = list[tuple[Tensor, Tensor]]
 @exercise(
     "token_weights",
     hints={
-        "own-micro-batch": "Which numbers must be known before the first micro-batch? Count over the window: Step 3.",
+        "own-micro-batch": "Which numbers must be known before the first micro-batch? Count over the window: Step 2.",
         "by-n": "Every formula divides once. Is there still a number of micro-batches in yours?",
         "empty-answer": "Which answers are in the published sum? One without a token is not.",
         "padding": "Count what the mask lets through, and not the positions.",

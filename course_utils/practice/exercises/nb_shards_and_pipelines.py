@@ -49,8 +49,8 @@ def _pipeline_update(answer: Callable) -> str:
             _judge(answer, lengths, n)
         _judge(answer, CASES[1][0], 2, dirty=True)
     return (
-        "one to three calls of one to four micro-batches, ragged sequences, a micro-batch without a valid target, a "
-        "dirty start: one update each, and every valid target counts as in the large batch."
+        "one to three calls of one to four micro-batches, ragged sequences, a micro-batch without a valid target, "
+        "old gradients: one update each, and every valid target counts as in the large batch."
     )
 
 

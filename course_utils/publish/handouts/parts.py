@@ -175,7 +175,7 @@ class _Reader:
         outputs = [part for output in cell.outputs for part in self.output(output, is_folded(cell, "outputs"))]
         if not outputs and any(as_course(output).get("kind") in ("score", "final-test") for output in cell.outputs):
             return []  # it counts, or asks, on the screen alone
-        hints = [] if "find-the-bug" in tags(cell) else [_hints(as_course(output)["exercise"]) for output in judged]
+        hints = [_hints(as_course(output)["exercise"]) for output in judged]
         return [*_source(cell, verdicts, outputs), *hints, *outputs, *map(Claim, claims(cell))]
 
     def output(self, output: NotebookNode, spoiler: bool) -> Iterator[Part]:

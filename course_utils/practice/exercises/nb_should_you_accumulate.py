@@ -54,7 +54,6 @@ _CASES = (  # what it is about, the runs, the grid
 
 @exercise(
     "compare_batches",
-    notebook="should_you_accumulate",
     hints={
         "equal-updates": "How many samples does each run read, and how many may it read?",
         "one-learning-rate": "Does the batch of 64 get the learning rate that suits it, or the one of the other batch?",
