@@ -276,7 +276,7 @@ class AuditedRecord(Record):
 
     update_type = AuditedUpdate
     own_step = collects = by_itself = loose = taken = hooked = moved_unseen = False
-    trained = 0
+    trained: int | None = None  # not known if the audit ended before the run did
     schedule = None
 
     def __init__(self, *args) -> None:

@@ -147,7 +147,7 @@ def orphans(history: History) -> Iterator[Difference]:
     Reported: huggingface/accelerate/issues/2665, openvinotoolkit/nncf/pull/327
     """
     count, where = history.unowned
-    known = [record for record in history.records if not record.by_itself]
+    known = [record for record in history.records if not (record.by_itself or record.trained is None)]
     for record in sorted(known, key=lambda record: record.trained > 0):
         never, trained = record.never.total(), record.trained
         text = f"{never} of its {count_noun(trained, 'parameter')} never received a gradient"

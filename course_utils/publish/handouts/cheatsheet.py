@@ -16,7 +16,7 @@ from course_utils.publish.handouts.press import TEMPLATES
 from course_utils.publish.handouts.silhouettes import BUGS, ledgers, silhouettes
 from course_utils.publish.notebook import Notebook, folder
 from course_utils.zoo.pitfalls import PITFALLS
-from gradaudit.rules import RULES
+from gradaudit.compare import RULES
 
 TITLE, EDITION, TEMPLATE = "Gradient accumulation and zeroing in PyTorch", "Sheet for the wall", "cheatsheet"
 

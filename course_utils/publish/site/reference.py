@@ -10,7 +10,7 @@ from pathlib import Path
 from course_utils.practice.display import png
 from course_utils.publish.facts import Claim, Fact, read_claims, read_facts
 from course_utils.publish.notebook import Notebook, claims
-from gradaudit.rules import RULES, Rule
+from gradaudit.compare.rules import RULES, Rule
 
 SILHOUETTES = """Six common bugs, by the shape that they leave in the gradient ledger, drawn over their fixed twins:
 
