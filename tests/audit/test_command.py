@@ -22,7 +22,7 @@ LOOPS = Path(__file__).parents[1] / "public_loops"
 DIAGNOSES = {
     "fabric_guide": {"irregular-window": "1, 8, 8, 8, 8", "loss-scale": "8 times", "leftover-gradients": "last 7"},
     "nanogpt": {"loss-scale": "5 times too large"},
-    "gan": {"foreign-gradients": "1 backward call of the loss of Adam"},
+    "gan": {"foreign-gradients": "backward call of Adam's loss"},
     "or_last": {"loss-scale": "2 micro-batches is divided by 4, so its update is 0.50"},
 }
 TRAIN = """
