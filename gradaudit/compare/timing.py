@@ -256,7 +256,7 @@ def synced(history: History) -> Iterator[Difference]:
             text = f"{ranks}{len(apart)} of {count_noun(len(updates), 'update')} come before the last micro-batch is "
             text += "averaged over the ranks, which drift apart"
             numbers = {"not_averaged": len(apart), "updates": len(updates)}
-            yield Difference("apart", record, apart[0].where, text, apart, **numbers)
+            yield Difference("apart", record, apart[0].fresh[-1].where, text, apart, **numbers)
         # One process alone may leave out no_sync(), as some libraries do for it. With FSDP, to reduce each time is to
         # hold shards and not whole gradients.
         several = [update for update in updates if len(update.fresh) > 1 and update.on_ranks]
@@ -265,4 +265,4 @@ def synced(history: History) -> Iterator[Difference]:
             n = len(often[0].fresh)
             text = f"the ranks exchange gradients after each of {n} micro-batches; once per update is enough"
             numbers = {"averaged_each_time": len(often), "updates": len(updates), "window": n}
-            yield Difference("often", record, often[0].where, text, often, level=ADVICE, **numbers)
+            yield Difference("often", record, often[0].fresh[0].where, text, often, level=ADVICE, **numbers)
