@@ -23,7 +23,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from gradaudit.auditing import Report, audit
+from gradaudit.auditing import audit
 from gradaudit.callsite import SCRIPTS
 from gradaudit.compare import RULES
 from gradaudit.explain import explain
@@ -54,7 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
         status = (
             FOUND if report.errors else CANNOT_RUN if report.failure else CLEAN if report.judged else NOTHING_JUDGED
         )
-        write(_words(report, options, script_exit, f"Rank {rank} of {world}. " if world > 1 else ""), sys.stdout)
+        before = f"Rank {rank} of {world}. " if world > 1 else ""
+        if script_exit:
+            before += f"The script ended with status {script_exit}; the report covers what it did before that. "
+        name = printable(options.script if options.m else Path(options.script).name)
+        text = as_text(report, width_of(sys.stdout), has_colour(sys.stdout), before)
+        write(f"\n--- audit of {name} ---\n{text}\n", sys.stdout)  # a progress bar may have left a line open
         if options.json:
             write_whole(options.json, json.dumps({**report.as_dict(), "script_exit": script_exit}, indent=2))
     except Exception:  # not one of the script's, which _run handles
@@ -67,15 +72,6 @@ def main(arguments: list[str] | None = None) -> int:
     if world > 1:
         _wait_for_ranks(world)
     return status
-
-
-def _words(report: Report, options: argparse.Namespace, script_exit: int, of_rank: str) -> str:
-    """What is printed at the end. It begins on a line of its own: a progress bar may have left the last one open."""
-    title = f"--- audit of {options.script if options.m else Path(options.script).name} ---"
-    text = f"\n{printable(title)}\n{as_text(report, width_of(sys.stdout), has_colour(sys.stdout), of_rank)}\n"
-    if script_exit:
-        text += f"\nThe script ended with status {script_exit}; the report covers what it did before that.\n"
-    return text
 
 
 def _parse(arguments: list[str] | None, of_rank: str) -> argparse.Namespace:
