@@ -1,5 +1,6 @@
 """The report of an audit: as text, and as JSON."""
 
+import re
 import sys
 
 from gradaudit.compare.rules import ERROR, UNDECIDED
@@ -133,8 +134,10 @@ class Report:
     def sentence(self, finding: Finding) -> str:
         """The message as a sentence; it begins with the optimizer's name if there are several."""
         text, more = "; ".join([finding.message, *finding.doubts]), finding.times - 1
-        several = len(self.history.stepped) > 1 and finding.optimizer
-        text = f"{finding.optimizer}: {text}" if several else text[:1].upper() + text[1:]
+        if len(self.history.stepped) > 1 and finding.optimizer:
+            text = f"{finding.optimizer}: {text}"
+        elif re.match(r"[a-z-]+\b(?![(.])", text):  # not a function's name
+            text = text[:1].upper() + text[1:]
         return f"{text}; also {count_noun(more, 'more time')}, for other optimizers" if more else text
 
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import groupby
-from textwrap import wrap
+from textwrap import dedent, wrap
 from typing import TYPE_CHECKING, TextIO
 
 from gradaudit.callsite import short, source
@@ -116,27 +116,24 @@ def _code(where: str, level: str, rule: str, width: int, colour: bool) -> list[s
         return []
     file, _, first = where.rpartition(":")
     marked, start, end = cause(where, rule)
-    code = [line.rstrip() for line in linecache.getlines(file)]
+    raw = linecache.getlines(file)
+    code = [line.rstrip().expandtabs(4) for line in raw]
     statement = range(max(int(first), marked - _MOST_LINES + 3), marked + 1)
     before, after = range(statement[0] - 2, statement[0]), range(marked + 1, marked + 3)
     filled = [[k for k in each if 0 < k <= len(code) and code[k - 1]] for each in (before, statement, after)]
     numbers = [*filled[0][-1:], *filled[1], *filled[2][:1]]
-    margin = min(_indent(code[number - 1]) for number in numbers)
-    start, end = (len(code[marked - 1][:column].expandtabs(4)) - margin for column in (start, end))
+    shown = dedent("\n".join(code[number - 1] for number in numbers)).split("\n")
+    margin = len(code[numbers[0] - 1]) - len(shown[0])
+    start, end = (len(raw[marked - 1][:column].expandtabs(4)) - margin for column in (start, end))
     gutter, lines = len(str(numbers[-1])), []
-    for number in numbers:
-        span = (start, end) if number == marked else (0, 0)
-        shown, begins = _cut(code[number - 1].expandtabs(4)[margin:], width - gutter - 5, *span)
-        lines.append(paint(f"  {number:>{gutter}} | {printable(shown)}", "code", colour))
+    for number, line in zip(numbers, shown, strict=True):
+        line, begins = _cut(line, width - gutter - 5, *((start, end) if number == marked else (0, 0)))
+        lines.append(paint(f"  {number:>{gutter}} | {printable(line)}", "code", colour))
         if number == marked:
-            mark = "^" * max(1, min(end - start, len(shown) - begins))
+            mark = "^" * max(1, min(end - start, len(line) - begins))
             lines.append(f"  {'':{gutter}} | {' ' * begins}{paint(mark, level, colour)}")
     via = getattr(where, "via", "")
     return lines + (lines_of(f"via {short(via)}  {source(via)}", width, "  ", "      ") if via else [])
-
-
-def _indent(line: str) -> int:
-    return len(line.expandtabs(4)) - len(line.expandtabs(4).lstrip())
 
 
 def _cut(line: str, width: int, start: int, end: int) -> tuple[str, int]:
