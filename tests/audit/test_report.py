@@ -17,7 +17,7 @@ from gradaudit import AuditError, Finding, audit, rules
 from gradaudit.callsite import Place
 from gradaudit.explain import explain
 from gradaudit.page import as_page
-from gradaudit.rules import RULES
+from gradaudit.compare import RULES
 from gradaudit.text import as_annotations, as_text, has_colour, lines_of, rule_line, width_of
 
 
