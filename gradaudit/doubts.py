@@ -103,39 +103,14 @@ def follows_an_optimizer(d, history):
 def not_for_the_next_step(d, history):
     """The next step never uses a call from there, which may be intended."""
     useful = useful_sites(history, d.record)
-    pairs = list(zip(d.about, d.calls, strict=True))
-    used_next = any(call.site in _used_next(d, zeroing, useful) for zeroing, call in pairs)
-    return bool(useful) and not used_next and not _meant_for_the_step(d.record.filled, pairs)
+    pairs = zip(d.about, d.calls, strict=True)
+    return bool(useful) and not any(call.site in _used_next(d, zeroing, useful) for zeroing, call in pairs)
 
 
 def _used_next(d: Difference, zeroing, useful: set[tuple]) -> set[tuple]:
     """From where the calls come that the next update used after a zeroing: where none, those of any update."""
     after = next((update for update in d.record.updates if update.number > zeroing.after), None)
     return {call.site for call in after.fresh} if after and after.fresh else useful
-
-
-def _meant_for_the_step(updates: list[AuditedUpdate], pairs: list[tuple]) -> bool:
-    """Were calls from elsewhere micro-batches all the same?
-
-    So they were if only the last call before a step was averaged over the ranks, or if most windows' calls, lost and
-    used ones, are divided by how many they are together.
-    """
-    windows = [(u, [call for zeroing, call in pairs if zeroing.after == u.number - 1]) for u in updates]
-    windows = [(update, dropped) for update, dropped in windows if dropped]
-    waited = all(call.synced is False for _, dropped in windows for call in dropped)
-    if windows and waited and all(update.fresh[-1].synced for update, _ in windows):
-        return True
-    divided = sum(_is_divided([*dropped, *update.fresh]) for update, dropped in windows)
-    return divided >= 2 and 2 * divided >= len(windows)
-
-
-def _is_divided(calls: list[AuditedCall]) -> bool:
-    """Are all of them divided by their number, and each of a batch of its own? Half a loss may be probed and used."""
-    drawn = [bool(call.drawn) for call in calls]
-    own_batches = all(drawn) or (len(calls) > 2 and not any(drawn))
-    if not own_batches or len({call.kinds for call in calls}) != 1 or not calls[0].terms:
-        return False
-    return all(isclose(term.coefficient * len(calls), 1.0, rel_tol=1e-3) for call in calls for term in call.terms)
 
 
 @doubt("left over")
@@ -427,7 +402,7 @@ def length_in_micro_batches(d, history):
 @doubt("stepped inside")
 def counts_its_own_way(d, history):
     """It follows a function or class of the script's own, which may count micro-batches."""
-    return d.record.schedule.own and not (length_in_micro_batches(d, history) or d.about)
+    return d.record.schedule.own and not length_in_micro_batches(d, history)
 
 
 @doubt("counted again")

@@ -31,19 +31,6 @@ _FIXES = {
         "clip inside": "clip under `if accelerator.sync_gradients:`, with accelerator.clip_grad_norm_()",
         "stepped inside": "pass the scheduler through accelerator.prepare(), which steps it with the optimizer",
     },
-    "lightning": {
-        "undivided": "with manual optimization Lightning divides nothing: self.manual_backward(loss / {n}), or use "
-        "automatic optimization and Trainer(accumulate_grad_batches={n})",
-        "off by one": "step if (batch_idx + 1) % {n} == 0 or self.trainer.is_last_batch, or use automatic "
-        "optimization and Trainer(accumulate_grad_batches={n})",
-        "left over": "with manual optimization, also step if self.trainer.is_last_batch",
-        "foreign": "call self.toggle_optimizer(optimizer) before each optimizer's forward pass and "
-        "self.untoggle_optimizer(optimizer) after its step: the other's parameters then receive nothing",
-    },
-    "fabric": {
-        "undivided": "fabric.backward() divides nothing: pass it loss / {n}",
-        "off by one": "count from 1: is_accumulating = (iteration + 1) % {n} != 0",
-    },
     "transformers": _TRANSFORMERS,
     "trl": _TRANSFORMERS,
 }

@@ -35,7 +35,6 @@ class Term:
     of_one: bool = False  # a mean that may be over one sample: over an episode's steps, or the pairs of one list
     by_class: bool = False  # its count is not of samples or tokens, but of the weights of their classes
     adapted: bool = False  # it is of weights that an update in the graph has made; in the first backward calls
-    row: int = 0  # of a mean: the numbers of one sample, if there are several; in the first backward calls
     in_part: bool = False  # of the samples that it compares, some come without a graph; in the first backward calls
 
     @property
@@ -245,11 +244,6 @@ class AuditedUpdate(Update):
     @property
     def size(self) -> int:
         return len(self.micro_batches)
-
-    @property
-    def of_several_tasks(self) -> bool:
-        """Do its micro-batches reach different parameters?"""
-        return len({call.reach.get(self.record) for call in self.micro_batches}) > 1
 
     @property
     def epochs(self) -> set[int]:

@@ -162,14 +162,7 @@ def _of_micro_batches(loop: ast.stmt) -> bool:
         return True
     if any(_name(call.func) == "range" and len(call.args) > 2 for call in _calls(head)):
         return True
-    return any(_DRAWS.search(_name(call.func)) for call in _calls([*head, *loop.body])) or _takes_slices(loop)
-
-
-def _takes_slices(loop: ast.stmt) -> bool:
-    """Such as x[4 * i : 4 * i + 4] with its own i."""
-    own = _names([loop.test if isinstance(loop, ast.While) else loop.target])
-    slices = (node for part in loop.body for node in ast.walk(part) if isinstance(node, ast.Slice))
-    return any(each.lower and each.upper and own & _names([each.lower]) & _names([each.upper]) for each in slices)
+    return any(_DRAWS.search(_name(call.func)) for call in _calls([*head, *loop.body]))
 
 
 def _names(parts: Iterable[ast.AST]) -> set[str]:

@@ -2,11 +2,8 @@
 
 import ast
 import linecache
-from collections.abc import Iterable
 from functools import lru_cache
-from math import isclose
 
-_LARGE = 1e9  # no weight of a loss; and a whole number may be too large for a float
 _OF_A_LOSS = ("loss-scale", "token-weights")  # rules about what a loss is divided by
 
 
@@ -14,15 +11,6 @@ def place(text: str) -> tuple[ast.Module | None, int]:
     """The tree of the file of which "file:line" speaks, None if it cannot be read, and the line."""
     file, _, line = text.rpartition(":")
     return (_tree(file, "".join(linecache.getlines(file))), int(line)) if line.isdecimal() else (None, 0)
-
-
-def are_written(values: Iterable[float], places: Iterable[str]) -> bool:
-    """Does each of these values stand as a number in the files of these places, or follow from one as 1 - x or x²?"""
-    trees = [tree for tree, _ in map(place, dict.fromkeys(places)) if tree is not None]
-    written = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    numbers = [float(value) for value in written if type(value) in (int, float) and value < _LARGE]
-    known = [each for x in numbers for each in (x, 1 - x, x * x)]
-    return all(any(isclose(value, each, rel_tol=1e-6) for each in known) for value in values)
 
 
 def cause(where: str, rule: str) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from course_utils.publish.handouts import press
 from gradaudit.history import History
 from gradaudit.page import as_page
 from gradaudit.report import Report
-from gradaudit.rules import Finding
+from gradaudit.judging import Finding
 
 HOSTILE = [
     "<script>alert(1)</script>",

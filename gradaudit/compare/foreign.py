@@ -50,10 +50,7 @@ def _gradients_of(record: AuditedRecord, other: AuditedRecord) -> Difference | N
     meant for them. One that comes to `other` first may be: a head's loss trains the body below it, and the body may
     have a regularizer of its own.
     """
-    thrown = {call.number for zeroing in other.lost for call in zeroing.calls}
-    foreign = [
-        (u, [c for c in u.fresh if _is_of(c, u, other) or _kept_out(c, u, other, thrown)]) for u in record.updates
-    ]
+    foreign = [(u, [c for c in u.fresh if _is_of(c, u, other)]) for u in record.updates]
     mixed = [(update, calls) for update, calls in foreign if 0 < len(calls) < len(update.fresh)]
     if not mixed:
         return None
@@ -61,11 +58,7 @@ def _gradients_of(record: AuditedRecord, other: AuditedRecord) -> Difference | N
     sites = {call.site for _, calls in mixed for call in calls}
     alone = any(u.fresh and all(c.site in sites and other in c.records for c in u.fresh) for u in record.updates)
     labels = all(_is_label(term) for _, calls in mixed[:_LABELLED] for call in calls for term in call.terms[:1])
-    certain = not alone and any(
-        _not_meant(call, update, other, labels) or (_reach_the_same(update) and _kept_out(call, update, other, thrown))
-        for update, calls in mixed
-        for call in calls
-    )
+    certain = not alone and any(_not_meant(call, u, other, labels) for u, calls in mixed for call in calls)
     text = f"update {update.number} of {record.name} also holds {count_noun(len(calls), 'backward call')} of "
     text += f"{other.name}'s loss; {len(mixed)} of {count_noun(record.made, 'update')} do"
     fix = f"freeze the parameters of {record.name} during the backward pass of {other.name}'s loss"
@@ -101,23 +94,6 @@ def _not_meant(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord, l
     if call.nearest is update.record:
         return _used_before(call, update, other) or (labels and bool(call.terms))
     return _used_before(call, update, other) and not own_alone
-
-
-def _kept_out(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord, thrown: set[int]) -> bool:
-    """Did `other` throw away what this window's own loss had left in it, right before this loss of its own?"""
-    own = [each for each in update.fresh if each.users == {update.record}]
-    after = own and other in call.users and own[-1].number < call.number
-    elsewhere = call.nearest is not None and call.nearest is not update.record
-    return bool(after) and elsewhere and all(other in each.records and each.number in thrown for each in own)
-
-
-def _reach_the_same(update: AuditedUpdate) -> bool:
-    """Then a loss that was kept out is not meant for this record.
-
-    One that is meant for both, as where an actor's optimizer also holds the critic's encoder, doesn't reach the rest
-    of the actor.
-    """
-    return len({call.reach.get(update.record) for call in update.fresh}) == 1
 
 
 def _is_label(term: Term) -> bool:

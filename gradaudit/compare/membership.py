@@ -52,15 +52,8 @@ def _two_steps_in_a_row(record: AuditedRecord, second: AuditedUpdate) -> str | N
     if not place or new or not first.fresh:
         return None
     if first.where == second.where:
-        return f"{_line(second.where, second)} steps twice with no backward between: let it step only after a backward"
-    lines = " and ".join(_line(update.where, second) for update in (first, second))
-    return f"two steps follow each other, at {lines}: remove one of them"
-
-
-def _line(where: str, update: AuditedUpdate) -> str:
-    """The line alone, if the file is that of the update."""
-    file, _, line = where.rpartition(":")
-    return f"line {line}" if file == update.where.rpartition(":")[0] else short(where)
+        return "two steps follow each other: let the line step only after a backward pass"
+    return f"two steps follow each other, at {short(first.where)} and {short(second.where)}: remove one of them"
 
 
 # Never used

@@ -16,7 +16,6 @@ from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun,
 from gradaudit.lines import condition_of, division_of
 
 _SOME = 20  # windows that others are compared with
-_LOOKED_AT = 50  # windows whose losses are looked at for what divides them
 
 
 class Odd(NamedTuple):
@@ -86,11 +85,7 @@ def _not_as_declared(history: History, record: AuditedRecord, updates: list[Audi
 
 def _uneven(record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Difference]:
     judged, odd = _odd_window(record, updates)
-    if (n := mean_size(updates)) and (odd is None or odd.kind != "long"):
-        why = f"in a pattern that repeats, and none holds the {n} by which every loss is divided"
-        place = next(k for k, update in enumerate(updates) if update.size < n)
-        yield _irregular("not as declared", record, updates, place, why)
-    elif odd is not None and not _is_a_tail_carried_over(record, judged, odd):
+    if odd is not None and not _is_a_tail_carried_over(record, judged, odd):
         window, n, kind = judged[odd.place], odd.usual, odd.kind
         unknown = any(call.epoch is None for call in window.fresh) or len(window.epochs) > 1
         an_epoch = ", or an epoch ended without one" * (unknown and window.size % n != 0)
@@ -207,7 +202,7 @@ def _odd_window(record: AuditedRecord, updates: list[AuditedUpdate]) -> tuple[li
         if cut.isdisjoint(range(before + 1, update.fresh[0].number)) and id(update) not in over:
             whole.append(update)
         before = update.fresh[-1].number
-    usual = _divisor(whole) or most_frequent(update.size for update in whole)
+    usual = most_frequent(update.size for update in whole)
     alike = _some_of(whole, usual)
     whole = [update for update in whole if update.size == usual or _follows_its_size(update, alike)]
     ends = {k for k, (u, after) in enumerate(pairwise(whole)) if u.fresh[-1].epoch != after.fresh[0].epoch}
@@ -281,32 +276,6 @@ def _period(sizes: Sequence[int]) -> int:
     """After how many windows the sizes repeat, as they do if epochs are alike; 0 if they do not."""
     periods = range(2, len(sizes) // 2 + 1)
     return next((p for p in periods if sizes[p:] == sizes[:-p] and len(set(sizes)) > 1), 0)
-
-
-def mean_size(updates: list[AuditedUpdate]) -> int:
-    """The number that divides every loss, if windows of a pattern hold so many on average, and none of them does.
-
-    A mean over rows of several numbers may have been multiplied by how many these are. 0 if that isn't so.
-    """
-    sizes = [update.size for update in updates]
-    period = _period(sizes)
-    mean, rest = divmod(sum(sizes[:period]), period or 1)
-    calls = [call for update in updates[:_LOOKED_AT] for call in update.micro_batches]
-    if rest or mean < 2 or mean in sizes or len({call.kinds for call in calls}) != 1:
-        return 0
-    factors = {round(term.coefficient * mean, 4) for call in calls for term in call.terms}
-    return mean if len(factors) == 1 and factors <= {1, *(term.row for term in calls[0].terms)} else 0
-
-
-def _divisor(updates: list[AuditedUpdate]) -> int:
-    """The number that every loss is divided by, if windows of that size exist; else 0."""
-    shares: set[float] = set()
-    for update in updates[:_LOOKED_AT]:
-        columns = columns_of(update)
-        shares |= {round(share, 9) for each in columns for share in each.coefficients} if columns else {0.0, 1.0}
-    (share,) = shares if len(shares) == 1 else (1.0,)
-    n = round(1 / share) if 0 < share < 0.6 else 0
-    return n if n and abs(share * n - 1) < 1e-6 and sum(update.size == n for update in updates) > 1 else 0
 
 
 def _follows_its_size(update: AuditedUpdate, others: list[AuditedUpdate]) -> bool:

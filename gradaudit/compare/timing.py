@@ -1,10 +1,9 @@
 """What comes in which order: clipping, scaler, scheduler, ranks."""
 
 from collections.abc import Iterator
-from math import isclose
 
 from gradaudit.compare.rules import ADVICE, Difference, rule
-from gradaudit.history import AuditedCall, AuditedRecord, AuditedUpdate, Clip, History, count_noun
+from gradaudit.history import AuditedRecord, AuditedUpdate, Clip, History, count_noun
 
 # Clipping
 
@@ -93,15 +92,7 @@ def _of_another_loss(update: AuditedUpdate, clip: Clip) -> bool:
     clipped, rest = update.fresh[: clip.after], update.fresh[clip.after :]
     if all(call.synced is False for call in clipped) and rest[-1].synced:
         return False
-    return {call.line for call in clipped}.isdisjoint(call.line for call in rest) and not _alike(update.fresh)
-
-
-def _alike(calls: list[AuditedCall]) -> bool:
-    """Has each a batch of its own, of one data set, and the same losses, divided by how many calls there are?"""
-    terms = [term for call in calls for term in call.terms]
-    drawn = {call.drawn for call in calls}
-    same = len({call.kinds for call in calls}) == len(drawn) == 1 and len(max(drawn)) == 1 and len(terms) > 0
-    return same and all(isclose(term.coefficient * len(calls), 1.0, rel_tol=1e-3) for term in terms)
+    return {call.line for call in clipped}.isdisjoint(call.line for call in rest)
 
 
 # Scalers
@@ -185,11 +176,10 @@ def scheduled(history: History) -> Iterator[Difference]:
         inside = [update for update in updates if not _right_before_the_step(update)]
         once_per_epoch = 2 * steps <= len(updates)  # a window may go on over the end of an epoch
         if inside and (len(inside) > 1 or len(inside[0].scheduled) > 1) and not once_per_epoch:
-            ended, where = _ended_early(history, record), inside[0].scheduled[0][1]
-            many, text = count_noun(len(updates), "update"), "the scheduler was stepped inside windows: "
-            text += f"{count_noun(steps, 'time')} in {many}" + f"; {ended}" * bool(ended)
+            where, many = inside[0].scheduled[0][1], count_noun(len(updates), "update")
+            text = f"the scheduler was stepped inside windows: {count_noun(steps, 'time')} in {many}"
             numbers = {"scheduler_steps": steps, "updates": len(updates), "in_first_window": len(inside[0].scheduled)}
-            yield Difference("stepped inside", record, where, text, inside, about=ended, **numbers)
+            yield Difference("stepped inside", record, where, text, inside, **numbers)
         elif record.schedule is not None:
             yield from _too_long(history, record, updates)
 
@@ -197,18 +187,6 @@ def scheduled(history: History) -> Iterator[Difference]:
 def _right_before_the_step(update: AuditedUpdate) -> bool:
     """Was no scheduler stepped inside it, unless once and after its last backward call?"""
     return not update.scheduled or [after for after, _ in update.scheduled] == [len(update.fresh)]
-
-
-def _ended_early(history: History, record: AuditedRecord) -> str:
-    """What shows that its length is counted in updates, so that it came to its end long before the run did."""
-    schedule, updates, made = record.schedule, record.made, record.schedule.steps
-    epochs = len({call.epoch for update in record.filled for call in update.fresh})  # each may have one more or less
-    if schedule.at_zero > max(2, made / 4):
-        return f"the learning rate has been 0 for the last {schedule.at_zero} of {made} steps"
-    for length in schedule.lengths if history.size(record) not in schedule.numbers else ():  # or it may divide by it
-        if length > 1 and abs(length - updates) <= max(1, epochs) and made > 1.4 * max(length, updates):
-            return f"its length of {length:g} is that of the run in updates, and it was stepped {made} times"
-    return ""
 
 
 def _too_long(history: History, record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Difference]:

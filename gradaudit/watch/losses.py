@@ -55,7 +55,7 @@ def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable, know
     for node, term in losses or others:
         if term.reduction == "mean" and call.number <= PROBED_GRAPHS:
             term.against, term.of_one = _targets(node), _is_of_one(node)
-            term.in_part, term.adapted, term.row = _is_in_part(node), _is_adapted(node), _row(node)
+            term.in_part, term.adapted = _is_in_part(node), _is_adapted(node)
         if key and term.reduction != "unknown":
             mark = node.metadata.setdefault(key, Mark())
             call.again, mark.call = mark.call or call.again, call.number
@@ -264,14 +264,6 @@ def _is_of_one(node) -> bool:
         return True
     weights = _mask(*_next_product(node)) if len(sizes) == 1 else None
     return weights is not None and weights.is_cpu and bool((weights < 0).any() and (weights > 0).any())
-
-
-def _row(node) -> int:
-    """How many numbers each sample has in what a mean is taken over: times these, it is a mean of sums."""
-    sizes = _sizes(node)
-    if sizes is None and not node.name().startswith("NllLoss"):  # whose rows are classes
-        sizes = getattr(getattr(node, "_saved_self", None), "shape", None)
-    return torch.Size(sizes[1:]).numel() if sizes and len(sizes) > 1 else 0
 
 
 def _next_product(node) -> tuple:

@@ -2,8 +2,9 @@
 
 import re
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
+from inspect import getclosurevars
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
@@ -25,26 +26,16 @@ class Schedule:
     Attributes:
         steps: How often it was stepped.
         lengths: After how many steps it comes to its end, as far as it says.
-        numbers: All that its functions know. One may be the micro-batches of a window, by which it divides.
         own: Is the rate what a function or class of the script's says? Only the script knows what that counts.
         moved: Has any step changed the rate?
-        at_zero: How many of the steps, at the end, left the rate at 0.
     """
 
     def __init__(self, scheduler: lr_scheduler.LRScheduler) -> None:
         lambdas = [each for each in getattr(scheduler, "lr_lambdas", ()) if each is not None]
-        functions = [getattr(each, "func", each) for each in lambdas]
-        own_class = _is_own(type(scheduler).get_lr)
-        self.own = own_class or any(map(_is_own, functions))
-        known = [*vars(scheduler).items()] if own_class else []
-        for each in (*lambdas, *functions):
-            known += [*getattr(each, "keywords", {}).items(), *_known_to(each)]
-        known = [(name, value) for name, value in known if type(value) in (int, float)]
-        named = {value for name, value in known if _OF_A_LENGTH.search(name) and not _OF_A_PART.search(name)}
+        self.own = any(map(_is_own, [type(scheduler).get_lr, *(getattr(each, "func", each) for each in lambdas)]))
+        named = [value for each in lambdas for name, value in _known_to(each).items() if _is_a_length(name, value)]
         self.lengths = {_length_of(scheduler), max(named, default=0)} - {0}
-        self.numbers = {value for _, value in known}
-        self.steps = self.at_zero = 0
-        self.moved = False
+        self.steps, self.moved = 0, False
 
 
 class Schedules:
@@ -92,7 +83,6 @@ class Schedules:
         schedule = self.found.get(record) or self.found.setdefault(record, Schedule(scheduler))
         schedule.steps += 1
         schedule.moved |= rates != now
-        schedule.at_zero = 0 if any(now) else schedule.at_zero + 1
         if number == last and rates == now:  # the same number again
             pass
         elif record.unused:
@@ -121,12 +111,13 @@ def _is_own(function: Callable) -> bool:
     return is_users(getattr(getattr(function, "__code__", None), "co_filename", ""))
 
 
-def _known_to(function: Callable) -> Iterator[tuple[str, object]]:
-    """The names and values that a function uses from outside; and its constants, without a name."""
-    code = getattr(function, "__code__", None)
-    if code is not None:
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-            with suppress(ValueError):  # it has been deleted
-                yield name, cell.cell_contents
-        yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
-        yield from (("", value) for value in code.co_consts)
+def _known_to(function: Callable) -> dict[str, object]:
+    """What it was given beforehand, by `partial` or by the function that it stands in, as libraries do."""
+    known = dict(getattr(function, "keywords", {}))
+    with suppress(TypeError, ValueError):  # it is no function of Python, or a variable has been deleted
+        known |= getclosurevars(function).nonlocals
+    return known
+
+
+def _is_a_length(name: str, value: object) -> bool:
+    return type(value) in (int, float) and bool(_OF_A_LENGTH.search(name)) and not _OF_A_PART.search(name)

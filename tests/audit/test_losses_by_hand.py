@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
 from gradaudit import audit
-from gradaudit.rules import RULES
+from gradaudit.compare import RULES
 
 N, LETTERS, LONG = 4, 5, 6  # micro-batches in a window, classes, tokens in a sample
 EVEN, UNEVEN = (3, 3, 3, 3), (3, 5, 2, 4)  # samples in the micro-batches of a window

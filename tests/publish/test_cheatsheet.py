@@ -18,7 +18,7 @@ from course_utils.publish.handouts.parts import take_apart
 from course_utils.publish.handouts.silhouettes import BUGS, ledgers, silhouettes
 from course_utils.zoo import ZOO
 from course_utils.zoo.pitfalls import PITFALLS
-from gradaudit.rules import RULES
+from gradaudit.compare import RULES
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("pypandoc") and find_spec("typst")), reason='needs the extra: pip install -e ".[handouts]"'

@@ -14,7 +14,7 @@ from course_utils.publish.site import reference
 from course_utils.publish.site.notebooks import page, solutions
 from course_utils.zoo import ZOO
 from course_utils.zoo.pitfalls import PITFALLS
-from gradaudit.rules import RULES
+from gradaudit.compare import RULES
 
 
 @pytest.fixture(scope="module")

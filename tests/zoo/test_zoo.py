@@ -21,8 +21,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from course_utils import record
 from course_utils.zoo import ZOO, Specimen, held_graphs, specimen
 from course_utils.zoo.props import bigram_model, digit_batches, gan, perceptron, point_batches, word_batches
-from gradaudit.rules import RULES
-from gradaudit.rules.registry import LEVELS
+from gradaudit.compare import RULES
+from gradaudit.compare.rules import LEVELS
 
 LOOPS = [pytest.param(loop, id=loop.__name__) for s in ZOO.values() for loop in (s.buggy, s.fixed)]
 
