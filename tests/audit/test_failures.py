@@ -363,7 +363,7 @@ def test_where_nothing_was_found_before_the_failure_it_does_not_say_that_nothing
     with pytest.warns(ObserverFailure), audit() as report:
         train()
     assert not report.findings
-    assert str(report).endswith("No error in 2 updates, in the part that was watched")
+    assert str(report).endswith("No error in 1 update, in the part that was watched")
 
 
 def test_a_rule_that_fails_is_named_and_the_others_are_judged(monkeypatch):
