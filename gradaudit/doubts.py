@@ -311,6 +311,12 @@ def of_meta_learning(d, history):
 
 
 @doubt("undivided")
+def of_a_sequence(d, history):
+    """A sum may be meant: each goes back through the one before, as the steps of a sequence do."""
+    return any(call.passes > 1 for call in d.updates[0].micro_batches)
+
+
+@doubt("undivided")
 def mean_of_an_episode(d, history):
     """A sum may be meant: each may be the mean of one episode."""
     return _of_unequal_units(d.about)

@@ -1,7 +1,6 @@
 """A few numbers of parameters and their gradients: a write through `.data` leaves no other mark on a tensor.
 
-They are taken where the gradient is largest: an update moves them along the gradient or against it. A copy of other
-weights, or a moving average of them, moves them towards those weights instead.
+They are taken where the gradient is largest: an update moves them along the gradient or against it.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,26 +1,13 @@
-"""What `held-graphs` finds, and what only looks like it. The verdicts were written before the first run."""
+"""Programs for `held-graphs`: what is held, and what only looks like it."""
 
 from itertools import pairwise
 
-import pytest
 import torch
 from runs import data, net, update, with_sgd
+from table import row, said
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
-
-from gradaudit import audit
-
-CORRECT, HELD = [], []
-
-
-def correct(function):
-    CORRECT.append(pytest.param(function, id=function.__name__))
-    return function
-
-
-def held(level, evidence):
-    return lambda function: HELD.append(pytest.param(function, level, evidence, id=function.__name__)) or function
 
 
 def net_of(*sizes):
@@ -28,17 +15,10 @@ def net_of(*sizes):
     return nn.Sequential(*layers[:-1])
 
 
-def said(loop):
-    with audit() as report:
-        loop()
-    assert report.history.windows
-    return [(f.level, f.evidence) for f in report.findings if f.rule == "held-graphs"]
-
-
 # Several losses, or several forward passes, in one backward call that are no micro-batches
 
 
-@correct
+@said("held-graphs")
 def wgan_with_a_gradient_penalty():
     critic, made = net_of(3, 5, 1), torch.randn(4, 3)
     optimizer = Adam(critic.parameters())
@@ -49,7 +29,7 @@ def wgan_with_a_gradient_penalty():
         update(optimizer)
 
 
-@correct
+@said("held-graphs")
 def domains_that_are_weighted_by_their_losses():
     model = net_of(3, 5, 2)
     optimizer = Adam(model.parameters())
@@ -59,7 +39,7 @@ def domains_that_are_weighted_by_their_losses():
         update(optimizer)
 
 
-@correct
+@said("held-graphs")
 def an_episode_of_actor_and_critic():
     trunk, actor, critic = net_of(3, 4), nn.Linear(4, 2), nn.Linear(4, 1)
     optimizer = Adam([*trunk.parameters(), *actor.parameters(), *critic.parameters()])
@@ -75,7 +55,7 @@ def an_episode_of_actor_and_critic():
         update(optimizer)
 
 
-@correct
+@said("held-graphs")
 def an_ensemble():
     members = nn.ModuleList(net() for _ in range(3))
     optimizer = SGD(members.parameters(), lr=0.1)
@@ -84,7 +64,7 @@ def an_ensemble():
         update(optimizer)
 
 
-@correct
+@said("held-graphs")
 def several_backward_calls_of_two_micro_batches_each():
     model, optimizer = with_sgd()
     for i in range(8):
@@ -97,7 +77,7 @@ def several_backward_calls_of_two_micro_batches_each():
 # A loss that several calls go through, but whose gradient counts once
 
 
-@correct
+@said("held-graphs")
 def tasks_that_are_measured_first():
     trunk, heads = net_of(3, 4), [nn.Linear(4, 2), nn.Linear(4, 2)]
     parameters = [*trunk.parameters(), *heads[0].parameters(), *heads[1].parameters()]
@@ -114,7 +94,7 @@ def tasks_that_are_measured_first():
         update(optimizer)
 
 
-@correct
+@said("held-graphs")
 def a_reconstruction_for_encoder_and_decoder():
     encoder, decoder = net_of(3, 2), net_of(2, 3)
     of_encoder, of_decoder = Adam(encoder.parameters()), Adam(decoder.parameters())
@@ -132,7 +112,7 @@ def a_reconstruction_for_encoder_and_decoder():
         of_decoder.step()
 
 
-@correct
+@said("held-graphs")
 def two_losses_of_one_forward_pass():
     model, optimizer = with_sgd()
     for x, y in data():
@@ -143,7 +123,7 @@ def two_losses_of_one_forward_pass():
         update(optimizer)
 
 
-@held("error", {"calls": 4})
+@said("held-graphs", "error")
 def a_loss_that_counts_twice():
     model, optimizer = with_sgd()
     for x, y in data(4):
@@ -171,12 +151,12 @@ def segments(detach, retain, n=4):
         update(optimizer)
 
 
-@correct
+@said("held-graphs")
 def a_memory_of_two_segments():
     segments(detach=False, retain=True, n=2)  # nothing tells this from two losses of one forward pass
 
 
-@correct
+@said("held-graphs")
 def steps_inside_that_are_differentiated():
     model, optimizer = with_sgd(nn.Linear(3, 2, bias=False))
     for x, y in data():
@@ -212,120 +192,34 @@ def one_backward_call_for(micro_batches):
         update(optimizer)
 
 
-CORRECT += [
-    pytest.param(
-        lambda: segments(detach=True, retain=True), id="a memory that is detached and a graph kept for nothing"
-    ),
-    pytest.param(lambda: collecting(lambda features: features.detach()), id="features that are detached"),
-    pytest.param(lambda: collecting(lambda features: features, per_epoch=4, n=4, epochs=6), id="features of a window"),
-]
-HELD += [
-    pytest.param(
-        lambda: segments(detach=False, retain=True),
-        "advice",
-        {"passes": 4, "backward_call": 4},
-        id="a memory with its graph",
-    ),
-    pytest.param(
-        lambda: collecting(lambda features: features),
-        "advice",
-        {"graphs_alive": 11, "backward_call": 12},
-        id="features with their graphs",
-    ),
-    pytest.param(
-        lambda: collecting(lambda features: features.square().mean()),
-        "advice",
-        {"graphs_alive": 11, "backward_call": 12},
-        id="norms of features with their graphs",
-    ),
-    pytest.param(
-        lambda: collecting(lambda features: [features], per_epoch=60, n=4),
-        "advice",
-        {"graphs_alive": 19, "backward_call": 20},
-        id="features of a long epoch",
-    ),
-    pytest.param(
-        lambda: one_backward_call_for(4),
-        "advice",
-        {"graphs": 4, "calls": 4},
-        id="one backward call for four micro batches",
-    ),
-    pytest.param(
-        lambda: one_backward_call_for(3),
-        "advice",
-        {"graphs": 3, "calls": 4},
-        id="one backward call for three micro batches",
-    ),
-]
+for name, levels, loop in [
+    ("a memory that is detached and a graph kept for nothing", [], lambda: segments(detach=True, retain=True)),
+    ("features that are detached", [], lambda: collecting(lambda features: features.detach())),
+    ("features of a window", [], lambda: collecting(lambda features: features, per_epoch=4, n=4, epochs=6)),
+    ("a memory with its graph", ["advice"], lambda: segments(detach=False, retain=True)),
+    ("one backward call for four micro-batches", ["advice"], lambda: one_backward_call_for(4)),
+    ("one backward call for three micro-batches", ["advice"], lambda: one_backward_call_for(3)),
+]:
+    row(name, loop, "held-graphs", *levels)
 
 
-@pytest.mark.parametrize("loop", CORRECT)
-def test_what_only_looks_like_held_graphs_is_left_alone(loop):
-    assert said(loop) == []
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("loop", "level", "evidence"), HELD)
-def test_held_graphs_are_named(loop, level, evidence):
-    assert said(loop) == [(level, evidence)]
-
-
-@pytest.mark.parametrize("count", [6, 12])
-def test_losses_that_are_kept_are_told_from_other_tensors(count):
+@said("", "advice")
+def losses_that_are_kept():
     model, kept = net(), []
     optimizer = SGD(model.parameters(), lr=0.1)
-    with audit() as report:
-        for x, y in data(count):
-            kept.append(F.cross_entropy(model(x), y))
-            kept[-1].backward()
-            update(optimizer)
-    (finding,) = report.findings
-    assert finding.evidence == {"graphs_alive": count - 1, "backward_call": count}
-    assert finding.message.startswith(f"the graphs of {count - 1} earlier losses")
-    assert finding.fix == "add up loss.item() or loss.detach()"
+    for x, y in data(12):
+        kept.append(F.cross_entropy(model(x), y))
+        kept[-1].backward()
+        update(optimizer)
 
 
-@pytest.mark.parametrize("kept_from", [0, 30])
-def test_kept_losses_are_counted_by_those_that_are_looked_at(kept_from):
-    model, kept = net(), []
-    optimizer = SGD(model.parameters(), lr=0.1)
-    with audit() as report:
-        for k, (x, y) in enumerate(data(100)):
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            update(optimizer)
-            if k >= kept_from:
-                kept.append(loss)
-    (finding,) = report.findings
-    call = finding.evidence["backward_call"]
-    assert call > 60  # the last at which the count is the largest
-    assert abs(finding.evidence["graphs_alive"] - (call - 1 - kept_from)) <= 8
-    assert "about" in finding.message
-
-
-def test_a_loss_is_met_again_after_the_first_calls():
+@said("")
+def the_last_loss_that_a_name_keeps_until_the_next():
     model, optimizer = with_sgd()
-    with audit() as report:
-        for k, (x, y) in enumerate(data(40)):
-            loss = F.cross_entropy(model(x), y)
-            loss.backward(retain_graph=k > 29)
-            if k > 29:
-                loss.backward()
-            update(optimizer)
-    again = [call.again for call in report.history.backwards if call.again]
-    assert len(again) == 10
-
-
-@pytest.mark.parametrize("calls", range(20, 41, 4))
-def test_the_last_loss_that_a_name_keeps_until_the_next_is_no_held_graph(calls):
-    model, optimizer = with_sgd()
-    with audit() as report:
-        last = None
-        for x, y in data(calls):
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            update(optimizer)
-            last = loss
+    last = None
+    for x, y in data(30):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        update(optimizer)
+        last = loss
     assert last is not None
-    assert report.findings == []
-    assert {call.alive for call in report.history.backwards} == {0, 1}
