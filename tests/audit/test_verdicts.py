@@ -1,5 +1,6 @@
 """What the auditor says of each program of the table."""
 
+import advice  # noqa: F401
 import by_hand  # noqa: F401
 import guards  # noqa: F401
 import held_graphs  # noqa: F401
