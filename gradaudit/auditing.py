@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gradaudit.frames import clean_tracebacks
+from gradaudit.judging import judge
 from gradaudit.observe.observer import observing
 from gradaudit.report import AuditError, Report
-from gradaudit.rules import judge
-from gradaudit.writer import HistoryWriter
+from gradaudit.watch.auditor import Auditor
 
 
 @contextmanager
@@ -29,17 +29,17 @@ def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
         AuditError: If `strict` and an error was found, nothing could be judged, or the auditor has failed, and the
             block itself raised nothing.
     """
-    writer = HistoryWriter()
-    report = Report(writer.history)
+    auditor = Auditor()
+    report = Report(auditor.history)
     if window is not None:
         report.declare_window(window)
     try:
-        with clean_tracebacks(), observing(writer):
+        with clean_tracebacks(), observing(auditor):
             yield report
     except BaseException as error:
-        writer.history.failed = not (isinstance(error, SystemExit) and error.code in (None, 0))
+        auditor.history.failed = not (isinstance(error, SystemExit) and error.code in (None, 0))
         raise
     finally:
-        report.findings = judge(writer.history)
+        report.findings = judge(auditor.history)
     if strict and (report.errors or report.failure or not report.judged):
         raise AuditError(report)

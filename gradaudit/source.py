@@ -1,12 +1,10 @@
-"""The source of the audited script, as far as rules look into it."""
+"""The source of the audited script, as far as rules and the report look into it."""
 
 import ast
 import linecache
-from collections.abc import Iterable
 from functools import lru_cache
-from math import isclose
 
-_LARGE = 1e9  # no weight of a loss; and a whole number may be too large for a float
+_OF_A_LOSS = ("loss-scale", "token-weights")  # rules about what a loss is divided by
 
 
 def place(text: str) -> tuple[ast.Module | None, int]:
@@ -15,13 +13,40 @@ def place(text: str) -> tuple[ast.Module | None, int]:
     return (_tree(file, "".join(linecache.getlines(file))), int(line)) if line.isdecimal() else (None, 0)
 
 
-def are_written(values: Iterable[float], places: Iterable[str]) -> bool:
-    """Does each of these values stand as a number in the files of these places, or follow from one as 1 - x or x²?"""
-    trees = [tree for tree, _ in map(place, dict.fromkeys(places)) if tree is not None]
-    written = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    numbers = [float(value) for value in written if type(value) in (int, float) and value < _LARGE]
-    known = [each for x in numbers for each in (x, 1 - x, x * x)]
-    return all(any(isclose(value, each, rel_tol=1e-6) for each in known) for value in values)
+def cause(where: str, rule: str) -> tuple[int, int, int]:
+    """The line to mark for what a rule found, and from which column to which: a loss's division, or the statement."""
+    tree, line = place(where)
+    text = linecache.getline(where.rpartition(":")[0], line)
+    start, end = len(text) - len(text.lstrip()), len(text.rstrip())
+    around = [
+        node
+        for node in ast.walk(tree or ast.Module([], []))
+        if isinstance(node, ast.stmt) and node.lineno <= line <= node.end_lineno
+    ]
+    if not around or hasattr(around[-1], "body"):  # such as the test of an if
+        return line, start, end
+    statement = around[-1]
+    division = _division(statement) if rule in _OF_A_LOSS else None
+    if isinstance(division, ast.BinOp) and division.left.end_lineno == division.end_lineno:
+        line, text = division.end_lineno, linecache.getline(where.rpartition(":")[0], division.end_lineno)
+        start = text.index("/", _column(text, division.left.end_col_offset))
+        return line, start, _column(text, division.end_col_offset)
+    start = max(start, _column(text, statement.col_offset)) if line == statement.lineno else start
+    return line, start, _column(text, statement.end_col_offset) if line == statement.end_lineno else end
+
+
+def _division(node: ast.AST) -> ast.AST | None:
+    """The outermost division, but none inside what a function gets that neither scales a loss nor goes backward."""
+    if isinstance(getattr(node, "op", None), ast.Div):
+        return node
+    passes = isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("scale", "backward"))
+    parts = [node.func] if isinstance(node, ast.Call) and not passes else ast.iter_child_nodes(node)
+    return next(filter(None, map(_division, parts)), None)
+
+
+def _column(text: str, offset: int) -> int:
+    """That of a character, where Python counts bytes."""
+    return len(text.encode()[:offset].decode())
 
 
 @lru_cache(maxsize=100)

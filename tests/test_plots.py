@@ -9,7 +9,7 @@ from matplotlib.text import Text
 
 from course_utils import plots, record, show
 from course_utils.practice import display
-from gradaudit.observe.trace import Event, Trace
+from course_utils.recording.trace import Event, Trace
 
 TRACE = Trace(
     [
@@ -27,15 +27,15 @@ TRACE = Trace(
 def windows_of(*sizes, zero=True, left=0):
     """A trace of windows of these sizes; each backward pass adds 1."""
     events, held = [], 0
-    for size in (*sizes, *[left] * bool(left)):
+    for window, size in enumerate((*sizes, *[left] * bool(left)), start=1):
         for _ in range(size):
-            events.append(Event("forward", "SGD", float(held), held))
+            events.append(Event("forward", "SGD", float(held), held, window))
             held += 1
-            events.append(Event("backward", "SGD", float(held), held))
-        events.append(Event("step", "SGD", float(held), held))
+            events.append(Event("backward", "SGD", float(held), held, window))
+        events.append(Event("step", "SGD", float(held), held, window))
         if zero:
             held = 0
-            events.append(Event("zero", "SGD", 0.0, 0))
+            events.append(Event("zero", "SGD", 0.0, 0, window))
     return Trace(events[: len(events) - 2 * bool(left)])
 
 
@@ -140,15 +140,17 @@ def test_the_ledger_numbers_its_windows_and_shades_its_updates():
 
 def test_a_clip_before_the_step_belongs_to_the_update_and_one_between_two_passes_to_the_window():
     kinds = ["backward", "change", "backward", "change", "step", "zero"]
-    (axis,) = plots.ledger(Trace([Event(kind, "SGD", 1.0, 1) for kind in kinds])).axes
+    (axis,) = plots.ledger(Trace([Event(kind, "SGD", 1.0, 1, window=1) for kind in kinds])).axes
     assert numbers_and_shades(axis) == ({"1": (0, 2)}, [(3, 5)])
 
 
 def test_windows_without_zeroing_and_steps_without_a_pass_are_numbered_too():
     (axis,) = plots.ledger(windows_of(1, 1, zero=False)).axes
     assert numbers_and_shades(axis) == ({"1": (0, 1), "2": (3, 4)}, [(2, 2), (5, 5)])
-    kinds = ["backward", "step", "step"]
-    (axis,) = plots.ledger(Trace([Event(kind, "SGD", 1.0, 1) for kind in kinds])).axes
+    kinds = {"backward": 1, "step": 1, "another step": 2}
+    (axis,) = plots.ledger(
+        Trace([Event(kind.split()[-1], "SGD", 1.0, 1, window) for kind, window in kinds.items()])
+    ).axes
     assert numbers_and_shades(axis) == ({"1": (0, 0), "2": (2, 2)}, [(1, 1), (2, 2)])
 
 

@@ -27,7 +27,7 @@ from course_utils.plots.look import (
     new_figure,
     write,
 )
-from gradaudit.observe.trace import Event, Trace
+from course_utils.recording.trace import Event, Trace
 
 _MARKS = (  # kind of event, marker, colour, label
     ("forward", "|", BLACK, "forward"),
@@ -42,8 +42,8 @@ _CHARACTER = 0.0128  # the width of a bold character of a note, as a share of th
 Placed = Mapping[int, Event]  # events, by their place in the trace
 
 
-class Window(NamedTuple):
-    """A window as the ledger draws it, and the update that ends it.
+class Bracket(NamedTuple):
+    """Where a window is drawn, and the update that ends it.
 
     Args:
         number: Which update of its lane it leads to, counted from 1; None if no step follows.
@@ -58,33 +58,19 @@ class Window(NamedTuple):
     update: tuple[int, int] | None
 
 
-def windows_of(events: Placed) -> Iterator[Window]:
-    """The windows of a lane: what a step uses begins after the step before it."""
-    number, opened, closing = 0, [], []  # the places of forward and backward passes; of what has followed them
-    stepped = False
+def brackets_of(events: Placed) -> Iterator[Bracket]:
+    """The windows of a lane: of each its passes, and what follows the last of them."""
+    windows: dict[int, list[int]] = {}
     for place, event in events.items():
-        if event.kind in ("forward", "backward"):
-            if stepped:
-                yield _window(number, opened, closing)
-                opened, stepped = [], False
-            opened.append(place)
-            closing = []
-        else:
-            if event.kind == "step" and stepped:  # another one, with no pass in between
-                yield _window(number, opened, closing)
-                opened, closing = [], []
-            closing.append(place)
-            if event.kind == "step":
-                number, stepped = number + 1, True
-    if stepped:
-        yield _window(number, opened, closing)
-    elif any(events[place].kind == "backward" for place in opened):
-        yield Window(None, opened[0], opened[-1], None)
-
-
-def _window(number: int, opened: Sequence[int], closing: Sequence[int]) -> Window:
-    places = opened or closing
-    return Window(number, places[0], places[-1] if opened else places[0], (closing[0], closing[-1]))
+        windows.setdefault(event.window, []).append(place)
+    for number, places in windows.items():
+        passes = [place for place in places if events[place].kind in ("forward", "backward")]
+        closing = [place for place in places if place > max(passes, default=-1)]
+        first, last = (passes[0], passes[-1]) if passes else (closing[0], closing[0])
+        if any(events[place].kind == "step" for place in places):
+            yield Bracket(number, first, last, (closing[0], closing[-1]))
+        elif any(events[place].kind == "backward" for place in passes):
+            yield Bracket(None, first, last, None)
 
 
 def ledger(
@@ -120,7 +106,7 @@ def ledger(
         raise ValueError("the trace has no events to draw: did a loop run inside `with record() as trace:`?")
     lanes = lanes if lanes is not None else {lane: lane for lane in trace.lanes}
     events = {lane: _placed(trace, lane) for lane in lanes}
-    found = {lane: list(windows_of(placed)) for lane, placed in events.items()}
+    found = {lane: list(brackets_of(placed)) for lane, placed in events.items()}
     part, notes = part or range(len(trace.events)), notes or {}
     drawn = {lane: {p: event for p, event in placed.items() if p in part} for lane, placed in events.items()}
     drawn = {lane: placed for lane, placed in drawn.items() if placed}
@@ -154,7 +140,7 @@ def ledgers(traces: Mapping[str, Trace], ylabel: str = "norm of .grad") -> Figur
         events = _placed(trace)
         part = range(len(trace.events))
         tops.append(_lane(axis, events, part))
-        _number(axis, windows_of(events), part)
+        _number(axis, brackets_of(events), part)
         axis.set_ylabel(ylabel, fontsize=FONT)
         axis.set_title(title, fontsize=FONT, loc="left")
     for axis in axes:
@@ -236,7 +222,7 @@ def _lane(axis: Axes, events: Placed, part: range) -> float:
     return top
 
 
-def _number(axis: Axes, found: Iterable[Window], part: range) -> None:
+def _number(axis: Axes, found: Iterable[Bracket], part: range) -> None:
     """A numbered bracket below each window, dashed if no update follows, and a shade behind each update."""
     line, text = (offset_copy(axis.get_xaxis_transform(), axis.figure, y=-down, units="points") for down in (8, 11))
     found = [w for w in found if (w.update or (w.first, w.last))[1] in part]

@@ -140,7 +140,7 @@ def judge_own_script(answer: ScriptAudit) -> str:
 
 def _require_question(answer: ScriptAudit) -> None:
     """What has to be there before the auditor runs: a script, and a prediction."""
-    from gradaudit.rules import RULES
+    from gradaudit.compare import RULES
 
     if answer.script is None or answer.script is ...:
         raise Mistake("not-attempted", "no script is named yet.")

@@ -1,10 +1,9 @@
 """What a training loop does, seen from outside."""
 
-from course_utils.recording.collectives import Collectives, count_collectives
+from course_utils.recording.collectives import Collectives, count_collectives, held_gradients
 from course_utils.recording.formats import formats_of
 from course_utils.recording.operations import Work, count_work
-from gradaudit.observe.sharded import held_gradients
-from gradaudit.observe.trace import Event, Trace, record
+from course_utils.recording.trace import Event, Trace, record
 
 __all__ = [
     "Collectives",

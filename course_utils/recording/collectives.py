@@ -1,12 +1,15 @@
-"""Which collectives a rank takes part in: how many of each kind, and over how many bytes."""
+"""Which collectives a rank takes part in: how many of each kind, over how many bytes; and what gradients it holds."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from gradaudit.observe.gradients import local
+from gradaudit.observe.sharded import shards
 
 _KINDS = {  # how the names of PyTorch's operations begin, without underscores; the longer ones first
     "allgather": "all-gather",
@@ -76,3 +79,28 @@ class _Counting(TorchDispatchMode):
 
 def _bytes(argument: object) -> int:
     return sum(leaf.nbytes for leaf in tree_leaves(argument) if isinstance(leaf, Tensor))
+
+
+def held_gradients(model: nn.Module) -> list[Tensor]:
+    """All gradients that this rank holds for a model: in `.grad`, and where FSDP2 keeps what it has not yet reduced.
+
+    Of a sharded gradient it returns this rank's shard. Of FSDP1 it knows `.grad` alone.
+
+    Args:
+        model: Sharded by `fully_shard`, or not.
+
+    Example:
+        >>> layer = nn.Linear(3, 2, bias=False)
+        >>> layer(Tensor([[1.0, 2.0, 3.0]])).sum().backward()
+        >>> held_gradients(layer)
+        [tensor([[1., 2., 3.],
+                [1., 2., 3.]])]
+    """
+    states = [module._get_fsdp_state() for module in model.modules() if hasattr(module, "_get_fsdp_state")]
+    several = [getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group] for state in states]
+    groups = [group for groups in several for group in groups if group is not None]
+    read = shards(groups)
+    held = [p.grad for p in model.parameters() if p.grad is not None]
+    for p in (one.sharded_param for group in groups for one in group.fsdp_params):
+        held += read[id(p)].read(p)[0]
+    return list({id(gradient): gradient for gradient in map(local, held)}.values())

@@ -12,7 +12,6 @@ import io
 import random
 import sys
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
@@ -25,8 +24,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from gradaudit.observe.observer import Lane, Observer, local, observing
-from gradaudit.observe.trace import Trace, _TraceWriter
+from course_utils.recording.trace import Trace, TraceWriter, used_by_steps
+from gradaudit.observe.gradients import local
+from gradaudit.observe.ledger import Call, Record, Update, Zeroing
+from gradaudit.observe.observer import Observer, observing
 
 LIMIT = 300  # frames of one record
 SMALL = 12  # a tensor with more numbers is shown by its norm
@@ -56,6 +57,18 @@ class Ledger(NamedTuple):
     updates: tuple[tuple[int, ...], ...] = ()
     lost: tuple[int, ...] = ()
     unused: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, record: Record, numbers: dict[Call, int]) -> "Ledger":
+        """What a record says now, in the numbers that its calls have here."""
+        used, held = used_by_steps(record), set(record.in_grad)
+        nothing = {call for update in (*record.updates, record.open) for call in update.zeros}  # nobody zeroed them
+        return cls(
+            tuple(numbers[call] for call in record.in_grad),
+            tuple(tuple(numbers[call] for call in update.calls) for update in record.updates if not update.skipped),
+            tuple(number for call, number in numbers.items() if call not in used | held | nothing and not call.read),
+            tuple(numbers[call] for call in record.in_grad if call not in used),
+        )
 
 
 @dataclass(frozen=True)
@@ -265,7 +278,7 @@ class _Line:
         self.raised = ""
 
 
-class _Recorder(_TraceWriter):
+class _Recorder(TraceWriter):
     """Listens to the observer, and to Python's line by line, and writes frames."""
 
     who = "step_through()"
@@ -276,12 +289,12 @@ class _Recorder(_TraceWriter):
         self.frames: list[Frame] = []
         self.codes = {code for code in _codes(loop.code) if code.co_name not in _EXPRESSIONS}
         self.optimizers: dict[int, Optimizer] = {}
-        self.calls: Counter[str] = Counter()  # backward calls, by lane
+        self.numbers: dict[Record, dict[Call, int]] = {}  # of the calls that brought gradients to it
         self.ledgers: dict[str, Ledger] = {}
         self.lines: list[_Line] = []  # the running function's line, and above it those of functions inside it
         self.variables: dict[str, str] = {}
         self.loss: float | None = None
-        self.stepping: tuple[Lane, bool] | None = None  # a step that has begun; was it skipped?
+        self.stepping: Update | None = None  # a step that has begun
         self.printed = io.StringIO()
         self.recording = False
 
@@ -380,68 +393,55 @@ class _Recorder(_TraceWriter):
 
     def attach(self, observer: Observer) -> None:
         super().attach(observer)
-        self.observer = observer
-        for p in self.parameters.values():  # also those that no optimizer has; one that has them takes them over
-            observer.without_optimizer.add(p)
-        observer._list_lanes()
+        self.watch(list(self.parameters.values()))
         observer.undo.callback(register_optimizer_step_post_hook(observer.guard(self.after_step)).remove)
 
-    def forward(self, lanes: list[Lane]) -> None:
-        super().forward(lanes)
+    def forward(self, records: list[Record]) -> None:
+        super().forward(records)
         if self.lines:
             self.lines[-1].forward = True
 
-    def backward_begins(self, roots: list[Tensor], given: bool) -> object:
+    def backward_begins(self, number: int, roots: list[Tensor], given: bool) -> Call:
         one = len(roots) == 1 and roots[0].numel() == 1 and not given
         self.loss = roots[0].item() if one else None
         if self.lines and self.lines[-1].forward:
             self.cut("forward", loss=self.loss)
-        return True
+        return super().backward_begins(number, roots, given)
 
-    def received(self, lane: Lane, call: Any) -> None:
-        super().received(lane, call)
-        self.calls[lane.name] += 1
-        self.book(lane)
-        self.cut("backward", lane, loss=self.loss)
+    def received(self, record: Record, call: Call) -> None:
+        super().received(record, call)
+        numbers = self.numbers.setdefault(record, {})
+        numbers[call] = len(numbers) + 1
+        self.book(record)
+        self.cut("backward", record, loss=self.loss)
 
-    def zeroed(self, lane: Lane) -> None:
-        super().zeroed(lane)
-        before = self.ledgers.get(self.observer.name(lane), Ledger())
-        if lane.depth and lane.came_as_zeros:  # a step is about to find zeros that nobody has written
-            self.ledgers[lane.name] = before._replace(held=(), unused=())
-            return
-        self.ledgers[lane.name] = before._replace(held=(), unused=(), lost=before.lost + before.unused)
-        self.cut("zero", lane)
+    def zeroed(self, record: Record, zeroing: Zeroing) -> None:
+        super().zeroed(record, zeroing)
+        self.book(record)
+        self.cut("zero", record)
 
-    def changed(self, lane: Lane, assigned: bool) -> None:
-        super().changed(lane, assigned)
-        self.book(lane)
-        self.cut("change", lane)
+    def changed(self, record: Record, assigned: bool) -> None:
+        super().changed(record, assigned)
+        self.book(record)
+        self.cut("change", record)
 
-    def stepped(self, lane: Lane, skipped: bool) -> None:
-        super().stepped(lane, skipped)
-        self.stepping = lane, skipped
+    def stepped(self, record: Record, update: Update) -> None:
+        super().stepped(record, update)
+        self.stepping = update
 
     def after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        if self.stepping is None or self.stepping[0].optimizer() is not optimizer:
-            return
-        (lane, skipped), self.stepping = self.stepping, None
-        if not skipped:
-            self.book(lane)
-            book = self.ledgers[lane.name]
-            self.ledgers[lane.name] = book._replace(updates=(*book.updates, book.held), unused=())
-        self.cut("skipped" if skipped else "step", lane)
+        update = self.stepping
+        if update is not None and update.record.optimizer() is optimizer:
+            self.stepping = None
+            self.book(update.record)
+            self.cut("skipped" if update.skipped else "step", update.record)
 
-    def book(self, lane: Lane) -> None:
-        """Brings the lane's ledger up to what the observer counts: the last so many calls are in `.grad`."""
-        name = self.observer.name(lane)
-        numbers = tuple(range(1, self.calls[name] + 1))
-        held, unused = (numbers[len(numbers) - many :] for many in (lane.held, lane.unused))
-        self.ledgers[name] = self.ledgers.get(name, Ledger())._replace(held=held, unused=unused)
+    def book(self, record: Record) -> None:
+        self.ledgers[self.observer.name(record)] = Ledger.of(record, self.numbers.get(record, {}))
 
     # Frames
 
-    def cut(self, kind: str, lane: Lane | None = None, line: int | None = None, **more: Any) -> None:
+    def cut(self, kind: str, record: Record | None = None, line: int | None = None, **more: Any) -> None:
         if kind not in ("start", "cut", "error", "end"):
             if not self.recording:
                 return
@@ -451,8 +451,8 @@ class _Recorder(_TraceWriter):
             self.lines[-1].shown, self.lines[-1].forward = True, False
         if line is None:
             line = self.lines[-1].number if self.lines else 1
-        if lane is not None:
-            more["lane"] = lane.name
+        if record is not None:
+            more["lane"] = record.name
         printed = self.printed.getvalue()
         self.printed.seek(0)
         self.printed.truncate()
@@ -463,9 +463,9 @@ class _Recorder(_TraceWriter):
         )  # fmt: skip
 
     def snapshot(self) -> tuple[dict, dict, dict, tuple[str, ...]]:
-        for lane in self.observer.active:  # parameters and optimizers that the loop has made
-            optimizer = lane.optimizer()
-            if optimizer is not None and any(p is q for p in lane.parameters for q in self.parameters.values()):
+        for record in self.observer.active:  # parameters and optimizers that the loop has made
+            optimizer, own = record.optimizer(), record.gradients.parameters
+            if optimizer is not None and any(p is q for p in own for q in self.parameters.values()):
                 self.optimizers[id(optimizer)] = optimizer
         weights = {name: _values(p) for name, p in self.parameters.items()}
         grads = {name: None if p.grad is None else _values(p.grad) for name, p in self.parameters.items()}

@@ -13,7 +13,7 @@ from course_utils.zoo.registry import Losses, specimen
     level="advice",
     source="giotto-ai/giotto-deep#75",
     what="Normalises over the 4 samples of a micro-batch, not the window's 16: no large batch has this gradient.",
-    evidence={"window": 4, "moves_per_update": 4},
+    evidence={"moves_per_update": 4},
 )
 def batchnorm_in_windows() -> Losses:
     model = perceptron(64, 16, 10)

@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from course_utils.recording.trace import Trace, record
 from course_utils.zoo.registry import ZOO
-from gradaudit.observe.trace import Trace, record
 
 
 @dataclass

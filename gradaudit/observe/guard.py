@@ -1,22 +1,22 @@
 """Keeps the observer's own errors out of the script that it watches: the first one ends the watching, not the run."""
 
-import contextlib
 import os
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from pathlib import Path
 from textwrap import shorten
 from traceback import format_exception_only, walk_tb
 
-import torch
 from torch import Tensor
+
+from gradaudit.callsite import where
 
 _HOME = Path(__file__).parents[2]
 _OWN = tuple(f"{_HOME / package}{os.sep}" for package in ("gradaudit", "course_utils"))
-_NOT_THE_USERS = (*_OWN, str(Path(torch.__file__).parent), contextlib.__file__)
 _LONGEST = 300  # characters of an error's text
 
 
@@ -90,21 +90,20 @@ class Guard:
                 try:
                     result = original(*args, **kwargs)
                 except BaseException:
-                    self._close(watching)
+                    self._go_on(watching.close)
                     raise
-                try:
-                    watching.close() if self.failure else next(watching, None)
-                except Exception as error:
-                    self.fail(error)
+                self._go_on(watching.close if self.failure else watching.__next__)
                 return result
 
             return call
 
         return wrapper
 
-    def _close(self, watching: Generator) -> None:
+    def _go_on(self, watching: Callable) -> None:
         try:
-            watching.close()
+            watching()
+        except StopIteration:
+            pass
         except Exception as error:
             self.fail(error)
 
@@ -112,19 +111,18 @@ class Guard:
         """Notes an error of the observer's own and warns of it, if it is the first."""
         if _is_of_a_signal(error):
             raise error
-        file, line = _users_line()
+        script = where()  # "" if this thread runs nothing of it
         with self.lock:
             if self.failure is not None:
                 return
-            self.failure = f"{_in_words(error)}, at {_own_line(error)}, called from {file}:{line}"
+            self.failure = f"{_in_words(error)}, at {_own_line(error)}, called from {script}"
         self.told(self.failure)
-        _warn(f"{self.who} has failed ({self.failure}) and {self.then}: please report this.", file, line)
+        _warn(f"{self.who} has failed ({self.failure}) and {self.then}: please report this.", script)
 
 
 def _listed(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """An iterator in the first place becomes a list. What it raises comes from the script."""
-    if args:
-        return ((list(args[0]), *args[1:]), kwargs) if hasattr(args[0], "__next__") else (args, kwargs)
+    """Iterators become lists. What it raises comes from the script."""
+    args = tuple(list(value) if hasattr(value, "__next__") else value for value in args)
     return args, {name: list(value) if hasattr(value, "__next__") else value for name, value in kwargs.items()}
 
 
@@ -147,20 +145,13 @@ def _own_line(error: Exception) -> str:
     return f"{path.relative_to(_HOME).as_posix() if file.startswith(_OWN) else path}:{line}"
 
 
-def _users_line() -> tuple[str, int]:
-    """The line of the script that led here; "" if this thread runs nothing of it."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
-        frame = frame.f_back
-    return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
-
-
-def _warn(text: str, file: str, line: int) -> None:
+def _warn(text: str, script: str) -> None:
+    file, _, line = script.rpartition(":")
     try:
-        warnings.warn_explicit(text, ObserverFailure, file or __file__, line)
+        warnings.warn_explicit(text, ObserverFailure, file or __file__, int(line or 0))
     except Exception as error:
         asked = any(action == "error" and category is ObserverFailure for action, _, category, *_ in warnings.filters)
         if isinstance(error, ObserverFailure) and asked:
             raise
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             sys.stderr.write(f"{text}\n")

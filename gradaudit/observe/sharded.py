@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 from weakref import ref
 
-from torch import Tensor, nn
+from torch import Tensor
 
 _KEEPERS = {  # where the class is whose objects know what is kept where
     "torch.distributed.fsdp._fully_shard._fsdp_param_group": "FSDPParamGroup",
@@ -65,32 +65,6 @@ def own_parameters(found: list) -> set[int]:
     groups = [keeper.fsdp_params for keeper in found if hasattr(keeper, "fsdp_params")]
     copies = {id(getattr(one, "_unsharded_param", None)) for group in groups for one in group}
     return copies | {id(keeper.flat_param) for keeper in found if hasattr(keeper, "flat_param")}
-
-
-def held_gradients(model: nn.Module) -> list[Tensor]:
-    """All gradients that this rank holds for a model: in `.grad`, and where FSDP2 keeps what it has not yet reduced.
-
-    Of a sharded gradient it returns this rank's shard. Of FSDP1 it knows `.grad` alone.
-
-    Args:
-        model: Sharded by `fully_shard`, or not.
-
-    Example:
-        >>> layer = nn.Linear(3, 2, bias=False)
-        >>> layer(Tensor([[1.0, 2.0, 3.0]])).sum().backward()
-        >>> held_gradients(layer)
-        [tensor([[1., 2., 3.],
-                [1., 2., 3.]])]
-    """
-    states = [module._get_fsdp_state() for module in model.modules() if hasattr(module, "_get_fsdp_state")]
-    several = [getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group] for state in states]
-    groups = [group for groups in several for group in groups if group is not None]
-    read = shards(groups)
-    held = [p.grad for p in model.parameters() if p.grad is not None]
-    for p in (one.sharded_param for group in groups for one in group.fsdp_params):
-        held += read[id(p)].read(p)[0]
-    local = [getattr(gradient, "_local_tensor", gradient) for gradient in held]
-    return list({id(gradient): gradient for gradient in local}.values())
 
 
 def _fsdp2(group: ref, parameter: ref) -> Callable:

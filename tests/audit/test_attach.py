@@ -10,11 +10,11 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 from course_utils import record
+from course_utils.recording import Trace
 from gradaudit import audit
 from gradaudit.observe.guard import ObserverFailure
 from gradaudit.observe.observer import Observer, observing
-from gradaudit.observe.trace import Trace
-from gradaudit.writer import HistoryWriter
+from gradaudit.watch.auditor import Auditor
 
 
 def step(model, optimizer):
@@ -87,7 +87,7 @@ def test_where_attaching_fails_all_is_as_before(before, monkeypatch, broken):
     with pytest.warns(ObserverFailure, match="no patch"), audit() as report:
         step(model, optimizer)
     assert attached() == before
-    assert not report.history.backwards
+    assert not report.history.calls
 
 
 def test_a_patch_that_somebody_kept_is_idle_after_the_audit(before):
@@ -96,11 +96,10 @@ def test_a_patch_that_somebody_kept_is_idle_after_the_audit(before):
     with audit() as report:
         kept = optimizer.zero_grad
         step(model, optimizer)
-    events = report.history.trace.events.total
     kept()
     step(model, optimizer)
     assert model.weight.grad is not None
-    assert report.history.trace.events.total == events
+    assert report.history.calls.total == report.history.updates_made == 1
 
 
 @pytest.mark.parametrize("outer", [record, audit])
@@ -114,8 +113,10 @@ def test_two_blocks_leave_nothing_patched_in_whatever_order_they_end(before, out
         step(model, SGD(model.parameters(), lr=0.1))
         block.__exit__(None, None, None)
     assert attached() == before
-    traces = [thing if isinstance(thing, Trace) else thing.history.trace for thing in seen]
-    updates = [sum(event.kind == "step" for event in trace.events) for trace in traces]
+    updates = [
+        sum(event.kind == "step" for event in thing.events) if isinstance(thing, Trace) else thing.history.updates_made
+        for thing in seen
+    ]
     assert updates == ([2, 1] if in_order else [1, 2])
 
 
@@ -124,12 +125,12 @@ def test_an_optimizer_that_cannot_be_found_in_the_heap_is_found_at_its_first_ste
     optimizer = SGD(model.parameters(), lr=0.1)
     gc.freeze()  # gc.get_referrers() passes over what is frozen
     try:
-        listener = HistoryWriter()
+        listener = Auditor()
         with observing(listener):
             for _ in range(2):
                 model(torch.ones(1, 3)).sum().backward()
                 step(model, optimizer)
-            assert listener.observer.manual == []  # the lane that its parameters had for one backward call is gone
+            assert listener.observer.by_hand == []  # the record that its parameters had for one backward call is gone
     finally:
         gc.unfreeze()
-    assert listener.history.updates == {"SGD": 2}
+    assert [(each.name, each.made) for each in listener.history.records] == [("SGD", 2)]

@@ -18,16 +18,17 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import LBFGS, SGD, AdamW, lr_scheduler
 from torch.utils.data import DataLoader
 
-import exhaustive
 from course_utils import record
+from course_utils.recording.trace import TraceWriter
 from gradaudit import AuditError, audit
+from gradaudit.compare import RULES
+from gradaudit.observe.gradients import Gradients
 from gradaudit.observe.guard import ObserverFailure
-from gradaudit.observe.observer import Lane, Listener, Observer
-from gradaudit.observe.trace import _TraceWriter
-from gradaudit.page import as_page
-from gradaudit.rules import RULES
-from gradaudit.text import as_annotations
-from gradaudit.writer import HistoryWriter
+from gradaudit.observe.observer import Observer
+from gradaudit.watch.auditor import Auditor
+from gradaudit.watch.ranks import Ranks
+from gradaudit.watch.scaling import Scaling
+from gradaudit.watch.schedules import Schedules
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -174,41 +175,15 @@ def broken(monkeypatch):
     return break_it
 
 
-LISTENS = sorted({name for name in vars(Listener) if callable(getattr(Listener, name))} - {"__module__"})
-OF_WRITER = [
-    (HistoryWriter, name)
-    for name in sorted(vars(HistoryWriter))
-    if (name in LISTENS or name.startswith("_around") or name.startswith("_after") or name.startswith("_before"))
-    # Lanes are made with the block, and scale_grads is for pipelines of several ranks.
-    and name not in ("gave_up", "zeroed_in_part", "lane_type", "_around_scale_grads")
-]
-OF_OBSERVER = [(Observer, name) for name in ("look", "lane_of", "name", "step", "inside", "_receive", "_zeroed")] + [
-    (Observer, name) for name in vars(Observer) if name.startswith(("_around", "_before", "_after", "_end_lanes"))
-    and "forward" not in name
-]  # fmt: skip
-WRITER = "gradaudit.writer"
-HELPERS = [
-    (WRITER, "watch_terms"), (WRITER, "watch_memory"), (WRITER, "caller_location"), (WRITER, "where"),
-    (WRITER, "leaves"), (WRITER, "mark_forward"), (WRITER, "earlier_forward"), (WRITER, "number"),
-    (WRITER, "agreement"), (WRITER, "schedule_length"), (WRITER, "_rates"), (WRITER, "_is_hooked"),
-    ("gradaudit.lanes", "sample"), ("gradaudit.lanes", "move"),
-    ("gradaudit.probe", "find_losses"), ("gradaudit.named", "_named_tensors"),
-    ("gradaudit.overwriting", "_address"), ("gradaudit.graphs", "forward_passes"),
-    ("gradaudit.epochs", "_length"), ("gradaudit.observe.observer", "any_nonzero"),
-    ("gradaudit.observe.observer", "living"),
-]  # fmt: skip
-FAULTS = [
-    (owner, name, call, late)
-    for owner, name in [*OF_WRITER, *OF_OBSERVER, *HELPERS]
-    for call in (1, 3)
-    for late in (False, True)
-]
-ALWAYS = [
-    fault
-    for fault in FAULTS
-    if fault[1:] in [("backward_begins", 3, True), ("stepped", 3, False), ("zeroed", 1, True), ("attach", 1, True),
-                     ("_around_clip", 1, True), ("_around_scheduler_step", 1, True), ("_around_unscale", 1, False),
-                     ("sample", 1, False), ("_before_step", 3, True), ("_address", 3, False), ("ended", 1, False)]
+FAULTS = [  # where, in which call, and whether only when it has done what it does
+    (Auditor, "attach", 1, True), (Auditor, "backward_begins", 3, True), (Auditor, "received", 1, False),
+    (Auditor, "graph_kept", 1, False), (Auditor, "backward_ends", 3, False), (Auditor, "stepped", 3, False),
+    (Auditor, "zeroed", 1, True), (Auditor, "changed", 1, False), (Auditor, "ended", 1, False),
+    (Scaling, "_around_clip", 1, True), (Scaling, "_around_unscale", 1, False), (Schedules, "_around_step", 1, True),
+    (Ranks, "_around_forward", 1, False), (Ranks, "_around_all_reduce", 1, False), (Observer, "_before_step", 3, True),
+    (Observer, "_receive", 3, False), (Observer, "_around_backward", 3, True), (Observer, "_zeroed", 1, False),
+    ("gradaudit.watch.graphs", "watch_terms", 3, False), ("gradaudit.watch.graphs", "_address", 3, False),
+    ("gradaudit.watch.records", "sample", 1, False), ("gradaudit.watch.named", "_named_tensors", 1, False),
 ]  # fmt: skip
 
 
@@ -216,7 +191,7 @@ def resolved(owner):
     return sys.modules[owner] if isinstance(owner, str) else owner
 
 
-@pytest.mark.parametrize(("owner", "name", "call", "late"), exhaustive.mark(FAULTS, but=ALWAYS))
+@pytest.mark.parametrize(("owner", "name", "call", "late"), FAULTS)
 def test_a_fault_changes_nothing_in_the_training(owner, name, call, late, broken, alone):
     before = attached()
     calls = broken(resolved(owner), name, call, late)
@@ -227,8 +202,6 @@ def test_a_fault_changes_nothing_in_the_training(owner, name, call, late, broken
     assert made == alone
     assert attached() == before
     assert calls
-    if len(calls) < call:
-        pytest.skip(f"called {len(calls)} times")
     (warning,) = [str(each.message) for each in caught if issubclass(each.category, ObserverFailure)]
     assert warning.startswith(f"The auditor has failed (test_failures.Fault: {name}, at ")
     assert warning.endswith("and your script goes on unwatched: please report this.")
@@ -238,13 +211,13 @@ def test_a_fault_changes_nothing_in_the_training(owner, name, call, late, broken
     assert len(calls) <= call + 1, "the observer is not silent"
 
 
-OF_RECORD = [(_TraceWriter, name) for name in vars(_TraceWriter) if name in LISTENS or name.startswith("_add")]
-
-
-@pytest.mark.parametrize(("owner", "name"), [*OF_RECORD, (Observer, "_before_forward"), (Lane, "compare")])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(TraceWriter, "attach"), (TraceWriter, "received"), (TraceWriter, "_before_forward"), (Gradients, "compare")],
+)
 def test_a_record_that_fails_changes_nothing_in_the_training(owner, name, broken, alone):
     before = attached()
-    broken(owner, name, call=2 if name not in ("attach", "__init__") else 1)
+    broken(owner, name, call=1 if name == "attach" else 2)
     with pytest.warns(ObserverFailure, match=r"^record\(\) has failed \(.*unwatched: please report this\.$") as caught:
         with record():
             made = everything()
@@ -254,11 +227,11 @@ def test_a_record_that_fails_changes_nothing_in_the_training(owner, name, broken
 
 
 def test_what_another_observer_sees_is_complete(broken):
-    broken(HistoryWriter, "stepped")
+    broken(Auditor, "stepped")
     with pytest.warns(ObserverFailure), audit() as report, record() as trace:
         train()
     assert trace.windows() == [4, 4]
-    assert not report.history.windows
+    assert not report.history.updates
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
@@ -268,7 +241,7 @@ def test_an_interrupt_inside_the_auditor_ends_the_training(name, error, monkeypa
         raise error
 
     before = attached()
-    monkeypatch.setattr(HistoryWriter, name, interrupted)
+    monkeypatch.setattr(Auditor, name, interrupted)
     with pytest.raises(error), audit() as report:
         train()
     assert attached() == before
@@ -281,7 +254,7 @@ def test_what_a_signal_of_the_scripts_raises_is_the_scripts(monkeypatch):
         raise TimeoutError("over")
 
     handler = signal.signal(signal.SIGUSR1, out_of_time)
-    monkeypatch.setattr(HistoryWriter, "stepped", lambda *_: signal.raise_signal(signal.SIGUSR1))
+    monkeypatch.setattr(Auditor, "stepped", lambda *_: signal.raise_signal(signal.SIGUSR1))
     try:
         with pytest.raises(TimeoutError, match="over"), audit() as report:
             train()
@@ -290,8 +263,10 @@ def test_what_a_signal_of_the_scripts_raises_is_the_scripts(monkeypatch):
     assert report.failure is None
 
 
-@pytest.mark.parametrize("name", ["backward_begins", "_around_clip", "received"])
-def test_an_error_of_the_scripts_goes_through_as_it_is(name, broken):
+@pytest.mark.parametrize(
+    ("owner", "name"), [(Auditor, "backward_begins"), (Auditor, "received"), (Scaling, "_around_clip")]
+)
+def test_an_error_of_the_scripts_goes_through_as_it_is(owner, name, broken):
     class Failing(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -316,7 +291,7 @@ def test_an_error_of_the_scripts_goes_through_as_it_is(name, broken):
         nn.utils.clip_grad_value_(model.weight, 1.0)
         return caught.value, clipped.value
 
-    broken(HistoryWriter, name)
+    broken(owner, name)
     with pytest.warns(ObserverFailure), audit():
         errors = run()
     assert [error.__context__ for error in errors] == [None, None]
@@ -347,7 +322,7 @@ def test_a_wrong_call_is_the_scripts_own_error():
 
 
 def test_where_all_warnings_are_errors_the_training_goes_on(broken, capsys):
-    broken(HistoryWriter, "stepped")
+    broken(Auditor, "stepped")
     with warnings.catch_warnings():
         warnings.resetwarnings()
         warnings.simplefilter("error")
@@ -358,11 +333,11 @@ def test_where_all_warnings_are_errors_the_training_goes_on(broken, capsys):
 
 
 def test_the_warning_names_the_lines_and_points_at_the_scripts(monkeypatch):
-    monkeypatch.setattr("gradaudit.lanes.sample", None)
+    monkeypatch.setattr("gradaudit.watch.records.sample", None)
     with pytest.warns(ObserverFailure) as caught, audit():
         train(1)
     (warning,) = caught
-    words = r"\(TypeError: 'NoneType' object is not callable, at gradaudit/lanes.py:\d+, called from .*runs.py:"
+    words = r"\(TypeError: 'NoneType' object is not callable, at gradaudit/watch/records.py:\d+, called from .*runs.py:"
     assert re.search(words, str(warning.message))
     assert warning.filename.endswith("runs.py")
 
@@ -370,45 +345,34 @@ def test_the_warning_names_the_lines_and_points_at_the_scripts(monkeypatch):
 # What is said
 
 
-def test_an_error_before_the_failure_is_undecided(broken, monkeypatch):
-    monkeypatch.setattr("gradaudit.page._drawing", lambda report: "")  # takes a second
-    broken(HistoryWriter, "stepped", call=4)
+def test_an_error_before_the_failure_is_undecided(broken):
+    broken(Auditor, "stepped", call=4)
     with pytest.warns(ObserverFailure), audit() as report:
         train(n=1, zero=False)
     assert [(finding.rule, finding.level) for finding in report.findings] == [("stale-gradients", "undecided")]
     with pytest.warns(ObserverFailure), pytest.raises(AuditError, match="ended"), audit(strict=True):
         train()
     text = " ".join(str(report).split())
-    assert "4 backward calls; SGD: 3 updates, windows of 1 (inferred). The audit ended there" in text
+    assert "4 backward calls; SGD: 4 updates, windows of 1 (inferred). The audit ended there" in text
     assert report.as_dict()["failure"] == report.failure
-    for shown in (as_page(report, "title"), report._repr_html_(), as_annotations(report)):
-        assert "Fault: stepped" in shown
-        assert "The audit ended there" in shown
+    assert "Fault: stepped" in text
 
 
 def test_where_nothing_was_found_before_the_failure_it_does_not_say_that_nothing_is_wrong(broken):
-    broken(HistoryWriter, "stepped", call=2)
+    broken(Auditor, "stepped", call=2)
     with pytest.warns(ObserverFailure), audit() as report:
         train()
     assert not report.findings
-    assert "Nothing was found in the part that was watched." in str(report)
+    assert str(report).endswith("No error in 1 update, in the part that was watched")
 
 
-@pytest.mark.parametrize("name", exhaustive.mark(RULES, but=["stale-gradients"]))
-def test_a_rule_that_fails_is_named_and_the_others_are_judged(name, monkeypatch):
-    def found():
-        with audit() as report:
-            train(n=1, zero=False)
-            train(divide=False)
-        return report
-
+def test_a_rule_that_fails_is_named_and_the_others_are_judged(monkeypatch):
     def fail(history):
-        raise Fault(name)
+        raise Fault("stale")
 
-    expected = [(each.rule, each.level) for each in found().findings if each.rule != name]
-    monkeypatch.setitem(RULES, name, fail)
-    with pytest.warns(ObserverFailure, match=f"The auditor's rule {name} has failed"):
-        report = found()
-    assert [(each.rule, each.level) for each in report.findings] == expected
-    assert report.failure.startswith(f"rule {name}: test_failures.Fault: {name}, at gradaudit/rules/__init__.py")
-    assert f"rule {name}: test_failures.Fault" in " ".join(str(report).split())
+    monkeypatch.setattr(RULES["stale-gradients"], "find", [fail])
+    with pytest.warns(ObserverFailure, match="The auditor's rule stale-gradients has failed"), audit() as report:
+        train(divide=False, zero=False)
+    assert [(each.rule, each.level) for each in report.findings] == [("loss-scale", "error")]
+    assert report.failure.startswith("rule stale-gradients: test_failures.Fault: stale, at gradaudit/judging.py")
+    assert "rule stale-gradients: test_failures.Fault" in " ".join(str(report).split())

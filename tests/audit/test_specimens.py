@@ -7,7 +7,7 @@ import pytest
 
 from course_utils.zoo import ZOO
 from gradaudit import audit
-from gradaudit.rules import ERROR
+from gradaudit.compare.rules import ERROR
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call")
 
@@ -29,7 +29,7 @@ def test_a_buggy_loop_is_found_under_its_rule_at_a_line_of_its_own(name):
         assert file == inspect.getsourcefile(inspect.unwrap(ZOO[name].buggy))
         assert first <= int(line) < first + len(lines)
         assert finding.evidence
-        assert finding.fix
+        assert finding.fix or finding.level != ERROR
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -37,7 +37,7 @@ def test_a_fixed_loop_has_no_error(name):
     with audit() as report:
         ZOO[name].fixed()
     assert [f for f in report.findings if f.level == ERROR or f.rule == ZOO[name].rule] == []
-    assert report.history.windows
+    assert report.history.updates
 
 
 @pytest.mark.parametrize("name", [name for name, specimen in ZOO.items() if specimen.evidence])

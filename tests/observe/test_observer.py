@@ -14,8 +14,9 @@ from torch.optim import SGD, Adam
 
 from course_utils import record
 from gradaudit import audit
-from gradaudit.observe import observer
+from gradaudit.observe import gradients
 from gradaudit.observe.observer import Listener, observing
+from gradaudit.observe.patches import unseen_by_warnings
 
 X = torch.ones(3, 2)
 
@@ -90,7 +91,7 @@ def test_a_wrapper_that_a_scaler_is_given_has_no_lane_either(model):
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-    assert report.history.lanes == ["Adam"]
+    assert [each.name for each in report.history.records] == ["Adam"]
 
 
 @pytest.mark.parametrize("optimizer_class", [SGD, CallsInheritedStep])
@@ -130,8 +131,8 @@ def test_after_a_closure_that_raised_steps_are_seen_again(model, watch, by_closu
                 optimizer.step(closure)
         else:
             train(model, optimizer)
-    trace = seen if watch is record else seen.history.trace
-    assert trace.windows() == [1, 1, 1]
+    held = seen.windows() if watch is record else [update.held for update in seen.history.updates]
+    assert held == [1, 1, 1]
 
 
 def test_an_optimizer_that_steps_and_zeroes_inside_a_backward_call_is_recorded(model):
@@ -185,9 +186,9 @@ def test_a_micro_batch_that_brings_nothing_but_zeros_is_no_zeroing(model, masked
             (model(X) * (0 if k in masked else 1)).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert trace.windows() == report.history.trace.windows() == [3]
+    assert trace.windows() == [update.held for update in report.history.updates] == [3]
     assert "z" not in str(trace).split("S z")[0]
-    assert not report.history.zeroings
+    assert not report.history.records[0].lost
 
 
 @pytest.fixture
@@ -213,7 +214,7 @@ def test_sharded_parameters_are_seen(model, process_group, zero):
             if zero:
                 optimizer.zero_grad(set_to_none=False)
     assert str(trace) == ("SGD  f b f b S z f b f b S z" if zero else "SGD  f b f b S f b f b S")
-    assert trace.windows() == report.history.trace.windows() == [2, 2 if zero else 4]
+    assert trace.windows() == [update.held for update in report.history.updates] == [2, 2 if zero else 4]
     held = [1, 2, 1, 2] if zero else [1, 2, 3, 4]
     norms = [event.norm for event in trace.events if event.kind == "backward"]
     assert norms == pytest.approx([27**0.5 * count for count in held])
@@ -260,7 +261,7 @@ def test_clipping_belongs_to_the_script_unless_the_optimizers_own_step_does_it(m
                     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 optimizer.zero_grad()
-        return [len(window.clips) for window in report.history.windows]
+        return [len(window.clips) for window in report.history.updates]
 
     assert clips(SGD, by_the_script=True) == [1, 1, 1]
     assert clips(SGD, by_the_script=False) == clips(ClipsItself, by_the_script=False) == [0, 0, 0]
@@ -279,11 +280,11 @@ def test_what_is_held_is_forgotten_only_with_the_last_gradient_that_is_taken_out
         (a * c).backward()
         nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0)
         optimizer.step()
-    assert trace.windows() == [len(window.fresh) for window in report.history.windows] == windows
-    assert [clip.after for clip in report.history.windows[1].clips] == windows[1:]
+    assert trace.windows() == [len(window.fresh) for window in report.history.updates] == windows
+    assert [clip.after for clip in report.history.updates[1].clips] == windows[1:]
 
 
-def test_a_part_of_the_gradients_that_is_zeroed_begins_a_window():
+def test_what_is_not_zeroed_with_the_rest_is_used_again():
     a, b = (nn.Parameter(torch.ones(1)) for _ in range(2))
     optimizer = SGD([a, b], lr=0.1)
     with record() as trace, audit() as report:
@@ -292,15 +293,15 @@ def test_a_part_of_the_gradients_that_is_zeroed_begins_a_window():
             (a * b).backward()
             optimizer.step()
             a.grad = None
-    assert trace.windows() == [len(window.fresh) for window in report.history.windows] == [2, 2, 2]
-    assert [window.uncleared for window in report.history.windows] == [0, 1, 1]
+    assert trace.windows() == [2, 4, 6]
+    assert [(len(update.fresh), update.stale) for update in report.history.updates] == [(2, 0), (2, 2), (2, 4)]
 
 
 @pytest.fixture
 def read(monkeypatch):
     """The gradients whose values the observer has read."""
-    read, any_nonzero = [], observer.any_nonzero
-    monkeypatch.setattr(observer, "any_nonzero", lambda grad: read.append(grad) or any_nonzero(grad))
+    read, any_nonzero = [], gradients.any_nonzero
+    monkeypatch.setattr(gradients, "any_nonzero", lambda grad: read.append(grad) or any_nonzero(grad))
     return read
 
 
@@ -341,7 +342,7 @@ def test_dynamo_is_told_to_leave_a_wrapper_alone_if_it_is_there(loaded, monkeypa
     monkeypatch.setattr(torch._dynamo.eval_frame, "skip_code", left.append)
     if not loaded:
         monkeypatch.delitem(sys.modules, "torch._dynamo")
-    assert observer._unseen_by_warnings(wrapper) is wrapper
+    assert unseen_by_warnings(wrapper) is wrapper
     assert left == [wrapper.__code__] * loaded
 
 
@@ -355,10 +356,10 @@ class Elsewhere(torch.Tensor):
 def test_a_gradient_of_any_shape_holds_a_number_other_than_zero_or_none(of):
     for shape in ((), (0,), (0, 3), (3, 0), (3,), (2, 3), (3, 5_000)):
         grad = torch.zeros(shape)
-        assert not observer.any_nonzero(grad.as_subclass(of))
+        assert not gradients.any_nonzero(grad.as_subclass(of))
         for place in (0, -1) if grad.numel() else ():
             grad.flatten()[place] = 1.0
-            assert observer.any_nonzero(grad.as_subclass(of))
+            assert gradients.any_nonzero(grad.as_subclass(of))
             grad.zero_()
 
 
@@ -368,6 +369,7 @@ def test_what_a_backward_call_brings_is_read_on_the_cpu_alone(of, reads, read):
     w.grad = torch.zeros(2).as_subclass(of)  # a backward call adds to it
     optimizer = SGD([w], lr=0.1)
     with record() as trace:
+        read.clear()
         w.sum().backward()
         assert len(read) == reads
         optimizer.step()

@@ -72,12 +72,12 @@ def test_zeroing_is_seen_in_every_style(model, optimizer, zero):
 def test_an_optimizer_at_the_address_of_a_dead_one_has_a_lane_of_its_own(model):
     optimizer, other = SGD(model.parameters(), lr=0.1), SGD(nn.Linear(2, 1).parameters(), lr=0.1)
     observer = Observer(Listener())
-    lane = observer.lane_of(optimizer)
+    lane = observer.record_of(optimizer)
     ended = []
     observer.listener.ended = ended.append
-    observer.lanes = {id(other): lane}  # as if the first one had died and the second one lay where it was
-    assert observer.lane_of(other) is not lane
-    assert observer.lanes[id(other)].parameters == other.param_groups[0]["params"]
+    observer.records = {id(other): lane}  # as if the first one had died and the second one lay where it was
+    assert observer.record_of(other) is not lane
+    assert observer.records[id(other)].gradients.parameters == other.param_groups[0]["params"]
     assert ended == [lane]
 
 

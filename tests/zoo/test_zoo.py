@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from course_utils import record
 from course_utils.zoo import ZOO
 from course_utils.zoo.props import digit_batches, gan, perceptron, point_batches
-from gradaudit.rules import RULES
+from gradaudit.compare import RULES
 
 LOOPS = [pytest.param(loop, id=loop.__name__) for s in ZOO.values() for loop in (s.buggy, s.fixed)]
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call", "ignore:Seems like")

@@ -12,8 +12,8 @@ from course_utils.practice.stepping.page import page
 from course_utils.practice.stepping.variants import AS_WRITTEN, variants
 from course_utils.ranks import Ranks
 from course_utils.recording.stepping import Frame, Loop, Scene, Steps
+from course_utils.recording.trace import Trace
 from gradaudit.interrupts import write_whole
-from gradaudit.observe.trace import Trace
 
 __all__ = ["Stepping", "step_through"]
 

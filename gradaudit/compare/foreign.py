@@ -1,0 +1,150 @@
+"""Gradients of another optimizer's loss, and parameters that belong to no optimizer."""
+
+from collections.abc import Iterator
+
+from gradaudit.compare.membership import trained_elsewhere
+from gradaudit.compare.rules import ADVICE, ERROR, Difference, rule
+from gradaudit.history import AuditedCall, AuditedRecord, AuditedUpdate, History, Term, count_noun
+
+_LABELLED = 4  # windows whose targets are looked at
+
+
+@rule("foreign-gradients")
+def foreign(history: History) -> Iterator[Difference]:
+    """What the loss of another optimizer left in the windows of one that has a loss of its own.
+
+    Symptom: One of two networks, as in a GAN, doesn't learn: its steps also use the other's loss.
+    Cause: A loss reaches the parameters of another optimizer as well, and what it leaves there isn't cleared before
+        that optimizer's own backward.
+    Fix: Freeze its parameters during the backward pass of the other's loss. Without accumulation, zeroing them before
+        the first backward pass of a window works, too.
+    Wrong:
+        critic_loss(critic, real, generator(z).detach()).backward()
+        critic_optimizer.step()
+        critic_optimizer.zero_grad()
+        generator_loss(critic, generator(z)).backward()
+        generator_optimizer.step()
+        generator_optimizer.zero_grad()
+    Correct:
+        critic_loss(critic, real, generator(z).detach()).backward()
+        critic_optimizer.step()
+        critic_optimizer.zero_grad()
+        critic.requires_grad_(False)
+        generator_loss(critic, generator(z)).backward()
+        critic.requires_grad_(True)
+        generator_optimizer.step()
+        generator_optimizer.zero_grad()
+    Reported: Lightning-AI/pytorch-lightning/issues/591, FoundationVision/OmniTokenizer/issues/15
+    """
+    for record in history.stepped:
+        if any(call.records == (record,) or call.users == {record} for call in history.calls):
+            others = (other for other in history.stepped if other is not record)
+            found = (_gradients_of(record, other) for other in others)
+            yield from filter(None, [next(filter(None, found), None)])
+
+
+def _gradients_of(record: AuditedRecord, other: AuditedRecord) -> Difference | None:
+    """What the loss of `other` left in the windows of `record`.
+
+    A loss that reaches `other` only through this record's parameters, as a generator's does through the critic, is not
+    meant for them. One that comes to `other` first may be: a head's loss trains the body below it, and the body may
+    have a regularizer of its own.
+    """
+    foreign = [(u, [c for c in u.fresh if _is_of(c, u, other)]) for u in record.updates]
+    mixed = [(update, calls) for update, calls in foreign if 0 < len(calls) < len(update.fresh)]
+    if not mixed:
+        return None
+    update, calls = mixed[0]
+    sites = {call.site for _, calls in mixed for call in calls}
+    alone = any(u.fresh and all(c.site in sites and other in c.records for c in u.fresh) for u in record.updates)
+    labels = all(_is_label(term) for _, calls in mixed[:_LABELLED] for call in calls for term in call.terms[:1])
+    certain = not alone and any(_not_meant(call, u, other, labels) for u, calls in mixed for call in calls)
+    text = f"update {update.number} of {record.name} also holds {count_noun(len(calls), 'backward call')} of "
+    text += f"{other.name}'s loss; {len(mixed)} of {count_noun(record.made, 'update')} do"
+    fix = f"freeze the parameters of {record.name} during the backward pass of {other.name}'s loss"
+    if all(len(update.fresh) - len(calls) == 1 for update, calls in mixed):  # else zeroing drops part of its own window
+        fix += ", or zero them before the first backward pass of a window"
+    numbers = {"foreign": len(calls), "own": len(update.fresh) - len(calls), "updates": len(mixed)}
+    updates = [update for update, _ in mixed]
+    return Difference("foreign", record, calls[0].where, text, updates, about=certain, fix=fix, **numbers)
+
+
+def _is_of(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord) -> bool:
+    """Is it of the loss of `other`?
+
+    Where the window's own losses reach the parameters of `other`, too, as a generator's loss reaches the critic, it is
+    one that a step of `other` had used before this window's own call, which no other step uses. One that carries the
+    gradients of other calls on, as where a loss is taken in shards, has no loss of its own.
+    """
+    if call.carries_on:
+        return False
+    if any(own.records == (update.record,) for own in update.fresh):
+        return other in call.records
+    return _used_before(call, update, other)
+
+
+def _not_meant(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord, labels: bool) -> bool:
+    """Is it certain that the call was not made for this window?
+
+    If all losses of the window reach `other`, or none does without being its own, the order tells. If its own ones
+    don't, the call may be of another head on the same trunk, whose step comes first. And if all steps come after all
+    calls, then it may be the loss of both, beside one of this window's alone, unless its targets are `labels`.
+    """
+    own_alone = any(own.records == (update.record,) for own in update.fresh)
+    if call.nearest is update.record:
+        return _used_before(call, update, other) or (labels and bool(call.terms))
+    return _used_before(call, update, other) and not own_alone
+
+
+def _is_label(term: Term) -> bool:
+    return not term.name.startswith("Nll") and len(term.targets) > 1 and len(set(term.targets)) == 1
+
+
+def _used_before(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord) -> bool:
+    """Had a step of `other` used it before the window's own loss was computed?"""
+    own = [own.number for own in update.fresh if own.users == {update.record}]
+    return other in call.users and bool(own) and call.used_at < max(own)
+
+
+@rule("orphan-parameters")
+def orphans(history: History) -> Iterator[Difference]:
+    """Parameters that an optimizer holds and that are not trained, and others that are trained and that none holds.
+
+    Symptom: A part never changes; its .grad stays None.
+    Cause: The optimizer was created from other tensors than those that are trained, as before the model was moved,
+        wrapped or given a new layer.
+    Fix: Create the optimizer from the model after moving or wrapping it.
+    Wrong:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.head = nn.Linear(64, 10)
+    Correct:
+        model.head = nn.Linear(64, 10)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    Reported: huggingface/accelerate/issues/2665, openvinotoolkit/nncf/pull/327
+    """
+    count, where = history.unowned
+    known = [record for record in history.records if not (record.by_itself or record.trained is None)]
+    for record in sorted(known, key=lambda record: record.trained > 0):
+        never, trained = record.never.total(), record.trained
+        text = f"{never} of its {count_noun(trained, 'parameter')} never received a gradient"
+        numbers, place = {"parameters": trained, "without_gradient": never}, _where(record)
+        replaced = trained_elsewhere(history, record)
+        if never == trained or replaced:  # its parameters are not, or are no longer, those of the model
+            alone = not any(other.never.total() < other.trained for other in known)  # no optimizer trains anything
+            certain = bool(count) and (replaced or not trained or (alone and record.made > 0))
+            text = text if trained else "all of its parameters are frozen"
+            text += f", and {count_noun(count, 'parameter')} that no optimizer holds did" * bool(count)
+            level, fix = ERROR if count or trained else ADVICE, None if count else ""
+            numbers["unowned_with_gradient"] = count
+            yield Difference("orphans", record, where or place, text, about=certain, fix=fix, level=level, **numbers)
+            return
+        if never:
+            yield Difference("orphans in part", record, place, text, fix="", level=ADVICE, **numbers)
+    if count:
+        text = f"no optimizer holds {count_noun(count, 'parameter')} that received gradients"
+        fix = "give them to an optimizer, or freeze them with requires_grad_(False), which saves memory"
+        yield Difference("unowned", None, where, text, fix=fix, level=ADVICE, unowned_with_gradient=count)
+
+
+def _where(record: AuditedRecord) -> str:
+    return record.updates[0].where if record.updates else ""

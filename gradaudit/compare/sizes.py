@@ -1,0 +1,310 @@
+"""How many micro-batches each window holds: as many as the others, or as were declared.
+
+Several sizes are those of correct loops: a short window where an epoch ends, windows that only grow or only shrink,
+another size for a while, and windows whose losses are weighted by what they hold. What remains stands out.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
+from math import isclose
+from typing import NamedTuple
+
+from gradaudit.compare.columns import columns_of
+from gradaudit.compare.rules import UNDECIDED, Difference, rule
+from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun, most_frequent
+from gradaudit.lines import condition_of, division_of
+
+_SOME = 20  # windows that others are compared with
+
+
+class Odd(NamedTuple):
+    """The window that stands out.
+
+    Attributes:
+        kind: "first" (the first one, with one micro-batch more or less), "long" (longer than its neighbours), or
+            "pattern" (the sizes repeat, and not as tails do).
+        place: Its place in the list.
+        usual: The size of the windows around it.
+    """
+
+    kind: str
+    place: int
+    usual: int
+
+
+@rule("irregular-window")
+def irregular(history: History) -> Iterator[Difference]:
+    """Windows that hold more micro-batches than the others, or fewer.
+
+    Symptom: The first update comes early: windows of 1, N, N.
+    Cause: The test for the step counts from 0, such as i % N == 0, or counts something else than the micro-batches of
+        one window.
+    Fix: Test (i + 1) % N == 0, or loop over windows.
+    Wrong:
+        for i, (x, y) in enumerate(loader):
+            (criterion(model(x), y) / n).backward()
+            if i % n == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    Correct:
+        for i, (x, y) in enumerate(loader):
+            (criterion(model(x), y) / n).backward()
+            if (i + 1) % n == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    Reported: rasbt/LLMs-from-scratch/issues/299, huggingface/accelerate/issues/435
+    """
+    for record in history.stepped:
+        updates = countable(record)
+        if history.declared:
+            yield from _not_as_declared(history, record, updates)
+        elif len(updates) >= 2:
+            yield from _uneven(record, updates)
+        if history.size(record) == 1 and not record.lost_calls:
+            yield from _divided_for_nothing(record, [u for u in updates if u.size == 1 and not u.skipped])
+
+
+def countable(record: AuditedRecord) -> list[AuditedUpdate]:
+    """Windows of which it is known how many micro-batches they hold."""
+    return [update for update in record.filled if not update.assigned]
+
+
+def _not_as_declared(history: History, record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Difference]:
+    """Too large anywhere, or too small where it can't be the tail of an epoch."""
+    first = history.declared[0][1]
+    declared = [([first] + [n for start, n in history.declared if start <= u.place])[-1] for u in updates]
+    pairs = list(zip([update.size for update in updates], declared, strict=True))
+    different = [k for k, (size, meant) in enumerate(pairs) if size > meant]
+    short = [k for k, (size, meant) in enumerate(pairs) if size < meant]
+    if short and ((short[0] == 0 and len(pairs) > 1) or len(short) > len(pairs) / 2):
+        different = sorted(different + short)
+    if different:
+        yield _irregular("not as declared", record, updates, different[0], f"declared: {declared[different[0]]}")
+
+
+def _uneven(record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Difference]:
+    judged, odd = _odd_window(record, updates)
+    if odd is not None and not _is_a_tail_carried_over(record, judged, odd):
+        window, n, kind = judged[odd.place], odd.usual, odd.kind
+        unknown = any(call.epoch is None for call in window.fresh) or len(window.epochs) > 1
+        an_epoch = ", or an epoch ended without one" * (unknown and window.size % n != 0)
+        why = {
+            "long": f"those around it {n}; a step was left out{an_epoch}",
+            "pattern": "in a pattern that repeats, and not only as a tail",
+            "first": f"most hold {n}",
+        }[kind]
+        if kind == "first" and window.size in (1, n - 1, n + 1) and {u.size for u in updates[1:-1]} <= {n}:
+            kind = "off by one"
+        usual = next(update for update in updates if update.size == n)
+        yield _irregular(kind, record, updates, updates.index(window), why, usual)
+
+
+def _irregular(
+    kind: str, record: AuditedRecord, updates: list[AuditedUpdate], place: int, why: str, usual=None
+) -> Difference:
+    window, sizes = updates[place], [update.size for update in updates]
+    where, shown = condition_of(window.where) or window.where, [sizes[k] for k in around(sizes, place, 20)]
+    text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {why}: {_listed(sizes, place)}"
+    fix = (
+        "count only micro-batches that ran backward, and let no `continue` jump over the step"
+        if kind == "long"
+        else None
+    )
+    return Difference(kind, record, where, text, [window], about=usual, fix=fix, sizes=shown)
+
+
+def _listed(sizes: list[int], place: int) -> str:
+    """The sizes around one place.
+
+    >>> _listed([4, 4, 8, 4], 2), _listed([4] * 20 + [8] + [4] * 20, 20)
+    ('4, 4, 8, 4', '..., 4, 4, 4, 4, 8, 4, 4, 4, 4, ...')
+    """
+    shown = around(sizes, place, 9)
+    before, after = ["..."] * (shown[0] > 0), ["..."] * (shown[-1] + 1 < len(sizes))
+    return ", ".join([*before, *(str(sizes[k]) for k in shown), *after])
+
+
+def around(sizes: Sequence[int], place: int, count: int) -> range:
+    """The places of so many around one; more on one side where there are fewer on the other.
+
+    >>> around([4, 4, 8, 4, 4, 4], 2, 3), around([8, 4, 4, 4], 0, 3)
+    (range(1, 4), range(0, 3))
+    """
+    first = max(0, min(place - count // 2, len(sizes) - count))
+    return range(first, min(first + count, len(sizes)))
+
+
+def _divided_for_nothing(record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Difference]:
+    """Losses divided by a whole number, and a step after each of them: is the step in the wrong place?"""
+    columns = [each[0] for each in map(columns_of, updates) if each and len(each) == 1]
+    factors = {column.share for column in columns if column.reduction != "sum"}  # a sum is divided by a count
+    (factor,) = factors if len(factors) == 1 else (1.0,)
+    if len(updates) > 2 and 0 < factor < 0.6 and isclose(1 / factor, round(1 / factor), rel_tol=1e-6):
+        where, n = division_of(updates[0].fresh[0].where), round(1 / factor)
+        text = f"every loss is multiplied by 1/{n}, and every micro-batch has a step; --window {n} says that it isn't meant"
+        yield Difference("divided for nothing", record, where, text, level=UNDECIDED, coefficient=factor)
+
+
+# Tails in the next epoch
+
+
+@rule("leftover-gradients")
+def carried_over(history: History) -> Iterator[Difference]:
+    """A window that also holds what was left over at the end of the epoch before."""
+    for record in history.stepped if not history.declared else ():
+        updates = countable(record)
+        if over := _over_an_epochs_end(updates):
+            window, n = over[0]
+        else:
+            judged, odd = _odd_window(record, updates)
+            if odd is None or not _is_a_tail_carried_over(record, judged, odd):
+                continue
+            window, n = judged[odd.place], odd.usual
+        usual = None if over else next(update for update in updates if update.size == n)
+        holds = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {window.size - n} more than "
+        end = "an epoch's" if over else "apparently an epoch's"
+        text = f"{holds}others: they were left over at {end} end"
+        where = condition_of(window.where) or window.where
+        yield Difference("carried over", record, where, text, [window], about=usual, size=window.size, usual=n)
+
+
+def _over_an_epochs_end(updates: list[AuditedUpdate]) -> list[tuple[AuditedUpdate, int]]:
+    """Windows that reach over the beginning of an epoch and hold more than those around, and what those hold."""
+    over = []
+    for place, update in enumerate(updates):
+        if len(update.epochs) > 1 and not update.stale:
+            before = next((u.size for u in reversed(updates[:place]) if len(u.epochs) < 2), 0)
+            after = next((u.size for u in updates[place:] if len(u.epochs) < 2), 0)
+            usual = max(before, after)
+            if 0 < usual < update.size and _follows_its_size(update, _some_of(updates, usual)):
+                over.append((update, usual))
+    return over
+
+
+def _is_a_tail_carried_over(record: AuditedRecord, updates: list[AuditedUpdate], odd: Odd) -> bool:
+    """Where no epochs were seen: is it too long by as much as another window is, or as the run's end has left over?"""
+    excess = updates[odd.place].size - odd.usual
+    if odd.kind != "long" or excess >= odd.usual or updates[odd.place].fresh[0].epoch is not None:
+        return False
+    as_long = sum(update.size == odd.usual + excess for update in updates)
+    return as_long > 1 or len(record.left_over) == excess
+
+
+# Which sizes need an explanation
+
+
+def _odd_window(record: AuditedRecord, updates: list[AuditedUpdate]) -> tuple[list[AuditedUpdate], Odd | None]:
+    """The window that stands out, among those that hold nothing of the epoch before and lost nothing to a zeroing."""
+    cut = {zeroing.calls[-1].number for zeroing, _ in record.lost_calls}
+    over, whole, before = {id(update) for update, _ in _over_an_epochs_end(updates)}, [], 0
+    for update in updates:
+        if cut.isdisjoint(range(before + 1, update.fresh[0].number)) and id(update) not in over:
+            whole.append(update)
+        before = update.fresh[-1].number
+    usual = most_frequent(update.size for update in whole)
+    alike = _some_of(whole, usual)
+    whole = [update for update in whole if update.size == usual or _follows_its_size(update, alike)]
+    ends = {k for k, (u, after) in enumerate(pairwise(whole)) if u.fresh[-1].epoch != after.fresh[0].epoch}
+    return whole, odd_window([update.size for update in whole], ends, usual)
+
+
+def odd_window(sizes: Sequence[int], ends: set[int], usual: int) -> Odd | None:
+    """The first window that stands out.
+
+    Args:
+        sizes: Micro-batches in each window.
+        ends: The places of windows that are known to end an epoch.
+        usual: Micro-batches in most windows.
+
+    >>> odd_window([5, 4, 4, 4], set(), 4), odd_window([4, 8, 4, 4], set(), 4)
+    (Odd(kind='first', place=0, usual=4), Odd(kind='long', place=1, usual=4))
+    >>> odd_window([4, 4, 2, 4, 4, 2], set(), 4), odd_window([1, 1, 2, 2, 4, 4], set(), 4)
+    (None, None)
+    """
+    places = [k for k in range(len(sizes)) if not _is_tail(sizes, k, ends, usual)]
+    levels = [(size, list(group)) for size, group in groupby(places, key=sizes.__getitem__)]
+    if len(levels) < 2:
+        return None
+    distinct = sorted({size for size, _ in levels})
+    ramp = [size for size, _ in levels] in (distinct, distinct[::-1])
+    body = [sizes[k] for k in places]
+    alone = body[0] != usual == body[1] and body.count(usual) >= max(2, len(body) / 2)
+    if alone and (len(levels) == 2 or not ramp):
+        return Odd("first", places[0], usual) if body[0] <= usual + 1 else None
+    if ramp:
+        return None
+    if (period := _period(sizes)) and min(sizes[: period - 1]) < usual:
+        return Odd("pattern", next(k for k, size in enumerate(sizes) if size < usual), usual)
+    if len(sizes) >= 6 and max(Counter(sizes).values()) <= len(sizes) / 3:  # no size is frequent
+        return None
+    for (before, _), (size, long), (after, _) in zip(levels, levels[1:], levels[2:], strict=False):
+        if len(long) == 1 and size > max(before, after):
+            return Odd("long", long[0], max(before, after))
+    return None
+
+
+def _is_tail(sizes: Sequence[int], k: int, ends: set[int], usual: int) -> bool:
+    """Short where an epoch is known to end, at the end of the run, or between two windows that are alike."""
+    before = sizes[k - 1] if k else 0
+    after = sizes[k + 1] if k + 1 < len(sizes) else 0
+    if not after:
+        return sizes[k] < before and sizes[k] != usual
+    if k in ends and sizes[k] < max(before, after):
+        return True
+    steady = before == after or (sizes[k - 2 : k - 1] == [before] and sizes[k + 2 : k + 3] == [after])
+    return sizes[k] < min(before, after, usual) and steady
+
+
+def of_any_length(sizes: Sequence[int], usual: int) -> bool:
+    """Are windows longer than usual by several amounts, or some longer and some shorter, as episodes are?
+
+    A step that is left out doubles a window, what is left over at an epoch's end adds the same to each, and a first
+    window may be off by one.
+
+    >>> of_any_length([5, 9, 5, 5, 8], 5), of_any_length([5, 6, 5, 5, 4, 5], 5), of_any_length([1, 2, 1, 1, 7], 1)
+    (True, True, True)
+    >>> of_any_length([4, 8, 4, 4, 12, 4], 4), of_any_length([4, 4, 6, 4, 6, 4, 4], 4), of_any_length([5, 4, 4, 2], 4)
+    (False, False, False)
+    """
+    longer = {size for size in sizes[1:] if size > usual and (usual == 1 or size % usual)}
+    shorter = {size for size in sizes[1:-1] if size < usual}
+    return len(longer) > 1 or bool(longer and shorter)
+
+
+def _period(sizes: Sequence[int]) -> int:
+    """After how many windows the sizes repeat, as they do if epochs are alike; 0 if they do not."""
+    periods = range(2, len(sizes) // 2 + 1)
+    return next((p for p in periods if sizes[p:] == sizes[:-p] and len(set(sizes)) > 1), 0)
+
+
+def _follows_its_size(update: AuditedUpdate, others: list[AuditedUpdate]) -> bool:
+    """Does a window count more than others of one size, or hold more samples, as it holds more micro-batches?
+
+    A window whose losses are weighted by what it holds was planned, whatever its size.
+    """
+    excess = abs(update.size / others[0].size - 1)
+    for amount, usual in zip(_amounts(update), zip(*map(_amounts, others), strict=True), strict=True):
+        known = [value for value in usual if value]
+        if amount and known and abs(amount * len(known) / sum(known) - 1) < excess / 2:
+            return False
+    return True
+
+
+def _some_of(updates: list[AuditedUpdate], size: int) -> list[AuditedUpdate]:
+    return [update for update in updates if update.size == size][:_SOME]
+
+
+def _amounts(update: AuditedUpdate) -> tuple[float | None, float | None]:
+    """What the window's losses add up to, and its samples or tokens; None where that cannot be known."""
+    columns = columns_of(update)
+    if not columns:
+        return None, None
+    first = columns[0]
+    items = sum(first.counts) if None not in first.counts else None
+    if first.reduction == "mean":
+        return first.share, items
+    weights = [term.per_item for term in first.terms]
+    if items is None or None in weights:
+        return first.share or None, None
+    return sum(weight * count for weight, count in zip(weights, first.counts, strict=True)), items

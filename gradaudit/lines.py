@@ -1,0 +1,177 @@
+"""Lines of the script's source: the division before a backward call, the condition of a step, the loops around both."""
+
+import ast
+import re
+from collections.abc import Callable, Iterable
+
+from gradaudit.callsite import Place
+from gradaudit.history import AuditedUpdate
+from gradaudit.source import place
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_OF_MICRO_BATCHES = re.compile(
+    r"accum|(\b|_)acc(\b|_|s)|grad(ient)?_?step|aggreg|micro|batch|chunk|window|split|shard|loader|data|mini|"
+    r"iter_?size|update_freq|sub_?div|virtual|islice|"
+    r"\b(x|inputs?|images?|tokens)\b.*\b(y|labels?|targets?)\b",
+    re.I,
+)
+_ENDS = re.compile(r"\b(is_)?(done|terminal|terminated|truncated|episode_(over|ended))\b", re.I)
+_DRAWS = re.compile(r"^next$|(next|get|load|sample|fetch)_?batch", re.I)
+
+
+# Causes
+
+
+def division_of(call: Place) -> Place:
+    """Where what a backward call is called on was divided last, in the function of the call; else the call itself."""
+    return _computed(call, _divides)
+
+
+def loss_of(call: Place) -> Place:
+    """Where what a backward call is called on was computed, in the function of the call; else the call itself."""
+    return _computed(call, lambda _: True)
+
+
+def _computed(call: Place, counts: Callable[[ast.stmt], bool]) -> Place:
+    tree, line = place(call)
+    if tree is None:
+        return call
+    function = _surroundings(tree, line)[0]
+    statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and not hasattr(node, "body")]
+    called = next((each for each in statements if each.lineno <= line <= each.end_lineno), None)
+    if called is None or _divides(called):
+        return call
+    names = _goes_backward_from(called)
+    before = [each for each in statements if each.lineno < line and counts(each) and names & _targets(each)]
+    return _at(call, max(each.lineno for each in before)) if before else call
+
+
+def _goes_backward_from(statement: ast.stmt) -> set[str]:
+    """The names of what backward is called on, itself or through a scaler."""
+    calls = [call for call in _calls([statement]) if _name(call.func).endswith(("backward", "scale"))]
+    parts = [part for call in calls for part in call.args or [getattr(call.func, "value", None)]]
+    return {part.id for part in parts if isinstance(part, ast.Name)}
+
+
+def _divides(statement: ast.stmt) -> bool:
+    return any(isinstance(getattr(node, "op", None), ast.Div) for node in ast.walk(statement))
+
+
+def _targets(statement: ast.stmt) -> set[str]:
+    targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+    return _names([target for target in targets if target is not None])
+
+
+def condition_of(step: Place) -> Place | None:
+    """The line of the condition around a step that counts by a remainder, such as `if (i + 1) % n == 0:`."""
+    tree, _ = place(step)
+    tests = [] if tree is None else [test for test in _tests_around(step) if _has_remainder(test)]
+    return _at(step, tests[-1].lineno) if tests else None
+
+
+def _has_remainder(test: ast.expr) -> bool:
+    return any(isinstance(getattr(node, "op", None), ast.Mod) for node in ast.walk(test))
+
+
+def _tests_around(step: str) -> list[ast.expr]:
+    """The tests that decide whether a line runs, the outermost first."""
+    tree, line = place(step)
+    found = [node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.If)]
+    return [node.test for node in found if node.body[0].lineno <= line <= node.body[-1].end_lineno]
+
+
+def _at(known: Place, line: int) -> Place:
+    """Another line of the same file."""
+    found = Place(f"{known.rpartition(':')[0]}:{line}")
+    found.via, found.framework = known.via, known.framework
+    return found
+
+
+# Where both are in one loop, a condition counts micro-batches. A loop of its own may go over micro-batches as well, and
+# also over whatever has a loss: agents, scales, the steps of a sequence. What it says tells, and where it says nothing,
+# nobody knows.
+
+
+def go_over_something(windows: Iterable[AuditedUpdate]) -> bool:
+    """Does the loop around the backward calls of each window go over nobody knows what?"""
+    return all(_goes_over_something(*places) for places in {(w.fresh[0].where, w.where) for w in windows})
+
+
+def _goes_over_something(call: str, step: str) -> bool:
+    """Is the call, at "file:line", in a loop of its own of which nothing says that it goes over micro-batches?
+
+    Where both are in one loop, and the step comes when an episode ends, it goes over what the episode is made of.
+    """
+    own = _own_loops(call, step)
+    return not any(map(_of_micro_batches, own)) if own else _comes_with_an_end(step)
+
+
+def _comes_with_an_end(step: str) -> bool:
+    return any(_ENDS.search(ast.unparse(test)) for test in _tests_around(step))
+
+
+def _own_loops(call: str, step: str) -> list[ast.stmt]:
+    """The loops around the call that are not around the step; none if that is not known.
+
+    Either may be in a helper. What counts then is where that is called, in the first function that comes to both.
+    """
+    (tree, line), (other, step_line) = place(call), place(step)
+    if tree is None or other is None:
+        return []
+    function, same = _surroundings(tree, line)[0], _surroundings(other, step_line)[0]
+    for module in dict.fromkeys([tree, other]):
+        for start in [function] if function is same else _functions(module):
+            lines, step_lines = _ways(module, start, function, line), _ways(module, start, same, step_line)
+            if lines and step_lines:
+                loops, around = (_surroundings(module, each[0])[1] for each in (lines, step_lines))
+                return loops[len(around) :] if loops[: len(around)] == around else []
+    return []
+
+
+def _functions(tree: ast.Module) -> list[ast.AST]:
+    return [tree, *(node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS))]
+
+
+def _ways(tree: ast.Module, start: ast.AST, function: ast.AST, line: int) -> list[int]:
+    """The lines of one function that lead to a line of another: the line itself, or calls of something of its name."""
+    if start is function:
+        return [line]
+    name = getattr(function, "name", "")
+    calls = (node for node in _calls([start]) if _name(node.func) == name)
+    return [node.lineno for node in calls if _surroundings(tree, node.lineno)[0] is start]
+
+
+def _surroundings(tree: ast.Module, line: int) -> tuple[ast.AST, list[ast.stmt]]:
+    """The innermost function that a line belongs to, and the loops of it in whose bodies it stands."""
+    node, function, loops = tree, tree, []
+    while node is not None:
+        if isinstance(node, _FUNCTIONS):
+            function, loops = node, []
+        elif isinstance(node, _LOOPS) and node.body[0].lineno <= line <= node.body[-1].end_lineno:
+            loops.append(node)
+        children = (child for child in ast.iter_child_nodes(node) if hasattr(child, "lineno"))
+        node = next((child for child in children if child.lineno <= line <= child.end_lineno), None)
+    return function, loops
+
+
+def _of_micro_batches(loop: ast.stmt) -> bool:
+    """Does its head name them, or go in steps through an array, or does its body draw a batch?"""
+    head = [loop.test] if isinstance(loop, ast.While) else [loop.target, loop.iter]
+    if _OF_MICRO_BATCHES.search(" ".join(map(ast.unparse, head))):
+        return True
+    if any(_name(call.func) == "range" and len(call.args) > 2 for call in _calls(head)):
+        return True
+    return any(_DRAWS.search(_name(call.func)) for call in _calls([*head, *loop.body]))
+
+
+def _names(parts: Iterable[ast.AST]) -> set[str]:
+    return {node.id for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)}
+
+
+def _calls(parts: Iterable[ast.AST]) -> list[ast.Call]:
+    return [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Call)]
+
+
+def _name(function: ast.expr) -> str:
+    return getattr(function, "attr", getattr(function, "id", ""))

@@ -1,0 +1,238 @@
+"""What is seen of the gradients of some parameters: which were written or replaced since the last look.
+
+PyTorch has no hook for zeroing, and none is needed: each tensor has a version, which rises with every write, so comparing
+which tensor `.grad` is, and its version, with the last time shows whether anything was zeroed, clipped or assigned in
+between. This computes nothing. Values are read only where gradients may have been zeroed through `.data`, which raises
+no version: always after a step, and inside the first windows, some later ones, and all of them once that has happened.
+"""
+
+import gc
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import compress
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gradaudit.observe.sharded import Shard, is_sharded, keepers, shards
+
+_READ, _READ_EVERY = 20, 17  # windows in which values are read: the first, and then some
+_SMALL = 10_000  # a gradient with fewer numbers is read whole at once
+_NONE = id(None)
+_grad, _version = attrgetter("grad"), attrgetter("_version")
+
+
+class Gradients:
+    """The gradients of an optimizer's parameters.
+
+    Attributes:
+        parameters: Those of the optimizer, or others.
+        ids: Of the parameters.
+        touched: The places of the gradients that the last comparison found written or replaced.
+        replaced: It found other tensors, or none any more, not only new versions.
+        put: It found other tensors.
+        waits: It found gradients that wait for the other ranks.
+        ever: For each parameter, has it ever had a gradient?
+        empty: Are there no gradients, or nothing but zeros?
+        came_as_zeros: The backward calls themselves brought nothing but zeros.
+        from_before: Were there any when a parameter was added, and has nothing zeroed them? Nobody knows how many
+            micro-batches they hold.
+    """
+
+    lists = "parameters", "seen", "versions", "ever"
+
+    def __init__(self) -> None:
+        self.parameters: list[Tensor] = []
+        self.ids: set[int] = set()
+        self.seen: list[int | tuple[int, ...]] = []  # the id of each .grad, which is not kept alive, or of its shards
+        self.versions: list[int | tuple[int, ...]] = []
+        self.ever: list[bool] = []
+        self.listed: list[Tensor] = []  # what the optimizer held at the last update
+        self.sharded = False  # is any parameter a DTensor, or kept by FSDP?
+        self.shards: dict[int, Shard] = {}  # of the parameters that FSDP keeps, by their ids
+        self.touched: list[int] = []
+        self.replaced = self.put = self.waits = self.came_as_zeros = False
+        self.empty, self.from_before = True, False
+        self.unversioned = False  # was anything written that raised no version?
+        self.filled = 0  # windows that a backward call has begun
+        self.is_read = True  # are values read in this one?
+
+    def update(self, optimizer: Optimizer) -> bool:
+        """Adds the parameters that the optimizer holds by now, and lets go of those that it doesn't hold any more.
+
+        Returns:
+            Whether it has let go of all that had gradients, as where points are added to a scene.
+        """
+        known, listed = len(self.parameters), []
+        for group in optimizer.param_groups:
+            listed += group["params"]
+        if len(listed) == len(self.listed) and all(map(is_, listed, self.listed)):  # as in most calls
+            return False
+        self.listed = listed
+        for p in listed:
+            if id(p) not in self.ids:
+                self.add(p)
+        fewer = len(listed) < len(self.ids)
+        if fewer:
+            self.discard(self.ids - set(map(id, listed)))
+        if self.sharded and len(self.parameters) > known:
+            found = shards(living(*keepers()))
+            self.shards = {key: found[key] for key in self.ids & found.keys()}
+            self.compare()
+        self.empty |= fewer and self.without_gradients
+        return fewer and self.without_gradients
+
+    def add(self, p: Tensor) -> None:
+        self.ids.add(id(p))
+        self.parameters.append(p)
+        self.sharded |= is_sharded(p)
+        grad = p.grad
+        self.seen.append(id(grad))
+        self.versions.append(0 if grad is None else version(grad))
+        self.ever.append(False)
+        self.empty &= grad is None
+        self.from_before |= not is_zero(grad)
+
+    def discard(self, ids: set[int]) -> None:
+        self.keep([id(p) not in ids for p in self.parameters])
+        self.ids -= ids
+
+    def keep(self, stays: list[bool]) -> None:
+        for name in self.lists:
+            setattr(self, name, list(compress(getattr(self, name), stays)))
+
+    def let_go(self) -> None:
+        """Keeps no tensor alive any more."""
+        self.parameters, self.listed, self.shards = [], [], {}
+
+    @property
+    def without_gradients(self) -> bool:
+        return self.seen.count(_NONE) == len(self.seen)
+
+    def compare(self) -> bool:
+        """Notes which gradients have been written or replaced since the last comparison. Were there any?"""
+        if self.sharded:
+            seen, versions = self._look_at_shards()
+        else:
+            seen, versions = [], []  # a loop makes fewer calls than comprehensions, and takes half the time of map()
+            for grad in map(_grad, self.parameters):
+                seen.append(id(grad))
+                versions.append(0 if grad is None else grad._version)
+        self.touched, self.put, self.replaced = [], False, seen != self.seen
+        if not self.replaced and versions == self.versions:
+            return False
+        for place, now in enumerate(seen):
+            if now != self.seen[place]:
+                self.put |= now != _NONE
+            elif versions[place] == self.versions[place]:
+                continue
+            self.touched.append(place)
+            self.ever[place] |= now != _NONE
+        self.seen, self.versions = seen, versions
+        return True
+
+    def _look_at_shards(self) -> tuple[list, list]:
+        self.waits = False
+        found = list(map(self._sharded, self.parameters))
+        return (
+            [tuple(map(id, gradients)) or _NONE for gradients in found],
+            [tuple(map(version, gradients)) or 0 for gradients in found],
+        )
+
+    def _sharded(self, p: Tensor) -> list[Tensor]:
+        """The gradient of a parameter, and those that FSDP will add to it."""
+        if id(p) not in self.shards:
+            return [] if p.grad is None else [p.grad]
+        gradients, waits = self.shards[id(p)].read(p)
+        self.waits |= waits
+        return gradients
+
+    def begin_window(self) -> None:
+        """A backward call brings the first gradients after a zeroing. Zeros may be written without a version."""
+        self.filled = filled = self.filled + 1
+        self.is_read = filled <= _READ or filled % _READ_EVERY == 0 or self.unversioned
+
+    def begin_again(self) -> None:
+        """All of them are None or zero."""
+        self.empty, self.came_as_zeros, self.from_before = True, False, False
+
+    def came(self, first: bool) -> None:
+        """A backward call has brought gradients. `first`: none were there."""
+        if self.is_read and (first or self.came_as_zeros):  # what is added to others hardly leaves zeros
+            grad = self.parameters[self.touched[0]].grad
+            on_cpu = grad is not None and grad.is_cpu  # reading values on any other device would wait for it
+            self.came_as_zeros = on_cpu and not any_nonzero(grad) and self.all_zero()
+        self.empty = False
+
+    def is_zero(self, p: Tensor) -> bool:
+        """Holds the parameter no gradient, or one of zeros?"""
+        return not any(map(any_nonzero, self._sharded(p))) if self.sharded else is_zero(p.grad)
+
+    def all_zero(self) -> bool:
+        if self.sharded:
+            return all(map(self.is_zero, self.parameters))
+        for grad in map(_grad, self.parameters):  # noqa: SIM110
+            if grad is not None and any_nonzero(grad):
+                return False
+        return True
+
+    def weight_versions(self) -> int:
+        """A number that rises with every write to a parameter."""
+        return sum(map(version if self.sharded else _version, self.parameters))
+
+
+def local(tensor: Tensor | None) -> Tensor | None:
+    """This rank's shard of a DTensor; any other tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def version(tensor: Tensor) -> int:
+    """A number that rises with every write. FSDP writes to a DTensor's shard, and everyone else to the DTensor."""
+    shard = local(tensor)
+    return tensor._version if shard is tensor else tensor._version + shard._version
+
+
+def tensors_in(argument: Any) -> list[Tensor]:
+    """A tensor, or the tensors in a collection; none in what is no collection, which is an error of the script's."""
+    if isinstance(argument, Tensor):
+        return [argument]
+    return [each for each in argument if isinstance(each, Tensor)] if isinstance(argument, Iterable) else []
+
+
+def is_zero(grad: Tensor | None) -> bool:
+    return grad is None or not any_nonzero(grad)
+
+
+def any_nonzero(grad: Tensor) -> bool:
+    if type(grad) is not Tensor:
+        grad = local(grad)
+    if grad.is_meta:
+        return True  # there are no numbers
+    if grad.is_sparse:
+        grad = grad._values()
+    if type(grad) is Tensor and grad.is_cpu:  # faster than any(): it makes no tensor, and stops at the first difference
+        return not torch.equal(grad, _zeros(grad.shape, grad.dtype))
+    if grad.numel() > _SMALL and grad.dim() > 1 and grad[0].any():  # the first row is usually enough
+        return True
+    return bool(grad.any())
+
+
+@lru_cache(maxsize=1_000)
+def _zeros(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    return torch.zeros((), dtype=dtype, device="cpu").expand(shape)  # one number in memory, whatever the shape
+
+
+def subclasses(cls: type) -> Iterable[type]:
+    return dict.fromkeys([cls, *(found for child in cls.__subclasses__() for found in subclasses(child))])
+
+
+def living(*classes: type) -> list:
+    """All living objects of these classes, which are written in Python: such an object refers to its class.
+
+    This goes once through the heap, without a look at each object. It takes longer with every class.
+    """
+    kinds = {id(kind): kind for cls in classes for kind in subclasses(cls)}
+    return [thing for thing in gc.get_referrers(*kinds.values()) if id(type(thing)) in kinds]  # others are not touched

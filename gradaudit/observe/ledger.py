@@ -1,0 +1,201 @@
+"""The ledger: which calls of `backward()` are in `.grad`, which update used them, and which were lost.
+
+It exists once. The observer keeps it by four transitions: a call is `received`, an optimizer has `stepped`, gradients are
+`zeroed` or `changed`. What shows or judges a training loop reads it.
+"""
+
+from weakref import ref
+
+from torch.optim import Optimizer
+
+from gradaudit.observe.gradients import Gradients
+
+
+class Kept(list):
+    """A list of which `trimmed()` keeps the first `half` and the last `half` items; `total` counts all there were.
+
+    Appending is that of any list, which is fast, so whatever fills it must trim it now and then.
+    """
+
+    half = 2_500
+    dropped = 0
+
+    def trimmed(self) -> "Kept":
+        """The same list, or a shorter copy: whoever has kept the long one still has all of it."""
+        if len(self) <= 2 * self.half:
+            return self
+        short = type(self)(self[: self.half] + self[-self.half :])
+        short.dropped = self.total - len(short)
+        return short
+
+    @property
+    def total(self) -> int:
+        return len(self) + self.dropped
+
+
+def last(count: int, items: list) -> list:
+    """So many of the last items, or all.
+
+    >>> last(2, [1, 2, 3]), last(0, [1, 2, 3]), last(5, [1, 2, 3])
+    ([2, 3], [], [1, 2, 3])
+    """
+    return items[max(0, len(items) - count) :]
+
+
+class Call:
+    """One call of `backward()`.
+
+    Attributes:
+        number: Counts them from 1.
+        used_by: The updates that used its gradients, of each optimizer the first.
+        read: Has something else than a step used them?
+    """
+
+    read = False
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.used_by: list[Update] = []
+
+    @property
+    def used(self) -> bool:
+        return self.read or bool(self.used_by)
+
+
+class Update:
+    """A step of an optimizer. While its window is being filled, it is the record's `open` one, without a number.
+
+    Attributes:
+        number: Counts the optimizer's updates from 1.
+        fresh: The calls that it was the first update of this optimizer to use.
+        held: How many calls' gradients it used in all.
+        stale: How many of these an earlier update had used already.
+        skipped: A scaler found an overflow, and the optimizer's step was not made.
+        zeros: Calls since the last update that brought nothing but zeros, so that it used nothing.
+    """
+
+    skipped = False
+    number = held = stale = 0
+    fresh = zeros = ()
+
+    def __init__(self, record: "Record") -> None:
+        self.record = record
+
+    def close(self, in_grad: Kept, unused: int, skipped: bool, superseded: int = 0) -> None:
+        """The step: it uses all that is in `.grad`. `superseded`: calls of earlier evaluations of its closure."""
+        self.number, self.skipped = self.record.made, skipped
+        self.in_grad, self.count, self.held = in_grad, len(in_grad), in_grad.total
+        fresh = last(unused, in_grad)
+        for call in fresh:
+            call.used_by.append(self)
+        self.fresh = fresh[superseded:] if superseded else fresh
+        self.stale = self.held - unused + superseded
+
+    @property
+    def calls(self) -> list[Call]:
+        """All of the calls whose gradients it used, in order; of very many, the first and the last."""
+        return self.in_grad[: self.count]
+
+
+class Zeroing:
+    """Gradients became zero, or None.
+
+    Attributes:
+        calls: Those whose gradients no update of this optimizer had used.
+        after: How many updates it had made before.
+    """
+
+    def __init__(self, record: "Record", calls: list[Call]) -> None:
+        self.record, self.calls, self.after = record, calls, record.made
+
+
+class Record:
+    """What an optimizer's gradients go through, in the ledger.
+
+    Attributes:
+        in_grad: The calls whose gradients are in `.grad`, in order.
+        unused: How many of them, the last ones, no update has used.
+        updates: Its steps, and those that a scaler skipped.
+        lost: The zeroings of gradients that no update had used.
+        made: How many updates there were, also of those that are no longer kept.
+        open: The update that is being filled.
+        gradients: What is seen of the tensors.
+    """
+
+    update_type, gradients_type = Update, Gradients
+    by_hand = False  # are its gradients used by something else than an optimizer of PyTorch's?
+
+    def __init__(self, optimizer: Optimizer | None, died=None) -> None:
+        self.optimizer = (lambda: None) if optimizer is None else ref(optimizer, died)  # a loop may drop its optimizers
+        self.kind = type(optimizer).__name__
+        self.name = ""  # the observer names a record when it is first used
+        self.gradients = self.gradients_type()
+        self.in_grad, self.unused, self.made = Kept(), 0, 0
+        self.updates, self.lost = Kept(), Kept()
+        self.open = self.update_type(self)
+        self.thread: int | None = None  # which one trains it
+        self.shared = False  # do several?
+        self.depth = 0  # of the step that is running: a step may call the step that it inherits
+        self.in_closure = False
+        self.optimizers = 1  # that it has had, one after the other
+        self.evaluation: int | None = None  # how often the step that is running has called its closure, if it has one
+        self.superseded = 0  # calls of earlier evaluations
+
+    def __getstate__(self) -> dict:
+        """The ledger alone can be pickled, as on its way from another rank."""
+        names = ("name", "kind", "in_grad", "unused", "updates", "lost", "made", "open")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def inside_its_step(self) -> bool:
+        """Does the optimizer's own code run, and not a closure that the script gave it?"""
+        return self.depth > 0 and not self.in_closure
+
+    def begin_evaluation(self) -> None:
+        """The step calls its closure, perhaps once more."""
+        self.evaluation, self.in_closure = (self.evaluation or 0) + 1, True
+        self.superseded = self.unused if self.evaluation > 1 else 0
+
+    def received(self, call: Call) -> None:
+        self.in_grad.append(call)
+        self.unused += 1
+        if self.evaluation is not None:  # an optimizer that calls its closure reads every gradient of it
+            call.read = True
+
+    def stepped(self, skipped: bool) -> Update:
+        update, self.open = self.open, self.update_type(self)
+        self.made += 1
+        update.close(self.in_grad, self.unused, skipped, self.superseded)
+        self.unused = self.superseded = 0
+        self.updates.append(update)
+        return update
+
+    def zeroed(self) -> Zeroing:
+        zeroing = Zeroing(self, last(self.unused, self.in_grad))
+        if zeroing.calls:
+            self.lost.append(zeroing)
+        self._begin_again()
+        return zeroing
+
+    def found_zeros(self) -> None:
+        """All that backward calls have brought is zeros: the step that comes uses nothing."""
+        zeros = last(self.unused, self.in_grad)
+        self._begin_again()
+        self.open.zeros = zeros
+
+    def _begin_again(self) -> None:
+        self.forget()
+        self.open = self.update_type(self)
+
+    def forget(self) -> None:
+        """Nothing is in `.grad` any more."""
+        self.in_grad, self.unused, self.superseded = Kept(), 0, 0  # new ones: the updates keep those that they used
+
+    def changed(self, replaced: bool) -> None:
+        """Something was written to gradients. `replaced`: nothing is left of what earlier updates had used."""
+        if replaced:
+            self.in_grad = Kept(last(self.unused, self.in_grad))
+
+    def trim(self) -> None:
+        """Of a long run, the first and the last are kept."""
+        self.in_grad, self.updates, self.lost = self.in_grad.trimmed(), self.updates.trimmed(), self.lost.trimmed()

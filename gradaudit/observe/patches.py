@@ -1,0 +1,71 @@
+"""Patched functions, which can be put back in any order."""
+
+import sys
+from collections.abc import Callable
+from functools import reduce, wraps
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+
+class _Patch:
+    """A function that stands in for an attribute and calls what its wrappers make of the original.
+
+    Wrappers may be removed in any order. The attribute is restored with the last of them, unless the script has put
+    something of its own there; code that has kept the function calls the original from then on.
+    """
+
+    def __init__(self, owner: object, name: str) -> None:
+        self.owner, self.name, self.original = owner, name, vars(owner)[name]
+        self.wrappers: list[Callable] = []
+        self.call = self.original
+
+        @wraps(self.original)
+        def patched(*args, **kwargs):
+            if is_dynamo_compiling():  # Dynamo traces what would be there without the observer
+                return self.original(*args, **kwargs)
+            return self.call(*args, **kwargs)
+
+        patched.patch, self.patched = self, patched
+        setattr(owner, name, patched)
+
+    def set(self, wrappers: list[Callable]) -> None:
+        self.wrappers = wrappers
+        self.call = reduce(lambda call, wrapper: wrapper(call), wrappers, self.original)
+        if not wrappers and vars(self.owner).get(self.name) is self.patched:
+            setattr(self.owner, self.name, self.original)
+
+
+def patch(owner: object, name: str, wrapper: Callable, warns: bool = False) -> Callable[[], None]:
+    """Lets `wrapper(original)` be called in place of `owner.name`.
+
+    Args:
+        owner: A class or a module.
+        name: Of its attribute.
+        wrapper: Makes a function of the original one.
+        warns: The original warns about its caller.
+
+    Returns:
+        What undoes it.
+    """
+    present = vars(owner)[name]
+    patch = getattr(present, "patch", None)
+    if not isinstance(patch, _Patch) or patch.patched is not present:  # functools.wraps copies attributes
+        patch = _Patch(owner, name)
+    if warns:
+        unseen_by_warnings(patch.patched)
+    added = (lambda original: unseen_by_warnings(wrapper(original))) if warns else wrapper
+    patch.set([*patch.wrappers, added])
+    return lambda: patch.set([other for other in patch.wrappers if other is not added])
+
+
+def unseen_by_warnings(function: Callable) -> Callable:
+    """A warning points at the caller of a function, found by counting frames, so a wrapper must not be counted.
+
+    The `warnings` module of every supported Python passes over the frames of the import system, which it knows by
+    their file's name.
+    """
+    function.__code__ = function.__code__.replace(co_filename=f"{__file__}/importlib/_bootstrap")
+    if "torch._dynamo" in sys.modules:  # it takes other code for the script's, and would compile it by itself
+        torch._dynamo.eval_frame.skip_code(function.__code__)
+    return function

@@ -1,0 +1,266 @@
+"""Writes the history of a training script from what an observer tells.
+
+Nothing is computed here for every gradient, so that a large model costs little more than a small one.
+"""
+
+from collections import Counter
+from collections.abc import Generator
+from itertools import count
+from multiprocessing.process import BaseProcess
+from subprocess import Popen
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from gradaudit.callsite import caller_location, is_users, where
+from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedUpdate, History
+from gradaudit.observe.gradients import is_zero, tensors_in
+from gradaudit.observe.ledger import Zeroing
+from gradaudit.observe.observer import Listener, Observer, after
+from gradaudit.observe.uncompiled import backward_is_compiled
+from gradaudit.watch.by_hand import UpdatesByHand
+from gradaudit.watch.epochs import Epochs
+from gradaudit.watch.graphs import Graphs
+from gradaudit.watch.losses import number
+from gradaudit.watch.named import NamedLosses
+from gradaudit.watch.ranks import Ranks
+from gradaudit.watch.records import WatchedRecord
+from gradaudit.watch.scaling import Scaling
+from gradaudit.watch.schedules import Schedules
+
+_PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names are looked at
+_TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
+_SAMPLED_UPDATES = 3  # of an optimizer, at most, before which some numbers are compared
+_numbers = count()
+
+
+class Auditor(Listener):
+    """Listens to an observer, and to all that the modules beside this one watch."""
+
+    who = "The auditor"
+    record_type = WatchedRecord
+    hears_zeroing_at_once = False  # only the line on which gradients are lost is told
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.key = f"gradaudit {next(_numbers)}"  # audits may be nested
+        self.reaches: dict[tuple[int, ...], frozenset[int]] = {}  # sets of places that backward calls have reached
+        self.received_by = 1  # how many records got gradients from the last backward call
+        self.zeroed_at = 0  # the last call of zero_grad(), in operations
+        self.epochs = Epochs()
+
+    def attach(self, observer: Observer) -> None:
+        self.observer = observer
+        self.by_hand = UpdatesByHand(observer, self.history)
+        self.graphs = Graphs(self.key, observer, self.by_hand.find)
+        self.scaling, self.schedules, self.ranks = Scaling(observer, self.history), Schedules(observer), Ranks(observer)
+        self.named = NamedLosses(self.key)
+        observer.undo.callback(observer.guard(self._finish))
+        observer.patch(torch.autograd, "grad", self._around_grad)
+        observer.patch(Optimizer, "zero_grad", after(self._note_zeroing))
+        observer.patch(BaseProcess, "start", after(self._note_process))
+        observer.patch(Popen, "__init__", after(self._note_process))
+        observer.patch(_BaseDataLoaderIter, "__next__", after(self.epochs.drawn))
+
+    def _around_grad(self, outputs=(), *args, **kwargs) -> Generator:
+        """A loss may be used by `autograd.grad` before the backward call, or without one."""
+        self.history.grads += 1
+        if self.history.grads <= _PROBED_GRADS and not torch.compiler.is_compiling():
+            self.graphs.mark(tensors_in(outputs))
+        yield
+
+    def _note_zeroing(self, _: object) -> None:
+        self.zeroed_at = torch.autograd._get_sequence_nr()
+
+    def _note_process(self, _: object) -> None:
+        self.history.processes += 1
+
+    def _finish(self) -> None:
+        self.history.calls = self.history.calls.trimmed()
+        self.history.leave_out_zeros()
+        self.history.losses = list(self.named.found.values())
+        self.history.looked_for_losses = len(self.named.updates)
+
+    def overlapped(self) -> None:
+        self.history.overlapping = True
+
+    def gave_up(self, failure: str) -> None:
+        self.history.failure = failure
+
+    # Backward
+
+    def backward_begins(self, number_: int, roots: list[Tensor], given: bool) -> AuditedCall:
+        place, line, path = caller_location()
+        call = AuditedCall(number_, place, line, path, self.scaling.factor_of_this_call())
+        self.ranks.note(call)
+        if given:
+            call.carries_on = any(root.numel() > 1 for root in roots)
+        alone = len(roots) == 1 and roots[0].numel() == 1
+        if alone:
+            call.value = number(roots[0])
+        if self.epochs.last is not None:
+            call.epoch, call.drawn = self.epochs.of_this_batch(), self.epochs.data_sets()
+        if self.graphs.losses:
+            self.graphs.count_living(call)
+        if backward_is_compiled():
+            return call
+        self.graphs.look(call, roots, alone and not given, not self.received_by, self.zeroed_at)
+        self.received_by = 0
+        if self.graphs.marked == call.number:
+            self.named.look(self.history.updates_made)
+        return call
+
+    def received(self, record: WatchedRecord, call: AuditedCall) -> None:
+        self.received_by += 1
+        if record.name and record not in call.records:
+            call.records += (record,)
+        gradients = record.gradients
+        if gradients.shards:
+            call.synced, call.sharded = not gradients.waits, True
+            call.ranks = max(shard.ranks for shard in gradients.shards.values())
+        if len(gradients.touched) < len(gradients.parameters):
+            places = tuple(gradients.touched)
+            if len(self.reaches) > _TRIM_EVERY:  # layers that are left out at random
+                self.reaches = {}
+            call.reach[record] = self.reaches.setdefault(places, frozenset(places))
+        early = record.made < _SAMPLED_UPDATES and call.number <= PROBED_GRAPHS
+        if early and record.evaluation is None and not record.by_hand:
+            record.take_samples()
+        elif record.samples:
+            record.samples = []
+        if gradients.came_as_zeros:
+            call.zeros += (record,)
+        weights = gradients.weight_versions()
+        record.rose |= record.weights not in (-1, weights)
+        record.scaled, record.weights = 1.0 if record.clips_by_data else call.scaled, weights
+        if call.scaled != 1:
+            record.scaler = self.scaling.thread.scaler
+        if record.by_hand:
+            record.received_call(call)
+
+    def graph_kept(self, roots: list[Tensor], call: AuditedCall) -> None:
+        self.graphs.keep(roots, call)
+
+    def backward_ends(self, call: AuditedCall) -> None:
+        self.history.calls.append(call)
+        for record in self.observer.by_hand:
+            record.beside |= len(call.records) > bool(record.name) and record.in_grad[-1:] == [call]
+        if call.number % _TRIM_EVERY == 0:
+            self.history.calls = self.history.calls.trimmed()
+            for record in self.observer.active:
+                record.trim()
+
+    # Zeroing, changes, steps
+
+    def wrote(self, record: WatchedRecord) -> bool:
+        return self.by_hand.wrote(record)
+
+    def zeroed(self, record: WatchedRecord, zeroing: Zeroing) -> None:
+        record.cleared = True
+        if record.samples:
+            record.notice_a_move()
+        if zeroing.calls:
+            zeroing.where = where()
+            zeroing.were_zeros = record.gradients.came_as_zeros  # the calls themselves had brought nothing but zeros
+            zeroing.put_back = False
+            if record.strays or record.gradients.weight_versions() != record.weights:  # not only a step has read them
+                for call in zeroing.calls:
+                    call.read = True
+        record.scaled, record.open.came_as_zeros = 1.0, not record.gradients.touched
+        if not record.name:  # nothing is known to use its gradients
+            record.lost.clear()
+
+    def changed(self, record: WatchedRecord, assigned: bool) -> None:
+        record.scaled = 1.0  # it may have been taken out
+        update, gradients = record.open, record.gradients
+        overwritten = not all(is_zero(gradients.parameters[place].grad) for place in gradients.touched)
+        update.kept |= overwritten and bool(record.in_grad) and not record.unused
+        update.assigned |= assigned
+        update.replaced |= gradients.put
+        update.overwritten |= overwritten
+        update.rewritten |= not assigned
+
+    def stepped(self, record: WatchedRecord, update: AuditedUpdate) -> None:
+        if record.by_hand and record.made == 1:  # it has a name from now on
+            for call in update.fresh:
+                call.records += (record,)
+        elif not record.by_hand and (update.assigned or update.replaced):
+            self.by_hand.step_givers(record)
+        if record.made == 1:
+            self.history.records.append(record)
+        self._compare_samples(record, update)
+        update.where = update.fresh[-1].where if record.by_hand and update.fresh else where()
+        update.place, update.at = self.history.updates_made, self.observer.calls
+        self.history.updates_made += 1
+        gradients = record.gradients
+        update.assigned |= not (update.held or gradients.empty or update.skipped)
+        update.assigned |= record.made == 1 and gradients.from_before
+        if record.lost:
+            self._note_what_was_put_back(record, update)
+        update.dtype = next((p.grad.dtype for p in gradients.parameters if p.grad is not None), None)
+        update.no_gradients = update.dtype is None
+        if record.made % _TRIM_EVERY == 0:
+            record.trim()
+
+    def _compare_samples(self, record: WatchedRecord, update: AuditedUpdate) -> None:
+        early = record.made <= _SAMPLED_UPDATES
+        if record.samples and not (update.assigned or update.rewritten or update.clips or update.unscaled_after):
+            record.by_data = update.rewritten = update.overwritten = record.rewritten()
+        elif record.by_data and not early:  # as it did in every update that was looked at
+            update.rewritten = update.overwritten = True
+        if update.held and update.held == update.stale:
+            update.tried_again = record.tries_again = record.tries_again or record.back_where_it_was()
+        elif early and any(map(_is_hooked, record.gradients.parameters)):
+            record.hooked = True
+        if update.fresh and record.samples:
+            record.stepped_with = record.samples
+        record.samples = []
+
+    @staticmethod
+    def _note_what_was_put_back(record: WatchedRecord, update: AuditedUpdate) -> None:
+        """Gradients may be read before they are zeroed, and put back."""
+        for zeroing in reversed(record.lost):
+            if zeroing.after < update.number - 1:
+                break
+            zeroing.put_back = update.overwritten
+            for call in zeroing.calls if update.assigned or update.replaced else ():
+                call.read = True
+
+    # The end of an optimizer
+
+    def ended(self, record: WatchedRecord) -> None:
+        if record.by_hand and (record.unowned or record.made):
+            self.graphs.walked.clear()  # another model may come to the same lines
+        if self.by_hand.ended(record) if record.by_hand else record.name or record.in_grad:
+            self._conclude(record)
+        record.let_go()
+
+    def _conclude(self, record: WatchedRecord) -> None:
+        self.observer.name(record)
+        if not record.made:
+            self.history.records.append(record)
+        record.schedule = self.schedules.of(record)
+        gradients = record.gradients
+        left = [call for call in record.in_grad[len(record.in_grad) - record.unused :] if not call.used]
+        unseen = not record.made and gradients.weight_versions() != record.weights  # else than by a step, or compiled
+        record.notice_a_move()
+        if left and not unseen and not record.moved and not gradients.came_as_zeros:
+            record.left_over = left
+        if record.by_hand:
+            return
+        record.moved_unseen = not record.made and (record.moved or record.rose or (unseen and record.weights != -1))
+        if record.moved and not record.made:  # an optimizer that updates in hooks, and whose step is never called
+            record.by_itself = True
+            return
+        trained = [
+            (ever, p) for ever, p in zip(gradients.ever, gradients.parameters, strict=True) if p.requires_grad or ever
+        ]
+        record.never, record.trained = Counter(tuple(p.shape) for ever, p in trained if not ever), len(trained)
+
+
+def _is_hooked(p: Tensor) -> bool:
+    """Has the script put a hook of its own on a parameter, which may change the gradient?"""
+    hooks = [*(p._backward_hooks or {}).values(), *(p._post_accumulate_grad_hooks or {}).values()]
+    return any(is_users(hook.__code__.co_filename) for hook in hooks if hasattr(hook, "__code__"))

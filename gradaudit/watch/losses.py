@@ -1,0 +1,318 @@
+"""The coefficient probe: what the user's code made of each loss, read from the graph of one backward call.
+
+Between the root of a backward and a loss lie only the user's own divisions, weights and sums. The gradient that
+arrives at the loss's node is therefore exactly d(root)/d(loss), whatever that code looks like.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import islice
+from math import isclose, nan
+
+import torch
+from torch import Tensor
+
+from gradaudit.history import PROBED_GRAPHS, AuditedCall, Term
+
+# Nodes between a root and its losses: linear in the loss, so that the coefficient does not depend on its value.
+_BETWEEN = frozenset({"Div", "Mul", "Add", "Sub", "Rsub", "Neg", "ToCopy", "Stack", "Cat", "Clone", "Alias", "View",
+            "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Expand", "Permute", "Select", "Slice",
+            "Unbind", "Split", "CopySlices", "CopyBackwards"})  # fmt: skip
+_COLLECTED = ("Stack", "Cat", "CopySlices")  # losses that the script has put into one tensor
+_LOSSES = ("NllLoss", "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy", "SoftMarginLoss", "MultiMarginLoss",
+           "MultilabelMarginLoss", "KlDiv")  # fmt: skip
+_REDUCTIONS = {1: "mean", 2: "sum"}
+_SUMS = ("Mean", "Sum", "Nansum", "Dot", "Bmm")  # the last two are how einsum sums up
+_FAR = 100  # nodes that are looked at in one backward call, at most
+_NUMBERS = 16  # of a loss's targets, at most
+_DEEP = 10  # nodes below a sum, of which one may hold the mask
+
+
+class Mark:
+    """Left on the graph node of a loss, and alive for as long as that graph is. `call`: the last to go through it."""
+
+    call = 0
+
+
+def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable, known: bool = False) -> list[Mark]:
+    """Finds the losses below `root`, so that `call.terms` holds their terms when the backward call has ended.
+
+    Args:
+        root: What backward is called on.
+        key: The losses' nodes are marked under this name; under "" they aren't, which takes less time.
+        call: Receives the terms. Its `again` is set if an earlier call has gone through one of the losses.
+        probe: Registers a hook for this backward call, as `Observer.probe` does.
+        known: AuditedCall starts at `root` alone, a single number, with a gradient of 1. A root that is itself a loss
+            needs no hook then, and most are; a hook costs the smallest backward a tenth of its time.
+
+    Returns:
+        The marks on the losses' nodes.
+    """
+    marks = []
+    known = known and not root._backward_hooks  # the user's own may change the gradient
+    losses, others = find_losses(root.grad_fn, call.scaled)
+    for node, term in losses or others:
+        if term.reduction == "mean" and call.number <= PROBED_GRAPHS:
+            term.against, term.of_one = _targets(node), _is_of_one(node)
+            term.in_part, term.adapted = _is_in_part(node), _is_adapted(node)
+        if key and term.reduction != "unknown":
+            mark = node.metadata.setdefault(key, Mark())
+            call.again, mark.call = mark.call or call.again, call.number
+            marks.append(mark)
+        if known and node is root.grad_fn:
+            call.terms.append(term)
+            continue
+
+        def note(gradients, term=term) -> None:
+            (gradient, *_) = gradients
+            if gradient is not None and gradient.numel() == 1:
+                term.value = number(gradient)
+                call.terms.append(term)
+
+        probe(node.register_prehook, note)
+    return marks
+
+
+def number(tensor: Tensor) -> float | Tensor:
+    """On a GPU it is not read here, which would wait for all that the GPU still has to do. A meta tensor has none."""
+    return tensor.item() if tensor.is_cpu else nan if tensor.is_meta else tensor.detach()
+
+
+def find_losses(root, scale: float = 1.0, count: bool = True) -> tuple[list[tuple], list[tuple]]:
+    """The reductions below `root`, each with its term; and the nodes that are none, behind which a loss may lie.
+
+    Every term has the coefficient that it would have at the root. Without `count`, nothing is read that a backward
+    call frees.
+    """
+    losses, others, seen = [], [], set()
+    todo = [(root, (), ())]  # nodes, and by what each is multiplied and divided on its way to the root
+    while todo and len(seen) < _FAR:
+        node, times, over = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        (kind, name), below = _kind(node.name()), node.next_functions
+        loss = node if kind == "loss" else _smoothed(below) if name == "Add" else None
+        reduction = "" if loss is None else _REDUCTIONS.get(getattr(loss, "_saved_reduction", 0), "")
+        items, own = None, ()
+        if reduction:
+            name = _kind(loss.name())[1]
+            items, own = _counts(loss, reduction) if count else (None, ())
+        elif loss is not None:  # it was not reduced
+            continue
+        elif kind == "between":
+            if name == "Mul" and (scale == 1 or node is not root):  # a scaler's comes last
+                times += _factor(node, "other", "self")
+            elif name == "Div":
+                over += _factor(node, "other")
+            todo += [(child, times, over) for child, _ in reversed(below)]
+            continue
+        elif kind == "reduction" and _is_whole(node):
+            if collected := _collected(node, below):
+                todo += [(child, times, over) for child in collected]
+                continue
+            name = reduction = "mean" if name == "Mean" else "sum"
+            if name == "mean":
+                items = float(torch.Size(_sizes(node)).numel())
+            elif count:
+                own = _own_counts(node)
+        elif is_leaf(node):
+            continue
+        term = Term(name, reduction or "unknown", 1.0, scale, items, own, times, over)
+        term.by_class = name.startswith("Nll") and reduction == "mean" and loss._saved_weight is not None
+        (losses if reduction else others).append((node, term))
+    return losses, others
+
+
+def _factor(node, *names: str) -> tuple[float, ...]:
+    """What an operation has kept of the first of these inputs that has no graph: nothing if that is 1.
+
+    It is nan of what isn't one number that can be read, and weights that are trained are left out.
+    """
+    kept = [getattr(node, f"_saved_{name}", None) for name in names]
+    tensors = [each for each in kept if isinstance(each, Tensor)]
+    tensor = next((each for each in tensors if not each.requires_grad), None)
+    if tensor is None and len(tensors) > 1:
+        return ()
+    if tensor is None or tensor.numel() != 1 or not tensor.is_cpu:
+        return (nan,)
+    value = abs(tensor.item())
+    return () if isclose(value, 1.0) else (value,)
+
+
+def is_loss_function(name: str) -> bool:
+    """Whether a term of this name is of a loss function, and not of any mean or sum."""
+    return name.startswith(_LOSSES)
+
+
+@cache
+def _kind(name: str) -> tuple[str, str]:
+    """What a node is: "loss", "reduction", "between" these and the root, or anything else; and its short name."""
+    name = name.removeprefix("torch::autograd::").removesuffix("0").removesuffix("1").removesuffix("Backward")
+    if name in _SUMS:
+        return "reduction", name
+    return "loss" if name.startswith(_LOSSES) else "between" if name in _BETWEEN else "", name
+
+
+def _smoothed(below: tuple):
+    """The loss inside a label-smoothed cross-entropy, two terms in proportions that only PyTorch itself gives them."""
+    if any(child is None or child.name() != "MulBackward1" for child, _ in below):
+        return None
+    ((loss, _), *_) = below[0][0].next_functions
+    return loss if loss is not None and loss.name().startswith("NllLoss") else None
+
+
+def _collected(node, below: tuple) -> list:
+    """What a reduction was taken over, if that is a collection of losses, or a loss that is one number already."""
+    children = [child for child, _ in below if child is not None]
+    while len(children) == 1 and _kind(children[0].name())[1] in ("ToCopy", "View"):
+        children = [child for child, _ in children[0].next_functions if child is not None]
+    if _sizes(node) in ((), (1,)) or any(_kind(child.name())[1] in _COLLECTED for child in children):
+        return children if any(find_losses(child, count=False)[0] for child in children) else []
+    return []
+
+
+def _sizes(node) -> tuple[int, ...] | None:
+    """The shape of what a reduction was taken over."""
+    return getattr(node, "_saved_self_sym_sizes", None)
+
+
+def _is_whole(node) -> bool:
+    """Whether a reduction was taken over all dimensions."""
+    dims = getattr(node, "_saved_dim", None)
+    return not dims or len(dims) >= len(_sizes(node) or ())
+
+
+def _counts(node, reduction: str) -> tuple[float | Tensor | None, tuple]:
+    """Over how many items, or how much weight, a loss function took its mean or sum; and a sum's own counts."""
+    total = getattr(node, "_saved_total_weight", None)
+    if total is not None:
+        items = number(total)
+        return items, (items,) if reduction == "sum" else ()
+    tensor = getattr(node, "_saved_self", None)
+    if tensor is None:
+        return None, ()
+    items = float(tensor.numel())
+    return items, (items, float(len(tensor))) if reduction == "sum" and tensor.dim() else ()
+
+
+def _own_counts(node) -> tuple[float | Tensor, ...]:
+    """The counts over which the mean of what a node sums up could be taken: its targets or mask, samples, numbers."""
+    sizes = _sizes(node)
+    if sizes is None:  # a product of two vectors
+        other = _saved(node, "tensor", "mat2", "self")
+        return () if other is None else (number(other.sum()),)
+    samples, numel, counts = sizes[:1], torch.Size(sizes).numel(), []
+    if not samples or not numel:
+        return ()
+    summed = numel
+    for _ in range(_DEEP):
+        node = next((child for child, _ in node.next_functions if child is not None), None)
+        name = "" if node is None else _kind(node.name())[1]
+        mask = _mask(node, name)
+        if mask is not None and mask.dim() and mask.numel() and summed % mask.numel() == 0:
+            counts.append(number(mask.sum() * (summed // mask.numel())))
+        elif name == "Sum":  # over some dimensions first
+            summed = torch.Size(_sizes(node)).numel()
+        elif name not in _BETWEEN:
+            break
+    return (*counts, float(samples[0]), float(numel))
+
+
+def _mask(node, name: str) -> Tensor | None:
+    """What says which numbers count, or how much, if an operation of this name was told."""
+    if name == "Mul":
+        return _saved(node, "other", "self")
+    if name == "Where":
+        return _saved(node, "condition")
+    if name == "MaskedFill":
+        mask = _saved(node, "mask")
+        return None if mask is None else mask.logical_not()
+    if name.startswith("NllLoss"):
+        target = _saved(node, "target")
+        return None if target is None else target != _ignored(node)
+    return None
+
+
+def _saved(node, *names: str) -> Tensor | None:
+    """What an operation has kept of the first of these inputs that is a plain tensor and needs no gradient."""
+    for name in names:
+        tensor = getattr(node, f"_saved_{name}", None)
+        if type(tensor) is Tensor and not tensor.requires_grad:
+            return tensor
+    return None
+
+
+def _targets(node) -> tuple[float, ...] | Tensor | None:
+    """The first numbers of the targets of a loss, or of what a mean that is spelled by hand was multiplied by."""
+    for _ in range(_DEEP):
+        name = "" if node is None else _kind(node.name())[1]
+        names = ("other", "self") if name == "Mul" else ("target",) if name.startswith(_LOSSES) else ()
+        targets = _saved(node, *names)
+        if targets is not None and not targets.is_sparse and not targets.is_meta:
+            numbers = targets.detach().reshape(-1)[:_NUMBERS]
+            return tuple(numbers.tolist()) if numbers.is_cpu else numbers.clone()
+        node = next((child for child, _ in node.next_functions if child is not None), None) if name else None
+    return None
+
+
+def _is_of_one(node) -> bool:
+    """Is it a mean over all pairs, or over numbers in a row that are weighted by advantages, of both signs?"""
+    sizes = _sizes(node) or ()
+    if len(sizes) == 2 and sizes[0] == sizes[1]:
+        return True
+    weights = _mask(*_next_product(node)) if len(sizes) == 1 else None
+    return weights is not None and weights.is_cpu and bool((weights < 0).any() and (weights > 0).any())
+
+
+def _next_product(node) -> tuple:
+    """The first product below a node, past what only changes shape or sign; and its kind."""
+    for _ in range(_DEEP):
+        node = next((child for child, _ in node.next_functions if child is not None), None)
+        kind, name = ("", "") if node is None else _kind(node.name())
+        if name == "Mul" or kind != "between":
+            break
+    return node, name
+
+
+def _is_in_part(node) -> bool:
+    """Was what a loss compares put together from samples with a graph and others without one?"""
+    return any(
+        _kind(below.name())[1] == "Cat"
+        and below._saved_dim == 0
+        and len({child is None for child, _ in below.next_functions}) == 2
+        for below in islice(walk([node]), 2 * _DEEP)
+    )
+
+
+def _is_adapted(node) -> bool:
+    """Does a loss go back through a gradient, as in meta-learning, where an inner update has made the weights?"""
+    names = (below.name() for below in islice(walk([node]), _FAR))
+    return any(name.count("Backward") > 1 and name[-1].isdigit() for name in names)  # a function of Python has no digit
+
+
+def _ignored(node) -> int:
+    index = node._saved_ignore_index
+    return index - 2**64 if index >= 2**63 else index  # it is shown as an unsigned number
+
+
+# Going through the graph of a backward call
+
+
+def walk(nodes: Iterable, stop: Callable[[object], bool] | None = None) -> Iterator:
+    """Every node that is reached from these, once, the nearest first; nothing below a node for which `stop` holds."""
+    todo, seen = deque(nodes), {None}
+    while todo:
+        node = todo.popleft()
+        if node in seen:
+            continue
+        seen.add(node)
+        below = () if stop is not None and stop(node) else node.next_functions
+        yield node
+        todo += [child for child, _ in below]
+
+
+def is_leaf(node) -> bool:
+    """Does it add to the `.grad` of a tensor, its `variable`?"""
+    return node.name().endswith("AccumulateGrad")

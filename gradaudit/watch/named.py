@@ -1,0 +1,70 @@
+"""Losses that a script computes and gives a name: does a backward call, or `autograd.grad`, ever reach them?
+
+When a backward call begins, the variables of the functions that led to it hold the losses of that micro-batch. What is
+forgotten in the total is among them. No loss function has to be patched for this, and nothing is kept alive.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from inspect import CO_OPTIMIZED
+from types import FrameType
+
+from torch import Tensor
+
+from gradaudit.callsite import is_users
+from gradaudit.history import NamedLoss
+from gradaudit.watch.losses import find_losses, is_loss_function
+
+_FRAMES = 4  # functions of the user's that are looked at in one backward call, at most
+_HANDED_OUT = {"locals", "vars", "exec"}  # a function that uses one of these may hold, or write, its f_locals
+
+
+class NamedLosses:
+    """Compares the losses that are in variables with those that backward calls reach, which are marked with `key`."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.found: dict[tuple[str, str], NamedLoss] = {}
+        self.updates: set[int] = set()  # those before which it was looked
+
+    def look(self, update: int) -> None:
+        """A backward call begins, and its losses are marked. `update`: the number of the one that follows, from 0."""
+        self.updates.add(update)
+        for name, tensor, place in _named_tensors():
+            with suppress(RuntimeError):  # a view that was written to under no_grad() refuses to tell its node
+                node = tensor.grad_fn if tensor.requires_grad and tensor.numel() == 1 else None
+                below = find_losses(node, count=False)[0] if node is not None else ()
+                if "loss" in name.lower() or any(is_loss_function(term.name) for _, term in below):
+                    loss = self.found.setdefault((name, place.rpartition(":")[0]), NamedLoss(name, place))
+                    if below and not all(self.key in part.metadata for part, _ in below):  # of a sum, each part
+                        loss.updates.add(update)
+                    elif below:
+                        loss.reached = True
+
+
+def _named_tensors() -> Iterator[tuple[str, Tensor, str]]:
+    """The tensors in the variables of the user's functions that are running, and the place in each function."""
+    frame, left = sys._getframe(1), _FRAMES
+    while frame is not None and left:
+        code = frame.f_code
+        if is_users(code.co_filename):
+            left -= 1
+            place = f"{code.co_filename}:{frame.f_lineno}"
+            for name, value in _variables(frame).items():
+                if issubclass(type(value), Tensor):  # of others nothing but the type is read
+                    yield name, value, place
+        frame = frame.f_back
+
+
+def _variables(frame: FrameType) -> dict:
+    """A function's variables, and those of its module that it uses."""
+    code = frame.f_code
+    variables = {name: frame.f_globals[name] for name in code.co_names if name in frame.f_globals}
+    # Before Python 3.13, f_locals is a copy that stays with the frame, and that locals() hands out as well.
+    if code.co_flags & CO_OPTIMIZED and _HANDED_OUT.isdisjoint(code.co_names):
+        names = frame.f_locals
+        variables |= names
+        if type(names) is dict:
+            names.clear()  # or its tensors would stay alive
+    return variables

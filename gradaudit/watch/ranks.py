@@ -1,0 +1,70 @@
+"""What several ranks share: when DDP averages, what a script averages itself, and what a pipeline divides."""
+
+import sys
+import threading
+from collections.abc import Generator
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from gradaudit.history import AuditedCall
+from gradaudit.observe.observer import Observer
+
+_STAGES = "torch.distributed.pipelining.stage"
+
+
+class _Thread(threading.local):
+    """What a thread of the script is in the middle of."""
+
+    synced: bool | None = None  # does the next backward average over the ranks? None without DDP
+    ranks = 1
+
+
+class Ranks:
+    """Watches DDP, `all_reduce` and the stages of pipelines."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer, self.thread = observer, _Thread()
+        self.pipelines = False  # are their stages watched?
+        if torch.distributed.is_available():
+            observer.patch(DistributedDataParallel, "forward", self._around_forward)
+            observer.patch(torch.distributed, "all_reduce", self._around_all_reduce)
+
+    def note(self, call: AuditedCall) -> None:
+        """A backward call begins: will it be averaged over the ranks?"""
+        if not self.pipelines and _STAGES in sys.modules:  # which a script may load at any time
+            self.pipelines = True
+            stage = sys.modules[_STAGES]._PipelineStageBase
+            if hasattr(stage, "scale_grads"):
+                self.observer.patch(stage, "scale_grads", self._around_scale_grads)
+        state = self.thread
+        if state.synced is not None:
+            call.synced, call.ranks, state.synced, state.ranks = state.synced, state.ranks, None, 1
+
+    def _around_forward(self, module, *args, **kwargs) -> Generator:
+        self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
+        self.thread.ranks = module.process_group.size()
+        if module.gradient_as_bucket_view:
+            self.observer.look()
+            yield
+            self.observer.overlook()  # DDP has moved gradients into other buckets
+
+    def _around_all_reduce(self, tensor=None, *args, **kwargs) -> Generator:
+        """A script may average gradients itself. The call writes to them and raises no version."""
+        for record in self.observer.own():
+            if record.unused and any(p.grad is tensor for p in record.gradients.parameters):
+                record.open.rewritten = True
+        yield
+
+    def _around_scale_grads(self, stage, factor) -> Generator:
+        """A stage of a pipeline divides the sum of its micro-batches' gradients, as if each loss had been divided."""
+        self.observer.look()
+        yield
+        self.observer.overlook()
+        ids = set(map(id, stage.submod.parameters()))
+        records = [record for record in self.observer.active if record.gradients.ids & ids]
+        for call in {call for record in records for call in record.in_grad[len(record.in_grad) - record.unused :]}:
+            for term in call.terms:
+                term.value = term.value / factor
+        for record in records:
+            record.samples = []

@@ -1,0 +1,100 @@
+"""Scalers and clipping: when they came, and which factor was in the gradients then."""
+
+import threading
+from collections.abc import Generator
+from itertools import count
+from weakref import WeakKeyDictionary, ref
+
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.nn.utils import clip_grad
+
+from gradaudit.callsite import caller_location, where
+from gradaudit.history import Clip, History
+from gradaudit.observe.gradients import tensors_in
+from gradaudit.observe.observer import Observer, after, before
+
+_numbers = count(1)
+
+
+class _Thread(threading.local):
+    """What a thread of the script is in the middle of."""
+
+    scaled = 1.0  # the scaler's factor in what the next backward is called on
+    scaler: ref | None = None  # which one it was
+
+
+class Scaling:
+    """Watches `GradScaler` and the functions that clip."""
+
+    def __init__(self, observer: Observer, history: History) -> None:
+        self.observer, self.history, self.thread = observer, history, _Thread()
+        self.scalers: WeakKeyDictionary[GradScaler, tuple] = WeakKeyDictionary()
+        observer.patch(GradScaler, "scale", after(self._after_scale))
+        observer.patch(GradScaler, "unscale_", self._around_unscale)
+        observer.patch(GradScaler, "step", self._around_step)
+        observer.patch(GradScaler, "update", before(self._before_update))
+        for owner, name in (
+            (clip_grad, "_clip_grads_with_norm_"),
+            (clip_grad, "clip_grad_value_"),
+            (nn.utils, "clip_grad_value_"),
+        ):
+            if hasattr(owner, name):
+                observer.patch(owner, name, self._around_clip, used_up=True)
+
+    def factor_of_this_call(self) -> float:
+        """The factor in what backward is called on; in the next call it is 1 again, unless something is scaled."""
+        factor, self.thread.scaled = self.thread.scaled, 1.0
+        return factor
+
+    def _after_scale(self, scaler: GradScaler) -> None:
+        if scaler.is_enabled():
+            self.thread.scaled, self.thread.scaler = scaler.get_scale(), ref(scaler)
+
+    def _around_unscale(self, scaler, optimizer=None) -> Generator:
+        self.observer.look()
+        yield
+        record = self.observer.record_of(optimizer)
+        if record is not None and scaler.is_enabled():
+            record.gradients.compare()  # what it wrote is no change by the script
+            record.open.unscaled_after += (record.unused,)
+            record.scaled = 1.0
+
+    def _around_step(self, scaler, optimizer=None, *args, **kwargs) -> Generator:
+        updates = self.history.updates_made
+        yield
+        record = self.observer.record_of(optimizer)
+        if record is not None and scaler.is_enabled():
+            if self.history.updates_made == updates:
+                self.observer.step(record, skipped=True)
+            if scaler not in self.scalers:
+                self.scalers[scaler] = next(_numbers), caller_location()[2]
+            record.updates[-1].scaler = self.scalers[scaler]
+
+    def _before_update(self, scaler: GradScaler) -> None:
+        self.observer.look()
+        for record in self.observer.active:
+            other = record.scaler is not None and record.scaler() is not scaler
+            if scaler.is_enabled() and record.unused and record.scaled != 1 and not other:
+                record.open.updated_after += ((record.unused, where()),)
+
+    def _around_clip(self, parameters=(), *args, **kwargs) -> Generator:
+        self.observer.look()
+        for record in self.observer.by_hand:
+            if record.unused:
+                record.kept = record.gradients.parameters  # the update comes after clipping, and may be the last one
+        ids = set(map(id, tensors_in(parameters)))
+        norm = args[1].detach() if len(args) > 1 and isinstance(args[1], Tensor) else None
+        limit = float(args[0]) if args and isinstance(args[0], int | float) else 0.0
+        own = self.observer.own()
+        meant = [each for each in own if not each.gradients.ids.isdisjoint(ids) and not each.inside_its_step]
+        filled = [each for each in meant if each.unused and each.steps]  # others are only clipped along with these
+        for record in filled or meant:
+            if record.samples and record.rewritten():
+                record.clips_by_data, record.scaled = True, 1.0
+            late = bool(record.in_grad) and not record.unused
+            update = record.updates[-1] if late and record.updates else record.open
+            update.clips += (Clip(where(), record.unused, norm, record.scaled, late, limit),)
+        yield
+        for record in own:
+            record.gradients.compare()

@@ -1,0 +1,123 @@
+"""Schedules of learning rates: when they were stepped, how long they are, and in what that length may be counted."""
+
+import re
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from inspect import getclosurevars
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+from torch.optim import lr_scheduler
+
+from gradaudit.callsite import is_users, where
+from gradaudit.history import AuditedRecord
+from gradaudit.observe.gradients import subclasses
+from gradaudit.observe.ledger import Record
+from gradaudit.observe.observer import Observer, before
+
+_OF_A_LENGTH = re.compile(r"total|^t_?max$|length|(steps|iters?|iterations|updates)$", re.I)
+_OF_A_PART = re.compile(r"warm|decay|cycle|restart|accum|per_|every|^_|^last_epoch$", re.I)
+
+
+class Schedule:
+    """What is known of the schedule of an optimizer's learning rate.
+
+    Attributes:
+        steps: How often it was stepped.
+        lengths: After how many steps it comes to its end, as far as it says.
+        own: Is the rate what a function or class of the script's says? Only the script knows what that counts.
+        moved: Has any step changed the rate?
+    """
+
+    def __init__(self, scheduler: lr_scheduler.LRScheduler) -> None:
+        lambdas = [each for each in getattr(scheduler, "lr_lambdas", ()) if each is not None]
+        self.own = any(map(_is_own, [type(scheduler).get_lr, *(getattr(each, "func", each) for each in lambdas)]))
+        named = [value for each in lambdas for name, value in _known_to(each).items() if _is_a_length(name, value)]
+        self.lengths = {_length_of(scheduler), max(named, default=0)} - {0}
+        self.steps, self.moved = 0, False
+
+
+class Schedules:
+    """Watches schedulers."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.thread = threading.local()
+        self.watched: set[type] = set()  # classes whose step is watched
+        self.numbers: WeakKeyDictionary[lr_scheduler.LRScheduler, int | None] = WeakKeyDictionary()  # which they are at
+        self.found: WeakKeyDictionary[Record, Schedule] = WeakKeyDictionary()
+        observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
+        self._watch(subclasses(lr_scheduler.LRScheduler))
+
+    def of(self, record: AuditedRecord) -> Schedule | None:
+        return self.found.get(record)
+
+    def _watch(self, schedulers: Iterable[type]) -> None:
+        """A scheduler's class may be the script's own and younger than the audit."""
+        for cls in schedulers:
+            if "step" in vars(cls) and cls not in self.watched:
+                self.watched.add(cls)
+                self.observer.patch(cls, "step", self._around_step, warns=True)
+
+    def _around_step(self, scheduler, *args, **kwargs) -> Generator:
+        inside = getattr(self.thread, "inside", False)  # a scheduler may step others, or the one that it inherits from
+        record = None if inside else self.observer.records.get(id(getattr(scheduler, "optimizer", None)))
+        if record is not None:
+            self.observer.look()
+        counts = getattr(scheduler, "_step_count", 1)  # not the one that it makes when it is created
+        rates = _rates(scheduler) if record is not None else None
+        self.thread.inside = True
+        try:
+            yield
+        finally:
+            self.thread.inside = inside
+            if record is not None:
+                self._note(record, scheduler, bool(counts), rates)
+
+    def _note(self, record: AuditedRecord, scheduler, counts: bool, rates: list) -> None:
+        number, last, now = getattr(scheduler, "last_epoch", None), self.numbers.get(scheduler), _rates(scheduler)
+        self.numbers[scheduler] = number
+        if not counts:
+            return
+        schedule = self.found.get(record) or self.found.setdefault(record, Schedule(scheduler))
+        schedule.steps += 1
+        schedule.moved |= rates != now
+        if number == last and rates == now:  # the same number again
+            pass
+        elif record.unused:
+            record.open.scheduled += ((record.unused, where()),)
+        elif record.updates:
+            record.updates[-1].scheduled_after += (where(),)
+
+
+def _rates(scheduler: lr_scheduler.LRScheduler) -> list:
+    """The learning rates. One that is a tensor counts as changed: reading it could wait for a GPU."""
+    rates = [group["lr"] for group in scheduler.optimizer.param_groups]
+    return [object() if isinstance(rate, Tensor) else rate for rate in rates]
+
+
+def _length_of(scheduler: lr_scheduler.LRScheduler) -> int:
+    """After how many steps one of PyTorch's own has come to its end; 0 if it says nothing of that."""
+    if isinstance(scheduler, lr_scheduler.SequentialLR):
+        *_, last = scheduler._schedulers
+        return scheduler._milestones[-1] + _length_of(last)
+    lengths = [getattr(scheduler, name, 0) for name in ("total_steps", "T_max", "total_iters")]
+    lengths.append(max(getattr(scheduler, "milestones", None) or [0]))
+    return max(length for length in lengths if isinstance(length, int))
+
+
+def _is_own(function: Callable) -> bool:
+    return is_users(getattr(getattr(function, "__code__", None), "co_filename", ""))
+
+
+def _known_to(function: Callable) -> dict[str, object]:
+    """What it was given beforehand, by `partial` or by the function that it stands in, as libraries do."""
+    known = dict(getattr(function, "keywords", {}))
+    with suppress(TypeError, ValueError):  # it is no function of Python, or a variable has been deleted
+        known |= getclosurevars(function).nonlocals
+    return known
+
+
+def _is_a_length(name: str, value: object) -> bool:
+    return type(value) in (int, float) and bool(_OF_A_LENGTH.search(name)) and not _OF_A_PART.search(name)
