@@ -19,32 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from course_utils.memory import SavedBytes
+from course_utils.practice.bench import Mistake, Verdict  # noqa: F401
 
 RTOL, ATOL = 1e-6, 1e-9  # a quotient of two counts that are tensors is a float32, whatever it is multiplied with
 F32_RTOL, F32_ATOL = 1e-4, 1e-5  # what training in float32, or in float64 with a rounded factor, is off by
 
 Known = Iterable[tuple[str, str, Any]]  # a bug, a hint, and the result that the bug gives, or a function that finds it
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a judge found: `bug` names the class of the mistake, and is empty when the answer is right."""
-
-    bug: str
-    message: str
-    hint: str = ""  # what to look at next
-    printed: str = field(default="", compare=False)  # by the answer, while it was judged
-
-    @property
-    def passed(self) -> bool:
-        return not self.bug
-
-
-class Mistake(Exception):
-    """The answer has a bug; raised by a judge, with the bug's name and how it shows."""
-
-    def __init__(self, bug: str, message: str):
-        self.verdict = Verdict(bug, message)
 
 
 def close(got: Any, want: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:

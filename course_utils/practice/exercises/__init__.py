@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from course_utils.practice.bench import Exercise
 from course_utils.practice.deadline import Outcome, line_of, place, run
 from course_utils.practice.hints import HINTS
 from course_utils.practice.judging import Mistake, Verdict
@@ -29,7 +30,7 @@ Judge = Callable[[Any], str]
 
 
 @dataclass(frozen=True)
-class Exercise:
+class OldExercise:
     name: str
     notebook: str  # that sets it
     judge: Judge
@@ -43,7 +44,7 @@ class Exercise:
         return self.hints.get(bug) or HINTS.get(bug, "")
 
 
-EXERCISES: dict[str, Exercise] = {}  # in the order of the notebooks
+EXERCISES: dict[str, "OldExercise | Exercise"] = {}  # in the order of the notebooks
 
 
 def exercise(
@@ -69,7 +70,7 @@ def exercise(
         if name in EXERCISES:
             raise ValueError(f"two exercises are called {name!r}: in {EXERCISES[name].judge.__module__} and {judge}")
         where = notebook or judge.__module__.rpartition(".nb")[2].lstrip("_")
-        EXERCISES[name] = Exercise(name, where, judge, hints or {}, takes, extra, praise)
+        EXERCISES[name] = OldExercise(name, where, judge, hints or {}, takes, extra, praise)
         return judge
 
     return register
@@ -108,7 +109,7 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
     return replace(verdict, hint="" if verdict.passed else found.hint(verdict.bug))
 
 
-def _judged(found: Exercise, answer: Any, limit: float) -> Verdict:
+def _judged(found: Any, answer: Any, limit: float) -> Verdict:
     printed = Printed()
     with (
         _flags_as_before(),
@@ -209,4 +210,6 @@ def _named(takes: type | tuple[type, ...]) -> str:
 
 
 for _path in sorted(Path(__file__).parent.glob("nb*.py")):
-    import_module(f"{__name__}.{_path.stem}")
+    for _found in vars(import_module(f"{__name__}.{_path.stem}")).values():
+        if isinstance(_found, Exercise):
+            EXERCISES[_found.name] = _found
