@@ -10,7 +10,7 @@ import inspect
 import linecache
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -104,7 +104,7 @@ class Exercise:
     praise: str = "Right."
     extra: float = 0.0
     rtol: float = RTOL
-    wanted: dict[int, Seen] = field(default_factory=dict)  # what was seen of the solution, by the case's place
+    kept: dict[tuple, Any] = field(default_factory=dict)  # what was seen of the solution and its edits in each case
 
     @property
     def hints(self) -> dict[str, str]:
@@ -121,10 +121,8 @@ class Exercise:
         Raises:
             Mistake: The first case in which they differ, and the mistake's name.
         """
-        for place, case in enumerate(self.cases):
-            if place not in self.wanted:
-                self.wanted[place] = self.seen(self.made(), case)
-            want = self.wanted[place]
+        for case in self.cases:
+            want = self.seen_of(None, case)
             try:
                 got = self.seen(answer, case)
             except Exception as error:
@@ -150,19 +148,24 @@ class Exercise:
             text = text.replace(edit.old, edit.new)
         return self.build(text) if self.build else function(text, self.solution.__globals__)
 
-    def wrong(self, case: Any) -> Iterator[tuple[Edit, Seen | Exception]]:
-        """What is seen of each known mistake."""
-        for edit in self.edits:
+    def seen_of(self, edit: Edit | None, case: Any) -> Seen | Exception:
+        """What is seen of the solution, or of a known mistake; it is run once."""
+        key = edit, id(case)
+        if key not in self.kept:
             try:
-                yield edit, self.seen(self.made(edit), case)
+                self.kept[key] = self.seen(self.made(edit), case)
             except Exception as error:
-                yield edit, error
+                if edit is None:
+                    raise
+                self.kept[key] = error
+        return self.kept[key]
 
     def name_error(self, error: Exception, case: Any) -> None:
         """Raises a `Mistake` if a known mistake leads to the same error."""
         if isinstance(error, Mistake):
             return
-        for edit, found in self.wrong(case):
+        for edit in self.edits:
+            found = self.seen_of(edit, case)
             if isinstance(found, Exception) and _alike(error, found):
                 about = f"{case}: " if case else ""
                 raise Mistake(edit.bug, f"{about}{type(error).__name__}: {error}: {edit.says}.") from error
@@ -170,10 +173,15 @@ class Exercise:
     def explain(self, got: Seen, want: Seen, differ: list[str], case: Any) -> tuple[str, str]:
         """The name of the mistake, and how it shows."""
         best, explained = None, []
-        for edit, found in self.wrong(case):
+        for edit in self.edits:
+            found = self.seen_of(edit, case)
             if isinstance(found, Exception):
                 continue
-            same = [what for what in differ if agree(found.get(what), got.get(what), self.rtol)]
+            same = [
+                what
+                for what in differ
+                if agree(found.get(what), got.get(what), self.rtol) and not agree(found.get(what), want[what], self.rtol)
+            ]
             if len(same) > len(explained) and (same[0] == differ[0] or self.takes is dict):
                 best, explained = edit, same
             if len(explained) == len(differ):

@@ -4,6 +4,7 @@ On a `Tally` every sample has an entry of `.grad` of its own. Each call of the l
 an update holds of another call shows. On a real model, every parameter and the memory are compared instead.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from inspect import isgenerator
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from course_utils.memory import saved_bytes
 from course_utils.models import Tally, mlp
-from course_utils.practice.bench import ROUNDED, Mistake, Seen, agree, changed
+from course_utils.practice.bench import ROUNDED, RTOL, Mistake, Seen, agree, changed
 
 OLD = 7.0  # every entry of the gradient that an earlier backward pass has left, in a case that starts dirty
 QUIET, LOUD = 2.0**-10, 2.0**10  # a power of two leaves no trace
@@ -30,7 +31,7 @@ class Case:
 
     Args:
         calls: For each call of the loop (an epoch, or a window) the samples of its micro-batches.
-        n: Micro-batches per window.
+        n: Micro-batches per window; 0 where a call is a window.
         dirty: Whether an earlier backward pass has left something in `.grad`.
         real: Whether the model is a small perceptron.
         adam: Whether the optimizer is Adam, and not SGD.
@@ -43,7 +44,7 @@ class Case:
     """
 
     calls: Sequence[Sequence[int]]
-    n: int = 1
+    n: int = 0
     dirty: bool = False
     real: bool = False
     adam: bool = False
@@ -54,6 +55,11 @@ class Case:
     scaler: int = 2000
     unit: str = "samples"
     words: str = "micro-batches"  # or batches, where a learner has not met the others yet
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """For each micro-batch its call, and its number there, from 1."""
+        return [(k, number) for k, call in enumerate(self.calls) for number, _ in enumerate(call, start=1)]
 
     def __str__(self) -> str:
         sizes = " and ".join(dict.fromkeys(str(list(call)) for call in self.calls))
@@ -88,14 +94,18 @@ class Updates:
     name: str = ""  # of the optimizer, where there are several
 
     def agrees(self, other: "Updates", rtol: float) -> bool:
-        rtol = max(rtol, CLIP_RTOL) if self.case.max_norm < inf else rtol
-        return self.call == other.call and all(agree(a, b, rtol) for a, b in zip(self.rows, other.rows, strict=True))
+        pairs = zip(self.rows, other.rows, strict=False)
+        return self.call == other.call and all(agree(a, b, self.tolerance(b)) for a, b in pairs)
+
+    def tolerance(self, right: Tensor) -> float:
+        """Of an update, whose gradient may have been clipped."""
+        return CLIP_RTOL if agree(float(right.norm()), self.case.max_norm, 1e-3) else RTOL
 
     def difference(self, want: "Updates") -> tuple[str, str]:
         used, wanted = self.members(), want.members()
         held = f"micro-batches per update: {[*map(len, used)]}, expected {[*map(len, wanted)]}"
         many = len(want.rows)
-        if len(set(map(tuple, self.case.calls))) < len(self.case.calls):
+        if self.case.n and len(self.case.calls) > 1:
             epochs = {2: "two", 3: "three"}[len(self.case.calls)]
             many = f"{many} updates, since the check runs {epochs} epochs of {want.call.count(0)}"
             held = f"{held} ({many})"
@@ -137,6 +147,16 @@ class Updates:
 
     def counts(self, want: "Updates", used: list, wanted: list) -> Signs:
         """Where a call has steps too few or too many."""
+        for k in () if self.case.n else range(len(self.case.calls)):
+            rows = [row for row, call in zip(self.rows, self.call, strict=True) if call == k]
+            extra, broken = rows and k not in want.call, not all(row.isfinite().all() for row in rows)
+            made = f"window {k + 1} should be left out, and its step has been made"
+            off = f"{made}. A scaler that is switched off leaves nothing out"
+            yield extra and broken and not self.case.scaler, "unguarded-step", off
+            yield extra and broken, "scaler-timing", f"{made}. scaler.step() would have left it out"
+            yield extra, "skip-rule", f"{made}. Its norm is above skip_norm"
+            bug = "skip-rule" if self.case.skip_norm < inf else "leftover-gradients"
+            yield k in want.call and not rows, bug, f"window {k + 1} should make an update, and no step has run"
         for k in dict.fromkeys(want.call):
             mine, theirs = ([m for m, call in zip(*pair, strict=True) if call == k]
                             for pair in ((used, self.call), (wanted, want.call)))  # fmt: skip
@@ -176,7 +196,7 @@ class Updates:
             rest = f"{update} holds micro-batches {self.shown(used[k])} of {self.shown(wanted[k])}"
             yield set(wanted[k]) - self.ran - set(used[k]), "missing-backward", f"{rest}: the others never ran backward"
             yield used[k] != wanted[k], "discarded-gradients", f"{rest}: the rest was zeroed inside the window"
-            yield not agree(row, right, CLIP_RTOL if self.case.max_norm < inf else 1e-6), *self.weights(k, row, right)
+            yield not agree(row, right, self.tolerance(right)), *self.weights(k, row, right)
 
     def weights(self, k: int, row: Tensor, right: Tensor) -> tuple[str, str]:
         """The mistake of an update that holds the correct micro-batches."""
@@ -187,8 +207,12 @@ class Updates:
         even = agree(factors, factors[:1].expand_as(factors), 1e-5)
         if agree(float(right.norm()), self.case.max_norm, 1e-3):
             return "clip-timing", f"{norms} ({update})" if even else f"{counts}: clipping came between backward passes"
+        if even and agree(float(row.norm()), self.case.max_norm, 1e-3):
+            return "clip-limit", f"{norms} ({update}): clipping never makes a norm larger"
         if self.case.gain > 1:
             return "clip-limit", f"{counts}. With tiny gradients all updates are right, so something limits large ones"
+        if max(each) > 100 * min(each) > 0:
+            return "scaler-timing", f"{counts}: unscaled or rescaled inside the window"
         if max(abs(factor - 1) for factor in each) < ROUNDED:
             return "low-precision", f"{counts}: a factor is rounded, or was computed in a type of few digits"
         if even:
@@ -201,13 +225,11 @@ class Updates:
         return "token-weights", f"{counts}: weight each micro-batch by the {self.case.unit} that it holds"
 
     def update(self, k: int) -> str:
-        later = self.call[k] and len(set(map(tuple, self.case.calls))) < len(self.case.calls)
-        return f"update {k + 1}" + " (in the second epoch)" * bool(later)
+        return f"update {k + 1}" + " (in the second epoch)" * (self.call[k] == 1 and self.case.n > 0)
 
     def shown(self, places: Sequence[int]) -> list[int]:
         """Micro-batches as messages count them: from 1 in each call."""
-        local = [number for call in self.case.calls for number, _ in enumerate(call, start=1)]
-        return [local[place] for place in places]
+        return [self.case.places[place][1] for place in places]
 
 
 def _times(factors: Sequence[float]) -> list[float]:
@@ -251,9 +273,10 @@ class Memory:
 class Loop:
     """What a learner's loop works with, and what is seen while it runs."""
 
-    def __init__(self, case: Case, memory: float = 1.5):
+    def __init__(self, case: Case, memory: float = 1.5, once: bool = False):
         sizes = [size for call in case.calls for size in call]
         self.case, self.memory = case, memory
+        self.once, self.passes = once, Counter()  # whether the loop itself runs all epochs, and of each micro-batch
         owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
         self.factors = torch.full((len(owner),), case.gain, dtype=torch.float64)
         for place, factor in case.factors:
@@ -279,9 +302,9 @@ class Loop:
         """The mean loss of a micro-batch."""
         if self.case.real:
             return nn.functional.mse_loss(model(batch[:, :3]), batch[:, 3:])
-        owner, self.k = self.updates.owner[batch], self.k
-        if self.epochs:  # each pass over the micro-batches has samples of its own
-            passed = min(self.passes.get(owner.min(), 0))
+        if self.once:  # each pass over the micro-batches gets samples of its own
+            passed = min(self.passes[int(batch.min())], len(self.case.calls) - 1)
+            batch = batch + passed * sum(self.case.calls[0])
         values = model(batch)
         if values.requires_grad:
             values.register_hook(lambda gradient: self.arrived(batch, gradient))
@@ -290,6 +313,9 @@ class Loop:
     def arrived(self, batch: Tensor, gradient: Tensor) -> Tensor:
         self.updates.ran |= set(self.updates.owner[batch].tolist())
         self.updates.moved = self.updates.moved or bool(gradient.any())
+        if self.once:
+            passed, first = divmod(int(batch.min()), sum(self.case.calls[0]))
+            self.passes[first], self.k = passed + 1, passed
         return gradient * self.factors[batch]  # acts on the gradient alone: where it is infinite, the loss is finite
 
     def stepped(self, *_) -> None:
@@ -300,15 +326,14 @@ class Loop:
 
     def run(self, call: Callable[[list[Tensor]], object]) -> Seen:
         """Runs the loop: `call` gives it the micro-batches of one call after the other."""
-        how, results = "", []
+        how = ""
         with saved_bytes(self.model) as saved:
             start = 0
-            for self.k, sizes in enumerate(self.case.calls):  # noqa: B020
+            for self.k, sizes in enumerate(self.case.calls[:1] if self.once else self.case.calls):
                 given, batches = (list(self.samples[start:].split([*sizes, len(self.samples) - start - sum(sizes)])[:-1])
                                   for _ in range(2))  # fmt: skip
                 start += sum(sizes)
-                results.append(call(batches))
-                if isgenerator(results[-1]):
+                if isgenerator(call(batches)):
                     hint = "your function has a `yield`, so none of its lines has run: it is a generator."
                     raise Mistake("wrong-type", hint)
                 how = how or changed(batches, given)
