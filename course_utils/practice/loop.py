@@ -91,6 +91,7 @@ class Updates:
     ran: set[int] = field(default_factory=set)  # the micro-batches through which a gradient has come back
     moved: bool = False  # whether any of these gradients was more than zeros
     early: bool = False  # whether the first step came before them all
+    idle: int = 0  # steps that found no gradient, where these do not count
     name: str = ""  # of the optimizer, where there are several
 
     def agrees(self, other: "Updates", rtol: float) -> bool:
@@ -133,6 +134,7 @@ class Updates:
         yield not self.ran and not self.rows, "not-attempted", "no backward pass and no step has run yet"
         nan = any(row.isnan().any() for row in self.rows) and not self.case.factors
         yield nan, "nan", "a gradient is NaN. A mean over nothing is 0/0"
+        yield want.rows and not self.rows and self.idle, "discarded-gradients", f"every step {zeroed}"
         yield want.rows and not self.rows, "leftover-gradients", "no optimizer.step() has run"
         nothing = not any(used) and any(wanted)
         yield nothing and not self.ran, "empty-step", "every step found no gradient: no backward pass has run"
@@ -273,7 +275,17 @@ class Memory:
 class Loop:
     """What a learner's loop works with, and what is seen while it runs."""
 
-    def __init__(self, case: Case, memory: float = 1.5, once: bool = False):
+    skip_idle = False  # whether a step without any gradient, which moves nothing, counts as none
+
+    def __init__(
+        self,
+        case: Case,
+        memory: float = 1.5,
+        once: bool = False,
+        losses: int = 1,
+        model: nn.Module | None = None,
+        lr: float = 0.5,
+    ):
         sizes = [size for call in case.calls for size in call]
         self.case, self.memory = case, memory
         self.once, self.passes = once, Counter()  # whether the loop itself runs all epochs, and of each micro-batch
@@ -281,15 +293,16 @@ class Loop:
         self.factors = torch.full((len(owner),), case.gain, dtype=torch.float64)
         for place, factor in case.factors:
             self.factors[owner == place] *= factor
-        self.updates = Updates(case, owner)
+        # Where several losses reach a model, each has an entry of its own for every sample.
+        self.updates = Updates(case, torch.cat([owner + place * len(sizes) for place in range(losses)]))
         if case.real:
-            self.model = mlp(3, 5, 2).double()
+            self.model = model or mlp(3, 5, 2).double()
             self.samples = torch.randn(len(owner), 3 + 2, dtype=torch.float64) * self.factors[:, None]
             self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         else:
-            self.model = Tally(len(owner)).double()
+            self.model = model or Tally(losses * len(owner)).double()
             self.samples = torch.arange(len(owner))
-            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5)
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
         if case.adam:
             self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
         if case.dirty:
@@ -306,23 +319,34 @@ class Loop:
             passed = min(self.passes[int(batch.min())], len(self.case.calls) - 1)
             batch = batch + passed * sum(self.case.calls[0])
         values = model(batch)
-        if values.requires_grad:
-            values.register_hook(lambda gradient: self.arrived(batch, gradient))
+        self.observe(model, (batch,), values)
         return values.mean()
 
+    def observe(self, _: nn.Module, batch: tuple[Tensor], values: Tensor) -> None:
+        """Sees the gradients that come back through these values."""
+        if values.requires_grad:
+            values.register_hook(lambda gradient: self.arrived(*batch, gradient))
+
     def arrived(self, batch: Tensor, gradient: Tensor) -> Tensor:
-        self.updates.ran |= set(self.updates.owner[batch].tolist())
+        self.note(batch, gradient)
+        return gradient * self.factors[batch]  # acts on the gradient alone: where it is infinite, the loss is finite
+
+    def note(self, batch: Tensor, gradient: Tensor) -> None:
+        """A gradient has come back through these samples."""
+        self.updates.ran |= set(self.updates.owner[batch].flatten().tolist())
         self.updates.moved = self.updates.moved or bool(gradient.any())
         if self.once:
             passed, first = divmod(int(batch.min()), sum(self.case.calls[0]))
             self.passes[first], self.k = passed + 1, passed
-        return gradient * self.factors[batch]  # acts on the gradient alone: where it is infinite, the loss is finite
 
     def stepped(self, *_) -> None:
         grad = None if self.case.real else self.model.weight.grad
+        if grad is None and self.skip_idle:
+            self.updates.idle += 1
+            return
         self.updates.early = self.updates.early or not self.updates.ran
         self.updates.call.append(self.k)
-        self.updates.rows.append(torch.zeros(len(self.samples)) if grad is None else grad.detach() / self.case.gain)
+        self.updates.rows.append(torch.zeros(len(self.updates.owner)) if grad is None else grad.detach() / self.case.gain)
 
     def run(self, call: Callable[[list[Tensor]], object]) -> Seen:
         """Runs the loop: `call` gives it the micro-batches of one call after the other."""
