@@ -82,6 +82,7 @@ class Exercise:
         notebook: The notebook that sets it.
         watch: Runs an answer on a case and returns what was seen.
         solution: A correct answer: a function, of which `edits` are made; or a text, of which `build` makes an answer.
+            Without one, `watch` judges by itself, and returns under `passed` what was tried.
         cases: What the answers are run on, one after the other.
         edits: The known mistakes, the likelier ones first.
         channels: The name of the mistake that shows in a channel, and what to say of it.
@@ -123,6 +124,8 @@ class Exercise:
         Raises:
             Mistake: The first case in which they differ, and the mistake's name.
         """
+        if self.solution is None:
+            return self.seen(answer, None)["passed"]
         for case in self.cases:
             want = self.seen_of(None, case)
             try:
@@ -239,7 +242,8 @@ def lost_digits(got: Any, want: Any) -> bool:
     """Whether numbers are near to the correct ones, and rounded or computed in a type of few digits."""
     if isinstance(want, float):
         got, want = [got], [want]
-    if not isinstance(want, list) or not all(isinstance(each, float) for each in want) or len(got) != len(want):
+    floats = isinstance(want, list) and all(isinstance(each, float) for each in want)
+    if not floats or len(got) != len(want) or not all(isinstance(each, float) for each in got):
         return False
     pairs = list(zip(got, want, strict=True))
     rounded = (all(round(g, p) == g and abs(g - w) < 10**-p for g, w in pairs) for p in range(7))
@@ -340,3 +344,12 @@ def blanks(answer: Mapping, want: Iterable[str]) -> Seen:
 
 def of_paper(value: float | None) -> str:
     return "None" if value is None else f"{value:g}"
+
+
+def on_paper(name: str, notebook: str, solution: Callable, edits: Sequence[Edit], passed: str) -> Exercise:
+    """An exercise in which the learner writes numbers, for the blanks of which the solution has the correct ones."""
+
+    def watch(answer: Any, _: None) -> Seen:
+        return blanks(answer() if callable(answer) else answer, solution())
+
+    return Exercise(name, notebook, watch, solution, edits=edits, takes=dict, passed=passed)

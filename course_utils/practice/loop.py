@@ -246,15 +246,38 @@ class Weights:
     values: dict[str, Tensor]
 
     def agrees(self, other: "Weights", rtol: float) -> bool:
-        return all(agree(self.values[name], value, rtol, 1e-7) for name, value in other.values.items())
+        atol = 1e-7 if rtol else 0.0  # or bit by bit
+        return self.values.keys() == other.values.keys() and all(
+            agree(self.values[name], value, rtol, atol) for name, value in other.values.items()
+        )
 
     def difference(self, want: "Weights") -> tuple[str, str]:
-        name = next(name for name, value in want.values.items() if not agree(self.values[name], value, atol=1e-7))
+        name = max(want.values, key=lambda name: float((self.values[name] - want.values[name]).abs().max()))
         got, right = self.values[name], want.values[name]
-        off = f"parameter {name} ends up {float((got - right).abs().max()):.2g} off"
+        off = f"{name} ends up {float((got - right).abs().max()):.2g} off"
         if got.dtype != right.dtype or agree(got, right, 1e-4, 1e-5):
             return "low-precision", f"{off}, as if computed in float32, or rounded"
         return "", off
+
+
+@dataclass
+class Gradient:
+    """The gradient of one update of a real model."""
+
+    value: Tensor | None
+
+    def agrees(self, other: "Gradient", rtol: float) -> bool:
+        return agree(self.value, other.value, rtol)
+
+    def difference(self, want: "Gradient") -> tuple[str, str]:
+        if self.value is None:
+            return "empty-step", "the step found no gradient"
+        if self.value.isnan().any():
+            return "nan", "the gradient holds NaN"
+        ratio = float(self.value @ want.value / (want.value @ want.value))
+        if ratio > 0 and agree(self.value, want.value * ratio):
+            return "loss-scale", f"the update is {_times([ratio])[0]:g} times what it should be"
+        return "token-weights", "in the update some count more than others"
 
 
 @dataclass
@@ -346,7 +369,9 @@ class Loop:
             return
         self.updates.early = self.updates.early or not self.updates.ran
         self.updates.call.append(self.k)
-        self.updates.rows.append(torch.zeros(len(self.updates.owner)) if grad is None else grad.detach() / self.case.gain)
+        self.updates.rows.append(
+            torch.zeros(len(self.updates.owner)) if grad is None else grad.detach() / self.case.gain
+        )
 
     def run(self, call: Callable[[list[Tensor]], object]) -> Seen:
         """Runs the loop: `call` gives it the micro-batches of one call after the other."""

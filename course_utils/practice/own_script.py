@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from course_utils.practice.judging import Mistake
+from course_utils.practice.bench import Mistake
 
 CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED, NOTHING_JUDGED = range(5)  # the exit statuses of the auditor's command
 MEANING = {

@@ -74,7 +74,9 @@ def watch(answer: Callable, case: Padded) -> Seen:
     losses, graphs, how = [], [], []
 
     def call(tokens: Sequence[Tensor]) -> None:
-        given, batches = ([_batch(*pair, case.real) for pair in zip(case.shapes, tokens, strict=True)] for _ in range(2))
+        given, batches = (
+            [_batch(*pair, case.real) for pair in zip(case.shapes, tokens, strict=True)] for _ in range(2)
+        )
         result = answer(model, batches, loop.optimizer, case.n)
         losses.append(numbers(result, 1, "a list of losses, one per update"))
         graphs.append(isinstance(result, list) and any(isinstance(x, Tensor) and x.requires_grad for x in result))

@@ -32,12 +32,18 @@ class Own(Updates):
 
     def difference(self, want: "Own") -> tuple[str, str]:
         own = len(self.owner) // 2
-        parts = [[bool(row[own:].any() and not row[:own].any()) for row in self.rows], [bool(row[own:].any()) for row in self.rows]]
+        parts = [
+            [bool(row[own:].any() and not row[:own].any()) for row in self.rows],
+            [bool(row[own:].any()) for row in self.rows],
+        ]
         mine, theirs = (replace(each, owner=each.owner[:own], rows=[row[:own] for row in each.rows])
                         for each in (self, want))  # fmt: skip
         foreign = parts[mine.agrees(theirs, RTOL)]
         if any(foreign):
-            return "foreign-gradients", f"{self.name}update {foreign.index(True) + 1} holds gradients of the other's loss"
+            return (
+                "foreign-gradients",
+                f"{self.name}update {foreign.index(True) + 1} holds gradients of the other's loss",
+            )
         return Updates.difference(mine, theirs)
 
 
@@ -105,8 +111,12 @@ GAN_UPDATES = Exercise(
         *(twice(REAL, n, real=True) for n in (1, 2, 4)),
     ],
     edits=[
-        *edits("orphan-parameters", "is it frozen, or is no_grad on?", ZERO, ZERO + "            g.requires_grad_(False)\n"
-               "            d.requires_grad_(False)\n"),
+        *edits(
+            "orphan-parameters",
+            "is it frozen, or is no_grad on?",
+            ZERO,
+            ZERO + "            g.requires_grad_(False)\n            d.requires_grad_(False)\n",
+        ),
         *edits("wrong-order", ORDER, LOSSES, "((g_loss, g_optimizer), (d_loss, d_optimizer))"),
         *edits("wrong-order", ORDER, STEP, BOTH.removeprefix(STEP)),
     ],
