@@ -51,26 +51,25 @@ class Mistake(Exception):
 
 
 class Edit(NamedTuple):
-    """A mistake, made by an edit of the solution's source: `old` stands there once and becomes `new`."""
+    """A mistake, made by an edit of the solution's source: `old` stands there once and becomes `new`.
+
+    `bug` is its name in `data/mistakes.toml`; where one mistake comes about in several ways, a slash and a word follow.
+    """
 
     bug: str
-    says: str
     old: str
     new: str
 
 
-def edits(bug: str, says: str, old: str, *new: str) -> list[Edit]:
+def edits(bug: str, old: str, *new: str) -> list[Edit]:
     """One mistake that people make in several ways."""
-    return [Edit(bug, says, old, each) for each in new]
+    return [Edit(bug, old, each) for each in new]
 
 
 NOT_RUN = {"not-attempted", "missing-backward"}  # what shows for certain, whatever else explains it
 
-CHANNELS = {  # the mistake that shows in a channel which says nothing more exact itself
-    "input": ("changed-input", "the caller uses it again"),
-    "schedule": ("scheduler-cadence", "one scheduler step should follow each update, and no other"),
-    "scale": ("scaler-timing", "update() belongs to every window, also to a skipped one, once and after the step"),
-}
+# The mistake that shows in a channel which says nothing more exact itself.
+CHANNELS = {"input": "changed-input", "schedule": "scheduler-cadence", "scale": "scaler-timing"}
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Exercise:
             Without one, `watch` judges by itself, and returns under `passed` what was tried.
         cases: What the answers are run on, one after the other.
         edits: The known mistakes, the likelier ones first.
-        channels: The name of the mistake that shows in a channel, and what to say of it.
+        channels: The name of the mistake that shows in a channel.
         takes: What an answer is: a function, unless this says otherwise.
         build: Makes an answer of the solution's text, as it is or edited.
         passed: What a verdict says that an answer has passed.
@@ -100,7 +99,7 @@ class Exercise:
     solution: Any = None
     cases: Sequence = (None,)
     edits: Sequence[Edit] = ()
-    channels: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    channels: Mapping[str, str] = field(default_factory=dict)
     takes: type | tuple[type, ...] = Callable
     build: Callable[[str], Any] | None = None
     passed: str = ""
@@ -111,12 +110,17 @@ class Exercise:
 
     @property
     def hints(self) -> dict[str, str]:
-        """By the name of a mistake, what this exercise says about it instead of the general hint."""
-        return _hints().get(self.name, {})
+        """By the name of a mistake, what this exercise hints at instead of the general hint."""
+        return {bug: said["hint"] for bug, said in _mistakes().get(self.name, {}).items() if "hint" in said}
 
     def hint(self, bug: str) -> str:
         """What helps a learner whose answer has this mistake, without giving the solution away."""
-        return self.hints.get(bug) or _hints()["general"].get(bug, "")
+        return self.hints.get(bug) or _mistakes()["general"].get(bug, {}).get("hint", "")
+
+    def named(self, bug: str, shown: str) -> tuple[str, str]:
+        """A mistake's name, and a message that shows it and says how it comes about."""
+        says = _mistakes().get(self.name, {}).get(bug, {}).get("says", "")
+        return bug.partition("/")[0], f"{shown}: {says}." if says else f"{shown}."
 
     def judge(self, answer: Any) -> str:
         """Compares an answer with the solution. Returns what was tried.
@@ -173,7 +177,7 @@ class Exercise:
             found = self.seen_of(edit, case)
             if isinstance(found, Exception) and _alike(error, found):
                 about = f"{case}: " if case else ""
-                raise Mistake(edit.bug, f"{about}{type(error).__name__}: {error}: {edit.says}.") from error
+                raise Mistake(*self.named(edit.bug, f"{about}{type(error).__name__}: {error}")) from error
 
     def explain(self, got: Seen, want: Seen, differ: list[str], case: Any) -> tuple[str, str]:
         """The name of the mistake, and how it shows."""
@@ -195,13 +199,12 @@ class Exercise:
         if self.takes is dict:
             shown = " and ".join(f"{blank} = {of_paper(got[blank])}" for blank in explained or differ)
         if best:
-            return best.bug, f"{shown}: {best.says}."
+            return self.named(best.bug, shown)
         if bug:
             return bug, f"{shown}."
-        bug, says = {**CHANNELS, **self.channels}.get(first, ("wrong-value", ""))
         if lost_digits(got[first], want[first]):
-            bug, says = "low-precision", "it has lost digits: rounded, or computed in a type of few digits"
-        return bug, f"{shown}: {says}." if says else f"{shown}."
+            return "low-precision", f"{shown}: it is rounded, or computed in a type of few digits."
+        return self.named({**CHANNELS, **self.channels}.get(first, "wrong-value"), shown)
 
 
 def function(text: str, names: Mapping[str, Any]) -> Callable:
@@ -213,8 +216,8 @@ def function(text: str, names: Mapping[str, Any]) -> Callable:
 
 
 @cache
-def _hints() -> dict[str, dict[str, str]]:
-    return tomllib.loads((data.folder() / "hints.toml").read_text(encoding="utf-8"))
+def _mistakes() -> dict[str, dict[str, str]]:
+    return tomllib.loads((data.folder() / "mistakes.toml").read_text(encoding="utf-8"))
 
 
 def _alike(error: Exception, other: Exception) -> bool:

@@ -35,19 +35,24 @@ FORGOTTEN = Exercise(
     solution,
     cases=[([2.0, -1.0, 0.5, -3.0, 4.0], 0.25), ([2**-9, 1.0, -(2**-8)], 0.5), ([3.0], 2.0), ([], 0.1)],
     edits=[
-        *edits("zeroed", "these are the positions of a loop that zeroes", ADD, "in_grad = gradient"),
-        *edits("zeroed", "these are the moves of a correct loop, not the positions", MOVE, "w = -lr * gradient"),
-        *edits("uphill", "an update goes against the gradient, so the sum is subtracted", MOVE, "w += lr * in_grad"),
-        *edits("off-by-one", "the first position is the one after update 1", RETURN, "return [0.0, *positions]",
-               "return [0.0, *positions[:-1]]", "return positions[1:]"),
-        *edits("off-by-one", "the last update is missing", RETURN, "return positions[:-1]"),
-        *edits("last-only", "every entry is the last position, as of one tensor that moves on", RETURN,
-               "return positions[-1:] * len(positions)"),
-        *edits("decays", "nothing takes an old gradient out of .grad, so it counts in full in every later update", ADD,
-               *(f"in_grad = {momentum} * in_grad + gradient" for momentum in (0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 0.99))),
-        *edits("decays", "an old gradient counts in full in every later update, and not as part of a mean", MOVE,
-               "w -= lr * in_grad / (len(positions) + 1)"),
-        *edits("low-precision", "cut to whole numbers", RETURN, "return [float(int(w)) for w in positions]"),
+        *edits("zeroed", ADD, "in_grad = gradient"),
+        *edits("zeroed/moves", MOVE, "w = -lr * gradient"),
+        *edits("uphill", MOVE, "w += lr * in_grad"),
+        *edits(
+            "off-by-one", RETURN, "return [0.0, *positions]", "return [0.0, *positions[:-1]]", "return positions[1:]"
+        ),
+        *edits("off-by-one/last", RETURN, "return positions[:-1]"),
+        *edits("last-only", RETURN, "return positions[-1:] * len(positions)"),
+        *edits(
+            "decays",
+            ADD,
+            *(
+                f"in_grad = {momentum} * in_grad + gradient"
+                for momentum in (0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 0.99)
+            ),
+        ),
+        *edits("decays/mean", MOVE, "w -= lr * in_grad / (len(positions) + 1)"),
+        *edits("low-precision", RETURN, "return [float(int(w)) for w in positions]"),
     ],
     passed="5, 3, 1 and 0 updates: each one uses the sum of all gradients so far, in full.",
-)  # fmt: skip
+)

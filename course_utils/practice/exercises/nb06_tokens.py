@@ -108,9 +108,23 @@ def _batch(shape: Sequence, tokens: Tensor, real: bool) -> tuple[Tensor, Tensor]
     return inputs, targets
 
 
-EQUAL, RANDOM = ((0, 3), (0, 3)), [[(0, k) for k in lengths] for lengths in (
-    (6, 2, 4), (1, 1, 1), (0, 0, 0), (6, 6, 6), (6, 6, 6), (3, 6, 2), (0, 0, 0), (0, 0, 0), (5, 1, 2),
-)]  # fmt: skip
+EQUAL, RANDOM = (
+    ((0, 3), (0, 3)),
+    [
+        [(0, k) for k in lengths]
+        for lengths in (
+            (6, 2, 4),
+            (1, 1, 1),
+            (0, 0, 0),
+            (6, 6, 6),
+            (6, 6, 6),
+            (3, 6, 2),
+            (0, 0, 0),
+            (0, 0, 0),
+            (5, 1, 2),
+        )
+    ],
+)
 FILTER = "        window = [batch for batch in window if (batch[1] != -100).any()]\n"
 TOTAL, LOSS = "sum((targets != -100).sum()", 'targets.flatten(), reduction="sum") / total'
 WINDOWS = "windows(batches, n)"
@@ -132,37 +146,50 @@ ACCUMULATE_TOKENS = Exercise(
         padded([RANDOM[0]] + [RANDOM[3]] * 3, 4, real=True),
     ],
     edits=[
-        *edits("token-weights", "padding and masked targets are counted as tokens", TOTAL, "sum(targets.numel()"),
-        *edits("token-weights", "micro-batches are weighted by their sequences, not by their tokens", LOSS,
-               "targets.flatten()) * len(targets) / sum(len(targets) for _, targets in window)"),
-        *edits("token-weights", "each micro-batch counts the same, however much it holds", LOSS,
-               "targets.flatten()) / len(window)"),
-        *edits("filtered-windows", "micro-batches in which nothing counts take their place in a window, too", WINDOWS,
-               "windows([batch for batch in batches if (batch[1] != -100).any()], n)"),
-        *edits("filtered-windows", "a window is left out where one of its micro-batches holds nothing", FILTER,
-               "        if not all((batch[1] != -100).any() for batch in window):\n            continue\n"),
-        *edits("empty-step", "a step ran for a window in which nothing counts: zeros still move the weights under "
-               "momentum or Adam", "            continue\n", "            optimizer.zero_grad(set_to_none=False)\n"
-               "            optimizer.step()\n            continue\n"),
-        *edits("wrong-length", "a window without a token makes no update and gets no number", "            continue\n",
-               "            losses.append(0.0)\n            continue\n"),
-        *edits("token-weights", "the mean of the micro-batches' means. Use the weights of the gradient", "+= loss.detach()",
-               "+= loss.detach() * total / (targets != -100).sum() / len(window)"),
-        *edits("not-reset", "what was added up for the windows before is still in it", "return losses",
-               "return [sum(losses[: k + 1]) / (k + 1) for k in range(len(losses))]",
-               "return [sum(losses[: k + 1]) for k in range(len(losses))]"),
-        *edits("whole-epoch", "every number is the mean over the whole epoch", "return losses",
-               "return [sum(losses) / len(losses)] * len(losses)"),
-        *edits("wrong-order", "the losses come in reverse order", "return losses", "return losses[::-1]"),
+        *edits("token-weights", TOTAL, "sum(targets.numel()"),
+        *edits(
+            "token-weights/sequences",
+            LOSS,
+            "targets.flatten()) * len(targets) / sum(len(targets) for _, targets in window)",
+        ),
+        *edits("token-weights/equal", LOSS, "targets.flatten()) / len(window)"),
+        *edits("filtered-windows", WINDOWS, "windows([batch for batch in batches if (batch[1] != -100).any()], n)"),
+        *edits(
+            "filtered-windows/window",
+            FILTER,
+            "        if not all((batch[1] != -100).any() for batch in window):\n            continue\n",
+        ),
+        *edits(
+            "empty-step",
+            "            continue\n",
+            "            optimizer.zero_grad(set_to_none=False)\n            optimizer.step()\n            continue\n",
+        ),
+        *edits(
+            "wrong-length/empty-window",
+            "            continue\n",
+            "            losses.append(0.0)\n            continue\n",
+        ),
+        *edits(
+            "token-weights/means",
+            "+= loss.detach()",
+            "+= loss.detach() * total / (targets != -100).sum() / len(window)",
+        ),
+        *edits(
+            "not-reset",
+            "return losses",
+            "return [sum(losses[: k + 1]) / (k + 1) for k in range(len(losses))]",
+            "return [sum(losses[: k + 1]) for k in range(len(losses))]",
+        ),
+        *edits("whole-epoch", "return losses", "return [sum(losses) / len(losses)] * len(losses)"),
+        *edits("wrong-order", "return losses", "return losses[::-1]"),
     ],
     channels={
-        "a loss is NaN": ("nan", "the mean over no token is 0/0, and 0 times NaN is NaN"),
-        "losses per epoch": ("wrong-length", "return one number per update"),
-        "losses": ("wrong-loss", "it should be the mean loss over a window's tokens"),
-        "losses while the model learns": ("wrong-weights", "the loss of a window is meant at the weights of its own "
-                                          "forward passes, before its update"),
-        "the losses hold graphs": ("held-graphs", "log numbers, or detach"),
+        "a loss is NaN": "nan",
+        "losses per epoch": "wrong-length",
+        "losses": "wrong-loss",
+        "losses while the model learns": "wrong-weights",
+        "the losses hold graphs": "held-graphs",
     },
     passed="full and short windows, ragged words, masked beginnings, micro-batches and whole windows without a token, "
     "old gradients, SGD and Adam: every token counts as in the large batch.",
-)  # fmt: skip
+)

@@ -146,8 +146,11 @@ class Said(list):
         missed, accused = ([case for case in self if case.exact is exact] for exact in (False, True))
         if len(missed) == sum(not case.exact for case in CASES) and not accused:
             return "always-true", f"your test says True for all {len(CASES)} windows, and {len(missed)} aren't exact"
-        parts = [f"{said} for {'; '.join(case.what for case in some)}"
-                 for said, some in ((True, missed), (False, accused)) if some]  # fmt: skip
+        parts = [
+            f"{said} for {'; '.join(case.what for case in some)}"
+            for said, some in ((True, missed), (False, accused))
+            if some
+        ]
         return self[0].bug, f"your test says {', and '.join(parts)}"
 
 

@@ -61,27 +61,21 @@ SCHEDULED = Exercise(
         *(Case((RAGGED,) * 2, n, real=True) for n in (1, 2, 100)),
     ],
     edits=[
-        *edits("wrong-length", "a window never spans two epochs", LENGTH, "math.ceil(epochs * len(batches) / n)"),
+        *edits("wrong-length/across-epochs", LENGTH, "math.ceil(epochs * len(batches) / n)"),
+        *edits("wrong-length/short", LENGTH, "epochs * (len(batches) // n)"),
+        *edits("wrong-length/one-epoch", LENGTH, "math.ceil(len(batches) / n)"),
+        *edits("wrong-length/micro-batches", LENGTH, "epochs * len(batches)", "len(batches)"),
+        *edits("wrong-length/epochs", "range(epochs)", "range(1)", "range(epochs + 1)"),
         *edits(
-            "wrong-length", "the short window of each epoch makes an update too", LENGTH, "epochs * (len(batches) // n)"
-        ),
-        *edits("wrong-length", "that is one epoch", LENGTH, "math.ceil(len(batches) / n)"),
-        *edits("wrong-length", "that counts micro-batches", LENGTH, "epochs * len(batches)", "len(batches)"),
-        *edits("wrong-length", "that is not the number of epochs", "range(epochs)", "range(1)", "range(epochs + 1)"),
-        *edits(
-            "scheduler-cadence",
-            "without a schedule the learning rate never changes",
+            "scheduler-cadence/never",
             "            scheduler.step()\n",
             "",
         ),
     ],
     channels={
         "scheduler steps before each update": ("scheduler-cadence", ONE_STEP),
-        "schedules made": ("scheduler-cadence", "one schedule covers the whole training"),
-        "updates that the schedule is made for": (
-            "wrong-length",
-            "count the windows of all epochs, the short ones too",
-        ),
+        "schedules made": "scheduler-cadence",
+        "updates that the schedule is made for": "wrong-length",
     },
     passed="N = 1, 2, 4 and longer than the epoch, short windows, ragged micro-batches, 1 to 3 epochs, old gradients: "
     "the schedule is as long as the training and steps once per update.",

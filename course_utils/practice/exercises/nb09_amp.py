@@ -81,59 +81,90 @@ AMP_WINDOW = Exercise(
         Case((FOUR,) * 4, factors=[(5, inf)], max_norm=10.0),
         Case((FOUR,) * 5, factors=[(3, nan), (9, inf), (13, inf)], max_norm=1.0),
         Case((FOUR,) * 4, factors=[(4, SPIKE), (10, LARGE)], max_norm=1.0, skip_norm=8.0),
-        Case((FOUR,) * 6, factors=[(0, SPIKE), (5, inf), (15, nan), (16, SPIKE)], max_norm=10.0, skip_norm=8.0, scaler=1),
+        Case(
+            (FOUR,) * 6, factors=[(0, SPIKE), (5, inf), (15, nan), (16, SPIKE)], max_norm=10.0, skip_norm=8.0, scaler=1
+        ),
         Case(((1,), (1,)), factors=[(0, 4.0)], max_norm=10.0, skip_norm=4.0),  # equal is not above
         Case((FOUR,) * 4, factors=[(4, SPIKE), (10, LARGE)], max_norm=1.0, skip_norm=8.0, scaler=0),
         Case((FOUR,) * 5, factors=[(7, nan), (10, LARGE), (13, inf)], max_norm=1.0, scaler=0),  # as for bfloat16
         *(
             Case(
-                ((4, 4, 4, 2), (3,), (4, 1, 4), (2, 3), (4, 4, 4, 4), (1, 4)), factors=[(6, nan), (12, 100.0)],
-                max_norm=0.5, skip_norm=50.0, real=True, **more,
+                ((4, 4, 4, 2), (3,), (4, 1, 4), (2, 3), (4, 4, 4, 4), (1, 4)),
+                factors=[(6, nan), (12, 100.0)],
+                max_norm=0.5,
+                skip_norm=50.0,
+                real=True,
+                **more,
             )
             for more in ({}, {"adam": True}, {"scaler": 0})
         ),
     ],
     edits=[
-        *edits("stale-gradients", "what a window leaves in .grad is still there in the next: zero after each, "
-               "also after a skipped one", ZERO, "", "    if made:\n    " + ZERO),
-        *edits("discarded-gradients", "something zeroes inside the window", BATCH, BATCH + "        optimizer.zero_grad()\n"),
-        *edits("discarded-gradients", "something zeroes before the step", UNSCALE, ZERO + UNSCALE),
-        *edits("skip-rule", "only a window whose norm, unscaled and before clipping, is above skip_norm is left out", RULE,
-               "norm.isfinite()", "norm.isfinite() and min(norm, max_norm) <= skip_norm",
-               "norm.isfinite() and norm * scaler.get_scale() <= skip_norm",
-               "norm.isfinite() and norm <= max_norm", "norm.isfinite() and norm < skip_norm"),
-        *edits("empty-step", "a step on gradients that are zero: momentum would move the weights", "    if made:\n        "
-               + STEP, "    if not made:\n        optimizer.zero_grad(set_to_none=False)\n    optimizer.step()\n    if made:"),
-        *edits("clip-timing", "it was clipped while it was still scaled", UNSCALE + CLIP, ALONE + UNSCALE + NORM,
-               CLIP + UNSCALE),
-        *edits("clip-timing", "nothing clips it", CLIP, NORM),
-        *edits("clip-timing", "it was clipped between the backward passes", BATCH, BATCH + "    " + ALONE),
-        *edits("clip-limit", "max_norm is the limit of one norm, that of all parameters together", CLIP,
-               NORM + "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
-               NORM + "    nn.utils.clip_grad_norm_(model.parameters(), 0.5)\n",
-               NORM + "    nn.utils.clip_grad_norm_(model.parameters(), skip_norm)\n",
-               NORM + "    nn.utils.clip_grad_value_(model.parameters(), max_norm)\n",
-               NORM + "    [nn.utils.clip_grad_norm_(p, max_norm) for p in model.parameters()]\n"),
-        *edits("scaler-timing", "nothing has unscaled it", UNSCALE, "", "    scaler._per_optimizer_states.clear()\n"),
-        *edits("scaler-timing", "it was unscaled without having been scaled", "scaler.scale(loss)", "loss"),
-        *edits("scaler-timing", "unscale_ belongs to the whole window, once", BATCH + UNSCALE, BATCH + "    " + UNSCALE,
-               BATCH + "        if batch is window[1 % len(window)]: scaler.unscale_(optimizer)\n",
-               BATCH + "    " + UNSCALE + "    " + UPDATE),
-        *edits("scaler-timing", "update() belongs to every window, also to a skipped one", UPDATE, "", "    if made:\n    "
-               + UPDATE, "    if norm.isfinite():\n    " + UPDATE, UPDATE + UPDATE),
-        *edits("scheduler-cadence", "the schedule steps once after each update, and not where none was made", SCHEDULE, "",
-               SCHEDULE * 2, "    scheduler.step()\n"),
-        *edits("scheduler-cadence", "a scale that grows says nothing about a skip", SCHEDULE,
-               "        before = scaler.get_scale()\n        scaler.update()\n        if scaler.get_scale() == before:\n    "
-               + SCHEDULE + "        scaler.update = lambda: None\n"),
-        *edits("scheduler-cadence", "the scheduler steps before the optimizer", STEP, "scheduler.step()\n        " + STEP
-               + "\n        continue_ = scheduler.step; scheduler.step = lambda: None"),
+        *edits("stale-gradients", ZERO, "", "    if made:\n    " + ZERO),
+        *edits("discarded-gradients", BATCH, BATCH + "        optimizer.zero_grad()\n"),
+        *edits("discarded-gradients/before-step", UNSCALE, ZERO + UNSCALE),
+        *edits(
+            "skip-rule",
+            RULE,
+            "norm.isfinite()",
+            "norm.isfinite() and min(norm, max_norm) <= skip_norm",
+            "norm.isfinite() and norm * scaler.get_scale() <= skip_norm",
+            "norm.isfinite() and norm <= max_norm",
+            "norm.isfinite() and norm < skip_norm",
+        ),
+        *edits(
+            "empty-step",
+            "    if made:\n        " + STEP,
+            "    if not made:\n        optimizer.zero_grad(set_to_none=False)\n    optimizer.step()\n    if made:",
+        ),
+        *edits("clip-timing", UNSCALE + CLIP, ALONE + UNSCALE + NORM, CLIP + UNSCALE),
+        *edits("clip-timing/never", CLIP, NORM),
+        *edits("clip-timing/between", BATCH, BATCH + "    " + ALONE),
+        *edits(
+            "clip-limit",
+            CLIP,
+            NORM + "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            NORM + "    nn.utils.clip_grad_norm_(model.parameters(), 0.5)\n",
+            NORM + "    nn.utils.clip_grad_norm_(model.parameters(), skip_norm)\n",
+            NORM + "    nn.utils.clip_grad_value_(model.parameters(), max_norm)\n",
+            NORM + "    [nn.utils.clip_grad_norm_(p, max_norm) for p in model.parameters()]\n",
+        ),
+        *edits("scaler-timing", UNSCALE, "", "    scaler._per_optimizer_states.clear()\n"),
+        *edits("scaler-timing/unscaled", "scaler.scale(loss)", "loss"),
+        *edits(
+            "scaler-timing/often",
+            BATCH + UNSCALE,
+            BATCH + "    " + UNSCALE,
+            BATCH + "        if batch is window[1 % len(window)]: scaler.unscale_(optimizer)\n",
+            BATCH + "    " + UNSCALE + "    " + UPDATE,
+        ),
+        *edits(
+            "scaler-timing/update",
+            UPDATE,
+            "",
+            "    if made:\n    " + UPDATE,
+            "    if norm.isfinite():\n    " + UPDATE,
+            UPDATE + UPDATE,
+        ),
+        *edits("scheduler-cadence", SCHEDULE, "", SCHEDULE * 2, "    scheduler.step()\n"),
+        *edits(
+            "scheduler-cadence/growth",
+            SCHEDULE,
+            "        before = scaler.get_scale()\n        scaler.update()\n        if scaler.get_scale() == before:\n    "
+            + SCHEDULE
+            + "        scaler.update = lambda: None\n",
+        ),
+        *edits(
+            "scheduler-cadence/early",
+            STEP,
+            "scheduler.step()\n        " + STEP + "\n        continue_ = scheduler.step; scheduler.step = lambda: None",
+        ),
     ],
     channels={
-        "returned": ("wrong-value", "the function returns whether the update was made"),
-        "schedule": ("scheduler-cadence", "the schedule steps once after each update, and not where none was made"),
+        "returned": "wrong-value",
+        "schedule": "scheduler-cadence",
     },
     passed="full, short and ragged windows, clipped or not, infinity, NaN and spikes, a scale that grows, a scaler that "
     "is switched off: every update is that of the large batch, and every window that has to be left out leaves "
     "nothing behind.",
-)  # fmt: skip
+)

@@ -154,31 +154,33 @@ DDP_WINDOW = Exercise(
         Case([((5, 1, 3), (2, 7, 6)), ((1, 2), (9, 4)), ((3,), (8,))]),
     ],
     edits=[
-        *edits("sync-cadence", "each micro-batch all-reduces", "nullcontext() if last else model.no_sync()", "nullcontext()"),
-        *edits("stale-gradients", "the gradient of the window before is in this update", ZERO, "",
-               "    dist.get_rank() or optimizer.zero_grad()\n", "    dist.get_rank() and optimizer.zero_grad()\n"),
-        *edits("loss-scale", "DDP divides by the ranks once more", " * dist.get_world_size()", ""),
-        *edits("token-weights", "each rank divides by its own samples", "    dist.all_reduce(total)\n",
-               "    total *= dist.get_world_size()\n"),
-        *edits("token-weights", "each micro-batch counts the same", "len(batch[0]) / total * dist.get_world_size()",
-               "1 / len(window)"),
-        *edits("by-hand", "no_sync() leaves the average to the last backward pass", STEP,
-               "    for p in model.parameters(): dist.all_reduce(p.grad)\n" + STEP),
+        *edits("sync-cadence/each", "nullcontext() if last else model.no_sync()", "nullcontext()"),
+        *edits(
+            "stale-gradients",
+            ZERO,
+            "",
+            "    dist.get_rank() or optimizer.zero_grad()\n",
+            "    dist.get_rank() and optimizer.zero_grad()\n",
+        ),
+        *edits("loss-scale", " * dist.get_world_size()", ""),
+        *edits("token-weights", "    dist.all_reduce(total)\n", "    total *= dist.get_world_size()\n"),
+        *edits("token-weights/equal", "len(batch[0]) / total * dist.get_world_size()", "1 / len(window)"),
+        *edits("by-hand", STEP, "    for p in model.parameters(): dist.all_reduce(p.grad)\n" + STEP),
     ],
     channels={
-        "on one rank, the step found a gradient": ("empty-step", "something zeroes between backward() and step()"),
+        "on one rank, the step found a gradient": "empty-step",
         **{
             f"window {k}: {what}": bug
             for k in range(1, 4)
             for what, bug in (
-                ("steps on the two ranks", ("irregular-window", "the whole list is one window")),
-                ("the step finds a gradient", ("empty-step", "something zeroes between backward() and step()")),
-                ("the ranks have the same gradient", ("ranks-differ", "the last backward pass has to send the whole window")),
-                ("how often the gradients are all-reduced", ("sync-cadence", "once is enough")),
+                ("steps on the two ranks", "irregular-window"),
+                ("the step finds a gradient", "empty-step"),
+                ("the ranks have the same gradient", "ranks-differ"),
+                ("how often the gradients are all-reduced", "sync-cadence"),
             )
         },
     },
     extra=40.0,
     passed="two ranks, windows of one to three micro-batches, equal and ragged: the gradients were all-reduced once per "
     "window, and each update is that of one process with the samples of both ranks.",
-)  # fmt: skip
+)

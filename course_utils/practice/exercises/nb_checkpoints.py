@@ -41,8 +41,9 @@ class Process:
 
     def run(self, answer: Callable, file: Path, case: "Case", batch: int | None = None, save: int | None = None) -> int:
         """Calls the answer; dies in a micro-batch or a save. Returns how often `torch.save` was called."""
-        batches = [torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(k))
-                   for k in range(case.many)]  # fmt: skip
+        batches = [
+            torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(k)) for k in range(case.many)
+        ]
 
         def loss_fn(model: nn.Module, x: Tensor) -> Tensor:
             if len(self.used) + 1 == batch:
@@ -159,32 +160,29 @@ TRAIN_ON = Exercise(
     solution,
     cases=CASES,
     edits=[
-        *edits("loss-scale", "the losses are not divided by n", " / n).backward()", ").backward()"),
-        *edits("stale-gradients", "old gradients are still there in the next window", "optimizer.zero_grad()", "pass"),
-        *edits("scheduler-cadence", "the schedule never steps", "schedule.step()", "pass"),
-        *edits("scheduler-cadence", "the schedule steps after each micro-batch", "        if count % n == 0:\n",
-               "        if count % n:\n            schedule.step()\n        if count % n == 0:\n"),
-        *edits("starts-over", "nothing reads the file", "os.path.exists(file)", "False"),
-        *edits("drops-gradients", "the gradients of the unfinished window were lost with the process", "p.grad = gradient",
-               "pass"),
-        *edits("drops-optimizer", "the optimizer's momentum started from nothing", LOAD, f"name == 'optimizer' or {LOAD}"),
-        *edits("drops-schedule", "the schedule started over", LOAD, f"name == 'schedule' or {LOAD}"),
-        *edits("drops-random-numbers", "dropout drew other random numbers", 'torch.set_rng_state(saved["random numbers"])',
-               "pass"),
-        *edits("drops-buffers", "the weights are right, but BatchNorm's running statistics started over", LOAD,
-               f"{LOAD} if name != 'model' else {SOME % ''}"),
-        *edits("drops-parameters", "the weights started from their initial values", LOAD,
-               f"{LOAD} if name != 'model' else {SOME % 'not'}"),
-        *edits("shifted-windows", "the position in the data is right, but the window was counted from 0 again",
-               "count = done", "count = 0"),
+        *edits("loss-scale", " / n).backward()", ").backward()"),
+        *edits("stale-gradients", "optimizer.zero_grad()", "pass"),
+        *edits("scheduler-cadence", "schedule.step()", "pass"),
+        *edits(
+            "scheduler-cadence/each",
+            "        if count % n == 0:\n",
+            "        if count % n:\n            schedule.step()\n        if count % n == 0:\n",
+        ),
+        *edits("starts-over", "os.path.exists(file)", "False"),
+        *edits("drops-gradients", "p.grad = gradient", "pass"),
+        *edits("drops-optimizer", LOAD, f"name == 'optimizer' or {LOAD}"),
+        *edits("drops-schedule", LOAD, f"name == 'schedule' or {LOAD}"),
+        *edits("drops-random-numbers", 'torch.set_rng_state(saved["random numbers"])', "pass"),
+        *edits("drops-buffers", LOAD, f"{LOAD} if name != 'model' else {SOME % ''}"),
+        *edits("drops-parameters", LOAD, f"{LOAD} if name != 'model' else {SOME % 'not'}"),
+        *edits("shifted-windows", "count = done", "count = 0"),
     ],
     channels={
-        "micro-batches that were used": ("wrong-batches", "a whole run uses each once"),
-        **{f"killed in micro-batch {k}, the next process goes on with": ("wrong-batches", "go on where the file was saved")
-           for k in range(1, 9)},
-        "what the next process loads belongs together": ("torn-file", "a kill came in the middle of a file, or between two"),
+        "micro-batches that were used": "wrong-batches",
+        **{f"killed in micro-batch {k}, the next process goes on with": "wrong-batches/after" for k in range(1, 9)},
+        "what the next process loads belongs together": "torn-file",
     },
     extra=20.0,
     rtol=0.0,
     passed="killed in each micro-batch of two windows and in the middle of each save: the same run, bit for bit.",
-)  # fmt: skip
+)

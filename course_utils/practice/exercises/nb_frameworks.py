@@ -129,13 +129,16 @@ FRAMEWORK_TOKENS = Exercise(
         for place, n, ranks in ((0, 2, 1), (1, 2, 1), (2, 3, 1), (3, 1, 1), (4, 4, 1), (0, 2, 2), (5, 2, 2), (6, 4, 2))
     ],
     edits=[
-        *edits("one-average-missing", "DDP's mean over the ranks is not undone", RANKS, ""),
-        *edits("own-rank", "the tokens of this rank only are counted", GATHER, "count"),
-        *edits("own-rank", "the tokens of this rank only are counted, or multiplied by the ranks, which hold different "
-               "ones", GATHER, "count * accelerator.num_processes", "count / accelerator.num_processes",
-               "accelerator.gather(count)[0] * accelerator.num_processes ** 2"),
-        *edits("wrong-scale-on-ranks", "follow one token: your factor, the division in `backward`, the mean over ranks",
-               RANKS, RANKS * 2, " / accelerator.num_processes"),
+        *edits("one-average-missing", RANKS, ""),
+        *edits("own-rank", GATHER, "count"),
+        *edits(
+            "own-rank/times-ranks",
+            GATHER,
+            "count * accelerator.num_processes",
+            "count / accelerator.num_processes",
+            "accelerator.gather(count)[0] * accelerator.num_processes ** 2",
+        ),
+        *edits("wrong-scale-on-ranks", RANKS, RANKS * 2, " / accelerator.num_processes"),
     ],
     passed="unequal tokens, short windows, one rank and two: every token counts 1 / total after the mean.",
-)  # fmt: skip
+)

@@ -59,8 +59,11 @@ def watch(answer: Callable, case: Case) -> Seen:
 
 
 ALL, RUN, RISE = "(f(w + h) - f(w - h)) / (2 * h)", "(2 * h)", "(f(w + h) - f(w - h))"
-FUNCTIONS = (("w³", lambda w: w**3, (-1.5, 1 / 3, 2.0)), ("5 - 2w", lambda w: 5.0 - 2.0 * w, (2.0,)),
-             ("w²", lambda w: w**2, (0.0,)))  # fmt: skip
+FUNCTIONS = (
+    ("w³", lambda w: w**3, (-1.5, 1 / 3, 2.0)),
+    ("5 - 2w", lambda w: 5.0 - 2.0 * w, (2.0,)),
+    ("w²", lambda w: w**2, (0.0,)),
+)
 SLOPE = Exercise(
     "slope",
     "gradients_by_hand",
@@ -68,21 +71,16 @@ SLOPE = Exercise(
     solution,
     cases=[Case(name, f, w, h) for name, f, places in FUNCTIONS for w in places for h in (1e-2, 1e-4)],
     edits=[
-        *edits("parentheses", "the difference needs parentheses, or else only the second value is divided", ALL,
-               *(f"f(w + h) - f(w - h) / {run}" for run in ("(2 * h)", "h", "2 * h"))),
-        *edits("adds", "the two values are added; the rise is their difference", ALL,
-               *(f"(f(w + h) + f(w - h)) / {run}" for run in ("(2 * h)", "h", "2"))),
-        *edits("no-run", "the difference has to be divided by the distance between the points", f" / {RUN}", "", " / 2",
-               " / 2 * h", " * 2 * h", " * h"),
-        *edits("no-run", "the difference has to be divided by the distance between the points", ALL, "f(w + h) - f(w)",
-               "f(w) - f(w - h)", "(f(w + h) - f(w)) * h", "(f(w) - f(w - h)) * h"),
-        *edits("wrong-sign", "the sign is reversed", ALL, f"-{ALL}", f"-{RISE} / h", "(f(w) - f(w + h)) / h",
-               "(f(w - h) - f(w)) / h"),
-        *edits("half-distance", "twice as much: from w - h to w + h the distance is 2h, not h", RUN, "h"),
-        *edits("double-distance", "half as much: the distance that you divide by is twice that of your points", ALL,
-               f"{RISE} / (4 * h)", "(f(w + h) - f(w)) / (2 * h)", "(f(w) - f(w - h)) / (2 * h)"),
-        *edits("one-sided", "off by about h: look to both sides of w", ALL, "(f(w + h) - f(w)) / h",
-               "(f(w) - f(w - h)) / h", "(f(w + 2 * h) - f(w)) / (2 * h)"),
+        *edits("parentheses", ALL, *(f"f(w + h) - f(w - h) / {run}" for run in ("(2 * h)", "h", "2 * h"))),
+        *edits("adds", ALL, *(f"(f(w + h) + f(w - h)) / {run}" for run in ("(2 * h)", "h", "2"))),
+        *edits("no-run", f" / {RUN}", "", " / 2", " / 2 * h", " * 2 * h", " * h"),
+        *edits("no-run", ALL, "f(w + h) - f(w)", "f(w) - f(w - h)", "(f(w + h) - f(w)) * h", "(f(w) - f(w - h)) * h"),
+        *edits("wrong-sign", ALL, f"-{ALL}", f"-{RISE} / h", "(f(w) - f(w + h)) / h", "(f(w - h) - f(w)) / h"),
+        *edits("half-distance", RUN, "h"),
+        *edits(
+            "double-distance", ALL, f"{RISE} / (4 * h)", "(f(w + h) - f(w)) / (2 * h)", "(f(w) - f(w - h)) / (2 * h)"
+        ),
+        *edits("one-sided", ALL, "(f(w + h) - f(w)) / h", "(f(w) - f(w - h)) / h", "(f(w + 2 * h) - f(w)) / (2 * h)"),
     ],
     passed="5 functions, 2 distances: the slope is right to the order of h squared.",
-)  # fmt: skip
+)

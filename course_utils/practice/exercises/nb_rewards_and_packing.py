@@ -101,26 +101,37 @@ TOKEN_WEIGHTS = Exercise(
     solution,
     cases=[Case(*case, kind) for case in _CASES for kind in KINDS],
     edits=[
-        *edits("own-micro-batch", "each micro-batch is divided by its own numbers", f"return [{LAST}]",
-               "return [w / len(window) for w in alone(window, kind)]", "return alone(window, kind)"),
-        *edits("by-n", "every weight is N times too small, or too large", LAST, f"({LAST.replace(' for', ') / len(window) for', 1)}",
-               f"({LAST.replace(' for', ') * len(window) for', 1)}"),
-        *edits("empty-answer", "an answer without a token counts as an answer, or its group as one", SOME,
-               "some = lengths >= 0"),
-        *edits("empty-answer", "an answer without a token counts as one token", SOME, SOME + "; lengths = lengths.clamp(min=1)"),
-        *edits("padding", "positions are counted, also those that are masked", KIND, "    lengths = torch.cat([(mask | True).sum(1) for mask, _ in window])\n    torch.cat("),
-        *edits("masked-positions", "masked positions have a weight", LAST, LAST.replace("mask /", "mask.any(1, True).expand_as(mask) /")),
-        *edits("inverted", "these are the divisors, not the weights", LAST, LAST.replace("mask /", "mask *")),
-        *edits("split-groups", "the tokens of a group are counted in each micro-batch alone", f"return [{LAST}]",
-               "many = len(groups.unique())\n    return [w * len(g.unique()) / many for w, (_, g) in zip(alone(window, kind), window)]"),
-        *edits("split-groups", "a group in two micro-batches is counted as two", "len(groups[some].unique())",
-               "sum(len(g.unique()) for _, g in window)"),
-        *edits("other-kind", "these are the weights of another kind", KIND, *(f"    kind = {kind!r}\n{KIND}" for kind in KINDS)),
+        *edits(
+            "own-micro-batch",
+            f"return [{LAST}]",
+            "return [w / len(window) for w in alone(window, kind)]",
+            "return alone(window, kind)",
+        ),
+        *edits(
+            "by-n",
+            LAST,
+            f"({LAST.replace(' for', ') / len(window) for', 1)}",
+            f"({LAST.replace(' for', ') * len(window) for', 1)}",
+        ),
+        *edits("empty-answer", SOME, "some = lengths >= 0"),
+        *edits("empty-answer/one-token", SOME, SOME + "; lengths = lengths.clamp(min=1)"),
+        *edits(
+            "padding", KIND, "    lengths = torch.cat([(mask | True).sum(1) for mask, _ in window])\n    torch.cat("
+        ),
+        *edits("masked-positions", LAST, LAST.replace("mask /", "mask.any(1, True).expand_as(mask) /")),
+        *edits("inverted", LAST, LAST.replace("mask /", "mask *")),
+        *edits(
+            "split-groups",
+            f"return [{LAST}]",
+            "many = len(groups.unique())\n    return [w * len(g.unique()) / many for w, (_, g) in zip(alone(window, kind), window)]",
+        ),
+        *edits("split-groups/two", "len(groups[some].unique())", "sum(len(g.unique()) for _, g in window)"),
+        *edits("other-kind", KIND, *(f"    kind = {kind!r}\n{KIND}" for kind in KINDS)),
     ],
     channels={
-        "shapes": ("wrong-length", "one tensor for each micro-batch, as large as its mask"),
-        "all weights are finite": ("nan", "some weights are NaN or infinite"),
+        "shapes": "wrong-length",
+        "all weights are finite": "nan",
     },
     passed="windows of one and of several micro-batches, ragged ones, groups that are cut, masked prompts, answers that "
     "are masked out and a window with nothing left: every token counts as in one large batch.",
-)  # fmt: skip
+)

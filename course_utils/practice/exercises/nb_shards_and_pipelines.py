@@ -107,19 +107,19 @@ PIPELINE_UPDATE = Exercise(
         Case([[5, 1, 2, 6]], 2, dirty=True),
     ],
     edits=[
-        *edits("scale-grads", "it divides by the tokens and then by the micro-batches once more", SCALED,
-               "scale_grads=True"),
-        *edits("stale-gradients", "the old gradient entered the update. Zero before the first call",
-               "    optimizer.zero_grad()\n", ""),
-        *edits("forgotten-calls", "it divides earlier calls again at every call", LOSS,
-               LOSS.replace("/ total", "/ total * n").replace("False", "True")),
-        *edits("own-call", "it divides by the tokens of one call, not of all", FIRST, FIRST + "        total = int((targets "
-               "!= -100).sum())\n", FIRST + "        total = int((targets != -100).sum()) * len(calls)\n"),
-        *edits("token-weights", "it adds up means of micro-batches", LOSS, MEANS % "True", MEANS % "False"),
-        *edits("loss-scale", "it adds up sums, and divides them by the micro-batches only", LOSS,
-               LOSS.replace(" / total", "").replace("False", "True")),
+        *edits("scale-grads", SCALED, "scale_grads=True"),
+        *edits("stale-gradients", "    optimizer.zero_grad()\n", ""),
+        *edits("forgotten-calls", LOSS, LOSS.replace("/ total", "/ total * n").replace("False", "True")),
+        *edits(
+            "own-call",
+            FIRST,
+            FIRST + "        total = int((targets != -100).sum())\n",
+            FIRST + "        total = int((targets != -100).sum()) * len(calls)\n",
+        ),
+        *edits("token-weights", LOSS, MEANS % "True", MEANS % "False"),
+        *edits("loss-scale", LOSS, LOSS.replace(" / total", "").replace("False", "True")),
     ],
-    channels={"steps": ("irregular-window", "all calls make one update together")},
+    channels={"steps": "irregular-window"},
     passed="one to three calls of one to four micro-batches, ragged sequences, a micro-batch without a valid target, "
     "old gradients: one update each, and every valid target counts as in the large batch.",
-)  # fmt: skip
+)

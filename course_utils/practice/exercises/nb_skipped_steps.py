@@ -42,17 +42,16 @@ SCALER_LOG = on_paper(
     "skipped_steps",
     solution,
     [
-        *edits("all-counted", "a window after which the scale is lower has no update", "UPDATES: updates, DEFAULT: default, "
-               "FUSED: fused, LATE: late", "UPDATES: 10, DEFAULT: default, FUSED: fused, LATE: 10"),
-        *edits("growth-counted", "a scale that grows says nothing about a skip: it grows after updates", "updates, DEFAULT",
-               "6, DEFAULT"),
-        *edits("skips-counted", "that is how many windows were skipped", "updates, DEFAULT: default, FUSED: fused",
-               "2, DEFAULT: 2, FUSED: 2"),
-        *edits("default-called", "after an overflow the scaler doesn't call an optimizer that isn't fused", "T: default",
-               "T: 10"),
-        *edits("fused-not-called", "a fused optimizer is always called, and its kernel doesn't write", "D: fused", "D: 8"),
-        *edits("infinity-forgotten", "nothing removes the infinity from .grad", "LATE: late",
-               *(f"LATE: {many}" for many in range(4, 10))),
+        *edits(
+            "all-counted",
+            "UPDATES: updates, DEFAULT: default, FUSED: fused, LATE: late",
+            "UPDATES: 10, DEFAULT: default, FUSED: fused, LATE: 10",
+        ),
+        *edits("growth-counted", "updates, DEFAULT", "6, DEFAULT"),
+        *edits("skips-counted", "updates, DEFAULT: default, FUSED: fused", "2, DEFAULT: 2, FUSED: 2"),
+        *edits("default-called", "T: default", "T: 10"),
+        *edits("fused-not-called", "D: fused", "D: 8"),
+        *edits("infinity-forgotten", "LATE: late", *(f"LATE: {many}" for many in range(4, 10))),
     ],
     passed="these are the counts when the ten windows run.",
-)  # fmt: skip
+)
