@@ -1,4 +1,4 @@
-"""Watches a learner's training loop: which micro-batches are in each update, how much each counts, and what else it does.
+"""Watches a learner's training loop: which micro-batches are in each update, and how much each counts.
 
 On a `Tally` every sample has an entry of `.grad` of its own. Each call of the loop gets samples of its own, so whatever
 an update holds of another call shows. On a real model, every parameter and the memory are compared instead.
@@ -376,16 +376,15 @@ class Loop:
     def run(self, call: Callable[[list[Tensor]], object]) -> Seen:
         """Runs the loop: `call` gives it the micro-batches of one call after the other."""
         how = ""
+        left = self.samples
         with saved_bytes(self.model) as saved:
-            start = 0
-            for self.k, sizes in enumerate(self.case.calls[:1] if self.once else self.case.calls):
-                given, batches = (list(self.samples[start:].split([*sizes, len(self.samples) - start - sum(sizes)])[:-1])
-                                  for _ in range(2))  # fmt: skip
-                start += sum(sizes)
+            for k, sizes in enumerate(self.case.calls[:1] if self.once else self.case.calls):
+                self.k, given = k, left[: sum(sizes)].split(list(sizes))
+                left, batches = left[sum(sizes) :], [batch.clone() for batch in given]
                 if isgenerator(call(batches)):
                     hint = "your function has a `yield`, so none of its lines has run: it is a generator."
                     raise Mistake("wrong-type", hint)
-                how = how or changed(batches, given)
+                how = how or changed(batches, list(given))
         if self.case.real:
             weights = {name: p.detach() for name, p in self.model.named_parameters()}
             return {"weights": Weights(weights), "memory": Memory(saved.peak, self.memory), "input": how}

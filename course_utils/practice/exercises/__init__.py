@@ -1,4 +1,4 @@
-"""The exercises, in modules by notebook: nb05_windows.py declares that of 05_windows. Every `Exercise` is found here."""
+"""The exercises, in modules by notebook: every `Exercise` that a module beside this one declares is found here."""
 
 import sys
 import warnings

@@ -14,6 +14,4 @@ ACCUMULATE_EQUAL = Exercise(
         twice((2,) * 4, 2, dirty=True),
         *(twice((4,) * 8, n, real=True) for n in (2, 4)),
     ],
-    passed="N = 1, 2, 3 and 4, with and without old gradients, on a model that counts samples and on a real one: every "
-    "window is the large batch.",
 )

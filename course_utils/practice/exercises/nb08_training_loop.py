@@ -66,17 +66,11 @@ SCHEDULED = Exercise(
         *edits("wrong-length/one-epoch", LENGTH, "math.ceil(len(batches) / n)"),
         *edits("wrong-length/micro-batches", LENGTH, "epochs * len(batches)", "len(batches)"),
         *edits("wrong-length/epochs", "range(epochs)", "range(1)", "range(epochs + 1)"),
-        *edits(
-            "scheduler-cadence/never",
-            "            scheduler.step()\n",
-            "",
-        ),
+        *edits("scheduler-cadence/never", "            scheduler.step()\n", ""),
     ],
     channels={
         "scheduler steps before each update": ("scheduler-cadence", ONE_STEP),
         "schedules made": "scheduler-cadence",
         "updates that the schedule is made for": "wrong-length",
     },
-    passed="N = 1, 2, 4 and longer than the epoch, short windows, ragged micro-batches, 1 to 3 epochs, old gradients: "
-    "the schedule is as long as the training and steps once per update.",
 )

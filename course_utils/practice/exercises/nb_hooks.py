@@ -133,7 +133,7 @@ def _tensors(model: nn.Module) -> int:
     return len({tensor.data_ptr() for tensor in alike} - {first.data_ptr()})
 
 
-FOLD, MOVE = "        buffers[p] += p.grad\n", "            p -= lr * buffers[p]\n"
+FOLD = "        buffers[p] += p.grad\n"
 DECAY, AFTER = "            buffers[p] += weight_decay * p\n", "            buffers[p] *= momentum\n"
 ARRIVED = "for p in arrived:"
 FOLD_INTO_MOMENTUM = Exercise(
@@ -159,13 +159,7 @@ FOLD_INTO_MOMENTUM = Exercise(
             "        buffers[p] += p.grad + weight_decay * p.detach() * (p in arrived)\n",
         ),
         *edits("decoupled-weight-decay", DECAY, "            p *= 1 - lr * weight_decay\n"),
-        *edits(
-            "loss-scale",
-            FOLD,
-            "        buffers[p] += p.grad / 3\n",
-            "        buffers[p] += p.grad * 3\n",
-            "        buffers[p] += p.grad / 2\n",
-        ),
+        *edits("loss-scale", FOLD, "        buffers[p] += p.grad / 3\n", "        buffers[p] += p.grad * 3\n"),
         *edits("idle-parameter", ARRIVED, "for p in trained:"),
         *edits(
             "idle-parameter/momentum",
@@ -182,6 +176,4 @@ FOLD_INTO_MOMENTUM = Exercise(
         "gradients in .grad at one moment, beside the newest": "keeps-gradients",
         "tensors of a weight's size beside the buffer": "second-buffer",
     },
-    passed="Full and short windows, with and without weight decay, a frozen bias, an idle expert and a layer used twice "
-    "under reentrant checkpointing: the weights are those of torch.optim.SGD, with one gradient at a time.",
 )

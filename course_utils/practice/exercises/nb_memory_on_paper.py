@@ -41,5 +41,4 @@ FITS_ON_PAPER = on_paper(
         ),
         *edits("not-rounded", WHOLE, "    update = 64.0\n    ceil = float\n", WHOLE + "    ceil = float\n"),
     ],
-    passed="600 MB stay for AdamW, 300 for SGD, 190 with adapters; the rest is divided by what one sample adds.",
 )

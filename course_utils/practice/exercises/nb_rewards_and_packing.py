@@ -101,18 +101,8 @@ TOKEN_WEIGHTS = Exercise(
     solution,
     cases=[Case(*case, kind) for case in _CASES for kind in KINDS],
     edits=[
-        *edits(
-            "own-micro-batch",
-            f"return [{LAST}]",
-            "return [w / len(window) for w in alone(window, kind)]",
-            "return alone(window, kind)",
-        ),
-        *edits(
-            "by-n",
-            LAST,
-            f"({LAST.replace(' for', ') / len(window) for', 1)}",
-            f"({LAST.replace(' for', ') * len(window) for', 1)}",
-        ),
+        *edits("own-micro-batch", f"return [{LAST}]", "return [w / len(window) for w in alone(window, kind)]"),
+        *edits("by-n", LAST, f"({LAST.replace(' for', ') / len(window) for', 1)}"),
         *edits("empty-answer", SOME, "some = lengths >= 0"),
         *edits("empty-answer/one-token", SOME, SOME + "; lengths = lengths.clamp(min=1)"),
         *edits(
@@ -123,7 +113,7 @@ TOKEN_WEIGHTS = Exercise(
         *edits(
             "split-groups",
             f"return [{LAST}]",
-            "many = len(groups.unique())\n    return [w * len(g.unique()) / many for w, (_, g) in zip(alone(window, kind), window)]",
+            "each = zip(alone(window, kind), window)\n    return [w * len(g.unique()) / len(groups.unique()) for w, (_, g) in each]",
         ),
         *edits("split-groups/two", "len(groups[some].unique())", "sum(len(g.unique()) for _, g in window)"),
         *edits("other-kind", KIND, *(f"    kind = {kind!r}\n{KIND}" for kind in KINDS)),
@@ -132,6 +122,4 @@ TOKEN_WEIGHTS = Exercise(
         "shapes": "wrong-length",
         "all weights are finite": "nan",
     },
-    passed="windows of one and of several micro-batches, ragged ones, groups that are cut, masked prompts, answers that "
-    "are masked out and a window with nothing left: every token counts as in one large batch.",
 )

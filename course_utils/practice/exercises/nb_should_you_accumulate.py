@@ -138,5 +138,4 @@ COMPARE_BATCHES = Exercise(
     solution,
     cases=CASES,
     channels={f"batches of {2**k}: samples": "equal-updates" for k in range(10)},
-    passed="six cases: best values inside, below and above the grid, and runs that diverge; all at equal samples.",
 )

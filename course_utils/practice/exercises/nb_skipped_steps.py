@@ -53,5 +53,4 @@ SCALER_LOG = on_paper(
         *edits("fused-not-called", "D: fused", "D: 8"),
         *edits("infinity-forgotten", "LATE: late", *(f"LATE: {many}" for many in range(4, 10))),
     ],
-    passed="these are the counts when the ten windows run.",
 )
