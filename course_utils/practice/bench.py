@@ -161,8 +161,9 @@ class Exercise:
         """What is seen of the solution, or of a known mistake; it is run once."""
         key = edit, id(case)
         if key not in self.kept:
+            answer = self.made(edit)
             try:
-                self.kept[key] = self.seen(self.made(edit), case)
+                self.kept[key] = self.seen(answer, case)
             except Exception as error:
                 if edit is None:
                     raise

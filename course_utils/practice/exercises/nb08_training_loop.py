@@ -46,7 +46,6 @@ def watch(answer: Callable, case: Case) -> Seen:
     return seen | steps | {"updates that the schedule is made for": lengths}
 
 
-ONE_STEP = "one scheduler step should follow each update, and the first update use the first learning rate"
 LENGTH = "epochs * math.ceil(len(batches) / n)"
 SCHEDULED = Exercise(
     "scheduled",
@@ -69,7 +68,7 @@ SCHEDULED = Exercise(
         *edits("scheduler-cadence/never", "            scheduler.step()\n", ""),
     ],
     channels={
-        "scheduler steps before each update": ("scheduler-cadence", ONE_STEP),
+        "scheduler steps before each update": "scheduler-cadence/update",
         "schedules made": "scheduler-cadence",
         "updates that the schedule is made for": "wrong-length",
     },

@@ -113,7 +113,6 @@ AMP_WINDOW = Exercise(
         *edits("clip-timing/never", CLIP, NORM),
         *edits("clip-timing/between", BATCH, BATCH + "    " + ALONE),
         *edits("clip-limit", CLIP, NORM + "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"),
-        *edits("scaler-timing", UNSCALE, "", "    scaler._per_optimizer_states.clear()\n"),
         *edits("scaler-timing/unscaled", "scaler.scale(loss)", "loss"),
         *edits("scaler-timing/often", BATCH + UNSCALE, BATCH + "    " + UNSCALE),
         *edits("scaler-timing/update", UPDATE, "", "    if made:\n    " + UPDATE),

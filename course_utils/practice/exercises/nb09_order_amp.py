@@ -63,7 +63,7 @@ ORDER_AMP = Exercise(
         *edits("clip-timing", "FB", "BF", "B"),
         *edits("clip-timing/never", "FB", "F"),
         *edits("clip-timing/between", "CEFB", "CBEF"),
-        *edits("scaler-timing/never", "FBIA", "BIA", "BDA", "D"),
+        *edits("scaler-timing/never", "FBIA", "BDA", "D"),
         *edits("scaler-timing/each", "IA", "I"),
         *edits("scaler-timing/one-unscale", "CEFB", "CFEB", "FCEB"),
         *edits("unguarded-step", "I", "D"),

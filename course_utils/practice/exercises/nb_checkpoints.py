@@ -179,7 +179,7 @@ TRAIN_ON = Exercise(
             f"    [m.reset_running_stats() for m in model if hasattr(m, 'running_mean')]\n{WHOLE}",
         ),
         *edits("drops-parameters", LOAD, f"name == 'model' or {LOAD}"),
-        *edits("shifted-windows", "count = done", "count = 0"),
+        *edits("shifted-windows", WHOLE, "    count = 0\n"),
     ],
     channels={
         "micro-batches that were used": "wrong-batches",

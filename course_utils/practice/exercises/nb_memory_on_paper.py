@@ -32,8 +32,8 @@ FITS_ON_PAPER = on_paper(
         *edits("keeps-a-state", '"sgd": 2', '"sgd": 4'),
         *edits("one-state-for-sgd", '"sgd": 2', '"sgd": 3'),
         *edits("forgets-the-block", "5 + 15", "5"),
-        *edits("everything-trains", '{"adapters": frozen +', '{"adapters": 4 * frozen +'),
-        *edits("frozen-weights-vanish", '{"adapters": frozen +', '{"adapters": 0 * frozen +'),
+        *edits("everything-trains", '"adapters": frozen +', '"adapters": 4 * frozen +'),
+        *edits("frozen-weights-vanish", '"adapters": frozen +', '"adapters": 0 * frozen +'),
         *edits(
             "rounds-the-wrong-way",
             WHOLE,
