@@ -122,6 +122,7 @@ class Updates:
     def said(self, text: str) -> str:
         if self.case.words == "batches":
             text = text.replace("last window, micro-batches", "last batch,").replace("window", "batch")
+            text = text.replace("runs two epochs of", "goes twice over batches, of which there are")
         return self.name + text.replace("micro-batch", self.case.words[:-2])
 
     def members(self) -> list[list[int]]:

@@ -147,6 +147,7 @@ ACCUMULATE_TOKENS = Exercise(
     ],
     edits=[
         *edits("token-weights", TOTAL, "sum(targets.numel()"),
+        *edits("token-weights", LOSS, "targets.flatten()) * targets.numel() / sum(y.numel() for _, y in window)"),
         *edits(
             "token-weights/sequences",
             LOSS,

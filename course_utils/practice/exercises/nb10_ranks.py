@@ -77,7 +77,9 @@ def watch(answer: Callable, case: Case) -> Seen:
         if started:
             dist.destroy_process_group()
     if not seen["gradients"]:
-        raise Mistake("leftover-gradients" if seen["backwards"] else "not-attempted", "on one rank: no step has run.")
+        if not seen["backwards"]:
+            raise Mistake("not-attempted", "no backward pass and no step has run yet.")
+        raise Mistake("leftover-gradients", "on one rank: gradients are there, and no step has used them.")
     return {"on one rank, the step found a gradient": seen["gradients"][0] is not None}
 
 

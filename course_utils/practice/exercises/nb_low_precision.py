@@ -61,7 +61,7 @@ def watch(answer: Callable, _: None) -> Seen:
         said = f"window {k} of {len(WINDOWS)}, {len(window)} micro-batches"
         if "step" not in events:
             bug = "leftover-gradients" if events else "not-attempted"
-            raise Mistake(bug, f"{said}: {'no backward pass and ' * (not events)}no step has run.")
+            raise Mistake(bug, f"{said}: {'no backward pass and ' * (not events)}no step has run yet.")
         seen[f"{said}: steps"] = events.count("step")
         seen[f"{said}: formats of the model"] = sorted({str(p.dtype) for p in model.parameters()})
         seen[f"{said}: copies"] = torch.cat([copy.detach().double() for copy in master])

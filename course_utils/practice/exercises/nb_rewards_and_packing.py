@@ -110,11 +110,6 @@ TOKEN_WEIGHTS = Exercise(
         ),
         *edits("masked-positions", LAST, LAST.replace("mask /", "mask.any(1, True).expand_as(mask) /")),
         *edits("inverted", LAST, LAST.replace("mask /", "mask *")),
-        *edits(
-            "split-groups",
-            f"return [{LAST}]",
-            "each = zip(alone(window, kind), window)\n    return [w * len(g.unique()) / len(groups.unique()) for w, (_, g) in each]",
-        ),
         *edits("split-groups/two", "len(groups[some].unique())", "sum(len(g.unique()) for _, g in window)"),
         *edits("other-kind", KIND, *(f"    kind = {kind!r}\n{KIND}" for kind in KINDS)),
     ],

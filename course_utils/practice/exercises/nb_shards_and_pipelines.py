@@ -62,7 +62,10 @@ def watch(answer: Callable, case: Case) -> Seen:
         answer(PipelineStage(model, 0, 1, torch.device("cpu")), optimizer, given, case.n)
     if not found:
         run = any(p.grad is not None and bool((p.grad != OLD).any()) for p in model.parameters())
-        raise Mistake("leftover-gradients" if run else "not-attempted", f"{case}: no step has run.")
+        raise Mistake(
+            "leftover-gradients" if run else "not-attempted",
+            f"{case}: {'no backward pass and ' * (not run)}no step has run yet.",
+        )
     whole = None if None in found[0] else torch.cat([grad.flatten() for grad in found[0]])
     return {"steps": len(found), "update": Gradient(whole), "input": changed(given, calls)}
 
