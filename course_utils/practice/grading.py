@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer, optimizer
 
-from course_utils.practice.judging import Mistake
+from course_utils.practice.bench import Mistake
 from course_utils.practice.recording import quick_records
 
 if TYPE_CHECKING:

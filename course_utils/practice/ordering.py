@@ -5,64 +5,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
-from course_utils.practice.judging import Mistake
+from course_utils.practice.bench import Mistake
 
 _SEPARATORS = " \t\n,;:.-+>→'\"[]()"
 _numbers = count()
 
 
-def judge_order(
-    answer: str | Sequence[str],
-    lines: Mapping[str, str],
-    header: str,
-    judge: Callable[[Callable], object],
-    makes: Mapping[str, str],
-) -> str:
-    """Judges the loop that an order makes of the lines, and returns the order's letters with spaces between.
-
-    Args:
-        answer: The order, as `letters` takes it.
-        lines: By its letter, each line that may be used. One of them begins with `for`.
-        header: The `def` line of the function.
-        judge: Judges the function, and raises a `Mistake` for one that is wrong.
-        makes: For each name that the lines give a value, the letter of the line that does.
-
-    Raises:
-        Mistake: As `letters`, `assemble` and `judge`; `no-loop` and `nested-loop` unless the loop's line is there once;
-            `used-too-early` for a name that no line has made yet; `idle-line` for a line that could be left out.
-
-    Example:
-        >>> lines = {"A": "total += number", "B": "for number in numbers:", "C": "total = 0"}
-        >>> def adds(function):
-        ...     function([1, 2])
-        >>> try:
-        ...     judge_order("B A C", lines, "def add(numbers):", adds, {"total": "C", "number": "B"})
-        ... except Mistake as mistake:
-        ...     print(mistake.verdict.bug)
-        used-too-early
-    """
-    order = letters(answer, lines)
+def require_one_loop(order: str, lines: Mapping[str, str]) -> None:
+    """Raises a `Mistake` unless the line that begins with `for` is there once."""
     loop = next(letter for letter, line in lines.items() if line.startswith("for "))
     if loop not in order:
         raise Mistake("no-loop", f"no line of {' '.join(order)} repeats anything.")
     if order.count(loop) > 1:
         raise Mistake("nested-loop", f"line {loop} opens a second loop inside the first.")
-
-    def judge_letters(order: str) -> None:
-        try:
-            judge(assemble(header, lines, order))
-        except NameError as error:
-            name = error.name or str(error).split("'")[1]
-            uses = re.compile(rf"\b{name}\b")
-            early = next(letter for letter in order if uses.search(lines[letter]) and letter != makes[name])
-            message = f"line {early}, `{lines[early]}`, uses `{name}` before line {makes[name]} has made it."
-            raise Mistake("used-too-early", message) from None
-
-    judge_letters(order)
-    if idle := idle_lines(order, judge_letters):
-        what = f"{'lines' if len(idle) > 1 else 'line'} {', '.join(idle)}"
-        raise Mistake("idle-line", f"every update is right, but so it is without {what}: leave out what does nothing.")
-    return " ".join(order)
 
 
 def letters(answer: str | Sequence[str], lines: Mapping[str, str]) -> str:
@@ -83,7 +38,7 @@ def letters(answer: str | Sequence[str], lines: Mapping[str, str]) -> str:
     return order
 
 
-def assemble(header: str, lines: Mapping[str, str], order: str) -> Callable:
+def assemble(header: str, lines: Mapping[str, str], order: str, makes: Mapping[str, str]) -> Callable:
     """The function whose body is made of these lines, in this order.
 
     A line that ends in a colon opens a block, and everything after it is inside. So an order needs no indentation.
@@ -92,19 +47,26 @@ def assemble(header: str, lines: Mapping[str, str], order: str) -> Callable:
         header: The `def` line of the function.
         lines: By its letter, each line that may be used.
         order: Letters of lines. A letter may come twice.
+        makes: For each name that the lines give a value, the letter of the line that does.
 
     Raises:
-        Mistake: `empty-block` if nothing comes after a line that opens a block.
+        Mistake: `empty-block` if nothing comes after a line that opens a block; `used-too-early` for a line that uses
+            a name before the line that makes it.
 
     Example:
         >>> lines = {"A": "total += number", "B": "for number in numbers:", "C": "total = 0"}
-        >>> add = assemble("def add(numbers):", lines, "CBA")
+        >>> add = assemble("def add(numbers):", lines, "CBA", {"number": "B"})
         >>> print(listing(add))
         def add(numbers):
             total = 0
             for number in numbers:
                 total += number
     """
+    for name, maker in makes.items():
+        for early in order.partition(maker)[0]:
+            if re.search(rf"\b{name}\b", lines[early]):
+                message = f"line {early}, `{lines[early]}`, uses `{name}` before line {maker} has made it."
+                raise Mistake("used-too-early", message)
     source, depth = [header], 1
     for letter in order:
         source.append("    " * depth + lines[letter])
@@ -125,20 +87,3 @@ def assemble(header: str, lines: Mapping[str, str], order: str) -> Callable:
 def listing(function: Callable) -> str:
     """The lines of a function that `assemble` has made."""
     return function.listing
-
-
-def idle_lines(order: str, judge: Callable[[str], object]) -> str:
-    """The letters that an order could do without: it passes the same judge when one of them is left out.
-
-    Args:
-        order: An order that passes.
-        judge: Raises a `Mistake` for an order that does not.
-    """
-    idle = []
-    for place, letter in enumerate(order):
-        try:
-            judge(order[:place] + order[place + 1 :])
-        except Exception:  # without this line it is wrong, or no loop at all
-            continue
-        idle.append(letter)
-    return "".join(idle)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from course_utils.practice.judging import Mistake
+from course_utils.practice.bench import Mistake
 
 CANNOT_RUN, SCRIPT_FAILED, NOTHING_JUDGED = 2, 3, 4  # exit statuses of `gradaudit`
 NONE = "none"  # the prediction that no error will be found

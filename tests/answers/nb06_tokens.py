@@ -197,7 +197,6 @@ for bug, sources, says, *changes in (
         (f"{MEAN} {SHARE}", "sum(token_loss(model, b, 'sum') for b in window) / total"),
     ),
     ("missing-backward", "", "", (BACKWARD, f"if batch is window[-1]: {BACKWARD}")),
-    ("missing-backward", "", "", (GUARD, f"if tokens(batch) == 0: break\n                {GUARD}")),
     ("leftover-gradients", "", "", (SKIP, f"if total == 0: break\n        {SKIP}")),
     ("leftover-gradients", "", "", (STEP, f"if len(window) < n: break\n            {STEP}")),
     ("filtered-windows", "", "a window is left out", (SKIP, "if all(map(tokens, window)):")),

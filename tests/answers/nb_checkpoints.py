@@ -91,27 +91,7 @@ wrong("train_on", "torn-file", says="killed in the middle of save 1")(answer(wri
 wrong("train_on", "loss-scale")(answer(divide=False))
 wrong("train_on", "stale-gradients")(answer(zero=False))
 wrong("train_on", "scheduler-cadence", says="never steps")(answer(cadence="never"))
-wrong("train_on", "scheduler-cadence", says="after each micro-batch")(answer(cadence="micro-batch"))
 wrong("train_on", "starts-over", says="killed in micro-batch 5")(answer(every=100))
-
-
-@wrong("train_on", "torn-file", says="parts that do not belong together")
-def writes_two_files(file, model, batches, loss_fn, optimizer, schedule, n):
-    """Each file is complete at every moment, but a kill may come between them."""
-    parts, done = (model, optimizer, schedule), 0
-    if os.path.exists(file):
-        for part, state in zip(parts, torch.load(file), strict=True):
-            part.load_state_dict(state)
-    if os.path.exists(f"{file}.rest"):
-        done, random = torch.load(f"{file}.rest")
-        torch.set_rng_state(random)
-    for batch in batches[done:]:
-        (loss_fn(model, batch) / n).backward()
-        done += 1
-        if done % n == 0:
-            optimizer.step(), schedule.step(), optimizer.zero_grad()
-            replace([part.state_dict() for part in parts], file)
-            replace([done, torch.get_rng_state()], f"{file}.rest")
 
 
 @wrong("train_on", "wrong-batches", says="went on with micro-batch 2")
@@ -129,12 +109,6 @@ def skips_updates(file, model, batches, loss_fn, optimizer, schedule, n):
             optimizer.step(), schedule.step(), optimizer.zero_grad()
             updates += 1
             replace([updates, torch.get_rng_state(), *(part.state_dict() for part in parts)], file)
-
-
-@wrong("train_on", "wrong-batches", says="without a kill")
-def leaves_out_the_last_window(file, model, batches, loss_fn, optimizer, schedule, n):
-    for batch in batches[:-n]:
-        (loss_fn(model, batch) / n).backward()
 
 
 @wrong("train_on", "raises")

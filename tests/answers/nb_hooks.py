@@ -282,5 +282,4 @@ def triples(p, own, **_):
 
 
 wrong("fold_into_momentum", "loss-scale", says="divided by N again")(folding(halves))
-wrong("fold_into_momentum", "loss-scale", says="multiplied by N")(folding(triples))
 wrong("fold_into_momentum", "keeps-gradients", says="4 gradients stood in .grad")(keeps_the_gradients)

@@ -66,26 +66,11 @@ def sums_in_bfloat16(model, master, window, loss_fn, optimizer):
     step(model, master, [p.grad.float() for p in model.parameters()], sum(map(len, window)), optimizer)
 
 
-@wrong("bf16_window", "low-precision")
-def sums_in_bfloat16_and_divides_the_loss(model, master, window, loss_fn, optimizer):
-    model.zero_grad()
-    for batch in window:
-        (loss_fn(model, batch) / sum(map(len, window))).backward()
-    step(model, master, [p.grad.float() for p in model.parameters()], 1, optimizer)
-
-
 @wrong("bf16_window", "lost-updates", says="set from the model's weights")
 def copies_the_weights_first(model, master, window, loss_fn, optimizer):
     for p, held in zip(model.parameters(), master, strict=True):
         held.copy_(p.detach())
     with_a_list_of_sums(model, master, window, loss_fn, optimizer)
-
-
-@wrong("bf16_window", "lost-updates")
-def copies_the_weights_back(model, master, window, loss_fn, optimizer):
-    with_a_list_of_sums(model, master, window, loss_fn, optimizer)
-    for p, held in zip(model.parameters(), master, strict=True):
-        held.copy_(p.detach())
 
 
 def without(name):
@@ -120,7 +105,6 @@ def without(name):
 
 wrong("bf16_window", "stale-copies", says="rounded")(without("copies"))
 wrong("bf16_window", "loss-scale", says="not divided by the 512 samples")(without("division"))
-wrong("bf16_window", "loss-scale", says="number of micro-batches")(without("samples"))
 wrong("bf16_window", "discarded-gradients")(without("the sum"))
 wrong("bf16_window", "empty-step")(without("gradients"))
 wrong("bf16_window", "leftover-gradients")(without("the step"))

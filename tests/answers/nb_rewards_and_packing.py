@@ -74,14 +74,6 @@ def counts_answers_that_are_masked_out(window, kind):
     return [mask / (answers * mask.sum(1, keepdim=True)).clamp(min=1) for mask, _ in window]
 
 
-@wrong("empty-answer", "radixark/miles!2796", says="as one token")
-def gives_a_masked_answer_one_token(window, kind):
-    if kind != "token":
-        return token_weights(window, kind)
-    total = sum(mask.sum(1).clamp(min=1).sum() for mask, _ in window)
-    return [mask / total for mask, _ in window]
-
-
 @wrong("padding")
 def counts_positions(window, kind):
     if kind != "token":

@@ -109,15 +109,6 @@ def total_of_each_call(stage, optimizer, calls, n):
     optimizer.step()
 
 
-@wrong("pipeline_update", "own-call", says="one call")
-def mean_over_the_calls(stage, optimizer, calls, n):
-    optimizer.zero_grad()
-    for inputs, targets in calls:
-        total = valid(targets) * len(calls)
-        update(stage, optimizer, [(inputs, targets)], n, by_sums(total), zero=False, step=False)
-    optimizer.step()
-
-
 @wrong("pipeline_update", "irregular-window", says="2 steps")
 def a_step_for_each_call(stage, optimizer, calls, n):
     total = sum(valid(t) for _, t in calls)
@@ -147,11 +138,6 @@ def undivided_sums_and_the_default(stage, optimizer, calls, n):
     update(stage, optimizer, calls, n, by_sums(1), scale_grads=True)
 
 
-@wrong("pipeline_update", "loss-scale", says="times what it should be")
-def padding_counts(stage, optimizer, calls, n):
-    update(stage, optimizer, calls, n, by_sums(sum(t.numel() for _, t in calls)))
-
-
 @wrong("pipeline_update", "nan")
 def means_and_shares_without_a_guard(stage, optimizer, calls, n):
     total = sum(valid(t) for _, t in calls)
@@ -160,17 +146,6 @@ def means_and_shares_without_a_guard(stage, optimizer, calls, n):
         chosen = scores.log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
         mask = targets != -100
         return -(chosen * mask).sum() / mask.sum() * (valid(targets) / total)
-
-    update(stage, optimizer, calls, n, loss_fn)
-
-
-@wrong("pipeline_update", "token-weights", says="count more than others")
-def by_rows(stage, optimizer, calls, n):
-    rows = sum(len(inputs) for inputs, _ in calls)
-
-    def loss_fn(scores, targets):
-        each = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
-        return (each.sum(1) / (targets != -100).sum(1).clamp(min=1)).sum() / rows
 
     update(stage, optimizer, calls, n, loss_fn)
 

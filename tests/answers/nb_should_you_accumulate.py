@@ -64,11 +64,6 @@ def as_many_updates_for_all(train, samples, batches, grid):
     return {batch: min((train(batch, samples // batches[0], lr), lr) for lr in grid)[::-1] for batch in batches}
 
 
-@wrong("compare_batches", "equal-updates", says="read")
-def samples_are_updates(train, samples, batches, grid):
-    return {batch: min((train(batch, samples, lr), lr) for lr in grid)[::-1] for batch in batches}
-
-
 @wrong("compare_batches", "one-learning-rate", says="another batch's")
 def the_first_batches_learning_rate(train, samples, batches, grid):
     losses = search(train, samples, batches[0], grid)
@@ -79,17 +74,6 @@ def the_first_batches_learning_rate(train, samples, batches, grid):
 @wrong("compare_batches", "stops-at-the-end", says="with loss 2.650; the grid ends there")
 def stays_in_the_grid(train, samples, batches, grid):
     return {batch: min((train(batch, samples // batch, lr), lr) for lr in grid)[::-1] for batch in batches}
-
-
-@wrong("compare_batches", "stops-at-the-end", says="above the grid")
-def looks_below_only(train, samples, batches, grid):
-    found = {}
-    for batch in batches:
-        losses = {lr: train(batch, samples // batch, lr) for lr in grid}
-        while (best := min(losses, key=losses.get)) == min(losses):
-            losses[best / 2] = train(batch, samples // batch, best / 2)
-        found[batch] = best, losses[best]
-    return found
 
 
 @wrong("compare_batches", "nan-is-best", says="diverged")
@@ -106,12 +90,6 @@ def argmin_takes_nan(train, samples, batches, grid):
 @wrong("compare_batches", "not-the-loss")
 def learning_rates_alone(train, samples, batches, grid):
     return {batch: pair[0] for batch, pair in extends_until_inside(train, samples, batches, grid).items()}
-
-
-@wrong("compare_batches", "not-the-loss", says="its loss was")
-def the_last_loss(train, samples, batches, grid):
-    found = extends_until_inside(train, samples, batches, grid)
-    return {batch: (lr, train(batch, samples // batch, grid[0])) for batch, (lr, _) in found.items()}
 
 
 @wrong("compare_batches", "endless")

@@ -31,6 +31,5 @@ for slip, bug, says in (
     (log(late=...), "unfinished", "zeroed"),
     (log(..., ..., ..., ...), "not-attempted", ""),
     ({"skips": 2}, "wrong-type", "no blank 'skips'"),
-    (8, "wrong-type", "expected a dict"),
 ):
     wrong("scaler_log", bug, says=says)(slip)

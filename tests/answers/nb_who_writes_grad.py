@@ -1,7 +1,5 @@
 """Answers to "dirty", a guard that names the parameters whose gradient is not clean."""
 
-from contextlib import suppress
-
 import torch
 
 from answers import right, wrong
@@ -52,80 +50,25 @@ def judged_by(holds):
 
 
 wrong("dirty", "crashes-on-none")(named(lambda p: p.grad.any()))
-wrong("dirty", "crashes-on-none")(named(lambda p: torch.count_nonzero(p.grad)))
 wrong("dirty", "none-is-clean")(lambda model: [name for name, _ in model.named_parameters()])
-wrong("dirty", "none-is-clean")(named(lambda p: p.grad is None or p.grad.any()))
 wrong("dirty", "zeros-are-clean")(named(lambda p: p.grad is not None))
 wrong("dirty", "signs-cancel")(judged_by(lambda grad: grad.sum() != 0))
-wrong("dirty", "signs-cancel")(judged_by(lambda grad: grad.mean().abs() > 0))
 wrong("dirty", "misses-nan")(judged_by(lambda grad: grad.norm() > 0))
-wrong("dirty", "misses-nan")(judged_by(lambda grad: (grad.abs() > 0).any()))
 wrong("dirty", "misses-inf")(judged_by(lambda grad: (grad != 0).any() and not grad.isinf().any()))
 wrong("dirty", "misses-small")(judged_by(lambda grad: not grad.norm() < 1e-8))
-wrong("dirty", "misses-small")(judged_by(lambda grad: grad.norm() != 0))
 wrong("dirty", "misses-negative")(judged_by(lambda grad: (grad > 0).any()))
-wrong("dirty", "misses-negative")(judged_by(lambda grad: grad.max() != 0))
 wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.all()))
-wrong("dirty", "misses-partial")(judged_by(lambda grad: (grad != 0).all()))
 wrong("dirty", "misses-gradients")(lambda model: [])
-wrong("dirty", "misses-gradients")(
-    lambda model: [name for name, p in model.named_parameters(recurse=False) if p.grad is not None]
-)
-wrong("dirty", "zeros-are-clean")(judged_by(lambda grad: not grad.any()))
 wrong("dirty", "misses-frozen")(named(lambda p: p.requires_grad and p.grad is not None and p.grad.any()))
 wrong("dirty", "misses-bias")(lambda model: [name for name in dirty(model) if "weight" in name])
-wrong("dirty", "misses-bias")(lambda model: [name for name in dirty(model) if not name.endswith(".bias")])
 wrong("dirty", "first-only")(lambda model: dirty(model)[:1])
 wrong("dirty", "last-only")(lambda model: dirty(model)[-1:])
 wrong("dirty", "named-twice")(lambda model: dirty(model) * 2)
 wrong("dirty", "names-clean")(lambda model: [name for name, _ in model.named_parameters()] if dirty(model) else [])
 wrong("dirty", "wrong-names")(lambda model: [name.rpartition(".")[0] for name in dirty(model)])
-wrong("dirty", "wrong-names")(lambda model: [name.rpartition(".")[2] for name in dirty(model)])
 wrong("dirty", "wrong-type")(lambda model: any(p.grad is not None for p in model.parameters()))
-wrong("dirty", "wrong-type")(lambda model: len(dirty(model)))
 wrong("dirty", "not-attempted")(lambda model: print(dirty(model)))
 wrong("dirty", "raises")(judged_by(lambda grad: grad != 0))
-wrong("dirty", "raises")(lambda model: [name for name, p in model.parameters() if p.grad is not None])
-
-
-@wrong("dirty", "names-clean")
-def never_forgets_one(model):
-    names, is_dirty = [], False
-    for name, p in model.named_parameters():
-        if p.grad is not None and p.grad.any():
-            is_dirty = True
-        if is_dirty:
-            names.append(name)
-    return names
-
-
-@wrong("dirty", "first-only")
-def returns_inside_the_loop(model):
-    names = []
-    for name, p in model.named_parameters():
-        if p.grad is not None and p.grad.any():
-            names.append(name)
-            return names
-    return names
-
-
-@wrong("dirty", "last-only")
-def overwrites_the_list(model):
-    names = []
-    for name, p in model.named_parameters():
-        if p.grad is not None and p.grad.any():
-            names = [name]
-    return names
-
-
-@wrong("dirty", "named-twice")
-def names_every_entry(model):
-    names = []
-    for name, p in model.named_parameters():
-        for entry in [] if p.grad is None else p.grad.flatten():
-            if entry != 0:
-                names.append(name)
-    return names
 
 
 @wrong("dirty", "stops-at-none")
@@ -139,16 +82,6 @@ def returns_at_the_first_none(model):
     return names
 
 
-@wrong("dirty", "stops-at-none")
-def swallows_the_error_around_the_loop(model):
-    names = []
-    with suppress(AttributeError):
-        for name, p in model.named_parameters():
-            if p.grad.any():
-                names.append(name)
-    return names
-
-
 @wrong("dirty", "changes-gradients")
 def clears_what_it_sees(model):
     names = dirty(model)
@@ -156,23 +89,7 @@ def clears_what_it_sees(model):
     return names
 
 
-@wrong("dirty", "changes-gradients")
-def writes_zeros_where_none_was(model):
-    for p in model.parameters():
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-    return dirty(model)
-
-
 @wrong("dirty", "changed-input")
 def thaws_the_model(model):
     model.requires_grad_(True)
     return dirty(model)
-
-
-@wrong("dirty", "changed-input")
-def clears_the_weights(model):
-    names = dirty(model)
-    for p in model.parameters():
-        p.data.zero_()
-    return names

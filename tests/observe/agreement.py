@@ -27,6 +27,7 @@ from course_utils import record
 from course_utils.zoo import ZOO
 from gradaudit import audit
 from gradaudit.watch.by_hand import BY_HAND
+from unusual_programs import PROGRAMS
 
 
 class CallsInheritedStep(SGD):

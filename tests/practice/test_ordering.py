@@ -2,28 +2,27 @@
 
 import ast
 import traceback
-from unittest.mock import Mock
 
 import pytest
 
-from course_utils.practice.judging import Mistake
-from course_utils.practice.ordering import assemble, idle_lines, judge_order, letters, listing
+from course_utils.practice.bench import Mistake
+from course_utils.practice.ordering import assemble, letters, listing, require_one_loop
 
 SUM = {"A": "total += number", "B": "for number in numbers:", "C": "total = 0", "D": "return total", "E": "while True:"}
 
 
 def test_what_comes_after_a_colon_is_inside_and_two_colons_nest():
-    assert listing(assemble("def add(numbers):", SUM, "CBA")).splitlines()[-1] == "        total += number"
-    nested = ast.parse(listing(assemble("def add(numbers):", SUM, "CBEA")))
+    assert listing(assemble("def add(numbers):", SUM, "CBA", {})).splitlines()[-1] == "        total += number"
+    nested = ast.parse(listing(assemble("def add(numbers):", SUM, "CBEA", {})))
     loop = nested.body[0].body[1]
     assert isinstance(loop, ast.For)
     assert isinstance(loop.body[0], ast.While)
 
 
 def test_an_assembled_function_runs_and_its_lines_stand_in_tracebacks():
-    assert assemble("def add(numbers):", SUM, "CBAD")([3]) == 3
+    assert assemble("def add(numbers):", SUM, "CBAD", {})([3]) == 3
     with pytest.raises(UnboundLocalError) as caught:
-        assemble("def add(numbers):", SUM, "BA")([3])
+        assemble("def add(numbers):", SUM, "BA", {})([3])
     assert traceback.extract_tb(caught.value.__traceback__)[-1].line == "total += number"
 
 
@@ -43,21 +42,18 @@ def test_what_is_no_order_is_named(answer, bug):
 
 def test_a_block_without_lines_is_named():
     with pytest.raises(Mistake) as caught:
-        assemble("def add(numbers):", SUM, "CB")
+        assemble("def add(numbers):", SUM, "CB", {})
     assert caught.value.verdict.bug == "empty-block"
 
 
-def test_an_idle_line_is_one_without_which_the_order_still_passes():
-    def judge(order):
-        if "A" not in order or "B" not in order:
-            raise Mistake("wrong", "")
-
-    assert idle_lines("AB", judge) == ""
-    assert idle_lines("ACBD", judge) == "CD"
-    assert idle_lines("AAB", judge) == "AA"  # either of the two
+def test_the_loops_line_is_there_once():
+    for order, bug in (("CA", "no-loop"), ("BABA", "nested-loop")):
+        with pytest.raises(Mistake) as caught:
+            require_one_loop(order, SUM)
+        assert caught.value.verdict.bug == bug
 
 
 def test_the_line_that_uses_a_name_too_early_is_named_and_none_that_only_holds_its_letters():
     lines = {"A": "optimizer.step()", "B": "if i == 2:", "C": "for i in range(3):"}  # `i` stands in `optimizer`, too
     with pytest.raises(Mistake, match="line B, `if i == 2:`, uses `i` before line C has made it"):
-        judge_order("A B C A", lines, "def train(optimizer):", lambda train: train(Mock()), {"i": "C"})
+        assemble("def train(optimizer):", lines, "ABCA", {"i": "C"})

@@ -1,15 +1,10 @@
-"""The exercises and their judges, in one module per notebook: nb02_zeroing.py judges the exercises of 02_zeroing.
-
-A judge takes the learner's answer, a function unless `takes` says otherwise. It returns a sentence that says what was
-tried, or raises a `Mistake` that names the bug. To add an exercise, decorate its judge with `@exercise("name")`; to add
-a notebook, add a module. Both are found here.
-"""
+"""The exercises, in modules by notebook: every `Exercise` that a module beside this one declares is found here."""
 
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -20,59 +15,11 @@ from typing import Any
 
 import torch
 
+from course_utils.practice.bench import Exercise, Mistake, Verdict
 from course_utils.practice.deadline import Outcome, line_of, place, run
-from course_utils.practice.hints import HINTS
-from course_utils.practice.judging import Mistake, Verdict
 from course_utils.practice.printed import Printed
 
-Judge = Callable[[Any], str]
-
-
-@dataclass(frozen=True)
-class Exercise:
-    name: str
-    notebook: str  # that sets it
-    judge: Judge
-    hints: dict[str, str] = field(default_factory=dict)  # where this exercise says more than HINTS does
-    takes: type | tuple[type, ...] = Callable  # what an answer is: a function, unless the exercise says otherwise
-    extra: float = 0.0  # seconds beyond the limit, where the judge has to start processes
-    praise: str = "Right."  # how the verdict on an answer that passes begins
-
-    def hint(self, bug: str) -> str:
-        """What helps a learner whose answer has this bug, without giving the solution away."""
-        return self.hints.get(bug) or HINTS.get(bug, "")
-
-
 EXERCISES: dict[str, Exercise] = {}  # in the order of the notebooks
-
-
-def exercise(
-    name: str,
-    hints: dict[str, str] | None = None,
-    takes: type | tuple[type, ...] = Callable,
-    notebook: str = "",
-    extra: float = 0.0,
-    praise: str = "Right.",
-) -> Callable[[Judge], Judge]:
-    """Registers the judge that follows for the exercise `name` of the notebook after which its module is called.
-
-    Args:
-        name: The name by which `check` finds it.
-        hints: By the name of a bug, what `check` shows in a fold under the verdict, instead of the general hint.
-        takes: The type of an answer, or several types; any function if left out.
-        notebook: The notebook that sets it, where the judge has a module of its own, such as nb01_on_paper.py.
-        extra: Seconds that an answer gets beyond the limit, where the judge has to start processes.
-        praise: How the verdict on an answer that passes begins.
-    """
-
-    def register(judge: Judge) -> Judge:
-        if name in EXERCISES:
-            raise ValueError(f"two exercises are called {name!r}: in {EXERCISES[name].judge.__module__} and {judge}")
-        where = notebook or judge.__module__.rpartition(".nb")[2].lstrip("_")
-        EXERCISES[name] = Exercise(name, where, judge, hints or {}, takes, extra, praise)
-        return judge
-
-    return register
 
 
 def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
@@ -209,4 +156,6 @@ def _named(takes: type | tuple[type, ...]) -> str:
 
 
 for _path in sorted(Path(__file__).parent.glob("nb*.py")):
-    import_module(f"{__name__}.{_path.stem}")
+    for _found in vars(import_module(f"{__name__}.{_path.stem}")).values():
+        if isinstance(_found, Exercise):
+            EXERCISES[_found.name] = _found

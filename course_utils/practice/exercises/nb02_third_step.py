@@ -1,15 +1,11 @@
 """The exercise of notebook 02 on paper: what the third step of a program in letters reads from `.grad`."""
 
-from collections.abc import Iterator
 from itertools import cycle
 
 import torch
 from torch import nn
 
-from course_utils.practice.by_hand import Slip, judge_numbers
-from course_utils.practice.exercises import exercise
-
-PROGRAMS = ("fbs", "bszf", "fbszs", "fbzfbs", "fbzs")
+from course_utils.practice.bench import edits, on_paper
 
 
 def read_by_step(program: str, number: int = 3, ignored: str = "") -> float | None:
@@ -36,42 +32,26 @@ def read_by_step(program: str, number: int = 3, ignored: str = "") -> float | No
             optimizer.zero_grad()
 
 
-def _slips() -> Iterator[Slip]:
-    kept = {program: read_by_step(program, ignored="z") for program in PROGRAMS if "z" in program}
-    yield Slip("nothing-clears", "there is no z in it, and neither b nor s clears", {"fbs": read_by_step("fbsz")})
-    yield Slip("forgets-z", "a z clears all that is in .grad at that moment", kept)
-    yield Slip(
-        "forgets-z",
-        "its z clears what the b before it brought",
-        {"fbzfbs": lambda got: got in (read_by_step("fbfbsz"), read_by_step("fbsz", 5)), "fbzs": read_by_step("fbsz")},
-    )
-    yield Slip(
-        "counts-rounds",
-        "count the steps from the start, and the batches, not the rounds",
-        {"fbszs": lambda got: got in (read_by_step("fbsz"), None), "fbzfbs": read_by_step("fbsz")},
-    )
-    yield Slip(
-        "backward-before-forward",
-        "its b comes before the f of the same round, so look which loss is there",
-        {"bszf": lambda got: got in (read_by_step("fbsz"), read_by_step("fbsz", 1), None)},
-    )
-    yield Slip("none-is-not-zero", "zero_grad() with its defaults leaves no tensor at all", {"fbzs": 0.0})
+def solution():
+    found = {program: read_by_step(program) for program in ("fbs", "bszf", "fbszs", "fbzfbs", "fbzs")}
+    return found
 
 
-@exercise(
+RETURN = "return found"
+THIRD_STEP = on_paper(
     "third_step",
-    notebook="02_zeroing",
-    takes=dict,
-    hints={
-        "unfinished": "Fill in every blank. Write `None` where there is no `.grad` at all.",
-        "nothing-clears": "Which of the four letters takes something out of `.grad`? Is it in this program?",
-        "forgets-z": "Write down `.grad` after every letter. What is left of it after a `z`?",
-        "counts-rounds": "Write the program out three times in a row, and number its steps: 1, 2, 3.",
-        "backward-before-forward": "Write down after every letter which batch's loss there is, and what is in `.grad`.",
-        "none-is-not-zero": "What does `.grad` hold after `zero_grad()`, if you do not ask for zeros?",
-        "wrong-value": "Write the program out three times in a row. Under every letter, write what is in `.grad`.",
-    },
+    "02_zeroing",
+    solution,
+    [
+        *edits("nothing-clears", RETURN, "return found | {'fbs': 100.0}"),
+        *edits("forgets-z", "read_by_step(program)", "read_by_step(program, ignored='z' * ('z' in program))"),
+        *edits(
+            "forgets-z/one-batch",
+            RETURN,
+            "return found | {'fbzfbs': read_by_step('fbfbsz'), 'fbzs': read_by_step('fbsz')}",
+        ),
+        *edits("counts-rounds", RETURN, "return found | {'fbszs': 100.0, 'fbzfbs': 100.0}"),
+        *edits("backward-before-forward", RETURN, "return found | {'bszf': 100.0}", "return found | {'bszf': 1.0}"),
+        *edits("none-is-not-zero", RETURN, "return found | {'fbzs': 0.0}"),
+    ],
 )
-def _third_step(answer: dict) -> str:
-    judge_numbers(answer, {program: read_by_step(program) for program in PROGRAMS}, _slips())
-    return "autograd finds the same at the third step of all five programs."

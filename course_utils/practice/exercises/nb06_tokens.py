@@ -1,86 +1,54 @@
 """The exercise of notebook 06: accumulation over padded sequences, where every token that is left counts the same."""
 
-import copy
 from collections.abc import Callable, Sequence
-from itertools import accumulate, count
-from math import isnan
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.optim import Optimizer
+from torch.nn import functional as F
 
 from course_utils.loops import windows
-from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, changed, numbers, read_all, rounded
-from course_utils.practice.updates import (
-    OLD,
-    Expected,
-    Recorder,
-    adam,
-    alone,
-    compare_losses,
-    judge_model,
-    losses_of_large_batches,
-    sgd,
-)
+from course_utils.practice.bench import Exercise, Seen, changed, edits, numbers
+from course_utils.practice.loop import Case, Loop
 
 IGNORED = -100
 
-# A micro-batch is a list of sequences, a sequence the pair (targets that are masked at its start, valid targets).
-_EQUAL = ((0, 3), (0, 3))
-_PLAIN = (
-    ([_EQUAL] * 6, 2),
-    ([_EQUAL] * 3, 1),
-    ([_EQUAL] * 3, 2),
-    ([_EQUAL] * 3, 100),
-    ([((0, 2),), ((0, 9), (0, 7)), ((0, 4),), ((0, 5), (0, 5))], 4),
-    ([((0, 9), (0, 7)), ((0, 2),), ((0, 3), (0, 1)), ((0, 6),), ((0, 1),)], 2),
-    ([((3, 2), (0, 4)), ((1, 5),), ((4, 1), (2, 1), (6, 1))], 3),
-)
-_EMPTY = (
-    ([((3, 0),), ((0, 2), (1, 3)), ((0, 1),), ((5, 0),), ((0, 3),)], 2),
-    ([((0, 2),), ((4, 0), (2, 0)), ((0, 4),)], 3),
-    ([((0, 2),), ((0, 4),), ((3, 0),), ((4, 0), (1, 0)), ((0, 3),)], 2),
-)
+
+def solution(model, batches, optimizer, n):
+    losses = []
+    for window in windows(batches, n):
+        window = [batch for batch in window if (batch[1] != -100).any()]
+        if not window:
+            continue
+        total = sum((targets != -100).sum() for _, targets in window)
+        optimizer.zero_grad()
+        window_loss = 0.0
+        for inputs, targets in window:
+            scores = model(inputs).flatten(0, 1)
+            loss = F.cross_entropy(scores, targets.flatten(), reduction="sum") / total
+            loss.backward()
+            window_loss += loss.detach()
+        optimizer.step()
+        losses.append(window_loss.item())
+    return losses
 
 
-@exercise(
-    "accumulate_tokens",
-    hints={
-        "not-attempted": "One update per window, and a list of losses: what do you append, and where do you return it?",
-        "raises": "If shapes differ: which does `cross_entropy` take? See how `loss_fn` in Step 1 calls it.",
-        "token-weights": "Do you divide by micro-batches, sequences, or positions with their padding? See Step 4.",
-        "loss-scale": "Does the divisor count the tokens of this very window? An empty micro-batch has 0.",
-        "nan": "Step 5: which micro-batch has a mean of 0/0, and what does a weight of 0 do to it?",
-        "empty-step": "Sometimes no token in a window counts. A step on zeros may still move weights (see 02).",
-        "filtered-windows": "A micro-batch without a token adds nothing. Does it keep its place in a window?",
-        "wrong-length": "One number for each update. What does your loop do if a window holds no token?",
-        "whole-epoch": "Which micro-batches does the number of a window depend on? Only its own should matter.",
-        "wrong-order": "The first number belongs to the first window. In which order do you collect them?",
-        "wrong-loss": "Every token of a window counts once. Which losses do you add, and by what do you divide?",
-    },
-)
-def _accumulate_tokens(answer: Callable) -> str:
-    for batches, n in _PLAIN:
-        _judge_counts(answer, batches, n)
-    _judge_counts(answer, _PLAIN[0][0], 2, dirty=True)
-    for batches, n in _EMPTY:
-        _judge_counts(answer, batches, n)
-    for n in (2, 4):
-        _judge_losses_while_learning(answer, n)
-    for make_optimizer, n in ((sgd, 1), (sgd, 2), (sgd, 4), (adam, 2)):
-        _judge_parameters(answer, _random_batches(), make_optimizer, n)
-    full = [batch for batch in _random_batches() if _valid(batch).any()]  # an empty one may be kept until the next
-    _judge_parameters(answer, full, sgd, 4, memory=True)
-    return (
-        "full and short windows, ragged words, masked beginnings, micro-batches and whole windows without a token, "
-        "old gradients, SGD and Adam: every token counts as in the large batch."
-    )
+@dataclass(frozen=True)
+class Padded(Case):
+    """Two epochs; `shapes` are micro-batches of sequences: (targets that are masked at its start, valid targets)."""
+
+    shapes: Sequence = ()
 
 
-class _Reader(nn.Module):
+def padded(shapes: Sequence, n: int, **more) -> Padded:
+    counts = tuple(sum(valid for _, valid in shape) for shape in shapes)
+    return Padded((counts, counts), n, shapes=shapes, unit="tokens", **more)
+
+
+class Reader(nn.Module):
     """Like a `Tally`, for cross-entropy: two scores per token, of which the first is a weight of its own."""
+
+    note: Callable[[Tensor, Tensor], None]
 
     def __init__(self, tokens: int):
         super().__init__()
@@ -89,147 +57,133 @@ class _Reader(nn.Module):
         self.shift = 0.1 * (places % 7) - 0.3 + 0.06 * places  # so that the losses differ, also those of windows
 
     def forward(self, inputs: Tensor) -> Tensor:
-        score = self.weight[inputs] + self.shift[inputs]
+        score = self.weight[inputs]
+        if score.requires_grad:  # of padding no gradient comes back
+            score.register_hook(lambda grad: self.note(inputs[grad != 0], grad[grad != 0]))
+        score = score + self.shift[inputs]
         return torch.stack([score, torch.zeros_like(score)], -1)
 
 
-def _micro_batches(shapes: Sequence) -> list[tuple[Tensor, Tensor]]:
-    """Inputs, in which every valid token has an index of its own, from 0 on; targets 0 or 1, or ignored."""
-    index, batches = count(), []
-    for shape in shapes:
-        width = max(map(sum, shape))
-        inputs = torch.zeros(len(shape), width, dtype=torch.long)
-        targets = torch.full_like(inputs, IGNORED)
-        for row, (masked, valid) in enumerate(shape):
-            for column in range(masked, masked + valid):
-                inputs[row, column] = next(index)
-                targets[row, column] = inputs[row, column] % 2
-        batches.append((inputs, targets))
-    return batches
+def watch(answer: Callable, case: Padded) -> Seen:
+    """Watches the updates, or a real model's parameters, and the losses that the loop returns."""
+    total = sum(map(sum, case.calls))
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Tanh(), nn.Linear(3, 5)).double() if case.real else Reader(total)
+    slopes = None if case.real else torch.sigmoid(model.shift) - (torch.arange(total) % 2 == 0).double()
+    loop = Loop(case, memory=1.5, model=model, lr=0.0)  # an empty micro-batch may be kept until the next
+    loop.skip_idle, model.note, loop.samples = True, loop.note, torch.arange(total)
+    losses, graphs, how = [], [], []
+
+    def call(tokens: Sequence[Tensor]) -> None:
+        given, batches = (
+            [_batch(*pair, case.real) for pair in zip(case.shapes, tokens, strict=True)] for _ in range(2)
+        )
+        result = answer(model, batches, loop.optimizer, case.n)
+        losses.append(numbers(result, 1, "a list of losses, one per update"))
+        graphs.append(isinstance(result, list) and any(isinstance(x, Tensor) and x.requires_grad for x in result))
+        how.append(changed(batches, given))
+
+    seen = loop.run(call)
+    if slopes is not None:
+        loop.updates.rows = [row / slopes for row in loop.updates.rows]
+    flat = [loss for some in losses for loss in some]
+    return seen | {
+        "a loss is NaN": any(loss != loss for loss in flat),
+        "losses per epoch": [*map(len, losses)],
+        "losses while the model learns" if case.real else "losses": flat,
+        "the losses hold graphs": any(graphs),
+        "input": next(filter(None, how), ""),
+    }
 
 
-def _valid(batch: tuple[Tensor, Tensor]) -> Tensor:
-    return batch[1] != IGNORED
+def _batch(shape: Sequence, tokens: Tensor, real: bool) -> tuple[Tensor, Tensor]:
+    """Inputs, in which every valid token has an index of its own, and targets 0 or 1; or, if `real`, one of 5 words."""
+    tokens = iter(tokens.tolist())
+    inputs = torch.zeros(len(shape), max(map(sum, shape)), dtype=torch.long)
+    targets = torch.full_like(inputs, IGNORED)
+    for row, (masked, valid) in enumerate(shape):
+        for column in range(masked, masked + valid):
+            token = next(tokens)
+            inputs[row, column] = token * (3 * token + 1) % 5 if real else token
+            targets[row, column] = (token + column) % 5 if real else token % 2
+    return inputs, targets
 
 
-def _flat(window: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """The valid tokens of a window in one row: no padding, hence nothing that could be counted wrongly."""
-    return tuple(torch.cat([batch[part][_valid(batch)] for batch in window]) for part in (0, 1))
-
-
-def _judge_counts(answer: Callable, shapes: Sequence, n: int, dirty: bool = False) -> None:
-    """Every update and every logged loss of two epochs, on a model whose gradient says how much each token counts."""
-    batches = _micro_batches(shapes)
-    counts = [int(_valid(batch).sum()) for batch in batches]
-    case = f"micro-batches of {counts} tokens, N = {n}"
-    case += ", and a gradient left by an earlier backward pass" if dirty else ""
-    other_sizes = (
-        ("micro-batches are weighted by their sequences, not by their tokens", [len(x) for x, _ in batches]),
-        ("padding and masked targets are counted as tokens", [y.numel() for _, y in batches]),
-    )
-    expected = Expected(counts, n, other_sizes=other_sizes, unit="tokens")
-
-    # What each token's weight changes in its own loss, and that loss: with these the rows of .grad can be read.
-    model = _Reader(sum(counts))
-    inputs, targets = _flat(batches)
-    losses = cross_entropy(model(inputs), targets, reduction="none")
-    (slopes,) = torch.autograd.grad(losses.sum(), model.weight)
-    losses = losses.detach()
-
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    recorder, logged, how = Recorder(model.weight, optimizer, dirty), [], ""
-    for _ in range(2):
-        recorder.start_epoch()
-        copies = [(inputs.clone(), targets.clone()) for inputs, targets in batches]
-        logged.append(_read(answer(model, copies, optimizer, n)))
-        how = how or changed(copies, batches, "the micro-batches")
-    observed = recorder.observed(skip_idle=True)  # a step without gradients moves nothing
-    observed.changed = how
-    observed.rows = [row / slopes for row in observed.rows]
-    expected.compare(observed, case, OLD / slopes if dirty else None)
-
-    right = [float(row @ losses) for row in expected.rows[: len(expected.windows)]]
-    means = [float(losses[expected.owner == place].mean()) for place in range(len(batches))]
-    groups = [[means[place] for place in group] for group in expected.windows]
-    for got in logged:
-        _judge_losses(got, right, [sum(group) / len(group) for group in groups], case)
-
-
-def _judge_losses(result: object, right: list[float], means_of_means: list[float], case: str) -> None:
-    got = _numbers(result, len(right))
-    case = f"{case}: the updates are right, but of the losses {rounded(right)} were expected, got {rounded(got)}"
-    if any(map(isnan, got)):
-        raise Mistake("nan", f"{case}. The mean over no token is 0/0, and 0 times NaN is NaN.")
-    if len(got) != len(right):
-        raise Mistake("wrong-length", f"{case}. Return one number per update.")
-    since_start = [total / number for number, total in enumerate(accumulate(right), start=1)]
-    known = (
-        ("token-weights", "the mean of the micro-batches' means. Use the weights of the gradient", means_of_means),
-        ("not-reset", "what was added up for the windows before is still in it", since_start),
-        ("whole-epoch", "every number is the mean over the whole epoch", [since_start[-1]] * len(right)),
-        ("wrong-order", "the losses come in reverse order", right[::-1]),
-    )
-    compare_losses(result, right, case, known, "wrong-loss", "it should be the mean loss over a window's tokens")
-
-
-def _read(result: object) -> object:
-    return result if isinstance(result, dict) else read_all(result, at_most=100)
-
-
-def _numbers(result: object, expected: int) -> list[float]:
-    return numbers(result, expected, "a list of losses, one per update (the updates are right)")
-
-
-def _judge_losses_while_learning(answer: Callable, n: int) -> None:
-    """With learning, so that a loss at other weights is another number."""
-    batches, ours = _random_batches(), _model()
-    theirs = copy.deepcopy(ours)
-    groups = [_flat(window) for window in windows(batches, n) if any(_valid(batch).any() for batch in window)]
-    optimizers = [torch.optim.SGD(model.parameters(), lr=3.0) for model in (ours, theirs)]
-    right, known = losses_of_large_batches(ours, optimizers[0], groups, _loss)
-    result = _read(answer(theirs, list(batches), optimizers[1], n))
-    got = _numbers(result, len(right))
-    case = f"while the model learns, N = {n}: expected the losses {rounded(right)}, got {rounded(got)}"
-    if len(got) != len(right):
-        raise Mistake("wrong-length", f"{case}. Return one number per update.")
-    hint = "take the loss of a micro-batch from the forward pass that its gradient comes from"
-    compare_losses(result, right, case, known, "wrong-weights", hint)
-
-
-def _random_batches() -> list[tuple[Tensor, Tensor]]:
-    """Micro-batches of three sequences, up to six targets long; three micro-batches have no valid target."""
-    batches = []
-    for lengths in ((6, 2, 4), (1, 1, 1), (0, 0, 0), (6, 6, 6), (6, 6, 6), (3, 6, 2), (0, 0, 0), (0, 0, 0), (5, 1, 2)):
-        inputs, targets = torch.randint(5, (3, 6)), torch.randint(5, (3, 6))
-        targets[torch.arange(6) >= torch.tensor(lengths)[:, None]] = IGNORED
-        batches.append((inputs, targets))
-    return batches
-
-
-def _model() -> nn.Module:
-    return nn.Sequential(nn.Embedding(5, 3), nn.Tanh(), nn.Linear(3, 5)).double()
-
-
-def _loss(model: nn.Module, flat: tuple[Tensor, Tensor]) -> Tensor:
-    return cross_entropy(model(flat[0]), flat[1])
-
-
-def _judge_parameters(
-    answer: Callable, batches: list[tuple[Tensor, Tensor]], make_optimizer: Callable, n: int, memory: bool = False
-) -> None:
-    """Every parameter of a real model; and if `memory`, that one micro-batch's activations are there at a time."""
-
-    def correct(model: nn.Module, optimizer: Optimizer) -> None:
-        for window in [*windows(batches, n)] * 2:
-            flat = _flat(window)
-            if len(flat[1]):
-                optimizer.zero_grad()
-                _loss(model, flat).backward()
-                optimizer.step()
-
-    def learners(model: nn.Module, optimizer: Optimizer) -> None:
-        for _ in range(2):
-            _read(answer(model, list(batches), optimizer, n))
-
-    one = alone(lambda model, optimizer: _read(answer(model, batches[:1], optimizer, 1))) if memory else None
-    judge_model(learners, correct, _model(), make_optimizer, f"on a real model, N = {n}", one)
+EQUAL, RANDOM = (
+    ((0, 3), (0, 3)),
+    [
+        [(0, k) for k in lengths]
+        for lengths in (
+            (6, 2, 4),
+            (1, 1, 1),
+            (0, 0, 0),
+            (6, 6, 6),
+            (6, 6, 6),
+            (3, 6, 2),
+            (0, 0, 0),
+            (0, 0, 0),
+            (5, 1, 2),
+        )
+    ],
+)
+FILTER = "        window = [batch for batch in window if (batch[1] != -100).any()]\n"
+TOTAL, LOSS = "sum((targets != -100).sum()", 'targets.flatten(), reduction="sum") / total'
+WINDOWS = "windows(batches, n)"
+ACCUMULATE_TOKENS = Exercise(
+    "accumulate_tokens",
+    "06_tokens",
+    watch,
+    solution,
+    cases=[
+        *(padded([EQUAL] * many, n) for many, n in ((6, 2), (3, 1), (3, 2), (3, 100))),
+        padded([((0, 2),), ((0, 9), (0, 7)), ((0, 4),), ((0, 5), (0, 5))], 4),
+        padded([((0, 9), (0, 7)), ((0, 2),), ((0, 3), (0, 1)), ((0, 6),), ((0, 1),)], 2),
+        padded([((3, 2), (0, 4)), ((1, 5),), ((4, 1), (2, 1), (6, 1))], 3),
+        padded([EQUAL] * 6, 2, dirty=True),
+        padded([((3, 0),), ((0, 2), (1, 3)), ((0, 1),), ((5, 0),), ((0, 3),)], 2),
+        padded([((0, 2),), ((4, 0), (2, 0)), ((0, 4),)], 3),
+        padded([((0, 2),), ((0, 4),), ((3, 0),), ((4, 0), (1, 0)), ((0, 3),)], 2),
+        *(padded(RANDOM, n, real=True, adam=adam) for n, adam in ((1, False), (2, False), (4, False), (2, True))),
+        padded([RANDOM[0]] + [RANDOM[3]] * 3, 4, real=True),
+    ],
+    edits=[
+        *edits("token-weights", TOTAL, "sum(targets.numel()"),
+        *edits("token-weights", LOSS, "targets.flatten()) * targets.numel() / sum(y.numel() for _, y in window)"),
+        *edits(
+            "token-weights/sequences",
+            LOSS,
+            "targets.flatten()) * len(targets) / sum(len(targets) for _, targets in window)",
+        ),
+        *edits("token-weights/equal", LOSS, "targets.flatten()) / len(window)"),
+        *edits("filtered-windows", WINDOWS, "windows([batch for batch in batches if (batch[1] != -100).any()], n)"),
+        *edits(
+            "filtered-windows/window",
+            FILTER,
+            "        if not all((batch[1] != -100).any() for batch in window):\n            continue\n",
+        ),
+        *edits(
+            "empty-step",
+            "            continue\n",
+            "            optimizer.zero_grad(set_to_none=False)\n            optimizer.step()\n            continue\n",
+        ),
+        *edits(
+            "wrong-length/empty-window",
+            "            continue\n",
+            "            losses.append(0.0)\n            continue\n",
+        ),
+        *edits(
+            "token-weights/means",
+            "+= loss.detach()",
+            "+= loss.detach() * total / (targets != -100).sum() / len(window)",
+        ),
+        *edits("not-reset", "return losses", "return [sum(losses[: k + 1]) / (k + 1) for k in range(len(losses))]"),
+        *edits("whole-epoch", "return losses", "return [sum(losses) / len(losses)] * len(losses)"),
+        *edits("wrong-order", "return losses", "return losses[::-1]"),
+    ],
+    channels={
+        "a loss is NaN": "nan",
+        "losses per epoch": "wrong-length",
+        "losses": "wrong-loss",
+        "losses while the model learns": "wrong-weights",
+        "the losses hold graphs": "held-graphs",
+    },
+)

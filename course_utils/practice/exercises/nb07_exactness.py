@@ -2,15 +2,13 @@
 
 import random
 from collections.abc import Callable, Sequence
-from reprlib import repr
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake
+from course_utils.practice.bench import Exercise, Mistake, Seen, truth
 
 Window = list[tuple[Tensor, Tensor]]
 Loss = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
@@ -117,45 +115,43 @@ CASES = (
 )
 
 
-@exercise(
-    "is_exact",
-    hints={
-        "always-true": "Are your two gradients two tensors? If you keep `p.grad` under another name, `p.grad.zero_()` "
-        "empties that, too. `torch.cat` or `clone()` makes a copy.",
-        "misses-batchnorm": "In which mode was the model when you compared? What does BatchNorm normalize with there?",
-        "misses-wrong-loops": "Do you compare all entries of both gradients, or only a length, a direction, a loss or "
-        "one parameter?",
-        "misses-wrong-losses": "Which loss did you take for the large batch, and which gradient did you compare?",
-        "misses-small-errors": "What is your limit, and how large is rounding in float64?",
-        "misses-tiny-gradients": "Is your limit absolute? `torch.allclose` has an `atol`, and it is not 0.",
-        "accuses-rounding": "Two correct sums differ in their last digits. By how much, relative to what? And what was "
-        "in `.grad` before the second one?",
-        "accuses-dropout": "Does anything still draw random numbers? A layer may be inside another one, and with two "
-        "layers a seed doesn't give both sides the same masks.",
-        "accuses-frozen": "Some layers were in eval mode for a reason. Which of your lines changed that?",
-        "does-not-run": "Call `accumulate(model, window, loss_fn)`: what it does to `.grad` is what you test.",
-        "wrong-type": "True means exact, False means that it is not.",
-    },
-)
-def _is_exact(answer: Callable) -> str:
+def solution(model, window, loss_fn, accumulate):
+    for layer in model.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+    large_batch = tuple(torch.cat(parts) for parts in zip(*window, strict=True))
+    model.zero_grad()
+    loss_fn(model, large_batch).backward()
+    large = torch.cat([p.grad.flatten() for p in model.parameters()])
+    model.zero_grad()
+    accumulate(model, window, loss_fn)
+    found = torch.cat([p.grad.flatten() for p in model.parameters()])
+    return bool((found - large).norm() < 1e-12 * large.norm())
+
+
+def watch(answer: Callable, _: None) -> Seen:
     cases = list(CASES)
     random.Random(4).shuffle(cases)  # a test that counts its calls cannot know which comes next
-    erred = [case for case in cases if _says(answer, case) != case.exact]
-    if not erred:
-        wrong = sum(not case.exact for case in CASES)
-        return f"your test finds all {wrong} that are not exact, and passes all {len(CASES) - wrong} that are."
-    erred.sort(key=CASES.index)
-    missed, accused = ([case for case in erred if case.exact is exact] for exact in (False, True))
-    if len(missed) == sum(not case.exact for case in CASES) and not accused:
-        raise Mistake(
-            "always-true", f"your test says True for all {len(CASES)} windows, and {len(missed)} aren't exact."
-        )
-    parts = [f"{said} for {_listed(found)}" for said, found in ((True, missed), (False, accused)) if found]
-    raise Mistake(erred[0].bug, f"your test says {', and '.join(parts)}.")
+    said = {case.what: _says(answer, case) for case in cases}
+    return {"your test": Said([case for case in CASES if said[case.what] != case.exact])}
 
 
-def _listed(cases: Sequence[Case]) -> str:
-    return "; ".join(case.what for case in cases)
+class Said(list):
+    """The cases on which a test errs."""
+
+    def agrees(self, other: "Said", rtol: float) -> bool:
+        return self == other
+
+    def difference(self, want: "Said") -> tuple[str, str]:
+        missed, accused = ([case for case in self if case.exact is exact] for exact in (False, True))
+        if len(missed) == sum(not case.exact for case in CASES) and not accused:
+            return "always-true", f"your test says True for all {len(CASES)} windows, and {len(missed)} aren't exact"
+        parts = [
+            f"{said} for {'; '.join(case.what for case in some)}"
+            for said, some in ((True, missed), (False, accused))
+            if some
+        ]
+        return self[0].bug, f"your test says {', and '.join(parts)}"
 
 
 def _says(answer: Callable, case: Case) -> bool:
@@ -171,12 +167,17 @@ def _says(answer: Callable, case: Case) -> bool:
         ran.append(window)
         case.accumulate(model, window, loss_fn)
 
-    said = answer(model, window, case.loss_fn, accumulate)
-    if said is None or said is ...:
-        raise Mistake("not-attempted", f"your function returned {said}; it should return True or False.")
-    single = getattr(said, "dtype", None) is not None and getattr(said, "ndim", 1) == 0
-    if type(said).__name__ not in ("bool", "bool_") and not single:
-        raise Mistake("wrong-type", f"expected True or False, got {repr(said)}.")
+    said = truth(answer(model, window, case.loss_fn, accumulate))
     if not ran:
         raise Mistake("does-not-run", f"your test returned {said} and never called accumulate.")
-    return bool(said)
+    return said
+
+
+IS_EXACT = Exercise(
+    "is_exact",
+    "07_exactness",
+    watch,
+    solution,
+    passed=f"your test finds all {sum(not case.exact for case in CASES)} that are not exact, and passes all "
+    f"{sum(case.exact for case in CASES)} that are.",
+)

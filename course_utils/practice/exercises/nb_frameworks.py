@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from inspect import isgenerator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, close
-from course_utils.practice.updates import Expected, recorded_tally
+from course_utils.loops import windows
+from course_utils.practice.bench import Exercise, Seen, edits
+from course_utils.practice.loop import Case, Loop
 
 _OTHERS = 2  # the imagined other rank has so many times the tokens of this one
 
@@ -83,55 +83,55 @@ class _Loader(list):
         self._accelerator.is_last = False
 
 
-@exercise(
+def solution(accelerator, model, batches, optimizer):
+    n = accelerator.gradient_accumulation_steps
+    for window in windows(batches, n):
+        count = torch.tensor(sum(len(batch) for batch in window))
+        total = accelerator.gather(count).sum()
+        for batch in window:
+            loss = model(batch).sum() * n * accelerator.num_processes / total
+            accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@dataclass(frozen=True)
+class OnRanks(Case):
+    """Two epochs on one rank, or on one of two."""
+
+    ranks: int = 1
+
+    def __str__(self) -> str:
+        return super().__str__() + f", {self.ranks} ranks" * (self.ranks > 1)
+
+
+def watch(answer: Callable, case: OnRanks) -> Seen:
+    loop = Loop(case)
+    loop.model.register_forward_hook(loop.observe)
+
+    def call(batches: list[Tensor]) -> object:
+        accelerator = FakeAccelerator(case.n, case.ranks)
+        prepared = _Prepared(loop.optimizer, accelerator)
+        return answer(accelerator, loop.model, _Loader(batches, accelerator), prepared)
+
+    return loop.run(call)
+
+
+RANKS, GATHER = " * accelerator.num_processes", "accelerator.gather(count).sum()"
+SIZES = (2, 2, 2, 2), (4, 1, 3, 2, 6, 2), (3, 1, 2, 5, 1), (5, 1, 4), (2, 7), (4, 1, 3, 2, 6), (3, 1, 2, 5, 1, 1)
+FRAMEWORK_TOKENS = Exercise(
     "framework_tokens",
-    hints={
-        "token-weights": "Which loss has no divisor of its own, a mean or a sum? What should all tokens be divided by?",
-        "loss-scale": "What does `accelerator.backward` divide by, also in a short window? Undo exactly that.",
-        "leftover-gradients": "Does a step follow the last window?",
-        "irregular-window": "With windows of your own, leave `accumulate` out: it has its own idea of where they end.",
-        "own-rank": "`accelerator.gather(count)` has an entry for each rank. What is the window's total?",
-        "one-average-missing": "DDP divides the sum of the ranks' gradients by `num_processes`. What undoes that?",
-        "wrong-scale-on-ranks": "Follow one token: your factor, the division in `backward`, then the mean over ranks.",
-    },
+    "frameworks",
+    watch,
+    solution,
+    cases=[
+        OnRanks((SIZES[place],) * 2, n, ranks=ranks, unit="tokens")
+        for place, n, ranks in ((0, 2, 1), (1, 2, 1), (2, 3, 1), (3, 1, 1), (4, 4, 1), (0, 2, 2), (5, 2, 2), (6, 4, 2))
+    ],
+    edits=[
+        *edits("one-average-missing", RANKS, ""),
+        *edits("own-rank", GATHER, "count"),
+        *edits("own-rank/times-ranks", GATHER, "count * accelerator.num_processes"),
+        *edits("wrong-scale-on-ranks", RANKS, RANKS * 2, " / accelerator.num_processes"),
+    ],
 )
-def _framework_tokens(answer: Callable) -> str:
-    for sizes, n in (((2, 2, 2, 2), 2), ((4, 1, 3, 2, 6, 2), 2), ((3, 1, 2, 5, 1), 3), ((5, 1, 4), 1), ((2, 7), 4)):
-        _judge(answer, sizes, n)
-    for sizes, n in (((2, 2, 2, 2), 2), ((4, 1, 3, 2, 6), 2), ((3, 1, 2, 5, 1, 1), 4)):
-        _judge(answer, sizes, n, ranks=2)
-    return "unequal tokens, short windows, one rank and two: every token counts 1 / total after the mean."
-
-
-def _judge(answer: Callable, sizes: Sequence[int], n: int, ranks: int = 1) -> None:
-    """Two epochs on a tally, whose gradient says how much each token counts on this rank."""
-    tally, optimizer, recorder = recorded_tally(sum(sizes), 0.5)
-    for _ in range(2):
-        recorder.start_epoch()
-        accelerator = FakeAccelerator(n, ranks)
-        batches = _Loader(torch.arange(sum(sizes)).split(list(sizes)), accelerator)
-        if isgenerator(answer(accelerator, tally, batches, _Prepared(optimizer, accelerator))):
-            raise Mistake("wrong-type", "your function has a `yield`, so none of its lines has run: it is a generator.")
-    observed, expected = recorder.observed(), Expected(sizes, n, unit="tokens")
-    case = f"micro-batches of {list(sizes)} tokens, N = {n}" + (f", {ranks} ranks" if ranks > 1 else "")
-    if ranks == 1:
-        expected.compare(observed, case)
-        return
-    every = 1 + _OTHERS  # this rank's tokens are one of so many parts; its share is doubled, since DDP halves it
-    rows = [row * every / ranks for row in observed.rows]
-    for factor, bug, hint in (
-        (1 / ranks, "one-average-missing", "every token counts half: DDP's mean over the ranks is not undone"),
-        (every / ranks, "own-rank", "the tokens of this rank only are counted"),
-        (every, "own-rank", "the tokens of this rank only are counted"),
-        (
-            every / ranks**2,
-            "own-rank",
-            "this rank's count is multiplied by the ranks, which hold different ones",
-        ),
-        (ranks, "wrong-scale-on-ranks", "every token counts twice"),
-        (ranks**-2, "wrong-scale-on-ranks", "every token counts a quarter: the mean over ranks is taken twice"),
-    ):
-        if close(rows, [row * factor for row in expected.rows]):
-            raise Mistake(bug, f"{case}: {hint}.")
-    observed.rows = rows
-    expected.compare(observed, case)

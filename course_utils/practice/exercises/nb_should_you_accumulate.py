@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isnan, log2, nan
 from reprlib import repr
+from typing import NamedTuple
 
-from course_utils.practice.exercises import exercise
-from course_utils.practice.judging import Mistake, close, number
+from course_utils.practice.bench import Exercise, Mistake, Seen, agree, number
 
 SAMPLES = 1024
 MOST = 200  # runs in a case; a careful search takes fewer than 30
@@ -41,63 +41,86 @@ class Runs:
         return 2.0 ** min(self.bottoms[batch], self.limit - 1)
 
 
+class Case(NamedTuple):
+    about: str
+    runs: Runs
+    grid: Sequence[float]
+
+    def __str__(self) -> str:
+        return self.about
+
+
 _GRID = (2**-7, 2**-6, 2**-5, 2**-4)
-_CASES = (  # what it is about, the runs, the grid
-    ("the best values lie inside the grid", Runs({8: -6, 64: -5}), _GRID),
-    ("a best value lies below the grid", Runs({4: -10, 64: -5}), _GRID),
-    ("a best value lies above the grid", Runs({16: -6, 512: -2}), _GRID),
-    ("large learning rates diverge", Runs({8: -5, 64: -6}, limit=-4), _GRID),
-    ("all learning rates of the grid diverge", Runs({8: -9, 64: -10}, limit=-7), _GRID),
-    ("the best value is the last that does not diverge", Runs({32: -5}, limit=-4), (2**-8, 2**-7, 2**-6, 2**-5)),
-)
+CASES = [
+    Case("the best values lie inside the grid", Runs({8: -6, 64: -5}), _GRID),
+    Case("a best value lies below the grid", Runs({4: -10, 64: -5}), _GRID),
+    Case("a best value lies above the grid", Runs({16: -6, 512: -2}), _GRID),
+    Case("large learning rates diverge", Runs({8: -5, 64: -6}, limit=-4), _GRID),
+    Case("all learning rates of the grid diverge", Runs({8: -9, 64: -10}, limit=-7), _GRID),
+    Case("the best value is the last that does not diverge", Runs({32: -5}, limit=-4), (2**-8, 2**-7, 2**-6, 2**-5)),
+]
 
 
-@exercise(
-    "compare_batches",
-    hints={
-        "equal-updates": "How many samples does each run read, and how many may it read?",
-        "one-learning-rate": "Does the batch of 64 get the learning rate that suits it, or the one of the other batch?",
-        "stops-at-the-end": "Where is the best value in the grid? What do you know about its other side?",
-        "nan-is-best": "Compare something with NaN: what do `<`, `min` and `argmin` say?",
-        "not-the-loss": "Each batch's entry is a pair: the learning rate, then the loss there.",
-        "other-batch": "Its first argument is the batch, its second the number of updates.",
-        "endless": "When is the best value no longer at an end? A run that diverged is a neighbour, too.",
-    },
-)
-def _compare_batches(answer: Callable) -> str:
-    for about, training, grid in _CASES:
-        runs = replace(training, calls=[])
-        found = answer(runs, SAMPLES, list(runs.bottoms), list(grid))
-        if not runs.calls and not found:
-            raise Mistake("not-attempted", "`train` was not called, and nothing was returned.")
-        _judge(found, runs, grid, about)
-    return "six cases: best values inside, below and above the grid, and runs that diverge; all at equal samples."
+def solution(train, samples, batches, grid):
+    found = {}
+    for batch in batches:
+        losses = {}
+        to_try = list(grid)
+        while to_try:
+            for lr in to_try:
+                loss = train(batch, samples // batch, lr)
+                losses[lr] = float("inf") if loss != loss else loss
+            best = min(losses, key=losses.get)
+            to_try = []
+            if best == min(losses):
+                to_try = [best / 2]
+            elif best == max(losses):
+                to_try = [best * 2]
+        found[batch] = best, losses[best]
+    return found
 
 
-def _judge(found: object, runs: Runs, grid: Sequence[float], about: str) -> None:
-    for batch, updates, _ in runs.calls:
-        if updates * batch != SAMPLES:
-            text = f"{about}: with batches of {batch}, {updates:g} updates read {updates * batch:g} samples"
-            raise Mistake("equal-updates", f"{text}; each run may read {SAMPLES}.")
+def watch(answer: Callable, case: Case) -> Seen:
+    """Watches the samples that each run reads, and each batch's learning rate and loss."""
+    runs = replace(case.runs, calls=[])
+    found = answer(runs, SAMPLES, list(runs.bottoms), list(case.grid))
+    if not runs.calls and not found:
+        raise Mistake("not-attempted", "`train` was not called, and nothing was returned.")
     if not isinstance(found, Mapping):
         raise Mistake("wrong-type", f"expected a dictionary, got {repr(found)}.")
     if missing := [batch for batch in runs.bottoms if batch not in found]:
-        raise Mistake("unfinished", f"{about}: there is no entry for {', '.join(map(str, missing))}.")
-    got = {batch: _pair(found[batch]) for batch in runs.bottoms}
-    for batch, (lr, loss) in got.items():
-        want = runs.best(batch)
-        if close(lr, want) and close(loss, runs.loss(batch, want)):
-            continue
-        said = f"{about}: for batches of {batch} you found {lr:g} with loss {loss:.3f}"
-        if isnan(loss) or isnan(lr) or (lr > 0 and isnan(runs.loss(batch, lr))):
-            raise Mistake("nan-is-best", f"{said}, a run that diverged.")
-        if close(lr, want):
-            raise Mistake("not-the-loss", f"{said}; its loss was {runs.loss(batch, want):.3f}.")
-        if any(close(lr, end) for end in (grid[0], grid[-1])) and not grid[0] < want < grid[-1]:
-            raise Mistake("stops-at-the-end", f"{said}; the grid ends there, and beyond it the loss is lower.")
-        if any(close(lr, runs.best(other)) for other in runs.bottoms if other != batch):
-            raise Mistake("one-learning-rate", f"{said}: that is another batch's best learning rate, not its own.")
-        raise Mistake("wrong-value", f"{said}; the best is {want:g}, with {runs.loss(batch, want):.3f}.")
+        raise Mistake("unfinished", f"{case}: there is no entry for {', '.join(map(str, missing))}.")
+    read = {
+        f"batches of {batch}: samples": sorted({updates * size for size, updates, _ in runs.calls if size == batch})
+        for batch in runs.bottoms
+    }
+    return read | {f"batches of {batch}": Found(*_pair(found[batch]), batch, case) for batch in runs.bottoms}
+
+
+@dataclass
+class Found:
+    """A batch's learning rate, and the loss there."""
+
+    lr: float
+    loss: float
+    batch: int
+    case: Case
+
+    def agrees(self, other: "Found", rtol: float) -> bool:
+        return agree([self.lr, self.loss], [other.lr, other.loss], rtol)
+
+    def difference(self, want: "Found") -> tuple[str, str]:
+        runs, grid = self.case.runs, self.case.grid
+        said = f"for batches of {self.batch} you found {self.lr:g} with loss {self.loss:.3f}"
+        if isnan(self.loss) or isnan(self.lr) or (self.lr > 0 and isnan(runs.loss(self.batch, self.lr))):
+            return "nan-is-best", f"{said}, a run that diverged"
+        if agree(self.lr, want.lr):
+            return "not-the-loss", f"{said}; its loss was {want.loss:.3f}"
+        if any(agree(self.lr, end) for end in (grid[0], grid[-1])) and not grid[0] < want.lr < grid[-1]:
+            return "stops-at-the-end", f"{said}; the grid ends there, and beyond it the loss is lower"
+        if any(agree(self.lr, runs.best(other)) for other in runs.bottoms if other != self.batch):
+            return "one-learning-rate", f"{said}: that is another batch's best learning rate, not its own"
+        return "", f"{said}; the best is {want.lr:g}, with {want.loss:.3f}"
 
 
 def _pair(entry: object) -> tuple[float, float]:
@@ -106,3 +129,13 @@ def _pair(entry: object) -> tuple[float, float]:
     except (TypeError, ValueError):
         raise Mistake("not-the-loss", f"expected a learning rate and its loss, got {repr(entry)}.") from None
     return number(lr), number(loss)
+
+
+COMPARE_BATCHES = Exercise(
+    "compare_batches",
+    "should_you_accumulate",
+    watch,
+    solution,
+    cases=CASES,
+    channels={f"batches of {2**k}: samples": "equal-updates" for k in range(10)},
+)

@@ -1,0 +1,359 @@
+"""The one bench on which every exercise is judged.
+
+An exercise is a declaration: a solution, the cases that it is run on, what is watched while it runs, and known mistakes
+as edits of the solution. The bench runs an answer and the solution on the same case and compares what was seen, channel
+by channel. A difference gets the name of the edit that explains most of it; else the one that the channel itself finds
+in the difference; else `wrong-value`, with the numbers.
+"""
+
+import inspect
+import linecache
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
+from numbers import Number
+from reprlib import repr
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_utils import data
+
+RTOL, ATOL = 1e-6, 1e-9  # a quotient of two counts that are tensors is a float32, whatever it is multiplied with
+ROUNDED = 0.012  # what is so near to the correct number has lost digits: two are left of 1/3
+
+Seen = Mapping[str, Any]  # what was seen of an answer, by channel, in the order in which the channels are compared
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a judge found: `bug` names the class of the mistake, and is empty when the answer is right."""
+
+    bug: str
+    message: str
+    hint: str = ""  # what to look at next
+    printed: str = field(default="", compare=False)  # by the answer, while it was judged
+
+    @property
+    def passed(self) -> bool:
+        return not self.bug
+
+
+class Mistake(Exception):
+    """The answer has a bug; raised with the bug's name and how it shows."""
+
+    def __init__(self, bug: str, message: str):
+        self.verdict = Verdict(bug, message)
+
+
+class Edit(NamedTuple):
+    """A mistake, made by an edit of the solution's source: `old` stands there once and becomes `new`.
+
+    `bug` is its name in `data/mistakes.toml`; where one mistake comes about in several ways, a slash and a word follow.
+    """
+
+    bug: str
+    old: str
+    new: str
+
+
+def edits(bug: str, old: str, *new: str) -> list[Edit]:
+    """One mistake that people make in several ways."""
+    return [Edit(bug, old, each) for each in new]
+
+
+NOT_RUN = {"not-attempted", "missing-backward"}  # what shows for certain, whatever else explains it
+
+# The mistake that shows in a channel which says nothing more exact itself.
+CHANNELS = {"input": "changed-input", "schedule": "scheduler-cadence", "scale": "scaler-timing"}
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise.
+
+    Args:
+        name: The name by which `check` finds it.
+        notebook: The notebook that sets it.
+        watch: Runs an answer on a case and returns what was seen.
+        solution: A correct answer: a function, of which `edits` are made; or a text, of which `build` makes an answer.
+            Without one, `watch` judges by itself, and returns under `passed` what was tried.
+        cases: What the answers are run on, one after the other.
+        edits: The known mistakes, the likelier ones first.
+        channels: The name of the mistake that shows in a channel.
+        takes: What an answer is: a function, unless this says otherwise.
+        build: Makes an answer of the solution's text, as it is or edited.
+        passed: What the verdict says of an answer without a mistake, if `data/mistakes.toml` doesn't.
+        praise: How that verdict begins.
+        extra: Seconds beyond the limit, where processes have to start.
+        rtol: The relative tolerance.
+    """
+
+    name: str
+    notebook: str
+    watch: Callable[[Any, Any], Seen]
+    solution: Any = None
+    cases: Sequence = (None,)
+    edits: Sequence[Edit] = ()
+    channels: Mapping[str, str] = field(default_factory=dict)
+    takes: type | tuple[type, ...] = Callable
+    build: Callable[[str], Any] | None = None
+    passed: str = ""
+    praise: str = "Right."
+    extra: float = 0.0
+    rtol: float = RTOL
+    kept: dict[tuple, Any] = field(default_factory=dict)  # what was seen of the solution and its edits in each case
+
+    @property
+    def hints(self) -> dict[str, str]:
+        """By the name of a mistake, what this exercise hints at instead of the general hint."""
+        return {bug: said["hint"] for bug, said in _mistakes().get(self.name, {}).items() if "hint" in said}
+
+    def hint(self, bug: str) -> str:
+        """What helps a learner whose answer has this mistake, without giving the solution away."""
+        return self.hints.get(bug) or _mistakes()["general"].get(bug, {}).get("hint", "")
+
+    def named(self, bug: str, shown: str) -> tuple[str, str]:
+        """A mistake's name, and a message that shows it and says how it comes about."""
+        says = _mistakes().get(self.name, {}).get(bug, {}).get("says", "")
+        return bug.partition("/")[0], f"{shown}: {says}." if says else f"{shown}."
+
+    def judge(self, answer: Any) -> str:
+        """Compares an answer with the solution. Returns what was tried.
+
+        Raises:
+            Mistake: The first case in which they differ, and the mistake's name.
+        """
+        if self.solution is None:
+            return self.seen(answer, None)["passed"]
+        for case in self.cases:
+            want = self.seen_of(None, case)
+            try:
+                got = self.seen(answer, case)
+            except Exception as error:
+                self.name_error(error, case)
+                raise
+            differ = [what for what in want if not agree(got.get(what), want[what], self.rtol)]
+            if differ:
+                bug, message = self.explain(got, want, differ, case)
+                raise Mistake(bug, f"{case}: {message}" if case else message)
+        return self.passed or _mistakes()["passed"][self.name]
+
+    def seen(self, answer: Any, case: Any) -> Seen:
+        torch.default_generator.manual_seed(1)
+        return self.watch(answer, case)
+
+    def made(self, edit: Edit | None = None) -> Any:
+        """The solution, or the solution with a mistake."""
+        if self.build is None and edit is None:
+            return self.solution
+        text = self.solution if self.build else inspect.getsource(self.solution)
+        if edit:
+            assert text.count(edit.old) == 1, f"{self.name}: {edit.old!r} is {text.count(edit.old)} times in\n{text}"
+            text = text.replace(edit.old, edit.new)
+        return self.build(text) if self.build else function(text, self.solution.__globals__)
+
+    def seen_of(self, edit: Edit | None, case: Any) -> Seen | Exception:
+        """What is seen of the solution, or of a known mistake; it is run once."""
+        key = edit, id(case)
+        if key not in self.kept:
+            answer = self.made(edit)
+            try:
+                self.kept[key] = self.seen(answer, case)
+            except Exception as error:
+                if edit is None:
+                    raise
+                self.kept[key] = error
+        return self.kept[key]
+
+    def name_error(self, error: Exception, case: Any) -> None:
+        """Raises a `Mistake` if a known mistake leads to the same error."""
+        if isinstance(error, Mistake):
+            return
+        for edit in self.edits:
+            found = self.seen_of(edit, case)
+            if isinstance(found, Exception) and _alike(error, found):
+                about = f"{case}: " if case else ""
+                raise Mistake(*self.named(edit.bug, f"{about}{type(error).__name__}: {error}")) from error
+
+    def explain(self, got: Seen, want: Seen, differ: list[str], case: Any) -> tuple[str, str]:
+        """The name of the mistake, and how it shows."""
+        best, explained = None, []
+        certain = difference(differ[0], got.get(differ[0]), want[differ[0]])[0] in NOT_RUN
+        for edit in () if certain else self.edits:
+            found = self.seen_of(edit, case)
+            if isinstance(found, Exception):
+                continue
+            wrong = [what for what in want if not agree(found.get(what), want[what], self.rtol)]
+            same = [what for what in differ if what in wrong and agree(found[what], got.get(what), self.rtol)]
+            first = same and (self.takes is dict or same[0] == differ[0])
+            if first and len(same) > len(explained):
+                best, explained = edit, same
+            if len(explained) == len(differ):
+                break
+        first = (explained or differ)[0]
+        bug, shown = difference(first, got.get(first), want[first])
+        if self.takes is dict:
+            shown = " and ".join(f"{blank} = {of_paper(got[blank])}" for blank in explained or differ)
+        if best:
+            return self.named(best.bug, shown)
+        if bug:
+            return bug, f"{shown}."
+        if lost_digits(got[first], want[first]):
+            return "low-precision", f"{shown}: it is rounded, or computed in a type of few digits."
+        return self.named({**CHANNELS, **self.channels}.get(first, "wrong-value"), shown)
+
+
+def function(text: str, names: Mapping[str, Any]) -> Callable:
+    """The function that a source defines."""
+    file, namespace = f"<solution {hash(text)}>", dict(names)
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    exec(compile(text, file, "exec"), namespace)
+    return namespace[text.partition("def ")[2].partition("(")[0]]
+
+
+@cache
+def _mistakes() -> dict[str, dict[str, str]]:
+    return tomllib.loads((data.folder() / "mistakes.toml").read_text(encoding="utf-8"))
+
+
+def _alike(error: Exception, other: Exception) -> bool:
+    return type(error) is type(other) and str(error)[:32] == str(other)[:32]
+
+
+def agree(got: Any, want: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:
+    """Whether two things that were seen agree: numbers and tensors up to rounding, and NaN with NaN only."""
+    if hasattr(want, "agrees"):
+        return type(got) is type(want) and got.agrees(want, rtol)
+    if isinstance(want, Tensor):
+        same_shape = isinstance(got, Tensor) and got.shape == want.shape
+        return same_shape and torch.allclose(got.to(want), want, rtol=rtol, atol=atol, equal_nan=True)
+    if isinstance(want, (list, tuple)):
+        same_length = isinstance(got, (list, tuple)) and len(got) == len(want)
+        return same_length and all(agree(g, w, rtol, atol) for g, w in zip(got, want, strict=True))
+    if isinstance(want, bool) or not isinstance(want, Number) or not isinstance(got, Number):
+        return type(got) is type(want) and got == want
+    if math.isfinite(got - want):
+        return abs(got - want) <= atol + rtol * abs(want)
+    return got == want or (math.isnan(got) and math.isnan(want))
+
+
+def lost_digits(got: Any, want: Any) -> bool:
+    """Whether numbers are near to the correct ones, and rounded or computed in a type of few digits."""
+    if isinstance(want, float):
+        got, want = [got], [want]
+    floats = isinstance(want, list) and all(isinstance(each, float) for each in want)
+    if not floats or len(got) != len(want) or not all(isinstance(each, float) for each in got):
+        return False
+    pairs = list(zip(got, want, strict=True))
+    rounded = (all(round(g, p) == g and abs(g - w) < 10**-p for g, w in pairs) for p in range(7))
+    return agree(got, want, 1e-4, 1e-6) or agree([torch.tensor(w).bfloat16().item() for w in want], got) or any(rounded)
+
+
+def difference(what: str, got: Any, want: Any) -> tuple[str, str]:
+    """How two things that were seen differ, in words, and the mistake that this shows, if it shows one."""
+    if hasattr(want, "difference") and type(got) is type(want):
+        return got.difference(want)
+    if what == "input":
+        return "", f"all else is right, but {got}"
+    return "", f"{what}: expected {shown(want):.300}, got {shown(got):.300}"
+
+
+def shown(value: Any) -> str:
+    """A value as messages show it."""
+    if isinstance(value, Tensor):
+        return shown(value.flatten()[:8].tolist() if value.ndim else value.item())
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(shown, value))}]"
+    if isinstance(value, float):
+        return f"{value:.8g}" if abs(value) < 1e6 else f"{value:g}"
+    return repr(value) if isinstance(value, str) and not value.isprintable() else str(value)
+
+
+# What an answer returned.
+
+
+def read_all(result: object, at_most: int) -> object:
+    """What an answer returned; of a generator, which runs only when it is read, at most so many entries."""
+    try:
+        entries = iter(result)
+    except TypeError:
+        return result
+    return result if isinstance(result, (str, bytes, dict, set)) else list(islice(entries, at_most))
+
+
+def returned(value: object, what: str) -> Any:
+    """What an answer returned, unless that is nothing; `what` says what it should return."""
+    if value is None or value is Ellipsis:
+        raise Mistake("not-attempted", f"your function returned {value}; it should return {what}.")
+    return value
+
+
+def number(value: object) -> float:
+    """The number that an answer returned, as a float."""
+    returned(value, "a number")
+    try:
+        return float(value.detach() if isinstance(value, Tensor) else value)
+    except Exception:
+        raise Mistake("wrong-type", f"expected a number, got {repr(value)} ({type(value).__name__}).") from None
+
+
+def numbers(got: object, expected: int, what: str) -> list[float]:
+    """The list of numbers that an answer returned; `what` says what it should return, `expected` how many of them."""
+    got = read_all(returned(got, what), expected + 100)
+    if got == [] and expected:
+        raise Mistake("not-attempted", f"your function returned []; it should return {what}.")
+    if not isinstance(got, list) or (any(value is None for value in got) and any(value is not None for value in got)):
+        raise Mistake("wrong-type", f"expected {what}, got {repr(got)}.")
+    return [number(value) for value in got]
+
+
+def truth(value: object) -> bool:
+    """The True or False that an answer returned; a tensor or an array of one entry will do."""
+    returned(value, "True or False")
+    single = getattr(value, "dtype", None) is not None and getattr(value, "ndim", 1) == 0
+    if type(value).__name__ not in ("bool", "bool_") and not single:
+        raise Mistake("wrong-type", f"expected True or False, got {repr(value)}.")
+    return bool(value)
+
+
+def changed(now: Any, before: Any) -> str:
+    """How the answer changed tensors that it was given, in lists and tuples; empty if it did not."""
+    if isinstance(before, (list, tuple)):
+        if not isinstance(now, (list, tuple)) or len(now) != len(before):
+            left = len(now) if isinstance(now, (list, tuple)) else "no"
+            return f"what your function was given has {left} entries afterwards instead of {len(before)}"
+        return next(filter(None, map(changed, now, before)), "")
+    return "" if agree(now, before, 0.0, 0.0) else "your function changed it in place"
+
+
+def blanks(answer: Mapping, want: Iterable[str]) -> Seen:
+    """What a learner wrote on paper, by blank: a number, None, or `...` where nothing is written yet."""
+    want = list(want)
+    if strangers := [key for key in answer if key not in want]:
+        raise Mistake("wrong-type", f"there is no blank {strangers[0]!r}, only {want}.")
+    empty = [blank for blank in want if answer.get(blank, ...) is ...]
+    if empty:
+        bug = "not-attempted" if len(empty) == len(want) else "unfinished"
+        raise Mistake(bug, f"nothing is written for {', '.join(empty)} yet.")
+    for value in answer.values():
+        if isinstance(value, bool) or not (value is None or isinstance(value, Number | Tensor | str)):
+            raise Mistake("wrong-type", f"expected a number or None, got {value!r}.")
+    return {blank: None if answer[blank] is None else number(answer[blank]) for blank in want}
+
+
+def of_paper(value: float | None) -> str:
+    return "None" if value is None else f"{value:g}"
+
+
+def on_paper(name: str, notebook: str, solution: Callable, edits: Sequence[Edit]) -> Exercise:
+    """An exercise in which the learner writes numbers, for the blanks of which the solution has the correct ones."""
+
+    def watch(answer: Any, _: None) -> Seen:
+        return blanks(answer() if callable(answer) else answer, solution())
+
+    return Exercise(name, notebook, watch, solution, edits=edits, takes=dict)
