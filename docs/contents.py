@@ -25,7 +25,7 @@ def contents() -> dict[Path, str]:
     found = {book.path: with_line(book, line) for book in books.values()}
     readme = ROOT / "README.md"
     pattern = r"(<!-- paths -->\n).*(\n<!-- /paths -->)"
-    text = re.sub(pattern, rf"\1\n{paths(books)}\n\2", readme.read_text(encoding="utf-8"), flags=re.S)
+    text = re.sub(pattern, rf"\1{paths(books)}\2", readme.read_text(encoding="utf-8"), flags=re.S)
     return {readme: text} | {path: nbformat.writes(node) + "\n" for path, node in found.items()}
 
 

@@ -51,4 +51,4 @@ def test_the_tables_are_the_record(path, generated):
     text = path.read_text(encoding="utf-8")
     assert generated(text, recorded) == text
     shown = re.findall(r"\d\.\d\d \(\d\.\d\d to \d\.\d\d\)", text)
-    assert len(shown) >= 3 * len(compare.IN_THE_README)
+    assert len(shown) >= 2 * len(compare.IN_THE_README)
