@@ -81,3 +81,12 @@ def test_a_batch_of_words_asks_for_each_next_letter_and_the_end():
     assert inputs.tolist() == [[0, 26, 15, 15], [0, 1, 0, 0]]
     assert targets.tolist() == [[26, 15, 15, 0], [1, 0, -100, -100]]
     assert inputs.dtype == targets.dtype == torch.int64
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"{}"], ids=["missing", "not JSON", "no entry"])
+def test_a_damaged_manifest_gives_one_error_that_names_it_and_the_fix(copied, content):
+    manifest = copied / "manifest.json"
+    manifest.unlink() if content is None else manifest.write_bytes(content)
+    with pytest.raises(DataError, match="git checkout -- data") as caught:
+        digits()
+    assert str(manifest) in str(caught.value)

@@ -44,6 +44,9 @@ FIGURES = {
     "ledgers": lambda: plots.ledgers({"one": windows_of(2), "two": windows_of(1, 1)}),
     "curves": lambda: plots.curves({"a": [1, 2, 4], "b": [4, 2, 1]}, [1, 2, 4], "updates", "loss", log="xy"),
     "arrows": lambda: plots.arrows([(1, 0), (0, 1)], (1, 1), (0.5, 0.5)),
+    "an early end": lambda: plots.curves(
+        {"a": [1, 2], "b": [2, float("nan")]}, [1, 2], "x", "y", ylim=(0, 3), plain=["a"]
+    ),
     "shares": lambda: plots.shares({"right": [[0.5, 0.5, 0], [0, 0, 1]], "wrong": [[1, 1, 0]]}, right=0.5),
     "layers": lambda: plots.layers({"one by one": {"kept": [1, 2, 1]}, "all": {"kept": [1, 4e6, 1]}}),
     "errors": lambda: plots.errors({"all at once": 1e-16, "one by one": 0.3}, 1e-12, "relative error"),

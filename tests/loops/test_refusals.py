@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
-from course_utils import backward_window, evaluate, mlp, train_epoch, windows
+from course_utils import MicroBatchFinder, backward_window, evaluate, mlp, train_epoch, windows
 
 
 def mse(model, batch):
@@ -112,6 +112,12 @@ def test_an_option_that_an_epoch_cannot_use(model, batches, of_epoch, error, say
     if "n" in of_epoch:
         with pytest.raises(error, match=saying):
             windows(batches, of_epoch["n"])  # at the call
+
+
+@pytest.mark.parametrize(("size", "error"), [(0, ValueError), (2.5, TypeError)])
+def test_a_micro_batch_to_begin_with_that_is_no_number_of_samples(size, error):
+    with pytest.raises(error, match=rf"micro_batch must be .*, got {size}"):
+        MicroBatchFinder(micro_batch=size)
 
 
 def test_a_schedule_that_needs_a_metric_or_belongs_to_another_optimizer(model, batches):

@@ -42,6 +42,7 @@ def test_the_loss_of_many_micro_batches_is_not_summed_in_16_bits():
     nn.init.ones_(model.weight)
     window = [torch.ones(1, 1, dtype=torch.bfloat16)] * 1024
     assert backward_window(model, window, lambda model, x: model(x).mean()).item() == 1.0
+    assert backward_window(model, [], lambda model, x: model(x).mean()) is None
 
 
 def test_it_adds_to_what_is_there_and_changes_neither_weights_nor_mode(model, window):

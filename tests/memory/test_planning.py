@@ -128,6 +128,7 @@ def test_weights_gradients_and_state_add_up():
     assert found.state == 2 * weights + 4 * len(list(transformer().parameters()))  # and a counter for each
     assert found.fixed == found.weights + found.gradients + found.state
     assert found.inputs == 2 * 8 * PLACES
+    assert f"weights {weights / 2**20:26.2f} MiB" in str(found)
 
 
 def test_checkpointing_saves_less_for_the_backward_pass():
