@@ -96,7 +96,10 @@ def test_the_peak_is_the_allocators(name):
         assert found.peak(items) == pytest.approx(peak_of_training(*training, adamw, items), rel=0.01)
 
 
-@pytest.mark.parametrize("name", exhaustive.mark(TRAININGS, but=["mlp", "embedding"]))
+# Not the convnet: how much scratch space its kernels take in bfloat16 depends on the CPU (on some 15% of the peak).
+@pytest.mark.parametrize(
+    "name", exhaustive.mark(["mlp", "embedding", "transformer", "checkpointed"], ["mlp", "embedding"])
+)
 def test_in_bfloat16_the_peak_is_the_allocators_except_for_the_scratch_space_of_kernels(name):
     *training, sizes = TRAININGS[name]
     found = plan_memory(*training, adamw, dtype=torch.bfloat16)

@@ -333,7 +333,7 @@ def test_no_line_of_code_or_of_output_is_broken(built, edition):
     printed = {" ".join(line.split()) for line in pdf.splitlines()}
     blocks = re.findall(r"^```(?:python|output)\n(.*?)^```", text, flags=re.M | re.S)
     lines = [" ".join(line.split()) for block in blocks for line in block.splitlines() if line.strip()]
-    assert len(lines) > 100
+    assert len(lines) > 80
     assert [line for line in lines if line not in printed] == []
 
 
