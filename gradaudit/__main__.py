@@ -23,13 +23,13 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from gradaudit.auditing import Report, audit
+from gradaudit.auditing import audit
 from gradaudit.callsite import SCRIPTS
 from gradaudit.compare import RULES
 from gradaudit.explain import explain
 from gradaudit.frames import without_auditor
-from gradaudit.interrupts import uninterrupted, write_whole
-from gradaudit.text import as_annotations, as_text, has_colour, printable, rule_line, width_of, write
+from gradaudit.interrupts import write_whole
+from gradaudit.text import as_text, did_you_mean, has_colour, printable, width_of, write
 
 CLEAN, FOUND, CANNOT_RUN, SCRIPT_FAILED, NOTHING_JUDGED = range(5)
 
@@ -43,21 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    options = _parse(arguments)
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    if options.json is not None:
-        file = options.json.with_stem(f"{options.json.stem}-rank{rank}") if world > 1 else options.json
-        options.json = file.absolute()  # the script may change the directory
-        try:  # before the script runs for hours
-            with uninterrupted():
-                there = file.exists()
-                file.touch()
-                there or file.unlink()
-        except OSError as error:
-            print(f"audit: cannot write {printable(f'{file}: {error}')}", file=sys.stderr)
-            return CANNOT_RUN
-    if rank == 0:
-        print(f"audit: watching {printable(options.script)}", file=sys.stderr, flush=True)
+    options = _parse(arguments, f"-rank{rank}" if world > 1 else "")
     script_exit, status = 0, CLEAN
     try:
         with audit(window=options.window) as report:
@@ -67,37 +54,28 @@ def main(arguments: list[str] | None = None) -> int:
         status = (
             FOUND if report.errors else CANNOT_RUN if report.failure else CLEAN if report.judged else NOTHING_JUDGED
         )
-        _tell(report, options, script_exit, f"Rank {rank} of {world}. " if world > 1 else "")
+        before = f"Rank {rank} of {world}. " if world > 1 else ""
+        if script_exit:
+            before += f"The script ended with status {script_exit}; the report covers what it did before that. "
+        name = printable(options.script if options.m else Path(options.script).name)
+        text = as_text(report, width_of(sys.stdout), has_colour(sys.stdout), before)
+        write(f"\n--- audit of {name} ---\n{text}\n", sys.stdout)  # a progress bar may have left a line open
+        if options.json:
+            write_whole(options.json, json.dumps({**report.as_dict(), "script_exit": script_exit}, indent=2))
     except Exception:  # not one of the script's, which _run handles
         traceback.print_exc()
         status = CANNOT_RUN
     if script_exit:
         return SCRIPT_FAILED
     if status == CANNOT_RUN:
-        print("audit: the auditor itself has failed; the script is not to blame", file=sys.stderr)
+        print("gradaudit: the auditor itself has failed; the script is not to blame", file=sys.stderr)
     if world > 1:
         _wait_for_ranks(world)
     return status
 
 
-def _tell(report: Report, options: argparse.Namespace, script_exit: int, of_rank: str) -> None:
-    """Prints the report and writes the files that were asked for."""
-    write(_words(report, options, script_exit, of_rank), sys.stdout)
-    if options.json:
-        result = {**report.as_dict(), "script_exit": script_exit}
-        write_whole(options.json, json.dumps(result, indent=2))
-
-
-def _words(report: Report, options: argparse.Namespace, script_exit: int, of_rank: str) -> str:
-    """What is printed at the end. It begins on a line of its own: a progress bar may have left the last one open."""
-    width, colour = width_of(sys.stdout), has_colour(sys.stdout)
-    text = f"\n{rule_line('audit of', options.script, width)}\n{as_text(report, width, colour, of_rank)}\n"
-    if script_exit:
-        text += f"\nThe script ended with status {script_exit}; the report covers what it did before that.\n"
-    return text + (as_annotations(report) if options.github else "")
-
-
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
+def _parse(arguments: list[str] | None, of_rank: str) -> argparse.Namespace:
+    """The options, if the audit can run; else ends with a line that says what to do."""
     parser = argparse.ArgumentParser(
         prog="gradaudit",
         usage="%(prog)s [options] script.py [its arguments]\n       %(prog)s [options] -m module [its arguments]",
@@ -109,25 +87,47 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("-m", action="store_true", help="run a module by its name, as python -m does")
     add("--window", type=int, metavar="N", help="the intended micro-batches per update (else inferred)")
     add("--json", type=Path, metavar="FILE", help="also write the findings to FILE")
-    add("--github", action="store_true", help="also print the findings as annotations for GitHub Actions")
     add("--explain", action=_Explain, nargs="?", metavar="RULE", help="explain a rule, or list all, and run nothing")
     add("script", help="the script or module to run, followed by its own arguments")
-    add("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    add("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS).required = False
     options = parser.parse_args(arguments)
+    problem = _why_no_module(options.script) if options.m else _why_no_script(options.script)
     if options.window is not None and options.window < 1:
-        parser.error(f"--window must be 1 or more, got {options.window}")
-    if options.m and not _may_be_module(options.script):
-        parser.error(f"there is no module {printable(options.script)}")
-    if not options.m and not Path(options.script).is_file():
-        parser.error(f"there is no script {printable(options.script)}")
+        problem = f"--window must be 1 or more, got {options.window}"
+    if options.json is not None:  # what can't be written is said before the script runs for hours
+        file = options.json.parent.absolute() / f"{options.json.stem}{of_rank}{options.json.suffix}"
+        if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+            problem = f"cannot write {file}; give --json a file in a folder that you may write to"
+        options.json = file
+    if problem:
+        _refuse(parser, problem)
     return options
 
 
-def _may_be_module(name: str) -> bool:
-    """Is its package there? More isn't known before the package is imported, which may run code of the user's."""
+def _refuse(parser: argparse.ArgumentParser, problem: str) -> None:
+    parser.exit(CANNOT_RUN, f"gradaudit: {printable(problem)}\n")
+
+
+def _why_no_script(name: str) -> str:
+    """Why a file can't be run, and what to do instead; "" if it can."""
+    path = Path(name)
+    if path.is_file():
+        return ""
+    folder = path if path.is_dir() else path.parent
+    scripts = sorted(str(each) for each in folder.glob("*.py"))
+    if path.is_dir():
+        example = next((each for each in scripts if "train" in each.lower()), "train.py")
+        return f"{name} is a folder; name the script in it, such as {path / Path(example).name}"
+    return f"there is no script {name}; {did_you_mean(str(path), scripts, f'paths begin at {Path.cwd()}')}"
+
+
+def _why_no_module(name: str) -> str:
+    """Why a module can't be run, as far as that is known before its package is imported, which may run code."""
     first, *rest = name.split(".")
-    is_path = not first.isidentifier() or (rest == ["py"] and Path(name).is_file())
-    return not is_path and find_spec(first) is not None
+    if rest[-1:] == ["py"] and Path(name).is_file():
+        return f"there is no module {name}; to run the file, leave out -m"
+    there = first.isidentifier() and find_spec(first) is not None
+    return "" if there else f"there is no module {name}: nothing called {first} is here or installed"
 
 
 class _Explain(argparse.Action):
@@ -135,9 +135,8 @@ class _Explain(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, namespace, name: str | None, option=None) -> None:
         if name is not None and name not in RULES:
-            parser.error(f"there is no rule {name!r}; the rules are {', '.join(RULES)}")
-        width, colour = width_of(sys.stdout), has_colour(sys.stdout)
-        write(f"{explain(name, width, colour)}\n", sys.stdout)
+            _refuse(parser, f"there is no rule {name}; {did_you_mean(name, RULES, 'gradaudit --explain lists all')}")
+        write(f"{explain(name, width_of(sys.stdout), has_colour(sys.stdout))}\n", sys.stdout)
         parser.exit()
 
 

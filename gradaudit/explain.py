@@ -1,4 +1,4 @@
-"""What each rule is about, in a terminal: symptom, cause, fix, and where the bug was reported in public."""
+"""What each rule is about, in a terminal: symptom, cause, fix, wrong and correct lines, and public reports."""
 
 from gradaudit.compare import RULES
 from gradaudit.compare.rules import Rule
@@ -23,12 +23,17 @@ def _all_rules(width: int, colour: bool) -> list[str]:
     lines = []
     for rule in RULES.values():
         lines += [paint(rule.name, "name", colour), *lines_of(rule.symptom, width, "    ")]
-    return [*lines, "", *lines_of("--explain RULE tells a rule's cause, its fix, and public bugs of its kind.", width)]
+    return [*lines, "", *lines_of("gradaudit --explain RULE shows a rule's cause, and wrong and correct lines.", width)]
 
 
 def _explained(rule: Rule, width: int, colour: bool) -> list[str]:
     lines = [paint(rule.name, "name", colour), ""]
     for title, text in (("symptom", rule.symptom), ("cause", rule.cause), ("fix", rule.fix)):
-        lines += lines_of(f"{title + ':':9}{text}", width, "  ", " " * 11) if text else []
-    lines += ["", "Reported in public:"] if rule.reported else []
-    return [*lines, *(f"  https://github.com/{report}" for report in rule.reported)]
+        lines += lines_of(f"{title + ':':9}{text}", width, "  ", " " * 11)
+    for title, code, kind in (("wrong", rule.wrong, "error"), ("correct", rule.correct, "fix")):
+        lines += ["", paint(f"  {title}:", kind, colour)]
+        for line in code.splitlines():
+            indent = " " * (4 + len(line) - len(line.lstrip()))
+            lines += lines_of(line.lstrip(), width, indent, f"{indent}    ")
+    lines += ["", "  reported in public:"]
+    return [*lines, *(f"    https://github.com/{report}" for report in rule.reported)]

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gradaudit.callsite import Place
 from gradaudit.history import AuditedUpdate
@@ -25,6 +25,15 @@ _DRAWS = re.compile(r"^next$|(next|get|load|sample|fetch)_?batch", re.I)
 
 def division_of(call: Place) -> Place:
     """Where what a backward call is called on was divided last, in the function of the call; else the call itself."""
+    return _computed(call, _divides)
+
+
+def loss_of(call: Place) -> Place:
+    """Where what a backward call is called on was computed, in the function of the call; else the call itself."""
+    return _computed(call, lambda _: True)
+
+
+def _computed(call: Place, counts: Callable[[ast.stmt], bool]) -> Place:
     tree, line = place(call)
     if tree is None:
         return call
@@ -33,9 +42,16 @@ def division_of(call: Place) -> Place:
     called = next((each for each in statements if each.lineno <= line <= each.end_lineno), None)
     if called is None or _divides(called):
         return call
-    names = _names([called])
-    before = [each for each in statements if each.lineno < line and _divides(each) and names & _targets(each)]
+    names = _goes_backward_from(called)
+    before = [each for each in statements if each.lineno < line and counts(each) and names & _targets(each)]
     return _at(call, max(each.lineno for each in before)) if before else call
+
+
+def _goes_backward_from(statement: ast.stmt) -> set[str]:
+    """The names of what backward is called on, itself or through a scaler."""
+    calls = [call for call in _calls([statement]) if _name(call.func).endswith(("backward", "scale"))]
+    parts = [part for call in calls for part in call.args or [getattr(call.func, "value", None)]]
+    return {part.id for part in parts if isinstance(part, ast.Name)}
 
 
 def _divides(statement: ast.stmt) -> bool:

@@ -24,6 +24,7 @@ import pytest
 
 from gradaudit.auditing import Report, audit
 from gradaudit.compare import RULES
+from gradaudit.text import did_you_mean
 
 _AUDIT = pytest.StashKey[tuple[AbstractContextManager, Report]]()
 
@@ -45,7 +46,9 @@ def audited(request: pytest.FixtureRequest) -> Iterator[Report]:
     """
     unknown = _allowed(request.node) - set(RULES)
     if unknown:
-        pytest.fail(f"allow_findings: no rule {', '.join(sorted(unknown))}; the rules are {', '.join(RULES)}", False)
+        name = min(unknown)
+        hint = did_you_mean(name, RULES, f"the rules are {', '.join(RULES)}")
+        pytest.fail(f"allow_findings: there is no rule {name}; {hint}", False)
     watching = audit()
     report = watching.__enter__()
     request.node.stash[_AUDIT] = watching, report

@@ -1,14 +1,15 @@
-"""The report of an audit: as text, as HTML in a notebook, as JSON."""
+"""The report of an audit: as text, and as JSON."""
 
+import re
 import sys
-from html import escape
 
-from gradaudit.callsite import short, source
-from gradaudit.compare.rules import ERROR
-from gradaudit.history import History, Kept, count_noun
+from gradaudit.compare.rules import ERROR, UNDECIDED
+from gradaudit.history import AuditedRecord, History, Kept, count_noun
 from gradaudit.judging import Finding
 from gradaudit.text import as_text, width_of
 from gradaudit.unseen import unseen
+
+_NAMED = 6  # optimizers in a summary, at most
 
 
 class Report:
@@ -64,48 +65,52 @@ class Report:
 
     def summary(self) -> str:
         """What was seen, which windows were inferred from it, what wasn't, and whether the verdicts are certain."""
-        missing = f"Not seen: {'; '.join(self.unseen)}." if self.judged and self.unseen else ""
-        return " ".join(filter(None, [self._seen(), missing, self._failed()]))
-
-    def conclusion(self) -> str:
-        """What is said beside the findings: that there are none, or that nothing could be judged. It may be empty."""
-        if not self.judged and not self.history.failure:
-            return f"Could not judge: {'; '.join(self.unseen)}."
-        parts = {
-            "in the part that was watched": self.history.failure,
-            "by the other rules": self.failure,
-            "in what was seen": self.unseen,
-        }
-        where = next((words for words, missing in parts.items() if missing), "")
-        return "" if self.findings else f"Nothing was found {where}".strip() + "."
-
-    def _failed(self) -> str:
-        if self.history.failure:
-            return (
-                f"The audit ended there, before the script did, because the auditor itself failed ({self.failure}). "
-                "What came later wasn't judged, so nothing is certain; please report this."
-            )
-        return f"The auditor itself failed, and its other rules were judged ({self.failure})." if self.failure else ""
-
-    def _seen(self) -> str:
         history = self.history
-        calls = count_noun(history.calls.total, "backward call")
-        if not history.updates_made:
-            return f"{calls} and no optimizer steps were seen."
-        how = "declared" if history.declared else "inferred"
+        text = count_noun(history.calls.total, "backward call")
         stepped = history.stepped
-        parts = [
-            f"{record.name}: {count_noun(record.made, 'update')}, windows "
-            + (f"of {history.size(record)} ({how})" if any(update.known for update in record.updates) else "unknown")
-            for record in stepped[:6]
-        ]
-        parts += [f"and {count_noun(len(stepped) - 6, 'more optimizer')}"] if len(stepped) > 6 else []
-        text = f"{calls}; {'; '.join(parts)}."
+        parts = [f"{record.name}: {count_noun(record.made, 'update')}, {self._windows(record)}" for record in stepped]
+        parts[_NAMED:] = [f"and {count_noun(len(parts) - _NAMED, 'more optimizer')}"] * (len(parts) > _NAMED)
+        text += f"; {'; '.join(parts)}." if stepped else " and no optimizer steps were seen."
         if history.dropped:
             text += f" Judged by the first and the last {Kept.half:,} updates."
         if history.overlapping:
             text += " Backward calls of several threads overlapped, so nothing is certain."
-        return text
+        if self.judged and self.unseen:
+            text += f" Not seen: {'; '.join(self.unseen)}."
+        if history.failure:
+            return (
+                f"{text} The audit ended there, before the script did, because the auditor itself failed "
+                f"({self.failure}). What came later wasn't judged, so nothing is certain; please report this."
+            )
+        failed = f" The auditor itself failed, and its other rules were judged ({self.failure})."
+        return text + failed * bool(self.failure)
+
+    def _windows(self, record: AuditedRecord) -> str:
+        if not any(update.known for update in record.updates):
+            return "windows unknown"
+        how = "declared" if self.history.declared else "inferred"
+        return f"windows of {self.history.size(record)} ({how})"
+
+    def conclusion(self) -> str:
+        """The last line: how many errors there are in how many updates, or why nothing could be judged."""
+        history, errors = self.history, len(self.errors)
+        if not self.judged and not history.failure:
+            return f"Could not judge: {'; '.join(self.unseen)}."
+        if errors:
+            return f"{count_noun(errors, 'error')} in {self._steps()}"
+        parts = {
+            ", in the part that was watched": history.failure,
+            ", by the other rules": self.failure,
+            ", in what was seen": self.unseen,
+        }
+        where = next((words for words, missing in parts.items() if missing), "")
+        undecided = sum(finding.level == UNDECIDED for finding in self.findings)
+        return f"No error in {self._steps()}{where}" + f"; {undecided} undecided" * bool(undecided)
+
+    def _steps(self) -> str:
+        """What was judged: the updates, or backward calls without any."""
+        made = self.history.updates_made
+        return count_noun(made, "update") if made else count_noun(self.history.calls.total, "backward call")
 
     def as_dict(self) -> dict:
         """What the command line writes as JSON, except for the script's exit status."""
@@ -124,27 +129,15 @@ class Report:
     def __str__(self) -> str:
         return as_text(self, width_of(sys.stdout))
 
-    def __repr__(self) -> str:
-        counts = f"{count_noun(len(self.errors), 'error')} among {count_noun(len(self.findings), 'finding')}"
-        return f"<Report of {counts}{'' if self.judged else ', nothing judged'}>"
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f'<tr><td style="text-align:left;vertical-align:top"><b>{escape(finding.rule)}</b><br>{finding.level}</td>'
-            f'<td style="text-align:left">{escape(self.sentence(finding))}<br>'
-            f"{f'<i>fix:</i> {escape(finding.fix)}<br>' if finding.fix else ''}"
-            f"<code>{escape(f'{short(finding.where)}  {source(finding.where)}'.strip())}</code></td></tr>"
-            for finding in self.findings
-        )
-        found = f"<table>{rows}</table>" if rows else ""
-        end = f"<p>{escape(self.conclusion())}</p>" if self.conclusion() else ""
-        return f"<p>{escape(self.summary())}</p>{found}{end}"
+    __repr__ = __str__  # what a notebook shows of it
 
     def sentence(self, finding: Finding) -> str:
         """The message as a sentence; it begins with the optimizer's name if there are several."""
         text, more = "; ".join([finding.message, *finding.doubts]), finding.times - 1
-        several = len(self.history.stepped) > 1 and finding.optimizer
-        text = f"{finding.optimizer}: {text}" if several else text[:1].upper() + text[1:]
+        if len(self.history.stepped) > 1 and finding.optimizer:
+            text = f"{finding.optimizer}: {text}"
+        elif re.match(r"[a-z-]+\b(?![(.])", text):  # not a function's name
+            text = text[:1].upper() + text[1:]
         return f"{text}; also {count_noun(more, 'more time')}, for other optimizers" if more else text
 
 

@@ -1,25 +1,27 @@
-"""The words of a report: wrapped for a terminal or a file, and as annotations of GitHub."""
+"""The words of a report, wrapped for a terminal or a file."""
 
+import linecache
 import os
 import re
 import shutil
-from pathlib import Path
-from textwrap import wrap
+from collections.abc import Iterable
+from difflib import get_close_matches
+from itertools import groupby
+from textwrap import dedent, wrap
 from typing import TYPE_CHECKING, TextIO
-from unicodedata import east_asian_width
 
 from gradaudit.callsite import short, source
 from gradaudit.compare.rules import ADVICE, ERROR, UNDECIDED
-from gradaudit.judging import Finding
+from gradaudit.source import cause
 
 if TYPE_CHECKING:
     from gradaudit.report import Report
 
 _WIDTH = 88  # of what isn't written to a terminal, such as a notebook's output: the same everywhere
 _WIDEST = 100
+_MOST_LINES = 5  # of code, beside a finding
 _OPERATORS, _NO_BREAK = re.compile(" (%|[+]|==|!=) "), "\N{NO-BREAK SPACE}"  # (i + 1) % n == 0 stays on one line
 _COLOURS = {ERROR: "1;31", ADVICE: "1;33", UNDECIDED: "1;36", "code": "2", "fix": "32", "name": "1"}
-_ANNOTATIONS = {ERROR: "error", ADVICE: "warning", UNDECIDED: "notice"}
 
 
 def width_of(stream: TextIO) -> int:
@@ -45,33 +47,20 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def rule_line(title: str, file: str, width: int) -> str:
-    """A line with a title and a file in it, which sets the report apart from what the script has printed.
+def did_you_mean(name: str, names: Iterable[str], otherwise: str = "") -> str:
+    """Asks for the nearest of some names, or says something else if none is near.
 
-    Of a path that is too long, the end is shown: whole folders and the file, if that is not too long itself.
+    >>> did_you_mean("los-scale", ["loss-scale", "batchnorm"])
+    'did you mean loss-scale?'
     """
-    room, whole = width - len(f"── {title}  ─"), printable(file)
-    shown = rest = whole
-    while _columns(shown) > room and len(rest) > 1:
-        rest = rest.partition("/")[2] or rest[1:]
-        shown = f".../{rest}" if whole.endswith(f"/{rest}") else f"...{rest}"
-    line = f"── {title} {shown} "
-    return line + "─" * (width - _columns(line))
-
-
-def _columns(text: str) -> int:
-    """Those that a terminal takes for it: two for each Chinese character, for instance."""
-    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
+    near = get_close_matches(name, names, 1)
+    return printable(f"did you mean {near[0]}?" if near else otherwise)
 
 
 def write(text: str, stream: TextIO) -> None:
     """Prints text, in one piece, also where the stream knows only some characters: a long run must not end in that."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        text = text.replace("─", "-").encode(encoding, "replace").decode(encoding)
-    print(text, end="", file=stream, flush=True)
+    print(text.encode(encoding, "replace").decode(encoding), end="", file=stream, flush=True)
 
 
 def as_text(report: "Report", width: int, colour: bool = False, before: str = "") -> str:
@@ -84,19 +73,24 @@ def as_text(report: "Report", width: int, colour: bool = False, before: str = ""
         before: Words before the summary.
     """
     lines = lines_of(before + report.summary(), width)
-    for finding in report.findings:
-        head = f"{finding.level.upper()} {finding.rule}"
-        place = printable(short(finding.where)) if finding.where else ""
-        fits = _columns(f"{head}  {place}") <= width
-        lines += ["", paint(head, finding.level, colour) + (f"  {place}".rstrip() if fits else "")]
+    for (level, rule, where), same in groupby(report.findings, lambda each: (each.level, each.rule, each.where)):
+        head, place = f"{level.upper()} {rule}", printable(short(where))
+        fits = len(f"{head}  {place}") <= width
+        lines += ["", f"{paint(head, level, colour)}  {place if fits else ''}".rstrip()]
         lines += [] if fits else [f"    {place}"]
-        lines += [paint(line, "code", colour) for line in _code(finding, width)]
-        lines += lines_of(report.sentence(finding), width, "  ")
-        fix = lines_of(f"fix: {finding.fix}", width, "  ", "       ") if finding.fix else []
-        lines += [paint(line, "fix", colour) for line in fix]
-    if report.conclusion():
-        lines += ["", *lines_of(report.conclusion(), width)]
-    return "\n".join(lines)
+        lines += _code(where, level, rule, width, colour)
+        for finding in same:
+            lines += lines_of(report.sentence(finding), width, "  ")
+            fix = lines_of(f"fix: {as_clause(finding.fix)}", width, "  ", "       ") if finding.fix else []
+            lines += [paint(line, "fix", colour) for line in fix]
+        lines += lines_of(f"more: gradaudit --explain {rule}", width, "  ", "        ")
+    return "\n".join([*lines, "", *lines_of(report.conclusion(), width)])
+
+
+def as_clause(sentence: str) -> str:
+    """A sentence as it stands after a colon, if it doesn't begin with a name or an abbreviation."""
+    begins = sentence[1:2].islower() or sentence[1:2] == " "
+    return (sentence[:1].lower() + sentence[1:] if begins else sentence).rstrip(".")
 
 
 def lines_of(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
@@ -116,44 +110,41 @@ def lines_of(text: str, width: int, indent: str = "", hanging: str | None = None
     ]
 
 
-def _code(finding: Finding, width: int) -> list[str]:
-    """The line of the user's code, and below it the line of the library that it led to."""
-    via = getattr(finding.where, "via", "")
-    lines = [source(finding.where), f"via {short(via)}  {source(via)}".rstrip() if via else ""]
-    return [f"    {_cut(printable(line.expandtabs(4)), width - 4)}" for line in lines if line]
+def _code(where: str, level: str, rule: str, width: int, colour: bool) -> list[str]:
+    """Lines of the user's code with a mark below the cause, and the line of the library that it led to."""
+    if not source(where):
+        return []
+    file, _, first = where.rpartition(":")
+    marked, start, end = cause(where, rule)
+    raw = linecache.getlines(file)
+    code = [line.rstrip().expandtabs(4) for line in raw]
+    statement = range(max(int(first), marked - _MOST_LINES + 3), marked + 1)
+    before, after = range(statement[0] - 2, statement[0]), range(marked + 1, marked + 3)
+    filled = [[k for k in each if 0 < k <= len(code) and code[k - 1]] for each in (before, statement, after)]
+    numbers = [*filled[0][-1:], *filled[1], *filled[2][:1]]
+    shown = dedent("\n".join(code[number - 1] for number in numbers)).split("\n")
+    margin = len(code[numbers[0] - 1]) - len(shown[0])
+    start, end = (len(raw[marked - 1][:column].expandtabs(4)) - margin for column in (start, end))
+    gutter, lines = len(str(numbers[-1])), []
+    for number, line in zip(numbers, shown, strict=True):
+        line, begins = _cut(line, width - gutter - 5, *((start, end) if number == marked else (0, 0)))
+        lines.append(paint(f"  {number:>{gutter}} | {printable(line)}", "code", colour))
+        if number == marked:
+            mark = "^" * max(1, min(end - start, len(line) - begins))
+            lines.append(f"  {'':{gutter}} | {' ' * begins}{paint(mark, level, colour)}")
+    via = getattr(where, "via", "")
+    return lines + (lines_of(f"via {short(via)}  {source(via)}", width, "  ", "      ") if via else [])
 
 
-def _cut(line: str, width: int) -> str:
-    """As much of a line as fits, up to the end of a word."""
-    return line if len(line) <= width else f"{line[: width - 3].rpartition(' ')[0] or line[: width - 4]} ..."
+def _cut(line: str, width: int, start: int, end: int) -> tuple[str, int]:
+    """As much of a line as fits, in whole words and with what is marked, and where the mark begins in it."""
+    words = [word.start() for word in re.finditer(r"\w+|[^\w\s]", line) if word.start() <= start]
+    first = next((word for word in words if end - word + 4 <= width), start) if end > width else 0
+    line, start = (f"... {line[first:]}", start - first + 4) if first else (line, start)
+    if len(line) > width:
+        line = re.match(rf".{{0,{width - 4}}}((?<!\w)|(?!\w))", line)[0].rstrip() + " ..."
+    return line, start
 
 
 def paint(text: str, kind: str, colour: bool) -> str:
     return f"\033[{_COLOURS[kind]}m{text}\033[0m" if colour else text
-
-
-def as_annotations(report: "Report") -> str:
-    """The findings as workflow commands, which GitHub shows beside the lines of a pull request.
-
-    A path is relative to the repository, as GitHub expects it, if the file is inside.
-    """
-    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
-    warnings = [report.summary()] * bool(report.failure) + [report.conclusion()] * (not report.judged)
-    commands = [f"::warning::{_escaped(warning)}\n" for warning in warnings]
-    for finding in report.findings:
-        file, _, line = finding.where.rpartition(":")
-        path = Path(file).resolve()
-        path = path.relative_to(root.resolve()) if path.is_relative_to(root.resolve()) else path
-        properties = {"file": path.as_posix(), "line": line} if file else {}
-        properties["title"] = f"{finding.rule} ({finding.level})"
-        listed = ",".join(f"{key}={_escaped(value, ':,')}" for key, value in properties.items())
-        message = report.sentence(finding) + (f"\nfix: {finding.fix}" if finding.fix else "")
-        commands.append(f"::{_ANNOTATIONS[finding.level]} {listed}::{_escaped(message)}\n")
-    return "".join(commands)
-
-
-def _escaped(text: str, more: str = "") -> str:
-    """Text in a workflow command: percent signs and line breaks are escaped, in a property also colons and commas."""
-    for character in f"%\r\n{more}":
-        text = text.replace(character, f"%{ord(character):02X}")
-    return printable(text)

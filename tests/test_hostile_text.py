@@ -8,10 +8,6 @@ from course_utils.practice import display
 from course_utils.project import page as project_page
 from course_utils.project.accept import Acceptance
 from course_utils.publish.handouts import press
-from gradaudit.history import History
-from gradaudit.page import as_page
-from gradaudit.report import Report
-from gradaudit.judging import Finding
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -43,13 +39,6 @@ class Read(HTMLParser):
         self.tags.append(("comment", data))
 
 
-def report_of(text):
-    report = Report(History(failure=text))
-    more = {"evidence": {text: text}, "fix": text, "where": f"/{text}/train.py:3", "lane": text, "rule": "loss-scale"}
-    report.findings.append(Finding("error", text, **more))
-    return report
-
-
 def accepted(text):
     return project_page.as_page(Acceptance(results=[]), text, text)
 
@@ -66,8 +55,6 @@ def verdict(text):
 
 
 PAGES = {
-    "audit": lambda text: as_page(report_of(text), f"Audit of {text}", text),
-    "report in a notebook": lambda text: report_of(text)._repr_html_(),
     "verdict": verdict,
     "project": accepted,
 }

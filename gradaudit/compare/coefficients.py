@@ -7,7 +7,7 @@ from math import isclose
 from gradaudit.compare.columns import Column, columns_of
 from gradaudit.compare.rules import UNDECIDED, Difference, rule
 from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun
-from gradaudit.lines import division_of
+from gradaudit.lines import division_of, loss_of
 
 _SHOWN = 6  # numbers of a list
 
@@ -20,6 +20,14 @@ def scale(history: History) -> Iterator[Difference]:
     Cause: Gradients of a window are summed, so means that nobody divides add up to N times the mean; a division by a
         fixed N is wrong for a short window.
     Fix: Divide each mean by its window's micro-batches, or weight it by its tokens.
+    Wrong:
+        for x, y in window:
+            criterion(model(x), y).backward()
+        optimizer.step()
+    Correct:
+        for x, y in window:
+            (criterion(model(x), y) / len(window)).backward()
+        optimizer.step()
     Reported: karpathy/nanoGPT/issues/168, Lightning-AI/pytorch-lightning/issues/19987
     """
     for record in history.stepped:
@@ -41,14 +49,14 @@ def _of_a_loss(record: AuditedRecord, full: list[AuditedUpdate], columns: list[C
     # ranks that share a mean look buggy in one window by chance
     alike = [each[k] for each in map(columns_of, full) if each and len(each) > k] if first.on_ranks else [column]
     alone = len(columns) == 1 and len(first.fresh) == n  # of several losses, each may have a weight
-    where = first.fresh[0].where
     if column.reduction == "sum":
         return None
     if all(isclose(c, 1, rel_tol=1e-3) for each in alike for c in each.coefficients):
-        kind, text, fix = "undivided", f"the mean loss of each of {count_noun(n, 'micro-batch')} counts in full", None
+        kind, where, fix = "undivided", loss_of(first.fresh[0].where), None
+        text = f"the mean loss of each of {count_noun(n, 'micro-batch')} counts in full"
         text += f", so every update is {n} times too large"
     elif alone and all(isclose(each.share * n, 1, rel_tol=1e-3) for each in alike):
-        kind, where, fix = "twice", division_of(where), "divide once"
+        kind, where, fix = "twice", division_of(first.fresh[0].where), "divide once"
         text = f"the loss is divided by {n} twice, so every update is {n} times too small"
     else:
         return None
@@ -95,6 +103,14 @@ def weights(history: History) -> Iterator[Difference]:
     Cause: Each micro-batch takes the mean over its own targets, so a target in a short micro-batch gets more weight
         than one in a long micro-batch.
     Fix: Multiply each mean by its tokens over those of the window.
+    Wrong:
+        for x, y in window:
+            (criterion(model(x), y) / len(window)).backward()
+    Correct:
+        total = sum((y != ignore_index).sum() for x, y in window)
+        for x, y in window:
+            share = (y != ignore_index).sum() / total
+            (criterion(model(x), y) * share).backward()
     Reported: huggingface/trl/issues/2175, allenai/open-instruct/pull/1161
     """
     for record in history.stepped:

@@ -18,6 +18,22 @@ def foreign(history: History) -> Iterator[Difference]:
         that optimizer's own backward.
     Fix: Freeze its parameters during the backward pass of the other's loss. Without accumulation, zeroing them before
         the first backward pass of a window works, too.
+    Wrong:
+        critic_loss(critic, real, generator(z).detach()).backward()
+        critic_optimizer.step()
+        critic_optimizer.zero_grad()
+        generator_loss(critic, generator(z)).backward()
+        generator_optimizer.step()
+        generator_optimizer.zero_grad()
+    Correct:
+        critic_loss(critic, real, generator(z).detach()).backward()
+        critic_optimizer.step()
+        critic_optimizer.zero_grad()
+        critic.requires_grad_(False)
+        generator_loss(critic, generator(z)).backward()
+        critic.requires_grad_(True)
+        generator_optimizer.step()
+        generator_optimizer.zero_grad()
     Reported: Lightning-AI/pytorch-lightning/issues/591, FoundationVision/OmniTokenizer/issues/15
     """
     for record in history.stepped:
@@ -98,6 +114,12 @@ def orphans(history: History) -> Iterator[Difference]:
     Cause: The optimizer was created from other tensors than those that are trained, as before the model was moved,
         wrapped or given a new layer.
     Fix: Create the optimizer from the model after moving or wrapping it.
+    Wrong:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.head = nn.Linear(64, 10)
+    Correct:
+        model.head = nn.Linear(64, 10)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     Reported: huggingface/accelerate/issues/2665, openvinotoolkit/nncf/pull/327
     """
     count, where = history.unowned

@@ -24,6 +24,15 @@ def stale(history: History) -> Iterator[Difference]:
     Cause: Each backward adds to .grad, and a step leaves it as it was, so gradients that nothing clears count again in
         every later update.
     Fix: Zero between each step and the next backward, also after a skipped step.
+    Wrong:
+        for x, y in loader:
+            criterion(model(x), y).backward()
+            optimizer.step()
+    Correct:
+        for x, y in loader:
+            criterion(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
     Reported: wenet-e2e/wekws/issues/72, IDEA-Research/DN-DETR/issues/19, ajbrock/BigGAN-PyTorch/issues/25
     """
     for record in history.stepped:
@@ -58,6 +67,18 @@ def discarded(history: History) -> Iterator[Difference]:
     Cause: zero_grad() runs between a backward and the step that should use its gradient, as at the start of every
         micro-batch. Or each backward writes to the same memory, as in a CUDA graph, and .grad lies there too.
     Fix: Zero after the step, and nowhere inside a window.
+    Wrong:
+        for i, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            (criterion(model(x), y) / n).backward()
+            if (i + 1) % n == 0:
+                optimizer.step()
+    Correct:
+        for i, (x, y) in enumerate(loader):
+            (criterion(model(x), y) / n).backward()
+            if (i + 1) % n == 0:
+                optimizer.step()
+                optimizer.zero_grad()
     Reported: bytetriper/RAE/issues/67, ultralytics/ultralytics/pull/11217, pytorch/pytorch/issues/181723
     """
     for record in history.records:
@@ -93,6 +114,18 @@ def left_over(history: History) -> Iterator[Difference]:
     Cause: The number of micro-batches isn't a multiple of N, and nothing steps after the last of an epoch: they are
         lost, or join the next epoch's first update.
     Fix: Make an update from the short window at every epoch's end.
+    Wrong:
+        for i, (x, y) in enumerate(loader):
+            (criterion(model(x), y) / n).backward()
+            if (i + 1) % n == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    Correct:
+        for window in windows(loader, n):  # the last may be shorter
+            for x, y in window:
+                (criterion(model(x), y) / len(window)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
     Reported: timoschick/pet/issues/36, meta-pytorch/torchtune/pull/2745
     """
     for record in history.records if not history.failed else ():
@@ -114,6 +147,14 @@ def empty(history: History) -> Iterator[Difference]:
     Cause: The step comes before the backward or after the zeroing, or a window holds no target at all; momentum and
         weight decay still act.
     Fix: Backward, step, zero, in this order.
+    Wrong:
+        loss.backward()
+        optimizer.zero_grad()
+        optimizer.step()
+    Correct:
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
     Reported: sacmehta/EdgeNets/issues/14, lightseekorg/TorchSpec/pull/33
     """
     for record in history.stepped:

@@ -21,6 +21,14 @@ def held_graphs(history: History) -> Iterator[Difference]:
     Cause: Backward is called once on a sum of losses, or something keeps the losses, so activations of several micro-
         batches are in memory together.
     Fix: Call backward on each micro-batch; log .item() or .detach().
+    Wrong:
+        total = 0
+        for x, y in window:
+            total = total + criterion(model(x), y) / len(window)
+        total.backward()
+    Correct:
+        for x, y in window:
+            (criterion(model(x), y) / len(window)).backward()
     Reported: meta-pytorch/torchtune/pull/1917, BatsResearch/labelmodels/issues/4
     """
     again = list(dict.fromkeys(_counted_again(history)))
@@ -92,6 +100,14 @@ def unused_losses(history: History) -> Iterator[Difference]:
     Symptom: A logged loss doesn't fall, and its weight makes no difference.
     Cause: The loss is computed and logged, but it isn't part of what backward is called on.
     Fix: Add it to the total, or compute it under no_grad().
+    Wrong:
+        loss = criterion(model(x), y)
+        penalty = 0.01 * model.weight.square().sum()
+        loss.backward()
+    Correct:
+        loss = criterion(model(x), y)
+        penalty = 0.01 * model.weight.square().sum()
+        (loss + penalty).backward()
     Reported: mims-harvard/TFC-pretraining/issues/37
     """
     for loss in history.losses:
@@ -110,6 +126,10 @@ def batchnorm(history: History) -> Iterator[Difference]:
     Cause: In training mode the layer normalizes by its own micro-batch, so a window of N isn't the same as one batch of
         N times the size.
     Fix: Use GroupNorm or LayerNorm, or freeze the layer with eval().
+    Wrong:
+        model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64))
+    Correct:
+        model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.GroupNorm(8, 64))
     Reported: giotto-ai/giotto-deep/issues/75
     """
     for record in history.stepped:
@@ -131,6 +151,15 @@ def low_precision(history: History) -> Iterator[Difference]:
     Cause: The gradient's sum has the weights' data type; in bfloat16 or float16 it soon is too large for small addends
         to change it.
     Fix: Use float32 weights under autocast, or a sum in float32.
+    Wrong:
+        model = model.to(torch.bfloat16)
+        for x, y in window:
+            (criterion(model(x), y) / len(window)).backward()
+    Correct:
+        for x, y in window:
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = criterion(model(x), y) / len(window)
+            loss.backward()
     Reported: linkedin/Liger-Kernel/pull/830
     """
     for record in history.stepped:

@@ -6,6 +6,8 @@ docstring.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from inspect import cleandoc
+from textwrap import dedent
 from typing import Any
 
 from gradaudit.history import AuditedCall, AuditedRecord, AuditedUpdate, History
@@ -57,13 +59,16 @@ class Rule:
         symptom: What one notices in a run that breaks the rule.
         cause: How such code comes about and what it does to the gradient.
         fix: What to do about it in general; each finding says it for its own case.
+        wrong: Lines of such code.
+        correct: The same lines without the bug.
         reported: Where such bugs were reported in public, below https://github.com.
         find: What yields the differences that it is about.
     """
 
     def __init__(self, name: str, find: Callable[[History], Iterator[Difference]]) -> None:
         self.name = name
-        texts = dict(re.findall(r"^ *(\w+): (.*?)(?=^ *\w+: |\Z)", find.__doc__ or "", re.M | re.S))
+        texts = dict(re.findall(r"^(\w+):\s(.*?)(?=^\w+:\s|\Z)", cleandoc(find.__doc__ or ""), re.M | re.S))
+        self.wrong, self.correct = (dedent(texts.pop(title, "")).strip() for title in ("Wrong", "Correct"))
         texts = {title: " ".join(text.split()) for title, text in texts.items()}
         self.symptom, self.cause, self.fix = (texts.get(title, "") for title in ("Symptom", "Cause", "Fix"))
         self.reported = tuple(filter(None, texts.get("Reported", "").split(", ")))

@@ -41,6 +41,18 @@ def irregular(history: History) -> Iterator[Difference]:
     Cause: The test for the step counts from 0, such as i % N == 0, or counts something else than the micro-batches of
         one window.
     Fix: Test (i + 1) % N == 0, or loop over windows.
+    Wrong:
+        for i, (x, y) in enumerate(loader):
+            (criterion(model(x), y) / n).backward()
+            if i % n == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    Correct:
+        for i, (x, y) in enumerate(loader):
+            (criterion(model(x), y) / n).backward()
+            if (i + 1) % n == 0:
+                optimizer.step()
+                optimizer.zero_grad()
     Reported: rasbt/LLMs-from-scratch/issues/299, huggingface/accelerate/issues/435
     """
     for record in history.stepped:

@@ -16,6 +16,16 @@ def clipped(history: History) -> Iterator[Difference]:
     Cause: A norm is limited before the window's gradient is complete, or while it holds the scaler's factor, so it
         isn't the update's norm.
     Fix: Clip once per window: last backward, unscale_(), clip, step.
+    Wrong:
+        for x, y in window:
+            (criterion(model(x), y) / len(window)).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    Correct:
+        for x, y in window:
+            (criterion(model(x), y) / len(window)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
     Reported: huggingface/transformers/issues/986, milesial/Pytorch-UNet/pull/470
     """
     scaled = any(call.scaled != 1 for call in history.calls)
@@ -96,6 +106,19 @@ def scaled(history: History) -> Iterator[Difference]:
     Cause: The scale changes, or is taken out of .grad, between the micro-batches of a window, which then add gradients
         of different scales.
     Fix: One unscale_() and update() per window, one scaler per run.
+    Wrong:
+        for k, (x, y) in enumerate(window):
+            scaler.scale(criterion(model(x), y) / len(window)).backward()
+            if k == 0:
+                scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+    Correct:
+        for x, y in window:
+            scaler.scale(criterion(model(x), y) / len(window)).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
     Reported: pytorch/pytorch/pull/36601, conservationtechlab/animl-py/issues/298
     """
     for record in history.stepped:
@@ -131,6 +154,20 @@ def scheduled(history: History) -> Iterator[Difference]:
     Symptom: The warm-up ends N times too early.
     Cause: A schedule whose lengths are counted in updates is stepped in the loop over micro-batches. Or one whose lengths are counted in micro-batches is stepped once per update.
     Fix: Step the scheduler once per update made; count lengths in updates.
+    Wrong:
+        for i, (x, y) in enumerate(loader):
+            (criterion(model(x), y) / n).backward()
+            scheduler.step()
+            if (i + 1) % n == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    Correct:
+        for i, (x, y) in enumerate(loader):
+            (criterion(model(x), y) / n).backward()
+            if (i + 1) % n == 0:
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
     Reported: Lightning-AI/pytorch-lightning/issues/1476, starVLA/starVLA/pull/210
     """
     for record in history.stepped:
@@ -176,6 +213,17 @@ def synced(history: History) -> Iterator[Difference]:
     Cause: DDP averages after every backward unless it runs under no_sync(), and the last micro-batch of a window must
         not.
     Fix: Use no_sync() on all micro-batches of a window but the last.
+    Wrong:
+        with model.no_sync():
+            for x, y in window:
+                (criterion(model(x), y) / len(window)).backward()
+        optimizer.step()
+    Correct:
+        for k, (x, y) in enumerate(window):
+            last = k + 1 == len(window)
+            with nullcontext() if last else model.no_sync():
+                (criterion(model(x), y) / len(window)).backward()
+        optimizer.step()
     Reported: karpathy/build-nanogpt/pull/30, speechbrain/speechbrain/issues/1802
     """
     for record in history.stepped:
@@ -186,7 +234,7 @@ def synced(history: History) -> Iterator[Difference]:
             text = f"{ranks}{len(apart)} of {count_noun(len(updates), 'update')} come before the last micro-batch is "
             text += "averaged over the ranks, which drift apart"
             numbers = {"not_averaged": len(apart), "updates": len(updates)}
-            yield Difference("apart", record, apart[0].where, text, apart, **numbers)
+            yield Difference("apart", record, apart[0].fresh[-1].where, text, apart, **numbers)
         # One process alone may leave out no_sync(), as some libraries do for it. With FSDP, to reduce each time is to
         # hold shards and not whole gradients.
         several = [update for update in updates if len(update.fresh) > 1 and update.on_ranks]
@@ -195,4 +243,4 @@ def synced(history: History) -> Iterator[Difference]:
             n = len(often[0].fresh)
             text = f"the ranks exchange gradients after each of {n} micro-batches; once per update is enough"
             numbers = {"averaged_each_time": len(often), "updates": len(updates), "window": n}
-            yield Difference("often", record, often[0].where, text, often, level=ADVICE, **numbers)
+            yield Difference("often", record, often[0].fresh[0].where, text, often, level=ADVICE, **numbers)

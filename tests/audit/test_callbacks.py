@@ -94,7 +94,7 @@ def test_the_report_is_printed_at_the_end_and_kept(trainer, capsys):
     train(divide=False)  # no longer watched
     assert isinstance(tried.callback, Callback)
     assert tried.callback.report.rules == ["loss-scale"]
-    assert tried.callback.report.history.backwards.total == 8
+    assert tried.callback.report.history.calls.total == 8
     assert capsys.readouterr().out == f"{tried.callback.report}\n"
 
 
@@ -204,8 +204,8 @@ def automatic(lightning):
 def test_lightning(lightning, count, rules, tmp_path):
     report = fit(lightning, automatic, data(count), tmp_path, accumulate_grad_batches=4)
     assert report.rules == rules
-    assert report.history.backwards.total == 2 * count
-    assert set(report.history.updates) == {"SGD"}
+    assert report.history.calls.total == 2 * count
+    assert [record.name for record in report.history.stepped] == ["SGD"]
 
 
 def test_lightning_after_an_error(lightning, tmp_path, capsys):
@@ -248,5 +248,5 @@ def test_transformers(count, tmp_path):
     trainer.train()
     report = callback.report
     assert report.rules == []
-    assert report.history.backwards.total == 2 * count
-    assert report.history.windows.total == 2 * -(-count // 4)
+    assert report.history.calls.total == 2 * count
+    assert report.history.updates_made == 2 * -(-count // 4)

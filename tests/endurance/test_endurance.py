@@ -225,7 +225,7 @@ def test_after_an_interrupt_of_the_audits_command_its_report_is_whole_or_not_the
     script.write_text(SCRIPT)
 
     def work():
-        command.main(["--json", str(report), "--html", str(report.with_suffix(".html")), str(script)])
+        command.main(["--json", str(report), str(script)])
 
     before = hooks()
     for point in points(work, 20):
@@ -235,7 +235,7 @@ def test_after_an_interrupt_of_the_audits_command_its_report_is_whole_or_not_the
         clock.run(work)
         assert hooks() == before, clock.where
         for path in tmp_path.glob("report*"):
-            assert path.read_text().rstrip().endswith(("}", "</html>")), (clock.where, path.name)
+            assert path.read_text().endswith("}"), (clock.where, path.name)
         assert not list(tmp_path.glob(".*")), clock.where
 
 
