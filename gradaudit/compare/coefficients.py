@@ -5,7 +5,7 @@ from itertools import chain, islice
 from math import isclose
 
 from gradaudit.compare.columns import Column, columns_of
-from gradaudit.compare.rules import Difference, rule
+from gradaudit.compare.rules import UNDECIDED, Difference, rule
 from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun
 from gradaudit.lines import division_of, loss_of
 
@@ -35,7 +35,10 @@ def scale(history: History) -> Iterator[Difference]:
         n = history.size(record)
         full = [update for update in updates if update.size == n]
         columns = columns_of(full[0]) if n >= 2 and full else None
-        if columns and columns[0].reduction != "unknown":
+        if columns and columns[0].reduction == "unknown" and not isclose(columns[0].share, 1.0, rel_tol=1e-3):
+            text = "no loss was found that PyTorch's own functions reduce, so nothing is said about its scale"
+            yield Difference("unknown", record, full[0].fresh[0].where, text, full, level=UNDECIDED, window=n)
+        elif columns and columns[0].reduction != "unknown":
             found = [_of_a_loss(record, full, columns, k) for k in range(len(columns))]
             yield from islice(chain(filter(None, found), _tails(record, n, updates, columns)), 1)
 

@@ -90,22 +90,20 @@ class Guard:
                 try:
                     result = original(*args, **kwargs)
                 except BaseException:
-                    self._go_on(watching.close)
+                    try:
+                        watching.close()
+                    except Exception as error:
+                        self.fail(error)
                     raise
-                self._go_on(watching.close if self.failure else watching.__next__)
+                try:
+                    next(watching, None) if self.failure is None else watching.close()
+                except Exception as error:
+                    self.fail(error)
                 return result
 
             return call
 
         return wrapper
-
-    def _go_on(self, watching: Callable) -> None:
-        try:
-            watching()
-        except StopIteration:
-            pass
-        except Exception as error:
-            self.fail(error)
 
     def fail(self, error: Exception) -> None:
         """Notes an error of the observer's own and warns of it, if it is the first."""

@@ -171,7 +171,7 @@ class Record:
         return update
 
     def zeroed(self) -> Zeroing:
-        zeroing = Zeroing(self, last(self.unused, self.in_grad))
+        zeroing = Zeroing(self, last(self.unused, self.in_grad) if self.unused else [])
         if zeroing.calls:
             self.lost.append(zeroing)
         self._begin_again()
@@ -185,7 +185,8 @@ class Record:
 
     def _begin_again(self) -> None:
         self.forget()
-        self.open = self.update_type(self)
+        if len(vars(self.open)) > 1:  # something has been noted of the window that ends here
+            self.open = self.update_type(self)
 
     def forget(self) -> None:
         """Nothing is in `.grad` any more."""

@@ -136,6 +136,7 @@ class Observer:
         self.options = (None, None)  # retain_graph and create_graph of the last backward call
         self.thread = _Thread()
         self.threads: set[int] = set()  # those that train
+        self.zeroed_at = 0  # the last call of zero_grad(), in operations
 
     def attach(self) -> None:
         leave_uncompiled("gradaudit", *{cls.__module__ for cls in type(self.listener).__mro__ if cls is not object})
@@ -216,7 +217,8 @@ class Observer:
     def update(self) -> None:
         """The optimizers may hold other parameters by now."""
         for record in self.own():
-            self._update(record)
+            if not record.by_hand:
+                self._update(record)
 
     @staticmethod
     def _update(record: Record) -> None:
@@ -236,7 +238,7 @@ class Observer:
     def own(self) -> list[Record]:
         """The records that this thread may look at. Another thread may be writing to the others' gradients just now."""
         me = threading.get_ident()
-        if self.threads <= {me}:
+        if len(self.threads) < 2 and (not self.threads or me in self.threads):
             return self.active
         alive = {thread.ident for thread in threading.enumerate()}
         return [each for each in self.active if each.shared or each.thread in (me, None) or each.thread not in alive]
@@ -358,7 +360,8 @@ class Observer:
 
     def _around_zero_grad(self, optimizer: Optimizer, *args, **kwargs) -> Generator:
         yield
-        if self.hears_zeroing_at_once or self.running or any(record.unused for record in self.active):
+        self.zeroed_at = torch.autograd._get_sequence_nr()
+        if self.hears_zeroing_at_once or self.running or any([record.unused for record in self.active]):
             self.look()
         if self.running and self.inside() is not None:  # an optimizer that steps and zeroes inside a backward call
             record = self.record_of(optimizer)
@@ -412,7 +415,8 @@ class Observer:
         gradients = record.gradients
         if not gradients.compare():
             return
-        self._trains(record)
+        if record.thread != threading.get_ident():
+            self._trains(record)
         first = not record.in_grad
         if first:
             gradients.begin_window()
@@ -427,7 +431,8 @@ class Observer:
         record = None if is_dynamo_compiling() else self.record_of(optimizer)
         if record is None:
             return None
-        self._trains(record)
+        if record.thread != threading.get_ident():
+            self._trains(record)
         call = self.inside() if self.running else None
         if call is not None:  # an optimizer that steps inside a backward call
             self._receive(record, call)

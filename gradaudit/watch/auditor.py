@@ -11,13 +11,12 @@ from subprocess import Popen
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradaudit.callsite import caller_location, is_users, where
 from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedUpdate, History
 from gradaudit.observe.gradients import is_zero, tensors_in
-from gradaudit.observe.ledger import Zeroing
+from gradaudit.observe.ledger import Zeroing, last
 from gradaudit.observe.observer import Listener, Observer, after
 from gradaudit.observe.uncompiled import backward_is_compiled
 from gradaudit.watch.by_hand import UpdatesByHand
@@ -48,7 +47,6 @@ class Auditor(Listener):
         self.key = f"gradaudit {next(_numbers)}"  # audits may be nested
         self.reaches: dict[tuple[int, ...], frozenset[int]] = {}  # sets of places that backward calls have reached
         self.received_by = 1  # how many records got gradients from the last backward call
-        self.zeroed_at = 0  # the last call of zero_grad(), in operations
         self.epochs = Epochs()
 
     def attach(self, observer: Observer) -> None:
@@ -59,7 +57,6 @@ class Auditor(Listener):
         self.named = NamedLosses(self.key)
         observer.undo.callback(observer.guard(self._finish))
         observer.patch(torch.autograd, "grad", self._around_grad)
-        observer.patch(Optimizer, "zero_grad", after(self._note_zeroing))
         observer.patch(BaseProcess, "start", after(self._note_process))
         observer.patch(Popen, "__init__", after(self._note_process))
         observer.patch(_BaseDataLoaderIter, "__next__", after(self.epochs.drawn))
@@ -70,9 +67,6 @@ class Auditor(Listener):
         if self.history.grads <= _PROBED_GRADS and not torch.compiler.is_compiling():
             self.graphs.mark(tensors_in(outputs))
         yield
-
-    def _note_zeroing(self, _: object) -> None:
-        self.zeroed_at = torch.autograd._get_sequence_nr()
 
     def _note_process(self, _: object) -> None:
         self.history.processes += 1
@@ -106,7 +100,7 @@ class Auditor(Listener):
             self.graphs.count_living(call)
         if backward_is_compiled():
             return call
-        self.graphs.look(call, roots, alone and not given, not self.received_by, self.zeroed_at)
+        self.graphs.look(call, roots, alone and not given, not self.received_by)
         self.received_by = 0
         if self.graphs.marked == call.number:
             self.named.look(self.history.updates_made)
@@ -199,7 +193,10 @@ class Auditor(Listener):
         update.assigned |= record.made == 1 and gradients.from_before
         if record.lost:
             self._note_what_was_put_back(record, update)
-        update.dtype = next((p.grad.dtype for p in gradients.parameters if p.grad is not None), None)
+        for p in gradients.parameters:
+            if p.grad is not None:
+                update.dtype = p.grad.dtype
+                break
         update.no_gradients = update.dtype is None
         if record.made % _TRIM_EVERY == 0:
             record.trim()
@@ -235,6 +232,7 @@ class Auditor(Listener):
             self.graphs.walked.clear()  # another model may come to the same lines
         if self.by_hand.ended(record) if record.by_hand else record.name or record.in_grad:
             self._conclude(record)
+        record.trim()
         record.let_go()
 
     def _conclude(self, record: WatchedRecord) -> None:
@@ -243,7 +241,7 @@ class Auditor(Listener):
             self.history.records.append(record)
         record.schedule = self.schedules.of(record)
         gradients = record.gradients
-        left = [call for call in record.in_grad[len(record.in_grad) - record.unused :] if not call.used]
+        left = [call for call in last(record.unused, record.in_grad) if not call.used]
         unseen = not record.made and gradients.weight_versions() != record.weights  # else than by a step, or compiled
         record.notice_a_move()
         if left and not unseen and not record.moved and not gradients.came_as_zeros:

@@ -33,7 +33,7 @@ class Graphs:
         self.reached_at: dict[str, tuple] = {}  # by line: whose parameters it reaches first; does a BatchNorm train?
         self.sums = 0  # comparisons of where gradients lie
 
-    def look(self, call: AuditedCall, roots: list[Tensor], known: bool, again: bool, zeroed_at: int) -> None:
+    def look(self, call: AuditedCall, roots: list[Tensor], known: bool, again: bool) -> None:
         """Notes in a call what its graph tells.
 
         Args:
@@ -41,7 +41,6 @@ class Graphs:
             roots: What backward is called on.
             known: That is a single number, with a gradient of 1.
             again: The last call brought gradients to nobody known, so it is looked once more for leaves.
-            zeroed_at: The last call of zero_grad(), in operations.
         """
         self._mark_losses(call, roots, known)
         if self.forwards:
@@ -51,12 +50,12 @@ class Graphs:
         if (self.walked[call.line] < _WALKS_A_LINE or again) and self.walked.total() < _WALKS:
             self._walk(roots, call.line)
         call.nearest, call.batchnorm = self.reached_at.get(call.line, (None, False))
-        for record in self.observer.own() if self.sums < _WATCHED_SUMS else ():
+        for record in self.observer.active if self.sums < _WATCHED_SUMS else ():
             if record.in_grad:
                 self.sums += 1
                 watch_memory(record.gradients.parameters, call, self.observer.probe)
         if call.number <= PROBED_GRAPHS:
-            self._look_for_passes(call, [root.grad_fn for root in roots if root.grad_fn is not None], zeroed_at)
+            self._look_for_passes(call, [root.grad_fn for root in roots if root.grad_fn is not None])
 
     def mark(self, roots: list[Tensor]) -> None:
         """Something else than a backward call goes through what is below `roots`."""
@@ -87,10 +86,10 @@ class Graphs:
         self.reached_at[line] = next((r for r in records if nearest in r.gradients.ids), None), trains_batchnorm
         self.found(reached)
 
-    def _look_for_passes(self, call: AuditedCall, nodes: list, zeroed_at: int) -> None:
+    def _look_for_passes(self, call: AuditedCall, nodes: list) -> None:
         for node in nodes:
             call.graphs = max(call.graphs, forward_passes(node))
-            call.zeroed_inside |= call.graphs > 1 and first_operation(node) < zeroed_at
+            call.zeroed_inside |= call.graphs > 1 and first_operation(node) < self.observer.zeroed_at
         retain_graph, create_graph = self.observer.options
         keeps_it = bool(retain_graph) and not create_graph  # for calls that have nothing to do with its own gradients
         if nodes and (keeps_it or self.kept_at):

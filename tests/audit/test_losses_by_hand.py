@@ -3,7 +3,7 @@
 A spelling is the mean over a micro-batch's own samples or tokens. What a window makes of it decides the verdict, which
 is the same however the mean is written: divided by n it is right if the micro-batches are equally large; undivided, or
 divided twice, it is an error of `loss-scale`; and where micro-batches have unequal counts, a mean of means is an error
-of `token-weights`. Two spellings hide what they are, and nothing is said of them.
+of `token-weights`. Two spellings hide what they are.
 """
 
 import pytest
@@ -173,7 +173,7 @@ WINDOWS = {  # what a window makes of a mean, the sizes of its micro-batches, an
     "divided twice": (lambda mean: mean / N / N, EVEN, SCALE),
     "mean of means": (lambda mean: mean / N, UNEVEN, TOKENS),
 }
-HIDDEN = dict.fromkeys(WINDOWS, RIGHT)
+HIDDEN = {"undivided": UNDECIDED, "divided twice": UNDECIDED, "mean of means": RIGHT}
 VERDICTS = {"rmse": HIDDEN, "custom function": HIDDEN}
 
 
