@@ -8,8 +8,8 @@ import torch
 from torch.optim.optimizer import _global_optimizer_pre_hooks, register_optimizer_step_pre_hook
 
 from course_utils import record
-from course_utils.practice.grading import grade_on_zoo
 from course_utils.practice.bench import Mistake
+from course_utils.practice.grading import grade_on_zoo
 from course_utils.practice.recording import quick_records
 from course_utils.zoo import ZOO
 from gradaudit import audit
