@@ -190,7 +190,7 @@ class Exercise:
                 continue
             wrong = [what for what in want if not agree(found.get(what), want[what], self.rtol)]
             same = [what for what in differ if what in wrong and agree(found[what], got.get(what), self.rtol)]
-            first = same and (self.takes is dict or same[0] == differ[0])
+            first = same and (self.takes is dict or same[0] == differ[0] == wrong[0])
             if first and len(same) > len(explained):
                 best, explained = edit, same
             if len(explained) == len(differ):

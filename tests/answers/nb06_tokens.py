@@ -166,7 +166,7 @@ for bug, sources, says, *changes in (
         "by their sequences",
         (SHARE, "* len(batch[0]) / sum(len(inputs) for inputs, _ in window)"),
     ),
-    ("token-weights", "", "padding and masked", (SHARE, "* batch[1].numel() / sum(t.numel() for _, t in window)")),
+    ("token-weights", "", "", (SHARE, "* batch[1].numel() / sum(t.numel() for _, t in window)")),
     ("loss-scale", "huggingface/transformers#35438", "", (SHARE, f"{SHARE} * len(window)")),
     (
         "loss-scale",

@@ -93,23 +93,23 @@ LATE = """            loss = loss_fn(model, batch) * share
 """
 
 for name, bug, says, *changes in (
-    ("every micro-batch", "sync-cadence", "3 times", (HELD, "nullcontext()")),
-    ("never", "ranks-differ", "all-reduced nothing", (HELD, "model.no_sync()")),
+    ("every micro-batch", "sync-cadence", "", (HELD, "nullcontext()")),
+    ("never", "ranks-differ", "", (HELD, "model.no_sync()")),
     (
         "own count",
         "token-weights",
-        "of [5, 1, 3] samples on rank 0 and [2, 7, 6] on rank 1: some samples",
+        "",
         ("    dist.all_reduce(total)\n", ""),
         (SHARE, "len(batch[0]) / total"),
     ),
     ("without the ranks", "loss-scale", "0.5 times", ("dist.get_world_size() * ", "")),
-    ("steps in the loop", "irregular-window", "3 steps", ("    optimizer.step()", "        optimizer.step()")),
+    ("steps in the loop", "irregular-window", "", ("    optimizer.step()", "        optimizer.step()")),
     ("never zeroes", "stale-gradients", "before", ("    optimizer.zero_grad()\n", "")),
     ("no step", "leftover-gradients", "no step", ("    optimizer.step()\n", "")),
     (
         "zeroes first",
         "empty-step",
-        "no gradient",
+        "",
         ("    optimizer.step()", "    optimizer.zero_grad(); optimizer.step()"),
     ),
     (
@@ -127,10 +127,10 @@ for name, bug, says, *changes in (
     (
         "averages twice",
         "by-hand",
-        "2 times",
+        "",
         ("    optimizer.step()", "    for p in model.parameters(): dist.all_reduce(p.grad)\n    optimizer.step()"),
     ),
-    ("nothing", "not-attempted", "no backward pass", (inspect.getsource(ddp_window).partition("\n")[2], "    ...\n")),
+    ("nothing", "not-attempted", "", (inspect.getsource(ddp_window).partition("\n")[2], "    ...\n")),
 ):
     made = edited(ddp_window, *changes)
     made.__name__ = name.replace(" ", "_")

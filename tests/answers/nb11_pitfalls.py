@@ -102,8 +102,8 @@ for bug, *changes in (
     wrong("two_bugs", bug)(edited(by_windows, *changes))
 
 for bug, says, *changes in (
-    ("loss-scale", "11 micro-batches, N = 4", (SHARE, " / n")),
-    ("clip-timing", "max_norm = 0.1: what the window holds counts", (CLIP, f"    {CLIP}")),
+    ("loss-scale", "", (SHARE, " / n")),
+    ("clip-timing", "", (CLIP, f"    {CLIP}")),
     (
         "held-graphs",
         "bytes are kept for the backward pass at once",

@@ -98,12 +98,11 @@ def a_generator(accelerator, model, batches, optimizer):
 def nothing(accelerator, model, batches, optimizer): ...
 
 
-RANKS = ("one-average-missing", "own-rank", "own-rank", "own-rank", "wrong-scale-on-ranks", "wrong-scale-on-ranks")
+RANKS = ("one-average-missing", "own-rank", "own-rank", "wrong-scale-on-ranks", "wrong-scale-on-ranks")
 FACTORS = (
     lambda a, window, total: a.gradient_accumulation_steps / total,
     lambda a, window, total: a.gradient_accumulation_steps / sum(map(len, window)),
     lambda a, window, total: a.gradient_accumulation_steps * a.num_processes / sum(map(len, window)),
-    lambda a, window, total: a.gradient_accumulation_steps / sum(map(len, window)) / a.num_processes,
     lambda a, window, total: a.gradient_accumulation_steps * a.num_processes**2 / total,
     lambda a, window, total: a.gradient_accumulation_steps / a.num_processes / total,
 )

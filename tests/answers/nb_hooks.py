@@ -281,5 +281,5 @@ def triples(p, own, **_):
     p.grad = None
 
 
-wrong("fold_into_momentum", "loss-scale", says="divided by N again")(folding(halves))
-wrong("fold_into_momentum", "keeps-gradients", says="4 gradients stood in .grad")(keeps_the_gradients)
+wrong("fold_into_momentum", "loss-scale")(folding(halves))
+wrong("fold_into_momentum", "keeps-gradients")(keeps_the_gradients)

@@ -236,6 +236,4 @@ for bug, answers in MORE.items():
         wrong("noise_scale", bug)(answer)
 
 
-wrong("noise_scale", "ratio-first", says="6 windows of 4 micro-batches of 8 samples: expected ")(
-    WRONG["ratio-first"][0]
-)
+wrong("noise_scale", "ratio-first")(WRONG["ratio-first"][0])

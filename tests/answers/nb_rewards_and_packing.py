@@ -99,7 +99,7 @@ def counts_the_parts_of_a_group(window, kind):
     return weights
 
 
-@wrong("other-kind", says="weights of 'token'")
+@wrong("other-kind")
 def knows_one_kind(window, kind):
     return token_weights(window, "token")
 

@@ -102,7 +102,6 @@ OTHER = "other = generator if net is discriminator else discriminator"
 wrong(  # as in Lightning-AI/pytorch-lightning#591
     "gan_updates",
     "foreign-gradients",
-    says="N = 2: update 2 of the discriminator holds gradients of the generator's loss",
 )(edited(gan, (CLEAR, ""), (STEP, f"{STEP}; {CLEAR}")))
 for bug, *changes in (
     ("stale-gradients", (CLEAR, f"if net is generator: {CLEAR}")),  # Hsintien-Ng/idinvert_pytorch-reproduced#1

@@ -109,7 +109,7 @@ def total_of_each_call(stage, optimizer, calls, n):
     optimizer.step()
 
 
-@wrong("pipeline_update", "irregular-window", says="2 steps")
+@wrong("pipeline_update", "irregular-window")
 def a_step_for_each_call(stage, optimizer, calls, n):
     total = sum(valid(t) for _, t in calls)
     for call in calls:

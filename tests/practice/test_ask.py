@@ -312,7 +312,13 @@ def test_every_output_says_in_json_what_it_is(shown, score):
         {"kind": "prediction", "question": "Which?", "options": ["1", "two"]},
         {"kind": "reveal", "question": "Which?", "measured": "two"},
         verdict,
-        {**verdict, "passed": False, "bug": "wrong-sign", "message": "A" + failed.message[1:], **hint},
+        {
+            **verdict,
+            "passed": False,
+            "bug": "wrong-sign",
+            "message": failed.message[:1].upper() + failed.message[1:],
+            **hint,
+        },
         {"kind": "cards", "cards": [["When?", "Now."], ["Why?", "Because."]]},
         {"kind": "score"},
         {

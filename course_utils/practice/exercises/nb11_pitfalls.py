@@ -44,6 +44,8 @@ TWO_BUGS = Exercise(
     edits=[
         *edits("clip-timing", "(window)).backward()", f"(window)).backward(); {CLIP}"),
         *edits("clip-timing/never", CLIP, "pass"),
+        *edits("clip-limit", CLIP, "nn.utils.clip_grad_value_(model.parameters(), max_norm)"),
+        *edits("clip-limit", CLIP, "nn.utils.clip_grad_norm_([*model.parameters()][:1], max_norm)"),
         *edits("clip-limit", CLIP, "[nn.utils.clip_grad_norm_(p, max_norm) for p in model.parameters()]"),
     ],
 )

@@ -39,7 +39,7 @@ class Process:
             values |= {f"momentum {place}": state["momentum_buffer"]} if state else {}
         return Weights({name: value.detach().double().clone() for name, value in values.items()})
 
-    def run(self, answer: Callable, file: Path, case: "Case", batch: int | None = None, save: int | None = None) -> int:
+    def run(self, answer: Callable, file: Path, case: "Case", batch: int = 0, save: int = 0) -> int:
         """Calls the answer; dies in a micro-batch or a save. Returns how often `torch.save` was called."""
         batches = [
             torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(k)) for k in range(case.many)
@@ -59,10 +59,12 @@ class Process:
 class Case(NamedTuple):
     many: int
     n: int
-    killed: str = ""  # in which kind of moment
+    batch: int = 0  # the micro-batch in which the process is killed
+    saves: bool = False  # whether it is killed in each save
 
     def __str__(self) -> str:
-        return f"{self.many} micro-batches, N = {self.n}" + f", killed in {self.killed}" * bool(self.killed)
+        killed = f", killed in micro-batch {self.batch}" * bool(self.batch) + ", killed in each save" * self.saves
+        return f"{self.many} micro-batches, N = {self.n}{killed}"
 
 
 def solution(file, model, batches, loss_fn, optimizer, schedule, n):
@@ -93,43 +95,41 @@ def solution(file, model, batches, loss_fn, optimizer, schedule, n):
 
 
 def watch(answer: Callable, case: Case) -> Seen:
-    """Watches a whole run, or what the next process makes of runs that were killed, in each moment of a kind."""
+    """Watches a whole run, or what the next process makes of one that was killed."""
+    if case.batch:
+        after = _after(answer, case, batch=case.batch)
+        first, border = min(after.used, default=1), (case.batch - 1) // case.n * case.n + 1
+        goes_on = border <= first <= case.batch and after.used == [*range(first, case.many + 1)]
+        return {"the next process goes on with": [] if goes_on else after.used, "its result": after.result()}
     with tempfile.TemporaryDirectory() as folder:
         whole = Process()
         saves = whole.run(answer, Path(folder) / "last.pt", case)
     if not whole.used:
         raise Mistake("not-attempted", "your function has not called loss_fn yet.")
-    if not case.killed:
+    if not case.saves:
         return {"micro-batches that were used": whole.used, "result": whole.result()}
-    seen, every = {}, [*range(1, case.many + 1)]
-    for number in range(1, (case.many if case.killed == "micro-batch" else saves) + 1):
-        kill = {"batch": number} if case.killed == "micro-batch" else {"save": number}
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "last.pt"
-            Process().run(answer, file, case, **kill)
-            after = Process()
-            try:
-                after.run(answer, file, case)
-            except Exception as error:
-                if "save" not in kill:
-                    raise
-                found = "the next process found no file that it can read"
-                raise Mistake("torn-file", f"{case} {number}: {found}.") from error
-        at = f"killed in {case.killed} {number}, the next process"
-        if "save" in kill:
-            together = "what the next process loads belongs together"
-            seen[together] = seen.get(together, True) and agree(after.result(), whole.result(), 0.0)
-            continue
-        first = after.used[0] - 1 if after.used else 0
-        border = (number - 1) // case.n * case.n  # where it goes on at the earliest
-        goes_on = first in range(border, number) and after.used == every[first:]
-        seen[f"{at} goes on with"] = [] if goes_on else after.used
-        seen[f"{at} has the result"] = after.result()
-    return seen
+    torn = []
+    for save in range(1, saves + 1):
+        try:
+            torn += [save] * (not agree(_after(answer, case, save=save).result(), whole.result(), 0.0))
+        except Exception as error:
+            found = "the next process found no file that it can read"
+            raise Mistake("torn-file", f"{case}: after save {save} {found}.") from error
+    return {"saves after which the next process found parts that do not belong together": torn}
+
+
+def _after(answer: Callable, case: Case, **kill: int) -> Process:
+    """The process that follows on one that was killed."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "last.pt"
+        Process().run(answer, file, case, **kill)
+        after = Process()
+        after.run(answer, file, case)
+    return after
 
 
 @contextmanager
-def _saves(die_in: int | None = None) -> Iterator[list]:
+def _saves(die_in: int) -> Iterator[list]:
     """Counts the calls of `torch.save` in the block; one of them writes half of its file and dies."""
     save, calls = torch.save, []
 
@@ -151,14 +151,18 @@ def _saves(die_in: int | None = None) -> Iterator[list]:
 
 
 LOAD = "part.load_state_dict(saved[name])"
+AGAIN = "[p.data.copy_(first) for p, first in zip(model.parameters(), start, strict=True)]"
 WHOLE = "    count = done\n"  # before which some of the model starts over
-CASES = [Case(many, n, killed) for many, n in ((8, 4), (6, 3)) for killed in ("", "micro-batch", "save")]
 TRAIN_ON = Exercise(
     "train_on",
     "checkpoints",
     watch,
     solution,
-    cases=CASES,
+    cases=[
+        Case(many, n, **killed)
+        for many, n in ((8, 4), (6, 3))
+        for killed in ({}, *({"batch": number} for number in range(1, many + 1)), {"saves": True})
+    ],
     edits=[
         *edits("loss-scale", " / n).backward()", ").backward()"),
         *edits("stale-gradients", "optimizer.zero_grad()", "pass"),
@@ -178,14 +182,14 @@ TRAIN_ON = Exercise(
             WHOLE,
             f"    [m.reset_running_stats() for m in model if hasattr(m, 'running_mean')]\n{WHOLE}",
         ),
-        *edits("drops-parameters", LOAD, f"name == 'model' or {LOAD}"),
+        *edits("drops-parameters", LOAD, f"start = [p.clone() for p in model.parameters()]; {LOAD}; {AGAIN}"),
         *edits("shifted-windows", WHOLE, "    count = 0\n"),
     ],
     channels={
         "micro-batches that were used": "wrong-batches",
-        **{f"killed in micro-batch {k}, the next process goes on with": "wrong-batches/after" for k in range(1, 9)},
-        "what the next process loads belongs together": "torn-file",
+        "the next process goes on with": "wrong-batches/after",
+        "saves after which the next process found parts that do not belong together": "torn-file",
     },
-    extra=20.0,
+    extra=60.0,
     rtol=0.0,
 )

@@ -82,6 +82,11 @@ NOISE_SCALE = Exercise(
         *edits("not-averaged/windows", RATIO, "traces.sum() / squares.mean()", "traces.mean() / squares.sum()"),
         *edits("not-squared", BOTH, f"{BOTH}; small, large = small**0.5, large**0.5"),
         *edits("not-squared", SMALL, "(sum(part.norm() for part in parts) / n) ** 2"),
+        *edits(
+            "not-squared",
+            f"smalls.append({SMALL})\n        {LARGE}",
+            "smalls.append(sum(part.norm() for part in parts) / n)\n        larges.append(window[-1].norm())",
+        ),
         *edits("not-squared/root", RATIO, f"({RATIO}).sqrt()"),
         *edits("swapped", RATIO, "squares.mean() / traces.mean()"),
         *edits("swapped", "readings(small, large, b, n * b)", "readings(large, small, b, n * b)"),

@@ -102,6 +102,7 @@ TOKEN_WEIGHTS = Exercise(
     cases=[Case(*case, kind) for case in _CASES for kind in KINDS],
     edits=[
         *edits("own-micro-batch", f"return [{LAST}]", "return [w / len(window) for w in alone(window, kind)]"),
+        *edits("own-micro-batch", f"return [{LAST}]", "return alone(window, kind)"),
         *edits("by-n", LAST, f"({LAST.replace(' for', ') / len(window) for', 1)}"),
         *edits("empty-answer", SOME, "some = lengths >= 0"),
         *edits("empty-answer/one-token", SOME, SOME + "; lengths = lengths.clamp(min=1)"),
@@ -110,6 +111,12 @@ TOKEN_WEIGHTS = Exercise(
         ),
         *edits("masked-positions", LAST, LAST.replace("mask /", "mask.any(1, True).expand_as(mask) /")),
         *edits("inverted", LAST, LAST.replace("mask /", "mask *")),
+        *edits(
+            "split-groups",
+            f"return [{LAST}]",
+            "each, many = zip(alone(window, kind), window), len(groups.unique())\n"
+            "    return [w * len(g.unique()) / many for w, (_, g) in each]",
+        ),
         *edits("split-groups/two", "len(groups[some].unique())", "sum(len(g.unique()) for _, g in window)"),
         *edits("other-kind", KIND, *(f"    kind = {kind!r}\n{KIND}" for kind in KINDS)),
     ],
