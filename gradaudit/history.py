@@ -75,7 +75,7 @@ class NamedLoss:
 
 class AuditedCall(Call):
     """What a call has not noted is read from the class, here and in `AuditedUpdate`: a training step makes one of each,
-    and to set all of their fields would take longer than anything else that is noted of it. What every step reads is set.
+    and to set all of their fields would take longer than anything else that is noted. What every step reads is set.
 
     Attributes:
         line: Names the place in the code more finely than `where`, if a library lies between.

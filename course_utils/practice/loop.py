@@ -110,10 +110,9 @@ class Updates:
             epochs = {2: "two", 3: "three"}[len(self.case.calls)]
             many = f"{many} updates, since the check runs {epochs} epochs of {want.call.count(0)}"
             held = f"{held} ({many})"
-        for signs, more in ((self.missing(want, used, wanted), held), (self.counts(want, used, wanted), held)):
-            for shows, bug, says in signs:
-                if shows:
-                    return bug, self.said(f"{says}; {more}" if any(used) else f"{says}; expected {many}")
+        for shows, bug, says in chain(self.missing(want, used, wanted), self.counts(want, used, wanted)):
+            if shows:
+                return bug, self.said(f"{says}; {held if any(used) else f'expected {many}'}")
         for shows, bug, says in self.items(want, used, wanted):
             if shows:
                 return bug, self.said(says)
@@ -181,8 +180,8 @@ class Updates:
             last = f"the last window, micro-batches {self.shown(theirs[-1])}, never gets its step"
             lost = len(mine) < len(theirs) and not set(theirs[-1]) & set(chain(*mine))
             yield lost, "leftover-gradients", last
-            yield len(mine) != len(theirs), "irregular-window", f"{len(mine)} updates, expected {len(theirs)}"
-        yield len(self.rows) != len(want.rows), "irregular-window", f"{len(used)} updates, expected {len(wanted)}"
+            yield len(mine) != len(theirs), "irregular-window", f"updates: {len(mine)}, expected {len(theirs)}"
+        yield len(self.rows) != len(want.rows), "irregular-window", f"updates: {len(used)}, expected {len(wanted)}"
 
     def items(self, want: "Updates", used: list, wanted: list) -> Signs:
         """Where an update holds other micro-batches, or they count too much or too little."""

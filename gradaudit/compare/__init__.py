@@ -1,4 +1,4 @@
-"""Differences between what was observed and the intended windows: which calls an update used, how many, how much each counts.
+"""What was observed and the intended windows, compared: which calls an update used, how many, how much each counts.
 
 Whether one is meant is not decided here: `doubts` says what speaks for it, and `words` what is said.
 """

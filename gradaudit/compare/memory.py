@@ -33,8 +33,8 @@ def held_graphs(history: History) -> Iterator[Difference]:
     """
     again = list(dict.fromkeys(_counted_again(history)))
     if again:
-        text = f"{count_noun(len(again), 'backward call')} went through a loss that an earlier one of the window had used, "
-        text += "whose gradient counts again"
+        text = f"{count_noun(len(again), 'backward call')} went through a loss that an earlier one of the window had "
+        text += "used, whose gradient counts again"
         fix = "call backward on each loss once, and detach() what is added up for the log"
         yield Difference("counted again", None, again[0].where, text, (), again, fix=fix, calls=len(again))
     longest = max(history.calls, key=lambda call: call.passes, default=None)
@@ -82,8 +82,8 @@ def _together(history: History) -> Iterator[Difference]:
     single = {update.fresh[0].number: update.fresh[0] for update in history.updates if len(update.fresh) == 1}
     calls = [call for call in single.values() if call.graphs > 2 and _count_alike(call)]
     if len(calls) == sum(number <= PROBED_GRAPHS for number in single) > 0:  # else they are weighed against each other
-        text = f"one backward call went through {calls[0].graphs} forward passes that have nothing in common: all of their "
-        text += "activations were in memory at once"
+        text = f"one backward call went through {calls[0].graphs} forward passes that have nothing in common: all of "
+        text += "their activations were in memory at once"
         fix = "" if any(call.zeroed_inside for call in calls) else None  # which would erase what a call for each brings
         numbers = {"graphs": calls[0].graphs, "calls": len(calls)}
         yield Difference("one call for several", None, calls[0].where, text, fix=fix, level=ADVICE, **numbers)

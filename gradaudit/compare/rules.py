@@ -1,7 +1,7 @@
 """What a rule is, and what it yields.
 
-To add one, write a generator of differences over a `History` as one of the modules here, under `@rule`, with its texts as
-docstring.
+To add one, write a generator of differences over a `History` as one of the modules here, under `@rule`, with its texts
+as docstring.
 """
 
 import re

@@ -152,7 +152,8 @@ def scheduled(history: History) -> Iterator[Difference]:
     """Schedules that are stepped more or less often than updates are made.
 
     Symptom: The warm-up ends N times too early.
-    Cause: A schedule whose lengths are counted in updates is stepped in the loop over micro-batches. Or one whose lengths are counted in micro-batches is stepped once per update.
+    Cause: A schedule whose lengths are counted in updates is stepped in the loop over micro-batches. Or one whose
+        lengths are counted in micro-batches is stepped once per update.
     Fix: Step the scheduler once per update made; count lengths in updates.
     Wrong:
         for i, (x, y) in enumerate(loader):

@@ -1,9 +1,10 @@
 """What is seen of the gradients of some parameters: which were written or replaced since the last look.
 
-PyTorch has no hook for zeroing, and none is needed: each tensor has a version, which rises with every write, so comparing
-which tensor `.grad` is, and its version, with the last time shows whether anything was zeroed, clipped or assigned in
-between. This computes nothing. Values are read only where gradients may have been zeroed through `.data`, which raises
-no version: always after a step, and inside the first windows, some later ones, and all of them once that has happened.
+PyTorch has no hook for zeroing, and none is needed: each tensor has a version, which rises with every write, so
+comparing which tensor `.grad` is, and its version, with the last time shows whether anything was zeroed, clipped or
+assigned in between. This computes nothing. Values are read only where gradients may have been zeroed through `.data`,
+which raises no version: always after a step, and inside the first windows, some later ones, and all of them once that
+has happened.
 """
 
 import gc

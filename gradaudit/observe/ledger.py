@@ -1,7 +1,7 @@
 """The ledger: which calls of `backward()` are in `.grad`, which update used them, and which were lost.
 
-It exists once. The observer keeps it by four transitions: a call is `received`, an optimizer has `stepped`, gradients are
-`zeroed` or `changed`. What shows or judges a training loop reads it.
+It exists once. The observer keeps it by four transitions: a call is `received`, an optimizer has `stepped`, gradients
+are `zeroed` or `changed`. What shows or judges a training loop reads it.
 """
 
 from weakref import ref

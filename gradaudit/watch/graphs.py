@@ -142,9 +142,9 @@ def first_operation(root) -> int:
     return min(node._sequence_nr() for node in walk([root]) if not is_leaf(node))
 
 
-# Several backward calls through one forward pass are no micro-batches, since a micro-batch is other data. They are possible
-# only where the graph is kept (`retain_graph`, `create_graph`). Then every node of it is marked, and later calls are
-# compared with the marks. A loop that keeps no graph pays nothing.
+# Several backward calls through one forward pass are no micro-batches, since a micro-batch is other data. They are
+# possible only where the graph is kept (`retain_graph`, `create_graph`). Then every node of it is marked, and later
+# calls are compared with the marks. A loop that keeps no graph pays nothing.
 
 
 class Forward:
@@ -205,8 +205,9 @@ def _unmarked(roots: Iterable[Tensor], key: str) -> Iterator:
     return walk((root.grad_fn for root in roots), lambda node: not is_leaf(node) and key in node.metadata)
 
 
-# `AccumulateGrad` adopts the first gradient that it gets, without a copy. If what made that gradient writes the next one
-# into the same memory, as a CUDA graph does when it is replayed, then `.grad` is overwritten before anything is added.
+# `AccumulateGrad` adopts the first gradient that it gets, without a copy. If what made that gradient writes the next
+# one into the same memory, as a CUDA graph does when it is replayed, then `.grad` is overwritten before anything is
+# added.
 
 
 def watch_memory(parameters: Iterable[Tensor], call: AuditedCall, probe: Callable) -> None:

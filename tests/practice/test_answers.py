@@ -103,6 +103,15 @@ def test_a_wrong_answer_is_rejected_by_the_name_of_its_bug(exercise, wrong):
     assert verdict.hint, f"no hint for {verdict.bug}: add it to HINTS, or to the exercise's own hints"
 
 
+@pytest.mark.parametrize("exercise", exhaustive.mark([name for name in SOLVED if EXERCISES[name].edits], but=["slope"]))
+def test_a_known_mistake_is_rejected_by_its_own_name(exercise):
+    found = EXERCISES[exercise]
+    for edit in found.edits:
+        answer = found.made(edit)
+        verdict = judge(exercise, answer() if found.takes is dict else answer)
+        assert verdict.bug == edit.bug.partition("/")[0], (edit, verdict)
+
+
 # Junk.
 
 

@@ -19,7 +19,7 @@ from course_utils.practice.bench import Exercise, Mistake, Verdict
 from course_utils.practice.deadline import Outcome, line_of, place, run
 from course_utils.practice.printed import Printed
 
-EXERCISES: dict[str, Exercise] = {}  # in the order of the notebooks
+EXERCISES: dict[str, Exercise] = {}  # by name
 
 
 def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:

@@ -16,17 +16,5 @@ CASES = [
     *(twice(sizes, words="batches") for sizes in ((2,) * 6, (2,) * 4, (4, 2, 1, 3, 2))),
     *(twice((4, 4, 4, 2, 3), real=True, adam=adam, words="batches") for adam in (False, True)),
 ]
-FIRST_LOOP = Exercise(
-    "first_loop",
-    "00_start",
-    watch_loop,
-    solution,
-    CASES,
-)
-TRAIN = Exercise(
-    "train",
-    "02_zeroing",
-    watch_loop,
-    solution,
-    [*CASES, twice((2,) * 4, dirty=True, words="batches")],
-)
+FIRST_LOOP = Exercise("first_loop", "00_start", watch_loop, solution, CASES)
+TRAIN = Exercise("train", "02_zeroing", watch_loop, solution, [*CASES, twice((2,) * 4, dirty=True, words="batches")])

@@ -108,23 +108,10 @@ def _batch(shape: Sequence, tokens: Tensor, real: bool) -> tuple[Tensor, Tensor]
     return inputs, targets
 
 
-EQUAL, RANDOM = (
-    ((0, 3), (0, 3)),
-    [
-        [(0, k) for k in lengths]
-        for lengths in (
-            (6, 2, 4),
-            (1, 1, 1),
-            (0, 0, 0),
-            (6, 6, 6),
-            (6, 6, 6),
-            (3, 6, 2),
-            (0, 0, 0),
-            (0, 0, 0),
-            (5, 1, 2),
-        )
-    ],
-)
+EQUAL = ((0, 3), (0, 3))
+REAL = [
+    [(0, int(valid)) for valid in shape] for shape in ("624", "111", "000", "666", "666", "362", "000", "000", "512")
+]
 FILTER = "        window = [batch for batch in window if (batch[1] != -100).any()]\n"
 TOTAL, LOSS = "sum((targets != -100).sum()", 'targets.flatten(), reduction="sum") / total'
 WINDOWS = "windows(batches, n)"
@@ -142,8 +129,8 @@ ACCUMULATE_TOKENS = Exercise(
         padded([((3, 0),), ((0, 2), (1, 3)), ((0, 1),), ((5, 0),), ((0, 3),)], 2),
         padded([((0, 2),), ((4, 0), (2, 0)), ((0, 4),)], 3),
         padded([((0, 2),), ((0, 4),), ((3, 0),), ((4, 0), (1, 0)), ((0, 3),)], 2),
-        *(padded(RANDOM, n, real=True, adam=adam) for n, adam in ((1, False), (2, False), (4, False), (2, True))),
-        padded([RANDOM[0]] + [RANDOM[3]] * 3, 4, real=True),
+        *(padded(REAL, n, real=True, adam=adam) for n, adam in ((1, False), (2, False), (4, False), (2, True))),
+        padded([REAL[0], *REAL[3:4] * 3], 4, real=True),
     ],
     edits=[
         *edits("token-weights", TOTAL, "sum(targets.numel()"),

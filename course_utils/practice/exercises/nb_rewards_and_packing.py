@@ -120,8 +120,5 @@ TOKEN_WEIGHTS = Exercise(
         *edits("split-groups/two", "len(groups[some].unique())", "sum(len(g.unique()) for _, g in window)"),
         *edits("other-kind", KIND, *(f"    kind = {kind!r}\n{KIND}" for kind in KINDS)),
     ],
-    channels={
-        "shapes": "wrong-length",
-        "all weights are finite": "nan",
-    },
+    channels={"shapes": "wrong-length", "all weights are finite": "nan"},
 )

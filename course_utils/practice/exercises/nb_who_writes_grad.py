@@ -134,8 +134,5 @@ DIRTY = Exercise(
         *edits("last-only", APPEND, "names = [name]"),
         *edits("wrong-names", APPEND, "names.append(name.rpartition('.')[0])", "names.append(name.rpartition('.')[2])"),
     ],
-    channels={
-        ".grad is as before": "changes-gradients",
-        "the parameters are as before": "changed-input",
-    },
+    channels={".grad is as before": "changes-gradients", "the parameters are as before": "changed-input"},
 )
