@@ -114,7 +114,7 @@ def judged(function, *args, window=None):
     with audit(window) as report:
         function(*args)
     assert report.failure is None, report.failure
-    return [(finding.level, finding.rule) for finding in report.findings], [w.size for w in report.history.windows]
+    return [(finding.level, finding.rule) for finding in report.findings], [update.size for update in report.history.updates]
 
 
 def judged_loops(engine, kinds, *args):
