@@ -114,7 +114,8 @@ def judged(function, *args, window=None):
     with audit(window) as report:
         function(*args)
     assert report.failure is None, report.failure
-    return [(finding.level, finding.rule) for finding in report.findings], [w.size for w in report.history.windows]
+    sizes = [update.size for update in report.history.updates]
+    return [(finding.level, finding.rule) for finding in report.findings], sizes
 
 
 def judged_loops(engine, kinds, *args):

@@ -142,7 +142,7 @@ def _divided_for_nothing(record: AuditedRecord, updates: list[AuditedUpdate]) ->
     (factor,) = factors if len(factors) == 1 else (1.0,)
     if len(updates) > 2 and 0 < factor < 0.6 and isclose(1 / factor, round(1 / factor), rel_tol=1e-6):
         where, n = division_of(updates[0].fresh[0].where), round(1 / factor)
-        text = f"every loss is multiplied by 1/{n}, and every micro-batch has a step; if a window of {n} is meant, declare it"
+        text = f"every loss is multiplied by 1/{n}, and every micro-batch has a step: is a window of {n} meant?"
         yield Difference("divided for nothing", record, where, text, level=UNDECIDED, coefficient=factor)
 
 

@@ -74,10 +74,10 @@ def test_the_errors_that_led_to_an_error_are_cleared_too():
 
 
 def test_an_error_of_the_auditor_itself_keeps_its_frames(monkeypatch):
-    monkeypatch.setattr("gradaudit.writer.watch_terms", None)
+    monkeypatch.setattr("gradaudit.watch.graphs.watch_terms", None)
     with pytest.raises(ObserverFailure, match="not callable") as caught, audit():
         net().weight.sum().backward()  # here, where a filter makes an error of this warning
-    assert any("writer.py" in file for file in of_auditor(caught.value.__context__))
+    assert any("auditor.py" in file for file in of_auditor(caught.value.__context__))
 
 
 def early_scheduler():

