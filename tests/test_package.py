@@ -33,8 +33,8 @@ ROOMS = {  # from the lowest to the highest: the rooms that each imports, and th
     "memory": (set(), {"torch"}),
     "recording": (set(), {"torch", "gradaudit"}),
     "ranks": ({"data"}, {"torch", "tqdm", "cloudpickle", "gradaudit"}),
-    "plots": (set(), {"matplotlib", "gradaudit"}),
-    "zoo": ({"data"}, {"torch", "gradaudit"}),
+    "plots": ({"recording"}, {"matplotlib"}),
+    "zoo": ({"data", "recording"}, {"torch", "gradaudit"}),
     "project": ({"data", "memory", "models", "plots", "ranks"}, {"matplotlib", "torch", "tqdm", "gradaudit"}),
     "practice": (
         {"data", "loops", "memory", "models", "recording", "ranks", "zoo"},
