@@ -13,8 +13,6 @@ from traceback import format_exception_only, walk_tb
 
 from torch import Tensor
 
-from gradaudit.callsite import where
-
 _HOME = Path(__file__).parents[2]
 _OWN = tuple(f"{_HOME / package}{os.sep}" for package in ("gradaudit", "course_utils"))
 _LONGEST = 300  # characters of an error's text
@@ -109,6 +107,8 @@ class Guard:
         """Notes an error of the observer's own and warns of it, if it is the first."""
         if _is_of_a_signal(error):
             raise error
+        from gradaudit.callsite import where  # a record alone doesn't need it
+
         script = where()  # "" if this thread runs nothing of it
         with self.lock:
             if self.failure is not None:
