@@ -134,7 +134,7 @@ class Report:
     def sentence(self, finding: Finding) -> str:
         """The message as a sentence; it begins with the optimizer's name if there are several."""
         text, more = "; ".join([finding.message, *finding.doubts]), finding.times - 1
-        if len(self.history.stepped) > 1 and finding.optimizer:
+        if len(self.history.stepped) > 1 and finding.optimizer and f" of {finding.optimizer} " not in text:
             text = f"{finding.optimizer}: {text}"
         elif re.match(r"[a-z-]+\b(?![(.])", text):  # not a function's name
             text = text[:1].upper() + text[1:]

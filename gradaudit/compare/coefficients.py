@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from math import isclose
 
-from gradaudit.compare.columns import Column, columns_of
-from gradaudit.compare.rules import UNDECIDED, Difference, rule
+from gradaudit.compare.columns import Column, columns_of, nearly_equal
+from gradaudit.compare.rules import ERROR, UNDECIDED, Difference, rule
 from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun
 from gradaudit.lines import division_of, loss_of
 
@@ -49,6 +49,7 @@ def _of_a_loss(record: AuditedRecord, full: list[AuditedUpdate], columns: list[C
     # ranks that share a mean look buggy in one window by chance
     alike = [each[k] for each in map(columns_of, full) if each and len(each) > k] if first.on_ranks else [column]
     alone = len(columns) == 1 and len(first.fresh) == n  # of several losses, each may have a weight
+    level = ERROR
     if column.reduction == "sum":
         return None
     if all(isclose(c, 1, rel_tol=1e-3) for each in alike for c in each.coefficients):
@@ -58,10 +59,16 @@ def _of_a_loss(record: AuditedRecord, full: list[AuditedUpdate], columns: list[C
     elif alone and all(isclose(each.share * n, 1, rel_tol=1e-3) for each in alike):
         kind, where, fix = "twice", division_of(first.fresh[0].where), "divide once"
         text = f"the loss is divided by {n} twice, so every update is {n} times too small"
+    elif first.on_ranks and not nearly_equal([each.share for each in alike]):
+        kind, where, level = "over ranks", first.fresh[0].where, UNDECIDED
+        shares = ", ".join(f"{each.share:.3g}" for each in alike[:_SHOWN])
+        text = f"the coefficients of a window add up to {shares} on this rank; whether they add up to one mean over "
+        text += "all ranks cannot be seen from here"
+        fix = "add them up over the reports of all ranks: the sum must be the number of ranks in each window"
     else:
         return None
     numbers = {"window": n, "factor": column.share, "coefficients": column.coefficients[:8], "loss": column.name}
-    return Difference(kind, record, where, text, full, about=column, fix=fix, **numbers)
+    return Difference(kind, record, where, text, full, about=column, fix=fix, level=level, **numbers)
 
 
 def _tails(record: AuditedRecord, n: int, updates: list[AuditedUpdate], full: list[Column]) -> Iterator[Difference]:

@@ -59,7 +59,7 @@ def _gradients_of(record: AuditedRecord, other: AuditedRecord) -> Difference | N
     alone = any(u.fresh and all(c.site in sites and other in c.records for c in u.fresh) for u in record.updates)
     labels = all(_is_label(term) for _, calls in mixed[:_LABELLED] for call in calls for term in call.terms[:1])
     certain = not alone and any(_not_meant(call, u, other, labels) for u, calls in mixed for call in calls)
-    text = f"update {update.number} also holds {count_noun(len(calls), 'backward call')} of "
+    text = f"update {update.number} of {record.name} also holds {count_noun(len(calls), 'backward call')} of "
     text += f"{other.name}'s loss; {len(mixed)} of {count_noun(record.made, 'update')} do"
     fix = f"freeze the parameters of {record.name} during the backward pass of {other.name}'s loss"
     if all(len(update.fresh) - len(calls) == 1 for update, calls in mixed):  # else zeroing drops part of its own window
