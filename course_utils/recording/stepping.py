@@ -6,33 +6,35 @@ Lines are seen by Python's tracing of the loop's own code; what happens to gradi
 
 import ast
 import copy
-import dis
 import inspect
-import io
 import random
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 from warnings import catch_warnings, filterwarnings
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from course_utils.recording.trace import Trace, TraceWriter, used_by_steps
-from gradaudit.observe.gradients import local
-from gradaudit.observe.ledger import Call, Record, Update, Zeroing
+from course_utils.recording.trace import Trace, TraceWriter, dense
+from gradaudit.observe.ledger import Call, Record, Update, Zeroing, last
 from gradaudit.observe.observer import Observer, observing
 
 LIMIT = 300  # frames of one record
 SMALL = 12  # a tensor with more numbers is shown by its norm
-_EXPRESSIONS = {"<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}  # parts of a line
 _HEADERS = (ast.If, ast.For, ast.While)
+_RANDOM = [
+    (torch.get_rng_state, torch.set_rng_state),
+    (random.getstate, random.setstate),
+    (np.random.get_state, np.random.set_state),
+]
 
 
 class Values(NamedTuple):
@@ -44,7 +46,7 @@ class Values(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """Micro-batches of one lane, by number. A micro-batch is a call to backward() that brought gradients to the lane.
+    """What the ledger says at one moment of one optimizer: micro-batches by their number, which is that of their call.
 
     Args:
         held: Those whose gradients are in `.grad`.
@@ -59,15 +61,15 @@ class Ledger(NamedTuple):
     unused: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, record: Record, numbers: dict[Call, int]) -> "Ledger":
-        """What a record says now, in the numbers that its calls have here."""
-        used, held = used_by_steps(record), set(record.in_grad)
-        nothing = {call for update in (*record.updates, record.open) for call in update.zeros}  # nobody zeroed them
+    def of(cls, record: Record) -> "Ledger":
+        def numbers(calls: Iterable[Call]) -> tuple[int, ...]:
+            return tuple(call.number for call in calls)
+
         return cls(
-            tuple(numbers[call] for call in record.in_grad),
-            tuple(tuple(numbers[call] for call in update.calls) for update in record.updates if not update.skipped),
-            tuple(number for call, number in numbers.items() if call not in used | held | nothing and not call.read),
-            tuple(numbers[call] for call in record.in_grad if call not in used),
+            numbers(record.in_grad),
+            tuple(numbers(update.calls) for update in record.updates if not update.skipped),
+            numbers(call for zeroing in record.lost for call in zeroing.calls if not call.read),
+            numbers(last(record.unused, record.in_grad)),
         )
 
 
@@ -83,12 +85,10 @@ class Frame:
         grads: The same for `.grad`, where None is not zeros.
         state: For each parameter what its optimizer holds, by name: "momentum_buffer", "exp_avg".
         optimizers: For each optimizer its name and settings, as text: a scheduler changes them.
-        ledgers: By the name of the lane; an optimizer appears once gradients have come to it.
-        lane: Of the event.
-        taken: At the head of an `if` or a loop: whether its lines run next. None elsewhere.
-        loss: What backward() was called on, if it is one number.
+        ledgers: By the name of the optimizer, which appears once gradients have come to it.
         variables: The loop's own variables, as short text.
-        printed: What this line printed.
+        lane: The name of the optimizer, if the event belongs to one.
+        taken: At the head of an `if` or a loop: whether its lines run next. None elsewhere.
         error: What was raised, with its type.
     """
 
@@ -99,11 +99,9 @@ class Frame:
     state: dict[str, dict[str, Values]]
     optimizers: tuple[str, ...]
     ledgers: dict[str, Ledger]
+    variables: dict[str, str] = field(default_factory=dict)
     lane: str = ""
     taken: bool | None = None
-    loss: float | None = None
-    variables: dict[str, str] = field(default_factory=dict)
-    printed: str = ""
     error: str = ""
 
 
@@ -119,41 +117,28 @@ class Loop:
     """
 
     def __init__(self, function: Callable):
-        if not isinstance(function, FunctionType) or inspect.isgeneratorfunction(function):
+        if not isinstance(function, FunctionType):
             raise TypeError(f"pass the loop itself, a function that is written with def; got {function!r}")
-        self.function = function
-        self.name = function.__name__
+        self.function, self.name = function, function.__name__
         self.code = inspect.unwrap(function).__code__
         try:
-            lines, first = inspect.getsourcelines(function)
-            source = textwrap.dedent("".join(lines))
+            lines, self.first = inspect.getsourcelines(function)  # the number of its first line in the file
+            source = textwrap.dedent("".join(lines)).rstrip()
             self.tree = ast.parse(source).body[0]
-        except (OSError, SyntaxError, IndexError) as problem:
-            raise ValueError(f"the source of {self.name} is not available; write it in a cell or a file") from problem
+        except (OSError, SyntaxError, IndexError):
+            self.tree = None
         if not isinstance(self.tree, ast.FunctionDef):
-            if self.code.co_name != "<lambda>":  # Python 3.13 takes other lines for those of a string that was run
-                raise ValueError(f"the source of {self.name} is not available; write it in a cell or a file")
-            raise TypeError(f"pass the loop itself, a function that is written with def; got {function!r}")
-        self.lines = source.rstrip().splitlines()
-        self.first = first  # the number of its first line in the file
-        self.plain = not self.tree.decorator_list and not hasattr(function, "__wrapped__")
+            raise ValueError(f"the source of {self.name} is not available; write it with def, in a cell or a file")
+        self.lines = source.splitlines()
 
-    @classmethod
-    def changed(cls, loop: "Loop", lines: list[str]) -> "Loop":
-        """The same function with other lines, and with the same variables from outside."""
-        made = cls.__new__(cls)
-        made.name, made.lines, made.first, made.plain = loop.name, lines, 1, True
-        made.tree = ast.parse("\n".join(lines)).body[0]
-        old = loop.function
-        maker = ast.parse(f"def maker({', '.join(old.__code__.co_freevars)}): pass")
-        maker.body[0].body = [made.tree]
-        module = compile(maker, f"<{loop.name}, changed>", "exec")
-        code = next(c for c in _codes(module) if c.co_name == loop.name and c.co_firstlineno == made.tree.lineno)
-        cells = dict(zip(old.__code__.co_freevars, old.__closure__ or (), strict=True))
-        closure = tuple(cells[name] for name in code.co_freevars)
-        made.function = FunctionType(code, old.__globals__, loop.name, old.__defaults__, closure)
+    def changed(self, lines: list[str]) -> "Loop":
+        """The same function with other lines. It has no variables from an enclosing function."""
+        made, old = copy.copy(self), self.function
+        made.lines, made.first, made.tree = lines, 1, ast.parse("\n".join(lines)).body[0]
+        module = compile("\n".join(lines), f"<{self.name}, changed>", "exec")
+        made.code = next(c for c in module.co_consts if isinstance(c, CodeType) and c.co_name == self.name)
+        made.function = FunctionType(made.code, old.__globals__, self.name, old.__defaults__)
         made.function.__kwdefaults__ = old.__kwdefaults__
-        made.code = code
         return made
 
     def statement(self, line: int) -> ast.stmt | None:
@@ -173,16 +158,11 @@ class Steps:
         loop: The loop and its source.
         frames: In order.
         trace: The same run as `record()` sees it: `steps.trace.windows()`.
-        rank: On which of several ranks, whose backward passes may also bring what the other ranks have.
     """
 
     loop: Loop
     frames: list[Frame]
     trace: Trace
-    rank: int | None = None
-
-    def __repr__(self) -> str:
-        return f"<Steps of {self.loop.name}: {len(self.frames)} frames>"
 
 
 class Scene:
@@ -207,24 +187,13 @@ class Scene:
             raise TypeError(f"{loop.name}: {problem}; pass what you would call {loop.name} with") from None
         if not _parameters(arguments):
             raise ValueError(f"{loop.name} gets no weights; pass its model and its optimizer")
-        self.check(loop, args, kwargs)
-        self.args, self.kwargs, _ = _copied((args, kwargs, arguments))
+        _refuse_weights_from_outside([loop.function, *args, *kwargs.values()])
+        self.args, self.kwargs = _copied((args, kwargs))
         self.random = _random_state()
-
-    @staticmethod
-    def check(loop: Loop, args: tuple, kwargs: dict) -> None:
-        """A model from outside of the arguments would not be a copy: the run would train the learner's own."""
-        for function in (loop.function, *args, *kwargs.values()):
-            for name, value in _from_outside(function, set()):
-                if _parameters(value):
-                    raise ValueError(
-                        f"{getattr(function, '__name__', 'a function')} uses {name} from outside its arguments. The "
-                        f"loop runs on copies of its arguments: pass {name} to it as well"
-                    )
 
     def record(self, loop: Loop, limit: int = LIMIT) -> Steps:
         """Runs the loop on copies and records it. An error of the loop ends the record."""
-        args, kwargs, arguments = _copied((self.args, self.kwargs, {}))
+        args, kwargs = _copied((self.args, self.kwargs))
         arguments = inspect.signature(loop.function).bind(*args, **kwargs).arguments
         recorder = _Recorder(loop, _parameters(arguments), limit)
         with _random_numbers(self.random):
@@ -240,13 +209,6 @@ def record_steps(loop: Callable, *args: Any, limit: int = LIMIT, **kwargs: Any) 
         *args: What it is called with; the model and the optimizer must be among them.
         limit: The most frames that are recorded; then the run is stopped.
         **kwargs: What it is called with.
-
-    Returns:
-        The `Steps`.
-
-    Raises:
-        TypeError: If the loop is no such function, cannot be called like this, or an argument cannot be copied.
-        ValueError: If its source is not available, no weights are passed, or it uses a model from elsewhere.
 
     Example:
         >>> def train(w, batches, optimizer):
@@ -266,16 +228,14 @@ class _Full(BaseException):
     """The record is full. No `Exception`, so that `except Exception` in the loop does not catch it."""
 
 
+@dataclass
 class _Line:
-    """A statement of the loop that is running."""
+    """A statement of the loop that is running. `shown`: it has a frame. `forward`: a pass has run that has none yet."""
 
-    def __init__(self, frame: FrameType):
-        self.frame = frame
-        self.number = 0
-        self.statement: ast.stmt | None = None
-        self.shown = False  # has it a frame already?
-        self.forward = False  # has a forward pass run in it that has no frame yet?
-        self.raised = ""
+    number: int = 1
+    statement: ast.stmt | None = None
+    shown: bool = False
+    forward: bool = False
 
 
 class _Recorder(TraceWriter):
@@ -287,91 +247,56 @@ class _Recorder(TraceWriter):
         super().__init__()
         self.loop, self.parameters, self.limit = loop, parameters, limit
         self.frames: list[Frame] = []
-        self.codes = {code for code in _codes(loop.code) if code.co_name not in _EXPRESSIONS}
-        self.optimizers: dict[int, Optimizer] = {}
-        self.numbers: dict[Record, dict[Call, int]] = {}  # of the calls that brought gradients to it
-        self.ledgers: dict[str, Ledger] = {}
-        self.lines: list[_Line] = []  # the running function's line, and above it those of functions inside it
+        self.here = _Line()
         self.variables: dict[str, str] = {}
-        self.loss: float | None = None
         self.stepping: Update | None = None  # a step that has begun
-        self.printed = io.StringIO()
         self.recording = False
-
-    # The run
 
     def run(self, args: tuple, kwargs: dict) -> None:
         # A copied scheduler does not know that its optimizer's step is counted, and would warn.
-        with observing(self), redirect_stdout(self.printed), catch_warnings():
+        with observing(self), catch_warnings():
             filterwarnings("ignore", "Seems like `optimizer.step")
-            self.cut("start", line=1)
-            self.recording = True
-            before = sys.gettrace()
+            self.cut("start")
+            before, self.recording = sys.gettrace(), True
             sys.settrace(self.on_call)
             try:
                 self.loop.function(*args, **kwargs)
-            except _Full:
-                self.recording = False
-                self.cut("cut")
-            except (Exception, SystemExit) as error:
-                sys.settrace(before)
-                self.failed(error)
-            else:
                 sys.settrace(before)
                 self.observer.look(values=True)
-                self.recording = False
                 self.cut("end", line=0)
+            except _Full:
+                self.cut("cut")
+            except (Exception, SystemExit) as error:
+                self.cut("error", error=f"{type(error).__name__}: {error}".strip().removesuffix(":"))
             finally:
                 sys.settrace(before)
                 self.recording = False
 
-    def failed(self, error: BaseException) -> None:
-        self.recording = False
-        traceback, line = error.__traceback__, 1
-        while traceback is not None:
-            if traceback.tb_frame.f_code in self.codes:
-                line = self.number(traceback.tb_lineno)
-            traceback = traceback.tb_next
-        self.cut("error", line=line, error=f"{type(error).__name__}: {error}".strip().removesuffix(":"))
-
-    def number(self, line: int) -> int:
-        return line - self.loop.first + 1
-
     # Python's own events
 
     def on_call(self, frame: FrameType, event: str, arg: Any) -> Callable | None:
-        if not self.recording or frame.f_code not in self.codes:
-            return None
-        self.lines.append(_Line(frame))
-        return self.on_line
+        return self.on_line if self.recording and frame.f_code is self.loop.code else None
 
-    def on_line(self, frame: FrameType, event: str, arg: Any) -> Callable:
-        if not self.recording or not self.lines or self.lines[-1].frame is not frame:
+    def on_line(self, frame: FrameType, event: str, arg: Any) -> Callable | None:
+        if event == "exception" and arg[0] is not StopIteration:  # which only ends a loop
+            self.here.statement = None  # it has not run to its end
+        if event == "exception" or not self.recording:
             return self.on_line
-        here = self.lines[-1]
-        if event == "line":
-            number = self.number(frame.f_lineno)
-            statement = self.loop.statement(number)
-            if statement is not here.statement:
-                self.finish(here, number)
-                here.statement = statement
-                here.number = min(number, getattr(statement, "lineno", number))
-                here.shown, here.forward, here.raised = False, False, ""
-        elif event == "exception" and arg[0] is not StopIteration:  # which only ends a loop
-            here.raised = arg[0].__name__
-        elif event == "return":
-            if not here.raised:
-                self.finish(here, 0)
-            self.lines.pop()
+        number = frame.f_lineno - self.loop.first + 1 if event == "line" else 0
+        statement = self.loop.statement(number)
+        if statement is not self.here.statement:
+            self.finish(frame, self.here, number)
+            self.here = _Line(min(number, statement.lineno) if statement else self.here.number, statement)
         return self.on_line
 
-    def finish(self, here: _Line, following: int) -> None:
-        """A line has run. `following`: the line that runs next in the same function, or 0."""
+    def finish(self, frame: FrameType, here: _Line, following: int) -> None:
+        """A line has run. `following`: the line that runs next, or 0."""
         if here.statement is None:
             return
         self.observer.look(values=True)
-        if frame_variables := self.own_variables():
-            self.variables = frame_variables
+        given = inspect.getargs(frame.f_code).args
+        shown = {name: _short(value) for name, value in frame.f_locals.items() if name not in given}
+        self.variables = {name: text for name, text in shown.items() if text and name.isidentifier()}
         taken = None
         if isinstance(here.statement, _HEADERS):
             body = here.statement.body
@@ -379,15 +304,7 @@ class _Recorder(TraceWriter):
         if here.forward:
             self.cut("forward")
         elif not here.shown:
-            error = f"{here.raised}, which the loop catches" if here.raised else ""
-            self.cut("line", taken=taken, error=error)
-
-    def own_variables(self) -> dict[str, str]:
-        frame = self.lines[0].frame
-        code = frame.f_code
-        given = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
-        values = {name: _short(value) for name, value in frame.f_locals.items() if name not in given}
-        return {name: text for name, text in values.items() if text is not None and name.isidentifier()}
+            self.cut("line", taken=taken)
 
     # What the observer tells
 
@@ -398,31 +315,18 @@ class _Recorder(TraceWriter):
 
     def forward(self, records: list[Record]) -> None:
         super().forward(records)
-        if self.lines:
-            self.lines[-1].forward = True
-
-    def backward_begins(self, number: int, roots: list[Tensor], given: bool) -> Call:
-        one = len(roots) == 1 and roots[0].numel() == 1 and not given
-        self.loss = roots[0].item() if one else None
-        if self.lines and self.lines[-1].forward:
-            self.cut("forward", loss=self.loss)
-        return super().backward_begins(number, roots, given)
+        self.here.forward = True
 
     def received(self, record: Record, call: Call) -> None:
         super().received(record, call)
-        numbers = self.numbers.setdefault(record, {})
-        numbers[call] = len(numbers) + 1
-        self.book(record)
-        self.cut("backward", record, loss=self.loss)
+        self.cut("backward", record)
 
     def zeroed(self, record: Record, zeroing: Zeroing) -> None:
         super().zeroed(record, zeroing)
-        self.book(record)
         self.cut("zero", record)
 
     def changed(self, record: Record, assigned: bool) -> None:
         super().changed(record, assigned)
-        self.book(record)
         self.cut("change", record)
 
     def stepped(self, record: Record, update: Update) -> None:
@@ -433,11 +337,7 @@ class _Recorder(TraceWriter):
         update = self.stepping
         if update is not None and update.record.optimizer() is optimizer:
             self.stepping = None
-            self.book(update.record)
             self.cut("skipped" if update.skipped else "step", update.record)
-
-    def book(self, record: Record) -> None:
-        self.ledgers[self.observer.name(record)] = Ledger.of(record, self.numbers.get(record, {}))
 
     # Frames
 
@@ -447,38 +347,26 @@ class _Recorder(TraceWriter):
                 return
             if len(self.frames) >= self.limit:
                 raise _Full
-        if self.lines:
-            self.lines[-1].shown, self.lines[-1].forward = True, False
-        if line is None:
-            line = self.lines[-1].number if self.lines else 1
-        if record is not None:
-            more["lane"] = record.name
-        printed = self.printed.getvalue()
-        self.printed.seek(0)
-        self.printed.truncate()
-        self.frames.append(
-            Frame(
-                kind, line, *self.snapshot(), dict(self.ledgers), variables=self.variables, printed=printed, **more
-            )
-        )  # fmt: skip
+        self.here.shown, self.here.forward = True, False
+        line = self.here.number if line is None else line
+        lane = self.observer.name(record) if record is not None else ""
+        self.frames.append(Frame(kind, line, *self.snapshot(), self.variables, lane, **more))
 
-    def snapshot(self) -> tuple[dict, dict, dict, tuple[str, ...]]:
-        for record in self.observer.active:  # parameters and optimizers that the loop has made
-            optimizer, own = record.optimizer(), record.gradients.parameters
-            if optimizer is not None and any(p is q for p in own for q in self.parameters.values()):
-                self.optimizers[id(optimizer)] = optimizer
+    def snapshot(self) -> tuple[dict, dict, dict, tuple[str, ...], dict]:
         weights = {name: _values(p) for name, p in self.parameters.items()}
         grads = {name: None if p.grad is None else _values(p.grad) for name, p in self.parameters.items()}
-        state = {}
+        own = {id(p) for p in self.parameters.values()}
+        found = [record.optimizer() for record in self.observer.active if not own.isdisjoint(record.gradients.ids)]
+        optimizers, state = [optimizer for optimizer in found if optimizer is not None], {}
         for name, p in self.parameters.items():
-            entries = next((o.state[p] for o in self.optimizers.values() if p in o.state), {})
-            found = {key: _values(value) for key, value in entries.items() if isinstance(value, Tensor)}
-            if found:
-                state[name] = found
-        return weights, grads, state, tuple(map(_described, self.optimizers.values()))
+            entries = next((optimizer.state[p] for optimizer in optimizers if p in optimizer.state), {})
+            if tensors := {key: _values(value) for key, value in entries.items() if isinstance(value, Tensor)}:
+                state[name] = tensors
+        ledgers = {name: Ledger.of(record) for name, record in self.trace.records.items()}
+        return weights, grads, state, tuple(map(_described, optimizers)), ledgers
 
 
-# Copies
+# What the loop is called with
 
 
 def _copied(things: Any) -> Any:
@@ -494,37 +382,31 @@ def _copied(things: Any) -> Any:
     for p in _parameters(things).values():
         if p.grad is not None:  # deepcopy leaves it out for an nn.Parameter
             memo[id(p)].grad = p.grad.detach().clone()
-    for optimizer in _optimizers(things):  # and it copies of an optimizer only what all optimizers have
-        made = memo[id(optimizer)]
-        for name, value in vars(optimizer).items():
-            if name not in vars(made) and not callable(value) and "hook" not in name:
-                setattr(made, name, copy.deepcopy(value, memo))
+    for _, optimizer in _all(things):
+        if isinstance(optimizer, Optimizer):  # of which deepcopy takes only what all optimizers have
+            made = vars(memo[id(optimizer)])
+            for name, value in vars(optimizer).items():
+                if name not in made and not callable(value) and "hook" not in name:
+                    made[name] = copy.deepcopy(value, memo)
     return copies
 
 
 def _parameters(things: Any) -> dict[str, Tensor]:
     """The tensors among these things that can be trained, by name: those of modules, of optimizers, and loose ones."""
-    found: dict[int, tuple[str, Tensor]] = {}
-    modules = sum(isinstance(thing, nn.Module) for _, thing in _all(things))
-    for name, thing in _all(things):
+    found: dict[str, Tensor] = {}
+    seen, all_of_them = set(), sorted(_all(things), key=lambda pair: isinstance(pair[1], Optimizer))  # these come last
+    several = sum(isinstance(thing, nn.Module) for _, thing in all_of_them) > 1
+    for name, thing in all_of_them:
+        some: Iterable[tuple[str, Any]] = [(name, thing)]
         if isinstance(thing, nn.Module):
-            for own, p in thing.named_parameters():
-                if p.requires_grad:
-                    found.setdefault(id(p), (f"{name}.{own}" if modules > 1 and name else own, p))
-        elif isinstance(thing, Tensor) and thing.requires_grad and thing.is_leaf:
-            found.setdefault(id(thing), (name, thing))
-    for optimizer in _optimizers(things):
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                found.setdefault(id(p), (f"parameter {len(found) + 1}", p))
-    named: dict[str, Tensor] = {}
-    for name, p in found.values():
-        named[name if name and name not in named else f"parameter {len(named) + 1}"] = p
-    return named
-
-
-def _optimizers(things: Any) -> list[Optimizer]:
-    return [thing for _, thing in _all(things) if isinstance(thing, Optimizer)]
+            some = ((f"{name}.{own}" if several else own, p) for own, p in thing.named_parameters())
+        elif isinstance(thing, Optimizer):
+            some = (("", p) for group in thing.param_groups for p in group["params"])
+        for own, p in some:
+            if isinstance(p, Tensor) and p.requires_grad and p.is_leaf and id(p) not in seen:
+                seen.add(id(p))
+                found[own if own and own not in found else f"parameter {len(found) + 1}"] = p
+    return found
 
 
 def _all(things: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -539,55 +421,34 @@ def _all(things: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, things
 
 
-def _from_outside(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """What a function, and those of the same module that it calls, read from outside: names and values."""
-    if not isinstance(function, FunctionType) or id(function) in seen:
-        return
-    seen.add(id(function))
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # not yet set
+def _refuse_weights_from_outside(functions: list) -> None:
+    """They would be no copies: the run would train the learner's own. Functions of the same module are seen too."""
+    for function in functions:
+        if not isinstance(function, FunctionType):
             continue
-    for code in _codes(function.__code__):
-        for name in {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}:
-            value = function.__globals__.get(name)
-            yield name, value
-            if isinstance(value, FunctionType) and value.__globals__ is function.__globals__:
-                yield from _from_outside(value, seen)
+        outside = inspect.getclosurevars(function)
+        for name, value in {**outside.globals, **outside.nonlocals}.items():
+            if _parameters(value):
+                raise ValueError(
+                    f"{function.__name__} uses {name} from outside its arguments. The loop runs on copies of its "
+                    f"arguments: pass {name} to it as well"
+                )
+            if getattr(value, "__module__", "") == function.__module__ and all(value is not one for one in functions):
+                functions.append(value)
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """The code of a function, and of the functions inside it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
+def _random_state() -> list:
+    cuda = [torch.cuda.get_rng_state_all()] if torch.cuda.is_initialized() else []
+    return [get() for get, _ in _RANDOM] + cuda
 
 
-# Random numbers
-
-
-def _random_state() -> dict[str, Any]:
-    state = {"torch": torch.get_rng_state(), "python": random.getstate()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state_all()
-    if "numpy" in sys.modules:
-        state["numpy"] = sys.modules["numpy"].random.get_state()
-    return state
-
-
-def _set_random_state(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["torch"])
-    random.setstate(state["python"])
-    if "cuda" in state:
-        torch.cuda.set_rng_state_all(state["cuda"])
-    if "numpy" in state:
-        sys.modules["numpy"].random.set_state(state["numpy"])
+def _set_random_state(state: list) -> None:
+    for put, one in zip([put for _, put in _RANDOM] + [torch.cuda.set_rng_state_all], state, strict=False):
+        put(one)
 
 
 @contextmanager
-def _random_numbers(state: dict[str, Any]) -> Iterator[None]:
+def _random_numbers(state: list) -> Iterator[None]:
     """In the block, random numbers go on from this state; after it, from where they were before."""
     before = _random_state()
     _set_random_state(state)
@@ -601,48 +462,34 @@ def _random_numbers(state: dict[str, Any]) -> Iterator[None]:
 
 
 def _values(tensor: Tensor) -> Values:
-    tensor = local(tensor).detach()
-    if tensor.is_sparse:
-        tensor = tensor.coalesce().values()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
+    tensor = dense(tensor.detach())
     size = tensor.numel()
     numbers = tuple(map(float, tensor.flatten().tolist())) if size <= SMALL else ()
-    norm = torch.linalg.vector_norm(tensor.double() if tensor.dtype.is_floating_point else tensor.to(torch.float64))
-    return Values(numbers, norm.item(), size)
+    return Values(numbers, torch.linalg.vector_norm(tensor.double()).item(), size)
 
 
 def _short(value: Any) -> str | None:
     """A variable as short text; None if it says nothing in short."""
-    if isinstance(value, Tensor):
-        if value.numel() > 4 or value.dim() > 1 or value.is_complex():
-            return None
-        value = value.detach().tolist()
-    if isinstance(value, bool) or value is None:
-        return str(value)
+    if isinstance(value, Tensor) and value.numel() <= 4 and value.dim() < 2:
+        value = value.tolist()
+    if isinstance(value, (bool, type(None))) or (isinstance(value, str) and len(value) <= 20):
+        return repr(value)
     if isinstance(value, (int, float)):
         return number(value)
-    if isinstance(value, (list, tuple)):
-        if len(value) <= 4 and all(isinstance(one, (int, float)) for one in value):
-            return f"[{', '.join(map(number, value))}]"
-        return f"list of {len(value)}" if isinstance(value, list) else None
-    return repr(value) if isinstance(value, str) and len(value) <= 20 else None
+    if isinstance(value, (list, tuple)) and len(value) <= 4 and all(isinstance(one, (int, float)) for one in value):
+        return f"[{', '.join(map(number, value))}]"
+    return f"list of {len(value)}" if isinstance(value, list) else None
 
 
-def number(value: float, digits: int = 4) -> str:
-    """A number as it is shown: with four digits, or with as many as are asked for.
+def number(value: float) -> str:
+    """A number as it is shown, with four digits.
 
     >>> number(0.1 + 0.2), number(-0.0), number(3), number(12345.678), number(float("nan"))
     ('0.3', '0', '3', '1.235e+04', 'NaN')
     """
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "infinity" if value > 0 else "-infinity"
     if isinstance(value, int):
         return str(value)
-    text = f"{value:.{digits}g}"
-    return "0" if text == "-0" else text
+    return f"{value + 0.0:.4g}".replace("nan", "NaN").replace("inf", "infinity")  # -0.0 + 0.0 is 0
 
 
 def _described(optimizer: Optimizer) -> str:

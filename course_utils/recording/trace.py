@@ -332,7 +332,7 @@ def _norms(gradients: list[Tensor | None]) -> list[float]:
     norms, together = [0.0] * len(gradients), defaultdict(list)
     for place, grad in enumerate(gradients):
         if grad is not None:
-            norm = torch.linalg.vector_norm(_values(grad))
+            norm = torch.linalg.vector_norm(dense(grad))
             together[norm.device, norm.dtype].append((place, norm))
     for pairs in together.values():
         places, found = zip(*pairs, strict=True)
@@ -341,7 +341,7 @@ def _norms(gradients: list[Tensor | None]) -> list[float]:
     return norms
 
 
-def _values(grad: Tensor) -> Tensor:
+def dense(grad: Tensor) -> Tensor:
     values = grad if type(grad) is Tensor else local(grad)
     if values.is_meta:
         return torch.tensor(float("nan"), device="cpu")  # there are no numbers

@@ -1,29 +1,24 @@
-"""step_through: what is shown, the versions of a loop, two loops side by side, the page of its own."""
+"""step_through: what is shown, the versions of a loop, the widget, the page of its own."""
 
 import inspect
 import json
 import re
 import textwrap
-from contextlib import nullcontext
 from html.parser import HTMLParser
 
 import IPython.display
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
 from course_utils import Tally, mlp, step_through
 from course_utils.practice import stepping as room
 from course_utils.practice.display import COURSE
-from course_utils.practice.stepping.drawing import code, key_frames, ledger, panel, said, state
+from course_utils.practice.stepping.drawing import code, key_frames, ledger, marked_up, panel, state
 from course_utils.practice.stepping.player import player
-from course_utils.practice.stepping.sidebyside import moments
 from course_utils.practice.stepping.variants import variants
 from course_utils.practice.stepping.words import sentence
-from course_utils.ranks import Ranks
 from course_utils.recording.stepping import Loop, record_steps
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -122,7 +117,6 @@ def test_a_sentence_says_what_each_line_did():
             if x > 2:
                 optimizer.step()
                 optimizer.zero_grad()
-        print("done")
 
     assert sentences(record_steps(loop, w, [2.0, 3.0], SGD([w], lr=1.0))) == [
         "The loop is called. None of its lines has run yet.",
@@ -137,7 +131,6 @@ def test_a_sentence_says_what_each_line_did():
         "Update 1: `step()` uses micro-batches 1 and 2: w 1 → -4.",
         "`zero_grad()` empties `.grad`: 5 → None.",
         "Nothing is left: the loop is over.",
-        "No weight and no gradient changes. It prints: done",
         "The loop has ended after 1 update.",
     ]
 
@@ -201,7 +194,7 @@ def test_a_moment_shows_the_line_the_numbers_and_the_ledger():
     assert blocks[:2] == [["1", "2"], ["1", "2"]]  # in .grad, and in update 1
 
 
-def test_of_a_larger_model_norms_and_bars_are_shown():
+def test_of_a_larger_model_norms_are_shown():
     model = mlp(4, 8, 2)
 
     def loop(model, optimizer):
@@ -212,7 +205,7 @@ def test_of_a_larger_model_norms_and_bars_are_shown():
     for place, frame in enumerate(steps.frames):
         html = state(steps, place)
         assert html.count(">None<") == sum(grad is None for grad in frame.grads.values())
-        assert html.count("background:#0072B2") == len(frame.grads)
+        assert all(name in html for name in frame.grads)
 
 
 def test_a_name_that_looks_like_html_is_escaped():
@@ -224,7 +217,8 @@ def test_a_name_that_looks_like_html_is_escaped():
         raise ValueError(note)
 
     steps = record_steps(loop, w, 1.0)
-    html = "".join(panel([steps], (len(steps.frames) - 1,))) + said([steps], (len(steps.frames) - 1,))
+    last = len(steps.frames) - 1
+    html = "".join(panel(steps, last)) + marked_up(sentence(steps, last))
     assert "<b>&" not in html
     assert "<script>" not in html
     assert "ValueError: &lt;b&gt;&amp;" in html
@@ -243,7 +237,7 @@ def test_a_long_run_has_sixteen_key_frames_and_the_last_is_the_end():
 
 def offered(source: str):
     """The versions of a loop that is written in a test, as text."""
-    loop = Loop.changed(Loop(modulo), textwrap.dedent(source).strip().splitlines())
+    loop = Loop(modulo).changed(textwrap.dedent(source).strip().splitlines())
     tally = Tally(4)
     scene = room.Scene(loop, (tally, torch.arange(4).split(1), SGD(tally.parameters(), lr=1.0), 2), {})
     found = variants(scene.record(loop))
@@ -271,7 +265,7 @@ def test_each_version_is_its_edit_and_nothing_else():
 
 
 def test_a_version_runs_for_real():
-    trace = room.Stepping(*five()[:1], None, five()[1:], {})
+    trace = room.Stepping(five()[0], five()[1:], {})
     held = {version: trace.run(version).trace.windows() for version in trace.versions}
     assert held == {
         "as written": [2, 2],
@@ -285,8 +279,6 @@ def test_a_version_runs_for_real():
         for version in ("as written", "without the division")
     ]
     assert largest == [0.5, 1.0]
-    with pytest.raises(ValueError, match="there is no version 'faster' of modulo"):
-        trace.run("faster")
 
 
 @pytest.mark.parametrize(
@@ -304,24 +296,22 @@ def test_a_loop_is_offered_what_would_change_it(body, versions):
     assert list(offered("\n".join(loop))) == ["as written", *versions]
 
 
-def test_statements_on_one_line_and_blocks_that_would_be_empty_stay_valid():
+def test_statements_on_one_line_are_left_alone_and_blocks_that_would_be_empty_stay_valid():
     found = offered("""
         def modulo(model, batches, optimizer, n):
             for i, batch in enumerate(batches):
-                loss = model(batch).mean()
-                loss /= n
-                loss.backward()
-                if i % n:
-                    optimizer.step(); optimizer.zero_grad()
-                if i > 9:
+                model(batch).mean().backward()
+                optimizer.step()
+                if i > 1:
                     optimizer.zero_grad()
     """)
-    assert len(found) == 5
-    assert "optimizer.step(); pass" in found["without zero_grad()"]
     assert "pass  # left out: optimizer.zero_grad()" in found["without zero_grad()"]
-    moved = "optimizer.zero_grad()  # moved here\n            optimizer.step(); pass"
-    assert moved in found["zero_grad() before step()"]
-    assert "# left out: loss /= n" in found["without the division"]
+    assert list(offered("""
+        def modulo(model, batches, optimizer, n):
+            for i, batch in enumerate(batches):
+                (model(batch).mean() / n).backward()
+                optimizer.step(); optimizer.zero_grad()
+    """)) == ["as written"]  # fmt: skip
 
 
 def test_only_the_division_of_the_loss_is_taken_away():
@@ -342,17 +332,19 @@ def test_only_the_division_of_the_loss_is_taken_away():
     """)) == ["as written"]  # fmt: skip
 
 
-def test_a_version_keeps_defaults_and_variables_from_outside():
-    factor = 2.0
+FACTOR = 2.0
 
-    def loop(w, optimizer, *, times=3):
-        for _ in range(times):
-            (w * factor).backward()
-            optimizer.step()
-            optimizer.zero_grad()
 
+def threefold(w, optimizer, *, times=3):
+    for _ in range(times):
+        (w * FACTOR).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_version_keeps_defaults_and_global_variables():
     w = nn.Parameter(torch.tensor(1.0))
-    found = variants(record_steps(loop, w, SGD([w], lr=0.5)))
+    found = variants(record_steps(threefold, w, SGD([w], lr=0.5)))
     scene = room.Scene(found["as written"], (w, SGD([w], lr=0.5)), {})
     weights = [scene.record(version).frames[-1].weights["w"].numbers[0] for version in found.values()]
     assert weights == [-2.0, -5.0, 1.0]  # 1 - 3; 1 - 1 - 2 - 3; nothing
@@ -369,81 +361,16 @@ def test_a_decorated_loop_has_no_versions():
     assert list(variants(record_steps(loop, w, SGD([w], lr=0.5)))) == ["as written"]
 
 
-# Two loops side by side
-
-
-def test_two_loops_come_to_each_micro_batch_together_and_show_every_frame():
-    tracks = [record_steps(*five(loop)) for loop in (modulo, forgetful)]
-    pairs = moments(tracks)
-    for side, steps in enumerate(tracks):
-        places = [pair[side] for pair in pairs]
-        assert places == sorted(places)
-        assert set(places) == set(range(len(steps.frames)))
-    sides = zip(tracks, zip(*pairs, strict=True), strict=True)
-    backward = [[steps.frames[place].kind == "backward" for place in places] for steps, places in sides]
-    first, second = ([place for place, is_one in enumerate(of) if is_one and not of[place - 1]] for of in backward)
-    assert first == second
-
-
-def test_a_shorter_loop_waits_at_its_end():
-    def once(model, batches, optimizer, n):
-        model(batches[0]).mean().backward()
-
-    tracks = [record_steps(*five(loop)) for loop in (modulo, once)]
-    assert moments(tracks)[-1] == tuple(len(steps.frames) - 1 for steps in tracks)
-
-
-def test_versus_runs_the_other_loop_on_the_same_arguments(shown):
-    trace = step_through(*five(), versus=forgetful)
-    assert trace.run().trace.windows() == [2, 2]
-    assert trace.other.trace.windows() == [2, 4]
-    assert trace.versions == ["as written"]
-    assert [track["loop"] for track in shown[0][COURSE]["tracks"]] == ["modulo", "forgetful"]
-    with pytest.raises(ValueError, match="there is one loop only"):
-        _ = step_through(*five()).other
-
-
-# Several ranks
-
-
-def on_each_rank(model, shares, optimizer, held):
-    ddp, mine = DistributedDataParallel(model), shares[dist.get_rank()]
-    for k, x in enumerate(mine, start=1):
-        with ddp.no_sync() if held and k < len(mine) else nullcontext():
-            (ddp(x).mean() / len(mine)).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def test_two_ranks_stand_side_by_side_and_a_version_runs_on_both(shown):
-    model = nn.Linear(1, 1, bias=False)
-    optimizer = SGD(model.parameters(), lr=0.25)
-    shares = torch.tensor([[2.0, 6.0], [4.0, 12.0]])[..., None, None]
-    with Ranks(2, timeout=60) as two:
-        stepping = step_through(on_each_rank, model, shares, optimizer, True, on=two)
-        tracks = shown[0][COURSE]["tracks"]
-        assert [track["loop"] for track in tracks] == ["on_each_rank, rank 0", "on_each_rank, rank 1"]
-        assert [[row[3] for row in track["rows"]] for track in tracks] == [
-            ["None", "1", "6", "6", "None", "None"],
-            ["None", "2", "6", "6", "None", "None"],
-        ]
-        assert tracks[0]["rows"][2][1] == "`backward()` of micro-batch 2 is over. `.grad`: 1 → 6."
-        kept = stepping.run("without zero_grad()").frames[-1].grads["weight"].numbers
-        assert (kept, model.weight.grad) == ((6.0,), None)
-        with pytest.raises(ValueError, match="two loops or two ranks"):
-            step_through(on_each_rank, model, shares, optimizer, True, versus=on_each_rank, on=two)
-
-
 # The widget
 
 
 def test_the_widget_goes_back_and_forth_and_runs_a_version_that_is_chosen():
-    trace = room.Stepping(*five()[:1], None, five()[1:], {})
+    trace = room.Stepping(five()[0], five()[1:], {})
     ran = []
 
     def run(version):
         ran.append(version)
-        return [trace.run(version)]
+        return trace.run(version)
 
     widget = player(trace.versions, run)
     which, controls, text, shown = widget.children
@@ -460,9 +387,9 @@ def test_the_widget_goes_back_and_forth_and_runs_a_version_that_is_chosen():
     following.click()
     assert slider.value == slider.max
     assert "The loop has ended after 2 updates." in text.value
-    assert ran == ["as written"]
+    assert set(ran) == {"as written"}
     which.value = "without zero_grad()"
-    assert ran == ["as written", "without zero_grad()"]
+    assert ran[-1] == "without zero_grad()"
     assert slider.value == 0
     assert "# left out: optimizer.zero_grad()" in shown.value
     for control in (back, following):
@@ -476,7 +403,7 @@ def test_a_version_that_cannot_run_is_said():
 
     def run(version):
         if version == "as written":
-            return [steps]
+            return steps
         raise RuntimeError("no <memory>")
 
     widget = player(["as written", "other"], run)
@@ -510,20 +437,20 @@ def test_the_page_needs_nothing_else_and_holds_every_version(quiet, tmp_path):
     path = trace.save(tmp_path / "page.html")
     text = path.read_text(encoding="utf-8")
     page = Elements(text)
-    assert not re.search(r"https?:|//[a-z]|url\(|@import|\{\{", text)
+    assert not re.search(r"https?:|//[a-z]|url\(|@import|\$(title|strip|data)", text)
     assert all(not {"src", "href", "srcset"} & attributes.keys() for _, attributes in page.found)
     assert {tag for tag, _ in page.found if tag in ("link", "img", "iframe", "object")} == set()
     data = json.loads(page.data)
     assert [version["name"] for version in data["versions"]] == trace.versions
     for version in data["versions"]:
         assert len(version["moments"]) == len(trace.run(version["name"]).frames)
-        for say, pieces in version["moments"]:
-            assert all(0 <= number < len(data["pieces"]) for number in (say, *pieces))
+        for pieces in version["moments"]:
+            assert all(0 <= number < len(data["pieces"]) for number in pieces)
 
 
 def test_nothing_in_a_loop_can_end_the_script_of_its_page(quiet, tmp_path):
     def loop(w):
-        note = "</script><script>alert(1)"  # {{data}} </noscript>
+        note = "</script><script>alert(1)"  # $data </noscript>
         (w * 2.0).backward()
         return note
 
@@ -531,4 +458,4 @@ def test_nothing_in_a_loop_can_end_the_script_of_its_page(quiet, tmp_path):
     text = step_through(loop, w).save(tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.count("</script>") == 2
     assert "alert(1)" not in re.sub(r'<script id="data".*?</script>', "", text, flags=re.S).replace("&lt;", "<")
-    assert any("{{data}}" in piece for piece in json.loads(Elements(text).data)["pieces"])
+    assert any("$data" in piece for piece in json.loads(Elements(text).data)["pieces"])

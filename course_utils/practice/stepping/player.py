@@ -3,23 +3,21 @@
 from collections.abc import Callable
 from typing import Any
 
-from course_utils.practice.stepping.drawing import marked_up, panel, said
-from course_utils.practice.stepping.sidebyside import moments
+from course_utils.practice.stepping.drawing import marked_up, panel
+from course_utils.practice.stepping.words import sentence
 from course_utils.recording.stepping import Steps
 
 
-def player(names: list[str], run: Callable[[str], list[Steps]]) -> Any:
+def player(names: list[str], run: Callable[[str], Steps]) -> Any:
     """A widget that shows a record moment by moment.
 
     Args:
         names: Of the versions of the loop, the first one to be shown first.
-        run: Runs a version and returns its record, or two of them to be shown side by side.
+        run: Runs a version and returns its record.
     """
     from ipywidgets import HTML, Button, HBox, IntSlider, Layout, Play, ToggleButtons, VBox
     from traitlets import link
 
-    tracks: list[Steps] = []
-    places: list[tuple[int, ...]] = []
     button = Layout(width="5em", flex="0 0 auto")
     back = Button(description="Back", tooltip="One moment back", layout=button)
     following = Button(description="Next", tooltip="One moment on", layout=button)
@@ -30,24 +28,28 @@ def player(names: list[str], run: Callable[[str], list[Steps]]) -> Any:
     # Buttons, since JupyterLab takes the arrow keys that a list would need.
     style = {"button_width": "auto", "description_width": "auto"}
     which = ToggleButtons(description="The loop", options=names, style=style, layout=Layout(width="auto"))
-    sentence = HTML(layout=Layout(min_height="3.4em", width="auto"))
+    said = HTML(layout=Layout(min_height="3.4em", width="auto"))
     shown = HTML(layout=Layout(width="auto"))
 
+    def say(text: str) -> None:
+        style = "border-left:4px solid #0072B2;padding:0.2em 0.8em;line-height:1.5;min-height:3em"
+        said.value = f'<div role="status" aria-live="polite" style="{style}">{marked_up(text)}</div>'
+
     def show(*_: Any) -> None:
-        here = places[min(slider.value, len(places) - 1)]
-        sentence.value = _said(said(tracks, here))
-        shown.value = "".join(panel(tracks, here))
+        steps = run(which.value)
+        place = min(slider.value, len(steps.frames) - 1)
+        say(sentence(steps, place))
+        shown.value = "".join(panel(steps, place))
 
     def choose(*_: Any) -> None:
         try:
-            found = run(which.value)
+            last = len(run(which.value).frames) - 1
         except Exception as problem:
-            sentence.value = _said(marked_up(f"{type(problem).__name__}: {problem}"))
+            say(f"{type(problem).__name__}: {problem}")
             return
-        tracks[:], places[:] = found, moments(found)
-        count.value = f"of {len(places) - 1}"
+        count.value = f"of {last}"
         slider.value = 0  # shows it, unless it is 0 already
-        play.max = slider.max = len(places) - 1
+        play.max = slider.max = last
         show()
 
     choose()
@@ -59,10 +61,4 @@ def player(names: list[str], run: Callable[[str], list[Steps]]) -> Any:
     controls = HBox(
         [back, following, words, play, slider, count], layout=Layout(flex_flow="row wrap", align_items="center")
     )
-    rows = [which] if len(names) > 1 else []
-    return VBox([*rows, controls, sentence, shown])
-
-
-def _said(html: str) -> str:
-    style = "border-left:4px solid #0072B2;padding:0.2em 0.8em;line-height:1.5;min-height:3em"
-    return f'<div role="status" aria-live="polite" style="{style}">{html}</div>'
+    return VBox([*([which] if len(names) > 1 else []), controls, said, shown])
