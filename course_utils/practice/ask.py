@@ -152,8 +152,6 @@ def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) 
     Example:
         check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))    # Right. 5 functions, 2 distances: ...
     """
-    if not isinstance(exercise, str):
-        raise ValueError(f'the name of the exercise comes first, as in check("train", train); got {exercise!r}')
     if scored and exercise in EXERCISES and _is_the_notebooks_solution(answer):
         name = getattr(answer, "__name__", "this function")
         message = f"this is the notebook's solution: it defines {name}, too. Run your own cell again."

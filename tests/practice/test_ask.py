@@ -288,10 +288,8 @@ def test_the_solution_that_run_all_left_behind_is_not_judged_as_an_answer(shown,
 
 
 def test_a_check_of_an_unknown_exercise_is_an_error(shown):
-    with pytest.raises(ValueError, match=r"no exercise is called 'slopes'\. Did you mean 'slope'\?"):
+    with pytest.raises(ValueError, match=r"no exercise is called 'slopes'; there are grad_on_paper, "):
         check("slopes", print)
-    with pytest.raises(ValueError, match="the name of the exercise comes first"):
-        check(print, "slope")
     assert shown == []
 
 
