@@ -99,15 +99,12 @@ class Score:
         if self._file is None:
             return
         now = dict(zip(_KINDS, (self._choices, self._compared, self._exercises, self._cards), strict=True))
-        kept = {kind: self._kept[kind] | _without_none(entries) for kind, entries in now.items()}
+        for kind, entries in now.items():
+            now[kind] = self._kept[kind] | {name: entry for name, entry in entries.items() if entry is not None}
         with suppress(OSError):
             unfinished = self._file.with_name(f"{self._file.name}.{os.getpid()}")
-            unfinished.write_text(json.dumps(kept), encoding="utf-8")
+            unfinished.write_text(json.dumps(now), encoding="utf-8")
             unfinished.replace(self._file)
-
-
-def _without_none(entries: dict) -> dict:
-    return {name: entry for name, entry in entries.items() if entry is not None}
 
 
 def _read(file: Path | None) -> dict[str, dict]:
