@@ -11,7 +11,7 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     plots      ledger and the other figures; they draw and compute nothing
     zoo        buggy loops from public bugs, each beside its fixed twin
     project    the training script of notebook 12, and what accepts it; `python -m course_utils.project`
-    practice   predict, check, recall, explore, step_through, and the exercises by notebook
+    practice   predict, check, recall, step_through, and the exercises by notebook
 """
 
 from importlib import import_module
@@ -37,8 +37,6 @@ _LATER = {  # these need more than torch: imported when they are first used
     "predict": "practice",
     "check": "practice",
     "recall": "practice",
-    "progress": "practice",
-    "explore": "practice",
     "step_through": "practice",
     "what_is_exact": "practice.decisions",
 }
@@ -50,7 +48,7 @@ __all__ = [  # noqa: RUF022
     "Ranks", "RankError", "torchrun",
     "ledger", "show",
     "digits", "words", "next_letters", "mlp", "Tally", "Transformer", "shares_of",
-    "predict", "check", "recall", "progress", "explore", "step_through",
+    "predict", "check", "recall", "step_through",
 ]  # fmt: skip
 
 

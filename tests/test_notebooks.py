@@ -101,7 +101,7 @@ def test_what_shows_of_folded_outputs_is_no_html_and_gives_no_answer_away(notebo
 
 @each_notebook
 def test_what_is_asked_and_answered_is_stored_as_data_beside_its_text(notebook):
-    calls = {"prediction": r"\bpredict\(", "reveal": r"\.reveal\(", "verdict": r"\bcheck\(", "explore": r"\bexplore\("}
+    calls = {"prediction": r"\bpredict\(", "reveal": r"\.reveal\(", "verdict": r"\bcheck\("}
     for cell in notebook.code:
         for kind, call in calls.items():
             assert len(displays(cell, kind)) >= bool(re.search(call, cell.source)), f"{kind}: {cell.source[:80]}"

@@ -53,7 +53,7 @@ def test_what_is_recorded_is_exact_where_it_should_be_and_far_off_elsewhere(row)
 @pytest.mark.skipif(bool(MISSING), reason=f'needs pip install -e ".[bench,test]"; not installed: {", ".join(MISSING)}')
 def test_every_loop_of_the_notebook_runs_with_its_library_and_makes_the_updates_that_are_recorded(capsys):
     found = bench().of_the_notebook()
-    assert [(row["library"], row["form"]) for row in found.as_record()["two_ranks"]] == [
+    assert [(row["library"], row["form"]) for row in bench().as_record(found)["two_ranks"]] == [
         (row["library"], row["form"]) for row in recorded["two_ranks"]
     ]
     for row in found.rows:

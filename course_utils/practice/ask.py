@@ -1,11 +1,10 @@
-"""The interactive parts of a notebook: predictions, exercises, recall cards, the progress line, sliders.
+"""The interactive parts of a notebook: predictions, exercises, recall cards, the progress line.
 
 Each shows a widget where a kernel is live and the same in plain HTML where none is (on GitHub, in print), never the
 text of a widget; and says in JSON what it is. Widgets are imported when the first one is made.
 """
 
 import inspect
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,11 +21,9 @@ from course_utils.practice.display import (
     as_static,
     box,
     folded,
-    png,
     show_below,
     show_verdict,
     show_widget,
-    size,
 )
 from course_utils.practice.exercises import EXERCISES, Verdict, judge
 from course_utils.practice.score import Score, score_file
@@ -155,8 +152,6 @@ def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) 
     Example:
         check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))    # Right. 5 functions, 2 distances: ...
     """
-    if not isinstance(exercise, str):
-        raise ValueError(f'the name of the exercise comes first, as in check("train", train); got {exercise!r}')
     if scored and exercise in EXERCISES and _is_the_notebooks_solution(answer):
         name = getattr(answer, "__name__", "this function")
         message = f"this is the notebook's solution: it defines {name}, too. Run your own cell again."
@@ -239,81 +234,6 @@ def progress() -> None:
 
     _line = HTML(_score_html())
     show_widget(_line, as_static(_score_html(), _score.text(), {"kind": "score"}))
-
-
-def explore(draw: Callable, alt: str = "", **options: Sequence) -> None:
-    """Shows a figure with one slider per option, which is drawn again whenever a slider moves.
-
-    An error in `draw` is shown instead of the figure. Where no kernel is live, the first figure is shown. A slider
-    has the name of its argument, with spaces: "learning rate".
-
-    Args:
-        draw: A function of keyword arguments that returns a matplotlib figure.
-        alt: A sentence that says what the first figure shows to those who cannot see it.
-        **options: For each argument the values that its slider (for words, its list) offers, the first one first.
-
-    Raises:
-        ValueError: If an option is no argument of `draw`, or there is none.
-
-    Example:
-        explore(lambda n: ledger(traces[n]), "The ledger of a loop.", n=[1, 2, 4])
-    """
-    from ipywidgets import HTML, Dropdown, Image, Layout, SelectionSlider, VBox
-
-    wrong = set(options) - set(inspect.signature(draw).parameters)
-    if wrong or not options:
-        raise ValueError(f"explore needs one list of values per argument of draw, got {sorted(wrong) or 'none'}")
-
-    sliders = {}
-    words = {name: name.replace("micro_", "micro-").replace("_", " ") for name in options}
-    width = round(0.6 * max(map(len, words.values())) + 0.5)  # of all names, so that the sliders align
-    for name, values in options.items():  # numbers are on a slider, by size; words, and yes or no, in a list
-        look = {"style": {"description_width": f"{width}em"}, "layout": Layout(width=f"{width + 22}em")}
-        common = {"description": words[name], "value": values[0], **look}
-        if isinstance(values[0], (int, float)) and not isinstance(values[0], bool):
-            sliders[name] = SelectionSlider(options=sorted(values), continuous_update=False, **common)
-        else:
-            sliders[name] = Dropdown(options=list(values), **common)
-    image = Image(value=b"", format="png", layout=Layout(max_width="750px"))
-    message = HTML()
-    shown = VBox()
-
-    def redraw(*_) -> Any:
-        try:
-            figure = draw(**{name: slider.value for name, slider in sliders.items()})
-            image.value, below = png(figure), image
-        except Exception as error:
-            message.value = f"<pre>{escape(type(error).__name__)}: {escape(str(error))}</pre>"
-            figure, below = None, message
-        shown.children = (*sliders.values(), below)
-        return figure
-
-    for slider in sliders.values():
-        slider.observe(redraw, names="value")
-    first = redraw()
-    note = f"Sliders: {'; '.join(map(_range, sliders.values()))}. They move when this cell has been run."
-    controls = [{"name": words[name], "values": list(map(_json, slider.options))} for name, slider in sliders.items()]
-    static = as_static(message.value, note, {"kind": "explore", "controls": controls})
-    if first is None:
-        show_widget(shown, static)
-    else:
-        del static["text/html"]
-        show_widget(shown, static | {"image/png": bytes(image.value)}, size(first, f"{alt} {note}".strip()))
-
-
-def _json(value: Any) -> Any:
-    """A value that a slider offers, as JSON can hold it."""
-    if isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return str(value)
-
-
-def _range(control: Any) -> str:
-    """What a slider, or a list to choose from, offers."""
-    name, options = control.description, control.options
-    if hasattr(control, "readout"):  # a slider
-        return f"{name} from {options[0]} to {options[-1]}"
-    return f"{name} {' / '.join(map(str, options))}"
 
 
 def _count(event: Callable, *what: Any) -> Any:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -32,9 +33,8 @@ _OURS = str(Path(__file__).parent.parent)
 _LIBRARIES = (*sysconfig.get_paths().values(), str(Path(torch.__file__).parent), _OURS, "<frozen ")
 _SLICE = 0.05  # seconds between two looks at whether the time is over
 _GRACE = 1.0  # seconds in which a stop waits for a moment when the function's own code is running
-_STUCK = 2.0  # seconds in one call into C after which the caller no longer waits for it
-_PATIENCE = 10.0  # seconds after which the caller no longer waits for a function that catches every stop
-_CAUGHT, _MOST = 3, 20  # after so many stops that a bare `except` has caught, each is followed by one more, up to 20
+_PATIENCE = 2.5  # seconds after which the caller no longer waits for a function that a stop does not end
+_MOST = 20  # each stop that a bare `except` has caught is followed by one more stop, up to so many
 
 _set_async_exc = ctypes.PYFUNCTYPE(None, ctypes.c_ulong, ctypes.py_object)(
     ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
@@ -63,8 +63,7 @@ class Outcome:
 def run(function: Callable[[], Any], seconds: float) -> Outcome:
     """Runs a function for at most so many seconds. Importing modules does not count.
 
-    An interrupt from the keyboard stops the function too. Threads that it started and that still run code of the
-    learner's are stopped when it ends.
+    An interrupt from the keyboard stops the function too.
 
     Args:
         function: What to run, without arguments.
@@ -76,16 +75,18 @@ def run(function: Callable[[], Any], seconds: float) -> Outcome:
         >>> type(run(lambda: {}["key"], seconds=1.0).error)
         <class 'KeyError'>
     """
-    before = {thread.ident for thread in threading.enumerate()}
     call = _Call(function)
     with _interrupts() as interrupted:
-        call.start()
+        call.thread.start()
         reason = call.wait(seconds, interrupted)
         if reason:
-            call.stop(reason)
-    if not call.over:
-        threading.Thread(target=call.pursue, name="pursue", daemon=True).start()
-    _stop_threads(before | {call.thread.ident})
+            call.outcome.where = _line_in(call.frame())
+            call.stop(_PATIENCE)
+            call.outcome.goes_on = not call.over.is_set()
+            if call.outcome.goes_on or call.caught or isinstance(call.outcome.error, Endless):
+                call.outcome.stopped = reason  # otherwise it has ended by itself in the meantime
+    if call.outcome.goes_on:
+        threading.Thread(target=call.stop, args=(inf,), name="pursue", daemon=True).start()
     return call.outcome
 
 
@@ -101,18 +102,10 @@ class _Call:
         self.outcome = Outcome()
         self.thread = threading.Thread(target=self._work, name="answer", daemon=True)
         self._function = partial(contextvars.copy_context().run, function)  # what it displays belongs to this cell
-        self._over = threading.Event()
+        self.over = threading.Event()
+        self.caught: list[None] = []  # one entry for each stop that has arrived
         self._target = ctypes.c_ulong(0)
         self._sent = 0
-        self._caught: list[None] = []  # one entry for each stop that has arrived
-
-    @property
-    def over(self) -> bool:
-        return self._over.is_set()
-
-    def start(self) -> None:
-        self._began = time.monotonic()
-        self.thread.start()
 
     def _work(self) -> None:
         # CPython looks for exceptions from other threads when it calls a function or jumps back, and not in between:
@@ -129,53 +122,33 @@ class _Call:
                 _settle()
         except BaseException:
             _settle()
-        self._over.set()
+        self.over.set()
 
     def wait(self, seconds: float, interrupted: Callable[[], bool]) -> str:
         """Waits until the function ends or has to be stopped; then says why."""
-        left, now = seconds, self._began
-        while not self.over:
+        left, now = seconds, time.monotonic()
+        while not self.over.wait(max(0.0, min(_SLICE, left))):
             before, now = now, time.monotonic()
             if not self._is_importing():
                 left -= now - before
             if interrupted() or left <= 0:
                 return "interrupted" if interrupted() else "endless"
-            self._over.wait(min(_SLICE, left))
         return ""
 
-    def stop(self, reason: str) -> None:
-        """Stops the function, or gives up if it cannot be stopped now."""
-        self.outcome.where = _line_in(self._frame())
-        started = moved = time.monotonic()
-        place, watch = None, _Watch()
-        while not self.over:
-            frame = self._frame()
-            here, now = frame and (id(frame), frame.f_lasti, len(self._caught)), time.monotonic()
-            if here != place:
-                place, moved = here, now
-            if now - moved > _STUCK or now - started > _PATIENCE:
-                self.outcome.goes_on = True
-                break
-            self._send(frame, watch)
-            self._over.wait(0.001)
-        if self.outcome.goes_on or self._caught or isinstance(self.outcome.error, Endless):
-            self.outcome.stopped = reason  # otherwise it has ended by itself in the meantime
+    def stop(self, patience: float) -> None:
+        """Sends one stop after the other, until the function ends or the caller's patience does.
 
-    def pursue(self) -> None:
-        """Goes on stopping a function for which nobody waits any more."""
-        watch = _Watch()
-        while not self._over.wait(0.01):
-            self._send(self._frame(), watch)
-
-    def _send(self, frame: FrameType | None, watch: "_Watch") -> None:
-        """Sends a stop, unless one is on its way, or a module is being imported, which would stay half imported."""
-        if self._sent > len(self._caught) or self._is_importing():
-            return
-        # In the middle of a library, a stop could leave a setting of that library changed.
-        if watch.allows(_is_learners(frame), pause=0.05 if self._sent else 0.0):
-            self._sent += 1
-            number = min(1 + len(self._caught) // _CAUGHT, _MOST)
-            _set_async_exc(self._target, self._stop(number))
+        At once in the learner's own code; in the middle of a library, where a stop could leave a setting of that
+        library changed, after a while; never while a module is imported, which would stay half imported.
+        """
+        began = last = time.monotonic()
+        while not self.over.is_set() and (now := time.monotonic()) - began < patience:
+            pause = (0.05 if self._sent else 0.0) if _is_learners(self.frame()) else _GRACE
+            if self._sent == len(self.caught) and now - last >= pause and not self._is_importing():
+                last = now
+                self._sent += 1
+                _set_async_exc(self._target, self._stop(min(self._sent, _MOST)))
+            self.over.wait(0.002)
 
     def _stop(self, number: int) -> type[Endless]:
         """`Endless`, `number` times: as soon as one is made, the next is on its way; the last one is counted.
@@ -183,13 +156,13 @@ class _Call:
         The second arrives when a bare `except` has caught the first, and before its loop goes round. No line of
         Python may run in between, since it would arrive there: so each `__init__` is a function of C itself.
         """
-        stop = type("Endless", (Endless,), {"__init__": staticmethod(partial(self._caught.append, None))})
+        stop = type("Endless", (Endless,), {"__init__": staticmethod(partial(self.caught.append, None))})
         for _ in range(number - 1):
             then = partial(_set_async_exc, self._target, stop)
             stop = type("Endless", (Endless,), {"__init__": staticmethod(then)})
         return stop
 
-    def _frame(self) -> FrameType | None:
+    def frame(self) -> FrameType | None:
         """The innermost frame. CPython 3.11 can crash where the frames around it are read while they run."""
         return sys._current_frames().get(self.thread.ident)
 
@@ -197,20 +170,6 @@ class _Call:
         """Whether the function's thread holds the lock of a module that is being imported."""
         locks = [reference() for reference in list(_module_locks.values())]
         return any(getattr(lock, "owner", None) == self.thread.ident for lock in locks)
-
-
-class _Watch:
-    """Whether now is a good moment for a stop: at once in the learner's own code, elsewhere after a while."""
-
-    def __init__(self):
-        self._since = time.monotonic()
-
-    def allows(self, learners: bool, pause: float) -> bool:
-        now = time.monotonic()
-        if now - self._since < (pause if learners else _GRACE):
-            return False
-        self._since = now
-        return True
 
 
 def _settle() -> None:
@@ -235,25 +194,6 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
         yield noted.is_set
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-
-
-def _stop_threads(known: set[int | None]) -> None:
-    """Ends the threads that the function started and in which code of the learner's still runs."""
-    stopped = []
-    for thread in threading.enumerate():
-        if thread.ident not in known and _runs_learners_code(thread):
-            _set_async_exc(thread.ident, SystemExit)  # of which a thread says nothing when it ends
-            stopped.append(thread)
-    for thread in stopped:
-        thread.join(timeout=0.2)
-    if stopped:
-        _settle()
-
-
-def _runs_learners_code(thread: threading.Thread) -> bool:
-    target = getattr(thread, "_target", None) or type(thread).run
-    file = getattr(getattr(target, "__code__", None), "co_filename", "")
-    return _is_learners(sys._current_frames().get(thread.ident)) or bool(file and not file.startswith(_LIBRARIES))
 
 
 def place(traceback: TracebackType | None) -> str:

@@ -27,7 +27,9 @@ def show(figure: Any, alt: str) -> None:
     Example:
         show(ledger(trace), "The norm of .grad rises with each backward pass.")
     """
-    _display({"image/png": png(figure), "text/plain": f"Figure: {alt}"}, size(figure, alt))
+    width, _ = figure.get_size_inches()
+    size = {"image/png": {"width": int(width * 100), "alt": alt}}
+    _display({"image/png": png(figure), "text/plain": f"Figure: {alt}"}, size)
 
 
 def png(figure: Any) -> bytes:
@@ -35,12 +37,6 @@ def png(figure: Any) -> bytes:
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
     return buffer.getvalue()
-
-
-def size(figure: Any, alt: str) -> dict:
-    """What a picture's output says beside the picture: how wide it is, and in words what it shows."""
-    width, _ = figure.get_size_inches()
-    return {"image/png": {"width": int(width * 100), "alt": alt}}
 
 
 def show_table(caption: str, rows: Sequence[Sequence[str]], strong: Callable[[str], bool] = lambda text: False) -> None:
@@ -68,10 +64,10 @@ def show_table(caption: str, rows: Sequence[Sequence[str]], strong: Callable[[st
     _display({"text/html": html, "text/plain": "\n".join([caption, *map(" | ".join, rows)])})
 
 
-def show_widget(widget: Any, static: dict[str, Any], metadata: dict | None = None) -> None:
+def show_widget(widget: Any, static: dict[str, Any]) -> None:
     """Displays a widget where a kernel is live, and where none is `static`, a content for each type of content."""
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    _display({"application/vnd.jupyter.widget-view+json": view, **static}, metadata)
+    _display({"application/vnd.jupyter.widget-view+json": view, **static})
 
 
 def show_below(head: str, color: str, text: str, course: dict | None = None) -> None:

@@ -54,9 +54,10 @@ def assemble(header: str, lines: Mapping[str, str], order: str, makes: Mapping[s
             a name before the line that makes it.
 
     Example:
+        >>> from inspect import getsource
         >>> lines = {"A": "total += number", "B": "for number in numbers:", "C": "total = 0"}
         >>> add = assemble("def add(numbers):", lines, "CBA", {"number": "B"})
-        >>> print(listing(add))
+        >>> print(getsource(add))
         def add(numbers):
             total = 0
             for number in numbers:
@@ -79,11 +80,4 @@ def assemble(header: str, lines: Mapping[str, str], order: str, makes: Mapping[s
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
     names: dict = {}
     exec(compile(text, file, "exec"), names)
-    function = names[header.removeprefix("def ").partition("(")[0]]
-    function.listing = text
-    return function
-
-
-def listing(function: Callable) -> str:
-    """The lines of a function that `assemble` has made."""
-    return function.listing
+    return names[header.removeprefix("def ").partition("(")[0]]

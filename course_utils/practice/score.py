@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-_KEPT = {"choices": str, "compared": bool, "exercises": bool, "cards": bool}
+_KINDS = ("choices", "compared", "exercises", "cards")
 
 
 def score_file(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -98,32 +98,18 @@ class Score:
         """Writes the file, with what earlier kernels kept and no cell of this one has replaced."""
         if self._file is None:
             return
-        now = {
-            "choices": self._choices,
-            "compared": self._compared,
-            "exercises": self._exercises,
-            "cards": self._cards,
-        }
-        kept = {kind: self._kept[kind] | _without_none(entries) for kind, entries in now.items()}
+        now = dict(zip(_KINDS, (self._choices, self._compared, self._exercises, self._cards), strict=True))
+        for kind, entries in now.items():
+            now[kind] = self._kept[kind] | {name: entry for name, entry in entries.items() if entry is not None}
         with suppress(OSError):
             unfinished = self._file.with_name(f"{self._file.name}.{os.getpid()}")
-            unfinished.write_text(json.dumps(kept), encoding="utf-8")
+            unfinished.write_text(json.dumps(now), encoding="utf-8")
             unfinished.replace(self._file)
 
 
-def _without_none(entries: dict) -> dict:
-    return {name: entry for name, entry in entries.items() if entry is not None}
-
-
 def _read(file: Path | None) -> dict[str, dict]:
-    """What a file has kept, as far as it can be understood."""
+    """What a file has kept; nothing if it cannot be read."""
     found = {}
-    with suppress(OSError, ValueError, RecursionError, TypeError):
+    with suppress(OSError, ValueError):
         found = json.loads(file.read_text(encoding="utf-8")) if file else {}
-    found = found if isinstance(found, dict) else {}
-    return {kind: _of_type(found.get(kind), type_) for kind, type_ in _KEPT.items()}
-
-
-def _of_type(entries: object, kind: type) -> dict:
-    entries = entries if isinstance(entries, dict) else {}
-    return {name: entry for name, entry in entries.items() if isinstance(entry, kind)}
+    return {kind: found.get(kind, {}) for kind in _KINDS}

@@ -100,15 +100,13 @@ class SideBySide:
         n: The micro-batches of a window on each rank.
         equal: Full windows of micro-batches in which equally much counts: what many loops are written for.
         fixed: Full windows of micro-batches with equally many samples: what a loader with a `batch_size` gives.
-        recorded: What `as_record` returned where all libraries were installed. A library of another version isn't run.
+        recorded: What was found where all libraries were installed. A library of another version isn't run.
 
     Example:
         >>> equal, fixed = [["b"]] * 4, [["a", "sum"]] * 4
         >>> beside = SideBySide([["a"], ["sum"]], collate, new_model, loss_fn, 4, equal, fixed)  # doctest: +SKIP
         >>> rows = beside.compare("Accelerate", "accelerate", guide=guide, correct=correct)  # doctest: +SKIP
     """
-
-    any_version = False  # whether to run libraries of other versions than those recorded, too
 
     def __init__(
         self,
@@ -162,21 +160,13 @@ class SideBySide:
         """What was run here and what is recorded, and with which versions."""
         here = [f"{name} {version(name)}" for name in PACKAGES if self.runs(name)]
         kept = [f"{name} {number}" for name, number in self.recorded["versions"].items() if not self.runs(name)]
-        other = [f"{name} {version(name)}" for name in PACKAGES if find_spec(name) and not self.runs(name)]
-        lines = {"run here": here, "recorded": kept, "installed, but not run": other}
-        return [f"{what}: {', '.join(names)}" for what, names in lines.items() if names]
+        return [f"{what}: {', '.join(names)}" for what, names in (("run here", here), ("recorded", kept)) if names]
 
     def runs(self, package: str) -> bool:
         """Whether loops that need a package are run: it is torch, or installed in the version that was recorded."""
         if package == "torch" or not find_spec(package):
             return package == "torch"
-        return self.any_version or self.recorded["versions"].get(package) in (None, version(package))
-
-    def as_record(self) -> dict:
-        """The versions and the rows, those of one rank and those of two, for a file that `recorded` is read from."""
-        found = {"versions": {name: version(name) for name in PACKAGES if find_spec(name)}}
-        one, two = ([row for row in self.rows if row["ranks"] == ranks] for ranks in (1, 2))
-        return found | {"rows": one, "two_ranks": two}
+        return self.recorded["versions"].get(package) in (None, version(package))
 
     def updates(self, loop: Callable, ranks: int = 1, pieces: Sequence[Sequence] | None = None) -> Updates:
         """One epoch of a loop, in this process or on two ranks; of `pieces` instead of its share of all, if given."""

@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 from datetime import date
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
@@ -64,6 +65,12 @@ def at_a_fixed_batch_size(beside: SideBySide, size: int) -> dict[str, float]:
     return {name: beside.updates(loop, pieces=pieces).full for name, loop in loops.items()}
 
 
+def as_record(beside: SideBySide) -> dict:
+    """The versions and the rows, those of one rank and those of two."""
+    one, two = ([row for row in beside.rows if row["ranks"] == ranks] for ranks in (1, 2))
+    return {"versions": {name: version(name) for name in PACKAGES}, "rows": one, "two_ranks": two}
+
+
 def keep(path: Path, title: str, found: dict, origin: str = "") -> None:
     """Writes a record of the course, and what the manifest says of it."""
     content = (json.dumps(found, allow_nan=False).replace("}, {", "},\n{") + "\n").encode()
@@ -91,7 +98,7 @@ def asked_to_write(description: str, out: Path) -> bool:
 
 def main() -> None:
     write = asked_to_write(__doc__.splitlines()[0], OUT)
-    SideBySide.any_version = True
+    SideBySide.runs = lambda beside, package: True
     beside = of_the_notebook()
     print("\nThe auditor, one rank:")
     for row in beside.rows:
@@ -105,7 +112,7 @@ def main() -> None:
         print(f"{size} words each:", ", ".join(f"{name} {error:.1%}" for name, error in errors.items()))
     print(*beside.versions(), sep="\n")
     if write:
-        found = {"date": str(date.today()), "n": beside.n, "fixed_batch_size": fixed} | beside.as_record()
+        found = {"date": str(date.today()), "n": beside.n, "fixed_batch_size": fixed} | as_record(beside)
         title = "Windows, errors of the gradients and audits of Accelerate, Lightning and transformers: "
         keep(OUT, title + "what tests/benchmarks/side_by_side.py has written", found)
 

@@ -90,7 +90,6 @@ def test_a_notebook_runs_answers_and_fits(lab, name):
     assert texts(cells) == committed
     assert_it_fits(lab)
     predictions_respond(lab, cells)
-    sliders_respond(lab, cells)
     cards_respond(lab, cells)
     exercises_respond(lab, cells)
     assert_it_fits(lab)
@@ -115,30 +114,6 @@ def predictions_respond(lab, cells) -> None:
                 assert data["text/plain"].endswith(f" {why(data[COURSE]['question'])}")
     assert_no_error(lab.cells())
     assert "So far here: predictions" in line(lab, cells) or not has_cards(cells)
-
-
-def sliders_respond(lab, cells) -> None:
-    """Each slider, moved by the arrow keys, and each list, chosen from, draws another picture."""
-    for number in places(cells, r"^\s*explore\("):
-        cell = lab.cell(number)
-        handles, lists = cell.locator(".noUi-handle").all(), cell.locator("select").all()
-        assert handles + lists
-        for control in handles + lists:
-            before = cell.locator("img").get_attribute("src")
-            if control in lists:
-                control.select_option(index=1)
-            else:
-                control.focus()
-                value = control.get_attribute("aria-valuenow")
-                control.press("ArrowRight")
-                if control.get_attribute("aria-valuenow") == value:  # it stood at its right end
-                    control.press("ArrowLeft")
-            lab.page.wait_for_function(
-                "([number, before]) => document.querySelectorAll('.jp-Notebook .jp-Cell')[number]"
-                ".querySelector('.jp-OutputArea img').src !== before",
-                arg=[number, before],
-                timeout=20_000,
-            )
 
 
 def cards_respond(lab, cells) -> None:

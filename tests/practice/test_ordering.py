@@ -2,18 +2,19 @@
 
 import ast
 import traceback
+from inspect import getsource
 
 import pytest
 
 from course_utils.practice.bench import Mistake
-from course_utils.practice.ordering import assemble, letters, listing, require_one_loop
+from course_utils.practice.ordering import assemble, letters, require_one_loop
 
 SUM = {"A": "total += number", "B": "for number in numbers:", "C": "total = 0", "D": "return total", "E": "while True:"}
 
 
 def test_what_comes_after_a_colon_is_inside_and_two_colons_nest():
-    assert listing(assemble("def add(numbers):", SUM, "CBA", {})).splitlines()[-1] == "        total += number"
-    nested = ast.parse(listing(assemble("def add(numbers):", SUM, "CBEA", {})))
+    assert getsource(assemble("def add(numbers):", SUM, "CBA", {})).splitlines()[-1] == "        total += number"
+    nested = ast.parse(getsource(assemble("def add(numbers):", SUM, "CBEA", {})))
     loop = nested.body[0].body[1]
     assert isinstance(loop, ast.For)
     assert isinstance(loop.body[0], ast.While)

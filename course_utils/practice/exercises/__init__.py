@@ -2,12 +2,12 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from reprlib import repr
 from types import TracebackType
@@ -17,9 +17,9 @@ import torch
 
 from course_utils.practice.bench import Exercise, Mistake, Verdict
 from course_utils.practice.deadline import Outcome, line_of, place, run
-from course_utils.practice.printed import Printed
 
 EXERCISES: dict[str, Exercise] = {}  # by name
+MOST = 100_000  # characters of what an answer prints
 
 
 def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
@@ -41,11 +41,7 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
         True
     """
     if name not in EXERCISES:
-        near = get_close_matches(name, EXERCISES, n=1)
-        raise ValueError(
-            f"no exercise is called {name!r}. "
-            + (f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(EXERCISES)}.")
-        )
+        raise ValueError(f"no exercise is called {name!r}; there are {', '.join(EXERCISES)}")
     found = EXERCISES[name]
     if isinstance(answer, found.takes):
         verdict = _judged(found, answer, limit + found.extra)
@@ -56,9 +52,8 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
 
 
 def _judged(found: Exercise, answer: Any, limit: float) -> Verdict:
-    printed = Printed()
+    printed, dtype = _Printed(), torch.get_default_dtype()
     with (
-        _flags_as_before(),
         torch.random.fork_rng(devices=()),
         warnings.catch_warnings(),
         redirect_stdout(printed),
@@ -69,42 +64,21 @@ def _judged(found: Exercise, answer: Any, limit: float) -> Verdict:
         torch.default_generator.manual_seed(1)
         torch.set_default_dtype(torch.float64)  # as the notebooks' set-up does; in bfloat16 no tolerance would hold
         outcome = run(lambda: found.judge(answer), limit)
-    return replace(_verdict(outcome, limit), printed=printed.text)
+    torch.set_default_dtype(dtype)
+    return replace(_verdict(outcome, limit), printed=printed.getvalue())
 
 
-@contextmanager
-def _flags_as_before() -> Iterator[None]:
-    """Takes back what an answer sets for the whole process. What it sets for its own thread ends with that thread."""
-    cudnn, filling = torch.backends.cudnn, torch.utils.deterministic
-    dtype, warns = torch.get_default_dtype(), torch.is_warn_always_enabled()
-    anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only, fill = torch.is_deterministic_algorithms_warn_only_enabled(), filling.fill_uninitialized_memory
-    benchmark, cudnn_deterministic, precision = cudnn.benchmark, cudnn.deterministic, _matmul_precision()
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(dtype)
-        torch.set_warn_always(warns)
-        torch.autograd.set_detect_anomaly(*anomaly)
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        filling.fill_uninitialized_memory = fill
-        cudnn.benchmark, cudnn.deterministic = benchmark, cudnn_deterministic
-        if precision and precision != _matmul_precision():  # setting it again would fix what a backend inherits
-            torch.set_float32_matmul_precision(precision)
+class _Printed(StringIO):
+    """Keeps the beginning of what is printed: a loop that prints would fill the memory."""
+
+    def write(self, text: str) -> int:
+        return super().write(text[: max(0, MOST - self.tell())])
 
 
-def _matmul_precision() -> str:
-    """Empty where the learner has set it for some backends alone: then PyTorch refuses to name one."""
-    with suppress(RuntimeError):
-        return torch.get_float32_matmul_precision()
-    return ""
-
-
-def _note(printed: Printed, message: Warning | str, category: type[Warning], *_: Any) -> None:
+def _note(printed: _Printed, message: Warning | str, category: type[Warning], *_: Any) -> None:
     """Keeps a warning once if the learner's code has caused it, such as PyTorch's of a scheduler that steps first."""
     said = f"{category.__name__}: {message}\n"
-    if said not in printed.text and line_of(sys._getframe(1)):
+    if said not in printed.getvalue() and line_of(sys._getframe(1)):
         printed.write(said)
 
 
@@ -135,17 +109,10 @@ def _verdict(outcome: Outcome, limit: float) -> Verdict:
         return Verdict("no-set-up", f"run the set-up cell first: {said}")
     if isinstance(error, Mistake):
         return replace(error.verdict, message=f"{where}: {error.verdict.message}" if where else error.verdict.message)
-    said = f"{type(error).__name__}: {_text(error)}"
+    said = f"{type(error).__name__}: {error}"
     if isinstance(error, NameError) and where:
         said += ". If a cell above defines it, run that cell first"
     return Verdict("raises", f"{where}: {said}" if where else f"calling your function, or reading its result: {said}")
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # an error of the learner's own that cannot be printed
-        return "(its message cannot be printed)"
 
 
 def _named(takes: type | tuple[type, ...]) -> str:
