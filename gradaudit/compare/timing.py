@@ -196,7 +196,7 @@ def _too_long(history: History, record: AuditedRecord, updates: list[AuditedUpda
     steps = [[*update.scheduled_after, *(where for _, where in update.scheduled)] for update in updates]
     length = sum(update.size for update in updates) + len(record.left_over)
     once = all(len(each) <= 1 for each in steps) and 2 * schedule.steps > len(updates) > 1
-    if n > 1 and once and length in schedule.lengths:
+    if n > 1 and once and schedule.steps < length in schedule.lengths:
         text = f"the scheduler is as long as the run in micro-batches, {length}, and was stepped once per update, "
         text += f"{count_noun(schedule.steps, 'time')}: it would come to its end {n} times too late"
         where, numbers = next(place for each in steps for place in each), {"length": length, "window": n}
