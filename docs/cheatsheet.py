@@ -111,7 +111,7 @@ def decisions(book: Notebook) -> Iterator[tuple[str, str, str]]:
 def _alone(text: str) -> str:
     """A text without the clauses that send the reader to a notebook.
 
-    >>> _alone("divide by what it holds; 06 names the other choice"), _alone("see 10")
+    >>> _alone("divide by what it holds, or see 06"), _alone("see 10")
     ('divide by what it holds', '')
     """
-    return "; ".join(clause for clause in text.split("; ") if not re.search(r"\b[01]\d\b", clause))
+    return "; ".join(clause for clause in re.split("; |, or (?=see )", text) if not re.search(r"\b[01]\d\b", clause))

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
+from itertools import islice, takewhile
 from numbers import Number
 from reprlib import repr
 from typing import Any, NamedTuple
@@ -120,6 +120,7 @@ class Exercise:
     def named(self, bug: str, shown: str) -> tuple[str, str]:
         """A mistake's name, and a message that shows it and says how it comes about."""
         says = _mistakes().get(self.name, {}).get(bug, {}).get("says", "")
+        shown = shown.rstrip(".")  # an error's message may end with one
         return bug.partition("/")[0], f"{shown}: {says}." if says else f"{shown}."
 
     def judge(self, answer: Any) -> str:
@@ -176,9 +177,14 @@ class Exercise:
             return
         for edit in self.edits:
             found = self.seen_of(edit, case)
-            if isinstance(found, Exception) and _alike(error, found):
+            if isinstance(found, Exception) and _alike(error, found) and self.runs_before(edit, case):
                 about = f"{case}: " if case else ""
                 raise Mistake(*self.named(edit.bug, f"{about}{type(error).__name__}: {error}")) from error
+
+    def runs_before(self, edit: Edit, case: Any) -> bool:
+        """Whether a known mistake raises nothing in the cases before this one, as the answer has not."""
+        before = takewhile(lambda each: each is not case, self.cases)
+        return not any(isinstance(self.seen_of(edit, each), Exception) for each in before)
 
     def explain(self, got: Seen, want: Seen, differ: list[str], case: Any) -> tuple[str, str]:
         """The name of the mistake, and how it shows."""
