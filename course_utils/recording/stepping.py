@@ -297,10 +297,8 @@ class _Recorder(TraceWriter):
         given = inspect.getargs(frame.f_code).args
         shown = {name: _short(value) for name, value in frame.f_locals.items() if name not in given}
         self.variables = {name: text for name, text in shown.items() if text and name.isidentifier()}
-        taken = None
-        if isinstance(here.statement, _HEADERS):
-            body = here.statement.body
-            taken = body[0].lineno <= following <= body[-1].end_lineno
+        body = here.statement.body if isinstance(here.statement, _HEADERS) else []
+        taken = body[0].lineno <= following <= body[-1].end_lineno if body else None
         if here.forward:
             self.cut("forward")
         elif not here.shown:

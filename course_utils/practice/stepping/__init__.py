@@ -59,7 +59,6 @@ class Stepping:
         self._scene = Scene(written, args, kwargs)
         self._records = {AS_WRITTEN: self._scene.record(written)}
         self._versions = variants(self._records[AS_WRITTEN])
-        self._shown_by: int | None = None
 
     @property
     def versions(self) -> list[str]:
@@ -110,17 +109,6 @@ class Stepping:
         track = {"loop": steps.loop.name, "head": head, "rows": rows}
         course = {"kind": "steps", "tracks": [track], "versions": self.versions}
         show_widget(player(self.versions, self.run), as_static(html, text, course))
-        self._shown_by = _cell()
 
     def _ipython_display_(self) -> None:
-        """As the last line of a cell: it is there already, unless another cell has made it."""
-        if self._shown_by is None or self._shown_by != _cell():
-            self.show()
-
-
-def _cell() -> int | None:
-    """The number of the cell that is running."""
-    from IPython import get_ipython
-
-    shell = get_ipython()
-    return None if shell is None else shell.execution_count
+        """As the last line of a cell: it is there already."""

@@ -120,9 +120,10 @@ def state(steps: Steps, place: int) -> str:
     body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in table)
     html = f'<table style="{_TABLE};{_MONO}">{body}</table>'
     if more > 0:
-        html += f'<div style="font-size:12px;{_FAINT}">and {more} more parameters</div>'
+        html += _small(f"and {more} more parameters", "top:0")
     optimizers = "; ".join(map(escape, now.optimizers)) or "no optimizer"
-    return f'{_title("After this line")}<div style="overflow-x:auto">{html}</div>{_note(optimizers)}'
+    html = f'<div style="overflow-x:auto">{html}</div>'
+    return _small("After this line", "bottom:0.2em") + html + _small(optimizers, "top:0.3em")
 
 
 def _cells(old: Values | None, new: Values | None, size: int) -> list[str]:
@@ -145,12 +146,8 @@ def _head(text: str, kind: str = "col", style: str = "") -> str:
     return f'<th scope="{kind}" style="{style}">{escape(text)}</th>'
 
 
-def _title(text: str) -> str:
-    return f'<div style="font-size:12px;{_FAINT};margin-bottom:0.2em">{text}</div>'
-
-
-def _note(text: str) -> str:
-    return f'<div style="font-size:12px;{_FAINT};margin-top:0.3em">{text}</div>'
+def _small(text: str, margin: str) -> str:
+    return f'<div style="font-size:12px;{_FAINT};margin-{margin}">{text}</div>'
 
 
 # The ledger
@@ -185,8 +182,9 @@ def ledger(steps: Steps, frame: Frame) -> str:
         tables.append(f'{title}<table style="{_TABLE}">{body}</table>')
     used = [[one for update in book.updates for one in update] for book in last.values()]
     again = any(len(numbers) > len(set(numbers)) for numbers in used)
-    note = _note("A dashed frame: an earlier update has used this micro-batch already.") if again else ""
-    return _title("Ledger: which micro-batches") + "".join(tables) + note
+    note = "A dashed frame: an earlier update has used this micro-batch already."
+    note = _small(note, "top:0.3em") if again else ""
+    return _small("Ledger: which micro-batches", "bottom:0.2em") + "".join(tables) + note
 
 
 def _blocks(numbers: tuple[int, ...], used: set[int], lost: bool = False) -> str:

@@ -48,10 +48,8 @@ def sentence(steps: Steps, place: int) -> str:
         case "error":
             return f"The loop stops at this line with an error. {now.error}"
         case "cut":
-            return (
-                f"The record is full: it holds {len(steps.frames) - 1} moments, and the loop was stopped here. "
-                "Give it fewer micro-batches to see all of its run."
-            )
+            full = f"The record is full: it holds {len(steps.frames) - 1} moments, and the loop was stopped here."
+            return f"{full} Give it fewer micro-batches to see all of its run."
         case "end":
             return _end(now.ledgers.values())
     return _line(before, now, steps.loop.statement(now.line))
