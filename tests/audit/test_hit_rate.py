@@ -17,7 +17,7 @@ def test_no_loop_is_accused_wrongly_and_what_has_a_rule_is_seldom_missed(seed, l
     found = hit_rate.hit_rate(unseen_loops(correct=loops // 4, buggy=loops, seed=seed))
     assert found.false_errors == []
     missed = sum(each["missed"] for kind, each in found.by_kind.items() if kind not in NO_RULE)
-    assert missed <= 1  # of a masked mean by hand, the scale is not always read
+    assert missed <= 0.03 * found.total.total()  # as the mean of a mean whose scale is not read
     assert found.total["error"] > 0.8 * found.total.total()
 
 
