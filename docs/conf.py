@@ -14,7 +14,7 @@ from notebooks import ROOT, read_notebooks, relinked
 
 project = html_title = "Gradient accumulation and zeroing in PyTorch"
 author = ""
-copyright = "code: MIT License; text and figures: CC BY 4.0"
+copyright = "the course's authors. Code: MIT License; text and figures: CC BY 4.0"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["instructor", "paper"]
 suppress_warnings = ["myst.header"]

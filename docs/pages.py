@@ -232,8 +232,8 @@ def facts(books: dict[str, Notebook]) -> str:
 
 def common_claims() -> str:
     """What common sources say, the myths and the pitfalls first, each with the fact that answers it."""
-    groups: dict[str, list] = {"Myths": [], "Pitfalls": [], "Everything else": []}
-    titles = {"myth": "Myths", "pitfall": "Pitfalls"}
+    groups: dict[str, list] = {"About myths": [], "Pitfalls": [], "Everything else": []}
+    titles = {"myth": "About myths", "pitfall": "Pitfalls"}
     for claim in read_claims():
         fact = f'<a href="facts.html#{claim["fact"]}">{claim["fact"]}</a>'
         row = claim["claim"], in_words(claim["verdict"]), fact

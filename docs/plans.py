@@ -6,7 +6,7 @@ from editions import div, table
 from notebooks import PROJECT, ROOT, Notebook, reading
 
 START = 9 * 60  # minutes after midnight
-PAUSES = {"02_zeroing": ("Break", 15), "04_accumulation": ("Lunch", 60), "07_exactness": ("Break", 15)}  # of the day
+PAUSES = {"02_zeroing": ("Break", 15), "06_tokens": ("Lunch", 60), "08_training_loop": ("Break", 15)}  # of the day
 AIMS = {
     "90 minutes": "For people who train with PyTorch. At the end everybody has written a window that equals the large "
     "batch, has put the calls of mixed precision in order, and has found two bugs in one loop.",
