@@ -104,7 +104,8 @@ def train_epoch(
             of which may have sparse gradients.
         scheduler: Stepped once per update, so that its lengths count updates.
         on_update: Called after each window with an `Update`, for logging; all ranks pass it, or none. The loss
-            and the norm are read from the device for it; on several ranks the loss is all-reduced, too.
+            and the norm are read from the device for it; on several ranks the loss is all-reduced, too. For a progress
+            bar: `bar = tqdm(total=updates)`, then in it `bar.set_postfix(loss=update.loss)` and `bar.update()`.
         hold_back: Under FSDP2, reduce the gradients once per window and not once per micro-batch. Until the window
             ends, every rank then holds an unreduced gradient of the whole model, and `.grad` is None. It is summed in
             the `reduce_dtype` of FSDP2's MixedPrecisionPolicy, or else in its `param_dtype`: in bfloat16 a long window
