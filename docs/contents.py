@@ -14,7 +14,7 @@ import nbformat
 from notebooks import PROJECT, ROOT, Notebook, read_notebooks, reading, repository
 
 MISSING = 'if importlib.util.find_spec("course_utils") is None:\n'  # then one line of the set-up cell says what to do
-NOT_HERE = "Run `pip install -e .` in a clone of the course, or open its Colab edition: see the README."
+NOT_HERE = "Not installed: run `pip install -e .`, or open the Colab edition."
 
 
 def contents() -> dict[Path, str]:
