@@ -26,6 +26,7 @@ from course_utils.practice.display import (
     show_widget,
 )
 from course_utils.practice.exercises import EXERCISES, Verdict, judge
+from course_utils.practice.predictions import known, why
 from course_utils.practice.score import Score, score_file
 
 STUCK = 2  # wrong answers after which a hint unfolds by itself
@@ -62,16 +63,23 @@ class Guess:
         """Shows the guess beside what was measured: one of the options, or a list that holds one of them.
 
         After a wrong guess a sentence says why it tempts; a notebook that is stored without a guess doesn't give it
-        away.
+        away. So that no cell needs an assertion that answers its question, this compares what was measured with what
+        the course says.
 
         Args:
             measured: The answer.
             basis: "measured" by this cell, or "recorded" by runs of which it reads the results.
+
+        Raises:
+            AssertionError: If the course says something else.
+            ValueError: If it is none of the options.
         """
         if basis not in ("measured", "recorded"):
             raise ValueError(f'basis must be "measured" or "recorded", got {basis!r}')
         (answer,) = measured if isinstance(measured, (list, tuple)) and len(measured) == 1 else (measured,)
         answer = str(answer)
+        expected = known(self._question) or answer
+        assert answer == expected, f"{basis} {answer!r}, but the course says {expected!r}: has the code been changed?"
         if answer not in self._options:
             raise ValueError(f"{basis} {answer!r}, which is none of the options {self._options}")
         in_time = _count(_score.compare, self._question, self.choice, self.choice == answer)
@@ -85,8 +93,6 @@ class Guess:
         else:
             color, text = WRONG, f"Not quite. You predicted “{self.choice}”; {basis}: {answer}."
         if self.choice not in (None, answer):
-            from course_utils.practice.predictions import why  # reads its sentences when the first guess is wrong
-
             text = f"{text} {why(self._question)}".rstrip()
         course = {"kind": "reveal", "question": self._question, "measured": answer}
         if basis != "measured":

@@ -1,7 +1,6 @@
-"""Why people predict what they predict: a sentence for each prediction, a TOML file per notebook in `data/predictions`.
+"""The answer to each prediction of the course, and why people predict something else: `data/predictions`, by notebook.
 
-A table's name is the question; `answer` is what the notebook measured when the sentence was written. Neither is in the
-notebooks, where they would answer the questions.
+A table's name is the question. Neither answer nor sentence is in the notebooks, where they would answer the question.
 """
 
 import tomllib
@@ -20,13 +19,22 @@ def why(question: str) -> str:
         >>> why("4 ranks, plain SGD, only rank 0 zeroes: which momentum does that amount to?").partition("; ")[0]
         'One rank of four suggests a quarter'
     """
-    return _sentences().get(question, "")
+    return _tables().get(question, {}).get("why", "")
+
+
+def known(question: str) -> str | None:
+    """What the course says is measured; None for a question that isn't the course's.
+
+    Example:
+        >>> known("4 ranks, plain SGD, only rank 0 zeroes: which momentum does that amount to?")
+        '0.75'
+    """
+    return _tables().get(question, {}).get("answer")
 
 
 @cache
-def _sentences() -> dict[str, str]:
+def _tables() -> dict[str, dict[str, str]]:
     found = {}
     for path in sorted((data.folder() / "predictions").glob("*.toml")):
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        found |= {question: table["why"] for question, table in tables.items()}
+        found |= tomllib.loads(path.read_text(encoding="utf-8"))
     return found

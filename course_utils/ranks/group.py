@@ -106,7 +106,7 @@ class Ranks(AbstractContextManager):
         mine = False
         try:
             mine = self._running.acquire(blocking=False)
-            if not mine:  # its ranks' answers would reach whoever asks first
+            if not mine:  # its ranks' answers would reach the next run instead
                 raise RuntimeError(
                     "this group is running a function for another thread; one thread at a time can use it"
                 )

@@ -21,7 +21,7 @@ class Kept(list):
     dropped = 0
 
     def trimmed(self) -> "Kept":
-        """The same list, or a shorter copy: whoever has kept the long one still has all of it."""
+        """The same list, or a shorter copy: if the long one has been kept, it is whole."""
         if len(self) <= 2 * self.half:
             return self
         short = type(self)(self[: self.half] + self[-self.half :])
