@@ -105,10 +105,10 @@ class Updates:
     def difference(self, want: "Updates") -> tuple[str, str]:
         used, wanted = self.members(), want.members()
         held = f"micro-batches per update: {[*map(len, used)]}, expected {[*map(len, wanted)]}"
-        many = len(want.rows)
+        many = f"{len(want.rows)} update{'s' * (len(want.rows) != 1)}"
         if self.case.n and len(self.case.calls) > 1:
-            epochs = {2: "two", 3: "three"}[len(self.case.calls)]
-            many = f"{many} updates, since the check runs {epochs} epochs of {want.call.count(0)}"
+            passes = {2: "two", 3: "three"}[len(self.case.calls)]
+            many = f"{many}: {want.call.count(0)} in each of {passes} passes over the data"
             held = f"{held} ({many})"
         for shows, bug, says in chain(self.missing(want, used, wanted), self.counts(want, used, wanted)):
             if shows:
@@ -121,7 +121,6 @@ class Updates:
     def said(self, text: str) -> str:
         if self.case.words == "batches":
             text = text.replace("last window, micro-batches", "last batch,").replace("window", "batch")
-            text = text.replace("runs two epochs of", "goes twice over batches, of which there are")
         return self.name + text.replace("micro-batch", self.case.words[:-2])
 
     def members(self) -> list[list[int]]:
@@ -186,7 +185,7 @@ class Updates:
 
     def items(self, want: "Updates", used: list, wanted: list) -> Signs:
         """Where an update holds other micro-batches, or they count too much or too little."""
-        first = "the old gradient entered the first update. Zero once before the first backward pass, too"
+        first = "the old gradient entered the first update"
         yield self.case.dirty and self.rows[0].all(), "stale-gradients", first
         for k, (row, right) in enumerate(zip(self.rows, want.rows, strict=True)):
             strangers, update = sorted(set(used[k]) - set(wanted[k])), self.update(k)
