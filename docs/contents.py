@@ -45,7 +45,7 @@ def paths(books: dict[str, Notebook]) -> str:
     topics = [book for book in books.values() if not book.numbered]
 
     def links(chosen: list[Notebook]) -> str:
-        return " · ".join(f"[{book.label}]({_place(book)}) {book.title.split(':')[0]}" for book in chosen)
+        return " · ".join(f"[{book.label} {book.title.split(':')[0]}]({_place(book)})" for book in chosen)
 
     topic_links = " · ".join(f"[{book.label}]({_place(book)})" for book in topics)
     hours = round(sum(book.minutes for book in day) / 30) / 2
