@@ -8,12 +8,14 @@ local function is(block, name)
   return block ~= nil and block.t == 'Div' and block.classes[1] == name
 end
 
--- What must not be parted by the end of a page: an introduction and its list, code and what it prints.
+-- What must not be parted by the end of a page: an introduction and its list, an exercise's text and its box, code and
+-- what it prints.
 local function keep_together(blocks)
-  for place, block in ipairs(blocks) do
-    local following = blocks[place + 1]
+  for place = #blocks, 1, -1 do
+    local block, following = blocks[place], blocks[place + 1]
     if block.t == 'Para' and following and #pandoc.utils.stringify(block) < 450 then
-      if pandoc.utils.stringify(block):sub(-1) == ':' or is(following, 'exercise') then
+      local begins = block.content[1].t == 'Strong' and is(following, 'lead')  -- "**7 minutes.** ..."
+      if pandoc.utils.stringify(block):sub(-1) == ':' or is(following, 'exercise') or begins then
         blocks[place] = pandoc.Div({ block }, pandoc.Attr('', { 'lead' }))
       end
     elseif block.t == 'CodeBlock' and following then
