@@ -14,7 +14,7 @@ import nbformat
 from notebooks import PROJECT, ROOT, Notebook, read_notebooks, reading, repository
 
 MISSING = 'if importlib.util.find_spec("course_utils") is None:\n'  # then one line of the set-up cell says what to do
-NOT_HERE = "Not installed: run `pip install -e .`, or open the Colab edition."
+NOT_HERE = "Not installed: see Start in README.md, or open the Colab edition."
 
 
 def contents() -> dict[Path, str]:

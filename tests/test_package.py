@@ -45,13 +45,17 @@ print(json.dumps(sorted({name.split(".")[0] for name in set(sys.modules) - befor
     assert found == ["course_utils", "gradaudit"]
 
 
-def test_the_auditor_imports_nothing_of_the_course():
+def test_the_auditor_needs_torch_alone():
     code = """
-import json, sys
-import gradaudit
-print(json.dumps(sorted({"course_utils", "matplotlib", "ipywidgets", "tqdm", "cloudpickle"} & set(sys.modules))))
+import json, runpy, sys
+course = ("course_utils", "matplotlib", "ipywidgets", "IPython", "tqdm", "cloudpickle")
+sys.modules |= dict.fromkeys(course)  # so that importing one raises an ImportError
+sys.argv[1:] = ["tests/public_loops/or_last.py"]
+runpy.run_module("gradaudit", run_name="__main__")
 """
-    assert python(code) == []
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 1, run.stderr
+    assert "loss-scale" in run.stdout
 
 
 @pytest.mark.parametrize("room", ROOMS)
