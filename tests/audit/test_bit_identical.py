@@ -3,9 +3,7 @@
 Each scenario trains and returns all that it has made. What PyTorch compiles, it compiles into the same graphs.
 """
 
-import copy
 import io
-import threading
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,8 +15,8 @@ from torch.amp import GradScaler
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
-from torch.nn.utils import clip_grad_norm_, clip_grad_value_, parametrizations
-from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer, SparseAdam, lr_scheduler
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim import SGD, Adam, AdamW, Optimizer, SparseAdam, lr_scheduler
 from torch.utils.checkpoint import checkpoint
 
 import exhaustive
@@ -84,33 +82,12 @@ def with_optimizer(make: Callable) -> Callable:
 
 
 for name, make in {
-    "sgd_for_loop": lambda p: SGD(p, lr=0.1, foreach=False),
-    "sgd_foreach": lambda p: SGD(p, lr=0.1, foreach=True),
-    "sgd_fused": lambda p: SGD(p, lr=0.1, momentum=0.9, fused=True),
-    "momentum_with_nesterov": lambda p: SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
-    "adam_for_loop": lambda p: Adam(p, lr=0.1, foreach=False),
+    "sgd_with_momentum": lambda p: SGD(p, lr=0.1, momentum=0.9, foreach=False),
     "adam_foreach": lambda p: Adam(p, lr=0.1, foreach=True),
     "adamw_fused": lambda p: AdamW(p, lr=0.1, fused=True),
     "an_optimizer_of_ones_own": Lion,
 }.items():
     SCENARIOS[name] = with_optimizer(make)
-
-
-@scenario
-def lbfgs_with_a_closure():
-    model = net()
-    optimizer = LBFGS(model.parameters(), lr=0.1, max_iter=4, line_search_fn="strong_wolfe")
-    losses = []
-    for x, y in batches(3):
-
-        def closure(x=x, y=y):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            return loss
-
-        losses.append(optimizer.step(closure))
-    return model, optimizer, losses
 
 
 @scenario
@@ -123,20 +100,6 @@ def sparse_gradients():
         optimizer.step()
         optimizer.zero_grad()
     return words, optimizer
-
-
-@scenario
-def several_optimizers_and_schedulers():
-    body, head = nn.Linear(3, 5), nn.Linear(5, 2)
-    optimizers = SGD(body.parameters(), lr=0.1, momentum=0.9), AdamW(head.parameters(), lr=0.1)
-    schedulers = [lr_scheduler.CosineAnnealingLR(optimizer, 4) for optimizer in optimizers]
-    for x, y in batches():
-        F.cross_entropy(head(body(x)), y).backward()
-        for one in (*optimizers, *schedulers):
-            one.step()
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-    return body, head, optimizers, [scheduler.state_dict() for scheduler in schedulers]
 
 
 @scenario
@@ -155,33 +118,7 @@ def an_optimizer_inside_the_backward():
     return model, list(optimizers.values())
 
 
-@scenario
-def a_group_that_is_added_later():
-    model = net()
-    optimizer = Adam(model[0].parameters(), lr=0.1)
-    first = train(model, optimizer)
-    model[2].zero_grad()
-    optimizer.add_param_group({"params": model[2].parameters(), "lr": 0.01})
-    return first, train(model, optimizer)
-
-
 # Precision and clipping
-
-
-@scenario
-def a_scaler_that_meets_an_infinity():
-    model = net()
-    optimizer, scaler = SGD(model.parameters(), lr=0.1, momentum=0.9), GradScaler("cpu", init_scale=2.0**10)
-    for k, (x, y) in enumerate(batches()):
-        loss = F.cross_entropy(model(x), y) / 2 * (float("inf") if k == 3 else 1)
-        scaler.scale(loss).backward()
-        if k % 2:
-            scaler.unscale_(optimizer)
-            clip_grad_norm_(model.parameters(), 0.1)
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-    return model, optimizer, scaler.state_dict()
 
 
 @scenario
@@ -197,13 +134,6 @@ def a_scaler_with_a_fused_optimizer():
 
 
 @scenario
-def bfloat16_autocast():
-    model = net()
-    with torch.autocast("cpu", torch.bfloat16):
-        return train(model, AdamW(model.parameters(), lr=0.1))
-
-
-@scenario
 def complex_parameters():
     w = nn.Parameter(torch.randn(3, dtype=torch.complex64))
     optimizer = Adam([w], lr=0.1)
@@ -212,27 +142,6 @@ def complex_parameters():
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
     return w, optimizer
-
-
-def clipped(clip: Callable) -> Callable:
-    def run():
-        model, norms = net(), []
-        optimizer = SGD(model.parameters(), lr=0.1)
-        return norms, train(model, optimizer, before_step=lambda: norms.append(clip(list(model.parameters()))))
-
-    return run
-
-
-def clip_by_hand(parameters):
-    norm = torch.stack([p.grad.norm() for p in parameters]).norm()
-    for p in parameters:
-        p.grad.mul_(torch.clamp(0.1 / norm, max=1))
-    return norm
-
-
-SCENARIOS["clipping_by_norm"] = clipped(lambda parameters: clip_grad_norm_(parameters, 0.1))
-SCENARIOS["clipping_by_value"] = clipped(lambda parameters: clip_grad_value_(parameters, 0.01))
-SCENARIOS["clipping_by_hand"] = clipped(clip_by_hand)
 
 
 # Autograd
@@ -269,17 +178,6 @@ def per_sample_gradients_by_torch_func():
         optimizer.step()
         optimizer.zero_grad()
     return model, optimizer
-
-
-@scenario
-def a_penalty_on_the_gradients_norm():
-    def loss_of(scores, y):
-        loss = F.cross_entropy(scores, y)
-        (g,) = torch.autograd.grad(loss, scores, create_graph=True)
-        return loss + g.square().sum()
-
-    model = net()
-    return train(model, SGD(model.parameters(), lr=0.1), loss_of)
 
 
 @scenario
@@ -351,17 +249,7 @@ def dropout_and_batchnorm():
 
 
 @scenario
-def tied_and_parametrized_weights():
-    model = nn.Sequential(parametrizations.weight_norm(nn.Linear(3, 3)), nn.Tanh(), nn.Linear(3, 3), nn.Linear(3, 2))
-    model[2].weight = nn.Parameter(torch.randn(3, 3))
-    model.insert(2, nn.Linear(3, 3, bias=False))
-    model[2].weight = model[3].weight
-    parametrizations.spectral_norm(model[4])
-    return train(model, SGD(model.parameters(), lr=0.1))
-
-
-@scenario
-def saved_and_loaded_and_copied_in_between():
+def saved_and_loaded_in_between():
     model = net()
     optimizer = Adam(model.parameters(), lr=0.1)
     first = train(model, optimizer)
@@ -372,8 +260,7 @@ def saved_and_loaded_and_copied_in_between():
     resumed_optimizer = Adam(resumed.parameters(), lr=0.5)
     for new, state in zip((resumed, resumed_optimizer), torch.load(file), strict=True):
         new.load_state_dict(state)
-    both = copy.deepcopy([model, optimizer])
-    return first, train(resumed, resumed_optimizer), train(*both)
+    return first, train(resumed, resumed_optimizer)
 
 
 @scenario
@@ -385,25 +272,6 @@ def a_tensor_subclass_as_parameter():
     optimizer = AdamW([weight], lr=0.1)
     losses = train(lambda x: (x @ weight).as_subclass(Tensor), optimizer)[2]
     return weight.as_subclass(Tensor), optimizer, losses
-
-
-@scenario
-def threads_that_train_in_turn():
-    """Not side by side: PyTorch 2.13 crashes, if rarely, when a thread reads a gradient that another one drops."""
-    jobs = [(net(), batches(4)) for _ in range(2)]
-
-    def work(model, data):
-        optimizer = SGD(model.parameters(), lr=0.1)
-        for x, y in data:
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    threads = [threading.Thread(target=work, args=job) for job in jobs]
-    for thread in threads:
-        thread.start()
-        thread.join()
-    return [model for model, _ in jobs]
 
 
 @scenario
@@ -439,23 +307,6 @@ def compiled_clipping_in_one_graph():
     by_norm = compiled(lambda: clip_grad_norm_(parameters, 0.1))
     by_value = compiled(lambda: clip_grad_value_(parameters, 0.01))
     return train(model, SGD(parameters, lr=0.1), before_step=lambda: (by_norm(), by_value()))
-
-
-@scenario
-def a_compiled_update():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-    @compiled(fullgraph=False)
-    def update():
-        clip_grad_norm_(model.parameters(), 0.1)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    for x, y in batches():
-        F.cross_entropy(model(x), y).backward()
-        update()
-    return model, optimizer
 
 
 @scenario
@@ -524,7 +375,7 @@ def outcome(run: Callable, watched: Callable) -> tuple:
     return (bits(made), torch.rand(1).item(), graphs), {str(one.message) for one in warned}, report
 
 
-COMPILED_IN_OTHER_WAYS = {"a_compiled_update", "a_compiled_training_step_with_a_scaler", "compiled_autograd"}
+COMPILED_IN_OTHER_WAYS = {"a_compiled_training_step_with_a_scaler", "compiled_autograd"}
 
 
 @pytest.mark.parametrize(
@@ -545,9 +396,6 @@ def test_the_comparison_sees_a_difference():
     assert bits(run()) != bits(run())  # from one random state to the next
 
 
-@pytest.mark.parametrize(
-    "name",
-    exhaustive.mark(["compiled_clipping_in_one_graph", "the_projects_own_loop"], but=["the_projects_own_loop"]),
-)
-def test_recording_changes_nothing_either(name):
-    assert outcome(SCENARIOS[name], record)[0] == outcome(SCENARIOS[name], nullcontext)[0]
+def test_recording_changes_nothing_either():
+    run = SCENARIOS["the_projects_own_loop"]
+    assert outcome(run, record)[0] == outcome(run, nullcontext)[0]
