@@ -23,6 +23,7 @@ import exhaustive
 from course_utils import train_epoch
 from course_utils.recording import record
 from gradaudit import audit
+from runs import bits
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SCENARIOS: dict[str, Callable] = {}
@@ -343,21 +344,6 @@ def compiled_autograd():
 
 
 # The test
-
-
-def bits(thing) -> list:
-    """All numbers in a thing, as bytes."""
-    if isinstance(thing, (nn.Module, Optimizer)):
-        gradients = [p.grad for p in thing.parameters()] if isinstance(thing, nn.Module) else []
-        return bits([thing.state_dict(), gradients])
-    if isinstance(thing, Tensor):
-        values = thing.detach().as_subclass(Tensor).to_dense().contiguous()
-        return [thing.dtype, values.reshape(-1).view(torch.uint8).tolist()]
-    if isinstance(thing, dict):
-        return [(key, bits(value)) for key, value in thing.items()]
-    if isinstance(thing, (list, tuple)):
-        return [bits(one) for one in thing]
-    return [repr(thing)] if isinstance(thing, (int, float, str)) else []
 
 
 def outcome(run: Callable, watched: Callable) -> tuple:

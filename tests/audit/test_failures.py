@@ -10,7 +10,6 @@ import warnings
 
 import pytest
 import torch
-from runs import attached, train
 from torch import nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
@@ -29,6 +28,7 @@ from gradaudit.watch.auditor import Auditor
 from gradaudit.watch.ranks import Ranks
 from gradaudit.watch.scaling import Scaling
 from gradaudit.watch.schedules import Schedules
+from runs import attached, bits, train
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,10 +42,8 @@ def one_rank():
 def everything():
     """Trains in all the ways that the auditor listens to. Returns all that has been made, as bytes."""
     torch.manual_seed(0)
-    made = []
-    for part in (_scaled_and_clipped, _by_closure, _several_at_once, _by_hand, _on_a_rank):
-        made.append(part())
-    return [_bits(thing) for thing in made] + [torch.get_rng_state().tolist()]
+    parts = _scaled_and_clipped, _by_closure, _several_at_once, _by_hand, _on_a_rank
+    return bits([[part() for part in parts], torch.get_rng_state()])
 
 
 def _scaled_and_clipped():
@@ -128,16 +126,6 @@ def _on_a_rank():
     return model.module, optimizer
 
 
-def _bits(thing):
-    if hasattr(thing, "state_dict"):
-        thing = thing.state_dict()
-    if isinstance(thing, torch.Tensor):
-        return thing.detach().contiguous().view(-1).view(torch.uint8).tolist()
-    if isinstance(thing, dict):
-        return {str(key): _bits(value) for key, value in thing.items()}
-    return [_bits(each) for each in thing] if isinstance(thing, list | tuple) else repr(thing)
-
-
 @pytest.fixture(scope="module")
 def alone():
     """What the training makes without an auditor."""
@@ -173,6 +161,13 @@ def broken(monkeypatch):
         return calls
 
     return break_it
+
+
+def test_an_audit_without_a_fault_changes_nothing_either(alone):
+    with audit() as report:
+        made = everything()
+    assert made == alone
+    assert report.failure is None
 
 
 FAULTS = [  # where, in which call, and whether only when it has done what it does

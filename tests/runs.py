@@ -1,7 +1,7 @@
 """A small training run to audit, and what to read off its report."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.nn.modules import module as modules
@@ -103,3 +103,18 @@ def attached():
         if "_hooks" in name and hasattr(thing, "items")
     }
     return attributes, hooks
+
+
+def bits(thing) -> list:
+    """All numbers in a thing, as bytes."""
+    if isinstance(thing, (nn.Module, Optimizer)):
+        gradients = [p.grad for p in thing.parameters()] if isinstance(thing, nn.Module) else []
+        return bits([thing.state_dict(), gradients])
+    if isinstance(thing, Tensor):
+        values = thing.detach().as_subclass(Tensor).to_dense().contiguous()
+        return [thing.dtype, values.reshape(-1).view(torch.uint8).tolist()]
+    if isinstance(thing, dict):
+        return [(key, bits(value)) for key, value in thing.items()]
+    if isinstance(thing, (list, tuple)):
+        return [bits(one) for one in thing]
+    return [repr(thing)] if isinstance(thing, (int, float, str)) else []
