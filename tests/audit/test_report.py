@@ -10,17 +10,17 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
-import runs
 import torch
-from runs import data, train, with_sgd
 from torch import nn
 
+import runs
 from gradaudit import AuditError, Finding, audit, judging
 from gradaudit.callsite import Place
 from gradaudit.compare import RULES
 from gradaudit.explain import explain
 from gradaudit.source import cause
 from gradaudit.text import as_text, has_colour, lines_of, width_of
+from runs import data, train, with_sgd
 
 
 def reported(*findings):
@@ -49,15 +49,6 @@ def test_the_report_as_text_names_rule_level_location_and_fix():
     assert re.search(r"\n  fix: divide .*\n  more: gradaudit --explain loss-scale\n\n1 error in 2 updates$", text)
     assert repr(report) == str(report)
     assert report.rules == ["loss-scale"]
-
-
-def test_a_file_below_the_working_directory_is_named_from_there(monkeypatch):
-    with audit() as report:
-        train(divide=False)
-    monkeypatch.chdir(Path(runs.__file__).parent)
-    assert "\nERROR loss-scale  runs.py:" in str(report)
-    monkeypatch.chdir("/")
-    assert f"\nERROR loss-scale  {Path(runs.__file__).relative_to('/')}:" in str(report)
 
 
 @pytest.mark.parametrize(
@@ -95,12 +86,12 @@ def test_with_several_optimizers_a_message_begins_with_the_name_of_its_own():
 
 def test_what_a_rule_finds_at_one_line_for_many_optimizers_is_said_once_with_a_count():
     with audit() as report:
-        for _ in range(32):
+        for _ in range(3):
             train(divide=False)
     (finding,) = report.findings
-    assert (finding.rule, finding.level, finding.times) == ("loss-scale", "error", 32)
+    assert (finding.rule, finding.level, finding.times) == ("loss-scale", "error", 3)
     assert report.sentence(finding).startswith("SGD: the mean loss")
-    assert report.sentence(finding).endswith("; also 31 more times, for other optimizers")
+    assert report.sentence(finding).endswith("; also 2 more times, for other optimizers")
     assert len(str(report).splitlines()) < 20
 
 
