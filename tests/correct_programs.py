@@ -15,7 +15,7 @@ from torch.amp import GradScaler
 from torch.func import functional_call
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, Adam, AdamW
-from torch.optim.lr_scheduler import LambdaLR, LinearLR, OneCycleLR, ReduceLROnPlateau, SequentialLR, StepLR
+from torch.optim.lr_scheduler import LinearLR, OneCycleLR, ReduceLROnPlateau, SequentialLR, StepLR
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -100,33 +100,6 @@ def sums_over_a_token_count():
         update(optimizer)
 
 
-@correct()
-def windows_of_a_number_of_samples():
-    model, optimizer = with_sgd(net())
-    seen = 0
-    for size in (6, 6, 6, 6, 6, 6, 6, 6, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4):
-        ((x, y),) = batches(1, size)
-        F.cross_entropy(model(x), y, reduction="sum").backward()
-        seen += size
-        if seen >= 12:
-            for p in model.parameters():
-                p.grad /= seen
-            update(optimizer)
-            seen = 0
-
-
-@correct()
-def a_first_micro_batch_before_the_loop():
-    model, optimizer = with_sgd(net())
-    data = batches(16)
-    x, y = next(data)
-    mean(model(x), y, 4).backward()
-    for i, (x, y) in enumerate(data, 1):
-        mean(model(x), y, 4).backward()
-        if i % 4 == 3:
-            update(optimizer)
-
-
 @correct("leftover-gradients undecided")
 def a_window_that_a_resumed_run_goes_on_with():
     def run(model, optimizer, pending):
@@ -146,14 +119,14 @@ def a_window_that_a_resumed_run_goes_on_with():
     assert run(resumed, optimizer, pending) == 0
 
 
-def ramp_as_detectors_do(from_loader: bool) -> None:
+@correct()
+def a_ramp_as_detectors_have_it_times_the_batch():
     """The window grows from 1 to 4 over 16 micro-batches; a counter that goes on over the epochs says when to step."""
-    model = net()
-    optimizer, scaler = SGD(model.parameters(), lr=0.001, momentum=0.9), GradScaler("cpu", enabled=False)
-    dataset = TensorDataset(torch.randn(88, 3), torch.randint(2, (88,)))
+    model, optimizer = with_sgd(net(), momentum=0.9)
+    scaler, dataset = GradScaler("cpu", enabled=False), TensorDataset(torch.randn(88, 3), torch.randint(2, (88,)))
     seen, last = 0, -1
     for _ in range(3):
-        for x, y in DataLoader(dataset, 4) if from_loader else [dataset[k : k + 4] for k in range(0, 88, 4)]:
+        for x, y in DataLoader(dataset, 4):
             accumulate = max(1, round(1 + 3 * min(seen, 16) / 16))
             scaler.scale(mean(model(x), y) * 16.0).backward()
             if seen - last >= accumulate or seen == 65:
@@ -162,10 +135,6 @@ def ramp_as_detectors_do(from_loader: bool) -> None:
                 optimizer.zero_grad()
                 last = seen
             seen += 1
-
-
-correct(name="a ramp, times the batch")(lambda: ramp_as_detectors_do(from_loader=False))
-correct(name="a ramp, times the batch, from a loader")(lambda: ramp_as_detectors_do(from_loader=True))
 
 
 @correct()
@@ -242,21 +211,6 @@ def a_window_that_is_given_up_at_a_spike():
             held = 0
 
 
-@correct()
-def a_window_that_is_given_up_at_a_nan():
-    model, optimizer = with_sgd(net())
-    held = 0
-    for i, (x, y) in enumerate(batches(26)):
-        loss = mean(model(x * (float("nan") if i == 9 else 1)), y, 4)
-        loss.backward()
-        held += 1
-        if held == 4 or not loss.isfinite():
-            if loss.isfinite():
-                optimizer.step()
-            optimizer.zero_grad()
-            held = 0
-
-
 # Losses, several of which are meant to be added up
 
 
@@ -305,37 +259,18 @@ def contrasts_with_the_stored_features_of_the_others():
         update(optimizer)
 
 
-def a_gan_step(learn) -> None:
+@correct("loss-scale undecided")
+def real_and_fake_in_a_loop():
     generator, critic = net(2, 3), net(3, 1)
     g, d = Adam(generator.parameters()), Adam(critic.parameters())
     for x, _ in batches():
         d.zero_grad()
-        learn(critic, x, generator(torch.randn(4, 2)).detach())
+        for made, label in ((x, 0.9), (generator(torch.randn(4, 2)).detach(), 0.1)):
+            F.binary_cross_entropy_with_logits(critic(made), torch.full((4, 1), label)).backward()
         d.step()
         g.zero_grad()
         F.binary_cross_entropy_with_logits(critic(generator(torch.randn(4, 2))), torch.ones(4, 1)).backward()
         g.step()
-
-
-@correct("loss-scale undecided")
-def a_helper_that_calls_backward():
-    def learn(loss):
-        loss.backward()
-
-    def both(critic, real, fake):
-        learn(F.relu(1 - critic(real)).mean())
-        learn(F.relu(1 + critic(fake)).mean())
-
-    a_gan_step(both)
-
-
-@correct("loss-scale undecided")
-def real_and_fake_in_a_loop():
-    def both(critic, real, fake):
-        for x, label in ((real, 0.9), (fake, 0.1)):
-            F.binary_cross_entropy_with_logits(critic(x), torch.full((4, 1), label)).backward()
-
-    a_gan_step(both)
 
 
 @correct("loss-scale undecided")
@@ -356,17 +291,6 @@ def losses_of_several_scales():
         optimizer.zero_grad()
         for level in range(3):
             F.l1_loss(model(x[: 8 >> level]), x[: 8 >> level]).backward()
-        optimizer.step()
-
-
-@correct("loss-scale undecided")
-def agents_that_share_a_policy():
-    policy, optimizer = with_sgd(net())
-    for _ in range(6):
-        optimizer.zero_grad()
-        for _agent in range(3):
-            scores = policy(torch.randn(8, 3)).log_softmax(1)[:, 0]
-            (scores * torch.rand(8)).mean().neg().backward()
         optimizer.step()
 
 
@@ -412,18 +336,6 @@ def a_loss_in_shards_of_what_the_decoder_made():
 
 
 @correct()
-def several_losses_of_one_forward_pass_in_windows():
-    body, heads = nn.Linear(3, 4), [nn.Linear(4, 2) for _ in range(3)]
-    optimizer = SGD([*body.parameters(), *(p for head in heads for p in head.parameters())], lr=0.1)
-    for i, (x, y) in enumerate(batches()):
-        features = body(x)
-        for head in heads:
-            mean(head(features), y, 4).backward(retain_graph=True)
-        if i % 4 == 3:
-            update(optimizer)
-
-
-@correct()
 def one_loss_for_two_parts_by_their_inputs():
     encoder, head = net(3, 4), nn.Linear(4, 2)
     optimizer = SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
@@ -444,18 +356,6 @@ def hooks_that_divide():
 
 def mean_undivided(out, y, n):
     return mean(out, y)
-
-
-@correct("loss-scale undecided")
-def gradients_averaged_through_data():
-    model, optimizer = with_sgd(net())
-    for _ in range(4):
-        optimizer.zero_grad()
-        for x, y in batches(3):
-            mean(model(x), y).backward()
-        for p in model.parameters():
-            p.grad.data.mul_(1 / 3)
-        optimizer.step()
 
 
 # Several optimizers, and parameters that only some of them hold
@@ -572,35 +472,6 @@ def an_attack_that_saturates():
         optimizer.step()
 
 
-@correct()
-def gradients_of_ones_own():
-    model, optimizer = with_sgd(net())
-    parameters = list(model.parameters())
-    for _ in range(3):
-        sums = [torch.zeros_like(p) for p in parameters]
-        for x, y in batches(4):
-            for total, piece in zip(sums, torch.autograd.grad(mean(model(x), y), parameters), strict=True):
-                total += piece / 4
-        for p, total in zip(parameters, sums, strict=True):
-            p.grad = total
-        update(optimizer)
-
-
-@correct()
-def gradient_surgery():
-    model, optimizer = with_sgd(net())
-    parameters = list(model.parameters())
-    for x, y in batches():
-        out, tasks = model(x), []
-        for loss in (mean(out, y), F.mse_loss(out, x[:, :2])):
-            optimizer.zero_grad()
-            loss.backward(retain_graph=True)
-            tasks.append([p.grad.clone() for p in parameters])
-        for p, one, other in zip(parameters, *tasks, strict=True):
-            p.grad = one + other - min(0.0, float((one * other).sum())) * other / other.square().sum()
-        optimizer.step()
-
-
 @correct("discarded-gradients undecided")
 def the_norm_of_each_loss_before_their_sum():
     model, optimizer = with_sgd(net())
@@ -627,37 +498,6 @@ def a_line_search():
             optimizer.step()
 
 
-@correct("stale-gradients undecided")
-def momentum_that_is_kept_in_grad_and_clipped():
-    model, optimizer = with_sgd(net())
-    for number, (x, y) in enumerate(batches()):
-        if number:
-            for p in model.parameters():
-                p.grad.mul_(0.9)
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        mean(model(x), y).backward()
-        optimizer.step()
-
-
-@correct("discarded-gradients undecided", "leftover-gradients undecided")
-def fisher_information_after_each_epoch():
-    model, optimizer = with_sgd(net())
-
-    def gradients(x, y):
-        optimizer.zero_grad()
-        mean(model(x), y).backward()
-        return [p.grad for p in model.parameters()]
-
-    for _ in range(2):
-        for x, y in batches(8):
-            gradients(x, y)
-            optimizer.step()
-        information = [torch.zeros_like(p) for p in model.parameters()]
-        for x, y in batches(12, 1):
-            for total, gradient in zip(information, gradients(x, y), strict=True):
-                total += gradient.square()
-
-
 @correct("leftover-gradients undecided")
 def the_gradient_is_measured_at_the_end_by_the_same_helper():
     model, optimizer = with_sgd(net())
@@ -672,29 +512,6 @@ def the_gradient_is_measured_at_the_end_by_the_same_helper():
     optimizer.zero_grad()
     for x, y in batches(3):
         backward(x, y)
-
-
-@correct("discarded-gradients undecided", "leftover-gradients undecided")
-def a_break_between_backward_and_step():
-    model, optimizer = with_sgd(net())
-    for _ in range(6):
-        for i, (x, y) in enumerate(batches(8)):
-            optimizer.zero_grad()
-            mean(model(x), y).backward()
-            if i == 5:  # the policy has moved far enough
-                break
-            optimizer.step()
-
-
-@correct("discarded-gradients undecided")
-def a_step_left_out_by_hand():
-    model, optimizer = with_sgd(net())
-    for i, (x, y) in enumerate(batches()):
-        optimizer.zero_grad()
-        mean(model(x), y).backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        if i != 5 and norm < 100:
-            optimizer.step()
 
 
 @correct("stale-gradients undecided")
@@ -791,22 +608,21 @@ def an_optimizer_that_collects_clipped_gradients():
     """As for differential privacy: its step puts into .grad what it has collected, sample by sample."""
 
     class Private(SGD):
-        def begin(self):
-            self.sums = [torch.zeros_like(p) for p in self.param_groups[0]["params"]]
+        sums = (0.0, 0.0, 0.0, 0.0)
 
         def collect(self):
-            for p, total in zip(self.param_groups[0]["params"], self.sums, strict=True):
-                total.add_(p.grad / max(1.0, float(p.grad.norm())))
+            weights = self.param_groups[0]["params"]
+            self.sums = [total + p.grad.clamp(-1, 1) for p, total in zip(weights, self.sums, strict=True)]
 
         def step(self, closure=None):
             for p, total in zip(self.param_groups[0]["params"], self.sums, strict=True):
                 p.grad.data = total / 4
+            self.sums = (0.0, 0.0, 0.0, 0.0)
             super().step()
 
     model = net()
     optimizer = Private(model.parameters(), lr=0.1)
     for x, y in batches():
-        optimizer.begin()
         for i in range(4):
             optimizer.zero_grad()
             mean(model(x[i : i + 1]), y[i : i + 1]).backward()
@@ -847,20 +663,6 @@ def points_that_are_added_to_a_scene():
 def update_by_hand(model: nn.Module, rate: float = 0.1) -> None:
     for p in model.parameters():
         p -= rate * p.grad
-
-
-@correct()
-def sharpness_aware_by_hand():
-    model = net()
-    for x, y in batches():
-        mean(model(x), y).backward()
-        steps = [0.05 * p.grad for p in model.parameters()]
-        torch._foreach_add_([p.data for p in model.parameters()], steps)
-        model.zero_grad()
-        mean(model(x), y).backward()
-        torch._foreach_sub_([p.data for p in model.parameters()], steps)
-        update_by_hand(model)
-        model.zero_grad()
 
 
 @correct()
@@ -1025,18 +827,6 @@ for name, make, per_epoch in [
     correct(name=name)(lambda make=make, per_epoch=per_epoch: scheduled(make, per_epoch))
 
 
-@correct()
-def a_schedule_that_is_told_the_same_number_again():
-    model, optimizer = with_sgd(net())
-    schedule, updates = LambdaLR(optimizer, lambda number: 1 / (1 + number)), 0
-    for i, (x, y) in enumerate(batches(16)):
-        mean(model(x), y, 4).backward()
-        if i % 4 == 3:
-            update(optimizer)
-            updates += 1
-        schedule.step(updates)
-
-
 def scaled(fused: bool) -> None:
     model = net()
     optimizer = AdamW(model.parameters(), fused=fused)
@@ -1057,22 +847,6 @@ def scaled(fused: bool) -> None:
 
 correct(name="a scaler that skips a step")(lambda: scaled(False))
 correct(name="a scaler that skips a fused step")(lambda: scaled(True))
-
-
-@correct()
-def a_scaler_for_two_optimizers():
-    body, head = nn.Linear(3, 4), nn.Linear(4, 2)
-    optimizers, scaler = [SGD(body.parameters(), lr=0.1), Adam(head.parameters())], GradScaler("cpu")
-    for x, y in batches():
-        scaler.scale(mean(head(body(x)), y)).backward()
-        for optimizer in optimizers:
-            scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_([*body.parameters(), *head.parameters()], 1.0)
-        for optimizer in optimizers:
-            scaler.step(optimizer)
-        scaler.update()
-        for optimizer in optimizers:
-            optimizer.zero_grad()
 
 
 @correct()

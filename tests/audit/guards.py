@@ -195,51 +195,14 @@ row(
 )
 
 
-class Replayed(torch.autograd.Function):
-    """Its backward fills one tensor, always the same, as a CUDA graph does."""
-
-    static = torch.zeros(3)
-
-    @staticmethod
-    def forward(ctx, w, slope):
-        ctx.slope = slope
-        return (w * slope).sum()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return Replayed.static.fill_(ctx.slope).mul_(gradient).detach(), None
-
-
-def replayed(memory=None):
-    w = nn.Parameter(torch.ones(3))
-    w.grad = memory
-    optimizer = SGD([w], lr=0.1)
-    for _ in range(3):
-        for slope in (1.0, 10.0, 100.0):
-            Replayed.apply(w, slope).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=memory is None)
-
-
-row("gradients in one memory", replayed, "discarded-gradients error", "loss-scale undecided")
-row("gradients in memory of their own", lambda: replayed(torch.zeros(3)), "loss-scale undecided")
-
-
-def partly_zeroed(zero):
+@said("stale-gradients error")
+def a_part_that_is_never_zeroed():
     body, head = nn.Linear(3, 4), nn.Linear(4, 2)
     optimizer = SGD([*body.parameters(), *head.parameters()], lr=0.1)
     for x, y in data(6):
         mean(head(body(x)), y).backward()
         optimizer.step()
-        zero(body, head)
-
-
-row(
-    "a part that is never zeroed in place",
-    lambda: partly_zeroed(lambda body, head: head.zero_grad(set_to_none=False)),
-    "stale-gradients error",
-)
-row("parts one after the other", lambda: partly_zeroed(lambda body, head: (head.zero_grad(), body.zero_grad())))
+        head.zero_grad(set_to_none=False)
 
 
 @said("clip-timing error", "stale-gradients undecided")
@@ -277,42 +240,6 @@ def a_run_that_fails_inside_a_window_and_zeroes_every_time():
                 raise RuntimeError
             if (i + 1) % 4 == 0:
                 update(optimizer)
-
-
-@said()
-def an_attack_whose_steps_are_clamped_away():
-    model = net().requires_grad_(False)
-    for x, y in data(2):
-        change = torch.zeros_like(x, requires_grad=True)
-        for _ in range(5):
-            mean(model(x + change), y).backward()
-            change.data.add_(change.grad.sign(), alpha=0.1).clamp_(-0.2, 0.2)
-            change.grad.zero_()
-
-
-class Rated(Optimizer):
-    def __init__(self, parameters):
-        super().__init__(parameters, {"lr": 0.1})
-
-    def show_rate(self):
-        return [group["lr"] for group in self.param_groups]
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.add_(p.grad, alpha=-group["lr"])
-
-
-@said("discarded-gradients error")
-def an_optimizer_that_only_shows_its_rate_keeps_no_gradients():
-    model = net()
-    optimizer = Rated(model.parameters())
-    for i, (x, y) in enumerate(data(16)):
-        optimizer.zero_grad()
-        mean(model(x), y, 4).backward()
-        if i % 4 == 3:
-            optimizer.step()
 
 
 @said()
@@ -684,17 +611,6 @@ row("one backward call for four micro-batches", lambda: one_backward_call_for(4)
 
 
 @said()
-def wgan_with_a_gradient_penalty():
-    critic, made = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)), torch.randn(4, 3)
-    optimizer = Adam(critic.parameters())
-    for x, _ in data():
-        between = (0.3 * x + 0.7 * made).requires_grad_()
-        (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
-        (critic(made).mean() - critic(x).mean() + 10 * (slope.norm(dim=1) - 1).square().mean()).backward()
-        update(optimizer)
-
-
-@said()
 def domains_that_are_weighted_by_their_losses():
     model, optimizer = with_sgd()
     for _ in range(8):
@@ -703,45 +619,26 @@ def domains_that_are_weighted_by_their_losses():
         update(optimizer)
 
 
-@said("discarded-gradients undecided")
-def tasks_that_are_measured_first():
-    trunk, heads = net(), [nn.Linear(2, 2), nn.Linear(2, 2)]
-    optimizer = SGD([p for part in (trunk, *heads) for p in part.parameters()], lr=0.1)
-    for x, y in data():
-        state = trunk(x)
-        losses = [mean(head(state), y) for head in heads]
-        norms = []
-        for loss in losses:
-            loss.backward(retain_graph=True)
-            norms.append(sum(p.grad.norm() for p in trunk.parameters()))
-            optimizer.zero_grad()
-        sum(loss / norm.detach() for loss, norm in zip(losses, norms, strict=True)).backward()
+@said()
+def a_loss_that_is_logged():
+    model, optimizer = with_sgd()
+    for x, y in data(12):
+        out = model(x)
+        avg_loss = squares(out)
+        mean(out, y).backward()
+        assert avg_loss.requires_grad
         update(optimizer)
 
 
-def with_another_loss(what):
-    """A loss beside the one that backward is called on."""
+@said("unused-loss advice")
+def a_loss_that_is_forgotten_in_the_total():
     model, optimizer = with_sgd()
     for x, y in data(12):
-        optimizer.zero_grad()
         out = model(x)
-        if what == "logged":
-            avg_loss = squares(out)
-            mean(out, y).backward()
-            assert avg_loss.requires_grad
-        elif what == "forgotten":
-            aux = squares(out)
-            mean(out, y).backward()
-            assert aux.requires_grad
-        else:
-            aux = squares(out)
-            (mean(out, y) + aux).backward()
-        optimizer.step()
-
-
-row("a loss that is forgotten in the total", lambda: with_another_loss("forgotten"), "unused-loss advice")
-row("a loss that is logged", lambda: with_another_loss("logged"))
-row("two losses that are used", lambda: with_another_loss("used"))
+        aux = squares(out)
+        mean(out, y).backward()
+        assert aux.requires_grad
+        update(optimizer)
 
 
 # Layers that normalize micro-batches, and short numbers
