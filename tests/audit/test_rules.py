@@ -1,34 +1,15 @@
 """The rules as such, windows that are inferred and declared, and what a run of one process says of several ranks."""
 
 import pytest
-from runs import data, found, in_windows, mean, train, train_windows, update, with_sgd
 
 from gradaudit import audit
-from gradaudit.compare import RULES, Difference
-from gradaudit.compare.rules import ADVICE, rule
 from gradaudit.doubts import DOUBTS
 from gradaudit.judging import judge
+from runs import data, found, in_windows, mean, train, train_windows, update, with_sgd
 
 
 def test_a_doubt_is_a_clause():
     assert all(doubt.why[0].islower() and not doubt.why.endswith(".") for doubt in DOUBTS)
-
-
-def test_a_rule_is_added_in_a_few_lines():
-    try:
-
-        @rule("many-updates")
-        def many_updates(history):
-            """Symptom: More than one. Fix: Make one."""
-            for record in history.stepped:
-                if record.made > 1:
-                    yield Difference("many", record, "", "more than one", level=ADVICE)
-
-        with audit() as report:
-            train()
-        assert found(report) == [("many-updates", "advice")]
-    finally:
-        RULES.pop("many-updates", None)
 
 
 @pytest.mark.parametrize(

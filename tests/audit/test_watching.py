@@ -7,7 +7,6 @@ import weakref
 
 import pytest
 import torch
-from runs import data, found, mean, net, train, update, with_sgd
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
@@ -15,6 +14,7 @@ from torch.optim import SGD
 from gradaudit import audit
 from gradaudit.observe.ledger import Kept
 from gradaudit.watch.graphs import leaves
+from runs import data, found, mean, net, train, update, with_sgd
 
 
 def python_calls(steps):
@@ -69,18 +69,6 @@ def test_the_coefficient_of_a_loss_that_backward_is_called_on(backward, coeffici
 # Loops that are hard to see through
 
 
-def test_nested_audits_see_the_same_and_only_what_is_theirs():
-    with audit() as outer:
-        train(divide=False)
-        with audit() as inner:
-            train(divide=False)
-        train(divide=False)
-    assert found(inner) == [("loss-scale", "error")]
-    assert inner.history.calls.total == 8
-    assert outer.history.calls.total == 24
-    assert set(found(outer)) == {("loss-scale", "error")}
-
-
 def test_a_script_may_put_a_zero_grad_of_its_own_and_keeps_it():
     original = SGD.zero_grad
 
@@ -118,17 +106,6 @@ def test_a_schedule_of_the_scripts_own_is_seen():
         step = vars(Own)["step"]
     assert found(report) == [("scheduler-cadence", "undecided")]
     assert vars(Own)["step"] is not step
-
-
-def test_gradients_of_an_earlier_cell_are_nobodys_business():
-    old, model = net(), nn.ModuleList([net(), net()])
-    old(torch.ones(1, 3)).sum().backward()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    with audit() as report:
-        for x, y in data():
-            F.cross_entropy(model[0](x), y).backward()
-            update(optimizer)
-    assert found(report) == [("orphan-parameters", "advice")]
 
 
 def test_the_audit_keeps_no_model_alive():
