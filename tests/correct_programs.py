@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.func import functional_call
 from torch.nn import functional as F
-from torch.optim import LBFGS, SGD, Adam, AdamW
+from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import LinearLR, OneCycleLR, ReduceLROnPlateau, SequentialLR, StepLR
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
@@ -85,19 +85,6 @@ def the_courses_loop():
     data = [(torch.randn(k, 3), torch.randint(2, (k,))) for k in (4, 2, 1, 3, 2, 4, 1, 4, 4, 2)]
     for _ in range(2):
         train_epoch(model, data, lambda model, b: mean(model(b[0]), b[1]), AdamW(model.parameters()), n=4)
-
-
-@correct()
-def sums_over_a_token_count():
-    model, optimizer = with_sgd(net())
-    for _ in range(4):
-        window = [(torch.randn(k, 3), torch.randint(2, (k,))) for k in (2, 30, 6, 10)]
-        for _, y in window:
-            y[0] = -100
-        total = sum((y != -100).sum() for _, y in window)
-        for x, y in window:
-            (F.cross_entropy(model(x), y, reduction="sum") / total).backward()
-        update(optimizer)
 
 
 @correct("leftover-gradients undecided")
@@ -189,11 +176,6 @@ def episodes_of_any_length():
             for x, y in batches(length, 1):
                 (-model(x).log_softmax(1)[0, y[0]] * random.random()).backward()
             optimizer.step()
-
-
-@correct()
-def tasks_whose_windows_are_not_alike():
-    in_windows(lambda out, y, n: -out.log_softmax(1).gather(1, y[:, None]).logsumexp(0).sum() / n, (2, 4) * 6, net())
 
 
 @correct("discarded-gradients undecided")
@@ -361,19 +343,6 @@ def mean_undivided(out, y, n):
 # Several optimizers, and parameters that only some of them hold
 
 
-@correct()
-def unfrozen_with_a_new_group():
-    model = net()
-    model[0].requires_grad_(False)
-    optimizer = SGD(model[2].parameters(), lr=0.1)
-    for i, (x, y) in enumerate(batches()):
-        if i == 6:
-            model[0].requires_grad_(True)
-            optimizer.add_param_group({"params": list(model[0].parameters()), "lr": 0.01})
-        mean(model(x), y).backward()
-        update(optimizer)
-
-
 @correct("foreign-gradients undecided")
 def a_trunk_and_the_value_head_of_another_optimizer():
     trunk, value, policy = nn.Linear(3, 4), nn.Linear(4, 1), nn.Linear(4, 2)
@@ -431,28 +400,6 @@ correct("orphan-parameters undecided", name="every optimizer steps")(lambda: eve
 correct("orphan-parameters undecided", name="every optimizer steps beside a loss network")(
     lambda: every_optimizer_steps(net(2, 2))
 )
-
-
-@correct("orphan-parameters advice", "orphan-parameters advice")
-def a_loss_network_that_is_not_frozen():
-    model, unused, network = net(3, 3), nn.Linear(7, 7), net(3, 5)
-    optimizer = Adam([*model.parameters(), *unused.parameters()])
-    for x, _ in batches():
-        optimizer.zero_grad()
-        F.mse_loss(network(model(x)), network(x)).backward()
-        optimizer.step()
-
-
-@correct()
-def layers_that_are_skipped_at_random():
-    layers = [nn.Linear(3, 3) for _ in range(4)]
-    optimizer = SGD([p for layer in layers for p in layer.parameters()], lr=0.1)
-    for i, (x, y) in enumerate(batches(24)):
-        for layer in [layers[0], *(layer for layer in layers[1:] if torch.rand(()) < 0.5)]:
-            x = layer(x)
-        mean(x, y, 4).backward()
-        if i % 4 == 3:
-            update(optimizer)
 
 
 # Gradients that are read, replaced, or used in more than one way
@@ -552,23 +499,6 @@ def margins_that_are_kept():
 
 
 # Optimizers of the script's own, and updates without one
-
-
-@correct()
-def lbfgs():
-    model = net()
-    optimizer = LBFGS(model.parameters(), lr=0.1, max_iter=5)
-    data = list(batches(2))
-    for _ in range(3):
-
-        def closure():
-            optimizer.zero_grad()
-            losses = [mean(model(x), y, len(data)) for x, y in data]
-            for loss in losses:
-                loss.backward()
-            return sum(losses).detach()
-
-        optimizer.step(closure)
 
 
 @correct()
@@ -751,21 +681,6 @@ def weights_that_follow_a_change_that_is_learned():
 # Graphs
 
 
-@correct()
-def truncated_backpropagation_through_time():
-    cell = nn.RNNCell(3, 4)
-    optimizer = SGD(cell.parameters(), lr=0.1)
-    state = torch.zeros(4, 4)
-    for _ in range(5):
-        loss = 0.0
-        for x, _ in batches(6):
-            state = cell(x, state)
-            loss = loss + F.mse_loss(state, torch.ones(4, 4))
-        loss.backward()
-        update(optimizer)
-        state = state.detach()
-
-
 def checkpointed(reentrant: bool) -> None:
     first, shared = nn.Linear(3, 3), nn.Linear(3, 3)
     optimizer = SGD([*first.parameters(), *shared.parameters()], lr=0.1)
@@ -780,15 +695,6 @@ def checkpointed(reentrant: bool) -> None:
 
 correct(name="checkpoint, reentrant")(lambda: checkpointed(True))
 correct(name="checkpoint, not reentrant")(lambda: checkpointed(False))
-
-
-@correct()
-def compiled():
-    model, optimizer = with_sgd(net())
-    fast = torch.compile(model, backend="eager")
-    for x, y in batches():
-        mean(fast(x), y).backward()
-        update(optimizer)
 
 
 @correct()
@@ -847,19 +753,6 @@ def scaled(fused: bool) -> None:
 
 correct(name="a scaler that skips a step")(lambda: scaled(False))
 correct(name="a scaler that skips a fused step")(lambda: scaled(True))
-
-
-@correct()
-def two_models_with_a_scaler_each():
-    models = [net(), net()]
-    optimizers, scalers = [Adam(model.parameters()) for model in models], [GradScaler("cpu") for _ in models]
-    for x, y in batches():
-        for model, optimizer, scaler in zip(models, optimizers, scalers, strict=True):
-            optimizer.zero_grad()
-            scaler.scale(mean(model(x), y)).backward()
-        for optimizer, scaler in zip(optimizers, scalers, strict=True):
-            scaler.step(optimizer)
-            scaler.update()
 
 
 @correct("scaler-timing undecided")
