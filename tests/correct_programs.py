@@ -48,32 +48,25 @@ def batches(count: int = 12, size: int = 4, inputs: int = 3) -> Iterator[tuple[T
 # Every style of zeroing
 
 
-def set_none(model, optimizer):
-    for p in model.parameters():
-        p.grad = None
-
-
-def zero_through_data(model, optimizer):
-    for p in model.parameters():
-        p.grad.data.zero_()
-
-
-def zeroing(zero: Callable) -> None:
+def zeroing(how: str) -> None:
     model, optimizer = with_sgd(net(), momentum=0.9)
     for x, y in batches():
         mean(model(x), y).backward()
         optimizer.step()
-        zero(model, optimizer)
+        if how == "optimizer":
+            optimizer.zero_grad()
+        elif how == "in place":
+            model.zero_grad(set_to_none=False)
+        else:
+            for p in model.parameters():
+                if how == "None":
+                    p.grad = None
+                else:
+                    p.grad.data.zero_()
 
 
-for name, style in {
-    "optimizer.zero_grad()": lambda model, optimizer: optimizer.zero_grad(),
-    "set_to_none=False": lambda model, optimizer: optimizer.zero_grad(set_to_none=False),
-    "model.zero_grad()": lambda model, optimizer: model.zero_grad(),
-    "None": set_none,
-    "data.zero_()": zero_through_data,
-}.items():
-    correct(name=f"zeroing by {name}")(lambda style=style: zeroing(style))
+for how in ("optimizer", "in place", "None", "data"):
+    correct(name=f"zeroing, {how}")(lambda how=how: zeroing(how))
 
 
 # Accumulation
@@ -593,22 +586,6 @@ def points_that_are_added_to_a_scene():
 def update_by_hand(model: nn.Module, rate: float = 0.1) -> None:
     for p in model.parameters():
         p -= rate * p.grad
-
-
-@correct()
-def sharpness_through_data_in_one_loop():
-    model, optimizer = with_sgd(net())
-    for x, y in batches():
-        for first in (True, False):
-            optimizer.zero_grad()
-            mean(model(x), y).backward()
-            if first:
-                ways = [0.05 * p.grad / p.grad.norm() for p in model.parameters()]
-                for p, way in zip(model.parameters(), ways, strict=True):
-                    p.data.add_(way)
-        for p, way in zip(model.parameters(), ways, strict=True):
-            p.data.sub_(way)
-        optimizer.step()
 
 
 @correct()

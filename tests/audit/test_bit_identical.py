@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 import exhaustive
 from course_utils.recording import record
 from gradaudit import audit
-from runs import bits
+from runs import bits, update
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SCENARIOS: dict[str, Callable] = {}
@@ -59,19 +59,6 @@ def train(model, optimizer, loss_of=F.cross_entropy, before_step=lambda: None, a
 
 
 @scenario
-def optimizers_of_each_implementation():
-    made = []
-    for make in (
-        lambda p: SGD(p, lr=0.1, momentum=0.9, foreach=False),
-        lambda p: Adam(p, lr=0.1, foreach=True),
-        lambda p: AdamW(p, lr=0.1, fused=True),
-    ):
-        model = net()
-        made += train(model, make(model.parameters()))
-    return made
-
-
-@scenario
 def sparse_gradients():
     words = nn.Embedding(10, 3, sparse=True)
     optimizer = SparseAdam(words.parameters(), lr=0.1)
@@ -87,31 +74,14 @@ def sparse_gradients():
 def an_optimizer_inside_the_backward():
     model = net()
     optimizers = {p: SGD([p], lr=0.1, momentum=0.9) for p in model.parameters()}
-
-    def update(p):
-        optimizers[p].step()
-        optimizers[p].zero_grad()
-
     for p in model.parameters():
-        p.register_post_accumulate_grad_hook(update)
+        p.register_post_accumulate_grad_hook(lambda p: update(optimizers[p]))
     for x, y in batches():
         F.cross_entropy(model(x), y).backward()
     return model, list(optimizers.values())
 
 
 # Precision and clipping
-
-
-@scenario
-def a_scaler_with_a_fused_optimizer():
-    model = net()
-    optimizer, scaler = Adam(model.parameters(), lr=0.1, fused=True), GradScaler("cpu", init_scale=2.0**10)
-    for k, (x, y) in enumerate(batches(4)):
-        scaler.scale(F.cross_entropy(model(x), y) * (float("nan") if k == 1 else 1)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-    return model, optimizer, scaler.state_dict()
 
 
 @scenario
@@ -217,17 +187,6 @@ def saved_tensors_that_are_packed():
 def dropout_and_batchnorm():
     model = net(nn.BatchNorm1d(5), nn.Dropout(0.5))
     return train(model, AdamW(model.parameters(), lr=0.1))
-
-
-@scenario
-def a_tensor_subclass_as_parameter():
-    class Named(Tensor):
-        pass
-
-    weight = nn.Parameter(torch.randn(3, 2).as_subclass(Named))
-    optimizer = AdamW([weight], lr=0.1)
-    losses = train(lambda x: (x @ weight).as_subclass(Tensor), optimizer)[2]
-    return weight.as_subclass(Tensor), optimizer, losses
 
 
 # Compiled, without the last stage of the default backend, which takes long. "aot_eager" also traces the backward pass.

@@ -172,17 +172,3 @@ def test_steps_that_stop_are_told_from_a_tail():
     fix = fixes(report)["leftover-gradients"]
     assert f"the last step, on line {line_of('  # the last')}, came long before the end" in fix
     assert "count micro-batches" in fix
-
-
-def test_an_undecided_finding_has_no_fix():
-    model, optimizer = with_sgd()
-    with audit() as report:
-        for x, y in data(3):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-        optimizer.zero_grad()
-        for x, _ in data(9):
-            model(x).sum().backward()  # for a map of saliency
-    (finding,) = report.findings
-    assert (finding.level, finding.fix) == ("undecided", "")

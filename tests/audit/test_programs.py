@@ -16,3 +16,4 @@ def test_a_program_is_judged_as_the_table_says(program, findings, window):
     assert sorted(f"{finding.rule} {finding.level}" for finding in report.findings) == findings
     assert report.history.calls or report.history.updates_made
     assert not report.history.failed_rules
+    assert not any(finding.fix for finding in report.findings if finding.level == "undecided")

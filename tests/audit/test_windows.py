@@ -7,7 +7,6 @@ a number, or None for the size of its own window. The verdicts were written down
 
 import pytest
 import torch
-from torch import nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
@@ -60,21 +59,16 @@ RAMP = [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
 
 RIGHT = {
     "a tail in each epoch": ([[4, 4, 2]] * 3, None),
-    "one tail, at the end": ([[4, 4, 4, 1]], None),
     "a resumed run, whose first epoch is short": ([[4, 2], [4, 4, 2], [4, 4, 2]], None),
     "epochs shorter than a window": ([[2], [2], [2], [2]], None),
     "a ramp": ([RAMP], None),
     "a ramp divided by its end": ([RAMP], 4),
-    "a ramp without plateaus": ([[1, 2, 3, 4, 4, 4, 4]], None),
-    "doubling": ([[1, 2, 4, 8, 8, 8]], 1),
     "a ramp that is mostly at its start": ([[1] * 20 + [2] * 4 + [4] * 4], 1 / 16),
     "a ramp over epochs with tails": ([[1, 1, 2, 2, 2, 1], [3, 3, 3, 2], [4, 4, 4, 2], [4, 4, 4, 2]], None),
-    "a larger window for a while, and undivided": ([[2] * 6, [4] * 3, [2] * 6], 1 / 8),
     "shrinking to single steps": ([[4, 4, 4], [1] * 10], None),
     "as many tokens as fit, in every epoch": ([[3, 4, 5, 4, 1]] * 3, None),
     "half the window from the second epoch on, times the batch": ([[8] * 5, [4] * 3], 1 / 16),
     "windows that go on over the epochs": ([[4, 4, "+2"], [2, 4, 4], [4, 4, "+2"], [2, 4, 4]], 4),
-    "single steps and then a ramp": ([[1] * 12, [1, 2, 2], [3, 3, 4, 4, 4]], None),
 }
 
 
@@ -88,7 +82,6 @@ def test_nothing_is_said_about_windows_that_are_meant(name, loader):
 
 
 WRONG = {  # where a loader tells more than a list, the second verdict is for the loader
-    "the first update comes early": ([[1, 4, 4, 4]], 4, ["!irregular-window 1"]),
     "early, and not divided": ([[1, 8, 8, 8, 8]], 1, ["!irregular-window 1"]),
     "early in every epoch": ([[1, 4, 4]] * 3, 4, ["!irregular-window 1"]),
     "short at both ends of an epoch": ([[3, 4, 1]] * 3, 4, ["!irregular-window 1"]),
@@ -113,7 +106,6 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
         ["!leftover-gradients 4"],
     ),
     "a step left out": ([[4, 4, 8, 4, 4, 4]], 4, ["!irregular-window 3"]),
-    "a step left out with its micro-batch": ([[4, 7, 4, 4, 4]], 4, ["!irregular-window 2"]),
     "one of many steps of one left out": ([[1, 1, 1, 2, 1, 1, 1, 1, 1]], 1, ["!irregular-window 4"]),
     "the condition turned round": (
         [[1, 1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1]],
@@ -122,7 +114,6 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
     ),
     "left out late": ([[4] * 30 + [8] + [4] * 10], 4, ["!irregular-window 31"]),
     "left out after a ramp, not divided": ([[1, 1, 2, 2, 4, 4, 4, 8, 4, 4, 4]], 1, ["!irregular-window 8"]),
-    "left out before a smaller window": ([[8, 8, 16, 8, 8], [4, 4, 4, 4, 4, 4, 4]], 8, ["!irregular-window 3"]),
     "two conditions": ([[4, 4, 2, 2, 4, 4]] * 2, 4, ["!irregular-window 3"]),
     "the tail zeroed": ([[4, 4, "z2"]] * 3, 4, ["!discarded-gradients"]),
     "the tail zeroed, and the counter goes on": (
@@ -137,7 +128,6 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
     "larger at the end": ([[4, 4, 4, 8]], 4, []),
     "twice as large at first": ([[8, 4, 4, 4, 4]], 4, []),
     "whole windows zeroed": ([[4, 4, "z4", 4, 4, 4]], 4, ["?discarded-gradients"]),
-    "a window zeroed after most of the others": ([[2, "z2", 2, "z2", 2, 2]], 2, ["!discarded-gradients"]),
     "cut in two": ([[4, 4, 4, 4, 3, 1, 4, 4, 4]], 4, []),
 }
 
@@ -173,9 +163,8 @@ def test_a_first_window_that_began_before_the_audit_is_not_judged(zero):
 
 def run_with(how, sizes):
     """One update for each of `sizes`, and each loss divided by 4."""
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    parts = [model[0], model[2]] if how == "two optimizers" else [model]
-    optimizers = [AdamW(part.parameters(), fused=how == "fused") for part in parts]
+    model = net()
+    optimizer = AdamW(model.parameters(), fused=how == "fused")
     scaler = GradScaler("cpu", init_scale=4.0, enabled=how == "scaler")
     for place, size in enumerate(sizes):
         xs = torch.randn(size, 4, 3)
@@ -186,17 +175,15 @@ def run_with(how, sizes):
                 scaler.scale(loss * float("inf") if overflows else loss).backward()
 
         if how == "closure":
-            optimizers[0].step(backward)
+            optimizer.step(backward)
         else:
             backward()
-            for optimizer in optimizers:
-                scaler.step(optimizer)
+            scaler.step(optimizer)
             scaler.update()
-        for optimizer in optimizers:
-            optimizer.zero_grad(set_to_none=how != "zeros")
+        optimizer.zero_grad(set_to_none=how != "zeros")
 
 
-@pytest.mark.parametrize("how", ["fused", "two optimizers", "zeros", "closure", "scaler"])
+@pytest.mark.parametrize("how", ["fused", "zeros", "closure", "scaler"])
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
@@ -209,4 +196,3 @@ def test_the_verdict_is_that_of_the_sizes(how, sizes, expected):
     with audit() as report:
         run_with(how, sizes)
     assert verdicts(report) == expected
-    assert [finding.times for finding in report.errors] == [2 if how == "two optimizers" else 1] * len(expected)
