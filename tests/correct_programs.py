@@ -620,23 +620,6 @@ def first_order_meta_learning():
         optimizer.step()
 
 
-@correct()
-def zeros_filled_through_data():
-    """As in Reptile: the gradient is the way from the weights that copies of the model have found."""
-    model, optimizer = with_sgd(net())
-    for _ in range(4):
-        for p in model.parameters():
-            p.grad = torch.zeros_like(p)
-        for _ in range(3):
-            learner, inner = with_sgd(copy.deepcopy(model))
-            for x, y in batches(2):
-                mean(learner(x), y).backward()
-                update(inner)
-            for p, found in zip(model.parameters(), learner.parameters(), strict=True):
-                p.grad.data.add_(p.data - found.data, alpha=1 / 3)
-        update(optimizer)
-
-
 @correct("loss-scale undecided", "stale-gradients undecided")
 def weights_that_follow_a_change_that_is_learned():
     """Their own gradients are never used: an optimizer learns the change, and then it is added to the weights."""
@@ -746,19 +729,6 @@ def two_stages_with_a_scaler_each():
 
     train()
     train()
-
-
-@correct()
-def unscaled_by_hand_and_clipped():
-    for through_data in (False, True):
-        model, optimizer = with_sgd(net())
-        scaler = GradScaler("cpu")
-        for x, y in batches():
-            scaler.scale(mean(model(x), y)).backward()
-            for p in model.parameters():
-                (p.grad.data if through_data else p.grad).div_(scaler.get_scale())
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            update(optimizer)
 
 
 @correct()

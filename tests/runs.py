@@ -70,18 +70,18 @@ def in_windows(loss_of, sizes=(2, 2, 2), model=None):
         update(optimizer)
 
 
-def scaled_steps(factors=(1.0,) * 8, scale=4.0, before_the_step=lambda *_: None, after_the_step=lambda *_: None):
-    """An update for each of `factors`, by which its loss is multiplied, with a scaler. What is called in between gets
-    the model, the optimizer and the scaler."""
-    model, optimizer = with_sgd()
+def scaled_steps(factors=(1.0,) * 8, scale=4.0, before_the_step=lambda *_: None, n=1, **options):
+    """A micro-batch for each of `factors`, by which its loss is multiplied, with a scaler; an update after each n-th.
+    What is called before it gets the model, the optimizer and the scaler."""
+    model, optimizer = with_sgd(**options)
     scaler = GradScaler("cpu", init_scale=scale)
-    for factor, (x, y) in zip(factors, data(len(factors)), strict=True):
+    for i, (factor, (x, y)) in enumerate(zip(factors, data(len(factors)), strict=True), start=1):
         scaler.scale(F.cross_entropy(model(x), y) * factor).backward()
-        before_the_step(model, optimizer, scaler)
-        scaler.step(optimizer)
-        scaler.update()
-        after_the_step(model, optimizer, scaler)
-        optimizer.zero_grad()
+        if i % n == 0:
+            before_the_step(model, optimizer, scaler)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
 
 
 def found(report):

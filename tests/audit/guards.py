@@ -7,7 +7,6 @@ from collections import deque
 
 import torch
 from torch import nn
-from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR, LinearLR, SequentialLR
@@ -19,8 +18,8 @@ from table import row, said
 INFINITY = float("inf")
 
 
-def squares(out):
-    return F.mse_loss(out, torch.zeros_like(out))
+def squares(out, reduction="mean"):
+    return F.mse_loss(out, torch.zeros_like(out), reduction=reduction)
 
 
 def steps_with(optimizer, model, before_the_step=lambda: None):
@@ -32,44 +31,28 @@ def steps_with(optimizer, model, before_the_step=lambda: None):
 
 # Windows, and the loss of each micro-batch in them
 
+for name, loss, sizes, *findings in [
+    ("a tail that counts what its author gave it", lambda out, y, n: mean(out, y) * {4: 0.25, 2: 0.4}[n], [4, 4, 4, 2]),
+    (
+        "sums over episodes",
+        lambda out, y, n: mean(out, y),
+        [5, 5, 9, 5, 5, 8, 5, 5],
+        "irregular-window undecided",
+        "loss-scale undecided",
+    ),
+    ("losses that nobody knows", lambda out, *_: out.abs().max() / 4, [1, 4, 4, 4, 4], "irregular-window error"),
+    ("a sum that is divided by the window first", lambda out, *_: 0.3 * squares(out, "sum") / 2 / len(out), [2] * 3),
+]:
+    row(name, lambda loss=loss, sizes=sizes: in_windows(loss, sizes), *findings)
+row("a declared window's short tail", lambda: in_windows(mean, [4, 4, 4, 2]), window=4)
+row("a declared window's short start", lambda: in_windows(mean, [2, 4, 4, 4]), "irregular-window error", window=4)
 
-def with_a_trained_weight():
+
+@said("loss-scale error")
+def a_loss_times_a_weight_that_is_trained():
     model = net()
     model.of_the_loss = nn.Parameter(torch.tensor(1.0))
     in_windows(lambda out, y, n: mean(out, y) * model.of_the_loss, model=model)
-
-
-row(
-    "a tail that counts what its author gave it",
-    lambda: in_windows(lambda out, y, n: mean(out, y) * {4: 0.25, 2: 0.4}[n], [4, 4, 4, 2]),
-)
-row(
-    "sums over episodes",
-    lambda: in_windows(mean_of_all, [5, 5, 9, 5, 5, 8, 5, 5]),
-    "irregular-window undecided",
-    "loss-scale undecided",
-)
-row(
-    "a first window of one whose losses nobody knows",
-    lambda: in_windows(lambda out, *_: out.abs().max() / 4, [1, 4, 4, 4, 4]),
-    "irregular-window error",
-)
-row(
-    "a sum that is divided by the window first",
-    lambda: in_windows(lambda out, *_: 0.3 * F.mse_loss(out, torch.zeros_like(out), reduction="sum") / 2 / len(out)),
-)
-row("a loss times a weight that is trained", with_a_trained_weight, "loss-scale error")
-row("a short tail of a declared size", lambda: in_windows(mean, [4, 4, 4, 2]), window=4)
-row(
-    "a short first window of a declared size",
-    lambda: in_windows(mean, [2, 4, 4, 4]),
-    "irregular-window error",
-    window=4,
-)
-
-
-def mean_of_all(out, y, n):
-    return mean(out, y)
 
 
 @said("loss-scale undecided", "token-weights undecided")
@@ -415,7 +398,7 @@ class InHooks(Optimizer):
 
     def __init__(self, parameters):
         super().__init__(parameters, {})
-        self.norms = None
+        self.measures = False
         for p in self.param_groups[0]["params"]:
             p.register_hook(self.update)
 
@@ -423,18 +406,7 @@ class InHooks(Optimizer):
         for p in self.param_groups[0]["params"]:
             if p.grad is not None:
                 grad, p.grad = p.grad, None
-                if self.norms is None:
-                    p.data.sub_(0.1 * grad)
-                else:
-                    self.norms.append(grad.norm())
-
-    def run(self, loss):
-        self.norms = []
-        loss.backward(retain_graph=True)
-        self.update(None)
-        self.norms = None
-        loss.backward()
-        self.update(None)
+                p.data.sub_(0.0 if self.measures else 0.1 * grad)
 
 
 @said("discarded-gradients undecided")
@@ -442,7 +414,10 @@ def an_optimizer_that_updates_in_hooks():
     model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
     optimizer = InHooks(model.parameters())
     for x, y in data(12):
-        optimizer.run(mean(model(x), y))
+        loss = mean(model(x), y)
+        for optimizer.measures in (True, False):
+            loss.backward(retain_graph=optimizer.measures)
+            optimizer.update(None)
 
 
 # Clipping, scalers, schedules
@@ -471,14 +446,12 @@ def the_part_of_each_agent_limited_by_itself():
         update(optimizer)
 
 
-def clip_with_the_scale(model, optimizer, scaler):
-    nn.utils.clip_grad_norm_(model.parameters(), 400.0 * scaler.get_scale())
+@said()
+def a_limit_times_a_scale_that_has_fallen_below_1():
+    def clip(model, optimizer, scaler):
+        nn.utils.clip_grad_norm_(model.parameters(), 400.0 * scaler.get_scale())
 
-
-row(
-    "a limit times a scale that has fallen below 1",
-    lambda: scaled_steps(scale=0.5, before_the_step=clip_with_the_scale),
-)
+    scaled_steps(scale=0.5, before_the_step=clip)
 
 
 @said()
@@ -490,20 +463,8 @@ def a_penalty_without_a_scale_that_is_added_after_unscaling():
     scaled_steps(before_the_step=add)
 
 
-def scaled(windows, **options):
-    """Windows of micro-batches, each as what its loss is multiplied by."""
-    model, optimizer = with_sgd(**options)
-    scaler = GradScaler("cpu", init_scale=4.0)
-    for factors in windows:
-        for factor in factors:
-            scaler.scale(mean(model(torch.ones(4, 3)), torch.zeros(4, dtype=torch.long)) * factor).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-
-
-row("a first window that overflows", lambda: scaled([[INFINITY, INFINITY], *[[0.5, 0.5]] * 4]))
-row("a fused sgd all of whose windows overflow", lambda: scaled([[INFINITY]] * 3, momentum=0.9, fused=True))
+row("a first window that overflows", lambda: scaled_steps([INFINITY] * 2 + [0.5] * 8, n=2))
+row("a fused sgd all of whose windows overflow", lambda: scaled_steps([INFINITY] * 3, momentum=0.9, fused=True))
 
 
 def scheduled(schedule_of, count=16, at=lambda k: True):

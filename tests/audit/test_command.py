@@ -464,8 +464,8 @@ def test_a_terminal_that_knows_few_characters_gets_those_that_it_knows(audited, 
     assert "already used; 3 of 4 updates do so" in " ".join(text.split())
 
 
-@pytest.mark.parametrize(("after", "limit", "least", "most"), [(0.5, 20, 0.5, 10), (None, 0.5, 0.5, 10)])
-def test_a_rank_waits_for_a_later_report_and_no_longer_than_the_limit(after, limit, least, most, monkeypatch):
+@pytest.mark.parametrize(("after", "limit"), [(0.5, 20), (None, 0.5)])
+def test_a_rank_waits_for_a_later_report_and_no_longer_than_the_limit(after, limit, monkeypatch):
     distributed = pytest.importorskip("torch.distributed")
     store = distributed.TCPStore("localhost", 0, is_master=True, timeout=timedelta(seconds=20), wait_for_workers=False)
     monkeypatch.setenv("MASTER_ADDR", "localhost")
@@ -478,5 +478,5 @@ def test_a_rank_waits_for_a_later_report_and_no_longer_than_the_limit(after, lim
     took = time.monotonic() - started
     if after is not None:
         other.join()
-    assert least <= took < most
+    assert 0.5 <= took < 10
     assert store.add("gradaudit", 0) == (1 if after is None else 2)

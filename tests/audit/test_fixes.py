@@ -137,17 +137,6 @@ def test_two_steps_in_a_row_are_both_named_and_one_is_to_be_removed():
     assert "zero" not in fix
 
 
-def test_a_step_in_an_inner_loop_is_one_line():
-    model, optimizer = with_sgd()
-    with audit() as report:
-        for x, y in data(4):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            for _ in range(2):
-                optimizer.step()
-    assert "let the line step only after a backward pass" in fixes(report)["stale-gradients"]
-
-
 def test_a_step_that_is_skipped_a_second_time_is_no_second_step():
     model, scaler = net(), GradScaler("cpu", init_scale=4.0)
     optimizer = SGD(model.parameters(), lr=0.1)

@@ -149,6 +149,10 @@ UNEVEN_SIZES = {"sizes": UNEVEN}
 MIXED = {
     "a weight that cancels the division": (lambda out, y, *_: 4 * mean(out, y) / N, {}, UNDECIDED),
     "a mean of sums over samples": (lambda out, y, *_: bce(out, y) * out[0].numel() / N, {}, RIGHT),
+    "a loss with a weight of 0, divided": (lambda out, y, *_: (3 * mean(out, y) + 0 * penalty(out)) / N, {}, RIGHT),
+    "two means of means": (lambda out, y, *_: (mean(out, y) + penalty(out)) / N, UNEVEN_SIZES, TOKENS),
+    "a sum": (lambda out, y, *_: total(out, y), {**UNEVEN_SIZES, "masked": True}, RIGHT),
+    "a tail of tokens": (lambda out, y, samples, tokens: total(out, y) / tokens, TAIL, RIGHT),
     "times the batch, unequal ones": (lambda out, y, *_: mean(out, y) * len(y), UNEVEN_SIZES, RIGHT),
     "a penalty on tokens that count alike": (
         lambda out, y, samples, tokens: total(out, y) / tokens + 0.1 * penalty(out) / N,

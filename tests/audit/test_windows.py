@@ -62,6 +62,7 @@ RIGHT = {
     "a resumed run, whose first epoch is short": ([[4, 2], [4, 4, 2], [4, 4, 2]], None),
     "epochs shorter than a window": ([[2], [2], [2], [2]], None),
     "a ramp": ([RAMP], None),
+    "a ramp that multiplies by the batch": ([RAMP], 1 / 16),
     "a ramp divided by its end": ([RAMP], 4),
     "a ramp that is mostly at its start": ([[1] * 20 + [2] * 4 + [4] * 4], 1 / 16),
     "a ramp over epochs with tails": ([[1, 1, 2, 2, 2, 1], [3, 3, 3, 2], [4, 4, 4, 2], [4, 4, 4, 2]], None),
@@ -81,24 +82,17 @@ def test_nothing_is_said_about_windows_that_are_meant(name, loader):
     assert [f for f in report.errors if f.rule != "loss-scale" or by != 1] == []
 
 
+FIRST, LEFT = "!irregular-window 1", "!leftover-gradients"
+LOST, LOST_WHOLE = "!discarded-gradients", "?discarded-gradients"
 WRONG = {  # where a loader tells more than a list, the second verdict is for the loader
-    "early, and not divided": ([[1, 8, 8, 8, 8]], 1, ["!irregular-window 1"]),
-    "early in every epoch": ([[1, 4, 4]] * 3, 4, ["!irregular-window 1"]),
-    "short at both ends of an epoch": ([[3, 4, 1]] * 3, 4, ["!irregular-window 1"]),
-    "late in every epoch": (
-        [[5, 4, "+3"]] * 4,
-        4,
-        ["!irregular-window 1", "!leftover-gradients"],
-        ["!irregular-window 1", "!leftover-gradients", "!leftover-gradients 3"],
-    ),
-    "a tail in the next epoch": ([[4, 4, "+3"]] * 2, 4, ["!leftover-gradients", "!leftover-gradients 3"]),
-    "fifteen instead of eight": ([[8] * 3 + ["+7"]] * 3, 8, ["!leftover-gradients", "!leftover-gradients 4"]),
-    "one update in an epoch": (
-        [[4, "+3"]] * 4,
-        4,
-        ["!irregular-window 1", "!leftover-gradients"],
-        ["!leftover-gradients", "!leftover-gradients 2"],
-    ),
+    "early, and not divided": ([[1, 8, 8, 8, 8]], 1, [FIRST]),
+    "half a window, then a whole one": ([[2, 4]] * 3, 4, [FIRST]),
+    "early in every epoch": ([[1, 4, 4]] * 3, 4, [FIRST]),
+    "short at both ends of an epoch": ([[3, 4, 1]] * 3, 4, [FIRST]),
+    "late in every epoch": ([[5, 4, "+3"]] * 4, 4, [FIRST, LEFT], [FIRST, LEFT, "!leftover-gradients 3"]),
+    "a tail in the next epoch": ([[4, 4, "+3"]] * 2, 4, [LEFT, "!leftover-gradients 3"]),
+    "fifteen instead of eight": ([[8] * 3 + ["+7"]] * 3, 8, [LEFT, "!leftover-gradients 4"]),
+    "one update in an epoch": ([[4, "+3"]] * 4, 4, [FIRST, LEFT], [LEFT, "!leftover-gradients 2"]),
     "a single step left out at the end of an epoch": (
         [[1, 1, 1, "+1"], [1, 1, 1, 1]],
         1,
@@ -115,19 +109,20 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
     "left out late": ([[4] * 30 + [8] + [4] * 10], 4, ["!irregular-window 31"]),
     "left out after a ramp, not divided": ([[1, 1, 2, 2, 4, 4, 4, 8, 4, 4, 4]], 1, ["!irregular-window 8"]),
     "two conditions": ([[4, 4, 2, 2, 4, 4]] * 2, 4, ["!irregular-window 3"]),
-    "the tail zeroed": ([[4, 4, "z2"]] * 3, 4, ["!discarded-gradients"]),
+    "the tail zeroed": ([[4, 4, "z2"]] * 3, 4, [LOST]),
     "the tail zeroed, and the counter goes on": (
         [[1] * 9, [2, 2, 2, "z1"], [1, 2, 2, "z1"], [1, 2, 2]],
         1 / 16,
-        ["!discarded-gradients"],
+        [LOST],
     ),
-    "every second step left out": ([[4, 8, 4, 8, 4, 8]], 4, ["!irregular-window 1"]),
-    "a part zeroed early": ([[4, 4, "z2", 4, 4, 4, 4, 4]], 4, ["!discarded-gradients"]),
-    "the end never used": ([[4, 4, 4, "+2"]], 4, ["!leftover-gradients"]),
+    "the tail zeroed on a short ramp": ([[1, 1, 2, 2, 3, "z1"], [3, 4, "z3"], [1, 4, 4]], 1 / 16, [LOST]),
+    "every second step left out": ([[4, 8, 4, 8, 4, 8]], 4, [FIRST]),
+    "a part zeroed early": ([[4, 4, "z2", 4, 4, 4, 4, 4]], 4, [LOST]),
+    "the end never used": ([[4, 4, 4, "+2"]], 4, [LEFT]),
     "no number": ([[3, 1, 4, 2, 6, 5]], 4, []),
     "larger at the end": ([[4, 4, 4, 8]], 4, []),
     "twice as large at first": ([[8, 4, 4, 4, 4]], 4, []),
-    "whole windows zeroed": ([[4, 4, "z4", 4, 4, 4]], 4, ["?discarded-gradients"]),
+    "whole windows zeroed": ([[4, 4, "z4", 4, 4, 4]], 4, [LOST_WHOLE]),
     "cut in two": ([[4, 4, 4, 4, 3, 1, 4, 4, 4]], 4, []),
 }
 
