@@ -100,24 +100,6 @@ def a_window_that_a_resumed_run_goes_on_with():
 
 
 @correct()
-def a_ramp_as_detectors_have_it_times_the_batch():
-    """The window grows from 1 to 4 over 16 micro-batches; a counter that goes on over the epochs says when to step."""
-    model, optimizer = with_sgd(net(), momentum=0.9)
-    scaler, dataset = GradScaler("cpu", enabled=False), TensorDataset(torch.randn(88, 3), torch.randint(2, (88,)))
-    seen, last = 0, -1
-    for _ in range(3):
-        for x, y in DataLoader(dataset, 4):
-            accumulate = max(1, round(1 + 3 * min(seen, 16) / 16))
-            scaler.scale(mean(model(x), y) * 16.0).backward()
-            if seen - last >= accumulate or seen == 65:
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-                last = seen
-            seen += 1
-
-
-@correct()
 def labelled_and_unlabelled_loaders_with_tails():
     """The second loader is short and begins again in the middle of a window."""
     model, optimizer = with_sgd(net())
@@ -326,11 +308,7 @@ def hooks_that_divide():
     model = net()
     for p in model.parameters():
         p.register_hook(lambda gradient: gradient / 4)
-    in_windows(mean_undivided, [4] * 3, model)
-
-
-def mean_undivided(out, y, n):
-    return mean(out, y)
+    in_windows(lambda out, y, n: mean(out, y), [4] * 3, model)
 
 
 # Several optimizers, and parameters that only some of them hold

@@ -44,19 +44,6 @@ def train(n=4, divide=True, count=8, zero=True):
                 optimizer.zero_grad()
 
 
-def train_windows(sizes, size_of=lambda k: 4, by=None):
-    """One update for each of `sizes`, which holds so many micro-batches; the k-th of them has `size_of(k)` samples.
-
-    Losses are divided by what their window holds, as in a loop that plans each window, or all of them by `by`.
-    """
-    model, optimizer = with_sgd()
-    for window in sizes:
-        for k in range(window):
-            ((x, y),) = data(1, size_of(k))
-            (F.cross_entropy(model(x), y) / (by or window)).backward()
-        update(optimizer)
-
-
 def mean(out, y, n=1):
     return F.cross_entropy(out, y) / n
 

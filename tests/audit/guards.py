@@ -341,26 +341,6 @@ def updates_by_hand_whose_first_learning_rate_is_0():
         optimizer.zero_grad()
 
 
-def worker(zero):
-    """Of A3C. `zero_grad()` of the shared model's optimizer lets go of the local gradients only."""
-    shared, local = net(), net()
-    optimizer = Adam(shared.parameters(), lr=0.01)
-    for x, y in data(8):
-        local.load_state_dict(shared.state_dict())
-        optimizer.zero_grad()
-        if zero:
-            local.zero_grad()
-        mean(local(x), y).backward()
-        nn.utils.clip_grad_norm_(local.parameters(), 1.0)
-        for theirs, ours in zip(shared.parameters(), local.parameters(), strict=True):
-            theirs._grad = ours.grad
-        optimizer.step()
-
-
-row("gradients of a local model that are shared", lambda: worker(True))
-row("the same, never zeroed", lambda: worker(False), "stale-gradients error")
-
-
 def masters(zero):
     model = net().to(torch.bfloat16)
     weights = [p.detach().float().requires_grad_() for p in model.parameters()]
@@ -452,15 +432,6 @@ def a_limit_times_a_scale_that_has_fallen_below_1():
         nn.utils.clip_grad_norm_(model.parameters(), 400.0 * scaler.get_scale())
 
     scaled_steps(scale=0.5, before_the_step=clip)
-
-
-@said()
-def a_penalty_without_a_scale_that_is_added_after_unscaling():
-    def add(model, optimizer, scaler):
-        scaler.unscale_(optimizer)
-        model.weight.square().sum().backward()
-
-    scaled_steps(before_the_step=add)
 
 
 row("a first window that overflows", lambda: scaled_steps([INFINITY] * 2 + [0.5] * 8, n=2))

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -270,25 +269,13 @@ def test_the_report_begins_on_a_line_of_its_own(audited):
     assert printed.startswith("\n--- audit of train.py ---\n4 backward calls; SGD: 4 updates")
 
 
-ZOO_LOOPS = """
-from course_utils.zoo import ZOO
-for name in "gradients-in-one-buffer", "step-without-a-target", "memory-carried-with-its-graph", "never-divided":
-    ZOO[name].buggy()
-"""  # those with the longest messages and fixes
-
-
-def test_a_terminal_shows_colours_and_no_broken_word(audited, tmp_path):
+def test_a_terminal_shows_colours_and_lines_of_its_width():
     pytest.importorskip("pty")
-    folder = Path(__file__).parents[2]
-    *_, printed, _ = audited(ZOO_LOOPS)
-    status, shown = in_terminal([sys.executable, "-m", "gradaudit", str(tmp_path / "train.py")], 40, folder)
+    command = [sys.executable, "-m", "gradaudit", str(LOOPS / "fabric_guide.py")]
+    status, shown = in_terminal(command, 40, Path(__file__).parents[2])
     assert status == 1
     assert "\033[1;31mERROR loss-scale\033[0m" in shown
-    text = without_colours(shown)
-    words = text.split()
-    assert set(re.findall(r"\w+", text)) <= set(re.findall(r"\w+", printed))
-    assert all(len(line) <= 40 or len(line.split()) == 1 for line in text.splitlines())
-    assert words[-5:] == printed.split()[-5:]
+    assert all(len(line) <= 40 or len(line.split()) == 1 for line in without_colours(shown).splitlines())
 
 
 def test_the_help_fits_a_terminal_and_names_every_option_and_the_exit_statuses():
@@ -399,13 +386,7 @@ assert sys.modules["__main__"].x == 5
 """
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("trainer_of_tests.train", "train"),
-        pytest.param("trainer_of_tests", "__main__", marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.parametrize(("module", "name"), [("trainer_of_tests.train", "train"), ("trainer_of_tests", "__main__")])
 def test_a_module_runs_as_python_m_would_run_it(module, name, package, capsys):
     code = CHECKS.replace("NAME", name) + script(zero="pass")
     folder = package(__init__="", beside="x = 5", **{name: code})

@@ -182,14 +182,10 @@ FAULTS = [  # where, in which call, and whether only when it has done what it do
 ]  # fmt: skip
 
 
-def resolved(owner):
-    return sys.modules[owner] if isinstance(owner, str) else owner
-
-
 @pytest.mark.parametrize(("owner", "name", "call", "late"), FAULTS)
 def test_a_fault_changes_nothing_in_the_training(owner, name, call, late, broken, alone):
     before = attached()
-    calls = broken(resolved(owner), name, call, late)
+    calls = broken(sys.modules.get(owner, owner), name, call, late)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with audit() as report:

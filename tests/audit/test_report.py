@@ -265,21 +265,18 @@ def test_without_a_terminal_the_text_is_the_same_everywhere(many, monkeypatch):
     assert str(many) == as_text(many, 88)
 
 
-def test_colours_are_for_terminals_alone_and_change_no_word(many, monkeypatch):
+def test_colours_are_for_terminals_alone_may_be_refused_and_change_no_word(many, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert has_colour(Terminal())
     assert not has_colour(io.StringIO())
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as refused:
+            refused.setenv(name, value)
+            assert not has_colour(Terminal())
     painted = as_text(many, 80, colour=True)
     assert "\033[1;31mERROR loss-scale\033[0m" in painted
     assert re.sub(r"\033\[[\d;]*m", "", painted) == as_text(many, 80)
-
-
-@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_a_user_may_ask_for_no_colours(name, value, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv(name, value)
-    assert not has_colour(Terminal())
 
 
 # Explanations
