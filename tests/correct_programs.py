@@ -121,13 +121,14 @@ def labelled_and_unlabelled_loaders_with_tails():
 
 @correct("token-weights advice")
 def windows_over_a_data_set_with_a_short_last_batch():
-    model, optimizer = with_sgd(net())
-    data = TensorDataset(torch.randn(30, 3), torch.randint(2, (30,)))
-    endless = (batch for _ in range(9) for batch in DataLoader(data, 8))
-    for _ in range(8):
-        for x, y in islice(endless, 3):
-            mean(model(x), y, 3).backward()
-        update(optimizer)
+    for samples, updates in ((30, 8), (110, 7)):  # the end is reached often, and once
+        model, optimizer = with_sgd(net())
+        data = TensorDataset(torch.randn(samples, 3), torch.randint(2, (samples,)))
+        endless = (batch for _ in range(9) for batch in DataLoader(data, 8))
+        for _ in range(updates):
+            for x, y in islice(endless, 3):
+                mean(model(x), y, 3).backward()
+            update(optimizer)
 
 
 @correct("irregular-window undecided", "loss-scale undecided")

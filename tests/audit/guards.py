@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR, LinearLR, SequentialLR
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, ExponentialLR, LambdaLR, LinearLR, SequentialLR
 from torch.utils.data import DataLoader
 
 from runs import data, in_windows, mean, net, scaled_steps, update, with_sgd
@@ -426,12 +426,15 @@ def the_part_of_each_agent_limited_by_itself():
         update(optimizer)
 
 
-@said()
-def a_limit_times_a_scale_that_has_fallen_below_1():
+def with_a_limit_times_the_scale(limit, scale):
     def clip(model, optimizer, scaler):
-        nn.utils.clip_grad_norm_(model.parameters(), 400.0 * scaler.get_scale())
+        nn.utils.clip_grad_norm_(model.parameters(), limit * scaler.get_scale())
 
-    scaled_steps(scale=0.5, before_the_step=clip)
+    scaled_steps(scale=scale, before_the_step=clip)
+
+
+row("a limit times the scale", lambda: with_a_limit_times_the_scale(0.2, 1024.0))
+row("a limit times a scale that has fallen below 1", lambda: with_a_limit_times_the_scale(400.0, 0.5))
 
 
 row("a first window that overflows", lambda: scaled_steps([INFINITY] * 2 + [0.5] * 8, n=2))
@@ -454,6 +457,10 @@ def decaying(optimizer):
     return ExponentialLR(optimizer, 0.9)
 
 
+def falling(total):
+    return lambda step: max(0.0, (total - step) / total)
+
+
 row("one scheduler step inside a window", lambda: scheduled(decaying, at=lambda k: k in (8, 10, 12, 16)))
 row(
     "a scheduler step inside two windows",
@@ -464,11 +471,13 @@ row(
     "a schedule per epoch whose end is in the middle of a window",
     lambda: scheduled(decaying, 40, at=lambda k: k % 10 == 0),
 )
-row(
-    "a schedule of one's own",
-    lambda: scheduled(lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + step)), 24),
-    "scheduler-cadence undecided",
-)
+for name, schedule_of in {
+    "of one's own": lambda o: LambdaLR(o, lambda step: 1 / (1 + step)),
+    "whose length is in micro-batches": lambda o: CosineAnnealingLR(o, 16),
+    "of one's own whose length is in micro-batches": lambda o: LambdaLR(o, falling(16)),
+    "that changes nothing": lambda o: ConstantLR(o, factor=1.0),
+}.items():
+    row(f"a schedule {name}", lambda make=schedule_of: scheduled(make), "scheduler-cadence undecided")
 
 
 @said()

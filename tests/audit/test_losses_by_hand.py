@@ -152,6 +152,7 @@ MIXED = {
     "a loss with a weight of 0, divided": (lambda out, y, *_: (3 * mean(out, y) + 0 * penalty(out)) / N, {}, RIGHT),
     "two means of means": (lambda out, y, *_: (mean(out, y) + penalty(out)) / N, UNEVEN_SIZES, TOKENS),
     "a sum": (lambda out, y, *_: total(out, y), {**UNEVEN_SIZES, "masked": True}, RIGHT),
+    "a gathered sum": (lambda out, y, samples, n: -(log_probs(out, y) * valid(y)).sum() / n, {"masked": True}, RIGHT),
     "a tail of tokens": (lambda out, y, samples, tokens: total(out, y) / tokens, TAIL, RIGHT),
     "times the batch, unequal ones": (lambda out, y, *_: mean(out, y) * len(y), UNEVEN_SIZES, RIGHT),
     "a penalty on tokens that count alike": (

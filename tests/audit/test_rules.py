@@ -57,6 +57,12 @@ def test_the_scale_is_that_of_windows_of_the_size_that_was_declared_last():
     assert found(report) == [("loss-scale", "error")]
 
 
+def test_windows_that_grow_as_it_is_declared_are_right():
+    with audit() as report:
+        in_windows(lambda out, y, n: report.declare_window(n) or mean(out, y, n), (1, 1, 2, 2, 4, 4, 8, 8))
+    assert report.findings == []
+
+
 @pytest.mark.parametrize("n", [0, -1, 1.5, True, "4"])
 def test_a_window_is_a_whole_number(n):
     with pytest.raises(ValueError, match="whole number of micro-batches"), audit(window=n):

@@ -50,11 +50,6 @@ def verdicts(report):
     return [f"{LEVELS[f.level]}{f.rule} {f.evidence.get('update', '')}".strip() for f in said]
 
 
-def from_both(names):
-    """Each name over a list or a loader, in turns."""
-    return pytest.mark.parametrize(("name", "loader"), [(name, k % 2 == 1) for k, name in enumerate(names)])
-
-
 RAMP = [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
 
 RIGHT = {
@@ -73,7 +68,8 @@ RIGHT = {
 }
 
 
-@from_both(RIGHT)
+@pytest.mark.parametrize("loader", [False, True])
+@pytest.mark.parametrize("name", RIGHT)
 def test_nothing_is_said_about_windows_that_are_meant(name, loader):
     epochs, by = RIGHT[name]
     with audit() as report:
@@ -127,7 +123,8 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
 }
 
 
-@from_both(WRONG)
+@pytest.mark.parametrize("loader", [False, True])
+@pytest.mark.parametrize("name", WRONG)
 def test_a_window_that_is_not_meant_is_named_with_its_update(name, loader):
     epochs, by, *expected = WRONG[name]
     with audit() as report:
