@@ -219,12 +219,15 @@ def contrasts_with_the_stored_features_of_the_others():
 
 @correct("loss-scale undecided")
 def real_and_fake_in_a_loop():
+    def learn(critic, real, fake):
+        for x, label in ((real, 0.9), (fake, 0.1)):
+            F.binary_cross_entropy_with_logits(critic(x), torch.full((4, 1), label)).backward()
+
     generator, critic = net(2, 3), net(3, 1)
     g, d = Adam(generator.parameters()), Adam(critic.parameters())
     for x, _ in batches():
         d.zero_grad()
-        for made, label in ((x, 0.9), (generator(torch.randn(4, 2)).detach(), 0.1)):
-            F.binary_cross_entropy_with_logits(critic(made), torch.full((4, 1), label)).backward()
+        learn(critic, x, generator(torch.randn(4, 2)).detach())
         d.step()
         g.zero_grad()
         F.binary_cross_entropy_with_logits(critic(generator(torch.randn(4, 2))), torch.ones(4, 1)).backward()

@@ -176,14 +176,21 @@ row(
 )
 
 
-@said("stale-gradients error")
-def a_part_that_is_never_zeroed():
-    body, head = nn.Linear(3, 4), nn.Linear(4, 2)
-    optimizer = SGD([*body.parameters(), *head.parameters()], lr=0.1)
-    for x, y in data(6):
-        mean(head(body(x)), y).backward()
-        optimizer.step()
-        head.zero_grad(set_to_none=False)
+def partly_zeroed(later):
+    body, head = nn.Linear(3, 4).requires_grad_(not later), nn.Linear(4, 2)
+    optimizer = SGD([*head.parameters()] if later else [*body.parameters(), *head.parameters()], lr=0.1)
+    for i, (x, y) in enumerate(data(12)):
+        if later and i == 6:
+            body.requires_grad_(True)
+            optimizer.add_param_group({"params": body.parameters()})
+        mean(head(body(x)), y, 2).backward()
+        if i % 2:
+            optimizer.step()
+            head.zero_grad(set_to_none=later)
+
+
+row("a part that is never zeroed, and the other in place", lambda: partly_zeroed(False), "stale-gradients error")
+row("a group that was added later and is not zeroed", lambda: partly_zeroed(True), "stale-gradients error")
 
 
 @said("clip-timing error", "stale-gradients undecided")
