@@ -13,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_utils import train_epoch
 from gradaudit import audit
-from gradaudit.observe import sharded as fsdp
 from on_ranks import masked_mse, mesh_of, shards, tokens, wrapped
 
 N, UPDATES = 4, 5
@@ -166,27 +165,3 @@ def same_bits(engine):
             parameters = train(engine)
         outcomes.append([p.detach().clone().view(torch.uint8).tolist() for p in parameters] + [torch.rand(1).item()])
     return outcomes[0] == outcomes[1]
-
-
-def gradients_of_the_older_fsdp(engine):
-    """At four moments of a window: how many gradients are found for each parameter, and whether they wait for others.
-
-    Also whether the flat parameter is known as FSDP's own.
-    """
-    model = ENGINES[engine](net())
-    optimizer, kept = torch.optim.SGD(model.parameters(), lr=0.1), [model._handle]
-    seen = []
-
-    def look():
-        read = [fsdp.shards(kept)[id(p)].read(p) for p in model.parameters()]
-        seen.append({(len(gradients), waiting) for gradients, waiting in read})
-
-    look()
-    with model.no_sync():
-        model(torch.randn(4, 4)).sum().backward()
-    look()
-    model(torch.randn(4, 4)).sum().backward()
-    look()
-    optimizer.zero_grad()
-    look()
-    return seen, fsdp.own_parameters(kept) == {id(model._handle.flat_param)}

@@ -1,38 +1,39 @@
 """Correct training programs of many kinds: an error that the auditor finds in one of them is a bug of the auditor.
 
-Each is a function that trains a small model. `PROGRAMS` holds them by name. One that changes its window on purpose says
-so with its `declare`, which the test sets to `report.declare_window`.
+Each trains a small model, and `PROGRAMS` holds them by name. What some do on purpose can't be known from outside: their
+rows say what is asked.
 """
 
 import copy
+import random
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import cycle, islice
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.func import functional_call
 from torch.nn import functional as F
-from torch.optim import LBFGS, SGD, Adam, AdamW
-from torch.optim.lr_scheduler import (
-    ConstantLR,
-    CosineAnnealingLR,
-    LinearLR,
-    OneCycleLR,
-    ReduceLROnPlateau,
-    SequentialLR,
-    StepLR,
-)
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import LinearLR, OneCycleLR, ReduceLROnPlateau, SequentialLR, StepLR
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils import train_epoch
+from runs import in_windows, mean, update, with_sgd
+from table import said
 
 PROGRAMS: dict[str, Callable] = {}
 
 
-def program(function: Callable) -> Callable:
-    PROGRAMS[function.__name__] = function
-    return function
+def correct(*findings: str, name: str = "") -> Callable[[Callable], Callable]:
+    """A row of the table whose program is correct."""
+
+    def add(program: Callable) -> Callable:
+        PROGRAMS[name or program.__name__] = program
+        return said(*findings, name=name)(program)
+
+    return add
 
 
 def net(inputs: int = 3, outputs: int = 2) -> nn.Sequential:
@@ -47,702 +48,61 @@ def batches(count: int = 12, size: int = 4, inputs: int = 3) -> Iterator[tuple[T
 # Every style of zeroing
 
 
-def zeroing(zero: Callable) -> Callable:
-    def run() -> None:
-        model = net()
-        optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-        for x, y in batches():
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            zero(model, optimizer)
-
-    return run
-
-
-def set_none(model, optimizer):
-    for p in model.parameters():
-        p.grad = None
-
-
-def zero_through_data(model, optimizer):
-    for p in model.parameters():
-        p.grad.data.zero_()
+def zeroing(how: str) -> None:
+    model, optimizer = with_sgd(net(), momentum=0.9)
+    for x, y in batches():
+        mean(model(x), y).backward()
+        optimizer.step()
+        if how == "optimizer":
+            optimizer.zero_grad()
+        elif how == "in place":
+            model.zero_grad(set_to_none=False)
+        else:
+            for p in model.parameters():
+                if how == "None":
+                    p.grad = None
+                else:
+                    p.grad.data.zero_()
 
 
-for style in (
-    lambda model, optimizer: optimizer.zero_grad(),
-    lambda model, optimizer: optimizer.zero_grad(set_to_none=False),
-    lambda model, optimizer: model.zero_grad(),
-    set_none,
-    zero_through_data,
-):
-    PROGRAMS[f"zeroing {len(PROGRAMS) + 1}"] = zeroing(style)
+for how in ("optimizer", "in place", "None", "data"):
+    correct(name=f"zeroing, {how}")(lambda how=how: zeroing(how))
 
 
 # Accumulation
 
 
-@program
+@correct()
 def the_courses_loop():
     model = net()
     data = [(torch.randn(k, 3), torch.randint(2, (k,))) for k in (4, 2, 1, 3, 2, 4, 1, 4, 4, 2)]
     for _ in range(2):
-        train_epoch(model, data, lambda model, b: F.cross_entropy(model(b[0]), b[1]), AdamW(model.parameters()), n=4)
+        train_epoch(model, data, lambda model, b: mean(model(b[0]), b[1]), AdamW(model.parameters()), n=4)
 
 
-@program
-def sums_over_a_token_count():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for _ in range(4):
-        window = [(torch.randn(k, 3), torch.randint(2, (k,))) for k in (2, 30, 6, 10)]
-        for _, y in window:
-            y[0] = -100
-        total = sum((y != -100).sum() for _, y in window)
-        for x, y in window:
-            (F.cross_entropy(model(x), y, reduction="sum") / total).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
-def windows_of_a_number_of_samples():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    seen = 0
-    for size in (6, 6, 6, 6, 6, 6, 6, 6, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4):
-        x, y = torch.randn(size, 3), torch.randint(2, (size,))
-        F.cross_entropy(model(x), y, reduction="sum").backward()
-        seen += size
-        if seen >= 12:
-            for p in model.parameters():
-                p.grad /= seen
-            optimizer.step()
-            optimizer.zero_grad()
-            seen = 0
-
-
-@program
-def growing_windows_declared():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    data = batches(100)
-    for n in (1, 2, 4, 8):
-        growing_windows_declared.declare(n)
-        for _ in range(3):
-            for x, y in islice(data, n):
-                (F.cross_entropy(model(x), y) / n).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-# Losses
-
-
-@program
-def a_half_weight():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches():
-        (0.5 * F.cross_entropy(model(x), y)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
-def distillation_in_windows():
-    model, teacher = net(), net().requires_grad_(False)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for i, (x, y) in enumerate(batches()):
-        out = model(x)
-        soft = F.kl_div(out.log_softmax(-1), teacher(x).softmax(-1), reduction="batchmean")
-        ((0.3 * F.cross_entropy(out, y) + 0.7 * soft) / 4).backward()
-        if (i + 1) % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-@program
-def a_box_loss_in_windows():
-    model = net()
-    optimizer = AdamW(model.parameters())
-    for i, (x, y) in enumerate(batches()):
-        out = model(x)
-        loss = F.cross_entropy(out, y) + 7.5 * F.smooth_l1_loss(out, x[:, :2])
-        (loss / 2).backward()
-        if (i + 1) % 2 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-@program
-def a_gradient_penalty():
-    model = net(3, 1)
-    optimizer = Adam(model.parameters())
-    for x, _ in batches():
-        x.requires_grad_()
-        out = model(x)
-        (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-        (out.mean() + 10 * (slope.norm(dim=1) - 1).square().mean()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
-def adversarial_examples():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches():
-        x.requires_grad_()
-        F.cross_entropy(model(x), y).backward()
-        attacked = (x + 0.1 * x.grad.sign()).detach()
-        optimizer.zero_grad()
-        F.cross_entropy(model(attacked), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
-def gradients_of_ones_own():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    parameters = list(model.parameters())
-    for _ in range(3):
-        sums = [torch.zeros_like(p) for p in parameters]
-        for x, y in batches(4):
-            for total, piece in zip(sums, torch.autograd.grad(F.cross_entropy(model(x), y), parameters), strict=True):
-                total += piece / 4
-        for p, total in zip(parameters, sums, strict=True):
-            p.grad = total
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-# Several networks and optimizers
-
-
-@program
-def actor_and_critic():
-    actor, critic = net(3, 2), net(3, 1)
-    of_actor, of_critic = Adam(actor.parameters()), Adam(critic.parameters())
-    for x, _ in batches():
-        chosen = torch.distributions.Categorical(logits=actor(x))
-        action = chosen.sample()
-        value = critic(x).squeeze(-1)
-        advantage = torch.randn(4) - value.detach()
-        of_actor.zero_grad()
-        (-(chosen.log_prob(action) * advantage).mean() - 0.01 * chosen.entropy().mean()).backward()
-        of_actor.step()
-        of_critic.zero_grad()
-        F.mse_loss(value, torch.randn(4)).backward()
-        of_critic.step()
-
-
-@program
-def unfrozen_with_a_new_group():
-    model = net()
-    model[0].requires_grad_(False)
-    optimizer = SGD(model[2].parameters(), lr=0.1)
-    for i, (x, y) in enumerate(batches()):
-        if i == 6:
-            model[0].requires_grad_(True)
-            optimizer.add_param_group({"params": list(model[0].parameters()), "lr": 0.01})
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-# Optimizers
-
-
-@program
-def lbfgs():
-    model = net()
-    optimizer = LBFGS(model.parameters(), lr=0.1, max_iter=5)
-    data = list(batches(2))
-    for _ in range(3):
-
-        def closure():
-            optimizer.zero_grad()
-            total = 0.0
-            for x, y in data:
-                loss = F.cross_entropy(model(x), y) / len(data)
-                loss.backward()
-                total += loss.detach()
-            return total
-
-        optimizer.step(closure)
-
-
-@program
-def the_optimizer_in_the_backward():
-    model = net()
-
-    optimizers = {p: SGD([p], lr=0.1) for p in model.parameters()}
-
-    def step_and_zero(p):
-        optimizers[p].step()
-        optimizers[p].zero_grad()
-
-    for p in model.parameters():
-        p.register_post_accumulate_grad_hook(step_and_zero)
-    for x, y in batches():
-        F.cross_entropy(model(x), y).backward()
-
-
-# Graphs
-
-
-@program
-def truncated_backpropagation_through_time():
-    cell = nn.RNNCell(3, 4)
-    optimizer = SGD(cell.parameters(), lr=0.1)
-    state = torch.zeros(4, 4)
-    for _ in range(5):
-        loss = 0.0
-        for x, _ in batches(6):
-            state = cell(x, state)
-            loss = loss + F.mse_loss(state, torch.ones(4, 4))
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        state = state.detach()
-
-
-def checkpointed(reentrant: bool) -> Callable:
-    def run() -> None:
-        first, shared = nn.Linear(3, 3), nn.Linear(3, 3)
-        optimizer = SGD([*first.parameters(), *shared.parameters()], lr=0.1)
-        for i, (x, y) in enumerate(batches()):
-            x = first(x)
-            for _ in range(2):
-                x = checkpoint(shared, x, use_reentrant=reentrant)
-            (F.cross_entropy(x, y) / 2).backward()
-            if (i + 1) % 2 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-
-    return run
-
-
-PROGRAMS["checkpoint, reentrant"] = checkpointed(True)
-PROGRAMS["checkpoint, not reentrant"] = checkpointed(False)
-
-
-@program
-def compiled():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    fast = torch.compile(model, backend="eager")
-    for x, y in batches():
-        F.cross_entropy(fast(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
-def evaluation_between():
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for _ in range(2):
-        model.train()
-        for x, y in batches(6):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-        model.eval()
-        with torch.no_grad():
-            for x, y in batches(3):
-                F.cross_entropy(model(x), y)
-
-
-# Schedules, scaler, clipping
-
-
-def scheduled(make: Callable, per_epoch: bool) -> Callable:
-    def run() -> None:
-        model = net()
-        optimizer = SGD(model.parameters(), lr=0.1)
-        schedule = make(optimizer)
-        for _ in range(3):
-            for i, (x, y) in enumerate(batches(8)):
-                (F.cross_entropy(model(x), y) / 2).backward()
-                if (i + 1) % 2 == 0:
-                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                    optimizer.step()
-                    if not per_epoch:
-                        schedule.step()
-                    optimizer.zero_grad()
-            if per_epoch:
-                schedule.step(*([1.0] if isinstance(schedule, ReduceLROnPlateau) else []))
-
-    return run
-
-
-PROGRAMS["a schedule per epoch"] = scheduled(lambda o: StepLR(o, 1), True)
-PROGRAMS["a plateau"] = scheduled(lambda o: ReduceLROnPlateau(o, patience=0), True)
-PROGRAMS["one cycle"] = scheduled(lambda o: OneCycleLR(o, 0.1, total_steps=12), False)
-PROGRAMS["a cosine"] = scheduled(lambda o: CosineAnnealingLR(o, 12), False)
-PROGRAMS["a warm-up"] = scheduled(lambda o: SequentialLR(o, [LinearLR(o), StepLR(o, 4)], milestones=[4]), False)
-
-
-def scaled(fused: bool) -> Callable:
-    def run() -> None:
-        model = net()
-        optimizer = AdamW(model.parameters(), fused=fused)
-        schedule, scaler = StepLR(optimizer, 1), GradScaler("cpu")
-        for i, (x, y) in enumerate(batches(16)):
-            x = x * float("inf") if i == 5 else x
-            scaler.scale(F.cross_entropy(model(x), y) / 4).backward()
-            if (i + 1) % 4 == 0:
-                scaler.unscale_(optimizer)
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                scaler.step(optimizer)
-                before = scaler.get_scale()
-                scaler.update()
-                if scaler.get_scale() >= before:
-                    schedule.step()
-                optimizer.zero_grad()
-
-    return run
-
-
-PROGRAMS["a scaler that skips a step"] = scaled(False)
-PROGRAMS["a scaler that skips a fused step"] = scaled(True)
-
-
-@program
-def a_scaler_for_two_optimizers():
-    body, head = nn.Linear(3, 4), nn.Linear(4, 2)
-    optimizers, scaler = [SGD(body.parameters(), lr=0.1), Adam(head.parameters())], GradScaler("cpu")
-    for x, y in batches():
-        scaler.scale(F.cross_entropy(head(body(x)), y)).backward()
-        for optimizer in optimizers:
-            scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_([*body.parameters(), *head.parameters()], 1.0)
-        for optimizer in optimizers:
-            scaler.step(optimizer)
-        scaler.update()
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-
-
-@program
-def a_step_left_out_by_hand():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for i, (x, y) in enumerate(batches()):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        if i != 5 and norm < 100:
-            optimizer.step()
-
-
-@program
-def clipping_by_value():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches():
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        nn.utils.clip_grad_value_(model.parameters(), 0.1)
-        optimizer.step()
-
-
-@program
-def a_micro_batch_that_is_masked_in_full():
-    """Its gradients are zeros, and the next micro-batch finds them although nothing has zeroed."""
-    model = net()
-    optimizer = AdamW(model.parameters(), lr=0.01)
-    for k in range(4):
-        optimizer.zero_grad()
-        window = list(batches(3))
-        masks = [torch.ones(4) if k != 2 or i else torch.zeros(4) for i in range(3)]
-        total = sum(mask.sum() for mask in masks)
-        for (x, y), mask in zip(window, masks, strict=True):
-            ((F.cross_entropy(model(x), y, reduction="none") * mask).sum() / total).backward()
-        optimizer.step()
-
-
-@program
-def a_second_loss_that_is_a_mean_of_means():
-    """The tokens of the first loss count alike; the second is a penalty, and a mean by choice."""
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for _ in range(4):
-        window = [next(batches(1, size)) for size in (3, 5, 8)]
-        total = sum(len(y) for _, y in window)
-        for x, y in window:
-            scores = model(x)
-            loss = F.cross_entropy(scores, y, reduction="sum") / total + 0.1 * scores.square().mean() / len(window)
-            loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
+@correct("leftover-gradients undecided")
 def a_window_that_a_resumed_run_goes_on_with():
     def run(model, optimizer, pending):
         for x, y in batches(6):
-            (F.cross_entropy(model(x), y) / 4).backward()
+            mean(model(x), y, 4).backward()
             pending += 1
             if pending == 4:
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
                 pending = 0
         return pending
 
-    model = net()
-    pending = run(model, SGD(model.parameters(), lr=0.1), 0)
-    resumed = net()
-    resumed.load_state_dict(model.state_dict())
-    optimizer = SGD(resumed.parameters(), lr=0.1)
+    model, optimizer = with_sgd(net())
+    pending = run(model, optimizer, 0)
+    resumed, optimizer = with_sgd(net())
     for new, old in zip(resumed.parameters(), model.parameters(), strict=True):
         new.grad = old.grad.clone()
     assert run(resumed, optimizer, pending) == 0
 
 
-# Gradients without an optimizer of PyTorch's, or read in more than one way
-
-
-@torch.no_grad()
-def update_by_hand(model: nn.Module, rate: float = 0.1) -> None:
-    for p in model.parameters():
-        p -= rate * p.grad
-
-
-@program
-def sharpness_aware_by_hand():
-    model = net()
-    for x, y in batches():
-        F.cross_entropy(model(x), y).backward()
-        steps = [0.05 * p.grad for p in model.parameters()]
-        torch._foreach_add_([p.data for p in model.parameters()], steps)
-        model.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        torch._foreach_sub_([p.data for p in model.parameters()], steps)
-        update_by_hand(model)
-        model.zero_grad()
-
-
-@program
-def an_embedding_by_hand():
-    for sparse in (False, True):
-        table = nn.Embedding(50, 4, sparse=sparse)
-        for _ in range(6):
-            F.mse_loss(table(torch.randint(50, (4,))), torch.zeros(4, 4)).backward()
-            with torch.no_grad():
-                table.weight -= 0.5 * table.weight.grad
-            table.weight.grad = None
-
-
-@program
-def workers_whose_gradients_a_shared_model_takes():
-    shared = net()
-    optimizer = Adam(shared.parameters())
-    workers = [net() for _ in range(2)]
-    for x, y in batches():
-        for local in workers:
-            local.load_state_dict(shared.state_dict())
-            local.zero_grad()
-            F.cross_entropy(local(x), y).backward()
-            for theirs, ours in zip(shared.parameters(), local.parameters(), strict=True):
-                theirs._grad = ours.grad
-            optimizer.step()
-
-
-@program
-def gradient_surgery():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    parameters = list(model.parameters())
-    for x, y in batches():
-        out, tasks = model(x), []
-        for loss in (F.cross_entropy(out, y), F.mse_loss(out, x[:, :2])):
-            optimizer.zero_grad()
-            loss.backward(retain_graph=True)
-            tasks.append([p.grad.clone() for p in parameters])
-        for p, one, other in zip(parameters, *tasks, strict=True):
-            p.grad = one + other - min(0.0, float((one * other).sum())) * other / other.square().sum()
-        optimizer.step()
-
-
-@program
-def clipped_sample_by_sample():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches():
-        for p in model.parameters():
-            p.summed_grad = torch.zeros_like(p)
-        for one, target in zip(x.split(1), y.split(1), strict=True):
-            F.cross_entropy(model(one), target).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for p in model.parameters():
-                p.summed_grad += p.grad
-            model.zero_grad()
-        for p in model.parameters():
-            p.grad = (p.summed_grad + 0.01 * torch.randn_like(p)) / len(x)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
-def two_discriminators_in_one_optimizer():
-    generators, critics = [net(3, 3) for _ in range(2)], [net(3, 1) for _ in range(2)]
-    g = Adam([p for model in generators for p in model.parameters()])
-    d = Adam([p for model in critics for p in model.parameters()])
-    real, fake = torch.ones(4, 1), torch.zeros(4, 1)
-    for x, _ in batches():
-        there = generators[0](x)
-        back = generators[1](there)
-        for critic in critics:
-            critic.requires_grad_(False)
-        g.zero_grad()
-        (F.l1_loss(back, x) + F.mse_loss(critics[0](there), real) + F.mse_loss(critics[1](back), real)).backward()
-        g.step()
-        for critic in critics:
-            critic.requires_grad_(True)
-        d.zero_grad()
-        for critic, made in zip(critics, (there, back), strict=True):
-            (0.5 * F.mse_loss(critic(x), real) + 0.5 * F.mse_loss(critic(made.detach()), fake)).backward()
-        d.step()
-
-
-@program
-def several_losses_of_one_forward_pass_in_windows():
-    body, heads = nn.Linear(3, 4), [nn.Linear(4, 2) for _ in range(3)]
-    optimizer = SGD([*body.parameters(), *(p for head in heads for p in head.parameters())], lr=0.1)
-    for i, (x, y) in enumerate(batches()):
-        features = body(x)
-        for head in heads:
-            (F.cross_entropy(head(features), y) / 4).backward(retain_graph=True)
-        if i % 4 == 3:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-@program
-def layers_that_are_skipped_at_random():
-    layers = [nn.Linear(3, 3) for _ in range(4)]
-    optimizer = SGD([p for layer in layers for p in layer.parameters()], lr=0.1)
-    for i, (x, y) in enumerate(batches(24)):
-        for layer in [layers[0], *(layer for layer in layers[1:] if torch.rand(()) < 0.5)]:
-            x = layer(x)
-        (F.cross_entropy(x, y) / 4).backward()
-        if i % 4 == 3:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-@program
-def an_attack_that_saturates():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for x, y in batches():
-        change = torch.zeros_like(x, requires_grad=True)
-        for _ in range(5):
-            F.cross_entropy(model(x + change), y).backward()
-            change.data.add_(change.grad.sign(), alpha=0.1).clamp_(-0.2, 0.2)
-            change.grad.zero_()
-        optimizer.zero_grad()
-        F.cross_entropy(model(x + change.detach()), y).backward()
-        optimizer.step()
-
-
-@program
-def first_order_meta_learning():
-    model = net()
-    optimizer = Adam(model.parameters())
-    for _ in range(4):
-        optimizer.zero_grad()
-        sums = [torch.zeros_like(p) for p in model.parameters()]
-        for _ in range(3):
-            inner = copy.deepcopy(model)
-            for x, y in batches(2):
-                F.cross_entropy(inner(x), y).backward()
-                update_by_hand(inner)
-                inner.zero_grad()
-            ((x, y),) = batches(1)
-            F.cross_entropy(inner(x), y).backward()
-            for total, p in zip(sums, inner.parameters(), strict=True):
-                total += p.grad / 3
-        for p, total in zip(model.parameters(), sums, strict=True):
-            p.grad = total
-        optimizer.step()
-
-
-@program
-def each_part_is_zeroed_by_itself():
-    body, head = nn.Linear(3, 4), nn.Linear(4, 2)
-    optimizer = SGD([*body.parameters(), *head.parameters()], lr=0.1)
-    for x, y in batches():
-        F.cross_entropy(head(body(x)), y).backward()
-        optimizer.step()
-        head.zero_grad()
-        body.zero_grad(set_to_none=False)
-
-
-# Windows that are not all alike
-
-
-def ramp_as_detectors_do(factor: float, loader: bool) -> Callable:
-    """The window grows from 1 to 4 over 16 micro-batches; a counter that goes on over the epochs says when to step."""
-
-    def run() -> None:
-        model = net()
-        optimizer, scaler = SGD(model.parameters(), lr=0.001, momentum=0.9), GradScaler("cpu", enabled=False)
-        dataset = TensorDataset(torch.randn(88, 3), torch.randint(2, (88,)))
-        seen, last = 0, -1
-        for _ in range(3):
-            for x, y in DataLoader(dataset, 4) if loader else [dataset[k : k + 4] for k in range(0, 88, 4)]:
-                accumulate = max(1, round(1 + 3 * min(seen, 16) / 16))
-                loss = F.cross_entropy(model(x), y) * factor
-                scaler.scale(loss).backward()
-                if seen - last >= accumulate or seen == 65:
-                    scaler.step(optimizer)
-                    scaler.update()
-                    optimizer.zero_grad()
-                    last = seen
-                seen += 1
-
-    return run
-
-
-PROGRAMS["a ramp, times the batch"] = ramp_as_detectors_do(16.0, loader=False)
-PROGRAMS["a ramp, times the batch, from a loader"] = ramp_as_detectors_do(16.0, loader=True)
-
-
-def scheduled_windows(schedule: list[list[int]], foreach: bool | None = None, half: bool = False) -> Callable:
-    """An epoch for each list; each update is the mean over its own micro-batches."""
-
-    def run() -> None:
-        model = net().to(torch.bfloat16) if half else net()
-        optimizer = AdamW(model.parameters(), lr=0.01, foreach=foreach)
-        for sizes in schedule:
-            data = batches(sum(sizes))
-            for size in sizes:
-                for x, y in islice(data, size):
-                    out = model(x.to(model[0].weight.dtype))
-                    (F.cross_entropy(out.float(), y) / size).backward()
-                optimizer.step()
-                optimizer.zero_grad()
-
-    return run
-
-
-PROGRAMS["a larger window from the second epoch on"] = scheduled_windows([[2, 2, 2, 1], [4, 4, 4, 3], [8, 8]])
-PROGRAMS["a smaller window after the warm-up"] = scheduled_windows([[8, 8, 2], [2] * 9, [2] * 9], foreach=True)
-PROGRAMS["a window that grows and shrinks"] = scheduled_windows([[1, 2, 4, 8, 8, 4, 2, 1]], foreach=False, half=True)
-PROGRAMS["doubling in each update"] = scheduled_windows([[1, 2, 4, 8]])
-
-
-@program
+@correct()
 def labelled_and_unlabelled_loaders_with_tails():
     """The second loader is short and begins again in the middle of a window."""
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_sgd(net())
     labelled = DataLoader(TensorDataset(torch.randn(40, 3), torch.randint(2, (40,))), batch_size=4)
     other = DataLoader(TensorDataset(torch.randn(12, 3)), batch_size=4)
     more = iter(other)
@@ -754,240 +114,636 @@ def labelled_and_unlabelled_loaders_with_tails():
                 more = iter(other)
                 (u,) = next(more)
             held = min(4, 10 - i // 4 * 4)
-            ((F.cross_entropy(model(x), y) + 0.1 * model(u).square().mean()) / held).backward()
+            ((mean(model(x), y) + 0.1 * model(u).square().mean()) / held).backward()
             if (i + 1) % 4 == 0 or i + 1 == 10:
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer)
 
 
-@program
-def an_endless_loader():
-    """One iterator for the whole run, whose sampler begins again and again; the tails come at regular places."""
-
-    class Endless:
-        def __iter__(self):
-            while True:
-                yield from range(40)
-
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    data = iter(DataLoader(TensorDataset(torch.randn(40, 3), torch.randint(2, (40,))), 4, sampler=Endless()))
-    for _ in range(3):
-        for i in range(10):
-            x, y = next(data)
-            (F.cross_entropy(model(x), y) / min(4, 10 - i // 4 * 4)).backward()
-            if (i + 1) % 4 == 0 or i + 1 == 10:
-                optimizer.step()
-                optimizer.zero_grad()
+@correct("token-weights advice")
+def windows_over_a_data_set_with_a_short_last_batch():
+    for samples, updates in ((30, 8), (110, 7)):  # the end is reached often, and once
+        model, optimizer = with_sgd(net())
+        data = TensorDataset(torch.randn(samples, 3), torch.randint(2, (samples,)))
+        endless = (batch for _ in range(9) for batch in DataLoader(data, 8))
+        for _ in range(updates):
+            for x, y in islice(endless, 3):
+                mean(model(x), y, 3).backward()
+            update(optimizer)
 
 
-# Losses spelled by hand, graphs that are shared, and losses of their own
-
-
-@program
-def a_resumed_run_with_a_short_first_epoch():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for first in (4, 0, 0):
-        for i, (x, y) in list(enumerate(batches(10)))[first:]:
-            (F.cross_entropy(model(x), y) / min(4, 10 - i // 4 * 4)).backward()
-            if (i + 1) % 4 == 0 or i + 1 == 10:
-                optimizer.step()
-                optimizer.zero_grad()
-
-
-@program
-def a_smoothed_loss_in_windows_under_a_scaler():
-    model, scaler = net(), GradScaler("cpu", init_scale=128.0)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for i, (x, y) in enumerate(batches(16)):
-        scaler.scale(F.cross_entropy(model(x), y, label_smoothing=0.1) / 4).backward()
-        if (i + 1) % 4 == 0:
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-
-
-@program
-def an_uncertainty_that_is_learned():
-    model, log_variance = net(), nn.Parameter(torch.zeros(2))
-    optimizer = Adam([*model.parameters(), log_variance])
-    for i, (x, y) in enumerate(batches(16)):
-        out = model(x)
-        losses = torch.stack([F.cross_entropy(out, y), F.mse_loss(out, x[:, :2])])
-        (((-log_variance).exp() * losses + log_variance).sum() / 4).backward()
-        if (i + 1) % 4 == 0:
+@correct("irregular-window undecided", "loss-scale undecided")
+def one_episode_that_is_longer_in_a_single_loop():
+    ends = {5, 10, 15, 23, 28, 33, 38}
+    model, optimizer = with_sgd(net(3, 1))
+    for t in range(1, 39):
+        F.mse_loss(model(torch.randn(1, 3)), torch.randn(1, 1)).backward()
+        done = t in ends
+        if done:
             optimizer.step()
             optimizer.zero_grad()
 
 
-@program
+@correct("irregular-window undecided")
+def episodes_of_any_length():
+    for lengths in ([9, 14, 11, 11, 10], [10, 10, 25, 10], [5, 7, 5, 7, 5, 7]):
+        model, optimizer = with_sgd(net())
+        for length in lengths:
+            optimizer.zero_grad()
+            for x, y in batches(length, 1):
+                (-model(x).log_softmax(1)[0, y[0]] * random.random()).backward()
+            optimizer.step()
+
+
+@correct("discarded-gradients undecided")
+def a_window_that_is_given_up_at_a_spike():
+    model, optimizer = with_sgd(net())
+    held = 0
+    for i, (x, y) in enumerate(batches(46)):
+        mean(model(x), y, 4).backward()
+        held += 1
+        if i == 21:  # the loss is far too large
+            optimizer.zero_grad()
+            held = 0
+        elif held == 4:
+            update(optimizer)
+            held = 0
+
+
+# Losses, several of which are meant to be added up
+
+
+@correct("token-weights advice")
+def class_weights_in_windows():
+    weight = torch.tensor([1.0, 1.7])
+    in_windows(lambda out, y, n: F.cross_entropy(out, y, weight=weight) / n, [3] * 4, net())
+
+
+@correct("loss-scale undecided")
+def half_a_squared_error_in_windows_of_two():
+    in_windows(lambda out, y, n: F.mse_loss(out[:, 0], y.float()) / 2 / n, [2] * 6, net())
+
+
+@correct("token-weights undecided")
+def answers_that_are_averaged_one_by_one():
+    model, optimizer = with_sgd(net())
+    for i in range(12):
+        answers = [torch.randn(random.randint(2, 6), 3) for _ in range(3)]
+        losses = [-(model(x).log_softmax(1)[:, 0] * random.gauss(0, 1)).sum() / len(x) for x in answers]
+        (torch.stack(losses).mean() / 3).backward()
+        if i % 3 == 2:
+            update(optimizer)
+
+
+@correct("loss-scale undecided", "token-weights undecided")
+def episodes_whose_means_are_added_up():
+    model, optimizer = with_sgd(net())
+    for i in range(20):
+        x, a = next(batches(1, random.randint(3, 9)))
+        (model(x).log_softmax(1).gather(1, a[:, None])[:, 0] * torch.randn(len(a))).mean().neg().backward()
+        if i % 5 == 4:
+            update(optimizer)
+
+
+@correct("loss-scale undecided")
+def contrasts_with_the_stored_features_of_the_others():
+    model, optimizer = with_sgd(net(3, 4))
+    for _ in range(6):
+        window = [x for x, _ in batches(3)]
+        with torch.no_grad():
+            features = [model(x) for x in window]
+        for i, x in enumerate(window):
+            everything = torch.cat([*features[:i], model(x), *features[i + 1 :]])
+            F.cross_entropy(everything @ everything.T, torch.arange(12)).backward()
+        update(optimizer)
+
+
+@correct("loss-scale undecided")
+def real_and_fake_in_a_loop():
+    def learn(critic, real, fake):
+        for x, label in ((real, 0.9), (fake, 0.1)):
+            F.binary_cross_entropy_with_logits(critic(x), torch.full((4, 1), label)).backward()
+
+    generator, critic = net(2, 3), net(3, 1)
+    g, d = Adam(generator.parameters()), Adam(critic.parameters())
+    for x, _ in batches():
+        d.zero_grad()
+        learn(critic, x, generator(torch.randn(4, 2)).detach())
+        d.step()
+        g.zero_grad()
+        F.binary_cross_entropy_with_logits(critic(generator(torch.randn(4, 2))), torch.ones(4, 1)).backward()
+        g.step()
+
+
+@correct("loss-scale undecided")
+def a_loader_for_each_domain():
+    model, optimizer = with_sgd(net())
+    domains = [DataLoader(TensorDataset(torch.randn(48, 3), torch.randint(2, (48,))), 4) for _ in range(3)]
+    for one_of_each in zip(*domains, strict=True):
+        optimizer.zero_grad()
+        for x, y in one_of_each:
+            mean(model(x), y).backward()
+        optimizer.step()
+
+
+@correct("loss-scale undecided", "token-weights undecided")
+def losses_of_several_scales():
+    model, optimizer = with_sgd(net(3, 3))
+    for x, _ in batches(size=8):
+        optimizer.zero_grad()
+        for level in range(3):
+            F.l1_loss(model(x[: 8 >> level]), x[: 8 >> level]).backward()
+        optimizer.step()
+
+
+@correct("irregular-window undecided", "loss-scale undecided")
+def restarts_of_any_number_in_an_update():
+    restarts = random.Random(3)
+    model, optimizer = with_sgd(net())
+    for x, y in batches(16):
+        optimizer.zero_grad()
+        again = True
+        while again:
+            again = restarts.random() < 0.5
+            mean(model(x + 0.1 * torch.randn_like(x)), y).backward()
+        optimizer.step()
+
+
+@correct("loss-scale undecided")
+def the_sum_over_tasks_of_meta_learning():
+    model, optimizer = with_sgd(net())
+    for _ in range(6):
+        optimizer.zero_grad()
+        for (x, y), (u, v) in zip(batches(4), batches(4), strict=True):
+            weights = dict(model.named_parameters())
+            for _ in range(2):
+                loss = mean(functional_call(model, weights, x), y)
+                gradients = torch.autograd.grad(loss, weights.values(), create_graph=True)
+                weights = {name: p - 0.1 * g for (name, p), g in zip(weights.items(), gradients, strict=True)}
+            mean(functional_call(model, weights, u), v).backward()
+        optimizer.step()
+
+
+@correct()
+def a_loss_in_shards_of_what_the_decoder_made():
+    encoder, decoder, head = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 9)
+    optimizers = [Adam(encoder.parameters()), Adam([*decoder.parameters(), *head.parameters()])]
+    for x, _ in batches(size=8):
+        out = decoder(encoder(x).tanh())
+        leaf = out.detach().requires_grad_()
+        for shard in leaf.split(2):
+            (F.cross_entropy(head(shard), torch.randint(9, (2,)), reduction="sum") / 8).backward()
+        out.backward(leaf.grad)
+        update(*optimizers)
+
+
+@correct()
+def one_loss_for_two_parts_by_their_inputs():
+    encoder, head = net(3, 4), nn.Linear(4, 2)
+    optimizer = SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
+    for x, y in batches():
+        loss = mean(head(encoder(x)), y)
+        loss.backward(inputs=list(encoder.parameters()), retain_graph=True)
+        (2 * loss).backward(inputs=list(head.parameters()))
+        update(optimizer)
+
+
+@correct("loss-scale undecided")
+def hooks_that_divide():
+    model = net()
+    for p in model.parameters():
+        p.register_hook(lambda gradient: gradient / 4)
+    in_windows(lambda out, y, n: mean(out, y), [4] * 3, model)
+
+
+# Several optimizers, and parameters that only some of them hold
+
+
+@correct("foreign-gradients undecided")
+def a_trunk_and_the_value_head_of_another_optimizer():
+    trunk, value, policy = nn.Linear(3, 4), nn.Linear(4, 1), nn.Linear(4, 2)
+    of_policy, of_value = Adam([*trunk.parameters(), *policy.parameters()]), Adam(value.parameters())
+    for x, y in batches():
+        of_policy.zero_grad()
+        of_value.zero_grad()
+        F.mse_loss(value(trunk(x).tanh()), torch.randn(4, 1)).backward()
+        of_value.step()
+        mean(policy(trunk(x).tanh()), y).backward()
+        of_policy.step()
+
+
+@correct("foreign-gradients undecided")
+def an_embedding_that_steps_before_the_hypernetworks_regularizer():
+    network, tasks = nn.Linear(2, 6), nn.Parameter(torch.randn(3, 2))
+    of_network, of_tasks = Adam(network.parameters()), Adam([tasks])
+    for i, (x, y) in enumerate(batches()):
+        of_network.zero_grad()
+        of_tasks.zero_grad()
+        mean(x @ network(tasks[i // 4]).view(3, 2), y).backward()
+        of_tasks.step()
+        if i >= 4:  # there is a task before
+            network(tasks[0].detach()).square().mean().backward()
+        of_network.step()
+
+
+@correct("discarded-gradients undecided", "leftover-gradients undecided")
+def a_critic_whose_steps_have_not_begun():
+    generator, critic = net(2, 3), net(3, 1)
+    g, d = Adam(generator.parameters()), Adam(critic.parameters())
+    for i, (x, _) in enumerate(batches()):
+        g.zero_grad()
+        out = generator(torch.randn(4, 2))
+        F.mse_loss(out, x).backward()
+        g.step()
+        d.zero_grad()
+        (F.relu(1 - critic(x)).mean() + F.relu(1 + critic(out.detach())).mean()).backward()
+        if i >= 10_000:
+            d.step()
+
+
+def every_optimizer_steps(after: nn.Module) -> None:
+    trunk, heads = nn.Linear(3, 4), [nn.Linear(4, 2) for _ in range(3)]
+    optimizers = [Adam(module.parameters()) for module in (trunk, *heads)]
+    for (x, y), head in zip(batches(), cycle(heads[:2]), strict=False):  # the turn of the third has not come yet
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        mean(after(head(trunk(x))), y).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+correct("orphan-parameters undecided", name="every optimizer steps")(lambda: every_optimizer_steps(nn.Identity()))
+correct("orphan-parameters undecided", name="every optimizer steps beside a loss network")(
+    lambda: every_optimizer_steps(net(2, 2))
+)
+
+
+# Gradients that are read, replaced, or used in more than one way
+
+
+@correct("discarded-gradients undecided")
+def an_attack_that_saturates():
+    model, optimizer = with_sgd(net())
+    for x, y in batches():
+        change = torch.zeros_like(x, requires_grad=True)
+        for _ in range(5):
+            mean(model(x + change), y).backward()
+            change.data.add_(change.grad.sign(), alpha=0.1).clamp_(-0.2, 0.2)
+            change.grad.zero_()
+        optimizer.zero_grad()
+        mean(model(x + change.detach()), y).backward()
+        optimizer.step()
+
+
+@correct("discarded-gradients undecided")
+def the_norm_of_each_loss_before_their_sum():
+    model, optimizer = with_sgd(net())
+    for x, y in batches():
+        out = model(x)
+        one, other = mean(out, y), F.mse_loss(out, x[:, :2])
+        for loss in (one, other, one + other):
+            optimizer.zero_grad()
+            loss.backward(retain_graph=True)
+        optimizer.step()
+
+
+@correct("stale-gradients undecided")
+def a_line_search():
+    model, optimizer = with_sgd(net())
+    for x, y in batches():
+        optimizer.zero_grad()
+        mean(model(x), y).backward()
+        saved = [p.detach().clone() for p in model.parameters()]
+        for rate in (5.0, 2.5, 1.25):
+            with torch.no_grad():
+                torch._foreach_copy_(list(model.parameters()), saved)
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.step()
+
+
+@correct("leftover-gradients undecided")
+def the_gradient_is_measured_at_the_end_by_the_same_helper():
+    model, optimizer = with_sgd(net())
+
+    def backward(x, y):
+        mean(model(x), y).backward()
+
+    for x, y in batches():
+        optimizer.zero_grad()
+        backward(x, y)
+        optimizer.step()
+    optimizer.zero_grad()
+    for x, y in batches(3):
+        backward(x, y)
+
+
+@correct("stale-gradients undecided")
+def weights_of_losses_whose_gradient_is_replaced():
+    model, weights = net(3, 3), nn.Parameter(torch.ones(2))
+    of_model, of_weights = Adam(model.parameters()), Adam([weights], lr=0.01)
+    for x, y in batches():
+        out = model(x)
+        losses = [mean(out[:, :2], y), F.mse_loss(out[:, 2], x[:, 0])]
+        of_model.zero_grad()
+        sum(weights * torch.stack(losses)).backward(retain_graph=True)
+        norms = [torch.autograd.grad(w * loss, model[2].weight, create_graph=True)[0].norm()
+                 for w, loss in zip(weights, losses, strict=True)]  # fmt: skip
+        weights.grad = torch.autograd.grad((norms[0] - norms[1]).abs(), weights)[0]
+        of_model.step()
+        of_weights.step()
+
+
+@correct("empty-step undecided")
+def gradients_that_are_masked_to_zeros():
+    """As where only what all domains agree on is learned, and they agree on nothing."""
+    model, optimizer = with_sgd(net())
+    for x, y in batches():
+        gradients = torch.autograd.grad(mean(model(x), y), model.parameters())
+        optimizer.zero_grad()
+        for p, gradient in zip(model.parameters(), gradients, strict=True):
+            p.grad = torch.zeros_like(gradient)
+        optimizer.step()
+
+
+@correct("empty-step undecided")
+def margins_that_are_kept():
+    model, optimizer = with_sgd(net(3, 1))
+    for i, (x, _) in enumerate(batches()):
+        optimizer.zero_grad()
+        F.relu((-1e6 if i % 3 else 1.0) - model(x)).mean().backward()
+        optimizer.step()
+
+
+# Optimizers of the script's own, and updates without one
+
+
+@correct()
+def the_optimizer_in_the_backward():
+    model = net()
+    optimizers = {p: SGD([p], lr=0.1) for p in model.parameters()}
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: update(optimizers[p]))
+    for x, y in batches():
+        mean(model(x), y).backward()
+
+
+@correct("irregular-window undecided", "stale-gradients undecided")
+def an_optimizer_that_counts_inside():
+    class Accumulating(SGD):
+        calls = 0
+
+        def step(self, closure=None):
+            self.calls += 1
+            if self.calls % 4 == 0:
+                super().step()
+
+        def zero_grad(self, set_to_none=True):
+            if self.calls % 4 == 0:
+                super().zero_grad()
+
+    model = net()
+    optimizer = Accumulating(model.parameters(), lr=0.1)
+    for x, y in batches(16):
+        optimizer.zero_grad()
+        mean(model(x), y, 4).backward()
+        optimizer.step()
+
+
+@correct("discarded-gradients undecided")
+def an_optimizer_that_collects_clipped_gradients():
+    """As for differential privacy: its step puts into .grad what it has collected, sample by sample."""
+
+    class Private(SGD):
+        sums = (0.0, 0.0, 0.0, 0.0)
+
+        def collect(self):
+            weights = self.param_groups[0]["params"]
+            self.sums = [total + p.grad.clamp(-1, 1) for p, total in zip(weights, self.sums, strict=True)]
+
+        def step(self, closure=None):
+            for p, total in zip(self.param_groups[0]["params"], self.sums, strict=True):
+                p.grad.data = total / 4
+            self.sums = (0.0, 0.0, 0.0, 0.0)
+            super().step()
+
+    model = net()
+    optimizer = Private(model.parameters(), lr=0.1)
+    for x, y in batches():
+        for i in range(4):
+            optimizer.zero_grad()
+            mean(model(x[i : i + 1]), y[i : i + 1]).backward()
+            optimizer.collect()
+        optimizer.step()
+
+
+@correct()
+def an_optimizer_that_clips_in_its_step():
+    class Clips(SGD):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    nn.utils.clip_grad_norm_(p, 1.0)
+            super().step()
+
+    model = net()
+    optimizer = Clips(model.parameters(), lr=0.1)
+    for x, y in batches():
+        mean(model(x), y).backward()
+        update(optimizer)
+
+
+@correct()
+def points_that_are_added_to_a_scene():
+    """The optimizer's parameter is replaced by a longer one, before the step."""
+    points = nn.Parameter(torch.randn(10, 3))
+    optimizer = SGD([points], lr=0.01)
+    for i in range(20):
+        F.mse_loss(points.sum(0), torch.ones(3)).backward()
+        if i % 6 == 5:
+            points = nn.Parameter(torch.cat([points, points[:2] + 0.1]).detach())
+            optimizer.param_groups[0]["params"][0] = points
+        update(optimizer)
+
+
+@torch.no_grad()
+def update_by_hand(model: nn.Module, rate: float = 0.1) -> None:
+    for p in model.parameters():
+        p -= rate * p.grad
+
+
+@correct()
+def an_embedding_by_hand():
+    for sparse in (False, True):
+        table = nn.Embedding(50, 4, sparse=sparse)
+        for _ in range(6):
+            F.mse_loss(table(torch.randint(50, (4,))), torch.zeros(4, 4)).backward()
+            with torch.no_grad():
+                table.weight -= 0.5 * table.weight.grad
+            table.weight.grad = None
+
+
+@correct("leftover-gradients undecided")
+def first_order_meta_learning():
+    model, optimizer = with_sgd(net())
+    for _ in range(4):
+        optimizer.zero_grad()
+        sums = [torch.zeros_like(p) for p in model.parameters()]
+        for _ in range(3):
+            inner = copy.deepcopy(model)
+            for x, y in batches(2):
+                mean(inner(x), y).backward()
+                update_by_hand(inner)
+                inner.zero_grad()
+            ((x, y),) = batches(1)
+            mean(inner(x), y).backward()
+            for total, p in zip(sums, inner.parameters(), strict=True):
+                total += p.grad / 3
+        for p, total in zip(model.parameters(), sums, strict=True):
+            p.grad = total
+        optimizer.step()
+
+
+@correct("loss-scale undecided", "stale-gradients undecided")
+def weights_that_follow_a_change_that_is_learned():
+    """Their own gradients are never used: an optimizer learns the change, and then it is added to the weights."""
+    weights = [nn.Parameter(torch.randn(3, 5)), nn.Parameter(torch.randn(5, 2))]
+    changes = [nn.Parameter(torch.zeros_like(p)) for p in weights]
+    optimizer = Adam(changes, lr=0.01)
+    for x, y in batches():
+        for change in changes:
+            change.data.zero_()
+        for _ in range(2):
+            optimizer.zero_grad()
+            first, second = (p + change for p, change in zip(weights, changes, strict=True))
+            mean((x @ first).tanh() @ second, y).backward()
+            optimizer.step()
+        for p, change in zip(weights, changes, strict=True):
+            p.data = p.data + change.data
+
+
+# Graphs
+
+
+def checkpointed(reentrant: bool) -> None:
+    first, shared = nn.Linear(3, 3), nn.Linear(3, 3)
+    optimizer = SGD([*first.parameters(), *shared.parameters()], lr=0.1)
+    for i, (x, y) in enumerate(batches()):
+        x = first(x)
+        for _ in range(2):
+            x = checkpoint(shared, x, use_reentrant=reentrant)
+        mean(x, y, 2).backward()
+        if (i + 1) % 2 == 0:
+            update(optimizer)
+
+
+correct(name="checkpoint, reentrant")(lambda: checkpointed(True))
+correct(name="checkpoint, not reentrant")(lambda: checkpointed(False))
+
+
+@correct()
 def a_backward_call_on_meta_tensors_before_the_loop():
     """As a count of the operations does; then training."""
     with torch.device("meta"):
-        model = net()
-        F.cross_entropy(model(torch.randn(4, 3)), torch.zeros(4, dtype=torch.long)).backward()
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for i, (x, y) in enumerate(batches(16)):
-        (F.cross_entropy(model(x), y) / 4).backward()
-        if (i + 1) % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
+        mean(net()(torch.randn(4, 3)), torch.zeros(4, dtype=torch.long)).backward()
+    in_windows(mean, [4] * 4, net())
 
 
-@program
-def sums_one_of_which_is_halved_for_two_samples():
-    """The 2 is a choice, as the sum beside it shows, and no count of samples."""
-    model = net(3, 2)
-    optimizer = SGD(model.parameters(), lr=0.01)
-    for i, (x, _) in enumerate(batches(16, 2)):
-        out = model(x)
-        where, how_sure = out[:, :1], out[:, 1:]
-        loss = F.mse_loss(where, x[:, :1], reduction="sum") / 2
-        loss = loss + F.binary_cross_entropy_with_logits(how_sure, torch.ones(2, 1), reduction="sum")
-        loss.backward()
-        if (i + 1) % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
+# Schedules, scalers, clipping
 
 
-@program
-def by_hand_clipped_and_loaded_again():
-    """As where the best weights are loaded after training: the model that was trained is gone."""
-    model = net()
-    for x, y in batches():
-        model.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        update_by_hand(model)
-    model = copy.deepcopy(model)
-
-
-@program
-def a_schedule_for_epochs_that_end_inside_windows():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    schedule = StepLR(optimizer, step_size=1)
-    seen = 0
-    for _ in range(4):
-        for x, y in batches(10):
-            (F.cross_entropy(model(x), y) / 4).backward()
-            seen += 1
-            if seen % 4 == 0:
+def scheduled(make: Callable, per_epoch: bool) -> None:
+    model, optimizer = with_sgd(net())
+    schedule = make(optimizer)
+    for _ in range(3):
+        for i, (x, y) in enumerate(batches(8)):
+            mean(model(x), y, 2).backward()
+            if (i + 1) % 2 == 0:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
+                if not per_epoch:
+                    schedule.step()
                 optimizer.zero_grad()
-        schedule.step()
+        if per_epoch:
+            schedule.step(*([1.0] if isinstance(schedule, ReduceLROnPlateau) else []))
 
 
-@program
-def windows_over_a_data_set_with_a_short_last_batch():
+for name, make, per_epoch in [
+    ("a schedule per epoch", lambda o: StepLR(o, 1), True),
+    ("a plateau", lambda o: ReduceLROnPlateau(o, patience=0), True),
+    ("one cycle", lambda o: OneCycleLR(o, 0.1, total_steps=12), False),
+    ("a warm-up", lambda o: SequentialLR(o, [LinearLR(o), StepLR(o, 4)], milestones=[4]), False),
+]:
+    correct(name=name)(lambda make=make, per_epoch=per_epoch: scheduled(make, per_epoch))
+
+
+def scaled(fused: bool) -> None:
     model = net()
-    optimizer = Adam(model.parameters())
-    data = TensorDataset(torch.randn(30, 3), torch.randint(2, (30,)))
-    endless = (batch for _ in range(9) for batch in DataLoader(data, 8))
-    for _ in range(8):
-        for x, y in islice(endless, 3):
-            (F.cross_entropy(model(x), y) / 3).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
-def windows_over_the_end_of_a_data_set_that_is_reached_once():
-    model = net()
-    optimizer = Adam(model.parameters())
-    data = TensorDataset(torch.randn(110, 3), torch.randint(2, (110,)))
-    endless = (batch for _ in range(2) for batch in DataLoader(data, 8))
-    for _ in range(7):
-        for x, y in islice(endless, 3):
-            (F.cross_entropy(model(x), y) / 3).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@program
-def a_schedule_right_before_the_step():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    schedule = LinearLR(optimizer)
-    for i, (x, y) in enumerate(batches()):
-        (F.cross_entropy(model(x), y) / 4).backward()
+    optimizer = AdamW(model.parameters(), fused=fused)
+    schedule, scaler = StepLR(optimizer, 1), GradScaler("cpu")
+    for i, (x, y) in enumerate(batches(16)):
+        x = x * float("inf") if i == 5 else x
+        scaler.scale(mean(model(x), y, 4)).backward()
         if (i + 1) % 4 == 0:
-            schedule.step()
-            optimizer.step()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            before = scaler.get_scale()
+            scaler.update()
+            if scaler.get_scale() >= before:
+                schedule.step()
             optimizer.zero_grad()
 
 
-@program
-def a_schedule_that_changes_nothing_in_every_micro_batch():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    schedule = ConstantLR(optimizer, factor=1.0)
-    for i, (x, y) in enumerate(batches()):
-        (F.cross_entropy(model(x), y) / 4).backward()
-        if (i + 1) % 4 == 0:
-            optimizer.step()
+correct(name="a scaler that skips a step")(lambda: scaled(False))
+correct(name="a scaler that skips a fused step")(lambda: scaled(True))
+
+
+@correct("scaler-timing undecided")
+def two_stages_with_a_scaler_each():
+    model, optimizer = with_sgd(net())
+
+    def train():
+        scaler = GradScaler("cpu")
+        for x, y in batches():
             optimizer.zero_grad()
-        schedule.step()
-
-
-@program
-def gradients_averaged_through_data():
-    model = net()
-    optimizer = Adam(model.parameters())
-    for _ in range(4):
-        optimizer.zero_grad()
-        for x, y in batches(3):
-            F.cross_entropy(model(x), y).backward()
-        for p in model.parameters():
-            p.grad.data.mul_(1 / 3)
-        optimizer.step()
-
-
-@program
-def zeros_filled_through_data():
-    """As in Reptile: the gradient is the way from the weights that copies of the model have found."""
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.5)
-    for _ in range(4):
-        optimizer.zero_grad()
-        for p in model.parameters():
-            p.grad = torch.zeros_like(p)
-        for _ in range(3):
-            learner = copy.deepcopy(model)
-            inner = Adam(learner.parameters(), lr=0.01)
-            for x, y in batches(2):
-                inner.zero_grad()
-                F.cross_entropy(learner(x), y).backward()
-                inner.step()
-            for p, found in zip(model.parameters(), learner.parameters(), strict=True):
-                p.grad.data.add_(p.data - found.data, alpha=1 / 3)
-        optimizer.step()
-
-
-@program
-def parts_of_a_network_on_one_batch():
-    """As in slimmable networks: the losses of several widths are added up."""
-    first, second = nn.Linear(3, 8), nn.Linear(8, 2)
-    optimizer = SGD([*first.parameters(), *second.parameters()], lr=0.1)
-    for x, y in batches(6):
-        optimizer.zero_grad()
-        for width in (8, 4, 2):
-            hidden = F.linear(x, first.weight[:width], first.bias[:width]).tanh()
-            F.cross_entropy(F.linear(hidden, second.weight[:, :width], second.bias), y).backward()
-        optimizer.step()
-
-
-@program
-def a_limit_times_the_scale():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    scaler = GradScaler("cpu")
-    for i, (x, y) in enumerate(batches()):
-        scaler.scale(F.cross_entropy(model(x), y) / 4).backward()
-        if (i + 1) % 4 == 0:
-            nn.utils.clip_grad_norm_(model.parameters(), 0.25 * scaler.get_scale())
+            scaler.scale(mean(model(x), y)).backward()
             scaler.step(optimizer)
             scaler.update()
+
+    train()
+    train()
+
+
+@correct()
+def the_norm_is_only_measured():
+    model, optimizer = with_sgd(net())
+    scaler = GradScaler("cpu")
+    for i, (x, y) in enumerate(batches()):
+        scaler.scale(mean(model(x), y, 4)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
+        if i % 4 == 3:
+            scaler.step(optimizer)
+            scaler.update()
+            nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
             optimizer.zero_grad()
+
+
+@correct()
+def clipping_by_value():
+    model, optimizer = with_sgd(net())
+    for x, y in batches():
+        mean(model(x), y).backward()
+        nn.utils.clip_grad_value_(model.parameters(), 0.1)
+        update(optimizer)
+
+
+@correct()
+def clipping_where_a_batch_has_no_loss():
+    for steps_all_the_same in (True, False):
+        model, optimizer = with_sgd(net())
+        for i, (x, y) in enumerate(batches(16)):
+            optimizer.zero_grad()
+            if has_loss := i % 5 != 2:
+                mean(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if has_loss or steps_all_the_same:
+                optimizer.step()

@@ -1,239 +1,25 @@
-"""Programs for the guards of the rules: each would raise a false alarm, or hide a bug, without its guard."""
+"""Programs for the doubts and guards of the rules: each would raise a false alarm, or hide a bug, without its own.
+
+Programs that are correct, and nothing more, are in `tests/correct_programs.py`.
+"""
 
 from collections import deque
-from itertools import cycle
 
 import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import SGD, Adam, Optimizer
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, ExponentialLR, LambdaLR, LinearLR, SequentialLR
+from torch.utils.data import DataLoader
+
 from runs import data, in_windows, mean, net, scaled_steps, update, with_sgd
 from table import row, said
-from torch import nn
-from torch.amp import GradScaler
-from torch.nn import functional as F
-from torch.optim import SGD
-from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LinearLR, SequentialLR
-from torch.utils.data import DataLoader
 
 INFINITY = float("inf")
 
 
-# Programs that differ in their windows, and in the loss of each micro-batch, alone
-
-
-def squares(out):
-    return F.mse_loss(out, torch.zeros_like(out))
-
-
-def sum_of_squares(out):
-    return F.mse_loss(out, torch.zeros_like(out), reduction="sum")
-
-
-def with_batchnorm():
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-
-
-def with_a_trained_weight(loss):
-    """Windows of two undivided losses, of each of which `loss(cross entropy, weight)` is taken."""
-    model = net()
-    model.of_the_loss = nn.Parameter(torch.tensor(1.0))
-    in_windows(lambda out, y, n: loss(mean(out, y), model.of_the_loss), model=model)
-
-
-def with_weights(weights, sizes):
-    weights = cycle(weights)
-    in_windows(lambda out, y, n: mean(out, y) * next(weights), sizes)
-
-
-QUESTION, ERROR = ["undecided"], ["error"]
-IN_WINDOWS = {
-    "bfloat16 without accumulation": (
-        "low-precision-accumulation", [], lambda: in_windows(mean, [1] * 4, net().bfloat16()),
-    ),
-    "batchnorm without accumulation": ("batchnorm", [], lambda: in_windows(mean, [1] * 4, with_batchnorm())),
-    "a tail that counts what its author gave it": (
-        "loss-scale", [], lambda: in_windows(lambda out, y, n: mean(out, y) * {4: 0.25, 2: 0.4}[n], [4, 4, 4, 2]),
-    ),
-    "a short first window of a resumed run": (
-        "loss-scale", [], lambda: in_windows(lambda out, y, n: mean(out, y) / 4, [2, 4, 4, 4]),
-    ),
-    "two losses that count half each": (
-        "irregular-window", [], lambda: in_windows(lambda out, y, n: 0.5 * mean(out, y) + 0.5 * squares(out), [1] * 8),
-    ),
-    "sums over episodes": (
-        "irregular-window", QUESTION, lambda: in_windows(lambda out, y, n: mean(out, y), [5, 5, 9, 5, 5, 8, 5, 5]),
-    ),
-    "sums over all numbers of an episode": (
-        "irregular-window", QUESTION, lambda: in_windows(lambda out, *_: out.exp().sum(), [2, 2, 3, 2, 2, 5, 2]),
-    ),
-    "a first window of one less whose losses nobody knows": (
-        "irregular-window", ERROR, lambda: in_windows(lambda out, *_: out.abs().max() / 4, [3, 4, 4, 4]),
-    ),
-    "a first window of one whose losses nobody knows": (
-        "irregular-window", ERROR, lambda: in_windows(lambda out, *_: out.abs().max() / 4, [1, 4, 4, 4, 4]),
-    ),
-    "a long window that was planned with a penalty that was not": (
-        "irregular-window",
-        [],
-        lambda: in_windows(lambda out, y, n: 0.01 * squares(out) + mean(out, y) / n, [4, 4, 8, 4, 4, 4]),
-    ),
-    "weights that add up to the window and are divided by it": (
-        "loss-scale",
-        [],
-        lambda: in_windows(lambda out, y, n: (1.4 * mean(out, y) + 2.6 * squares(out)) / 4, [4] * 3),
-    ),
-    "weights around 1 in windows and a tail": (
-        "loss-scale", [], lambda: with_weights([1.2, 1.1, 0.9, 0.8, 1.2, 1.1, 0.9, 0.8, 1.2, 0.8], [4, 4, 2]),
-    ),
-    "a penalty that is a sum beside a mean": (
-        "loss-scale",
-        [],
-        lambda: in_windows(lambda out, y, n: mean(out, y) / 4 + 0.003 * out.square().sum(), [4] * 3),
-    ),
-    "a sum that is divided by the window first": (
-        "loss-scale", [], lambda: in_windows(lambda out, *_: 0.3 * sum_of_squares(out) / 2 / len(out)),
-    ),
-    "a loss beside the largest of masked numbers": (
-        "loss-scale",
-        [],
-        lambda: in_windows(lambda out, y, n: (mean(out, y) + (out * torch.rand(4, 2)).abs().max()) / 2),
-    ),
-    "a loss times a weight that is trained": (
-        "loss-scale", ERROR, lambda: with_a_trained_weight(lambda loss, weight: loss * weight),
-    ),
-}  # fmt: skip
-DECLARED = {  # a window was declared
-    "windows of a declared size and shorter ones": (
-        "leftover-gradients", [], 7, lambda: in_windows(lambda out, y, n: mean(out, y) / 4, [4, 4, 7, 4, 4, 7]),
-    ),
-    "a short tail of a declared size": ("irregular-window", [], 4, lambda: in_windows(mean, [4, 4, 4, 2])),
-    "a short first window of a declared size": ("irregular-window", ERROR, 4, lambda: in_windows(mean, [2, 4, 4, 4])),
-}  # fmt: skip
-for name, (rule, levels, run) in IN_WINDOWS.items():
-    row(name, run, rule, *levels)
-for name, (rule, levels, n, run) in DECLARED.items():
-    row(name, run, rule, *levels, window=n)
-
-
-# Others
-@said("held-graphs", "undecided")
-def one_loss_of_a_whole_run_that_counts_twice():
-    model, optimizer = with_sgd()
-    for k, (x, y) in enumerate(data(5)):
-        loss = mean(model(x), y) / 2
-        loss.backward(retain_graph=True)
-        if k == 0:
-            loss.backward()
-        update(optimizer)
-
-
-def with_the_last_ones_kept(count, kept, losses=True):
-    body, head, last = net(), net(), deque(maxlen=kept)
-    optimizer = SGD([*body.parameters(), *head.parameters()], lr=0.1)
-    for x, y in data(count):
-        features = body(x)
-        loss = mean(head(features.repeat(1, 2)[:, :3]), y)
-        last.append(loss if losses else features)
-        loss.backward()
-        update(optimizer)
-
-
-@said("held-graphs")
-def two_losses_of_unrelated_forward_passes():
-    model, optimizer = with_sgd()
-    for (x, y), (u, v) in zip(data(), data(), strict=True):
-        (mean(model(x), y) + mean(model(u), v)).backward()
-        update(optimizer)
-
-
-def scaled(windows, **options):
-    """Windows of micro-batches, each as its inputs and what its loss is multiplied by."""
-    model, optimizer = with_sgd(**options)
-    scaler = GradScaler("cpu", init_scale=4.0)
-    for window in windows:
-        for x, factor in window:
-            scaler.scale(mean(model(x), torch.zeros(len(x), dtype=torch.long)) * factor).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-
-
-BROKEN = torch.full((4, 3), INFINITY)
-
-
-@said("irregular-window")
-def first_updates_of_a_small_loss_that_overflow():
-    scaled([[(BROKEN, 0.25)]] * 3 + [[(torch.ones(4, 3), 0.25)]])
-
-
-@said("irregular-window")
-def a_long_window_of_small_micro_batches_that_was_planned():
-    model, optimizer = with_sgd()
-    usual, small = (3, 7, 4, 6), (1, 1, 2, 1, 1, 1, 1, 1)
-    for sizes in (usual, usual, small, usual, usual):
-        for size in sizes:
-            ((x, y),) = data(1, size)
-            (F.cross_entropy(model(x), y, reduction="sum") / sum(sizes)).backward()
-        update(optimizer)
-
-
-@said("loss-scale", "undecided")
-def two_tasks_with_a_head_each_in_turn():
-    body, heads = net(), (nn.Linear(2, 2), nn.Linear(2, 2))
-    optimizer = SGD([p for part in (body, *heads) for p in part.parameters()], lr=0.1)
-    for _ in range(4):
-        for head in heads:
-            for x, y in data(1):
-                mean(head(body(x)), y).backward()
-        update(optimizer)
-
-
-def assigned(add_to=lambda model: None):
-    """Gradients that are assigned and clipped, before something is added to them."""
-    model, optimizer = with_sgd()
-    parameters = list(model.parameters())
-    for x, y in data():
-        for p, gradient in zip(parameters, torch.autograd.grad(mean(model(x), y), parameters), strict=True):
-            p.grad = gradient
-        nn.utils.clip_grad_norm_(parameters, 0.1)
-        add_to(model)
-        update(optimizer)
-
-
-@said("scaler-timing", "error")
-def two_scalers_in_one_loop():
-    model, optimizer = with_sgd()
-    for _ in range(2):
-        scaler = GradScaler("cpu", init_scale=4.0)
-        for x, y in data(3):
-            scaler.scale(mean(model(x), y)).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-
-
-def stepped(windows, at):
-    """Updates from two micro-batches each; the schedule steps at some moments: (window, "inside" or "after")."""
-    model, optimizer = with_sgd()
-    schedule = ExponentialLR(optimizer, 0.9)
-    for k in range(windows):
-        for moment in ("inside", "after"):
-            ((x, y),) = data(1)
-            mean(model(x), y, 2).backward()
-            if moment == "after":
-                update(optimizer)
-            if (k, moment) in at:
-                schedule.step()
-
-
-def an_epoch_that_ends_with_an_overflow(updates, epochs):
-    """The schedule steps once in each epoch; the last update of the last one is skipped."""
-    schedule, steps = [], iter(range(1, epochs * updates + 1))
-
-    def at_an_epochs_end(model, optimizer, scaler):
-        schedule.append(schedule[0] if schedule else ExponentialLR(optimizer, 0.9))
-        if next(steps) % updates == 0:
-            schedule[0].step()
-
-    scaled_steps([1.0] * (epochs * updates - 1) + [INFINITY], after_the_step=at_an_epochs_end)
+def squares(out, reduction="mean"):
+    return F.mse_loss(out, torch.zeros_like(out), reduction=reduction)
 
 
 def steps_with(optimizer, model, before_the_step=lambda: None):
@@ -243,190 +29,33 @@ def steps_with(optimizer, model, before_the_step=lambda: None):
         update(optimizer)
 
 
-@said("empty-step")
-def a_step_before_the_first_backward():
-    model, optimizer = with_sgd()
-    optimizer.step()
-    steps_with(optimizer, model)
+# Windows, and the loss of each micro-batch in them
+
+for name, loss, sizes, *findings in [
+    ("a tail that counts what its author gave it", lambda out, y, n: mean(out, y) * {4: 0.25, 2: 0.4}[n], [4, 4, 4, 2]),
+    (
+        "sums over episodes",
+        lambda out, y, n: mean(out, y),
+        [5, 5, 9, 5, 5, 8, 5, 5],
+        "irregular-window undecided",
+        "loss-scale undecided",
+    ),
+    ("losses that nobody knows", lambda out, *_: out.abs().max() / 4, [1, 4, 4, 4, 4], "irregular-window error"),
+    ("a sum that is divided by the window first", lambda out, *_: 0.3 * squares(out, "sum") / 2 / len(out), [2] * 3),
+]:
+    row(name, lambda loss=loss, sizes=sizes: in_windows(loss, sizes), *findings)
+row("a declared window's short tail", lambda: in_windows(mean, [4, 4, 4, 2]), window=4)
+row("a declared window's short start", lambda: in_windows(mean, [2, 4, 4, 4]), "irregular-window error", window=4)
 
 
-@said("empty-step")
-def a_step_before_the_only_window():
-    model, optimizer = with_sgd()
-    optimizer.step()
-    mean(model(torch.ones(1, 3)), torch.tensor([1])).backward()
-    update(optimizer)
-
-
-@said("stale-gradients")
-def a_backward_call_before_a_loop_of_two_updates():
+@said("loss-scale error")
+def a_loss_times_a_weight_that_is_trained():
     model = net()
-    mean(model(torch.ones(1, 3)), torch.tensor([1])).backward()
-    in_windows(mean, [1, 1], model)
+    model.of_the_loss = nn.Parameter(torch.tensor(1.0))
+    in_windows(lambda out, y, n: mean(out, y) * model.of_the_loss, model=model)
 
 
-@said("orphan-parameters", "advice")
-@said("empty-step")
-def an_optimizer_of_frozen_parameters_beside_another():
-    model, frozen = net(), net().requires_grad_(False)
-    idle = SGD(frozen.parameters(), lr=0.1)
-    steps_with(SGD(model.parameters(), lr=0.1), model, before_the_step=idle.step)
-
-
-@said("empty-step", "error")
-def zeroing_before_every_step():
-    model, optimizer = with_sgd()
-    steps_with(optimizer, model, before_the_step=model.zero_grad)
-
-
-@said("discarded-gradients")
-def an_attack_whose_steps_are_clamped_away():
-    model = net().requires_grad_(False)
-    for x, y in data(2):
-        change = torch.zeros_like(x, requires_grad=True)
-        for _ in range(5):
-            mean(model(x + change), y).backward()
-            change.data.add_(change.grad.sign(), alpha=0.1).clamp_(-0.2, 0.2)
-            change.grad.zero_()
-
-
-@said("scheduler-cadence")
-def a_new_scheduler_in_the_middle_of_a_window():
-    model, optimizer = with_sgd()
-    for _ in range(2):
-        schedule = None
-        for x, y in data(2):
-            mean(model(x), y, 2).backward()
-            schedule = schedule or ExponentialLR(optimizer, 0.9)
-        update(optimizer)
-        schedule.step()
-
-
-def warmed_up(optimizer, updates, per_update=1):
-    """A schedule of two parts, as long as a run of so many updates."""
-    parts = LinearLR(optimizer, total_iters=4), CosineAnnealingLR(optimizer, updates * per_update - 4)
-    return SequentialLR(optimizer, parts, milestones=[4])
-
-
-@said("scheduler-cadence")
-def a_schedule_of_two_parts_that_is_stepped_right_before_the_optimizer():
-    model, optimizer = with_sgd()
-    steps_with(optimizer, model, before_the_step=warmed_up(optimizer, 8).step)
-
-
-def scheduled(schedule_of, count, every):
-    """Updates from 4 micro-batches each; the schedule steps after `every` so many micro-batches."""
-    model, optimizer = with_sgd()
-    schedule = schedule_of(optimizer)
-    for k, (x, y) in enumerate(data(count), start=1):
-        mean(model(x), y, 4).backward()
-        if k % 4 == 0:
-            update(optimizer)
-        if k % every == 0:
-            schedule.step()
-
-
-def with_a_limit_times_the_scale(limit, scale):
-    def clip(model, optimizer, scaler):
-        nn.utils.clip_grad_norm_(model.parameters(), limit * scaler.get_scale())
-
-    scaled_steps(scale=scale, before_the_step=clip)
-
-
-@said("clip-timing", "undecided")
-def a_part_that_is_limited_before_another_loss_is_added():
-    model, optimizer = with_sgd()
-    for x, y in data():
-        squares(model(x)).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        mean(model(x), y).backward()
-        update(optimizer)
-
-
-@said("clip-timing")
-def a_batch_without_a_loss():
-    model, optimizer = with_sgd()
-    for k, (x, y) in enumerate(data()):
-        if k != 2:
-            mean(model(x), y).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        update(optimizer)
-
-
-@said("scaler-timing")
-def a_penalty_without_a_scale_that_is_added_after_unscaling():
-    def add(model, optimizer, scaler):
-        scaler.unscale_(optimizer)
-        model.weight.square().sum().backward()
-
-    scaled_steps(before_the_step=add)
-
-
-@said("empty-step")
-def a_step_that_the_scaler_skips_after_the_script_has_zeroed():
-    def zero(model, optimizer, scaler):
-        scaler.unscale_(optimizer)
-        if not model.weight.grad.isfinite().all():
-            optimizer.zero_grad()
-
-    scaled_steps([1.0, 1.0, 1.0, INFINITY, 1.0, 1.0], before_the_step=zero)
-
-
-@said("empty-step", "error")
-def a_window_whose_targets_are_all_masked():
-    model, optimizer = with_sgd(momentum=0.9)
-    for k in range(5):
-        for x, y in data(2):
-            mean(model(x), torch.full_like(y, -100) if k == 3 else y, 2).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
-
-
-@said("discarded-gradients", "undecided")
-def updates_by_hand_whose_first_learning_rate_is_0():
-    model, optimizer = with_sgd()
-    for k, (x, y) in enumerate(data()):
-        mean(model(x), y).backward()
-        for p in model.parameters():
-            p.data.add_(p.grad, alpha=-0.01 * k)
-        optimizer.zero_grad()
-
-
-@said("stale-gradients")
-def a_first_micro_batch_of_its_own_line():
-    model, optimizer = with_sgd()
-    for k, (x, y) in enumerate(data()):
-        loss = mean(model(x), y, 2)
-        if k == 0:
-            loss.backward(retain_graph=True)  # and the graph is drawn
-        else:
-            loss.backward()
-        if k % 2:
-            update(optimizer)
-
-
-@said("held-graphs")
-def a_loss_whose_gradients_are_asked_for_one_part_at_a_time():
-    body, head = net(), nn.Linear(2, 2)
-    optimizer = SGD([*body.parameters(), *head.parameters()], lr=0.1)
-    for x, y in data():
-        loss = mean(head(body(x)), y)
-        loss.backward(inputs=list(body.parameters()), retain_graph=True)
-        loss.backward(inputs=list(head.parameters()))
-        update(optimizer)
-
-
-@said("loss-scale", "undecided")
-def a_micro_batch_left_out_in_the_middle_of_an_epoch():
-    model, optimizer = with_sgd()
-    for k, (x, y) in enumerate(DataLoader(data(16), batch_size=None), start=1):
-        if k != 7:
-            mean(model(x), y, 4).backward()
-        if k % 4 == 0:
-            update(optimizer)
-
-
-@said("token-weights", "undecided")
+@said("loss-scale undecided", "token-weights undecided")
 def a_loss_of_each_of_two_data_sets():
     model, optimizer = with_sgd()
 
@@ -440,35 +69,7 @@ def a_loss_of_each_of_two_data_sets():
         update(optimizer)
 
 
-@said("loss-scale", "undecided")
-def two_losses_through_a_helper_of_a_helper():
-    model, optimizer = with_sgd()
-
-    def back(loss):
-        loss.backward()
-
-    def add():
-        ((x, y),) = data(1)
-        back(mean(model(x), y))
-
-    for _ in range(4):
-        add()
-        add()
-        update(optimizer)
-
-
-@said("irregular-window")
-def a_first_micro_batch_that_is_given_up():
-    model, optimizer = with_sgd()
-    for k, (x, y) in enumerate(data(16)):
-        mean(model(x), y, 4).backward()
-        if k == 0:
-            optimizer.zero_grad()
-        if k % 4 == 3:
-            update(optimizer)
-
-
-@said("leftover-gradients", "undecided")
+@said("leftover-gradients undecided")
 def windows_over_an_epochs_end_that_are_divided_by_hand():
     model, optimizer = with_sgd()
     held = 0
@@ -483,7 +84,7 @@ def windows_over_an_epochs_end_that_are_divided_by_hand():
                 held = 0
 
 
-@said("loss-scale", "undecided")
+@said("loss-scale undecided")
 def an_optimizer_beside_one_that_steps_in_each_micro_batch():
     body, head = net(), nn.Linear(2, 2)
     slow, fast = SGD(body.parameters(), lr=0.1), SGD(head.parameters(), lr=0.1)
@@ -494,7 +95,105 @@ def an_optimizer_beside_one_that_steps_in_each_micro_batch():
             update(slow)
 
 
-@said("clip-timing", "error")
+def before_the_loop(factor):
+    model, optimizer = with_sgd()
+    (model(torch.randn(4, 3)) * factor).mean().backward()
+    for i, (x, y) in enumerate(data(12)):
+        ((model(x) - F.one_hot(y, 2)).square().mean() / 4).backward()
+        if (i + 1) % 4 == 0:
+            update(optimizer)
+
+
+row("a call of zeros before the loop", lambda: before_the_loop(0))
+row("a call before the loop that brings more than zeros", lambda: before_the_loop(1e-3), "irregular-window error")
+
+
+@said("irregular-window error")
+def a_new_optimizer_for_each_update_counts_as_one():
+    model = net()
+    for n in (1, 4, 4, 4):
+        optimizer = SGD(model.parameters(), lr=0.1)
+        for x, y in data(n):
+            mean(model(x), y, 4).backward()
+        update(optimizer)
+
+
+def several_losses(trunk, n=1):
+    """A backward call for each of three heads, in a forward pass of its own."""
+    heads = [net() for _ in range(3)]
+    optimizer = Adam([p for part in (trunk, *heads) for p in part.parameters()], lr=0.01)
+    for _ in range(4):
+        for x, y in data(n):
+            for head in heads:
+                mean(head(trunk(x)), y).backward()
+        update(optimizer)
+
+
+row("three losses of an ensemble, undivided", lambda: several_losses(nn.Identity(), n=2), "loss-scale error")
+row("three tasks, or three micro-batches", lambda: several_losses(nn.Linear(3, 3)), "loss-scale undecided")
+
+
+@said("held-graphs advice", "loss-scale undecided")
+def a_state_that_is_carried_on_with_its_graph():
+    cell = nn.RNNCell(3, 4)
+    optimizer = SGD(cell.parameters(), lr=0.1)
+    for _ in range(3):
+        state = torch.zeros(4, 4)
+        for x, _ in data(3):
+            state = cell(x, state)
+            F.mse_loss(state, torch.ones(4, 4)).backward(retain_graph=True)
+        update(optimizer)
+
+
+# Gradients that are written over, put back, or used again
+
+
+def put_back(put, last_zeroed=True):
+    """Gradient surgery: the gradients of each task are read, zeroed, combined and put back before the step."""
+    model, optimizer = with_sgd()
+    for _ in range(4):
+        gradients = []
+        for k, (x, y) in enumerate(data(3)):
+            mean(model(x), y).backward()
+            gradients.append([p.grad.clone() for p in model.parameters()])
+            if k < 2 or last_zeroed:
+                optimizer.zero_grad()
+        for p, pieces in zip(model.parameters(), zip(*gradients, strict=True), strict=True):
+            put(p, sum(pieces))
+        update(optimizer)
+
+
+def put_new(p, gradient):
+    p.grad = gradient
+
+
+row("gradients that are put back", lambda: put_back(put_new))
+row("gradients that replace the last", lambda: put_back(put_new, last_zeroed=False))
+row(
+    "gradients put back in place",
+    lambda: put_back(lambda p, gradient: p.grad.copy_(gradient), last_zeroed=False),
+    "discarded-gradients undecided",
+)
+
+
+def partly_zeroed(later):
+    body, head = nn.Linear(3, 4).requires_grad_(not later), nn.Linear(4, 2)
+    optimizer = SGD([*head.parameters()] if later else [*body.parameters(), *head.parameters()], lr=0.1)
+    for i, (x, y) in enumerate(data(12)):
+        if later and i == 6:
+            body.requires_grad_(True)
+            optimizer.add_param_group({"params": body.parameters()})
+        mean(head(body(x)), y, 2).backward()
+        if i % 2:
+            optimizer.step()
+            head.zero_grad(set_to_none=later)
+
+
+row("a part that is never zeroed, and the other in place", lambda: partly_zeroed(False), "stale-gradients error")
+row("a group that was added later and is not zeroed", lambda: partly_zeroed(True), "stale-gradients error")
+
+
+@said("clip-timing error", "stale-gradients undecided")
 def a_clip_after_the_step_where_momentum_is_not_kept_any_more():
     model, optimizer = with_sgd()
     for k, (x, y) in enumerate(data()):
@@ -508,7 +207,222 @@ def a_clip_after_the_step_where_momentum_is_not_kept_any_more():
             optimizer.zero_grad()
 
 
-@said("clip-timing")
+@said()
+def a_backward_call_before_a_loop_of_two_updates():
+    model = net()
+    mean(model(torch.ones(1, 3)), torch.tensor([1])).backward()
+    in_windows(mean, [1, 1], model)
+
+
+# Gradients that are never used, and steps without any
+
+
+@said()
+def a_step_before_the_first_backward():
+    model, optimizer = with_sgd()
+    optimizer.step()
+    steps_with(optimizer, model)
+
+
+@said()
+def a_step_that_the_scaler_skips_after_the_script_has_zeroed():
+    def zero(model, optimizer, scaler):
+        scaler.unscale_(optimizer)
+        if not model.weight.grad.isfinite().all():
+            optimizer.zero_grad()
+
+    scaled_steps([1.0, 1.0, 1.0, INFINITY, 1.0, 1.0], before_the_step=zero)
+
+
+# Gradients of another loss, and parameters that an optimizer holds or doesn't
+
+
+def gan(zero):
+    """One update of the generator and one of the critic, in turns; the critic's loss reaches the generator, too."""
+    generator, critic = nn.Linear(2, 3), nn.Linear(3, 1)
+    g, d = SGD(generator.parameters(), lr=0.1), SGD(critic.parameters(), lr=0.1)
+    loss = F.binary_cross_entropy_with_logits
+    real, fake = torch.ones(4, 1), torch.zeros(4, 1)
+    for x, _ in data(6):
+        if zero == "before":
+            g.zero_grad()
+        loss(critic(generator(torch.randn(4, 2))), real).backward()
+        g.step()
+        if zero == "after":
+            g.zero_grad()
+        d.zero_grad()
+        (loss(critic(x), real) + loss(critic(generator(torch.randn(4, 2))), fake)).backward()
+        d.step()
+
+
+row("the critic's gradients in the generator", lambda: gan("after"), "foreign-gradients error")
+row("a GAN", lambda: gan("before"))
+
+
+def holding(owned, trained):
+    parts = {name: net() for name in ("body", "head", "copy")}
+    parts |= {"wide": nn.Linear(3, 5), "frozen": net().requires_grad_(False)}
+    optimizer = SGD([p for name in owned.split() for p in parts[name].parameters()], lr=0.1)
+    for x, y in data(4):
+        sum(mean(parts[name](x), y) for name in trained.split()).backward()
+        optimizer.step()
+        for part in parts.values():
+            part.zero_grad()
+
+
+for owned, trained, *findings in [
+    ("body head", "body wide", "orphan-parameters advice", "orphan-parameters advice"),  # of other shapes
+    ("body head", "body copy", "orphan-parameters error"),  # of the shapes of the head
+    ("body head", "body", "orphan-parameters advice"),
+    ("head", "wide", "orphan-parameters error"),
+    ("head", "copy", "orphan-parameters error", "empty-step error"),
+    ("frozen", "body", "orphan-parameters error"),
+]:
+    row(f"{owned}: held; {trained}: trained", lambda o=owned, t=trained: holding(o, t), *findings)
+
+
+@said("orphan-parameters advice")
+def an_optimizer_of_frozen_parameters_beside_another():
+    model, frozen = net(), net().requires_grad_(False)
+    idle = SGD(frozen.parameters(), lr=0.1)
+    steps_with(SGD(model.parameters(), lr=0.1), model, before_the_step=idle.step)
+
+
+# Updates that no torch optimizer makes
+
+
+@torch.no_grad()
+def in_place(p, change):
+    p -= change
+
+
+def data_add_(p, change):
+    p.data.add_(change, alpha=-1)
+
+
+def new_data(p, change):
+    p.data = p.data - change
+
+
+@torch.no_grad()
+def foreach(p, change):
+    torch._foreach_sub_([p], [change])
+
+
+def by_hand(write=in_place, divide=4, zero=True, count=12):
+    model = net()
+    for i, (x, y) in enumerate(data(count)):
+        mean(model(x), y, divide).backward()
+        if (i + 1) % 4 == 0:
+            for p in model.parameters():
+                write(p, 0.1 * p.grad)
+            if zero:
+                model.zero_grad()
+
+
+for write in (in_place, data_add_, new_data, foreach):
+    how = f"updates by hand with {write.__name__}"
+    row(how, lambda write=write: by_hand(write, zero=False), "stale-gradients error")
+row("updates by hand", by_hand)
+row("leftovers of updates by hand", lambda: by_hand(count=14), "leftover-gradients error")
+row("undivided losses and updates by hand, which may divide", lambda: by_hand(divide=1), "loss-scale undecided")
+
+
+@said("stale-gradients error")
+def two_numbers_that_are_never_zeroed():
+    w, b = torch.randn((), requires_grad=True), torch.zeros((), requires_grad=True)
+    for x, _ in data(12):
+        F.mse_loss(w * x + b, 2 * x + 1).backward()
+        with torch.no_grad():
+            w -= 0.1 * w.grad
+            b -= 0.1 * b.grad
+
+
+@said("discarded-gradients undecided")
+def updates_by_hand_whose_first_learning_rate_is_0():
+    model, optimizer = with_sgd()
+    for k, (x, y) in enumerate(data()):
+        mean(model(x), y).backward()
+        for p in model.parameters():
+            p.data.add_(p.grad, alpha=-0.01 * k)
+        optimizer.zero_grad()
+
+
+def masters(zero):
+    model = net().to(torch.bfloat16)
+    weights = [p.detach().float().requires_grad_() for p in model.parameters()]
+    optimizer = SGD(weights, lr=0.1)
+    for x, y in data(6):
+        (mean(model(x.bfloat16()), y) * 8).backward()
+        for master, p in zip(weights, model.parameters(), strict=True):
+            master.grad = p.grad.float() / 8
+        optimizer.step()
+        with torch.no_grad():
+            for master, p in zip(weights, model.parameters(), strict=True):
+                p.copy_(master)
+        if zero:
+            model.zero_grad()
+
+
+row("master weights in another type", lambda: masters(True))
+row("master weights in another type that are never zeroed", lambda: masters(False), "stale-gradients error")
+
+
+@said("orphan-parameters advice")
+def weights_that_are_clamped_after_each_update_of_others():
+    model, other = net(), net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in data(12):
+        mean(model(x) + other(x), y).backward()
+        update(optimizer)
+        with torch.no_grad():
+            for p in other.parameters():
+                p.clamp_(-0.1, 0.1)
+
+
+class InHooks(Optimizer):
+    """Updates each parameter as soon as its gradient is there, in two backward calls: the first is for the norm."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.measures = False
+        for p in self.param_groups[0]["params"]:
+            p.register_hook(self.update)
+
+    def update(self, _):
+        for p in self.param_groups[0]["params"]:
+            if p.grad is not None:
+                grad, p.grad = p.grad, None
+                p.data.sub_(0.0 if self.measures else 0.1 * grad)
+
+
+@said("discarded-gradients undecided")
+def an_optimizer_that_updates_in_hooks():
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = InHooks(model.parameters())
+    for x, y in data(12):
+        loss = mean(model(x), y)
+        for optimizer.measures in (True, False):
+            loss.backward(retain_graph=optimizer.measures)
+            optimizer.update(None)
+
+
+# Clipping, scalers, schedules
+
+
+@said("clip-timing undecided")
+def assigned_gradients_that_are_limited_before_a_penalty_is_added():
+    model, optimizer = with_sgd()
+    parameters = list(model.parameters())
+    for x, y in data():
+        for p, gradient in zip(parameters, torch.autograd.grad(mean(model(x), y), parameters), strict=True):
+            p.grad = gradient
+        nn.utils.clip_grad_norm_(parameters, 0.1)
+        model.weight.square().sum().backward()
+        update(optimizer)
+
+
+@said()
 def the_part_of_each_agent_limited_by_itself():
     agents = net(), net()
     optimizer = SGD([p for agent in agents for p in agent.parameters()], lr=0.1)
@@ -519,136 +433,155 @@ def the_part_of_each_agent_limited_by_itself():
         update(optimizer)
 
 
-@said("clip-timing", "undecided")
-def a_part_limited_by_itself_where_each_loss_has_batches_of_two_data_sets():
+def with_a_limit_times_the_scale(limit, scale):
+    def clip(model, optimizer, scaler):
+        nn.utils.clip_grad_norm_(model.parameters(), limit * scaler.get_scale())
+
+    scaled_steps(scale=scale, before_the_step=clip)
+
+
+row("a limit times the scale", lambda: with_a_limit_times_the_scale(0.2, 1024.0))
+row("a limit times a scale that has fallen below 1", lambda: with_a_limit_times_the_scale(400.0, 0.5))
+
+
+row("a first window that overflows", lambda: scaled_steps([INFINITY] * 2 + [0.5] * 8, n=2))
+row("a fused sgd all of whose windows overflow", lambda: scaled_steps([INFINITY] * 3, momentum=0.9, fused=True))
+
+
+def scheduled(schedule_of, count=16, at=lambda k: True):
+    """Updates from 4 micro-batches each; the schedule steps after those whose number `at` says."""
     model, optimizer = with_sgd()
-    pairs = zip(DataLoader(data(), batch_size=None), DataLoader(data(), batch_size=None), strict=True)
-    for (x, y), _ in pairs:
-        mean(model(x), y, 2).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        _, (x, y) = next(pairs)
-        mean(model(x), y, 2).backward()
-        update(optimizer)
-
-
-@said("discarded-gradients", "undecided")
-def a_gradient_that_is_first_used_and_later_only_measured():
-    model, optimizer = with_sgd()
-
-    def back(loss):
-        loss.backward()
-
-    for k in range(8):
-        for x, y in data(2 if k < 4 else 1):
-            back(mean(model(x), y, 2))
-        if k >= 4:
-            optimizer.zero_grad()
-            for x, y in data(2):
-                mean(model(x), y, 2).backward()
-        update(optimizer)
-
-
-@said("leftover-gradients", "error")
-def a_last_backward_call_beside_an_optimizer_that_is_later_given_noise():
-    model, optimizer = with_sgd()
-    other, noisy = with_sgd()
-    for k, (x, y) in enumerate(data(3)):
-        if k == 0:
-            mean(other(x), y).backward()
-        else:
-            for p in other.parameters():
-                p.grad = torch.randn_like(p)
-        update(noisy)
-        mean(model(x), y, 2).backward()
-        if k == 1:
-            update(optimizer)
-
-
-@said("leftover-gradients", "undecided")
-def a_resumed_run_that_only_adds_the_last_micro_batch_of_a_window():
-    model, first = with_sgd()
-    resumed, second = with_sgd()
-    for k, (x, y) in enumerate(data(7), start=1):
+    schedule = schedule_of(optimizer)
+    for k, (x, y) in enumerate(data(count), start=1):
         mean(model(x), y, 4).backward()
-        if k == 4:
-            update(first)
-    for new, old in zip(resumed.parameters(), model.parameters(), strict=True):
-        new.grad = old.grad.clone()
-    for k, (x, y) in enumerate(data(5), start=8):
-        mean(resumed(x), y, 4).backward()
         if k % 4 == 0:
-            update(second)
+            update(optimizer)
+        if at(k):
+            schedule.step()
 
 
-@said("discarded-gradients", "undecided")
-def more_single_steps_left_out_than_there_are_small_integers():
+def decaying(optimizer):
+    return ExponentialLR(optimizer, 0.9)
+
+
+def falling(total):
+    return lambda step: max(0.0, (total - step) / total)
+
+
+row("one scheduler step inside a window", lambda: scheduled(decaying, at=lambda k: k in (8, 10, 12, 16)))
+row(
+    "a scheduler step inside two windows",
+    lambda: scheduled(decaying, at=lambda k: k in (6, 10, 16)),
+    "scheduler-cadence error",
+)
+row(
+    "a schedule per epoch whose end is in the middle of a window",
+    lambda: scheduled(decaying, 40, at=lambda k: k % 10 == 0),
+)
+for name, schedule_of in {
+    "of one's own": lambda o: LambdaLR(o, lambda step: 1 / (1 + step)),
+    "whose length is in micro-batches": lambda o: CosineAnnealingLR(o, 16),
+    "of one's own whose length is in micro-batches": lambda o: LambdaLR(o, falling(16)),
+    "that changes nothing": lambda o: ConstantLR(o, factor=1.0),
+}.items():
+    row(f"a schedule {name}", lambda make=schedule_of: scheduled(make), "scheduler-cadence undecided")
+
+
+@said()
+def a_schedule_of_two_parts_that_is_stepped_right_before_the_optimizer():
     model, optimizer = with_sgd()
-    for k, (x, y) in enumerate(data(620)):
-        mean(model(x), y).backward()
-        if k >= 520 or k % 2:
-            optimizer.step()
-        optimizer.zero_grad()
+    parts = LinearLR(optimizer, total_iters=4), CosineAnnealingLR(optimizer, 4)
+    steps_with(optimizer, model, before_the_step=SequentialLR(optimizer, parts, milestones=[4]).step)
 
 
-@said("orphan-parameters")
-def a_model_whose_gradients_are_only_read():
+# Graphs that are held, and losses that no backward call reaches
+
+
+def with_the_last_ones_kept(count, kept):
     model, optimizer = with_sgd()
-    probe = net()
-    for x, y in data():
-        mean(probe(x), y).backward()
-        assert probe.weight.grad.isfinite().all()
-        probe.zero_grad()
-        mean(model(x), y).backward()
+    last = deque(maxlen=kept)
+    for x, y in data(count):
+        loss = mean(model(x), y)
+        last.append(loss)
+        loss.backward()
         update(optimizer)
 
 
-OF_ONE_LINE = {
-    "a few losses kept": ("held-graphs", [], lambda: with_the_last_ones_kept(8, kept=4)),
-    "a few of many losses kept": ("held-graphs", [], lambda: with_the_last_ones_kept(40, kept=6)),
-    "a few features kept": ("held-graphs", [], lambda: with_the_last_ones_kept(7, kept=5, losses=False)),
-    "a few of many features kept": ("held-graphs", [], lambda: with_the_last_ones_kept(40, kept=10, losses=False)),
-    "a first window that overflows": (
-        "loss-scale", [], lambda: scaled([[(torch.ones(4, 3), INFINITY)] * 2] + [[(torch.ones(4, 3), 0.5)] * 2] * 4),
-    ),
-    "an uneven window that overflows": (
-        "token-weights",
-        [],
-        lambda: scaled([[(torch.ones(2, 3), 0.5), (BROKEN, 0.5)]] + [[(torch.ones(4, 3), 0.5)] * 2] * 4),
-    ),
-    "a fused sgd all of whose windows overflow": (
-        "scaler-timing", [], lambda: scaled([[(torch.ones(4, 3), INFINITY)]] * 3, momentum=0.9, fused=True),
-    ),
-    "gradients that are assigned and clipped": ("clip-timing", [], lambda: assigned()),
-    "assigned gradients that are limited before a penalty is added": (
-        "clip-timing", QUESTION, lambda: assigned(add_to=lambda model: model.weight.square().sum().backward()),
-    ),
-    "one scheduler step inside a window": (
-        "scheduler-cadence", [], lambda: stepped(4, [(1, "after"), (2, "inside"), (2, "after"), (3, "after")]),
-    ),
-    "a scheduler step inside two windows": (
-        "scheduler-cadence", ERROR, lambda: stepped(4, [(1, "inside"), (2, "inside"), (3, "after")]),
-    ),
-    "a schedule per epoch after a skipped update": (
-        "scheduler-cadence", [], lambda: an_epoch_that_ends_with_an_overflow(4, epochs=2),
-    ),
-    "a schedule per short epoch after a skipped update": (
-        "scheduler-cadence", [], lambda: an_epoch_that_ends_with_an_overflow(2, epochs=4),
-    ),
-    "an optimizer of other tensors than those that are trained": (
-        "empty-step", ERROR, lambda: steps_with(SGD(net().parameters(), lr=0.1), net()),
-    ),
-    "a schedule of two parts whose length is counted in micro batches": (
-        "scheduler-cadence",
-        QUESTION,
-        lambda: scheduled(lambda optimizer: warmed_up(optimizer, 4, per_update=4), 16, every=1),
-    ),
-    "a schedule per epoch whose end is in the middle of a window": (
-        "scheduler-cadence", [], lambda: scheduled(lambda optimizer: ExponentialLR(optimizer, 0.9), 40, every=10),
-    ),
-    "a limit times the scale": ("clip-timing", [], lambda: with_a_limit_times_the_scale(0.2, 1024.0)),
-    "a limit times a scale that has fallen below 1": (
-        "clip-timing", [], lambda: with_a_limit_times_the_scale(400.0, 0.5),
-    ),
-}  # fmt: skip
-for name, (rule, levels, run) in OF_ONE_LINE.items():
-    row(name, run, rule, *levels)
+row("a few losses kept", lambda: with_the_last_ones_kept(8, kept=4))
+row("a few of many losses kept", lambda: with_the_last_ones_kept(40, kept=6))
+row("losses that are kept", lambda: with_the_last_ones_kept(12, kept=12), "held-graphs advice")
+
+
+@said("held-graphs error")
+def a_loss_that_counts_twice():
+    model, optimizer = with_sgd()
+    for x, y in data(4):
+        loss = mean(model(x), y)
+        loss.backward(retain_graph=True)
+        (loss + 0.1 * sum(p.square().sum() for p in model.parameters())).backward()
+        update(optimizer)
+
+
+@said("held-graphs undecided", "irregular-window undecided")
+def one_loss_of_a_whole_run_that_counts_twice():
+    model, optimizer = with_sgd()
+    for k, (x, y) in enumerate(data(5)):
+        loss = mean(model(x), y) / 2
+        loss.backward(retain_graph=True)
+        if k == 0:
+            loss.backward()
+        update(optimizer)
+
+
+def one_backward_call_for(micro_batches):
+    model, optimizer = with_sgd()
+    for _ in range(4):
+        torch.stack([mean(model(x), y) for x, y in data(micro_batches)]).mean().backward()
+        update(optimizer)
+
+
+row("one backward call for four micro-batches", lambda: one_backward_call_for(4), "held-graphs advice")
+
+
+@said()
+def domains_that_are_weighted_by_their_losses():
+    model, optimizer = with_sgd()
+    for _ in range(8):
+        losses = torch.stack([mean(model(x), y) for x, y in data(3)])
+        (losses @ losses.detach().softmax(0)).backward()
+        update(optimizer)
+
+
+@said()
+def a_loss_that_is_logged():
+    model, optimizer = with_sgd()
+    for x, y in data(12):
+        out = model(x)
+        avg_loss = squares(out)
+        mean(out, y).backward()
+        assert avg_loss.requires_grad
+        update(optimizer)
+
+
+@said("unused-loss advice")
+def a_loss_that_is_forgotten_in_the_total():
+    model, optimizer = with_sgd()
+    for x, y in data(12):
+        out = model(x)
+        aux = squares(out)
+        mean(out, y).backward()
+        assert aux.requires_grad
+        update(optimizer)
+
+
+# Layers that normalize micro-batches, and short numbers
+
+
+def with_batchnorm():
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+row("batchnorm", lambda: in_windows(mean, model=with_batchnorm()), "batchnorm advice")
+row("batchnorm that is frozen", lambda: in_windows(mean, model=with_batchnorm().eval()))
+row("bfloat16", lambda: in_windows(mean, model=net().bfloat16()), "low-precision-accumulation advice")
+row("bfloat16 without accumulation", lambda: in_windows(mean, [1] * 4, net().bfloat16()))

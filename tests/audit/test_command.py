@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from exhaustive import mark
 from gradaudit.__main__ import _wait_for_ranks, main
 from gradaudit.observe.guard import ObserverFailure
 from terminal import in_terminal, without_colours
@@ -70,13 +68,6 @@ def test_a_public_loop_is_diagnosed(name, audited):
     assert result["script_exit"] == 0
     printed = " ".join(printed.split())  # in one line
     assert all(error["message"] in printed for error in errors.values())
-
-
-def test_as_a_command():
-    command = [sys.executable, "-m", "gradaudit", str(LOOPS / "nanogpt.py")]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 1, run.stderr
-    assert "ERROR loss-scale" in run.stdout
 
 
 def test_a_clean_script_ends_with_0(audited):
@@ -139,18 +130,6 @@ ASSIGNED = """
         p.grad = gradient if p.grad is None else p.grad + gradient
     optimizer.step()
 """
-MASTER_WEIGHTS = """
-    (loss_of(copy) / 2).backward()
-    for p, low in zip(model.parameters(), copy.parameters()):
-        p.grad = low.grad.clone() if p.grad is None else p.grad + low.grad
-        low.grad = None
-    if _ % 2:
-        optimizer.step()
-        {}
-        with torch.no_grad():
-            for p, low in zip(model.parameters(), copy.parameters()):
-                low.copy_(p)
-"""
 FUNCTIONAL = """
     grad(lambda weights: loss_of(lambda x: functional_call(model, weights, (x,))))(dict(model.named_parameters()))
 """
@@ -163,9 +142,6 @@ NOTHING = "no backward call and no optimizer step was seen"
     ("code", "reason"),
     [
         (ASSIGNED, f"in 4 of 4 updates {FROM_ELSEWHERE}"),
-        (MASTER_WEIGHTS.format("optimizer.zero_grad()"), f"in 2 of 2 updates {FROM_ELSEWHERE}"),
-        (MASTER_WEIGHTS.format(""), f"in 2 of 2 updates {FROM_ELSEWHERE}"),
-        ("    loss_of(model).backward()\n    step()", COMPILED),
         ("    loss_of(model).backward()\n    step()\n    optimizer.zero_grad()", COMPILED),
         ("    multiprocessing.get_context('fork').Process(target=abs, args=[1]).start()", "started other processes"),
         ("    subprocess.run([sys.executable, '-c', ''])", "started other processes"),
@@ -284,21 +260,6 @@ def test_a_thread_that_outlives_the_script_is_seen(audited):
     assert (status, result["findings"][0]["rule"]) == (1, "stale-gradients")
 
 
-def test_workers_and_fused_steps(audited):
-    code = """
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-model = nn.Linear(3, 2)
-optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-for x in DataLoader(torch.randn(8, 3), batch_size=4, num_workers=1):
-    model(x).square().mean().backward()
-    optimizer.step()
-"""
-    status, result, _, _ = audited(code)
-    assert (status, result["findings"][0]["rule"]) == (1, "stale-gradients")
-
-
 # What is printed around the report
 
 
@@ -308,26 +269,13 @@ def test_the_report_begins_on_a_line_of_its_own(audited):
     assert printed.startswith("\n--- audit of train.py ---\n4 backward calls; SGD: 4 updates")
 
 
-ZOO_LOOPS = """
-from course_utils.zoo import ZOO
-for name in "gradients-in-one-buffer", "step-without-a-target", "memory-carried-with-its-graph", "never-divided":
-    ZOO[name].buggy()
-"""  # those with the longest messages and fixes
-
-
-@pytest.mark.parametrize("columns", mark([40, 80, 120], but=[40]))
-def test_a_terminal_shows_colours_and_no_broken_word(columns, audited, tmp_path):
+def test_a_terminal_shows_colours_and_lines_of_its_width():
     pytest.importorskip("pty")
-    folder = Path(__file__).parents[2]
-    *_, printed, _ = audited(ZOO_LOOPS)
-    status, shown = in_terminal([sys.executable, "-m", "gradaudit", str(tmp_path / "train.py")], columns, folder)
+    command = [sys.executable, "-m", "gradaudit", str(LOOPS / "fabric_guide.py")]
+    status, shown = in_terminal(command, 40, Path(__file__).parents[2])
     assert status == 1
     assert "\033[1;31mERROR loss-scale\033[0m" in shown
-    text = without_colours(shown)
-    words = text.split()
-    assert set(re.findall(r"\w+", text)) <= set(re.findall(r"\w+", printed))
-    assert all(len(line) <= columns or len(line.split()) == 1 for line in text.splitlines())
-    assert words[-5:] == printed.split()[-5:]
+    assert all(len(line) <= 40 or len(line.split()) == 1 for line in without_colours(shown).splitlines())
 
 
 def test_the_help_fits_a_terminal_and_names_every_option_and_the_exit_statuses():
@@ -438,10 +386,7 @@ assert sys.modules["__main__"].x == 5
 """
 
 
-RUN_BY_NAME = [("trainer_of_tests.train", "train"), ("trainer_of_tests", "__main__")]
-
-
-@pytest.mark.parametrize(("module", "name"), mark(RUN_BY_NAME, but=RUN_BY_NAME[:1]))
+@pytest.mark.parametrize(("module", "name"), [("trainer_of_tests.train", "train"), ("trainer_of_tests", "__main__")])
 def test_a_module_runs_as_python_m_would_run_it(module, name, package, capsys):
     code = CHECKS.replace("NAME", name) + script(zero="pass")
     folder = package(__init__="", beside="x = 5", **{name: code})
@@ -463,8 +408,6 @@ def test_a_module_runs_as_python_m_would_run_it(module, name, package, capsys):
     ("files", "module", "status", "complaint"),
     [
         ({"__init__": ""}, ".train", 2, "there is no module"),
-        ({"__init__": ""}, "", 2, "there is no module"),
-        ({"__init__": ""}, "trainer_of_tests.train", 3, "trainer_of_tests.train"),
         ({"__init__": ""}, "trainer_of_tests", 3, "trainer_of_tests"),
         ({"__init__": "1 / 0", "train": ""}, "trainer_of_tests.train", 3, "ZeroDivisionError"),
         ({"__init__": "", "train": "from .nowhere import x"}, "trainer_of_tests.train", 3, "nowhere"),
@@ -492,31 +435,6 @@ def test_a_module_of_an_installed_package_is_the_users_code_if_it_is_run(tmp_pat
     assert "ERROR stale-gradients  installed_trainer_of_tests.py:8\n" in printed
 
 
-def test_a_script_with_a_relative_import_runs_through_m_alone(package, capsys):
-    folder = package(__init__="", beside="x = 5", train="from .beside import x")
-    assert main([str(folder / "train.py")]) == 3
-    assert "attempted relative import" in capsys.readouterr().err
-    assert main(["-m", "trainer_of_tests.train"]) == 4  # it ran, and trained nothing
-
-
-def test_the_traceback_of_a_script_has_no_frame_of_the_auditor(audited):
-    code = """
-import torch
-def bad(grad):
-    raise ArithmeticError("here")
-w = torch.ones(2, requires_grad=True)
-w.register_hook(bad)
-def train():
-    w.sum().backward()
-train()
-"""
-    status, _, _, errors = audited(code)
-    assert status == 3
-    assert "ArithmeticError: here" in errors
-    assert "in train" in errors
-    assert "course_utils" not in errors
-
-
 def test_a_terminal_that_knows_few_characters_gets_those_that_it_knows(audited, monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
@@ -527,8 +445,8 @@ def test_a_terminal_that_knows_few_characters_gets_those_that_it_knows(audited, 
     assert "already used; 3 of 4 updates do so" in " ".join(text.split())
 
 
-@pytest.mark.parametrize(("after", "limit", "least", "most"), [(0.5, 20, 0.5, 10), (None, 0.5, 0.5, 10)])
-def test_a_rank_waits_for_a_later_report_and_no_longer_than_the_limit(after, limit, least, most, monkeypatch):
+@pytest.mark.parametrize(("after", "limit"), [(0.5, 20), (None, 0.5)])
+def test_a_rank_waits_for_a_later_report_and_no_longer_than_the_limit(after, limit, monkeypatch):
     distributed = pytest.importorskip("torch.distributed")
     store = distributed.TCPStore("localhost", 0, is_master=True, timeout=timedelta(seconds=20), wait_for_workers=False)
     monkeypatch.setenv("MASTER_ADDR", "localhost")
@@ -541,5 +459,5 @@ def test_a_rank_waits_for_a_later_report_and_no_longer_than_the_limit(after, lim
     took = time.monotonic() - started
     if after is not None:
         other.join()
-    assert least <= took < most
+    assert 0.5 <= took < 10
     assert store.add("gradaudit", 0) == (1 if after is None else 2)

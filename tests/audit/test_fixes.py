@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from runs import data, net, update, with_sgd
 from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD
 
 from course_utils.zoo import ZOO
 from gradaudit import audit
-from gradaudit.callsite import FRAMEWORKS, short
+from gradaudit.callsite import short
+from runs import data, net, update, with_sgd
 
 FILES = {
     "accelerate": "accelerate/accelerator.py",
@@ -66,15 +66,8 @@ def test_each_framework_is_known_by_its_files(framework, installed):
     with audit() as report:
         train(installed(FILES[framework]))
     assert report.findings[0].where.framework == framework
+    assert report.findings[0].where.startswith(f"{__file__}:")  # the user's line, beneath the library
     assert short(report.findings[0].where.via) == f"{FILES[framework]}:3"
-
-
-def test_of_several_frameworks_that_call_each_other_the_outermost_counts(installed):
-    trl, transformers, accelerate = (installed(FILES[name]) for name in ("trl", "transformers", "accelerate"))
-    with audit() as report:
-        train(lambda *loss: trl(transformers, accelerate, *loss))
-    assert report.findings[0].where.framework == "trl"
-    assert list(FRAMEWORKS).index("trl") > list(FRAMEWORKS).index("transformers")
 
 
 @pytest.mark.parametrize(
@@ -98,19 +91,13 @@ def test_a_fix_speaks_the_frameworks_arguments(framework, options, rule, words, 
 
 
 @pytest.mark.parametrize(
-    ("name", "fix"),
-    [
-        ("critic-with-a-window-of-both", "freeze the parameters of SGD 2 during the backward pass of SGD's loss"),
-        (
-            "critic-with-the-generators-gradients",
-            "freeze the parameters of SGD 2 during the backward pass of SGD's loss, or zero them before the first "
-            "backward pass of a window",
-        ),
-    ],
+    ("name", "zeroing"), [("critic-with-a-window-of-both", False), ("critic-with-the-generators-gradients", True)]
 )
-def test_zeroing_between_two_losses_is_advised_only_without_accumulation(name, fix):
+def test_zeroing_between_two_losses_is_advised_only_without_accumulation(name, zeroing):
     with audit() as report:
         ZOO[name].buggy()
+    fix = "freeze the parameters of SGD 2 during the backward pass of SGD's loss"
+    fix += ", or zero them before the first backward pass of a window" if zeroing else ""
     assert fixes(report) == {"foreign-gradients": fix}
 
 
@@ -142,28 +129,6 @@ def test_two_steps_in_a_row_are_both_named_and_one_is_to_be_removed():
     assert "zero" not in fix
 
 
-def test_a_step_after_a_loop_that_needs_none_is_the_second_of_two():
-    model, optimizer = with_sgd()
-    with audit() as report:
-        for x, y in data(2):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-        optimizer.step()  # for what is left
-    assert f":{line_of('  # for what is left')}: remove one of them" in fixes(report)["stale-gradients"]
-
-
-def test_a_step_in_an_inner_loop_is_one_line():
-    model, optimizer = with_sgd()
-    with audit() as report:
-        for x, y in data(4):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            for _ in range(2):
-                optimizer.step()
-    assert "let the line step only after a backward pass" in fixes(report)["stale-gradients"]
-
-
 def test_a_step_that_is_skipped_a_second_time_is_no_second_step():
     model, scaler = net(), GradScaler("cpu", init_scale=4.0)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -177,15 +142,6 @@ def test_a_step_that_is_skipped_a_second_time_is_no_second_step():
     assert "two steps" not in fixes(report)["stale-gradients"]
 
 
-def test_stale_gradients_with_a_backward_between_the_steps_keep_the_rules_fix():
-    model, optimizer = with_sgd()
-    with audit() as report:
-        for x, y in data(4):
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-    assert fixes(report)["stale-gradients"].startswith("Zero between each step and the next backward")
-
-
 def test_steps_that_stop_are_told_from_a_tail():
     model, optimizer = with_sgd()
     with audit() as report:
@@ -197,17 +153,3 @@ def test_steps_that_stop_are_told_from_a_tail():
     fix = fixes(report)["leftover-gradients"]
     assert f"the last step, on line {line_of('  # the last')}, came long before the end" in fix
     assert "count micro-batches" in fix
-
-
-def test_an_undecided_finding_has_no_fix():
-    model, optimizer = with_sgd()
-    with audit() as report:
-        for x, y in data(3):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-        optimizer.zero_grad()
-        for x, _ in data(9):
-            model(x).sum().backward()  # for a map of saliency
-    (finding,) = report.findings
-    assert (finding.level, finding.fix) == ("undecided", "")

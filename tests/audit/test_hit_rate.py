@@ -1,6 +1,7 @@
 """How often the auditor is right about loops whose bugs are known: the counting, and what it counts."""
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -22,19 +23,10 @@ def test_no_loop_is_accused_wrongly_and_what_has_a_rule_is_seldom_missed(seed, l
 
 
 def test_what_was_not_found_is_missed_and_what_was_not_planted_is_a_false_error():
-    class Loop:
-        n = 4
-
-        def __init__(self, loop, planted):
-            self.loop, self.planted = loop, planted
-
-        def __call__(self):
-            self.loop()
-
     broken, correct = unseen_loops(correct=1, buggy=40, seed=0)[1:], unseen_loops(correct=1, buggy=0)[0]
     undivided = next(loop for loop in broken if [bug.kind for bug in loop.planted] == ["never zeroed"])
-    accused, silent = Loop(undivided, ()), Loop(correct, undivided.planted)
-    accused.n, silent.n = undivided.n, correct.n
+    accused, silent = partial(undivided), partial(correct)
+    accused.planted, accused.n, silent.planted, silent.n = (), undivided.n, undivided.planted, correct.n
     found = hit_rate.hit_rate([accused, silent])
     assert found.false_errors == ["stale-gradients"]
     assert found.by_kind == {"never zeroed": Counter({"missed": 1})}

@@ -10,17 +10,17 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
-import runs
 import torch
-from runs import data, train, with_sgd
 from torch import nn
 
+import runs
 from gradaudit import AuditError, Finding, audit, judging
 from gradaudit.callsite import Place
 from gradaudit.compare import RULES
 from gradaudit.explain import explain
 from gradaudit.source import cause
 from gradaudit.text import as_text, has_colour, lines_of, width_of
+from runs import data, train, with_sgd
 
 
 def reported(*findings):
@@ -51,15 +51,6 @@ def test_the_report_as_text_names_rule_level_location_and_fix():
     assert report.rules == ["loss-scale"]
 
 
-def test_a_file_below_the_working_directory_is_named_from_there(monkeypatch):
-    with audit() as report:
-        train(divide=False)
-    monkeypatch.chdir(Path(runs.__file__).parent)
-    assert "\nERROR loss-scale  runs.py:" in str(report)
-    monkeypatch.chdir("/")
-    assert f"\nERROR loss-scale  {Path(runs.__file__).relative_to('/')}:" in str(report)
-
-
 @pytest.mark.parametrize(
     ("levels", "failure", "last"),
     [
@@ -85,23 +76,15 @@ def test_a_report_with_nothing_in_it():
     )
 
 
-def test_with_several_optimizers_a_message_begins_with_the_name_of_its_own():
-    with audit() as report:
-        train()
-        train(divide=False)
-    assert [f["message"][:10] for f in report.as_dict()["findings"]] == ["SGD 2: the"]
-    assert "\n  SGD 2: the mean loss" in str(report)
-
-
 def test_what_a_rule_finds_at_one_line_for_many_optimizers_is_said_once_with_a_count():
     with audit() as report:
-        for _ in range(32):
+        train()
+        for _ in range(3):
             train(divide=False)
     (finding,) = report.findings
-    assert (finding.rule, finding.level, finding.times) == ("loss-scale", "error", 32)
-    assert report.sentence(finding).startswith("SGD: the mean loss")
-    assert report.sentence(finding).endswith("; also 31 more times, for other optimizers")
-    assert len(str(report).splitlines()) < 20
+    assert (finding.rule, finding.level, finding.times) == ("loss-scale", "error", 3)
+    assert "\n  SGD 2: the mean loss" in str(report)
+    assert report.sentence(finding).endswith("; also 2 more times, for other optimizers")
 
 
 def test_what_a_rule_finds_twice_at_one_line_is_said_twice_below_its_code(monkeypatch):
@@ -157,23 +140,19 @@ def test_strict_raises_with_the_report():
     [
         ("loss-scale", "loss = loss / accum_iter  # / 2", "/ accum_iter"),
         ("loss-scale", "loss = (a + b)/(n * m)", "/(n * m)"),
-        ("loss-scale", "loss = a / 2 + criterion(x / 255)", "/ 2"),
         ("loss-scale", "loss /= 4  # each", "loss /= 4"),
-        ("loss-scale", "scaler.scale(loss / n).backward()", "/ n"),
         ("loss-scale", "größe = criterion(ähnlich, y) / n", "/ n"),
         ("token-weights", "fabric.backward(loss / n)", "/ n"),
         ("loss-scale", "loss = criterion(model(x / 255), y)", "loss = criterion(model(x / 255), y)"),
-        ("clip-timing", "    clip(x / 2)  # / 2", "clip(x / 2)"),
         ("leftover-gradients", "if (i + 1) % n == 0:", "if (i + 1) % n == 0:"),
         ("stale-gradients", "if last: optimizer.step()", "optimizer.step()"),
         ("stale-gradients", "%time optimizer.step()", "%time optimizer.step()"),
     ],
 )
 def test_the_mark_is_on_the_division_or_on_the_statement(rule, line, marked, monkeypatch):
-    code = ["if True:", line] if line.startswith(" ") else [line, "    pass"] if line.endswith(":") else [line]
-    in_file(monkeypatch, *code)
-    number, start, end = cause(f"train.py:{code.index(line) + 1}", rule)
-    assert code[number - 1][start:end] == marked
+    in_file(monkeypatch, line, *(["    pass"] if line.endswith(":") else []))
+    number, start, end = cause("train.py:1", rule)
+    assert (number, line[start:end]) == (1, marked)
 
 
 STATEMENT = ("for x in data:", "    loss = criterion(", "        model(x),", "        y,", "    ) / n", "", "    go()")
@@ -200,25 +179,18 @@ LONG = "loss = scale * criterion(model(inputs), targets) / accumulation_steps"
 
 
 @pytest.mark.parametrize(
-    ("rule", "width", "shown", "marked"),
+    ("rule", "shown", "marked"),
     [
-        ("loss-scale", 90, LONG, "/ accumulation_steps"),
-        ("loss-scale", 52, "... (inputs), targets) / accumulation_steps", "/ accumulation_steps"),
-        ("loss-scale", 40, "... targets) / accumulation_steps", "/ accumulation_steps"),
-        (
-            "clip-timing",
-            52,
-            "loss = scale * criterion(model(inputs), ...",
-            "loss = scale * criterion(model(inputs), ...",
-        ),
+        ("loss-scale", "... (inputs), targets) / accumulation_steps", "/ accumulation_steps"),
+        ("clip-timing", "loss = scale * criterion(model(inputs), ...", "loss = scale * criterion(model(inputs), ..."),
     ],
 )
-def test_a_line_that_is_cut_keeps_what_is_marked_and_whole_words(rule, width, shown, marked, monkeypatch):
+def test_a_line_that_is_cut_keeps_what_is_marked_and_whole_words(rule, shown, marked, monkeypatch):
     in_file(monkeypatch, LONG)
     report = reported(Finding("error", "m", where=Place("train.py:1"), rule=rule))
-    code, mark = as_text(report, width).split("\n\n")[1].splitlines()[-4:-2]
+    code, mark = as_text(report, 52).split("\n\n")[1].splitlines()[-4:-2]
     assert code == f"  1 | {shown}"
-    assert code[mark.index("^") :][: mark.count("^")] == (LONG if marked == LONG else marked)
+    assert code[mark.index("^") :][: mark.count("^")] == marked
 
 
 def test_a_cell_of_a_notebook_is_named_without_its_file(monkeypatch):
@@ -293,21 +265,18 @@ def test_without_a_terminal_the_text_is_the_same_everywhere(many, monkeypatch):
     assert str(many) == as_text(many, 88)
 
 
-def test_colours_are_for_terminals_alone_and_change_no_word(many, monkeypatch):
+def test_colours_are_for_terminals_alone_may_be_refused_and_change_no_word(many, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert has_colour(Terminal())
     assert not has_colour(io.StringIO())
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as refused:
+            refused.setenv(name, value)
+            assert not has_colour(Terminal())
     painted = as_text(many, 80, colour=True)
     assert "\033[1;31mERROR loss-scale\033[0m" in painted
     assert re.sub(r"\033\[[\d;]*m", "", painted) == as_text(many, 80)
-
-
-@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_a_user_may_ask_for_no_colours(name, value, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv(name, value)
-    assert not has_colour(Terminal())
 
 
 # Explanations

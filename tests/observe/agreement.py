@@ -22,12 +22,11 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from correct_programs import batches, net
+from correct_programs import PROGRAMS, batches, net
 from course_utils import record
 from course_utils.zoo import ZOO
 from gradaudit import audit
 from gradaudit.watch.by_hand import BY_HAND
-from unusual_programs import PROGRAMS
 
 
 class CallsInheritedStep(SGD):
@@ -110,7 +109,6 @@ LOOPS: dict[str, Callable] = {
 def windows(loop: Callable) -> tuple[dict, dict]:
     """The windows of each optimizer according to record(), and to the audit's history."""
     with record() as trace, audit() as report:
-        loop.declare = report.declare_window  # one of the programs uses it
         loop()
     recorded = {lane: trace.windows(lane) for lane in trace.lanes}
     audited = {

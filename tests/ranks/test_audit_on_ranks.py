@@ -72,12 +72,6 @@ def test_gradients_of_the_older_fsdp_which_cannot_step_before_an_exchange(two, e
     expect(two.run(loops.judged_loops, engine, kinds), kinds, but=SHARDS)
 
 
-@pytest.mark.parametrize("engine", ["FSDP1", "FSDP1, original parameters"])
-def test_what_the_older_fsdp_keeps_is_found_before_and_after_an_exchange_and_not_once_it_is_zeroed(two, engine):
-    seen = [{(0, False)}, {(1, True)}, {(1, False)}, {(0, False)}]
-    assert two.run(loops.gradients_of_the_older_fsdp, engine) == [(seen, True)] * 2
-
-
 @pytest.mark.parametrize(
     "engine",
     exhaustive.mark(

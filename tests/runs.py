@@ -1,7 +1,7 @@
 """A small training run to audit, and what to read off its report."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.nn.modules import module as modules
@@ -44,19 +44,6 @@ def train(n=4, divide=True, count=8, zero=True):
                 optimizer.zero_grad()
 
 
-def train_windows(sizes, size_of=lambda k: 4, by=None):
-    """One update for each of `sizes`, which holds so many micro-batches; the k-th of them has `size_of(k)` samples.
-
-    Losses are divided by what their window holds, as in a loop that plans each window, or all of them by `by`.
-    """
-    model, optimizer = with_sgd()
-    for window in sizes:
-        for k in range(window):
-            ((x, y),) = data(1, size_of(k))
-            (F.cross_entropy(model(x), y) / (by or window)).backward()
-        update(optimizer)
-
-
 def mean(out, y, n=1):
     return F.cross_entropy(out, y) / n
 
@@ -70,18 +57,18 @@ def in_windows(loss_of, sizes=(2, 2, 2), model=None):
         update(optimizer)
 
 
-def scaled_steps(factors=(1.0,) * 8, scale=4.0, before_the_step=lambda *_: None, after_the_step=lambda *_: None):
-    """An update for each of `factors`, by which its loss is multiplied, with a scaler. What is called in between gets
-    the model, the optimizer and the scaler."""
-    model, optimizer = with_sgd()
+def scaled_steps(factors=(1.0,) * 8, scale=4.0, before_the_step=lambda *_: None, n=1, **options):
+    """A micro-batch for each of `factors`, by which its loss is multiplied, with a scaler; an update after each n-th.
+    What is called before it gets the model, the optimizer and the scaler."""
+    model, optimizer = with_sgd(**options)
     scaler = GradScaler("cpu", init_scale=scale)
-    for factor, (x, y) in zip(factors, data(len(factors)), strict=True):
+    for i, (factor, (x, y)) in enumerate(zip(factors, data(len(factors)), strict=True), start=1):
         scaler.scale(F.cross_entropy(model(x), y) * factor).backward()
-        before_the_step(model, optimizer, scaler)
-        scaler.step(optimizer)
-        scaler.update()
-        after_the_step(model, optimizer, scaler)
-        optimizer.zero_grad()
+        if i % n == 0:
+            before_the_step(model, optimizer, scaler)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
 
 
 def found(report):
@@ -103,3 +90,18 @@ def attached():
         if "_hooks" in name and hasattr(thing, "items")
     }
     return attributes, hooks
+
+
+def bits(thing) -> list:
+    """All numbers in a thing, as bytes."""
+    if isinstance(thing, (nn.Module, Optimizer)):
+        gradients = [p.grad for p in thing.parameters()] if isinstance(thing, nn.Module) else []
+        return bits([thing.state_dict(), gradients])
+    if isinstance(thing, Tensor):
+        values = thing.detach().as_subclass(Tensor).to_dense().contiguous()
+        return [thing.dtype, values.reshape(-1).view(torch.uint8).tolist()]
+    if isinstance(thing, dict):
+        return [(key, bits(value)) for key, value in thing.items()]
+    if isinstance(thing, (list, tuple)):
+        return [bits(one) for one in thing]
+    return [repr(thing)] if isinstance(thing, (int, float, str)) else []
