@@ -11,13 +11,12 @@ from types import CodeType, FrameType
 
 import torch
 
-FRAMEWORKS = ("accelerate", "fabric", "lightning", "transformers", "trl")  # each may call those before it
+FRAMEWORKS = ("accelerate", "transformers", "trl")  # each may call those before it
 _COURSE = Path(__file__).parents[1] / "course_utils"
 _WATCHED = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parent, _COURSE))
 _ZOO = f"{_COURSE / 'zoo'}{os.sep}"  # buggy loops to watch, although they stand in a package of ours
 _STANDARD = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-_FABRIC = ("lightning/fabric/", "lightning_fabric/")
 SCRIPTS: set[str] = set()  # files that the command runs, wherever they lie: an installed package can be run with -m
 _MOST_WAYS = 10_000  # that are remembered, from a line of the user's
 _CELLS = ("/ipykernel_", "<ipython-input-")  # a cell's file has a name that changes with every session
@@ -137,10 +136,7 @@ def _rank(file: str) -> int:
 
 @cache
 def _framework(file: str) -> str:
-    inside = _inside_package(file) or ""
-    if inside.startswith(_FABRIC):
-        return "fabric"
-    package = inside.partition("/")[0].replace("pytorch_lightning", "lightning")
+    package = (_inside_package(file) or "").partition("/")[0]
     return package if package in FRAMEWORKS else ""
 
 

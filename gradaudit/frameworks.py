@@ -1,7 +1,5 @@
 """The fix in the words of the framework whose loop it is, where that is certain."""
 
-import sys
-
 from gradaudit.compare import Difference
 from gradaudit.history import History
 
@@ -20,7 +18,6 @@ _IN_ACCUMULATE = "put each micro-batch into `with accelerator.accumulate(model):
 _FIXES = {
     "accelerate": {
         "undivided": "pass Accelerator(gradient_accumulation_steps={n}): accelerator.backward() then divides",
-        "twice": "accelerator.backward() divides by gradient_accumulation_steps itself: pass it the plain mean",
         "off by one": f"pass Accelerator(gradient_accumulation_steps={{n}}), and {_IN_ACCUMULATE}counts",
         "left over": f"pass the data loader through accelerator.prepare(), and {_IN_ACCUMULATE}also steps at the end "
         "of the data",
@@ -53,12 +50,4 @@ def _certain(difference: Difference, framework: str) -> str:
         if getattr(where, "framework", "") == "accelerate":  # which zeroes for the script
             return "discarded, prepared"
         return "" if any(getattr(update.where, "framework", "") for update in difference.record.updates) else kind
-    if framework == "accelerate" and kind == "twice":
-        return "" if _steps_of_accelerate() == 1 else kind
     return kind
-
-
-def _steps_of_accelerate() -> int | None:
-    """The gradient_accumulation_steps of the script's Accelerator; None if that isn't known."""
-    state = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
-    return getattr(state, "_shared_state", {}).get("plugin_kwargs", {}).get("num_steps", 1) if state else None

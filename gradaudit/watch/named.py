@@ -1,6 +1,6 @@
 """Losses that a script computes and gives a name: does a backward call, or `autograd.grad`, ever reach them?
 
-When a backward call begins, the variables of the functions that led to it hold the losses of that micro-batch. What is
+When a backward call begins, the variables of the function that made it hold the losses of that micro-batch. What is
 forgotten in the total is among them. No loss function has to be patched for this, and nothing is kept alive.
 """
 
@@ -13,10 +13,8 @@ from types import FrameType
 from torch import Tensor
 
 from gradaudit.callsite import is_users
-from gradaudit.history import NamedLoss
 from gradaudit.watch.losses import find_losses, is_loss_function
 
-_FRAMES = 4  # functions of the user's that are looked at in one backward call, at most
 _HANDED_OUT = {"locals", "vars", "exec"}  # a function that uses one of these may hold, or write, its f_locals
 
 
@@ -25,7 +23,8 @@ class NamedLosses:
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.found: dict[tuple[str, str], NamedLoss] = {}
+        self.reached: set[tuple[str, str]] = set()  # by name and file
+        self.missed: dict[tuple[str, str], tuple[str, set[int]]] = {}  # where it stands, and before which updates
         self.updates: set[int] = set()  # those before which it was looked
 
     def look(self, update: int) -> None:
@@ -35,26 +34,29 @@ class NamedLosses:
             with suppress(RuntimeError):  # a view that was written to under no_grad() refuses to tell its node
                 node = tensor.grad_fn if tensor.requires_grad and tensor.numel() == 1 else None
                 below = find_losses(node, count=False)[0] if node is not None else ()
-                if "loss" in name.lower() or any(is_loss_function(term.name) for _, term in below):
-                    loss = self.found.setdefault((name, place.rpartition(":")[0]), NamedLoss(name, place))
-                    if below and not all(self.key in part.metadata for part, _ in below):  # of a sum, each part
-                        loss.updates.add(update)
-                    elif below:
-                        loss.reached = True
+                if below and ("loss" in name.lower() or any(is_loss_function(term.name) for _, term in below)):
+                    loss = name, place.rpartition(":")[0]
+                    if all(self.key in part.metadata for part, _ in below):  # of a sum, each part
+                        self.reached.add(loss)
+                    else:
+                        self.missed.setdefault(loss, (place, set()))[1].add(update)
+
+    def unused(self) -> list[tuple[str, str, int]]:
+        """Those that were never reached, and were there before half of the updates: name, place, how many updates."""
+        never = [(loss[0], place, len(at)) for loss, (place, at) in self.missed.items() if loss not in self.reached]
+        return [each for each in never if 2 * each[-1] >= len(self.updates)]
 
 
 def _named_tensors() -> Iterator[tuple[str, Tensor, str]]:
-    """The tensors in the variables of the user's functions that are running, and the place in each function."""
-    frame, left = sys._getframe(1), _FRAMES
-    while frame is not None and left:
-        code = frame.f_code
-        if is_users(code.co_filename):
-            left -= 1
-            place = f"{code.co_filename}:{frame.f_lineno}"
-            for name, value in _variables(frame).items():
-                if issubclass(type(value), Tensor):  # of others nothing but the type is read
-                    yield name, value, place
+    """The tensors in the variables of the user's function that calls backward, and the place in it."""
+    frame = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
+    if frame is not None:
+        place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        for name, value in _variables(frame).items():
+            if issubclass(type(value), Tensor):  # of others nothing but the type is read
+                yield name, value, place
 
 
 def _variables(frame: FrameType) -> dict:

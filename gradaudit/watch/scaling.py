@@ -96,5 +96,4 @@ class Scaling:
             update = record.updates[-1] if late and record.updates else record.open
             update.clips += (Clip(where(), record.unused, norm, record.scaled, late, limit),)
         yield
-        for record in own:
-            record.gradients.compare()
+        self.observer.overlook()

@@ -58,7 +58,7 @@ class Schedules:
         for cls in schedulers:
             if "step" in vars(cls) and cls not in self.watched:
                 self.watched.add(cls)
-                self.observer.patch(cls, "step", self._around_step, warns=True)
+                self.observer.patch(cls, "step", self._around_step)
 
     def _around_step(self, scheduler, *args, **kwargs) -> Generator:
         inside = getattr(self.thread, "inside", False)  # a scheduler may step others, or the one that it inherits from

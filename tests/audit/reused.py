@@ -7,7 +7,7 @@ from runs import data, net, update, with_sgd
 from table import row, said
 from torch import nn
 from torch.nn import functional as F
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import LambdaLR
 
 
@@ -223,16 +223,6 @@ def a_call_before_the_loop_that_brings_more_than_zeros():
             update(optimizer)
 
 
-@said("irregular-window", "error")
-def a_new_optimizer_for_each_update_counts_as_one():
-    model = net()
-    for n in (1, 4, 4, 4):
-        optimizer = SGD(model.parameters(), lr=0.1)
-        for x, y in data(n):
-            (F.cross_entropy(model(x), y) / 4).backward()
-        update(optimizer)
-
-
 # An optimizer that holds other parameters than those that are trained
 
 
@@ -291,31 +281,6 @@ def on_schedule(rate, levels_of=24):
 
 
 row("a schedule of one's own", lambda: on_schedule(lambda step: 1 / (1 + step)), "scheduler-cadence", "undecided")
-
-
-class Rated(Optimizer):
-    def __init__(self, parameters):
-        super().__init__(parameters, {"lr": 0.1})
-
-    def show_rate(self):
-        return [group["lr"] for group in self.param_groups]
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.add_(p.grad, alpha=-group["lr"])
-
-
-@said("discarded-gradients", "error")
-def an_optimizer_that_only_shows_its_rate_keeps_no_gradients():
-    model = net()
-    optimizer = Rated(model.parameters())
-    for i, (x, y) in enumerate(data(16)):
-        optimizer.zero_grad()
-        (F.cross_entropy(model(x), y) / 4).backward()
-        if i % 4 == 3:
-            optimizer.step()
 
 
 @said("loss-scale", "undecided")

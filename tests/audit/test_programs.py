@@ -32,8 +32,6 @@ QUESTIONS = {  # by rule, the programs that might be wrong
         "an_embedding_that_steps_before_the_hypernetworks_regularizer",
     ],
     "irregular-window": [
-        "a_half_weight",
-        "an_optimizer_that_counts_inside",
         "episodes_of_any_length",
         "one_episode_that_is_longer",
         "one_episode_that_is_longer_in_a_single_loop",
