@@ -1,6 +1,6 @@
 """Losses that a script computes and gives a name: does a backward call, or `autograd.grad`, ever reach them?
 
-When a backward call begins, the variables of the function that made it hold the losses of that micro-batch. What is
+When a backward call begins, the variables of the functions that led to it hold the losses of that micro-batch. What is
 forgotten in the total is among them. No loss function has to be patched for this, and nothing is kept alive.
 """
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from inspect import CO_OPTIMIZED
+from traceback import walk_stack
 from types import FrameType
 
 from torch import Tensor
@@ -48,15 +49,12 @@ class NamedLosses:
 
 
 def _named_tensors() -> Iterator[tuple[str, Tensor, str]]:
-    """The tensors in the variables of the user's function that calls backward, and the place in it."""
-    frame = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        frame = frame.f_back
-    if frame is not None:
-        place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        for name, value in _variables(frame).items():
-            if issubclass(type(value), Tensor):  # of others nothing but the type is read
-                yield name, value, place
+    """The tensors in the variables of the user's functions that are running, and the place in each function."""
+    for frame, line in walk_stack(sys._getframe(1)):
+        if is_users(frame.f_code.co_filename):
+            for name, value in _variables(frame).items():
+                if issubclass(type(value), Tensor):  # of others nothing but the type is read
+                    yield name, value, f"{frame.f_code.co_filename}:{line}"
 
 
 def _variables(frame: FrameType) -> dict:
