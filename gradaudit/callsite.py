@@ -34,27 +34,23 @@ class Place(str):
     framework: str = ""
 
 
-def caller_location(own: int = 1) -> tuple[Place, str, tuple[int, ...]]:
+def caller_location() -> tuple[Place, str, tuple[int, ...]]:
     """File and line of the user's code that led here; and a name for the way from there, through any library.
 
     Two calls inside a library may come from one line of the user's, and two lines of the user's may come to one call
     inside a library: only both together tell what belongs together. The last value tells apart from where the user's
     function and its caller were called, since a helper may call backward for any loss.
-
-    Args:
-        own: How many frames, from here on, are surely the auditor's own. Python makes an object of each frame that is
-            looked at, which takes longer than the look itself.
     """
-    frame, place, line = _users_frame(sys._getframe(own))
+    frame, place, line = _users_frame(sys._getframe(1))
     if frame is None:
         return place, line, ()
     caller = frame.f_back or frame
     return place, line, (frame.f_lasti, caller.f_lasti, (caller.f_back or caller).f_lasti)
 
 
-def where(own: int = 1) -> Place:
+def where() -> Place:
     """The first value of `caller_location` alone, which takes less time."""
-    return _users_frame(sys._getframe(own))[1]
+    return _users_frame(sys._getframe(1))[1]
 
 
 def _users_frame(frame: FrameType | None) -> tuple[FrameType | None, Place, str]:

@@ -39,15 +39,10 @@ def fix_of(difference: Difference, history: History) -> str:
         return ""
     places = [difference.where, *(call.where for call in history.calls_of(difference.record))]
     framework = next((name for name in (getattr(place, "framework", "") for place in places) if name), "")
-    kind = _certain(difference, framework)
-    return _FIXES.get(framework, {}).get(kind, "").replace("{n}", str(max(2, history.size(difference.record))))
-
-
-def _certain(difference: Difference, framework: str) -> str:
-    """The kind of fix that is certain."""
-    kind, where = difference.kind, difference.where
+    kind = difference.kind
     if framework == "accelerate" and kind == "discarded":
-        if getattr(where, "framework", "") == "accelerate":  # which zeroes for the script
-            return "discarded, prepared"
-        return "" if any(getattr(update.where, "framework", "") for update in difference.record.updates) else kind
-    return kind
+        if getattr(difference.where, "framework", "") == "accelerate":  # which zeroes for the script
+            kind = "discarded, prepared"
+        elif any(getattr(update.where, "framework", "") for update in difference.record.updates):
+            kind = ""  # nobody knows
+    return _FIXES.get(framework, {}).get(kind, "").replace("{n}", str(max(2, history.size(difference.record))))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from math import isclose
 
-from gradaudit.compare.columns import Column, columns_of, nearly_equal
+from gradaudit.compare.columns import Column, columns_of, divides, nearly_equal
 from gradaudit.compare.rules import ERROR, UNDECIDED, Difference, rule
 from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun
 from gradaudit.lines import division_of, loss_of
@@ -72,7 +72,7 @@ def _of_a_loss(record: AuditedRecord, full: list[AuditedUpdate], columns: list[C
 
 def _tails(record: AuditedRecord, n: int, updates: list[AuditedUpdate], full: list[Column]) -> Iterator[Difference]:
     """A short window whose loss is divided by n. `full` holds the losses of a full window."""
-    if full[0].coefficients[0] >= 1 and not full[0].is_divided(n):  # as where sums over samples make tails count less
+    if full[0].coefficients[0] >= 1 and not all(divides(n, term) for term in full[0].terms):  # sums over samples do so
         return
     late = updates[0].size < n  # a first window that is short is no tail, and later ones may be short because of it
     ends = {update: ends_an_epoch(update, updates) for update in updates[late:] if update.size < n}
@@ -126,7 +126,7 @@ def weights(history: History) -> Iterator[Difference]:
             for update in updates
             for columns in [columns_of(update) or []]
             for column in columns
-            if column.uneven and column.reduction != "sum" and column.steady
+            if column.uneven and column.reduction != "sum" and nearly_equal(column.coefficients)
         ]
         if uneven:
             yield _means_of_means(record, updates, uneven)

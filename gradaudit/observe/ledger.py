@@ -137,6 +137,7 @@ class Record:
         self.shared = False  # do several?
         self.depth = 0  # of the step that is running: a step may call the step that it inherits
         self.in_closure = False
+        self.optimizers = 1  # that it has had, one after the other
         self.evaluation: int | None = None  # how often the step that is running has called its closure, if it has one
         self.superseded = 0  # calls of earlier evaluations
 

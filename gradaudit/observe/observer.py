@@ -246,12 +246,23 @@ class Observer:
                 self.records.pop(key, None)
                 if record in own:
                     self._look_at(record)
-                self._end(record)
+                self._hand_over(record) or self._end(record)
         for record in self.by_hand:
             if not record.gradients.parameters:
                 self._end(record)
         self.by_hand = [record for record in self.by_hand if record.gradients.parameters]
         self._list_records()
+
+    def _hand_over(self, record: Record) -> bool:
+        """A script may create a new optimizer for each update, over the same parameters: then these are one."""
+        for key, other in self.records.items():
+            alike = other.kind == record.kind and other.gradients.ids == record.gradients.ids
+            new = other.optimizer() is not None and not (other.made or other.in_grad)
+            if alike and new and record.made == record.optimizers:
+                record.optimizer, record.optimizers = other.optimizer, record.optimizers + 1
+                self.records[key] = record
+                return True
+        return False
 
     def _end(self, record: Record) -> None:
         self.listener.ended(record)

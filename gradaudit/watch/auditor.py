@@ -230,7 +230,7 @@ class Auditor(Listener):
         self.observer.name(record)
         if not record.made:
             self.history.records.append(record)
-        record.schedule = self.schedules.of(record)
+        record.schedule = self.schedules.found.get(record)
         gradients = record.gradients
         left = [call for call in last(record.unused, record.in_grad) if not call.used]
         unseen = not record.made and gradients.weight_versions() != record.weights  # else than by a step, or compiled

@@ -86,8 +86,8 @@ class Scaling:
         ids = set(map(id, tensors_in(parameters)))
         norm = args[1].detach() if len(args) > 1 and isinstance(args[1], Tensor) else None
         limit = float(args[0]) if args and isinstance(args[0], int | float) else 0.0
-        own = self.observer.own()
-        meant = [each for each in own if not each.gradients.ids.isdisjoint(ids) and not each.inside_its_step]
+        touched = [each for each in self.observer.own() if not each.gradients.ids.isdisjoint(ids)]
+        meant = [each for each in touched if not each.inside_its_step]
         filled = [each for each in meant if each.unused and each.steps]  # others are only clipped along with these
         for record in filled or meant:
             if record.samples and record.rewritten():

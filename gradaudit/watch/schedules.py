@@ -50,9 +50,6 @@ class Schedules:
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
 
-    def of(self, record: AuditedRecord) -> Schedule | None:
-        return self.found.get(record)
-
     def _watch(self, schedulers: Iterable[type]) -> None:
         """A scheduler's class may be the script's own and younger than the audit."""
         for cls in schedulers:

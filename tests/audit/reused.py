@@ -223,6 +223,16 @@ def a_call_before_the_loop_that_brings_more_than_zeros():
             update(optimizer)
 
 
+@said("irregular-window", "error")
+def a_new_optimizer_for_each_update_counts_as_one():
+    model = net()
+    for n in (1, 4, 4, 4):
+        optimizer = SGD(model.parameters(), lr=0.1)
+        for x, y in data(n):
+            (F.cross_entropy(model(x), y) / 4).backward()
+        update(optimizer)
+
+
 # An optimizer that holds other parameters than those that are trained
 
 
