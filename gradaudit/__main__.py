@@ -21,13 +21,11 @@ from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
 
 from gradaudit.auditing import audit
 from gradaudit.callsite import SCRIPTS
 from gradaudit.compare import RULES
 from gradaudit.explain import explain
-from gradaudit.frames import without_auditor
 from gradaudit.interrupts import write_whole
 from gradaudit.text import as_text, did_you_mean, has_colour, printable, width_of, write
 
@@ -51,9 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
             script = ModuleType("__main__")  # its objects live until the audit has ended
             script_exit = _run(script, options)
             report.history.failed = script_exit != 0
-        status = (
-            FOUND if report.errors else CANNOT_RUN if report.failure else CLEAN if report.judged else NOTHING_JUDGED
-        )
+        clean = CLEAN if report.judged else NOTHING_JUDGED
+        status = FOUND if report.errors else CANNOT_RUN if report.failure else clean
         before = f"Rank {rank} of {world}. " if world > 1 else ""
         if script_exit:
             before += f"The script ended with status {script_exit}; the report covers what it did before that. "
@@ -143,7 +140,8 @@ class _Explain(argparse.Action):
 def _run(module: ModuleType, options: argparse.Namespace) -> int:
     """Runs the script as `python script.py arguments` or `python -m module` would, and returns its exit status."""
     argv, path, main = sys.argv, sys.path[:], sys.modules["__main__"]
-    terminate = _on_terminate()
+    if threading.current_thread() is threading.main_thread():  # a request to end, as of torchrun, is an exit to report
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.argv = [options.script, *options.args]
     sys.modules["__main__"] = module
     code_of = _code_of_module if options.m else _code_of_script
@@ -157,8 +155,6 @@ def _run(module: ModuleType, options: argparse.Namespace) -> int:
     finally:
         _wait_for_threads()
         sys.argv, sys.path, sys.modules["__main__"] = argv, path, main
-        if terminate is not None:
-            signal.signal(signal.SIGTERM, terminate)
     return status
 
 
@@ -180,13 +176,6 @@ def _code_of_module(module: ModuleType, name: str) -> CodeType:
     module.__spec__, module.__loader__, module.__package__ = spec, spec.loader, spec.parent
     module.__file__, module.__cached__ = spec.origin, spec.cached
     return code
-
-
-def _on_terminate() -> Any:
-    """Turns a request to end, by a cluster or by torchrun, into an exit that is reported. Returns the old handler."""
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    return signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _wait_for_ranks(world: int, limit: float = 30.0) -> None:
@@ -213,7 +202,7 @@ def _status(error: BaseException) -> int:
     entry = error.__traceback__
     while entry is not None and entry.tb_frame.f_code.co_filename == __file__:  # as if Python ran the script itself
         entry = entry.tb_next
-    traceback.print_exception(without_auditor(error.with_traceback(entry)))
+    traceback.print_exception(error.with_traceback(entry))
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 

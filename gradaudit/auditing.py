@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gradaudit.frames import clean_tracebacks
 from gradaudit.judging import judge
 from gradaudit.observe.observer import observing
 from gradaudit.report import AuditError, Report
@@ -34,7 +33,7 @@ def audit(window: int | None = None, strict: bool = False) -> Iterator[Report]:
     if window is not None:
         report.declare_window(window)
     try:
-        with clean_tracebacks(), observing(auditor):
+        with observing(auditor):
             yield report
     except BaseException as error:
         auditor.history.failed = not (isinstance(error, SystemExit) and error.code in (None, 0))

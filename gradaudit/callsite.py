@@ -11,13 +11,12 @@ from types import CodeType, FrameType
 
 import torch
 
-FRAMEWORKS = ("accelerate", "fabric", "lightning", "transformers", "trl")  # each may call those before it
+FRAMEWORKS = ("accelerate", "transformers", "trl")  # each may call those before it
 _COURSE = Path(__file__).parents[1] / "course_utils"
 _WATCHED = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parent, _COURSE))
 _ZOO = f"{_COURSE / 'zoo'}{os.sep}"  # buggy loops to watch, although they stand in a package of ours
 _STANDARD = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-_FABRIC = ("lightning/fabric/", "lightning_fabric/")
 SCRIPTS: set[str] = set()  # files that the command runs, wherever they lie: an installed package can be run with -m
 _MOST_WAYS = 10_000  # that are remembered, from a line of the user's
 _CELLS = ("/ipykernel_", "<ipython-input-")  # a cell's file has a name that changes with every session
@@ -35,27 +34,23 @@ class Place(str):
     framework: str = ""
 
 
-def caller_location(own: int = 1) -> tuple[Place, str, tuple[int, ...]]:
+def caller_location() -> tuple[Place, str, tuple[int, ...]]:
     """File and line of the user's code that led here; and a name for the way from there, through any library.
 
     Two calls inside a library may come from one line of the user's, and two lines of the user's may come to one call
     inside a library: only both together tell what belongs together. The last value tells apart from where the user's
     function and its caller were called, since a helper may call backward for any loss.
-
-    Args:
-        own: How many frames, from here on, are surely the auditor's own. Python makes an object of each frame that is
-            looked at, which takes longer than the look itself.
     """
-    frame, place, line = _users_frame(sys._getframe(own))
+    frame, place, line = _users_frame(sys._getframe(1))
     if frame is None:
         return place, line, ()
     caller = frame.f_back or frame
     return place, line, (frame.f_lasti, caller.f_lasti, (caller.f_back or caller).f_lasti)
 
 
-def where(own: int = 1) -> Place:
+def where() -> Place:
     """The first value of `caller_location` alone, which takes less time."""
-    return _users_frame(sys._getframe(own))[1]
+    return _users_frame(sys._getframe(1))[1]
 
 
 def _users_frame(frame: FrameType | None) -> tuple[FrameType | None, Place, str]:
@@ -137,10 +132,7 @@ def _rank(file: str) -> int:
 
 @cache
 def _framework(file: str) -> str:
-    inside = _inside_package(file) or ""
-    if inside.startswith(_FABRIC):
-        return "fabric"
-    package = inside.partition("/")[0].replace("pytorch_lightning", "lightning")
+    package = (_inside_package(file) or "").partition("/")[0]
     return package if package in FRAMEWORKS else ""
 
 

@@ -188,7 +188,7 @@ def ended_before_its_step(d, history):
 @doubt("empty")
 def zeros_put_in(d, history):
     """The script puts them in itself, and these were zeros."""
-    return not any(update.no_gradients for update in d.updates) and not history.calls_of(d.record)
+    return all(update.dtype for update in d.updates) and not history.calls_of(d.record)
 
 
 # Gradients of another loss, and parameters that others train

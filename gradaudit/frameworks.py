@@ -1,7 +1,5 @@
 """The fix in the words of the framework whose loop it is, where that is certain."""
 
-import sys
-
 from gradaudit.compare import Difference
 from gradaudit.history import History
 
@@ -20,7 +18,6 @@ _IN_ACCUMULATE = "put each micro-batch into `with accelerator.accumulate(model):
 _FIXES = {
     "accelerate": {
         "undivided": "pass Accelerator(gradient_accumulation_steps={n}): accelerator.backward() then divides",
-        "twice": "accelerator.backward() divides by gradient_accumulation_steps itself: pass it the plain mean",
         "off by one": f"pass Accelerator(gradient_accumulation_steps={{n}}), and {_IN_ACCUMULATE}counts",
         "left over": f"pass the data loader through accelerator.prepare(), and {_IN_ACCUMULATE}also steps at the end "
         "of the data",
@@ -42,23 +39,10 @@ def fix_of(difference: Difference, history: History) -> str:
         return ""
     places = [difference.where, *(call.where for call in history.calls_of(difference.record))]
     framework = next((name for name in (getattr(place, "framework", "") for place in places) if name), "")
-    kind = _certain(difference, framework)
-    return _FIXES.get(framework, {}).get(kind, "").replace("{n}", str(max(2, history.size(difference.record))))
-
-
-def _certain(difference: Difference, framework: str) -> str:
-    """The kind of fix that is certain."""
-    kind, where = difference.kind, difference.where
+    kind = difference.kind
     if framework == "accelerate" and kind == "discarded":
-        if getattr(where, "framework", "") == "accelerate":  # which zeroes for the script
-            return "discarded, prepared"
-        return "" if any(getattr(update.where, "framework", "") for update in difference.record.updates) else kind
-    if framework == "accelerate" and kind == "twice":
-        return "" if _steps_of_accelerate() == 1 else kind
-    return kind
-
-
-def _steps_of_accelerate() -> int | None:
-    """The gradient_accumulation_steps of the script's Accelerator; None if that isn't known."""
-    state = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
-    return getattr(state, "_shared_state", {}).get("plugin_kwargs", {}).get("num_steps", 1) if state else None
+        if getattr(difference.where, "framework", "") == "accelerate":  # which zeroes for the script
+            kind = "discarded, prepared"
+        elif any(getattr(update.where, "framework", "") for update in difference.record.updates):
+            kind = ""  # nobody knows
+    return _FIXES.get(framework, {}).get(kind, "").replace("{n}", str(max(2, history.size(difference.record))))

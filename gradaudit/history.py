@@ -1,4 +1,4 @@
-"""What a training script did, as the rules read it: the ledger, and what the auditor noted beside it. Data only."""
+"""What a training script did, as the rules read it: the ledger, and what the auditor notes beside it."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,9 +10,12 @@ from torch import Tensor
 
 from gradaudit.callsite import Place
 from gradaudit.observe.ledger import Call, Kept, Record, Update
+from gradaudit.watch.optimizers import may_collect, steps_its_own_way
+from gradaudit.watch.samples import Sample, sample
 
 _A_LARGE_LIMIT = 100  # of a norm; and a limit for scaled gradients is no less than a hundredth of the scale
 _OUT_OF_REACH = 1_000  # a limit that only a divergent run would reach
+_SAMPLED = 3  # parameters whose numbers are remembered
 PROBED_GRAPHS = 20  # backward calls whose graphs are looked at in full
 
 
@@ -63,16 +66,6 @@ class Term:
         return None if not self.count else self.coefficient / self.count
 
 
-@dataclass(eq=False, slots=True)
-class NamedLoss:
-    """A loss that the script computes under a name, and before which updates it was seen unused."""
-
-    name: str
-    where: str
-    updates: set[int] = field(default_factory=set)
-    reached: bool = False  # by any backward call
-
-
 class AuditedCall(Call):
     """What a call has not noted is read from the class, here and in `AuditedUpdate`: a training step makes one of each,
     and to set all of their fields would take longer than anything else that is noted. What every step reads is set.
@@ -100,7 +93,6 @@ class AuditedCall(Call):
     epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
     overwritten = 0  # parameters whose `.grad` it wrote over instead of adding to it
     batchnorm = False  # does it go through a BatchNorm layer in training mode?
-    zeroed_inside = False  # has the script called zero_grad() between the forward passes that it went through?
     zeros: tuple[Record, ...] = ()
 
     def __init__(self, number: int, where: Place, line: str, path: tuple[int, ...] = (), scaled: float = 1.0) -> None:
@@ -130,19 +122,9 @@ class AuditedCall(Call):
         """The number of the call that first went through its forward pass."""
         return self.goes_on or self.number
 
-    @property
-    def not_a_number(self) -> bool:
-        """Was it called on an infinity or a NaN?"""
-        return self.value is not None and not isfinite(float(self.value))
-
     def added_nothing(self, record: Record) -> bool:
         """Did it bring only zeros to this record? On a GPU gradients are not read, and a loss of 0 has to tell."""
         return record in self.zeros or (isinstance(self.value, Tensor) and float(self.value) == 0)
-
-    @property
-    def without_targets(self) -> bool:
-        """Were the targets of its losses masked, all of them?"""
-        return bool(self.terms) and all(term.count == 0 for term in self.terms)
 
     @property
     def kinds(self) -> tuple:
@@ -185,7 +167,6 @@ class AuditedUpdate(Update):
     place = 0  # counts all updates, of all optimizers, from 0
     at = 0  # how many backward calls there had been
     came_as_zeros = False  # all that was in .grad was zero, and nothing is known to have written that
-    no_gradients = False  # every .grad was None, so that the step did nothing
     tried_again = False  # no backward came since the last step, but the weights are those of before it
     kept = False  # what the last step had used was changed after it, and not zeroed
     assigned = False  # gradients came from elsewhere than a backward call
@@ -197,10 +178,8 @@ class AuditedUpdate(Update):
     updated_after: tuple[tuple[int, Place], ...] = ()  # scaler.update() inside the window
     scheduled: tuple[tuple[int, Place], ...] = ()  # scheduler.step() inside the window, and where
     scheduled_after: tuple[Place, ...] = ()  # scheduler.step() after the step, before the next backward
-    scaler: tuple | None = (
-        None  # which GradScaler made this step, by its number, and from where that one was first used
-    )
-    dtype: torch.dtype | None = None  # of its gradients
+    scaler: tuple | None = None  # the number of the GradScaler that made this step, and from where it was first used
+    dtype: torch.dtype | None = None  # of its gradients; None if every .grad was None, so that the step did nothing
 
     @property
     def on_ranks(self) -> bool:
@@ -252,7 +231,7 @@ class AuditedUpdate(Update):
 
 
 class AuditedRecord(Record):
-    """A record, and what is known of the optimizer when it has ended.
+    """A record, and what is known of the optimizer.
 
     Attributes:
         own_step: Its step is the script's own, and may collect, divide or keep gradients.
@@ -266,17 +245,35 @@ class AuditedRecord(Record):
         trained: How many of its parameters can be trained.
         never: Of these, the shapes of those that never received a gradient.
         schedule: What is known of its learning rate's schedule.
+
+    While the script runs:
+        steps: Is it known that something uses its gradients?
+        cleared: Have its gradients been zeroed?
+        scaled: The scaler's factor that is in .grad.
+        scaler: A reference to the one that made it.
+        weights: The version of its parameters at the last backward call; -1 before the first.
+        moved: They have been seen to change through `.data` after a backward call, and not by a step.
+        by_data: The script has been seen to change gradients through `.data`, before the last step that was looked at.
+        clips_by_data: It has been seen to do so before clipping.
+        samples: Of some parameters, as the last backward call left them.
+        stepped_with: Those that belonged to the last step.
+        tries_again: A step has been made once more from the same weights.
     """
 
-    update_type = AuditedUpdate
-    own_step = collects = by_itself = loose = taken = hooked = moved_unseen = False
+    update_type, steps = AuditedUpdate, True
+    by_itself = loose = taken = hooked = moved_unseen = False
+    cleared = moved = by_data = clips_by_data = tries_again = False
     trained: int | None = None  # not known if the audit ended before the run did
-    schedule = None
+    schedule = scaler = None
+    scaled, weights = 1.0, -1
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
+        self.own_step, self.collects = steps_its_own_way(args[0]), may_collect(args[0])
         self.left_over: list[AuditedCall] = []
         self.never: Counter[tuple[int, ...]] = Counter()
+        self.samples: list[tuple[Tensor, Sample]] = []
+        self.stepped_with: list[tuple[Tensor, Sample]] = []
 
     @property
     def filled(self) -> list[AuditedUpdate]:
@@ -288,6 +285,25 @@ class AuditedRecord(Record):
         """Each call that was zeroed before any step used it, with its zeroing."""
         return [(zeroing, call) for zeroing in self.lost for call in zeroing.calls if not call.used]
 
+    def take_samples(self) -> None:
+        """In the first updates: a script may write through `.data`, which raises no version."""
+        self.notice_a_move()
+        parameters = self.gradients.parameters
+        found = [(p, sample(p)) for p in (parameters[place] for place in self.gradients.touched[:_SAMPLED])]
+        self.samples = [(p, numbers) for p, numbers in found if numbers is not None]
+
+    def notice_a_move(self) -> None:
+        self.moved |= any(then.move(p) is not None for p, then in self.samples)
+
+    def rewritten(self) -> bool:
+        """Are the gradients, whose versions are those of the last backward call, no longer what it left?"""
+        return any(then.differs(p.grad) for p, then in self.samples)
+
+    def back_where_it_was(self) -> bool:
+        """Are the weights again those that the last backward call was made with, although a step has been made?"""
+        moves = [moved for p, then in self.stepped_with if (moved := then.move(p)) is not None]
+        return bool(moves) and not any(moved.any() for moved in moves)
+
 
 @dataclass
 class History:
@@ -297,8 +313,7 @@ class History:
         records: Of each optimizer, in the order in which they took their names.
         calls: All backward calls; of a long run, as of its updates, the first and the last.
         declared: From which update on, counted over all optimizers, how many micro-batches a window is to hold.
-        losses: Those with names.
-        looked_for_losses: Before how many updates it was looked for them.
+        unused_losses: Of those that no backward call reaches: name, place, before how many updates it was there.
         unowned: How many parameters have gradients that nothing is seen to use, and where the first of them came.
         unowned_shapes: Of these parameters.
         grads: Calls of `torch.autograd.grad`.
@@ -313,8 +328,7 @@ class History:
     calls: Kept = field(default_factory=Kept)
     updates_made: int = 0
     declared: list[tuple[int, int]] = field(default_factory=list)
-    losses: list[NamedLoss] = field(default_factory=list)
-    looked_for_losses: int = 0
+    unused_losses: list[tuple[str, str, int]] = field(default_factory=list)
     unowned: tuple[int, str] = (0, "")
     unowned_shapes: Counter = field(default_factory=Counter)
     grads: int = 0
@@ -333,11 +347,6 @@ class History:
     def updates(self) -> list[AuditedUpdate]:
         """All updates that are kept, in their order."""
         return sorted((update for record in self.records for update in record.updates), key=lambda each: each.place)
-
-    @property
-    def dropped(self) -> int:
-        """How many updates in the middle of a long run are not looked at."""
-        return sum(record.updates.dropped for record in self.records)
 
     def calls_of(self, record: AuditedRecord) -> list[AuditedCall]:
         """Those that brought gradients to it."""

@@ -1,12 +1,13 @@
 """Lines of the script's source: the division before a backward call, the condition of a step, the loops around both."""
 
 import ast
+import linecache
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from gradaudit.callsite import Place
 from gradaudit.history import AuditedUpdate
-from gradaudit.source import place
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -18,14 +19,68 @@ _OF_MICRO_BATCHES = re.compile(
 )
 _ENDS = re.compile(r"\b(is_)?(done|terminal|terminated|truncated|episode_(over|ended))\b", re.I)
 _DRAWS = re.compile(r"^next$|(next|get|load|sample|fetch)_?batch", re.I)
+_OF_A_LOSS = ("loss-scale", "token-weights")  # rules about what a loss is divided by
+
+
+def place(text: str) -> tuple[ast.Module | None, int]:
+    """The tree of the file of which "file:line" speaks, None if it cannot be read, and the line."""
+    file, _, line = text.rpartition(":")
+    return (_tree(file, "".join(linecache.getlines(file))), int(line)) if line.isdecimal() else (None, 0)
+
+
+@lru_cache(maxsize=100)
+def _tree(file: str, text: str) -> ast.Module | None:
+    """Of a file, whose lines may be others by now, as in a notebook; files with the same text are not the same."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):  # a notebook's cell may hold commands that are no Python
+        return None
 
 
 # Causes
 
 
+def cause(where: str, rule: str) -> tuple[int, int, int]:
+    """The line to mark for what a rule found, and from which column to which: a loss's division, or the statement."""
+    tree, line = place(where)
+    text = linecache.getline(where.rpartition(":")[0], line)
+    start, end = len(text) - len(text.lstrip()), len(text.rstrip())
+    statement = _statement(tree, line)
+    if statement is None:
+        return line, start, end
+    division = _division(statement) if rule in _OF_A_LOSS else None
+    if isinstance(division, ast.BinOp) and division.left.end_lineno == division.end_lineno:
+        line, text = division.end_lineno, linecache.getline(where.rpartition(":")[0], division.end_lineno)
+        start = text.index("/", _column(text, division.left.end_col_offset))
+        return line, start, _column(text, division.end_col_offset)
+    start = max(start, _column(text, statement.col_offset)) if line == statement.lineno else start
+    return line, start, _column(text, statement.end_col_offset) if line == statement.end_lineno else end
+
+
+def _statement(tree: ast.AST | None, line: int) -> ast.stmt | None:
+    """The statement that a line belongs to, if it isn't one around others, as where the line is the test of an if."""
+    nodes = [node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.stmt)]
+    *_, innermost = [None, *(node for node in nodes if node.lineno <= line <= node.end_lineno)]
+    return None if hasattr(innermost, "body") else innermost
+
+
+def _division(node: ast.AST) -> ast.AST | None:
+    """The outermost division, but none inside what a function gets that neither scales a loss nor goes backward."""
+    if isinstance(getattr(node, "op", None), ast.Div):
+        return node
+    passes = isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("scale", "backward"))
+    parts = [node.func] if isinstance(node, ast.Call) and not passes else ast.iter_child_nodes(node)
+    return next(filter(None, map(_division, parts)), None)
+
+
+def _column(text: str, offset: int) -> int:
+    """That of a character, where Python counts bytes."""
+    return len(text.encode()[:offset].decode())
+
+
 def division_of(call: Place) -> Place:
     """Where what a backward call is called on was divided last, in the function of the call; else the call itself."""
-    return _computed(call, _divides)
+    return _computed(call, _division)
 
 
 def loss_of(call: Place) -> Place:
@@ -33,14 +88,14 @@ def loss_of(call: Place) -> Place:
     return _computed(call, lambda _: True)
 
 
-def _computed(call: Place, counts: Callable[[ast.stmt], bool]) -> Place:
+def _computed(call: Place, counts: Callable[[ast.stmt], object]) -> Place:
     tree, line = place(call)
     if tree is None:
         return call
     function = _surroundings(tree, line)[0]
     statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and not hasattr(node, "body")]
-    called = next((each for each in statements if each.lineno <= line <= each.end_lineno), None)
-    if called is None or _divides(called):
+    called = _statement(function, line)
+    if called is None or _division(called):
         return call
     names = _goes_backward_from(called)
     before = [each for each in statements if each.lineno < line and counts(each) and names & _targets(each)]
@@ -52,10 +107,6 @@ def _goes_backward_from(statement: ast.stmt) -> set[str]:
     calls = [call for call in _calls([statement]) if _name(call.func).endswith(("backward", "scale"))]
     parts = [part for call in calls for part in call.args or [getattr(call.func, "value", None)]]
     return {part.id for part in parts if isinstance(part, ast.Name)}
-
-
-def _divides(statement: ast.stmt) -> bool:
-    return any(isinstance(getattr(node, "op", None), ast.Div) for node in ast.walk(statement))
 
 
 def _targets(statement: ast.stmt) -> set[str]:

@@ -7,7 +7,6 @@ from gradaudit.compare.rules import ERROR, UNDECIDED
 from gradaudit.history import AuditedRecord, History, Kept, count_noun
 from gradaudit.judging import Finding
 from gradaudit.text import as_text, width_of
-from gradaudit.unseen import unseen
 
 _NAMED = 6  # optimizers in a summary, at most
 
@@ -43,7 +42,29 @@ class Report:
     @property
     def unseen(self) -> list[str]:
         """What the auditor knows that it didn't see, in clauses."""
-        return unseen(self.history)
+        history, clauses = self.history, []
+        if not history.updates_made:
+            clauses.append(f"no {'' if history.calls.total else 'backward call and no '}optimizer step was seen")
+            if history.processes:
+                clauses.append("the script started other processes, which aren't watched")
+            if history.grads and not history.calls.total:
+                clauses.append(
+                    "the script took gradients with torch.autograd.grad or torch.func, which aren't followed"
+                )
+        records = [each for each in history.stepped if not (each.taken or all(u.known for u in each.updates))]
+        if records:
+            found = [update.known for record in records for update in record.updates]
+            clauses.append(
+                f"in {found.count(False):,} of {count_noun(len(found), 'update')} of {_names(records)}, the gradients "
+                "came from no backward call that was seen, as with torch.autograd.grad, torch.func or a copy of the "
+                "model"
+            )
+        if moved := [record for record in history.records if record.moved_unseen]:
+            clauses.append(
+                f"the weights of {_names(moved)} changed without a step that can be seen, as in torch.compile "
+                "(TORCH_COMPILE_DISABLE=1 turns it off) or by hand"
+            )
+        return clauses
 
     @property
     def judged(self) -> bool:
@@ -71,7 +92,7 @@ class Report:
         parts = [f"{record.name}: {count_noun(record.made, 'update')}, {self._windows(record)}" for record in stepped]
         parts[_NAMED:] = [f"and {count_noun(len(parts) - _NAMED, 'more optimizer')}"] * (len(parts) > _NAMED)
         text += f"; {'; '.join(parts)}." if stepped else " and no optimizer steps were seen."
-        if history.dropped:
+        if any(record.updates.dropped for record in history.records):
             text += f" Judged by the first and the last {Kept.half:,} updates."
         if history.overlapping:
             text += " Backward calls of several threads overlapped, so nothing is certain."
@@ -139,6 +160,10 @@ class Report:
         elif re.match(r"[a-z-]+\b(?![(.])", text):  # not a function's name
             text = text[:1].upper() + text[1:]
         return f"{text}; also {count_noun(more, 'more time')}, for other optimizers" if more else text
+
+
+def _names(records: list[AuditedRecord]) -> str:
+    return ", ".join(record.name for record in records[:_NAMED]) + ", ..." * (len(records) > _NAMED)
 
 
 class AuditError(AssertionError):

@@ -7,12 +7,12 @@ import shutil
 from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import groupby
-from textwrap import dedent, wrap
+from textwrap import TextWrapper, dedent
 from typing import TYPE_CHECKING, TextIO
 
 from gradaudit.callsite import short, source
 from gradaudit.compare.rules import ADVICE, ERROR, UNDECIDED
-from gradaudit.source import cause
+from gradaudit.lines import cause
 
 if TYPE_CHECKING:
     from gradaudit.report import Report
@@ -96,18 +96,9 @@ def as_clause(sentence: str) -> str:
 def lines_of(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
     """Text in lines of at most this width; those after the first have the indent `hanging`, if it differs."""
     hanging = indent if hanging is None else hanging
-    text = printable(re.sub(r"\s", " ", text))
-    return [
-        line.replace(_NO_BREAK, " ")
-        for line in wrap(
-            _OPERATORS.sub(rf"{_NO_BREAK}\1{_NO_BREAK}", text),
-            width,
-            initial_indent=indent,
-            subsequent_indent=hanging,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    ]
+    text = _OPERATORS.sub(rf"{_NO_BREAK}\1{_NO_BREAK}", printable(re.sub(r"\s", " ", text)))
+    wrapped = TextWrapper(width, indent, hanging, break_long_words=False, break_on_hyphens=False).wrap(text)
+    return [line.replace(_NO_BREAK, " ") for line in wrapped]
 
 
 def _code(where: str, level: str, rule: str, width: int, colour: bool) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from math import isclose
 
-from gradaudit.compare.columns import Column, columns_of, nearly_equal
+from gradaudit.compare.columns import Column, columns_of, divides, nearly_equal
 from gradaudit.compare.rules import ERROR, UNDECIDED, Difference, rule
 from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun
 from gradaudit.lines import division_of, loss_of
@@ -60,11 +60,10 @@ def _of_a_loss(record: AuditedRecord, full: list[AuditedUpdate], columns: list[C
         kind, where, fix = "twice", division_of(first.fresh[0].where), "divide once"
         text = f"the loss is divided by {n} twice, so every update is {n} times too small"
     elif first.on_ranks and not nearly_equal([each.share for each in alike]):
-        kind, where, level = "over ranks", first.fresh[0].where, UNDECIDED
+        kind, where, fix, level = "over ranks", first.fresh[0].where, "", UNDECIDED
         shares = ", ".join(f"{each.share:.3g}" for each in alike[:_SHOWN])
         text = f"the coefficients of a window add up to {shares} on this rank; whether they add up to one mean over "
         text += "all ranks cannot be seen from here"
-        fix = "add them up over the reports of all ranks: the sum must be the number of ranks in each window"
     else:
         return None
     numbers = {"window": n, "factor": column.share, "coefficients": column.coefficients[:8], "loss": column.name}
@@ -73,7 +72,7 @@ def _of_a_loss(record: AuditedRecord, full: list[AuditedUpdate], columns: list[C
 
 def _tails(record: AuditedRecord, n: int, updates: list[AuditedUpdate], full: list[Column]) -> Iterator[Difference]:
     """A short window whose loss is divided by n. `full` holds the losses of a full window."""
-    if full[0].coefficients[0] >= 1 and not full[0].is_divided(n):  # as where sums over samples make tails count less
+    if full[0].coefficients[0] >= 1 and not all(divides(n, term) for term in full[0].terms):  # sums over samples do so
         return
     late = updates[0].size < n  # a first window that is short is no tail, and later ones may be short because of it
     ends = {update: ends_an_epoch(update, updates) for update in updates[late:] if update.size < n}
@@ -127,7 +126,7 @@ def weights(history: History) -> Iterator[Difference]:
             for update in updates
             for columns in [columns_of(update) or []]
             for column in columns
-            if column.uneven and column.reduction != "sum" and column.steady
+            if column.uneven and column.reduction != "sum" and nearly_equal(column.coefficients)
         ]
         if uneven:
             yield _means_of_means(record, updates, uneven)
@@ -138,10 +137,8 @@ def _means_of_means(record: AuditedRecord, updates: list[AuditedUpdate], uneven:
     worst = [each for each in uneven if not is_by_choice(*each[1:])] or uneven
     update, column, _ = max(worst, key=lambda each: _spread(each[1]))
     weights = [term.per_item * sum(column.counts) / column.share for term in column.terms]
-    text = (
-        f"micro-batches of {_listed(column.counts)} samples or tokens count alike, which is {_listed(weights, '.2g')} "
-    )
-    text += "times what they should"
+    text = f"micro-batches of {_listed(column.counts)} samples or tokens count alike, which is "
+    text += f"{_listed(weights, '.2g')} times what they should"
     where, numbers = division_of(update.fresh[0].where), {"counts": column.counts[:8], "weights": weights[:8]}
     return Difference("uneven", record, where, text, [update], about=(uneven, updates), windows=len(worst), **numbers)
 

@@ -26,11 +26,6 @@ class Column:
     def counts(self) -> list[float | None]:
         return [term.count for term in self.terms]
 
-    @property
-    def steady(self) -> bool:
-        """Has each micro-batch the same coefficient?"""
-        return nearly_equal(self.coefficients)
-
     @cached_property
     def items_count_alike(self) -> bool:
         """Has each sample or token the same weight, in whichever micro-batch it is?"""
@@ -41,9 +36,6 @@ class Column:
     def uneven(self) -> bool:
         """Is it known that samples or tokens have different weights?"""
         return None not in [term.per_item for term in self.terms] and not self.items_count_alike
-
-    def is_divided(self, n: int) -> bool:
-        return all(divides(n, term) for term in self.terms)
 
 
 def columns_of(update: AuditedUpdate) -> list[Column] | None:

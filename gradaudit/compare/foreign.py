@@ -127,7 +127,8 @@ def orphans(history: History) -> Iterator[Difference]:
     for record in sorted(known, key=lambda record: record.trained > 0):
         never, trained = record.never.total(), record.trained
         text = f"{never} of its {count_noun(trained, 'parameter')} never received a gradient"
-        numbers, place = {"parameters": trained, "without_gradient": never}, _where(record)
+        numbers = {"parameters": trained, "without_gradient": never}
+        place = record.updates[0].where if record.updates else ""
         replaced = trained_elsewhere(history, record)
         if never == trained or replaced:  # its parameters are not, or are no longer, those of the model
             alone = not any(other.never.total() < other.trained for other in known)  # no optimizer trains anything
@@ -144,7 +145,3 @@ def orphans(history: History) -> Iterator[Difference]:
         text = f"no optimizer holds {count_noun(count, 'parameter')} that received gradients"
         fix = "give them to an optimizer, or freeze them with requires_grad_(False), which saves memory"
         yield Difference("unowned", None, where, text, fix=fix, level=ADVICE, unowned_with_gradient=count)
-
-
-def _where(record: AuditedRecord) -> str:
-    return record.updates[0].where if record.updates else ""

@@ -3,15 +3,14 @@
 from bisect import bisect
 from collections.abc import Iterator
 from itertools import pairwise
+from math import isfinite
 
 from gradaudit.callsite import short
 from gradaudit.compare.rules import ERROR, UNDECIDED, Difference, rule
 from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun
 from gradaudit.lines import condition_of
 
-_OVERWRITTEN = (
-    "zero with set_to_none=False, and fill .grad with zeros before the first window, so that it keeps its memory"
-)
+_OVERWRITTEN = "zero with set_to_none=False, and fill .grad with zeros before the first window, so it keeps its memory"
 
 # Used again
 
@@ -85,10 +84,8 @@ def discarded(history: History) -> Iterator[Difference]:
         calls = history.calls_of(record)
         over = next((call for call in calls if call.overwritten), None)
         if over is not None:
-            text = (
-                f"backward call {over.number} wrote the gradients of {count_noun(over.overwritten, 'parameter')} over "
-            )
-            text += "what was in .grad, as a CUDA graph does, before it was added"
+            text = f"backward call {over.number} wrote the gradients of {count_noun(over.overwritten, 'parameter')} "
+            text += "over what was in .grad, as a CUDA graph does, before it was added"
             numbers = {"first": over.number, "overwritten": over.overwritten}
             yield Difference("overwritten", record, over.where, text, fix=_OVERWRITTEN, **numbers)
         pairs = [(zeroing, call) for zeroing, call in record.lost_calls if _counts(history, record, zeroing)]
@@ -103,7 +100,8 @@ def discarded(history: History) -> Iterator[Difference]:
 def _counts(history: History, record: AuditedRecord, zeroing) -> bool:
     """Not what a failed script may have cleaned up at its end, nor zeros, nor a loss that was no number."""
     cleaned_up = history.failed and zeroing.after == record.made and zeroing is record.lost[-1]
-    return not (cleaned_up or zeroing.were_zeros or any(call.not_a_number for call in zeroing.calls))
+    values = [float(call.value) for call in zeroing.calls if call.value is not None]
+    return not (cleaned_up or zeroing.were_zeros) and all(map(isfinite, values))
 
 
 @rule("leftover-gradients")
@@ -162,7 +160,7 @@ def empty(history: History) -> Iterator[Difference]:
         only_the_first = [update.number for update in found] == [1] and record.made > 1
         if not found or only_the_first or not record.trained or _harmless(history, record, found):
             continue
-        masked = any(u.zeros and all(call.without_targets for call in u.zeros) for u in found)
+        masked = any(u.zeros and {t.count for call in u.zeros for t in call.terms} == {0} for u in found)
         zeros = all(u.came_as_zeros or u.zeros for u in found)
         kind, level, fix = "empty", ERROR, _two_steps_in_a_row(record, found[0])
         text = f"{len(found)} of {count_noun(record.made, 'step')} found no gradient"
@@ -177,7 +175,7 @@ def empty(history: History) -> Iterator[Difference]:
 def _harmless(history: History, record: AuditedRecord, found: list[AuditedUpdate]) -> bool:
     """Every .grad was None, which changes nothing, and no gradient of it was lost or went elsewhere."""
     missed = record.lost_calls or record.left_over or trained_elsewhere(history, record)
-    return all(update.no_gradients for update in found) and not missed
+    return all(update.dtype is None for update in found) and not missed
 
 
 def trained_elsewhere(history: History, record: AuditedRecord) -> bool:

@@ -68,10 +68,8 @@ def _kept(history: History) -> Iterator[Difference]:
     call = max(history.calls, key=lambda call: call.alive, default=None)
     if call is not None and call.alive >= _MANY and call.alive > history.calls.total / 4:
         roughly = "about " * (call.number > PROBED_GRAPHS)  # from then on not every graph is looked at
-        text = (
-            f"the graphs of {roughly}{call.alive} earlier losses were alive at backward call {call.number}: something "
-        )
-        text += "keeps the losses, such as a sum for the log"
+        text = f"the graphs of {roughly}{call.alive} earlier losses were alive at backward call {call.number}: "
+        text += "something keeps the losses, such as a sum for the log"
         numbers = {"graphs_alive": call.alive, "backward_call": call.number}
         fix = "add up loss.item() or loss.detach()"
         yield Difference("kept", None, call.where, text, fix=fix, level=ADVICE, **numbers)
@@ -84,9 +82,8 @@ def _together(history: History) -> Iterator[Difference]:
     if len(calls) == sum(number <= PROBED_GRAPHS for number in single) > 0:  # else they are weighed against each other
         text = f"one backward call went through {calls[0].graphs} forward passes that have nothing in common: all of "
         text += "their activations were in memory at once"
-        fix = "" if any(call.zeroed_inside for call in calls) else None  # which would erase what a call for each brings
         numbers = {"graphs": calls[0].graphs, "calls": len(calls)}
-        yield Difference("one call for several", None, calls[0].where, text, fix=fix, level=ADVICE, **numbers)
+        yield Difference("one call for several", None, calls[0].where, text, fix="", level=ADVICE, **numbers)
 
 
 def _count_alike(call: AuditedCall) -> bool:
@@ -110,12 +107,11 @@ def unused_losses(history: History) -> Iterator[Difference]:
         (loss + penalty).backward()
     Reported: mims-harvard/TFC-pretraining/issues/37
     """
-    for loss in history.losses:
-        seen = len(loss.updates)
-        if not (loss.reached or _LOGGED.search(loss.name)) and seen >= 3 and 2 * seen >= history.looked_for_losses:
+    for name, where, seen in history.unused_losses:
+        if seen >= 3 and not _LOGGED.search(name):
             many = count_noun(seen, "update")
-            text = f"no backward call reaches the loss {loss.name}, which has a graph; it was there before {many}"
-            yield Difference("unused", None, loss.where, text, fix="", level=ADVICE, loss=loss.name, updates=seen)
+            text = f"no backward call reaches the loss {name}, which has a graph; it was there before {many}"
+            yield Difference("unused", None, where, text, fix="", level=ADVICE, loss=name, updates=seen)
 
 
 @rule("batchnorm")
@@ -136,10 +132,8 @@ def batchnorm(history: History) -> Iterator[Difference]:
         moved = [u for u in record.updates if u.size > 1 and all(call.batchnorm for call in u.micro_batches)]
         if moved:
             n = moved[0].size
-            many = count_noun(n, "micro-batch")
-            text = (
-                f"BatchNorm normalises each of {many} by itself, and its running statistics move {n} times per update"
-            )
+            text = f"BatchNorm normalises each of {count_noun(n, 'micro-batch')} by itself, and its running statistics "
+            text += f"move {n} times per update"
             yield Difference("batchnorm", record, moved[0].where, text, moved, level=ADVICE, moves_per_update=n)
 
 

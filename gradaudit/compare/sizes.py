@@ -7,13 +7,12 @@ another size for a while, and windows whose losses are weighted by what they hol
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
-from math import isclose
 from typing import NamedTuple
 
 from gradaudit.compare.columns import columns_of
-from gradaudit.compare.rules import UNDECIDED, Difference, rule
+from gradaudit.compare.rules import Difference, rule
 from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun, most_frequent
-from gradaudit.lines import condition_of, division_of
+from gradaudit.lines import condition_of
 
 _SOME = 20  # windows that others are compared with
 
@@ -61,8 +60,6 @@ def irregular(history: History) -> Iterator[Difference]:
             yield from _not_as_declared(history, record, updates)
         elif len(updates) >= 2:
             yield from _uneven(record, updates)
-        if history.size(record) == 1 and not record.lost_calls:
-            yield from _divided_for_nothing(record, [u for u in updates if u.size == 1 and not u.skipped])
 
 
 def countable(record: AuditedRecord) -> list[AuditedUpdate]:
@@ -106,11 +103,9 @@ def _irregular(
     window, sizes = updates[place], [update.size for update in updates]
     where, shown = condition_of(window.where) or window.where, [sizes[k] for k in around(sizes, place, 20)]
     text = f"update {window.number} holds {count_noun(window.size, 'micro-batch')}, {why}: {_listed(sizes, place)}"
-    fix = (
-        "count only micro-batches that ran backward, and let no `continue` jump over the step"
-        if kind == "long"
-        else None
-    )
+    fix = None
+    if kind == "long":
+        fix = "count only micro-batches that ran backward, and let no `continue` jump over the step"
     return Difference(kind, record, where, text, [window], about=usual, fix=fix, sizes=shown)
 
 
@@ -133,17 +128,6 @@ def around(sizes: Sequence[int], place: int, count: int) -> range:
     """
     first = max(0, min(place - count // 2, len(sizes) - count))
     return range(first, min(first + count, len(sizes)))
-
-
-def _divided_for_nothing(record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Difference]:
-    """Losses divided by a whole number, and a step after each of them: is the step in the wrong place?"""
-    columns = [each[0] for each in map(columns_of, updates) if each and len(each) == 1]
-    factors = {column.share for column in columns if column.reduction != "sum"}  # a sum is divided by a count
-    (factor,) = factors if len(factors) == 1 else (1.0,)
-    if len(updates) > 2 and 0 < factor < 0.6 and isclose(1 / factor, round(1 / factor), rel_tol=1e-6):
-        where, n = division_of(updates[0].fresh[0].where), round(1 / factor)
-        text = f"every loss is multiplied by 1/{n}, and every micro-batch has a step: is a window of {n} meant?"
-        yield Difference("divided for nothing", record, where, text, level=UNDECIDED, coefficient=factor)
 
 
 # Tails in the next epoch

@@ -36,15 +36,13 @@ def clipped(history: History) -> Iterator[Difference]:
             if kind and not _meant(update, kind) and not _of_parts(update, clip):
                 first_of_kind.setdefault(kind, (update, clip))
     for kind, (update, clip) in first_of_kind.items():
-        n, when = (
-            len(update.fresh),
-            {
-                "clip late": "after the step, when they have been used",
-                "clip early": "before the backward, when there is none",
-                "clip scaled": f"before unscale_(), while they hold the scaler's factor of {clip.scaled:g}",
-                "clip inside": f"after backward call {clip.after} of a window of {len(update.fresh)}",
-            },
-        )
+        n = len(update.fresh)
+        when = {
+            "clip late": "after the step, when they have been used",
+            "clip early": "before the backward, when there is none",
+            "clip scaled": f"before unscale_(), while they hold the scaler's factor of {clip.scaled:g}",
+            "clip inside": f"after backward call {clip.after} of a window of {n}",
+        }
         part = kind == "clip inside" and _of_another_loss(update, clip)
         fix = None if scaled else "clip once per window: after the last backward, before the step"
         text = f"gradients are clipped {when[kind]}"
@@ -126,9 +124,8 @@ def scaled(history: History) -> Iterator[Difference]:
             early = [k for k in update.unscaled_after if any(call.scaled != 1 for call in update.fresh[k:])]
             if early:
                 n, scale = len(update.fresh), update.fresh[-1].scaled
-                text = (
-                    f"unscale_() came after backward call {early[0]} of a window of {n}: what follows is scaled again"
-                )
+                text = f"unscale_() came after backward call {early[0]} of a window of {n}: "
+                text += "what follows is scaled again"
                 numbers = {"unscaled_after": early, "window": n, "scale": scale}
                 yield Difference("unscaled early", record, update.where, text, [update], **numbers)
                 break

@@ -168,13 +168,9 @@ class Gradients:
             self.came_as_zeros = on_cpu and not any_nonzero(grad) and self.all_zero()
         self.empty = False
 
-    def is_zero(self, p: Tensor) -> bool:
-        """Holds the parameter no gradient, or one of zeros?"""
-        return not any(map(any_nonzero, self._sharded(p))) if self.sharded else is_zero(p.grad)
-
     def all_zero(self) -> bool:
         if self.sharded:
-            return all(map(self.is_zero, self.parameters))
+            return not any(any_nonzero(grad) for p in self.parameters for grad in self._sharded(p))
         for grad in map(_grad, self.parameters):  # noqa: SIM110
             if grad is not None and any_nonzero(grad):
                 return False

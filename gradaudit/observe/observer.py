@@ -10,7 +10,7 @@ Every hook and every patch of the instruments is attached here, and detached aga
 
 import gc
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -47,9 +47,6 @@ class Listener:
 
     def received(self, record: Record, call: Call) -> None:
         """A backward call has added to the record's gradients."""
-
-    def graph_kept(self, roots: list[Tensor], call: Call) -> None:
-        """A backward call leaves its graph for further calls."""
 
     def backward_ends(self, call: Call) -> None:
         pass
@@ -112,13 +109,6 @@ def observing(listener: Listener) -> Iterator[None]:
             raise
 
 
-class _Thread(threading.local):
-    """What a thread of the script is in the middle of."""
-
-    def __init__(self) -> None:
-        self.probes: list = []  # hooks for one backward call
-
-
 class Observer:
     """Finds the optimizers, attaches the hooks and patches, and keeps the ledger by what they see."""
 
@@ -134,9 +124,8 @@ class Observer:
         self.calls = 0
         self.running: dict[int, Call] = {}  # backward calls, by thread
         self.options = (None, None)  # retain_graph and create_graph of the last backward call
-        self.thread = _Thread()
+        self.probes: dict[int, list] = defaultdict(list)  # hooks for one backward call, by thread
         self.threads: set[int] = set()  # those that train
-        self.zeroed_at = 0  # the last call of zero_grad(), in operations
 
     def attach(self) -> None:
         leave_uncompiled("gradaudit", *{cls.__module__ for cls in type(self.listener).__mro__ if cls is not object})
@@ -152,18 +141,13 @@ class Observer:
         for optimizer in living(*used):
             self.record_of(optimizer)
 
-    def patch(
-        self, owner: object, name: str, watch: Callable[..., Generator], warns: bool = False, used_up: bool = False
-    ) -> None:
-        """Until the block ends, each call of `owner.name` is watched by a generator, as `Guard.around` says.
-
-        `warns`: the original warns about its caller.
-        """
-        self.undo.callback(patch(owner, name, self.guard.around(watch, used_up), warns))
+    def patch(self, owner: object, name: str, watch: Callable[..., Generator], used_up: bool = False) -> None:
+        """Until the block ends, each call of `owner.name` is watched by a generator, as `Guard.around` says."""
+        self.undo.callback(patch(owner, name, self.guard.around(watch, used_up)))
 
     def probe(self, register: Callable, note: Callable) -> None:
         """Registers a hook for as long as this thread's backward call runs."""
-        self.thread.probes.append(register(self.guard(note)))
+        self.probes[threading.get_ident()].append(register(self.guard(note)))
 
     def finish(self) -> None:
         try:
@@ -360,7 +344,6 @@ class Observer:
 
     def _around_zero_grad(self, optimizer: Optimizer, *args, **kwargs) -> Generator:
         yield
-        self.zeroed_at = torch.autograd._get_sequence_nr()
         if self.hears_zeroing_at_once or self.running or any([record.unused for record in self.active]):
             self.look()
         if self.running and self.inside() is not None:  # an optimizer that steps and zeroes inside a backward call
@@ -401,14 +384,10 @@ class Observer:
                 if self.guard.failure is None:
                     for record in self.own():
                         self._receive(record, call)
-                    if retain_graph or create_graph:
-                        self.listener.graph_kept(roots, call)
                     self.listener.backward_ends(call)
         finally:
-            if probes := self.thread.probes:
-                for probe in probes:
-                    probe.remove()
-                probes.clear()
+            for probe in self.probes.pop(me, ()):
+                probe.remove()
 
     def _receive(self, record: Record, call: Call) -> None:
         """If the record's parameters have got gradients from this backward call, the ledger says so from now on."""

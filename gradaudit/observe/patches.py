@@ -1,10 +1,8 @@
 """Patched functions, which can be put back in any order."""
 
-import sys
 from collections.abc import Callable
 from functools import reduce, wraps
 
-import torch
 from torch.compiler import is_dynamo_compiling
 
 
@@ -36,14 +34,13 @@ class _Patch:
             setattr(self.owner, self.name, self.original)
 
 
-def patch(owner: object, name: str, wrapper: Callable, warns: bool = False) -> Callable[[], None]:
+def patch(owner: object, name: str, wrapper: Callable) -> Callable[[], None]:
     """Lets `wrapper(original)` be called in place of `owner.name`.
 
     Args:
         owner: A class or a module.
         name: Of its attribute.
         wrapper: Makes a function of the original one.
-        warns: The original warns about its caller.
 
     Returns:
         What undoes it.
@@ -52,20 +49,5 @@ def patch(owner: object, name: str, wrapper: Callable, warns: bool = False) -> C
     patch = getattr(present, "patch", None)
     if not isinstance(patch, _Patch) or patch.patched is not present:  # functools.wraps copies attributes
         patch = _Patch(owner, name)
-    if warns:
-        unseen_by_warnings(patch.patched)
-    added = (lambda original: unseen_by_warnings(wrapper(original))) if warns else wrapper
-    patch.set([*patch.wrappers, added])
-    return lambda: patch.set([other for other in patch.wrappers if other is not added])
-
-
-def unseen_by_warnings(function: Callable) -> Callable:
-    """A warning points at the caller of a function, found by counting frames, so a wrapper must not be counted.
-
-    The `warnings` module of every supported Python passes over the frames of the import system, which it knows by
-    their file's name.
-    """
-    function.__code__ = function.__code__.replace(co_filename=f"{__file__}/importlib/_bootstrap")
-    if "torch._dynamo" in sys.modules:  # it takes other code for the script's, and would compile it by itself
-        torch._dynamo.eval_frame.skip_code(function.__code__)
-    return function
+    patch.set([*patch.wrappers, wrapper])
+    return lambda: patch.set([other for other in patch.wrappers if other is not wrapper])

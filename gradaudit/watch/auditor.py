@@ -5,6 +5,7 @@ Nothing is computed here for every gradient, so that a large model costs little 
 
 from collections import Counter
 from collections.abc import Generator
+from functools import lru_cache
 from itertools import count
 from multiprocessing.process import BaseProcess
 from subprocess import Popen
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradaudit.callsite import caller_location, is_users, where
-from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedUpdate, History
+from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedRecord, AuditedUpdate, History
 from gradaudit.observe.gradients import is_zero, tensors_in
 from gradaudit.observe.ledger import Zeroing, last
 from gradaudit.observe.observer import Listener, Observer, after
@@ -25,7 +26,6 @@ from gradaudit.watch.graphs import Graphs
 from gradaudit.watch.losses import number
 from gradaudit.watch.named import NamedLosses
 from gradaudit.watch.ranks import Ranks
-from gradaudit.watch.records import WatchedRecord
 from gradaudit.watch.scaling import Scaling
 from gradaudit.watch.schedules import Schedules
 
@@ -33,19 +33,19 @@ _PROBED_GRADS = 100  # calls of autograd.grad before which the losses with names
 _TRIM_EVERY = 1_000  # backward calls, or updates of one optimizer
 _SAMPLED_UPDATES = 3  # of an optimizer, at most, before which some numbers are compared
 _numbers = count()
+_places = lru_cache(maxsize=1_000)(frozenset)  # many calls reach the same
 
 
 class Auditor(Listener):
     """Listens to an observer, and to all that the modules beside this one watch."""
 
     who = "The auditor"
-    record_type = WatchedRecord
+    record_type = AuditedRecord
     hears_zeroing_at_once = False  # only the line on which gradients are lost is told
 
     def __init__(self) -> None:
         self.history = History()
         self.key = f"gradaudit {next(_numbers)}"  # audits may be nested
-        self.reaches: dict[tuple[int, ...], frozenset[int]] = {}  # sets of places that backward calls have reached
         self.received_by = 1  # how many records got gradients from the last backward call
         self.epochs = Epochs()
 
@@ -74,8 +74,7 @@ class Auditor(Listener):
     def _finish(self) -> None:
         self.history.calls = self.history.calls.trimmed()
         self.history.leave_out_zeros()
-        self.history.losses = list(self.named.found.values())
-        self.history.looked_for_losses = len(self.named.updates)
+        self.history.unused_losses = self.named.unused()
 
     def overlapped(self) -> None:
         self.history.overlapping = True
@@ -106,7 +105,7 @@ class Auditor(Listener):
             self.named.look(self.history.updates_made)
         return call
 
-    def received(self, record: WatchedRecord, call: AuditedCall) -> None:
+    def received(self, record: AuditedRecord, call: AuditedCall) -> None:
         self.received_by += 1
         if record.name and record not in call.records:
             call.records += (record,)
@@ -115,10 +114,7 @@ class Auditor(Listener):
             call.synced, call.sharded = not gradients.waits, True
             call.ranks = max(shard.ranks for shard in gradients.shards.values())
         if len(gradients.touched) < len(gradients.parameters):
-            places = tuple(gradients.touched)
-            if len(self.reaches) > _TRIM_EVERY:  # layers that are left out at random
-                self.reaches = {}
-            call.reach[record] = self.reaches.setdefault(places, frozenset(places))
+            call.reach[record] = _places(tuple(gradients.touched))
         early = record.made < _SAMPLED_UPDATES and call.number <= PROBED_GRAPHS
         if early and record.evaluation is None and not record.by_hand:
             record.take_samples()
@@ -127,15 +123,11 @@ class Auditor(Listener):
         if gradients.came_as_zeros:
             call.zeros += (record,)
         weights = gradients.weight_versions()
-        record.rose |= record.weights not in (-1, weights)
         record.scaled, record.weights = 1.0 if record.clips_by_data else call.scaled, weights
         if call.scaled != 1:
             record.scaler = self.scaling.thread.scaler
         if record.by_hand:
             record.received_call(call)
-
-    def graph_kept(self, roots: list[Tensor], call: AuditedCall) -> None:
-        self.graphs.keep(roots, call)
 
     def backward_ends(self, call: AuditedCall) -> None:
         self.history.calls.append(call)
@@ -148,10 +140,10 @@ class Auditor(Listener):
 
     # Zeroing, changes, steps
 
-    def wrote(self, record: WatchedRecord) -> bool:
+    def wrote(self, record: AuditedRecord) -> bool:
         return self.by_hand.wrote(record)
 
-    def zeroed(self, record: WatchedRecord, zeroing: Zeroing) -> None:
+    def zeroed(self, record: AuditedRecord, zeroing: Zeroing) -> None:
         record.cleared = True
         if record.samples:
             record.notice_a_move()
@@ -159,14 +151,14 @@ class Auditor(Listener):
             zeroing.where = where()
             zeroing.were_zeros = record.gradients.came_as_zeros  # the calls themselves had brought nothing but zeros
             zeroing.put_back = False
-            if record.strays or record.gradients.weight_versions() != record.weights:  # not only a step has read them
+            if record.moved or record.gradients.weight_versions() != record.weights:  # not only a step has read them
                 for call in zeroing.calls:
                     call.read = True
         record.scaled, record.open.came_as_zeros = 1.0, not record.gradients.touched
         if not record.name:  # nothing is known to use its gradients
             record.lost.clear()
 
-    def changed(self, record: WatchedRecord, assigned: bool) -> None:
+    def changed(self, record: AuditedRecord, assigned: bool) -> None:
         record.scaled = 1.0  # it may have been taken out
         update, gradients = record.open, record.gradients
         overwritten = not all(is_zero(gradients.parameters[place].grad) for place in gradients.touched)
@@ -176,7 +168,7 @@ class Auditor(Listener):
         update.overwritten |= overwritten
         update.rewritten |= not assigned
 
-    def stepped(self, record: WatchedRecord, update: AuditedUpdate) -> None:
+    def stepped(self, record: AuditedRecord, update: AuditedUpdate) -> None:
         if record.by_hand and record.made == 1:  # it has a name from now on
             for call in update.fresh:
                 call.records += (record,)
@@ -197,11 +189,10 @@ class Auditor(Listener):
             if p.grad is not None:
                 update.dtype = p.grad.dtype
                 break
-        update.no_gradients = update.dtype is None
         if record.made % _TRIM_EVERY == 0:
             record.trim()
 
-    def _compare_samples(self, record: WatchedRecord, update: AuditedUpdate) -> None:
+    def _compare_samples(self, record: AuditedRecord, update: AuditedUpdate) -> None:
         early = record.made <= _SAMPLED_UPDATES
         if record.samples and not (update.assigned or update.rewritten or update.clips or update.unscaled_after):
             record.by_data = update.rewritten = update.overwritten = record.rewritten()
@@ -216,7 +207,7 @@ class Auditor(Listener):
         record.samples = []
 
     @staticmethod
-    def _note_what_was_put_back(record: WatchedRecord, update: AuditedUpdate) -> None:
+    def _note_what_was_put_back(record: AuditedRecord, update: AuditedUpdate) -> None:
         """Gradients may be read before they are zeroed, and put back."""
         for zeroing in reversed(record.lost):
             if zeroing.after < update.number - 1:
@@ -227,30 +218,30 @@ class Auditor(Listener):
 
     # The end of an optimizer
 
-    def ended(self, record: WatchedRecord) -> None:
+    def ended(self, record: AuditedRecord) -> None:
         if record.by_hand and (record.unowned or record.made):
             self.graphs.walked.clear()  # another model may come to the same lines
         if self.by_hand.ended(record) if record.by_hand else record.name or record.in_grad:
             self._conclude(record)
         record.trim()
-        record.let_go()
+        record.samples, record.stepped_with = [], []  # which would keep parameters alive
 
-    def _conclude(self, record: WatchedRecord) -> None:
+    def _conclude(self, record: AuditedRecord) -> None:
         self.observer.name(record)
         if not record.made:
             self.history.records.append(record)
-        record.schedule = self.schedules.of(record)
+        record.schedule = self.schedules.found.get(record)
         gradients = record.gradients
         left = [call for call in last(record.unused, record.in_grad) if not call.used]
         unseen = not record.made and gradients.weight_versions() != record.weights  # else than by a step, or compiled
         record.notice_a_move()
-        if left and not unseen and not record.moved and not gradients.came_as_zeros:
+        moved = record.moved and not record.made  # by an optimizer that updates in hooks and is never told to step
+        if left and not unseen and not moved and not gradients.came_as_zeros:
             record.left_over = left
         if record.by_hand:
             return
-        record.moved_unseen = not record.made and (record.moved or record.rose or (unseen and record.weights != -1))
-        if record.moved and not record.made:  # an optimizer that updates in hooks, and whose step is never called
-            record.by_itself = True
+        record.moved_unseen, record.by_itself = moved or (unseen and record.weights != -1), moved
+        if moved:
             return
         trained = [
             (ever, p) for ever, p in zip(gradients.ever, gradients.parameters, strict=True) if p.requires_grad or ever

@@ -11,11 +11,10 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from gradaudit.history import AuditedCall, History
+from gradaudit.history import AuditedCall, AuditedRecord, History
 from gradaudit.observe.gradients import Gradients, is_zero, living, local
 from gradaudit.observe.observer import Observer
 from gradaudit.observe.sharded import keepers, own_parameters
-from gradaudit.watch.records import WatchedRecord
 from gradaudit.watch.samples import Sample, sample
 
 BY_HAND = "manual update"  # stands where the name of an optimizer would stand
@@ -64,7 +63,7 @@ class _LooseGradients(Gradients):
         self.leaves = []
 
 
-class RecordByHand(WatchedRecord):
+class RecordByHand(AuditedRecord):
     """Of leaves that no optimizer holds.
 
     Attributes:
@@ -172,7 +171,7 @@ class UpdatesByHand:
             self.observer.add_by_hand(rest)
         return True
 
-    def step_givers(self, taker: WatchedRecord) -> None:
+    def step_givers(self, taker: AuditedRecord) -> None:
         """The gradients that were put into this optimizer may be those of a copy of its model."""
         for record in self.observer.by_hand:
             samples = [each for each in record.samples_of() if each is not None and len(each.places) >= _FEW]

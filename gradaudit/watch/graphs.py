@@ -56,6 +56,10 @@ class Graphs:
                 watch_memory(record.gradients.parameters, call, self.observer.probe)
         if call.number <= PROBED_GRAPHS:
             self._look_for_passes(call, [root.grad_fn for root in roots if root.grad_fn is not None])
+        if any(self.observer.options):  # it leaves its graph for further calls
+            forward = Forward(call.forward)
+            mark_forward(roots, f"{self.key} forward", forward)
+            self.forwards.append(ref(forward))
 
     def mark(self, roots: list[Tensor]) -> None:
         """Something else than a backward call goes through what is below `roots`."""
@@ -89,18 +93,11 @@ class Graphs:
     def _look_for_passes(self, call: AuditedCall, nodes: list) -> None:
         for node in nodes:
             call.graphs = max(call.graphs, forward_passes(node))
-            call.zeroed_inside |= call.graphs > 1 and first_operation(node) < self.observer.zeroed_at
         retain_graph, create_graph = self.observer.options
         keeps_it = bool(retain_graph) and not create_graph  # for calls that have nothing to do with its own gradients
         if nodes and (keeps_it or self.kept_at):
             call.passes = built_between(nodes, self.kept_at)
             self.kept_at = [*self.kept_at, torch.autograd._get_sequence_nr()] if keeps_it else []
-
-    def keep(self, roots: list[Tensor], call: AuditedCall) -> None:
-        """A call leaves its graph for further calls."""
-        forward = Forward(call.forward)
-        mark_forward(roots, f"{self.key} forward", forward)
-        self.forwards.append(ref(forward))
 
 
 def forward_passes(root, enough: int = 3) -> int:
@@ -135,11 +132,6 @@ def built_between(roots: list, ends: list[int]) -> int:
     """
     nodes = set().union(*(islice(walk([root]), _LONG) for root in roots))
     return len({bisect(ends, node._sequence_nr()) for node in nodes if not is_leaf(node)})
-
-
-def first_operation(root) -> int:
-    """The sequence number of the oldest operation below `root`."""
-    return min(node._sequence_nr() for node in walk([root]) if not is_leaf(node))
 
 
 # Several backward calls through one forward pass are no micro-batches, since a micro-batch is other data. They are

@@ -8,15 +8,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from inspect import CO_OPTIMIZED
+from traceback import walk_stack
 from types import FrameType
 
 from torch import Tensor
 
 from gradaudit.callsite import is_users
-from gradaudit.history import NamedLoss
 from gradaudit.watch.losses import find_losses, is_loss_function
 
-_FRAMES = 4  # functions of the user's that are looked at in one backward call, at most
 _HANDED_OUT = {"locals", "vars", "exec"}  # a function that uses one of these may hold, or write, its f_locals
 
 
@@ -25,7 +24,8 @@ class NamedLosses:
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.found: dict[tuple[str, str], NamedLoss] = {}
+        self.reached: set[tuple[str, str]] = set()  # by name and file
+        self.missed: dict[tuple[str, str], tuple[str, set[int]]] = {}  # where it stands, and before which updates
         self.updates: set[int] = set()  # those before which it was looked
 
     def look(self, update: int) -> None:
@@ -35,26 +35,26 @@ class NamedLosses:
             with suppress(RuntimeError):  # a view that was written to under no_grad() refuses to tell its node
                 node = tensor.grad_fn if tensor.requires_grad and tensor.numel() == 1 else None
                 below = find_losses(node, count=False)[0] if node is not None else ()
-                if "loss" in name.lower() or any(is_loss_function(term.name) for _, term in below):
-                    loss = self.found.setdefault((name, place.rpartition(":")[0]), NamedLoss(name, place))
-                    if below and not all(self.key in part.metadata for part, _ in below):  # of a sum, each part
-                        loss.updates.add(update)
-                    elif below:
-                        loss.reached = True
+                if below and ("loss" in name.lower() or any(is_loss_function(term.name) for _, term in below)):
+                    loss = name, place.rpartition(":")[0]
+                    if all(self.key in part.metadata for part, _ in below):  # of a sum, each part
+                        self.reached.add(loss)
+                    else:
+                        self.missed.setdefault(loss, (place, set()))[1].add(update)
+
+    def unused(self) -> list[tuple[str, str, int]]:
+        """Those that were never reached, and were there before half of the updates: name, place, how many updates."""
+        never = [(loss[0], place, len(at)) for loss, (place, at) in self.missed.items() if loss not in self.reached]
+        return [each for each in never if 2 * each[-1] >= len(self.updates)]
 
 
 def _named_tensors() -> Iterator[tuple[str, Tensor, str]]:
     """The tensors in the variables of the user's functions that are running, and the place in each function."""
-    frame, left = sys._getframe(1), _FRAMES
-    while frame is not None and left:
-        code = frame.f_code
-        if is_users(code.co_filename):
-            left -= 1
-            place = f"{code.co_filename}:{frame.f_lineno}"
+    for frame, line in walk_stack(sys._getframe(1)):
+        if is_users(frame.f_code.co_filename):
             for name, value in _variables(frame).items():
                 if issubclass(type(value), Tensor):  # of others nothing but the type is read
-                    yield name, value, place
-        frame = frame.f_back
+                    yield name, value, f"{frame.f_code.co_filename}:{line}"
 
 
 def _variables(frame: FrameType) -> dict:

@@ -1,8 +1,6 @@
 """Optimizers of the script's own: does one only compute its update differently, or decide on gradients as well?"""
 
 import sys
-from collections.abc import Callable, Iterator
-from types import CodeType
 
 from torch.optim import Optimizer
 
@@ -24,32 +22,9 @@ def steps_its_own_way(optimizer: Optimizer | None) -> bool:
 
 
 def may_collect(optimizer: Optimizer | None) -> bool:
-    """Has it methods for the script to call that no other has, such as one for each micro-batch?
-
-    What only reads, as get_lr() does, or sets a rate, is none: it names no gradient and calls no method of its own.
-    """
-    own = {name: thing for cls in _classes_of_the_script(optimizer) for name, thing in vars(cls).items()}
-    methods = [thing for name, thing in own.items() if not name.startswith(_READS) and name not in _USUAL]
-    return any(callable(each) and _may_touch_gradients(each, set(own)) for each in methods)
-
-
-def _may_touch_gradients(method: Callable, own: set[str]) -> bool:
-    code = getattr(method, "__code__", None)
-    if code is None:
-        return True
-    helpers = {name for name, thing in method.__globals__.items() if _is_a_function_of_the_scripts(thing)}
-    return any("grad" in name or name in {"super", *own, *helpers} for name in _names_in(code))
-
-
-def _is_a_function_of_the_scripts(thing: object) -> bool:
-    return hasattr(thing, "__code__") and is_users(thing.__code__.co_filename)
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for part in code.co_consts:
-        if isinstance(part, CodeType):
-            yield from _names_in(part)
+    """Has it methods for the script to call that no other has, such as one for each micro-batch?"""
+    own = {name for cls in _classes_of_the_script(optimizer) for name, thing in vars(cls).items() if callable(thing)}
+    return any(name not in _USUAL and not name.startswith(_READS) for name in own)
 
 
 def _classes_of_the_script(optimizer: Optimizer | None) -> list[type]:

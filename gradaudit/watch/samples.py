@@ -3,30 +3,17 @@
 They are taken where the gradient is largest: an update moves them along the gradient or against it.
 """
 
-from collections.abc import Callable, Iterable
-from functools import wraps
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from gradaudit.interrupts import uninterrupted
 from gradaudit.observe.gradients import local
 
 _NUMBERS = 8  # of each parameter, at most
 _SAME = 0.99  # cosine of two directions that differ by rounding
 _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-def _without_grad(function: Callable) -> Callable:
-    """The function without a graph. Ctrl-C may not leave the grad mode switched."""
-
-    @wraps(function)
-    def wrapped(*args: Any) -> Any:
-        with uninterrupted(), torch.no_grad():
-            return function(*args)
-
-    return wrapped
 
 
 class Sample(NamedTuple):
@@ -38,7 +25,7 @@ class Sample(NamedTuple):
     size: int  # of the parameter
     memory: tuple[int, int]  # where it lay, and its version: an update may leave all numbers as they are
 
-    @_without_grad
+    @torch.no_grad()
     def move(self, p: Tensor) -> Tensor | None:
         """How far the parameter has moved since; None if nothing was written, or if nobody knows."""
         weights = local(p)
@@ -48,7 +35,7 @@ class Sample(NamedTuple):
         unwritten = _memory(weights) == self.memory and torch.allclose(now, before, rtol=0, atol=0, equal_nan=True)
         return None if unwritten else now - before
 
-    @_without_grad
+    @torch.no_grad()
     def differs(self, grad: Tensor | None) -> bool:
         """Does a gradient hold other numbers now?"""
         grad = local(grad)
@@ -57,7 +44,7 @@ class Sample(NamedTuple):
         now, before = _take(grad, self.places).double(), self.gradient.double()
         return not torch.allclose(now, before, rtol=1e-6, atol=0, equal_nan=True)
 
-    @_without_grad
+    @torch.no_grad()
     def given_to(self, others: Iterable[Tensor]) -> bool:
         """Is this gradient, or a multiple of it, also the gradient of one of the others?"""
         gradients = (local(other.grad) for other in others)
@@ -66,7 +53,7 @@ class Sample(NamedTuple):
         return any(torch.cosine_similarity(self.gradient.double(), each, dim=0) > _SAME for each in taken)
 
 
-@_without_grad
+@torch.no_grad()
 def sample(p: Tensor, last: Sample | None = None) -> Sample | None:
     """A sample at the places of the last one, if there still is a gradient there. None where there is no gradient."""
     weights, grad = local(p), local(p.grad)

@@ -86,8 +86,8 @@ class Scaling:
         ids = set(map(id, tensors_in(parameters)))
         norm = args[1].detach() if len(args) > 1 and isinstance(args[1], Tensor) else None
         limit = float(args[0]) if args and isinstance(args[0], int | float) else 0.0
-        own = self.observer.own()
-        meant = [each for each in own if not each.gradients.ids.isdisjoint(ids) and not each.inside_its_step]
+        touched = [each for each in self.observer.own() if not each.gradients.ids.isdisjoint(ids)]
+        meant = [each for each in touched if not each.inside_its_step]
         filled = [each for each in meant if each.unused and each.steps]  # others are only clipped along with these
         for record in filled or meant:
             if record.samples and record.rewritten():
@@ -96,5 +96,4 @@ class Scaling:
             update = record.updates[-1] if late and record.updates else record.open
             update.clips += (Clip(where(), record.unused, norm, record.scaled, late, limit),)
         yield
-        for record in own:
-            record.gradients.compare()
+        self.observer.overlook()

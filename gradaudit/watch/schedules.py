@@ -50,15 +50,12 @@ class Schedules:
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
 
-    def of(self, record: AuditedRecord) -> Schedule | None:
-        return self.found.get(record)
-
     def _watch(self, schedulers: Iterable[type]) -> None:
         """A scheduler's class may be the script's own and younger than the audit."""
         for cls in schedulers:
             if "step" in vars(cls) and cls not in self.watched:
                 self.watched.add(cls)
-                self.observer.patch(cls, "step", self._around_step, warns=True)
+                self.observer.patch(cls, "step", self._around_step)
 
     def _around_step(self, scheduler, *args, **kwargs) -> Generator:
         inside = getattr(self.thread, "inside", False)  # a scheduler may step others, or the one that it inherits from

@@ -172,13 +172,14 @@ def test_an_audit_without_a_fault_changes_nothing_either(alone):
 
 FAULTS = [  # where, in which call, and whether only when it has done what it does
     (Auditor, "attach", 1, True), (Auditor, "backward_begins", 3, True), (Auditor, "received", 1, False),
-    (Auditor, "graph_kept", 1, False), (Auditor, "backward_ends", 3, False), (Auditor, "stepped", 3, False),
+    (Auditor, "backward_ends", 3, False), (Auditor, "stepped", 3, False),
     (Auditor, "zeroed", 1, True), (Auditor, "changed", 1, False), (Auditor, "ended", 1, False),
     (Scaling, "_around_clip", 1, True), (Scaling, "_around_unscale", 1, False), (Schedules, "_around_step", 1, True),
     (Ranks, "_around_forward", 1, False), (Ranks, "_around_all_reduce", 1, False), (Observer, "_before_step", 3, True),
     (Observer, "_receive", 3, False), (Observer, "_around_backward", 3, True), (Observer, "_zeroed", 1, False),
-    ("gradaudit.watch.graphs", "watch_terms", 3, False), ("gradaudit.watch.graphs", "_address", 3, False),
-    ("gradaudit.watch.records", "sample", 1, False), ("gradaudit.watch.named", "_named_tensors", 1, False),
+    ("gradaudit.watch.graphs", "mark_forward", 1, False), ("gradaudit.watch.graphs", "watch_terms", 3, False),
+    ("gradaudit.watch.graphs", "_address", 3, False),
+    ("gradaudit.history", "sample", 1, False), ("gradaudit.watch.named", "_named_tensors", 1, False),
 ]  # fmt: skip
 
 
@@ -290,11 +291,11 @@ def test_where_all_warnings_are_errors_the_training_goes_on(broken, capsys):
 
 
 def test_the_warning_names_the_lines_and_points_at_the_scripts(monkeypatch):
-    monkeypatch.setattr("gradaudit.watch.records.sample", None)
+    monkeypatch.setattr("gradaudit.history.sample", None)
     with pytest.warns(ObserverFailure) as caught, audit():
         train(1)
     (warning,) = caught
-    words = r"\(TypeError: 'NoneType' object is not callable, at gradaudit/watch/records.py:\d+, called from .*runs.py:"
+    words = r"\(TypeError: 'NoneType' object is not callable, at gradaudit/history.py:\d+, called from .*runs.py:"
     assert re.search(words, str(warning.message))
     assert warning.filename.endswith("runs.py")
 

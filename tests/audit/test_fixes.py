@@ -13,8 +13,6 @@ from runs import data, net, update, with_sgd
 
 FILES = {
     "accelerate": "accelerate/accelerator.py",
-    "lightning": "lightning/pytorch/loops/loop.py",
-    "fabric": "lightning_fabric/fabric.py",
     "transformers": "transformers/trainer.py",
     "trl": "trl/trainer/sft_trainer.py",
     "": "some_engine/engine.py",
@@ -74,7 +72,6 @@ def test_each_framework_is_known_by_its_files(framework, installed):
     ("framework", "options", "rule", "words"),
     [
         ("accelerate", {}, "loss-scale", "Accelerator(gradient_accumulation_steps=4)"),
-        ("accelerate", {"divide": 16}, "loss-scale", "pass it the plain mean"),
         ("accelerate", {"divide": 4, "count": 10}, "leftover-gradients", "accelerator.accumulate(model)"),
         ("transformers", {}, "loss-scale", "model.accepts_loss_kwargs = False"),
         ("transformers", {"divide": 4, "masked": lambda i: i % 4}, "token-weights", "num_items_in_batch"),

@@ -18,7 +18,7 @@ from gradaudit import AuditError, Finding, audit, judging
 from gradaudit.callsite import Place
 from gradaudit.compare import RULES
 from gradaudit.explain import explain
-from gradaudit.source import cause
+from gradaudit.lines import cause
 from gradaudit.text import as_text, has_colour, lines_of, width_of
 from runs import data, train, with_sgd
 

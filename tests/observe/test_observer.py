@@ -1,7 +1,6 @@
 """What is hard to see: nested steps, closures, optimizers that die, wrappers, shards."""
 
 import gc
-import sys
 import weakref
 
 import pytest
@@ -15,8 +14,6 @@ from torch.optim import SGD, Adam
 from course_utils import record
 from gradaudit import audit
 from gradaudit.observe import gradients
-from gradaudit.observe.observer import Listener, observing
-from gradaudit.observe.patches import unseen_by_warnings
 
 X = torch.ones(3, 2)
 
@@ -316,34 +313,6 @@ def test_zeroing_one_optimizer_reads_no_gradients_of_another(model, read):
         assert not read  # on a GPU it would wait for each of them
         optimizer.step()
         assert read
-
-
-@pytest.mark.filterwarnings("ignore:Using backward")
-def test_a_graph_is_kept_where_the_script_asks_for_it(model):
-    kept = []
-
-    class Keeps(Listener):
-        def graph_kept(self, roots, call):
-            kept.append(len(roots))
-
-    with observing(Keeps()):
-        for options in ({}, {"retain_graph": True}, {"create_graph": True}):
-            torch.autograd.backward([model(X).mean(), model(X).mean()], **options)
-            kept.append(options)
-    assert kept == [{}, 2, {"retain_graph": True}, 2, {"create_graph": True}]
-
-
-@pytest.mark.parametrize("loaded", [True, False])
-def test_dynamo_is_told_to_leave_a_wrapper_alone_if_it_is_there(loaded, monkeypatch):
-    def wrapper():
-        pass
-
-    left = []
-    monkeypatch.setattr(torch._dynamo.eval_frame, "skip_code", left.append)
-    if not loaded:
-        monkeypatch.delitem(sys.modules, "torch._dynamo")
-    assert unseen_by_warnings(wrapper) is wrapper
-    assert left == [wrapper.__code__] * loaded
 
 
 class Elsewhere(torch.Tensor):
