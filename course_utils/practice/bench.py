@@ -53,12 +53,13 @@ class Mistake(Exception):
 class Edit(NamedTuple):
     """A mistake, made by an edit of the solution's source: `old` stands there once and becomes `new`.
 
+    On paper `new` are the numbers that are wrong, by blank, and there is no `old`.
     `bug` is its name in `data/mistakes.toml`; where one mistake comes about in several ways, a slash and a word follow.
     """
 
     bug: str
     old: str
-    new: str
+    new: Any
 
 
 def edits(bug: str, old: str, *new: str) -> list[Edit]:
@@ -152,6 +153,8 @@ class Exercise:
         """The solution, or the solution with a mistake."""
         if self.build is None and edit is None:
             return self.solution
+        if self.takes is dict:
+            return lambda: self.solution() | edit.new
         text = self.solution if self.build else inspect.getsource(self.solution)
         if edit:
             assert text.count(edit.old) == 1, f"{self.name}: {edit.old!r} is {text.count(edit.old)} times in\n{text}"
@@ -160,7 +163,7 @@ class Exercise:
 
     def seen_of(self, edit: Edit | None, case: Any) -> Seen | Exception:
         """What is seen of the solution, or of a known mistake; it is run once."""
-        key = edit, id(case)
+        key = id(edit), id(case)
         if key not in self.kept:
             answer = self.made(edit)
             try:
@@ -356,10 +359,11 @@ def of_paper(value: float | None) -> str:
     return "None" if value is None else f"{value:g}"
 
 
-def on_paper(name: str, notebook: str, solution: Callable, edits: Sequence[Edit]) -> Exercise:
+def on_paper(name: str, notebook: str, solution: Callable, *mistakes: tuple[str, dict]) -> Exercise:
     """An exercise in which the learner writes numbers, for the blanks of which the solution has the correct ones."""
 
     def watch(answer: Any, _: None) -> Seen:
         return blanks(answer() if callable(answer) else answer, solution())
 
-    return Exercise(name, notebook, watch, solution, edits=edits, takes=dict)
+    found = [Edit(bug, "", numbers) for bug, numbers in mistakes]
+    return Exercise(name, notebook, watch, solution, edits=found, takes=dict)
