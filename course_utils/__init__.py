@@ -3,6 +3,7 @@
 The rooms, from the lowest to the highest. A room imports only rooms above it in this list, never below:
 
     data       digits, words, next_letters: real data, shipped with the course
+    source     functions from source texts, with lines for tracebacks
     models     mlp, Tally, Transformer: small models; shares_of: how much each micro-batch counts in each update
     loops      windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
     memory     saved_bytes, held_bytes, plan_memory: what a step holds, measured or planned

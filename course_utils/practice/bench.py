@@ -7,7 +7,6 @@ in the difference; else `wrong-value`, with the numbers.
 """
 
 import inspect
-import linecache
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from course_utils import data
+from course_utils.source import function
 
 RTOL, ATOL = 1e-6, 1e-9  # a quotient of two counts that are tensors is a float32, whatever it is multiplied with
 ROUNDED = 0.012  # what is so near to the correct number has lost digits: two are left of 1/3
@@ -215,14 +215,6 @@ class Exercise:
         if lost_digits(got[first], want[first]):
             return "low-precision", f"{shown}: it is rounded, or computed in a type of few digits."
         return self.named({**CHANNELS, **self.channels}.get(first, "wrong-value"), shown)
-
-
-def function(text: str, names: Mapping[str, Any]) -> Callable:
-    """The function that a source defines."""
-    file, namespace = f"<solution {hash(text)}>", dict(names)
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    exec(compile(text, file, "exec"), namespace)
-    return namespace[text.partition("def ")[2].partition("(")[0]]
 
 
 @cache

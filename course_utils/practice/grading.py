@@ -40,10 +40,10 @@ def grade_on_zoo(checker: Callable[[Run], object], rules: Sequence[str]) -> int:
     from course_utils.zoo import ZOO
 
     specimens = [specimen for specimen in ZOO.values() if specimen.rule in rules and specimen.holds]
-    loops = {loop.__wrapped__: (s, loop) for s in specimens for loop in (s.fixed, s.buggy)}  # several share a twin
+    loops = [(s, loop) for s in specimens for loop in (s.fixed, s.buggy)]
     gc.freeze()  # record() looks through all living objects, and need not see those that were there before
     try:
-        wrong = [(s, loop) for s, loop in loops.values() if _says(checker, loop) != (loop is s.buggy)]
+        wrong = [(s, loop) for s, loop in loops if _says(checker, loop) != (loop is s.buggy)]
     finally:
         gc.unfreeze()
     missed = [s for s, loop in wrong if loop is s.buggy]
