@@ -1,16 +1,14 @@
 """The exercise of *shards and pipelines*: several calls of a pipeline make one update; each valid token counts once."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_utils.practice.bench import Exercise, Mistake, Seen, changed, edits
-from course_utils.practice.loop import OLD, Gradient
+from course_utils.practice.bench import Exercise, Seen, changed, edits
+from course_utils.practice.loop import OLD, Gradient, one_rank, require_step
 
 IGNORED = -100
 WIDTH, CLASSES = 6, 5
@@ -58,29 +56,12 @@ def watch(answer: Callable, case: Case) -> Seen:
     optimizer, found = torch.optim.SGD(model.parameters(), lr=0.0), []
     optimizer.register_step_pre_hook(lambda *_: found.append([p.grad for p in model.parameters()]))
     given = [(inputs.clone(), targets.clone()) for inputs, targets in calls]
-    with _one_rank():
+    with one_rank():
         answer(PipelineStage(model, 0, 1, torch.device("cpu")), optimizer, given, case.n)
-    if not found:
-        run = any(p.grad is not None and bool((p.grad != OLD).any()) for p in model.parameters())
-        raise Mistake(
-            "leftover-gradients" if run else "not-attempted",
-            f"{case}: {'no backward pass and ' * (not run)}no step has run yet.",
-        )
+    run = any(p.grad is not None and bool((p.grad != OLD).any()) for p in model.parameters())
+    require_step(found, run, str(case))
     whole = None if None in found[0] else torch.cat([grad.flatten() for grad in found[0]])
     return {"steps": len(found), "update": Gradient(whole), "input": changed(given, calls)}
-
-
-@contextmanager
-def _one_rank() -> Iterator[None]:
-    """A group of this process alone, which is all that a pipeline of one stage needs."""
-    if dist.is_initialized():
-        yield
-        return
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 def _batch(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
