@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from course_utils import data
-from course_utils.source import function
+from course_utils.source import edited, function
 
 RTOL, ATOL = 1e-6, 1e-9  # a quotient of two counts that are tensors is a float32, whatever it is multiplied with
 ROUNDED = 0.012  # what is so near to the correct number has lost digits: two are left of 1/3
@@ -51,7 +51,7 @@ class Mistake(Exception):
 
 
 class Edit(NamedTuple):
-    """A mistake, made by an edit of the solution's source: `old` stands there once and becomes `new`.
+    """A mistake, made by an edit of the solution's source: `old` stands there once and becomes `new` (see `edited`).
 
     On paper `new` are the numbers that are wrong, by blank, and there is no `old`.
     `bug` is its name in `data/mistakes.toml`; where one mistake comes about in several ways, a slash and a word follow.
@@ -157,8 +157,7 @@ class Exercise:
             return lambda: self.solution() | edit.new
         text = self.solution if self.build else inspect.getsource(self.solution)
         if edit:
-            assert text.count(edit.old) == 1, f"{self.name}: {edit.old!r} is {text.count(edit.old)} times in\n{text}"
-            text = text.replace(edit.old, edit.new)
+            text = edited(text, edit.old, edit.new)
         return self.build(text) if self.build else function(text, self.solution.__globals__)
 
     def seen_of(self, edit: Edit | None, case: Any) -> Seen | Exception:

@@ -1,12 +1,11 @@
 """A specimen of the zoo, and the decorator that registers it."""
 
 import inspect
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, wraps
 
-from course_utils.source import function
+from course_utils.source import edited, function
 
 Losses = Iterator[float]  # what a loop yields: the losses that its author would have logged
 
@@ -38,11 +37,7 @@ class Specimen:
         """Does the same with the bug taken out and nothing else changed."""
         text = "\n" + inspect.getsource(self.buggy).partition("\ndef ")[2]
         for old, new in self.fix.items():
-            (found,) = re.finditer(r"\n *".join(re.escape(line.strip()) for line in old.split("\n")), text)
-            before, after = text[: found.start()], text[found.end() :]
-            indent = re.match(" *", before.rpartition("\n")[2])[0]
-            text = before + new.replace("\n", f"\n{indent}") + after
-        text = re.sub(r"\n +(?=\n)", "", text)  # of a line that was taken out
+            text = edited(text, old, new)
         loop = self.buggy.__wrapped__
         made = function(f"\ndef {text[1:]}", loop.__globals__, f"{self.name}, fixed")
         return _listing_losses(made, f"{loop.__name__}_fixed", f"The loop {self.name}, fixed.")
@@ -78,8 +73,7 @@ def specimen(
     Args:
         source: The report: "owner/repository#number" for an issue, with "!" instead of "#" for a pull request.
         what: What the loop does wrong, in a sentence.
-        fix: How the loop is corrected: what stands once in its source, and what stands there instead. Lines after the
-            first are indented as the first one is.
+        fix: How the loop is corrected: what stands once in its source, and what stands there instead (see `edited`).
         rule: The auditor's rule that must find the bug; by default the one that the file is named after.
         level: "error", "advice" or "undecided": the level at which the auditor finds the bug.
         evidence: What the finding's evidence must hold, among other things.

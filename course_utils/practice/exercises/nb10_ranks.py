@@ -120,7 +120,7 @@ def _on_two_ranks(answer: Callable, case: Case) -> Seen:
     return seen
 
 
-ZERO, STEP = "    optimizer.zero_grad()\n", "    optimizer.step()\n"
+ZERO, STEP = "optimizer.zero_grad()", "optimizer.step()"
 DDP_WINDOW = Exercise(
     "ddp_window",
     "10_ranks",
@@ -133,11 +133,11 @@ DDP_WINDOW = Exercise(
     ],
     edits=[
         *edits("sync-cadence/each", "nullcontext() if last else model.no_sync()", "nullcontext()"),
-        *edits("stale-gradients", ZERO, "", "    dist.get_rank() or optimizer.zero_grad()\n"),
+        *edits("stale-gradients", ZERO, "", "dist.get_rank() or optimizer.zero_grad()"),
         *edits("loss-scale", " * dist.get_world_size()", ""),
-        *edits("token-weights", "    dist.all_reduce(total)\n", "    total *= dist.get_world_size()\n"),
+        *edits("token-weights", "dist.all_reduce(total)", "total *= dist.get_world_size()"),
         *edits("token-weights/equal", "len(batch[0]) / total * dist.get_world_size()", "1 / len(window)"),
-        *edits("by-hand", STEP, "    for p in model.parameters(): dist.all_reduce(p.grad)\n" + STEP),
+        *edits("by-hand", STEP, f"for p in model.parameters(): dist.all_reduce(p.grad)\n{STEP}"),
     ],
     channels={
         "on one rank, the step found a gradient": "empty-step",

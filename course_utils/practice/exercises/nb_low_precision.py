@@ -82,7 +82,7 @@ BF16_WINDOW = Exercise(
         *edits("loss-scale/micro-batches", MEAN, "copy.grad = total / len(window)"),
         *edits("discarded-gradients", ADD, "total.copy_(p.grad)"),
         *edits("stale-gradients", SUMS, f"optimizer.__dict__.setdefault('sums', {SUMS})"),
-        *edits("stale-gradients/grad", "        model.zero_grad()\n", ""),
+        *edits("stale-gradients/grad", "model.zero_grad()", ""),
         *edits("leaves-hooks", MEAN, MEAN + " * (1 + hasattr(copy, 'again')); copy.again = True"),
         *edits("empty-step", MEAN, "copy.grad = None"),
     ],

@@ -84,8 +84,8 @@ NOISE_SCALE = Exercise(
         *edits("not-squared", SMALL, "(sum(part.norm() for part in parts) / n) ** 2"),
         *edits(
             "not-squared",
-            f"smalls.append({SMALL})\n        {LARGE}",
-            "smalls.append(sum(part.norm() for part in parts) / n)\n        larges.append(window[-1].norm())",
+            f"smalls.append({SMALL})\n{LARGE}",
+            "smalls.append(sum(part.norm() for part in parts) / n)\nlarges.append(window[-1].norm())",
         ),
         *edits("not-squared/root", RATIO, f"({RATIO}).sqrt()"),
         *edits("swapped", RATIO, "squares.mean() / traces.mean()"),

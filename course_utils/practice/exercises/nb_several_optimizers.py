@@ -96,8 +96,7 @@ def _watch_real(answer: Callable, case) -> Seen:
 
 
 LOSSES = "((d_loss, d_optimizer), (g_loss, g_optimizer))"
-STEP, ZERO = "            optimizer.step()\n", "            optimizer.zero_grad()\n"
-BOTH = STEP + "        for _, optimizer in ((0, d_optimizer), (0, g_optimizer)):\n            optimizer.step()\n"
+STEP, ZERO = "optimizer.step()", "optimizer.zero_grad()"
 GAN_UPDATES = Exercise(
     "gan_updates",
     "several_optimizers",
@@ -111,13 +110,9 @@ GAN_UPDATES = Exercise(
         *(twice(REAL, n, real=True) for n in (1, 2, 4)),
     ],
     edits=[
-        *edits(
-            "orphan-parameters/no-grad",
-            ZERO,
-            ZERO + "            g.requires_grad_(False)\n            d.requires_grad_(False)\n",
-        ),
+        *edits("orphan-parameters/no-grad", ZERO, f"{ZERO}\ng.requires_grad_(False)\nd.requires_grad_(False)"),
         *edits("wrong-order", LOSSES, "((g_loss, g_optimizer), (d_loss, d_optimizer))"),
-        *edits("wrong-order", STEP, BOTH.removeprefix(STEP)),
+        *edits("wrong-order", STEP, "loss is g_loss and [each.step() for each in (d_optimizer, g_optimizer)]"),
     ],
     channels={"both learn": "orphan-parameters"},
 )

@@ -70,10 +70,10 @@ def _batch(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-SUM, SCALED = 'reduction="sum") / total', "scale_grads=False"
-LOSS = f"F.cross_entropy(*flat, {SUM}\n\n    schedule = Schedule1F1B(stage, n, loss_fn=loss_fn, {SCALED})"
-MEANS = "F.cross_entropy(*flat)\n\n    schedule = Schedule1F1B(stage, n, loss_fn=loss_fn, scale_grads=%s)"
-FIRST = "    for inputs, targets in calls:\n"
+SCHEDULE = "schedule = Schedule1F1B(stage, n, loss_fn=loss_fn, scale_grads=False)"
+SCALED = SCHEDULE.replace("False", "True")
+MEAN = "mean = lambda scores, targets: F.cross_entropy(scores.flatten(0, 1), targets.flatten())\n"
+FIRST = "for inputs, targets in calls:"
 PIPELINE_UPDATE = Exercise(
     "pipeline_update",
     "shards_and_pipelines",
@@ -91,12 +91,12 @@ PIPELINE_UPDATE = Exercise(
         Case([[5, 1, 2, 6]], 2, dirty=True),
     ],
     edits=[
-        *edits("scale-grads", SCALED, "scale_grads=True"),
-        *edits("stale-gradients", "    optimizer.zero_grad()\n", ""),
-        *edits("forgotten-calls", LOSS, LOSS.replace("/ total", "/ total * n").replace("False", "True")),
-        *edits("own-call", FIRST, FIRST + "        total = int((targets != -100).sum())\n"),
-        *edits("token-weights", LOSS, MEANS % "True", MEANS % "False"),
-        *edits("loss-scale", LOSS, LOSS.replace(" / total", "").replace("False", "True")),
+        *edits("scale-grads", SCHEDULE, SCALED),
+        *edits("stale-gradients", "optimizer.zero_grad()", ""),
+        *edits("forgotten-calls", SCHEDULE, f"total /= n\n{SCALED}"),
+        *edits("own-call", FIRST, f"{FIRST}\n    total = int((targets != -100).sum())"),
+        *edits("token-weights", SCHEDULE, *(MEAN + each.replace("=loss_fn", "=mean") for each in (SCALED, SCHEDULE))),
+        *edits("loss-scale", SCHEDULE, f"total = 1\n{SCALED}"),
     ],
     channels={"steps": "irregular-window"},
 )
