@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer, optimizer
 
-from course_utils.practice.bench import Mistake
+from course_utils.practice.bench import Mistake, truth
 
 if TYPE_CHECKING:
     from course_utils.zoo import Specimen
@@ -76,13 +76,10 @@ def _says(checker: Callable[[Run], object], loop: Run) -> bool:
         except _NoAudit:
             hint = "the auditor is what you are writing a part of: use record() or hooks"
             raise Mistake("asks-the-auditor", f"{hint}.") from None
-    if said is None or said is ...:
-        raise Mistake("not-attempted", f"your function returned {said}; it should return True or False.")
-    if type(said).__name__ not in ("bool", "bool_") and getattr(said, "dtype", None) is None:
-        raise Mistake("wrong-type", f"expected True or False, got {said!r}.")
+    said = truth(said)
     if not ran:
         raise Mistake("does-not-run", f"your checker returned {said} without running the loop: call run().")
-    return bool(said)
+    return said
 
 
 _CALLS = [(torch.Tensor, "backward"), (torch.autograd, "backward"), (nn.Module, "zero_grad"), (nn.Module, "__call__"),

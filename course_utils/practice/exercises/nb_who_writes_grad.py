@@ -1,13 +1,13 @@
 """The exercise of *who writes grad*: a guard that names the parameters whose gradient is not clean."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from reprlib import repr
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from course_utils.practice.bench import Exercise, Mistake, Seen, edits, read_all, returned
+from course_utils.practice.bench import Exercise, Mistake, Seen, agree, edits, read_all, returned
 
 INF, NAN = float("inf"), float("nan")
 ZEROS, GRADIENT = (0.0, 0.0, 0.0), (3.0, 4.0, 5.0)
@@ -51,7 +51,7 @@ def watch(answer: Callable, case: Case) -> Seen:
     for i, p in enumerate(model.parameters()):
         values = case.held.get(i, case.rest)
         p.grad = None if values is None else torch.tensor(values, dtype=case.dtype).view_as(p)
-    grads, others = _bits(p.grad for p in model.parameters()), _others(model)
+    before = _state(model)
     try:
         names = answer(model)
         listed = read_all(names, at_most=50)
@@ -64,21 +64,15 @@ def watch(answer: Callable, case: Case) -> Seen:
     listed = list(listed) if isinstance(listed, (dict, set)) else listed
     if flags or not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise Mistake("wrong-type", f"{case}: expected a list of parameter names, got {repr(names)}.")
-    return {
-        ".grad is as before": _bits(p.grad for p in model.parameters()) == grads,
-        "the parameters are as before": _others(model) == others,
-        case.says: sorted(listed),
-    }
+    grads, others = (agree(now, then, 0.0, 0.0) for now, then in zip(_state(model), before, strict=True))
+    return {".grad is as before": grads, "the parameters are as before": others, case.says: sorted(listed)}
 
 
-def _others(model: nn.Module) -> list:
-    """What a guard must not change besides the gradients."""
-    return [*_bits(model.parameters()), *(p.requires_grad for p in model.parameters())]
-
-
-def _bits(tensors: Iterable[torch.Tensor | None]) -> list[bytes | None]:
-    """Every tensor bit by bit, so that NaN equals NaN."""
-    return [None if tensor is None else tensor.detach().numpy().tobytes() for tensor in tensors]
+def _state(model: nn.Module) -> tuple[list, list]:
+    """What a guard must not change: the gradients, and all else."""
+    parameters = list(model.parameters())
+    grads = [None if p.grad is None else p.grad.clone() for p in parameters]
+    return grads, [(p.detach().clone(), p.requires_grad) for p in parameters]
 
 
 APPEND, ONE, STAYS = "names.append(name)", "one entry other than 0 is enough", "stays in every later sum"
