@@ -6,10 +6,12 @@ by channel. A difference gets the name of the edit that explains most of it; els
 in the difference; else `wrong-value`, with the numbers.
 """
 
+import gc
 import inspect
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice, takewhile
@@ -272,6 +274,16 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.8g}" if abs(value) < 1e6 else f"{value:g}"
     return repr(value) if isinstance(value, str) and not value.isprintable() else str(value)
+
+
+@contextmanager
+def only_new_objects() -> Iterator[None]:
+    """In the block the garbage collector sees only what is made there: it needs a second for a whole session."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 # What an answer returned.

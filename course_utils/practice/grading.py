@@ -1,6 +1,5 @@
 """Exercises of the kind "write the test": the learner's checker looks at loops of the zoo, and the zoo grades it."""
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer, optimizer
 
-from course_utils.practice.bench import Mistake, truth
+from course_utils.practice.bench import Mistake, only_new_objects, truth
 
 if TYPE_CHECKING:
     from course_utils.zoo import Specimen
@@ -41,11 +40,8 @@ def grade_on_zoo(checker: Callable[[Run], object], rules: Sequence[str]) -> int:
 
     specimens = [specimen for specimen in ZOO.values() if specimen.rule in rules and specimen.holds]
     loops = [(s, loop) for s in specimens for loop in (s.fixed, s.buggy)]
-    gc.freeze()  # record() looks through all living objects, and need not see those that were there before
-    try:
+    with only_new_objects():  # record() looks through all of them
         wrong = [(s, loop) for s, loop in loops if _says(checker, loop) != (loop is s.buggy)]
-    finally:
-        gc.unfreeze()
     missed = [s for s, loop in wrong if loop is s.buggy]
     accused = [s for s, loop in wrong if loop is s.fixed]
     if not wrong:

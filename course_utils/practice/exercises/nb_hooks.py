@@ -1,8 +1,7 @@
 """The exercise of *hooks*: SGD with momentum that accumulates a window in its own buffers, piece by piece."""
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from course_utils.models import mlp
-from course_utils.practice.bench import Exercise, Mistake, Seen, edits, returned
+from course_utils.practice.bench import Exercise, Mistake, Seen, edits, only_new_objects, returned
 from course_utils.practice.loop import Weights
 
 
@@ -81,7 +80,7 @@ def solution(model, lr, momentum, weight_decay):
 
 def watch(answer: Callable, case: Case) -> Seen:
     """Watches the weights after each window, the gradients that stand in .grad, and tensors of a weight's size."""
-    with _only_new_objects():
+    with only_new_objects():
         model, held, kept = case.model().double(), [], 0
         trained = [p for p in model.parameters() if p.requires_grad]
         for p in trained:
@@ -109,16 +108,6 @@ def watch(answer: Callable, case: Case) -> Seen:
         "gradients in .grad at one moment, beside the newest": max(held) - 1 if held else 0,
         "tensors of a weight's size beside the buffer": max(kept - 1, 0),
     }
-
-
-@contextmanager
-def _only_new_objects() -> Iterator[None]:
-    """In the block the garbage collector sees only what is made there: it needs a second for a whole session."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _weights(model: nn.Module) -> Weights:
