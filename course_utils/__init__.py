@@ -3,11 +3,12 @@
 The rooms, from the lowest to the highest. A room imports only rooms above it in this list, never below:
 
     data       digits, words, next_letters: real data, shipped with the course
+    source     functions from source texts, with lines for tracebacks
     models     mlp, Tally, Transformer: small models; shares_of: how much each micro-batch counts in each update
     loops      windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
     memory     saved_bytes, held_bytes, plan_memory: what a step holds, measured or planned
     recording  record, count_work and others: what any loop does, seen from outside
-    ranks      Ranks, torchrun: a function or a script on several ranks
+    ranks      Ranks: a function on several ranks; scripts in processes of their own
     plots      ledger and the other figures; they draw and compute nothing
     zoo        buggy loops from public bugs, each beside its fixed twin
     project    the training script of notebook 12, and what accepts it; `python -m course_utils.project`
@@ -31,7 +32,6 @@ from course_utils.recording import (
 _LATER = {  # these need more than torch: imported when they are first used
     "Ranks": "ranks",
     "RankError": "ranks",
-    "torchrun": "ranks",
     "ledger": "plots",
     "show": "practice.display",
     "predict": "practice",
@@ -45,7 +45,7 @@ __all__ = [  # noqa: RUF022
     "windows", "backward_window", "train_epoch", "evaluate", "MicroBatchFinder",
     "record", "held_gradients", "formats_of", "count_work", "count_collectives",
     "saved_bytes", "held_bytes", "update_bytes", "plan_memory",
-    "Ranks", "RankError", "torchrun",
+    "Ranks", "RankError",
     "ledger", "show",
     "digits", "words", "next_letters", "mlp", "Tally", "Transformer", "shares_of",
     "predict", "check", "recall", "step_through",

@@ -1,8 +1,6 @@
-"""The course's real data, shipped with it and checked against their checksums. Nothing is downloaded."""
+"""The course's real data, shipped with it: `data/manifest.json` describes them. Nothing is downloaded."""
 
 import gzip
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,12 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
-
-_FIX = "restore it with `git checkout -- data`, or install the package again"
-
-
-class DataError(RuntimeError):
-    """A data file is missing, or is not the file that the manifest describes."""
 
 
 def digits(split: str = "train") -> tuple[Tensor, Tensor]:
@@ -80,36 +72,8 @@ def next_letters(words: Sequence[str]) -> tuple[Tensor, Tensor]:
 
 
 def read(name: str) -> bytes:
-    """The bytes of a file in the manifest, after its checksum has been verified."""
-    try:
-        expected = manifest()[name]["sha256"]
-    except (KeyError, TypeError) as error:
-        raise DataError(f"data file {folder() / 'manifest.json'} does not describe {name}: {_FIX}") from error
-    content = _content(name)
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
-        raise DataError(
-            f"data file {folder() / name} is truncated or altered: {len(content)} bytes with sha256 {found[:12]}..., "
-            f"expected sha256 {expected[:12]}...: {_FIX}"
-        )
-    return content
-
-
-def manifest() -> dict[str, dict[str, str]]:
-    """What `data/manifest.json` says about each file: title, origin, licence and sha256."""
-    content = _content("manifest.json")
-    try:
-        return json.loads(content.decode("utf-8"))
-    except ValueError as error:
-        raise DataError(f"data file {folder() / 'manifest.json'} cannot be read ({error}): {_FIX}") from error
-
-
-def _content(name: str) -> bytes:
-    path = folder() / name
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"data file {path} cannot be read ({error.strerror or error}): {_FIX}") from error
+    """The bytes of a data file."""
+    return (folder() / name).read_bytes()
 
 
 def folder() -> Path:

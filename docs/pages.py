@@ -200,8 +200,7 @@ def rule_page(rule: Rule) -> str:
 
 def _lines(loop) -> list[str]:
     """The body of a loop, without its decorator and its name."""
-    source = inspect.getsource(loop)
-    return source[source.index("\ndef ") + 1 :].rstrip().splitlines()[1:]
+    return inspect.getsource(loop).partition("-> Losses:\n")[2].rstrip().splitlines()
 
 
 def silhouettes() -> bytes:

@@ -118,16 +118,6 @@ def test_the_ledger_draws_chosen_lanes_in_their_order_and_under_their_names():
     assert [len(axis.lines[0].get_xdata()) for axis in figure.axes] == [2, 5]
 
 
-def test_a_note_is_above_its_event_and_above_everything_else_in_the_lane():
-    sgd, adam = plots.ledger(TRACE, notes={5: "stale-gradients"}).axes
-    (note,) = [text for text in sgd.texts if text.get_text() == "stale-gradients"]
-    x, y = note.get_position()
-    assert x == 5
-    assert y > 2.0
-    assert sgd.lines[-1].get_xydata()[0].tolist() == [5, 1]
-    assert "stale-gradients" not in texts(adam)
-
-
 def numbers_and_shades(axis):
     brackets = [line for line in axis.lines if line.get_gid() == "window"]
     spans = [(min(line.get_xdata()) + 0.35, max(line.get_xdata()) - 0.35) for line in brackets]

@@ -3,7 +3,7 @@
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ class MemoryPlan:
     state: int  # of the optimizer
     inputs: float  # per item
     activations: float  # per item: what a forward pass saves for backward
-    constant: int  # what a forward pass leaves however many items it gets, such as autocast's copies of the weights
+    constant: int  # what a forward pass leaves however many items it gets
     moments: dict[str, Tensor] = field(repr=False)  # by phase: bytes at no items and bytes per item
 
     @property
@@ -50,10 +50,6 @@ class MemoryPlan:
 
     def largest(self, card: float) -> int:
         """The most items that fit into a micro-batch with `card` bytes; 0 if not even one does."""
-        if isinstance(card, bool) or not isinstance(card, int | float):
-            raise TypeError(f"card must be a number of bytes, got {card!r} ({type(card).__name__})")
-        if not 0 < card < math.inf:
-            raise ValueError(f"card must be a positive number of bytes, got {card}")
         if self.peak(1) > card:
             return 0
         at_no_items, per_item = torch.cat(list(self.moments.values())).unbind(1)
@@ -99,15 +95,13 @@ def plan_memory(
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = AdamW,
     *,
     dtype: torch.dtype | None = None,
-    autocast: AbstractContextManager | None = None,
-    accumulating: bool = True,
 ) -> MemoryPlan:
     """Finds out how much memory training will need, for a model of any size, and uses almost none.
 
     It trains on fake tensors, which have a shape and a dtype but hold no numbers, and notes the bytes in use before
     and after each operation of a forward pass, a backward pass and a step. Micro-batches of two sizes give a straight
-    line for each moment; a forward pass of a third size checks the lines. Every weight that requires a gradient is
-    assumed to get one.
+    line for each moment; a forward pass of a third size checks the lines. A forward pass finds gradients already, as
+    all but the first of a window do. Every weight that requires a gradient is assumed to get one.
 
     The operations are those of the CPU, so create everything there. The default optimizers on a GPU treat all weights
     at once and need more in their step: plan for it with `optimizer=lambda weights: AdamW(weights, foreach=True)`. The
@@ -121,13 +115,11 @@ def plan_memory(
         optimizer: Called with the weights, returns the optimizer.
         dtype: Of the weights and of floating-point inputs; use it instead of `model.to(dtype)`, which fake tensors
             refuse.
-        autocast: The context of the forward pass, for the CPU.
-        accumulating: Whether a forward pass already finds gradients, as all but the first of a window do.
 
     Raises:
         TypeError: If `build` is a model instead of a function that returns one.
         ValueError: If memory is not a straight line in the number of items, for example because a loss compares each
-            item with every other; if no weight requires a gradient; or for LBFGS.
+            item with every other; or if no weight requires a gradient.
         NotImplementedError: For an `nn.LSTM`, whose kernel allocates a large buffer that cannot be seen.
 
     Example:
@@ -137,15 +129,12 @@ def plan_memory(
         >>> plan.weights, plan.inputs, plan.phase(1), plan.phase(10_000)
         (4004000, 4000.0, 'step', 'backward')
     """
-    autocast = autocast or nullcontext()
 
     def micro_batch(items: int, backward: bool = True) -> dict[str, list[int]]:
         with _default(dtype), memory.made_from_data():
             made = make_batch(items)
         batch = tree_map_only(Tensor, lambda part: part if memory.counts(part) else _copy(part, dtype), made)
-        if not accumulating:
-            model.zero_grad()
-        with memory.noted() as in_forward, autocast:
+        with memory.noted() as in_forward:
             loss = loss_fn(model, batch)
         with memory.noted() as in_backward:
             if backward:
@@ -161,8 +150,6 @@ def plan_memory(
         if not trained:
             raise ValueError("no weight of this model requires a gradient: it has nothing to train")
         optimizer = optimizer(trained)
-        if isinstance(optimizer, torch.optim.LBFGS):
-            raise ValueError("LBFGS runs forward and backward passes inside its step, which cannot be planned")
         for parameter in trained:
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()  # makes its state, as in a first update

@@ -1,6 +1,6 @@
 """The gradient ledger: what happened to `.grad`, event by event."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
 from textwrap import fill
@@ -21,7 +21,6 @@ from course_utils.plots.look import (
     SHADE,
     SKY,
     SMALL,
-    Pair,
     legend_above,
     name_axis,
     new_figure,
@@ -37,7 +36,6 @@ _MARKS = (  # kind of event, marker, colour, label
     ("zero", "o", ORANGE, "zeroed"),
 )
 _EVENTS = "events of the training loop, in order; updates are shaded"
-_CHARACTER = 0.0128  # the width of a bold character of a note, as a share of the lane's
 
 Placed = Mapping[int, Event]  # events, by their place in the trace
 
@@ -78,8 +76,6 @@ def ledger(
     lanes: Mapping[str, str] | None = None,
     title: str = "",
     ylabel: str = "norm of .grad",
-    notes: Mapping[int, str] | None = None,
-    part: range | None = None,
 ) -> Figure:
     """The gradient ledger: what happened to `.grad`, event by event, with one lane per optimizer.
 
@@ -92,8 +88,6 @@ def ledger(
         lanes: Which lanes to draw, in this order, each with the name to show; by default all, under their own names.
         title: Above the first lane.
         ylabel: What the line shows.
-        notes: Words to write at events, by the position of the event in the trace.
-        part: The positions of the events to draw; by default all.
 
     Raises:
         ValueError: If the trace has no events.
@@ -105,19 +99,10 @@ def ledger(
     if not trace.events:
         raise ValueError("the trace has no events to draw: did a loop run inside `with record() as trace:`?")
     lanes = lanes if lanes is not None else {lane: lane for lane in trace.lanes}
-    events = {lane: _placed(trace, lane) for lane in lanes}
-    found = {lane: list(brackets_of(placed)) for lane, placed in events.items()}
-    part, notes = part or range(len(trace.events)), notes or {}
-    drawn = {lane: {p: event for p, event in placed.items() if p in part} for lane, placed in events.items()}
-    drawn = {lane: placed for lane, placed in drawn.items() if placed}
-    rows = {lane: _rows_of_notes(notes, placed, part) for lane, placed in drawn.items()}
-    more = 0.28 * max((row for placed in rows.values() for row in placed.values()), default=0)
-    figure, axes = new_figure(height=1.1 + (2.1 + more) * len(drawn), rows=len(drawn))
-    for axis, (lane, placed) in zip(axes, drawn.items(), strict=True):
-        top = _lane(axis, placed, part)
-        _number(axis, found[lane], part)
-        _note(axis, placed, part, notes, rows[lane], top)
-        axis.set_ylabel(f"{lanes[lane]}\n{ylabel}", fontsize=FONT)
+    figure, axes = new_figure(height=1.1 + 2.1 * len(lanes), rows=len(lanes))
+    for axis, (lane, name) in zip(axes, lanes.items(), strict=True):
+        _lane(axis, trace, lane)
+        axis.set_ylabel(f"{name}\n{ylabel}", fontsize=FONT)
     axes[0].set_title(title, fontsize=FONT + 1, loc="left")
     _explain(figure, axes)
     return figure
@@ -137,10 +122,7 @@ def ledgers(traces: Mapping[str, Trace], ylabel: str = "norm of .grad") -> Figur
     figure, axes = new_figure(height=0.75 + 1.75 * len(traces), rows=len(traces))
     tops = []
     for axis, (title, trace) in zip(axes, traces.items(), strict=True):
-        events = _placed(trace)
-        part = range(len(trace.events))
-        tops.append(_lane(axis, events, part))
-        _number(axis, brackets_of(events), part)
+        tops.append(_lane(axis, trace))
         axis.set_ylabel(ylabel, fontsize=FONT)
         axis.set_title(title, fontsize=FONT, loc="left")
     for axis in axes:
@@ -200,13 +182,10 @@ def _points(trace: Trace, many: int) -> list[tuple[float, float, str]]:
     return points
 
 
-def _placed(trace: Trace, lane: str | None = None) -> dict[int, Event]:
+def _lane(axis: Axes, trace: Trace, lane: str | None = None) -> float:
+    """Draws line, marks and windows, and returns the greatest height."""
     places = {id(event): place for place, event in enumerate(trace.events)}
-    return {places[id(event)]: event for event in trace.on(lane)}
-
-
-def _lane(axis: Axes, events: Placed, part: range) -> float:
-    """Draws line and marks, and returns the greatest height."""
+    events = {places[id(event)]: event for event in trace.on(lane)}
     heights = {place: event.held if event.norm is None else event.norm for place, event in events.items()}
     top = max(filter(isfinite, heights.values()), default=0.0) or 1.0
     axis.step(list(heights), list(heights.values()), where="post", color=BLACK, linewidth=1.4, zorder=1)
@@ -216,25 +195,25 @@ def _lane(axis: Axes, events: Placed, part: range) -> float:
         if x:
             axis.scatter(x, y, marker=marker, s=46, color=color, label=words, zorder=2, linewidths=1.2,
                          edgecolors=None if marker == "|" else BLACK)  # fmt: skip
-    axis.set(xlim=(part[0] - 1, part[-1] + 1), ylim=(-0.08 * top, 1.12 * top), xticks=[])
+    axis.set(xlim=(-1, len(trace.events)), ylim=(-0.08 * top, 1.12 * top), xticks=[])
     if all(event.norm is None for event in events.values()):  # counts
         axis.yaxis.get_major_locator().set_params(integer=True)
+    _number(axis, list(brackets_of(events)))
     return top
 
 
-def _number(axis: Axes, found: Iterable[Bracket], part: range) -> None:
+def _number(axis: Axes, found: Sequence[Bracket]) -> None:
     """A numbered bracket below each window, dashed if no update follows, and a shade behind each update."""
     line, text = (offset_copy(axis.get_xaxis_transform(), axis.figure, y=-down, units="points") for down in (8, 11))
-    found = [w for w in found if (w.update or (w.first, w.last))[1] in part]
     for window in found:
-        ends = max(window.first, part[0]) - 0.35, max(window.last, part[0]) + 0.35
+        ends = window.first - 0.35, window.last + 0.35
         axis.plot(ends, [0, 0], color=BLACK, linewidth=1, linestyle="-" if window.update else (0, (2, 2)),
                   marker=TICKUP, markersize=5, transform=line, clip_on=False, gid="window", scalex=False,
                   scaley=False)  # fmt: skip
         words = str(window.number) if window.update else "no update"
         axis.text(sum(ends) / 2, 0, words, transform=text, ha="center", va="top", **SMALL)
         if window.update:
-            axis.axvspan(max(window.update[0], part[0]) - 0.5, window.update[1] + 0.5, facecolor=SHADE, zorder=0,
+            axis.axvspan(window.update[0] - 0.5, window.update[1] + 0.5, facecolor=SHADE, zorder=0,
                          linewidth=0)  # fmt: skip
     if found:
         write(axis, "window", (0, 0), (-8, -11), xycoords="axes fraction", ha="right", va="top")
@@ -248,39 +227,3 @@ def _explain(figure: Figure, axes: Sequence[Axes]) -> None:
     order = [words for *_, words in _MARKS if words in entries]
     axes[-1].set_xlabel(_EVENTS, fontsize=FONT, labelpad=25)  # below the numbers
     legend_above(figure, 5, [entries[words] for words in order], order)
-
-
-# Notes
-
-
-def _rows_of_notes(notes: Mapping[int, str], events: Placed, part: range) -> dict[int, int]:
-    """For each note of a lane, the lowest row of labels in which it covers no other one."""
-    rows: dict[int, int] = {}
-    ends: list[float] = []  # where the last label of each row ends
-    for place in sorted(notes.keys() & events.keys(), key=lambda place: _reach(place, notes[place], part)):
-        left, right = _reach(place, notes[place], part)
-        rows[place] = next((row for row, taken in enumerate(ends) if taken < left), len(ends))
-        ends[rows[place] : rows[place] + 1] = [right]
-    return rows
-
-
-def _reach(place: int, note: str, part: range) -> Pair:
-    """From where to where a label reaches: to the right of its place, or to the left where the lane ends."""
-    width = (len(note) + 2) * _CHARACTER * (len(part) + 1)
-    right = place + width < part[-1] + 1 or place - part[0] < width
-    return (place, place + width) if right else (place - width, place)
-
-
-def _note(
-    axis: Axes, events: Placed, part: range, notes: Mapping[int, str], rows: Mapping[int, int], top: float
-) -> None:
-    """Writes the notes above everything else in the lane."""
-    for place, row in sorted(rows.items()):
-        event, bottom = events[place], (1.15 + 0.26 * row) * top
-        height = event.held if event.norm is None else event.norm
-        axis.plot([place, place], [height, bottom - 0.02 * top], color=RED, linewidth=1.6, zorder=1)
-        axis.text(place, bottom, notes[place], va="bottom", weight="bold", **SMALL,
-                  ha="left" if _reach(place, notes[place], part)[0] == place else "right",
-                  bbox={"facecolor": "white", "edgecolor": RED, "pad": 2})  # fmt: skip
-    if rows:
-        axis.set_ylim(-0.08 * top, (1.3 + 0.26 * max(rows.values())) * top)

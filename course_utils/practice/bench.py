@@ -6,11 +6,12 @@ by channel. A difference gets the name of the edit that explains most of it; els
 in the difference; else `wrong-value`, with the numbers.
 """
 
+import gc
 import inspect
-import linecache
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice, takewhile
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from course_utils import data
+from course_utils.source import edited, function
 
 RTOL, ATOL = 1e-6, 1e-9  # a quotient of two counts that are tensors is a float32, whatever it is multiplied with
 ROUNDED = 0.012  # what is so near to the correct number has lost digits: two are left of 1/3
@@ -51,14 +53,15 @@ class Mistake(Exception):
 
 
 class Edit(NamedTuple):
-    """A mistake, made by an edit of the solution's source: `old` stands there once and becomes `new`.
+    """A mistake, made by an edit of the solution's source: `old` stands there once and becomes `new` (see `edited`).
 
+    On paper `new` are the numbers that are wrong, by blank, and there is no `old`.
     `bug` is its name in `data/mistakes.toml`; where one mistake comes about in several ways, a slash and a word follow.
     """
 
     bug: str
     old: str
-    new: str
+    new: Any
 
 
 def edits(bug: str, old: str, *new: str) -> list[Edit]:
@@ -152,15 +155,16 @@ class Exercise:
         """The solution, or the solution with a mistake."""
         if self.build is None and edit is None:
             return self.solution
+        if self.takes is dict:
+            return lambda: self.solution() | edit.new
         text = self.solution if self.build else inspect.getsource(self.solution)
         if edit:
-            assert text.count(edit.old) == 1, f"{self.name}: {edit.old!r} is {text.count(edit.old)} times in\n{text}"
-            text = text.replace(edit.old, edit.new)
+            text = edited(text, edit.old, edit.new)
         return self.build(text) if self.build else function(text, self.solution.__globals__)
 
     def seen_of(self, edit: Edit | None, case: Any) -> Seen | Exception:
         """What is seen of the solution, or of a known mistake; it is run once."""
-        key = edit, id(case)
+        key = id(edit), id(case)
         if key not in self.kept:
             answer = self.made(edit)
             try:
@@ -212,14 +216,6 @@ class Exercise:
         if lost_digits(got[first], want[first]):
             return "low-precision", f"{shown}: it is rounded, or computed in a type of few digits."
         return self.named({**CHANNELS, **self.channels}.get(first, "wrong-value"), shown)
-
-
-def function(text: str, names: Mapping[str, Any]) -> Callable:
-    """The function that a source defines."""
-    file, namespace = f"<solution {hash(text)}>", dict(names)
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    exec(compile(text, file, "exec"), namespace)
-    return namespace[text.partition("def ")[2].partition("(")[0]]
 
 
 @cache
@@ -278,6 +274,16 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.8g}" if abs(value) < 1e6 else f"{value:g}"
     return repr(value) if isinstance(value, str) and not value.isprintable() else str(value)
+
+
+@contextmanager
+def only_new_objects() -> Iterator[None]:
+    """In the block the garbage collector sees only what is made there: it needs a second for a whole session."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 # What an answer returned.
@@ -356,10 +362,11 @@ def of_paper(value: float | None) -> str:
     return "None" if value is None else f"{value:g}"
 
 
-def on_paper(name: str, notebook: str, solution: Callable, edits: Sequence[Edit]) -> Exercise:
+def on_paper(name: str, notebook: str, solution: Callable, *mistakes: tuple[str, dict]) -> Exercise:
     """An exercise in which the learner writes numbers, for the blanks of which the solution has the correct ones."""
 
     def watch(answer: Any, _: None) -> Seen:
         return blanks(answer() if callable(answer) else answer, solution())
 
-    return Exercise(name, notebook, watch, solution, edits=edits, takes=dict)
+    found = [Edit(bug, "", numbers) for bug, numbers in mistakes]
+    return Exercise(name, notebook, watch, solution, edits=found, takes=dict)

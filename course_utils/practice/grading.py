@@ -1,6 +1,5 @@
 """Exercises of the kind "write the test": the learner's checker looks at loops of the zoo, and the zoo grades it."""
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer, optimizer
 
-from course_utils.practice.bench import Mistake
+from course_utils.practice.bench import Mistake, only_new_objects, truth
 
 if TYPE_CHECKING:
     from course_utils.zoo import Specimen
@@ -40,12 +39,9 @@ def grade_on_zoo(checker: Callable[[Run], object], rules: Sequence[str]) -> int:
     from course_utils.zoo import ZOO
 
     specimens = [specimen for specimen in ZOO.values() if specimen.rule in rules and specimen.holds]
-    loops = {loop.__wrapped__: (s, loop) for s in specimens for loop in (s.fixed, s.buggy)}  # several share a twin
-    gc.freeze()  # record() looks through all living objects, and need not see those that were there before
-    try:
-        wrong = [(s, loop) for s, loop in loops.values() if _says(checker, loop) != (loop is s.buggy)]
-    finally:
-        gc.unfreeze()
+    loops = [(s, loop) for s in specimens for loop in (s.fixed, s.buggy)]
+    with only_new_objects():  # record() looks through all of them
+        wrong = [(s, loop) for s, loop in loops if _says(checker, loop) != (loop is s.buggy)]
     missed = [s for s, loop in wrong if loop is s.buggy]
     accused = [s for s, loop in wrong if loop is s.fixed]
     if not wrong:
@@ -76,13 +72,10 @@ def _says(checker: Callable[[Run], object], loop: Run) -> bool:
         except _NoAudit:
             hint = "the auditor is what you are writing a part of: use record() or hooks"
             raise Mistake("asks-the-auditor", f"{hint}.") from None
-    if said is None or said is ...:
-        raise Mistake("not-attempted", f"your function returned {said}; it should return True or False.")
-    if type(said).__name__ not in ("bool", "bool_") and getattr(said, "dtype", None) is None:
-        raise Mistake("wrong-type", f"expected True or False, got {said!r}.")
+    said = truth(said)
     if not ran:
         raise Mistake("does-not-run", f"your checker returned {said} without running the loop: call run().")
-    return bool(said)
+    return said
 
 
 _CALLS = [(torch.Tensor, "backward"), (torch.autograd, "backward"), (nn.Module, "zero_grad"), (nn.Module, "__call__"),

@@ -6,12 +6,14 @@ an update holds of another call shows. On a real model, every parameter and the 
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import isgenerator
 from itertools import chain
 from math import inf
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_utils.memory import saved_bytes
@@ -389,6 +391,27 @@ class Loop:
             weights = {name: p.detach() for name, p in self.model.named_parameters()}
             return {"weights": Weights(weights), "memory": Memory(saved.peak, self.memory), "input": how}
         return {"updates": self.updates, "input": how}
+
+
+def require_step(stepped: object, ran: object, about: str = "") -> None:
+    """Raises a `Mistake` where no step has run, and says whether a backward pass has."""
+    if not stepped:
+        bug = "leftover-gradients" if ran else "not-attempted"
+        begins = f"{about}: " if about else ""
+        raise Mistake(bug, f"{begins}{'no backward pass and ' * (not ran)}no step has run yet.")
+
+
+@contextmanager
+def one_rank() -> Iterator[None]:
+    """A group of this process alone, unless it is in a group already."""
+    if dist.is_initialized():
+        yield
+        return
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def watch_loop(answer: Callable, case: Case) -> Seen:

@@ -1,14 +1,12 @@
 """Exercises of the kind "order these lines": an order, given by letters, becomes a function that really runs."""
 
-import linecache
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count
 
 from course_utils.practice.bench import Mistake
+from course_utils.source import function
 
 _SEPARATORS = " \t\n,;:.-+>→'\"[]()"
-_numbers = count()
 
 
 def require_one_loop(order: str, lines: Mapping[str, str]) -> None:
@@ -76,8 +74,4 @@ def assemble(header: str, lines: Mapping[str, str], order: str, makes: Mapping[s
         raise Mistake(
             "empty-block", f"nothing comes after line {order[-1]}, `{lines[order[-1]]}`, so it repeats nothing."
         )
-    file, text = f"<your order {next(_numbers)}>", "\n".join(source)
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
-    names: dict = {}
-    exec(compile(text, file, "exec"), names)
-    return names[header.removeprefix("def ").partition("(")[0]]
+    return function("\n".join(source), {}, "your order")

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from course_utils.project.text import bigram_loss, read_words
 from course_utils.project.watch import Seen, file_of
-from course_utils.ranks import ScriptError, torchrun
-from course_utils.ranks.script import last_words, run_python
+from course_utils.ranks.script import last_words, run_python, torchrun
 
 WINDOW, MICRO_BATCHES, EPOCHS = 4, 10, 2  # of an epoch; the last of its three windows is short
 FULL = MICRO_BATCHES // WINDOW
@@ -270,15 +269,12 @@ def _on_two_ranks(runs: Runs, large: Seen) -> tuple[bool, str]:
     """Do two ranks make the updates that one makes?"""
     file = runs.folder / "ranks.pt"
     command = ["-m", "course_utils.project.watch", file, 0, runs.script, *runs.short()]
-    try:
-        torchrun(*command, n=2, timeout=runs.limit, cwd=runs.script.parent)
-    except ScriptError as error:
-        if error.late:
-            return (
-                False,
-                f"torchrun had not ended after {runs.limit:g} s. Does each rank make the same collective calls?",
-            )
-        return False, f"torchrun failed: {last_words(str(error))}"
+    status, output, late = torchrun(*command, limit=runs.limit, cwd=runs.script.parent)
+    if late:
+        says = f"torchrun had not ended after {runs.limit:g} s. Does each rank make the same collective calls?"
+        return False, says
+    if status:
+        return False, f"torchrun failed: {last_words(output)}"
     off = max(_apart(runs.seen(file, rank).gradients, large.gradients) for rank in range(2))
     off /= float(large.gradients.abs().max())
     ask = "" if off < EXACT else ". By what does a rank divide its losses, and by what does DDP divide?"

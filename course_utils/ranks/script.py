@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-_SHOWN = 25  # lines of output in an error message
 _LOOK = 0.2  # seconds between two looks at a process
 _GRACE = 40.0  # seconds that a process gets to end when it is asked to: torchrun kills its ranks after 30
 
@@ -30,14 +29,6 @@ class Finished(NamedTuple):
     status: int
     output: str
     late: bool
-
-
-class ScriptError(RuntimeError):
-    """A script failed on its ranks or was too late: `output` is all that the ranks and `torchrun` printed."""
-
-    def __init__(self, message: str, output: str, late: bool):
-        super().__init__(f"{message}; the end of its output:\n{_tail(output)}")
-        self.output, self.late = output, late
 
 
 def run_python(*command: object, title: str, limit: float, cwd: str | Path = ".", one_thread: bool = False) -> Finished:
@@ -81,38 +72,22 @@ def run_python(*command: object, title: str, limit: float, cwd: str | Path = "."
         return Finished(process.returncode, printed.read().decode(errors="replace"), late)
 
 
-def torchrun(script: str | Path, *arguments: object, n: int = 2, timeout: float = 30.0, cwd: str | Path = ".") -> str:
-    """Runs `torchrun --standalone --nproc-per-node n -- script arguments` and returns what the ranks printed.
+def torchrun(script: str | Path, *arguments: object, limit: float, cwd: str | Path = ".", n: int = 2) -> Finished:
+    """Runs `torchrun --standalone --nproc-per-node n -- script arguments`: see `run_python`.
 
     Each rank computes with one thread unless `OMP_NUM_THREADS` is set. While it runs, PyTorch's launcher listens on
-    ports of all of this machine's network interfaces. For the rest, see `run_python`.
+    ports of all of this machine's network interfaces.
 
     Args:
         script: A file, or `"-m"` with the name of a module as the first argument.
         *arguments: What the script finds in `sys.argv`.
-        n: The number of ranks.
-        timeout: Seconds that the whole run may take.
+        limit: Seconds that the whole run may take.
         cwd: The folder in which it runs.
-
-    Raises:
-        FileNotFoundError: If there is no such script.
-        ScriptError: If a rank fails or the time limit is exceeded.
-
-    Example:
-        >>> torchrun("no_such_script.py")
-        Traceback (most recent call last):
-        FileNotFoundError: there is no script no_such_script.py
+        n: The number of ranks.
     """
-    if script != "-m" and not Path(cwd, script).is_file():
-        raise FileNotFoundError(f"there is no script {script}")
     started = ["-m", "--"] if script == "-m" else ["--", script]  # or torchrun takes options of the script for its own
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n, *started, *arguments]
-    title = f"torchrun, {n} ranks"
-    status, output, late = run_python(*command, title=title, limit=timeout, cwd=cwd, one_thread=True)
-    if late or status:
-        ended = f"had not ended after {timeout:g} s" if late else f"ended with status {status}"
-        raise ScriptError(f"{' '.join(map(str, [script, *arguments]))} {ended} on {n} ranks", output, late)
-    return output
+    return run_python(*command, title=f"torchrun, {n} ranks", limit=limit, cwd=cwd, one_thread=True)
 
 
 def last_words(output: str) -> str:
@@ -122,6 +97,7 @@ def last_words(output: str) -> str:
         >>> last_words("Traceback (most recent call last):\\n  File x\\nValueError: no data\\n\\nIt ended.\\n")
         'ValueError: no data'
     """
+    output = output.partition("torch.distributed.elastic")[0]  # from where on torchrun reports
     lines = [line for line in output.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
     errors = [line for line in lines if re.search("Error|error:|Exception", line)]
     return (errors or lines or ["it printed nothing"])[-1]
@@ -153,11 +129,3 @@ def _stop(process: subprocess.Popen) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.wait()
-
-
-def _tail(output: str) -> str:
-    """The last lines that the ranks printed, without what `torchrun` adds: its traceback and report, and its log."""
-    output = re.sub(r"^Traceback .*\n(?: .*\n)+torch\.distributed\.elastic[\s\S]*", "", output, flags=re.M)
-    # The path in a log line is relative to the first entry of sys.path that holds torch, which may be above a venv.
-    output = re.sub(r"[EIW]\d{4} [\d:.]+ \d+ .*?torch[/\\]distributed[/\\].*\n?", "", output)
-    return "\n".join(output.splitlines()[-_SHOWN:])

@@ -6,6 +6,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
 from io import StringIO
@@ -85,6 +86,7 @@ class Updates(NamedTuple):
     scheduled: int  # the scheduler's steps, of rank 0
 
 
+@dataclass
 class SideBySide:
     """Runs loops that should make the update of the large batch, and measures how far they are from it.
 
@@ -108,23 +110,17 @@ class SideBySide:
         >>> rows = beside.compare("Accelerate", "accelerate", guide=guide, correct=correct)  # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        pieces: Sequence[Sequence],
-        collate: Callable[[list], dict[str, Tensor]],
-        new_model: Callable[[], nn.Module],
-        loss_fn: Callable[[nn.Module, dict], Tensor],
-        n: int,
-        equal: Sequence[Sequence],
-        fixed: Sequence[Sequence],
-        recorded: dict | None = None,
-    ):
-        self.pieces, self.collate, self.new_model, self.loss_fn, self.n = pieces, collate, new_model, loss_fn, n
-        self.equal, self.fixed = equal, fixed
-        self.recorded = recorded or {"versions": {}, "rows": [], "two_ranks": []}
-        self.rows: list[dict] = []
-        self.loops: dict[tuple[str, str], Callable] = {}  # by library and form
-        self._two = Ranks(2, backend="gloo", timeout=300)
+    pieces: Sequence[Sequence]
+    collate: Callable[[list], dict[str, Tensor]]
+    new_model: Callable[[], nn.Module]
+    loss_fn: Callable[[nn.Module, dict], Tensor]
+    n: int
+    equal: Sequence[Sequence]
+    fixed: Sequence[Sequence]
+    recorded: dict = field(default_factory=lambda: {"versions": {}, "rows": [], "two_ranks": []})
+    rows: list[dict] = field(default_factory=list, init=False)
+    loops: dict[tuple[str, str], Callable] = field(default_factory=dict, init=False)  # by library and form
+    two: Ranks = field(default_factory=lambda: Ranks(2, backend="gloo", timeout=300), init=False)
 
     def compare(self, library: str, package: str = "torch", **loops: Callable) -> list[dict]:
         """Measures each loop on one rank and on two, or reads the record unless `package` runs. Prints a table.
@@ -172,13 +168,13 @@ class SideBySide:
         """One epoch of a loop, in this process or on two ranks; of `pieces` instead of its share of all, if given."""
         pieces = self.pieces[: len(self.pieces) * ranks // 2] if pieces is None else pieces
         arguments = (loop, self.new_model, [self.collate(list(piece)) for piece in pieces])
-        made = self._two.run(one_epoch, *arguments) if ranks == 2 else [one_epoch(*arguments)]
+        made = self.two.run(one_epoch, *arguments) if ranks == 2 else [one_epoch(*arguments)]
         windows = [sorted(chain(*places)) for places in zip(*[rank[0] for rank in made], strict=True)]
         return Updates(windows, *self._errors(windows, made[0][1], pieces, self.n * ranks), *made[0][2:])
 
     def close(self) -> None:
         """Ends the two ranks; the next loop starts them again."""
-        self._two.close()
+        self.two.close()
 
     def _measured(self, library: str, form: str, loop: Callable) -> list[dict]:
         rows = []

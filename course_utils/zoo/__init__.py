@@ -8,8 +8,8 @@ own; what comes in which order is the source's. Needs torch alone.
 >>> specimen.rule, specimen.url
 ('loss-scale', 'https://github.com/Lightning-AI/pytorch-lightning/issues/19987')
 
-There is a file for each rule of the auditor. To add a loop, decorate it with `@specimen(...)` in the file of its rule,
-and its fixed twin with `@NAME.fix`: that registers both. A new file needs no entry anywhere.
+There is a file for each rule of the auditor. To add a loop, decorate it with `@specimen(...)` in the file of its rule;
+`fix` says which lines become which. A new file needs no entry anywhere.
 """
 
 from importlib import import_module

@@ -12,6 +12,7 @@ from course_utils.zoo.registry import Losses, specimen
     holds={"SGD": [1, 4, 4, 4]},
     leftover=3,
     evidence={"update": 1, "sizes": [1, 4, 4, 4]},
+    fix={"digit_batches(8))": "digit_batches(8), start=1)"},
 )
 def step_at_batch_zero() -> Losses:
     model, optimizer = classifier()
@@ -29,6 +30,7 @@ def step_at_batch_zero() -> Losses:
     what="Counts from 1 and adds 1 again: the updates hold 3, 4, 4 and 4, and the last micro-batch is never used.",
     holds={"SGD": [3, 4, 4, 4]},
     leftover=1,
+    fix={"(step + 1)": "step"},
 )
 def counted_from_one_twice() -> Losses:
     model, optimizer = classifier()
@@ -46,6 +48,7 @@ def counted_from_one_twice() -> Losses:
     what="Steps exactly when it should not: the updates hold 1, 1, 1, 2, 1, 1, 2, ... and each loss is divided by 4.",
     holds={"SGD": [1, 1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1]},
     leftover=1,
+    fix={"!= 0": "== 0"},
 )
 def condition_inverted() -> Losses:
     model, optimizer = classifier()
@@ -58,26 +61,13 @@ def condition_inverted() -> Losses:
         yield loss.item()
 
 
-@step_at_batch_zero.fix
-@counted_from_one_twice.fix
-@condition_inverted.fix
-def counted_from_one() -> Losses:
-    model, optimizer = classifier()
-    for step, (images, labels) in enumerate(2 * digit_batches(8), start=1):
-        loss = cross_entropy(model(images), labels)
-        (loss / 4).backward()
-        if step % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-        yield loss.item()
-
-
 @specimen(
     source="MeryylleA/lunariscodex!71",
     what="A loss that is NaN jumps over the step: the next update holds 7 micro-batches, and each is divided by 4.",
     holds={"SGD": [4, 7, 4]},
     leftover=1,
     evidence={"update": 2, "sizes": [4, 7, 4]},
+    fix={"for i,": "held = 0\nfor i,", "(loss / 4).backward()": "(loss / 4).backward()\nheld += 1", "(i + 1)": "held"},
 )
 def step_jumped_over() -> Losses:
     model, optimizer = classifier()
@@ -87,22 +77,6 @@ def step_jumped_over() -> Losses:
             continue
         (loss / 4).backward()
         if (i + 1) % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-        yield loss.item()
-
-
-@step_jumped_over.fix
-def step_jumped_over_fixed() -> Losses:
-    model, optimizer = classifier()
-    held = 0
-    for images, labels in digit_batches(17, damaged=7):
-        loss = cross_entropy(model(images), labels)
-        if not loss.isfinite():
-            continue
-        (loss / 4).backward()
-        held += 1
-        if held % 4 == 0:
             optimizer.step()
             optimizer.zero_grad()
         yield loss.item()

@@ -11,6 +11,7 @@ from course_utils.zoo.registry import Losses, specimen
     source="karpathy/nanoGPT#168",
     what="Adds up the mean losses of 4 micro-batches: every gradient is 4 times that of the large batch.",
     evidence={"window": 4, "factor": 4.0, "coefficients": [1.0] * 4},
+    fix={"loss.backward()": "(loss / 4).backward()"},
 )
 def never_divided() -> Losses:
     model, optimizer = classifier()
@@ -25,23 +26,10 @@ def never_divided() -> Losses:
         yield loss.item()
 
 
-@never_divided.fix
-def never_divided_fixed() -> Losses:
-    model, optimizer = classifier()
-    batches = iter(digit_batches(16))
-    for _ in range(4):
-        for _ in range(4):
-            images, labels = next(batches)
-            loss = cross_entropy(model(images), labels)
-            (loss / 4).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        yield loss.item()
-
-
 @specimen(
     source="verl-project/verl!436",
     what="Divides after backward: the logged loss is correct, but every gradient is 4 times that of the large batch.",
+    fix={"loss.backward()\nloss = loss / 4": "loss = loss / 4\nloss.backward()"},
 )
 def divided_for_the_log() -> Losses:
     model, optimizer = classifier()
@@ -58,26 +46,11 @@ def divided_for_the_log() -> Losses:
         yield step_loss
 
 
-@divided_for_the_log.fix
-def divided_for_the_log_fixed() -> Losses:
-    model, optimizer = classifier()
-    batches = digit_batches(16)
-    for k in range(0, 16, 4):
-        optimizer.zero_grad()
-        step_loss = 0.0
-        for images, labels in batches[k : k + 4]:
-            loss = cross_entropy(model(images), labels)
-            loss = loss / 4
-            loss.backward()
-            step_loss += loss.item()
-        optimizer.step()
-        yield step_loss
-
-
 @specimen(
     source="huggingface/transformers!35808",
     what="The script divides by 4, and so does the engine: every gradient is a quarter of the large batch's.",
     evidence={"window": 4, "factor": 0.25, "coefficients": [1 / 16] * 4},
+    fix={"engine_backward(loss / 4)": "engine_backward(loss / 4, scale_wrt_gas=False)"},
 )
 def divided_twice() -> Losses:
     def engine_backward(loss: Tensor, scale_wrt_gas: bool = True) -> None:  # as DeepSpeed's engine
@@ -93,25 +66,11 @@ def divided_twice() -> Losses:
         yield loss.item()
 
 
-@divided_twice.fix
-def divided_twice_fixed() -> Losses:
-    def engine_backward(loss: Tensor, scale_wrt_gas: bool = True) -> None:  # as DeepSpeed's engine
-        (loss / 4 if scale_wrt_gas else loss).backward()
-
-    model, optimizer = classifier()
-    for i, (images, labels) in enumerate(2 * digit_batches(8)):
-        loss = cross_entropy(model(images), labels)
-        engine_backward(loss / 4, scale_wrt_gas=False)
-        if (i + 1) % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-        yield loss.item()
-
-
 @specimen(
     source="Lightning-AI/pytorch-lightning#19987",
     what="Divides the epoch's last window, of 1 micro-batch, by 4 like the others: a quarter of its gradient is left.",
     evidence={"window": 4, "short_window": 1, "factor": 0.25},
+    fix={"loss / 4": "loss / min(4, 9 - i // 4 * 4)"},
 )
 def tail_divided_by_n() -> Losses:
     model, optimizer = classifier()
@@ -125,22 +84,10 @@ def tail_divided_by_n() -> Losses:
             yield loss.item()
 
 
-@tail_divided_by_n.fix
-def tail_divided_by_n_fixed() -> Losses:
-    model, optimizer = classifier()
-    for _ in range(2):
-        for i, (images, labels) in enumerate(digit_batches(9)):
-            loss = cross_entropy(model(images), labels)
-            (loss / min(4, 9 - i // 4 * 4)).backward()
-            if (i + 1) % 4 == 0 or i + 1 == 9:
-                optimizer.step()
-                optimizer.zero_grad()
-            yield loss.item()
-
-
 @specimen(
     source="agokrani/distillKitPlus#5",
     what="Adds up 4 mean losses that the script itself spells out: every gradient is 4 times the large batch's.",
+    fix={"loss.backward()": "(loss / 4).backward()"},
 )
 def distilled_and_never_divided() -> Losses:
     model, optimizer = classifier()
@@ -149,20 +96,6 @@ def distilled_and_never_divided() -> Losses:
         soft = teacher(images).softmax(-1)
         loss = -(soft * model(images).log_softmax(-1)).sum(-1).mean()
         loss.backward()
-        if (i + 1) % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-        yield loss.item()
-
-
-@distilled_and_never_divided.fix
-def distilled_and_never_divided_fixed() -> Losses:
-    model, optimizer = classifier()
-    teacher = perceptron(64, 10).requires_grad_(False)
-    for i, (images, _) in enumerate(2 * digit_batches(8)):
-        soft = teacher(images).softmax(-1)
-        loss = -(soft * model(images).log_softmax(-1)).sum(-1).mean()
-        (loss / 4).backward()
         if (i + 1) % 4 == 0:
             optimizer.step()
             optimizer.zero_grad()

@@ -14,23 +14,15 @@ from course_utils.zoo.registry import Losses, specimen
     source="huggingface/accelerate#2665",
     what="The optimizer holds the 4 parameters from before the model was wrapped: none of them ever gets a gradient.",
     evidence={"parameters": 4, "without_gradient": 4},
+    fix={
+        "optimizer = SGD(model.parameters(), lr=0.1)": "",
+        "replace the old": "replace the old\noptimizer = SGD(model.parameters(), lr=0.1)",
+    },
 )
 def optimizer_before_wrapping() -> Losses:
-    model, optimizer = classifier()
-    model = copy.deepcopy(model)  # as FSDP does when it flattens: new parameters replace the old
-    for images, labels in 2 * digit_batches(6):
-        loss = cross_entropy(model(images), labels)
-        model.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield loss.item()
-
-
-@optimizer_before_wrapping.fix
-def optimizer_before_wrapping_fixed() -> Losses:
     model = perceptron(64, 16, 10)
-    model = copy.deepcopy(model)  # as FSDP does when it flattens: new parameters replace the old
     optimizer = SGD(model.parameters(), lr=0.1)
+    model = copy.deepcopy(model)  # as FSDP does when it flattens: new parameters replace the old
     for images, labels in 2 * digit_batches(6):
         loss = cross_entropy(model(images), labels)
         model.zero_grad()
@@ -43,25 +35,13 @@ def optimizer_before_wrapping_fixed() -> Losses:
     source="openvinotoolkit/nncf!327",
     what="Replaces a parameter after creating the optimizer: 1,024 weights get gradients and are never updated.",
     evidence={"without_gradient": 1, "unowned_with_gradient": 1},
+    fix={"weight = nn.Parameter(model[0].weight.detach() / images.std())": "weight.data.div_(images.std())"},
 )
 def parameter_replaced() -> Losses:
     model, optimizer = classifier()
     for i, (images, labels) in enumerate(2 * digit_batches(6)):
         if i == 0:  # the first layer is scaled by the first batch
             model[0].weight = nn.Parameter(model[0].weight.detach() / images.std())
-        loss = cross_entropy(model(images), labels)
-        model.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield loss.item()
-
-
-@parameter_replaced.fix
-def parameter_replaced_fixed() -> Losses:
-    model, optimizer = classifier()
-    for i, (images, labels) in enumerate(2 * digit_batches(6)):
-        if i == 0:  # the first layer is scaled by the first batch
-            model[0].weight.data.div_(images.std())
         loss = cross_entropy(model(images), labels)
         model.zero_grad()
         loss.backward()

@@ -3,7 +3,9 @@
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
+
+from course_utils.source import edited, function
 
 Losses = Iterator[float]  # what a loop yields: the losses that its author would have logged
 
@@ -16,7 +18,6 @@ class Specimen:
 
     Attributes:
         buggy: Trains a small model as the source did, and returns the losses that its author would have logged.
-        fixed: Does the same with the bug taken out and nothing else changed.
     """
 
     name: str
@@ -25,16 +26,21 @@ class Specimen:
     url: str
     what: str
     level: str
+    fix: dict[str, str]
     evidence: dict
     holds: dict[str, list[int]] | None
     leftover: int
     buggy: Callable[[], list[float]]
-    fixed: Callable[[], list[float]] | None = None
 
-    def fix(self, loop: Callable[[], Losses]) -> Callable[[], list[float]]:
-        """Registers the fixed twin; used as a decorator. One loop can be the twin of several."""
-        self.fixed = _listing_losses(loop, f"{self.buggy.__name__}_fixed", f"The loop {self.name}, fixed.")
-        return self.fixed
+    @cached_property
+    def fixed(self) -> Callable[[], list[float]]:
+        """Does the same with the bug taken out and nothing else changed."""
+        text = "\n" + inspect.getsource(self.buggy).partition("\ndef ")[2]
+        for old, new in self.fix.items():
+            text = edited(text, old, new)
+        loop = self.buggy.__wrapped__
+        made = function(f"\ndef {text[1:]}", loop.__globals__, f"{self.name}, fixed")
+        return _listing_losses(made, f"{loop.__name__}_fixed", f"The loop {self.name}, fixed.")
 
     def listing(self) -> str:
         """The source of the buggy loop, without the names and the sentence that tell what is wrong."""
@@ -55,6 +61,7 @@ def specimen(
     *,
     source: str,
     what: str,
+    fix: dict[str, str],
     rule: str = "",
     level: str = "error",
     evidence: dict | None = None,
@@ -66,6 +73,7 @@ def specimen(
     Args:
         source: The report: "owner/repository#number" for an issue, with "!" instead of "#" for a pull request.
         what: What the loop does wrong, in a sentence.
+        fix: How the loop is corrected: what stands once in its source, and what stands there instead (see `edited`).
         rule: The auditor's rule that must find the bug; by default the one that the file is named after.
         level: "error", "advice" or "undecided": the level at which the auditor finds the bug.
         evidence: What the finding's evidence must hold, among other things.
@@ -83,7 +91,7 @@ def specimen(
         named = rule or loop.__module__.rpartition(".")[2].replace("_", "-")
         url = "https://github.com/" + source.replace("!", "/pull/").replace("#", "/issues/")
         buggy = _listing_losses(loop, loop.__name__, what)
-        expected = level, evidence or {}, holds, leftover
+        expected = level, fix, evidence or {}, holds, leftover
         ZOO[name] = Specimen(name, named, source.replace("!", "#"), url, what, *expected, buggy)
         return ZOO[name]
 

@@ -12,6 +12,12 @@ from course_utils.zoo.registry import Losses, specimen
     source="pytorch/pytorch!36601",
     what="Unscales and updates after each of 4 backward calls: earlier gradients are divided by 1024 again and again.",
     evidence={"window": 4, "unscaled_after": [1, 2, 3], "scale": 1024.0},
+    fix={
+        "scaler.unscale_(optimizer)": "",
+        "scaler.step(optimizer)": "scaler.unscale_(optimizer)\nscaler.step(optimizer)",
+        "scaler.update()": "",
+        "optimizer.zero_grad()": "optimizer.zero_grad()\nscaler.update()",
+    },
 )
 def unscaled_in_every_micro_batch() -> Losses:
     model, optimizer = classifier()
@@ -27,25 +33,11 @@ def unscaled_in_every_micro_batch() -> Losses:
         yield loss.item()
 
 
-@unscaled_in_every_micro_batch.fix
-def unscaled_in_every_micro_batch_fixed() -> Losses:
-    model, optimizer = classifier()
-    scaler = GradScaler("cpu", init_scale=1024.0)
-    for i, (images, labels) in enumerate(2 * digit_batches(8)):
-        loss = cross_entropy(model(images), labels)
-        scaler.scale(loss / 4).backward()
-        if (i + 1) % 4 == 0:
-            scaler.unscale_(optimizer)
-            scaler.step(optimizer)
-            optimizer.zero_grad()
-            scaler.update()
-        yield loss.item()
-
-
 @specimen(
     source="conservationtechlab/animl-py#298",
     what="Creates a scaler in each epoch, whose first factor overflows each time: 1 of every 4 updates is skipped.",
     evidence={"scalers": 3},
+    fix={"for _ in range(3):\n    scaler = ": "scaler = ", "float16": "float16\nfor _ in range(3):"},
 )
 def scaler_made_in_every_epoch() -> Losses:
     model = perceptron(64, 16, 10).float()
@@ -61,24 +53,10 @@ def scaler_made_in_every_epoch() -> Losses:
             yield loss.item()
 
 
-@scaler_made_in_every_epoch.fix
-def scaler_made_in_every_epoch_fixed() -> Losses:
-    model = perceptron(64, 16, 10).float()
-    optimizer = SGD(model.parameters(), lr=0.001)
-    scaler = GradScaler("cpu", init_scale=2.0**127)  # too large here, as 2.0**16 may be in float16
-    for _ in range(3):
-        for images, labels in digit_batches(4, size=64):
-            loss = cross_entropy(model(images.float()), labels, reduction="sum")
-            optimizer.zero_grad()
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            yield loss.item()
-
-
 @specimen(
     source="huggingface/accelerate#439",
     what="Updates after each of two optimizers: the factor doubles in between, and the second gradient is halved.",
+    fix={"scaler.update()": "", "yield": "scaler.update()\nyield"},
 )
 def scaler_updated_twice() -> Losses:
     first, second = perceptron(64, 10), perceptron(64, 16, 10)
@@ -91,19 +69,4 @@ def scaler_updated_twice() -> Losses:
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-        yield loss.item()
-
-
-@scaler_updated_twice.fix
-def scaler_updated_twice_fixed() -> Losses:
-    first, second = perceptron(64, 10), perceptron(64, 16, 10)
-    optimizers = [SGD(first.parameters(), lr=0.1), SGD(second.parameters(), lr=0.1)]
-    scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=1)
-    for images, labels in digit_batches(8):
-        loss = cross_entropy(first(images), labels) + cross_entropy(second(images), labels)
-        scaler.scale(loss).backward()
-        for optimizer in optimizers:
-            scaler.step(optimizer)
-            optimizer.zero_grad()
-        scaler.update()
         yield loss.item()

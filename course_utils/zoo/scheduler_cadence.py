@@ -11,6 +11,7 @@ from course_utils.zoo.registry import Losses, specimen
     source="Lightning-AI/pytorch-lightning#1476",
     what="Steps the schedule in every micro-batch: a warm-up that should take 4 updates is over after the first.",
     evidence={"scheduler_steps": 24, "updates": 6, "in_first_window": 3},
+    fix={"scheduler.step()": "", "optimizer.zero_grad()": "optimizer.zero_grad()\nscheduler.step()"},
 )
 def warmup_in_micro_batches() -> Losses:
     model, optimizer = classifier()
@@ -25,23 +26,10 @@ def warmup_in_micro_batches() -> Losses:
         yield loss.item()
 
 
-@warmup_in_micro_batches.fix
-def warmup_in_micro_batches_fixed() -> Losses:
-    model, optimizer = classifier()
-    scheduler = LinearLR(optimizer, start_factor=0.25, total_iters=4)  # counts updates
-    for i, (images, labels) in enumerate(2 * digit_batches(12)):
-        loss = cross_entropy(model(images), labels)
-        (loss / 4).backward()
-        if (i + 1) % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-            scheduler.step()
-        yield loss.item()
-
-
 @specimen(
     source="starVLA/starVLA!210",
     what="Steps a decay over 6 updates in every micro-batch: the learning rate is 0 from the second update on.",
+    fix={"scheduler.step()": "", "optimizer.zero_grad()": "optimizer.zero_grad()\nscheduler.step()"},
 )
 def decay_in_micro_batches() -> Losses:
     model, optimizer = classifier()
@@ -53,18 +41,4 @@ def decay_in_micro_batches() -> Losses:
             optimizer.step()
             optimizer.zero_grad()
         scheduler.step()
-        yield loss.item()
-
-
-@decay_in_micro_batches.fix
-def decay_in_micro_batches_fixed() -> Losses:
-    model, optimizer = classifier()
-    scheduler = PolynomialLR(optimizer, total_iters=6)  # counts updates
-    for step, (images, labels) in enumerate(digit_batches(24)):
-        loss = cross_entropy(model(images), labels)
-        (loss / 4).backward()
-        if (step + 1) % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-            scheduler.step()
         yield loss.item()

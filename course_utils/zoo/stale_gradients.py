@@ -12,6 +12,7 @@ from course_utils.zoo.registry import Losses, specimen
     what="No line zeroes: update k uses the sum of the gradients of all k batches so far.",
     holds={"SGD": [*range(1, 13)]},
     evidence={"update": 2, "updates_affected": 11},
+    fix={"loss.backward()": "optimizer.zero_grad()\nloss.backward()"},
 )
 def never_zeroed() -> Losses:
     model, optimizer = classifier()
@@ -27,6 +28,7 @@ def never_zeroed() -> Losses:
     source="pytorch/pytorch#47175",
     what="Zeroes at the start of an epoch instead of a batch: its six updates use 1, 2, 3, 4, 5 and 6 batches.",
     holds={"SGD": [*range(1, 7)] * 2},
+    fix={"optimizer.zero_grad()": "", "loss.backward()": "optimizer.zero_grad()\nloss.backward()"},
 )
 def zeroed_once_an_epoch() -> Losses:
     model, optimizer = classifier()
@@ -39,23 +41,11 @@ def zeroed_once_an_epoch() -> Losses:
             yield loss.item()
 
 
-@never_zeroed.fix
-@zeroed_once_an_epoch.fix
-def zeroed_in_every_batch() -> Losses:
-    model, optimizer = classifier()
-    for _ in range(2):
-        for images, labels in digit_batches(6):
-            loss = cross_entropy(model(images), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            yield loss.item()
-
-
 @specimen(
     source="IDEA-Research/DN-DETR#19",
     what="No line zeroes, and clipping hides it: each step clips the last clipped sum plus a new gradient to 0.1.",
     holds={"SGD": [*range(1, 13)]},
+    fix={"loss.backward()": "optimizer.zero_grad()\nloss.backward()"},
 )
 def clipped_running_sum() -> Losses:
     model, optimizer = classifier(lr=0.5)
@@ -67,22 +57,11 @@ def clipped_running_sum() -> Losses:
         yield loss.item()
 
 
-@clipped_running_sum.fix
-def clipped_running_sum_fixed() -> Losses:
-    model, optimizer = classifier(lr=0.5)
-    for images, labels in 2 * digit_batches(6):
-        loss = cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        clip_grad_norm_(model.parameters(), max_norm=0.1)
-        optimizer.step()
-        yield loss.item()
-
-
 @specimen(
     source="ajbrock/BigGAN-PyTorch#25",
     what="Zeroes before the critic's two steps but not between them: the second step uses the first gradient again.",
     holds={"SGD": [1, 2] * 6, "SGD 2": [1] * 6},
+    fix={"optimizer_d.zero_grad()": "", "loss_d.backward()": "optimizer_d.zero_grad()\nloss_d.backward()"},
 )
 def critic_zeroed_once() -> Losses:
     generator, critic, optimizer_g, optimizer_d = gan()
@@ -101,27 +80,10 @@ def critic_zeroed_once() -> Losses:
         optimizer_g.step()
 
 
-@critic_zeroed_once.fix
-def critic_zeroed_once_fixed() -> Losses:
-    generator, critic, optimizer_g, optimizer_d = gan()
-    points = point_batches(12)
-    for k in range(6):
-        critic.requires_grad_(True)
-        for real, noise in points[2 * k : 2 * k + 2]:  # two steps of the critic for one of the generator
-            optimizer_d.zero_grad()
-            loss_d = as_real(critic(real)) + as_fake(critic(generator(noise).detach()))
-            loss_d.backward()
-            optimizer_d.step()
-            yield loss_d.item()
-        critic.requires_grad_(False)
-        optimizer_g.zero_grad()
-        as_real(critic(generator(noise))).backward()
-        optimizer_g.step()
-
-
 @specimen(
     source="MorvanZhou/pytorch-A3C#21",
     what="Zeroes the shared model and not the local one, which hands it its gradients: update k uses the sum of k.",
+    fix={"optimizer.zero_grad()": "local.zero_grad()"},
 )
 def local_model_never_zeroed() -> Losses:
     shared, optimizer = classifier()
@@ -137,24 +99,10 @@ def local_model_never_zeroed() -> Losses:
         yield loss.item()
 
 
-@local_model_never_zeroed.fix
-def local_model_never_zeroed_fixed() -> Losses:
-    shared, optimizer = classifier()
-    local = perceptron(64, 16, 10)
-    for images, labels in 2 * digit_batches(6):
-        loss = cross_entropy(local(images), labels)
-        local.zero_grad()
-        loss.backward()
-        for own, common in zip(local.parameters(), shared.parameters(), strict=True):
-            common._grad = own.grad
-        optimizer.step()
-        local.load_state_dict(shared.state_dict())
-        yield loss.item()
-
-
 @specimen(
     source="greebear/pytorch-learning#1",
     what="Writes the update by hand, and zeroes nothing: each subtracts the sum of all gradients so far.",
+    fix={"p.grad.data": "p.grad.data\np.grad.data.zero_()"},
 )
 def update_by_hand_never_zeroed() -> Losses:
     model = perceptron(64, 16, 10)
@@ -163,16 +111,4 @@ def update_by_hand_never_zeroed() -> Losses:
         loss.backward()
         for p in model.parameters():
             p.data -= 0.1 * p.grad.data
-        yield loss.item()
-
-
-@update_by_hand_never_zeroed.fix
-def update_by_hand_never_zeroed_fixed() -> Losses:
-    model = perceptron(64, 16, 10)
-    for images, labels in 2 * digit_batches(6):
-        loss = cross_entropy(model(images), labels)
-        loss.backward()
-        for p in model.parameters():
-            p.data -= 0.1 * p.grad.data
-            p.grad.data.zero_()
         yield loss.item()

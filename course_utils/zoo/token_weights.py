@@ -1,6 +1,5 @@
 """Micro-batches with unequal numbers of targets count alike."""
 
-import torch
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
@@ -12,6 +11,10 @@ from course_utils.zoo.registry import Losses, specimen
     source="huggingface/trl#2175",
     what="Batches of 8, 44, 8 and 44 targets count a quarter each: short ones' targets have 5.5 times the weight.",
     evidence={"counts": [8, 44, 8, 44]},
+    fix={
+        "for letters,": "tokens = sum((follow != -100).sum() for _, follow in window)\nfor letters,",
+        "loss / 4": "loss * (follow != -100).sum() / tokens",
+    },
 )
 def mean_of_means() -> Losses:
     model = bigram_model()
@@ -25,23 +28,13 @@ def mean_of_means() -> Losses:
         optimizer.zero_grad()
 
 
-@mean_of_means.fix
-def mean_of_means_fixed() -> Losses:
-    model = bigram_model()
-    optimizer = SGD(model.parameters(), lr=0.5)
-    for window in word_windows():
-        tokens = sum((follow != -100).sum() for _, follow in window)
-        for letters, follow in window:
-            loss = cross_entropy(model(letters).flatten(0, 1), follow.flatten(), ignore_index=-100)
-            (loss * (follow != -100).sum() / tokens).backward()
-            yield loss.item()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
 @specimen(
     source="allenai/open-instruct!1161",
     what="A masked mean over each micro-batch instead of the window: one target counts 1/32 or 1/176, not 1/104.",
+    fix={
+        "for letters,": "tokens = sum((follow != -100).sum() for _, follow in window)\nfor letters,",
+        "mask.sum() / 4": "tokens",
+    },
 )
 def masked_mean_per_micro_batch() -> Losses:
     model = bigram_model()
@@ -51,22 +44,6 @@ def masked_mean_per_micro_batch() -> Losses:
             mask = follow != -100
             per_token = cross_entropy(model(letters).transpose(1, 2), follow, reduction="none")
             loss = (per_token * mask).sum() / mask.sum() / 4
-            loss.backward()
-            yield loss.item()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@masked_mean_per_micro_batch.fix
-def masked_mean_per_micro_batch_fixed() -> Losses:
-    model = bigram_model()
-    optimizer = SGD(model.parameters(), lr=0.5)
-    for window in word_windows():
-        tokens = torch.stack([(follow != -100).sum() for _, follow in window]).sum()
-        for letters, follow in window:
-            mask = follow != -100
-            per_token = cross_entropy(model(letters).transpose(1, 2), follow, reduction="none")
-            loss = (per_token * mask).sum() / tokens
             loss.backward()
             yield loss.item()
         optimizer.step()

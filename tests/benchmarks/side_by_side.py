@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from course_utils import train_epoch, words
-from course_utils.data import folder, manifest
+from course_utils.data import folder, read
 from course_utils.ranks.side_by_side import PACKAGES, SideBySide, undisturbed
 from gradaudit import audit
 
@@ -75,7 +75,7 @@ def keep(path: Path, title: str, found: dict, origin: str = "") -> None:
     """Writes a record of the course, and what the manifest says of it."""
     content = (json.dumps(found, allow_nan=False).replace("}, {", "},\n{") + "\n").encode()
     path.write_bytes(content)
-    said = manifest()
+    said = json.loads(read("manifest.json"))
     said[f"measurements/{path.name}"] = {
         "title": title,
         "origin": origin or f"measured for this course on {found.get('machine', 'CPU')}, {found['date']}",

@@ -61,7 +61,7 @@ def test_in_an_empty_folder_the_first_cells_bring_the_packages_and_their_data(tm
     (tmp_path / "first.py").write_text(first, encoding="utf-8")
     (tmp_path / "set_up.py").write_text(set_up, encoding="utf-8")
     code = f"""
-import sys, tempfile
+import json, sys, tempfile
 tempfile.tempdir = {str(tmp_path)!r}
 before = len(sys.path)
 for cell in ("first.py", "first.py", "set_up.py", "first.py", "set_up.py"):  # running them again changes nothing
@@ -72,7 +72,7 @@ for package in (course_utils, gradaudit):
     assert package.__file__.startswith({str(tmp_path)!r}), package.__file__
 assert len(course_utils.digits("test")[0]) == 360
 assert len(course_utils.words()) == 63875
-for name in course_utils.data.manifest():
+for name in json.loads(course_utils.data.read("manifest.json")):
     course_utils.data.read(name)
 """
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)

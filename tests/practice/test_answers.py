@@ -182,7 +182,7 @@ def test_an_untouched_stub_is_not_attempted(exercise):
 
 
 def test_an_exercise_that_nobody_knows_is_an_error():
-    with pytest.raises(ValueError, match=r"no exercise is called 'slop'; there are grad_on_paper, "):
+    with pytest.raises(ValueError, match=r"no exercise is called 'slop'; there are first_loop, "):
         judge("slop", lambda: 0)
 
 

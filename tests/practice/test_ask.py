@@ -288,7 +288,7 @@ def test_the_solution_that_run_all_left_behind_is_not_judged_as_an_answer(shown,
 
 
 def test_a_check_of_an_unknown_exercise_is_an_error(shown):
-    with pytest.raises(ValueError, match=r"no exercise is called 'slopes'; there are grad_on_paper, "):
+    with pytest.raises(ValueError, match=r"no exercise is called 'slopes'; there are first_loop, "):
         check("slopes", print)
     assert shown == []
 

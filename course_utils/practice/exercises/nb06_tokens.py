@@ -112,7 +112,7 @@ EQUAL = ((0, 3), (0, 3))
 REAL = [
     [(0, int(valid)) for valid in shape] for shape in ("624", "111", "000", "666", "666", "362", "000", "000", "512")
 ]
-FILTER = "        window = [batch for batch in window if (batch[1] != -100).any()]\n"
+FILTER = "window = [batch for batch in window if (batch[1] != -100).any()]"
 TOTAL, LOSS = "sum((targets != -100).sum()", 'targets.flatten(), reduction="sum") / total'
 WINDOWS = "windows(batches, n)"
 ACCUMULATE_TOKENS = Exercise(
@@ -145,18 +145,10 @@ ACCUMULATE_TOKENS = Exercise(
         *edits(
             "filtered-windows/window",
             FILTER,
-            "        if not all((batch[1] != -100).any() for batch in window):\n            continue\n",
+            "if not all((batch[1] != -100).any() for batch in window):\n    continue",
         ),
-        *edits(
-            "empty-step",
-            "            continue\n",
-            "            optimizer.zero_grad(set_to_none=False)\n            optimizer.step()\n            continue\n",
-        ),
-        *edits(
-            "wrong-length/empty-window",
-            "            continue\n",
-            "            losses.append(0.0)\n            continue\n",
-        ),
+        *edits("empty-step", "continue", "optimizer.zero_grad(set_to_none=False)\noptimizer.step()\ncontinue"),
+        *edits("wrong-length/empty-window", "continue", "losses.append(0.0)\ncontinue"),
         *edits(
             "token-weights/means",
             "+= loss.detach()",

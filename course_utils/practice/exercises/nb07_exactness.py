@@ -18,42 +18,29 @@ def mean_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
-def by_samples(model: nn.Module, window: Window, loss_fn: Loss) -> None:
-    """The correct loop for a loss that is a mean over samples."""
-    total = sum(len(y) for _, y in window)
-    for batch in window:
-        (loss_fn(model, batch) * (len(batch[1]) / total)).backward()
+def by_samples(sizes: Sequence[int]) -> list[float]:
+    """The correct weights of losses that are means over samples."""
+    return [size / sum(sizes) for size in sizes]
 
 
-def by_count(model: nn.Module, window: Window, loss_fn: Loss) -> None:
-    for batch in window:
-        (loss_fn(model, batch) / len(window)).backward()
+def by_count(sizes: Sequence[int]) -> list[float]:
+    return [1 / len(sizes) for _ in sizes]
 
 
-def by_rounded_shares(model: nn.Module, window: Window, loss_fn: Loss) -> None:
-    total = sum(len(y) for _, y in window)
-    for batch in window:
-        (loss_fn(model, batch) * round(len(batch[1]) / total, 8)).backward()
+def by_rounded_shares(sizes: Sequence[int]) -> list[float]:
+    return [round(weight, 8) for weight in by_samples(sizes)]
 
 
-def undivided(model: nn.Module, window: Window, loss_fn: Loss) -> None:
-    for batch in window:
-        loss_fn(model, batch).backward()
+def undivided(sizes: Sequence[int]) -> list[float]:
+    return [1.0 for _ in sizes]
 
 
-def without_the_last(model: nn.Module, window: Window, loss_fn: Loss) -> None:
-    total = sum(len(y) for _, y in window)
-    for batch in window[:-1]:
-        (loss_fn(model, batch) * (len(batch[1]) / total)).backward()
+def without_the_last(sizes: Sequence[int]) -> list[float]:
+    return [*by_samples(sizes)[:-1], 0.0]
 
 
-def uphill(model: nn.Module, window: Window, loss_fn: Loss) -> None:
-    by_samples(model, window, lambda model, batch: -loss_fn(model, batch))
-
-
-def with_a_bias_twice(model: nn.Module, window: Window, loss_fn: Loss) -> None:
-    by_samples(model, window, loss_fn)
-    model[-1].bias.grad *= 2
+def uphill(sizes: Sequence[int]) -> list[float]:
+    return [-weight for weight in by_samples(sizes)]
 
 
 def root_of_the_mean(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -74,9 +61,10 @@ class Case(NamedTuple):
     bug: str
     what: str
     layers: Callable[[], Sequence[nn.Module]] = list
-    accumulate: Callable[[nn.Module, Window, Loss], None] = by_samples
+    weights: Callable[[Sequence[int]], list[float]] = by_samples
     loss_fn: Loss = mean_loss
     sizes: Sequence[int] = (4, 4, 4, 4)
+    bias: float = 1.0  # how often one bias counts
 
     @property
     def exact(self) -> bool:
@@ -98,15 +86,15 @@ def _frozen() -> list[nn.Module]:
 RAGGED = (7, 2, 4, 1)
 CASES = (
     Case("misses-batchnorm", "a model with BatchNorm in training mode", lambda: [nn.BatchNorm1d(5)]),
-    Case("misses-wrong-loops", "a loop that divides unequal micro-batches by N", accumulate=by_count, sizes=RAGGED),
-    Case("misses-wrong-loops", "a loop that does not divide", accumulate=undivided),
-    Case("misses-wrong-loops", "a loop that leaves the last micro-batch out", accumulate=without_the_last),
-    Case("misses-wrong-loops", "a loop that turns the gradient's sign around", accumulate=uphill),
-    Case("misses-wrong-loops", "a loop that counts one bias twice", accumulate=with_a_bias_twice),
+    Case("misses-wrong-loops", "a loop that divides unequal micro-batches by N", weights=by_count, sizes=RAGGED),
+    Case("misses-wrong-loops", "a loop that does not divide", weights=undivided),
+    Case("misses-wrong-loops", "a loop that leaves the last micro-batch out", weights=without_the_last),
+    Case("misses-wrong-loops", "a loop that turns the gradient's sign around", weights=uphill),
+    Case("misses-wrong-loops", "a loop that counts one bias twice", bias=2.0),
     Case("misses-wrong-losses", "a root of a mean", loss_fn=root_of_the_mean),
-    Case("misses-small-errors", "shares rounded to eight digits", accumulate=by_rounded_shares, sizes=RAGGED),
-    Case("misses-tiny-gradients", "a tiny loss and a loop that does not divide", accumulate=undivided, loss_fn=tiny),
-    Case("accuses-rounding", "equal micro-batches, divided by N", accumulate=by_count),
+    Case("misses-small-errors", "shares rounded to eight digits", weights=by_rounded_shares, sizes=RAGGED),
+    Case("misses-tiny-gradients", "a tiny loss and a loop that does not divide", weights=undivided, loss_fn=tiny),
+    Case("accuses-rounding", "equal micro-batches, divided by N", weights=by_count),
     Case("accuses-rounding", "unequal micro-batches, weighted by samples", sizes=RAGGED),
     Case("accuses-rounding", "unequal micro-batches and a huge loss", sizes=RAGGED, loss_fn=huge),
     Case("accuses-dropout", "a model with dropout", lambda: [nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.5)]),
@@ -165,7 +153,9 @@ def _says(answer: Callable, case: Case) -> bool:
 
     def accumulate(model: nn.Module, window: Window, loss_fn: Loss) -> None:
         ran.append(window)
-        case.accumulate(model, window, loss_fn)
+        for batch, weight in zip(window, case.weights(case.sizes), strict=True):
+            (loss_fn(model, batch) * weight).backward()
+        model[-1].bias.grad *= case.bias
 
     said = truth(answer(model, window, case.loss_fn, accumulate))
     if not ran:

@@ -65,7 +65,7 @@ SCHEDULED = Exercise(
         *edits("wrong-length/one-epoch", LENGTH, "math.ceil(len(batches) / n)"),
         *edits("wrong-length/micro-batches", LENGTH, "epochs * len(batches)", "len(batches)"),
         *edits("wrong-length/epochs", "range(epochs)", "range(1)", "range(epochs + 1)"),
-        *edits("scheduler-cadence/never", "            scheduler.step()\n", ""),
+        *edits("scheduler-cadence/never", "scheduler.step()", ""),
     ],
     channels={
         "scheduler steps before each update": "scheduler-cadence/update",

@@ -60,13 +60,11 @@ def _went(now: float, before: float) -> str:
     return "as before" if now == before else "up" if now > before else "down"
 
 
-BATCH = "        scaler.scale(loss).backward()\n"
-UNSCALE, STEP, UPDATE = "    scaler.unscale_(optimizer)\n", "scaler.step(optimizer)", "    scaler.update()\n"
-CLIP = "    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"
-NORM = "    norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])\n"
-ALONE = "    nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"
+BATCH, UNSCALE = "scaler.scale(loss).backward()", "scaler.unscale_(optimizer)"
+ALONE = "nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
+CLIP, NORM = f"norm = {ALONE}", "norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])"
 RULE = "norm.isfinite() and norm <= skip_norm"
-SCHEDULE, ZERO = "        scheduler.step()\n", "    optimizer.zero_grad()\n"
+STEP, UPDATE, ZERO = "if made:\n    scaler.step(optimizer)", "scaler.update()", "optimizer.zero_grad()"
 AMP_WINDOW = Exercise(
     "amp_window",
     "09_amp",
@@ -100,22 +98,19 @@ AMP_WINDOW = Exercise(
         ),
     ],
     edits=[
-        *edits("stale-gradients", ZERO, "", "    if made:\n    " + ZERO),
-        *edits("discarded-gradients", BATCH, BATCH + "        optimizer.zero_grad()\n"),
-        *edits("discarded-gradients/before-step", UNSCALE, ZERO + UNSCALE),
+        *edits("stale-gradients", ZERO, "", f"if made:\n    {ZERO}"),
+        *edits("discarded-gradients", BATCH, f"{BATCH}\n{ZERO}"),
+        *edits("discarded-gradients/before-step", UNSCALE, f"{ZERO}\n{UNSCALE}"),
         *edits("skip-rule", RULE, "norm.isfinite()", "norm.isfinite() and min(norm, max_norm) <= skip_norm"),
-        *edits(
-            "empty-step",
-            "    if made:\n        " + STEP,
-            "    if not made:\n        optimizer.zero_grad(set_to_none=False)\n    optimizer.step()\n    if made:",
-        ),
-        *edits("clip-timing", UNSCALE + CLIP, ALONE + UNSCALE + NORM, CLIP + UNSCALE),
+        *edits("empty-step", STEP, "if not made:\n    optimizer.zero_grad(False)\noptimizer.step()\nif made:"),
+        *edits("clip-timing", f"{UNSCALE}\n{CLIP}", f"{ALONE}\n{UNSCALE}\n{NORM}", f"{CLIP}\n{UNSCALE}"),
         *edits("clip-timing/never", CLIP, NORM),
-        *edits("clip-timing/between", BATCH, BATCH + "    " + ALONE),
-        *edits("clip-limit", CLIP, NORM + "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"),
+        *edits("clip-timing/between", BATCH, f"{BATCH}\n{ALONE}"),
+        *edits("clip-limit", CLIP, f"{NORM}\nnn.utils.clip_grad_norm_(model.parameters(), 1.0)"),
         *edits("scaler-timing/unscaled", "scaler.scale(loss)", "loss"),
-        *edits("scaler-timing/often", BATCH + UNSCALE, BATCH + "    " + UNSCALE),
-        *edits("scaler-timing/update", UPDATE, "", "    if made:\n    " + UPDATE),
-        *edits("scheduler-cadence", SCHEDULE, "", SCHEDULE * 2, "    scheduler.step()\n"),
+        *edits("scaler-timing/often", f"{BATCH}\n{UNSCALE}", f"{BATCH}; {UNSCALE}"),
+        *edits("scaler-timing/update", UPDATE, "", f"if made:\n    {UPDATE}"),
+        *edits("scheduler-cadence", "scheduler.step()", "", "scheduler.step(); scheduler.step()"),
+        *edits("scheduler-cadence", f"{STEP}\n    scheduler.step()", f"{STEP}\nscheduler.step()"),
     ],
 )

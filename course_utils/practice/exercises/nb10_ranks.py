@@ -1,7 +1,7 @@
 """The exercise of notebook 10: one window of micro-batches on two real ranks, with a single all-reduce of gradients."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
 from course_utils.practice.bench import Exercise, Mistake, Seen, agree, edits
-from course_utils.practice.loop import Gradient
+from course_utils.practice.loop import Gradient, one_rank, require_step
 from course_utils.ranks import RankError, Ranks
 from course_utils.recording import count_collectives
 
@@ -48,47 +48,23 @@ def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
     return cross_entropy(model(batch[0]), batch[1])
 
 
-class Alone(nn.Module):
-    """Stands for DDP where there is one rank: then there is nothing to average."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module, self.require_backward_grad_sync = module, True
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.module(*inputs)
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        yield
-
-
 def watch(answer: Callable, case: Case) -> Seen:
     """Watches one window on one rank, which finds what is not attempted, and errors with the learner's own line; or
     all windows of a case on two ranks."""
     if len(case) > 1:
         return _on_two_ranks(answer, case)
-    started = not dist.is_initialized()
-    if started:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        (seen,) = _run(answer, case, Alone)
-    finally:
-        if started:
-            dist.destroy_process_group()
-    if not seen["gradients"]:
-        if not seen["backwards"]:
-            raise Mistake("not-attempted", "no backward pass and no step has run yet.")
-        raise Mistake("leftover-gradients", "on one rank: gradients are there, and no step has used them.")
+    with one_rank():
+        (seen,) = _run(answer, case)
+    require_step(seen["gradients"], seen["backwards"])
     return {"on one rank, the step found a gradient": seen["gradients"][0] is not None}
 
 
-def _run(answer: Callable, case: Sequence, wrap: Callable) -> list[dict]:
+def _run(answer: Callable, case: Sequence) -> list[dict]:
     """On this rank: what the answer does in each window of a case."""
     rank, found, grads, arrived = dist.get_rank(), [], [], []
     torch.manual_seed(0)
     bare = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
-    model, optimizer = wrap(bare), SGD(bare.parameters(), lr=0.1)
+    model, optimizer = DistributedDataParallel(bare), SGD(bare.parameters(), lr=0.1)
     optimizer.register_step_pre_hook(lambda *_: grads.append(_flat(bare)))
     bare[0].weight.register_hook(arrived.append)
     size = sum(p.nbytes for p in bare.parameters())
@@ -119,7 +95,7 @@ def _on_two_ranks(answer: Callable, case: Case) -> Seen:
     if not _two:
         _two.append(Ranks(2, backend="gloo"))
     try:
-        zero, one = _two[0].run(_run, answer, list(case), DistributedDataParallel, timeout=_HANG)
+        zero, one = _two[0].run(_run, answer, list(case), timeout=_HANG)
     except RankError as error:
         waiting = [rank for rank, text in error.errors.items() if text.startswith("had not ended")]
         failed = {rank: text for rank, text in error.errors.items() if rank not in waiting}
@@ -144,7 +120,7 @@ def _on_two_ranks(answer: Callable, case: Case) -> Seen:
     return seen
 
 
-ZERO, STEP = "    optimizer.zero_grad()\n", "    optimizer.step()\n"
+ZERO, STEP = "optimizer.zero_grad()", "optimizer.step()"
 DDP_WINDOW = Exercise(
     "ddp_window",
     "10_ranks",
@@ -157,11 +133,11 @@ DDP_WINDOW = Exercise(
     ],
     edits=[
         *edits("sync-cadence/each", "nullcontext() if last else model.no_sync()", "nullcontext()"),
-        *edits("stale-gradients", ZERO, "", "    dist.get_rank() or optimizer.zero_grad()\n"),
+        *edits("stale-gradients", ZERO, "", "dist.get_rank() or optimizer.zero_grad()"),
         *edits("loss-scale", " * dist.get_world_size()", ""),
-        *edits("token-weights", "    dist.all_reduce(total)\n", "    total *= dist.get_world_size()\n"),
+        *edits("token-weights", "dist.all_reduce(total)", "total *= dist.get_world_size()"),
         *edits("token-weights/equal", "len(batch[0]) / total * dist.get_world_size()", "1 / len(window)"),
-        *edits("by-hand", STEP, "    for p in model.parameters(): dist.all_reduce(p.grad)\n" + STEP),
+        *edits("by-hand", STEP, f"for p in model.parameters(): dist.all_reduce(p.grad)\n{STEP}"),
     ],
     channels={
         "on one rank, the step found a gradient": "empty-step",

@@ -152,7 +152,7 @@ def _saves(die_in: int) -> Iterator[list]:
 
 LOAD = "part.load_state_dict(saved[name])"
 AGAIN = "[p.data.copy_(first) for p, first in zip(model.parameters(), start, strict=True)]"
-WHOLE = "    count = done\n"  # before which some of the model starts over
+WHOLE = "count = done\nfor"  # before which some of the model starts over
 TRAIN_ON = Exercise(
     "train_on",
     "checkpoints",
@@ -168,22 +168,16 @@ TRAIN_ON = Exercise(
         *edits("stale-gradients", "optimizer.zero_grad()", "pass"),
         *edits("scheduler-cadence", "schedule.step()", "pass"),
         *edits(
-            "scheduler-cadence/each",
-            "        if count % n == 0:\n",
-            "        if count % n:\n            schedule.step()\n        if count % n == 0:\n",
+            "scheduler-cadence/each", "if count % n == 0:", "if count % n:\n    schedule.step()\nif count % n == 0:"
         ),
         *edits("starts-over", "os.path.exists(file)", "False"),
         *edits("drops-gradients", "p.grad = gradient", "pass"),
         *edits("drops-optimizer", LOAD, f"name == 'optimizer' or {LOAD}"),
         *edits("drops-schedule", LOAD, f"name == 'schedule' or {LOAD}"),
         *edits("drops-random-numbers", 'torch.set_rng_state(saved["random numbers"])', "pass"),
-        *edits(
-            "drops-buffers",
-            WHOLE,
-            f"    [m.reset_running_stats() for m in model if hasattr(m, 'running_mean')]\n{WHOLE}",
-        ),
+        *edits("drops-buffers", WHOLE, f"[m.reset_running_stats() for m in model if m._buffers]\n{WHOLE}"),
         *edits("drops-parameters", LOAD, f"start = [p.clone() for p in model.parameters()]; {LOAD}; {AGAIN}"),
-        *edits("shifted-windows", WHOLE, "    count = 0\n"),
+        *edits("shifted-windows", WHOLE, "count = 0\nfor"),
     ],
     channels={
         "micro-batches that were used": "wrong-batches",

@@ -1,8 +1,7 @@
 """The exercise of *hooks*: SGD with momentum that accumulates a window in its own buffers, piece by piece."""
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from course_utils.models import mlp
-from course_utils.practice.bench import Exercise, Mistake, Seen, edits, returned
+from course_utils.practice.bench import Exercise, Mistake, Seen, edits, only_new_objects, returned
 from course_utils.practice.loop import Weights
 
 
@@ -81,7 +80,7 @@ def solution(model, lr, momentum, weight_decay):
 
 def watch(answer: Callable, case: Case) -> Seen:
     """Watches the weights after each window, the gradients that stand in .grad, and tensors of a weight's size."""
-    with _only_new_objects():
+    with only_new_objects():
         model, held, kept = case.model().double(), [], 0
         trained = [p for p in model.parameters() if p.requires_grad]
         for p in trained:
@@ -111,16 +110,6 @@ def watch(answer: Callable, case: Case) -> Seen:
     }
 
 
-@contextmanager
-def _only_new_objects() -> Iterator[None]:
-    """In the block the garbage collector sees only what is made there: it needs a second for a whole session."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 def _weights(model: nn.Module) -> Weights:
     return Weights({name: p.detach().clone() for name, p in model.named_parameters()})
 
@@ -133,8 +122,8 @@ def _tensors(model: nn.Module) -> int:
     return len({tensor.data_ptr() for tensor in alike} - {first.data_ptr()})
 
 
-FOLD = "        buffers[p] += p.grad\n"
-DECAY, AFTER = "            buffers[p] += weight_decay * p\n", "            buffers[p] *= momentum\n"
+FOLD = "buffers[p] += p.grad"
+DECAY, AFTER = "buffers[p] += weight_decay * p", "buffers[p] *= momentum"
 ARRIVED = "for p in arrived:"
 FOLD_INTO_MOMENTUM = Exercise(
     "fold_into_momentum",
@@ -149,25 +138,21 @@ FOLD_INTO_MOMENTUM = Exercise(
         Case("a layer used twice, reentrant", Twice, [[4] * 2] * 3),
     ],
     edits=[
-        *edits("decays-each-piece", FOLD, "        buffers[p] = buffers[p] * momentum ** (p in arrived) + p.grad\n"),
+        *edits("decays-each-piece", FOLD, "buffers[p] = buffers[p] * momentum ** (p in arrived) + p.grad"),
         *edits("never-decays", AFTER, ""),
-        *edits("forgets-momentum", AFTER, "            buffers[p].zero_()\n"),
+        *edits("forgets-momentum", AFTER, "buffers[p].zero_()"),
         *edits("no-weight-decay", DECAY, ""),
-        *edits(
-            "decays-weights-each-piece",
-            FOLD,
-            "        buffers[p] += p.grad + weight_decay * p.detach() * (p in arrived)\n",
-        ),
-        *edits("decoupled-weight-decay", DECAY, "            p *= 1 - lr * weight_decay\n"),
-        *edits("loss-scale", FOLD, "        buffers[p] += p.grad / 3\n", "        buffers[p] += p.grad * 3\n"),
+        *edits("decays-weights-each-piece", FOLD, f"{FOLD} + weight_decay * p.detach() * (p in arrived)"),
+        *edits("decoupled-weight-decay", DECAY, "p *= 1 - lr * weight_decay"),
+        *edits("loss-scale", FOLD, f"{FOLD} / 3", f"{FOLD} * 3"),
         *edits("idle-parameter", ARRIVED, "for p in trained:"),
         *edits(
             "idle-parameter/momentum",
-            "        arrived.clear()\n",
-            "        for p in set(trained) - arrived:\n" + AFTER + "        arrived.clear()\n",
+            "arrived.clear()",
+            f"for p in set(trained) - arrived:\n    {AFTER}\narrived.clear()",
         ),
         *edits("frozen-parameters/hook", " if p.requires_grad]", "]"),
-        *edits("steps-in-backward/early", "        arrived.add(p)\n", "        arrived.add(p)\n        step()\n"),
+        *edits("steps-in-backward/early", "arrived.add(p)", "arrived.add(p)\nstep()"),
     ],
     channels={
         "parameters that learn": "frozen-parameters",

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from course_utils.practice.bench import Exercise, Mistake, Seen, edits
+from course_utils.practice.bench import Exercise, Seen, edits
+from course_utils.practice.loop import require_step
 
 WINDOWS = (  # for each micro-batch: its samples, and their gradient in the first column
     ((1, 1.0),) * 512,
@@ -59,9 +60,7 @@ def watch(answer: Callable, _: None) -> Seen:
         events.clear()
         answer(model, list(master), batches, sum_loss, optimizer)
         said = f"window {k} of {len(WINDOWS)}, {len(window)} micro-batches"
-        if "step" not in events:
-            bug = "leftover-gradients" if events else "not-attempted"
-            raise Mistake(bug, f"{said}: {'no backward pass and ' * (not events)}no step has run yet.")
+        require_step("step" in events, events, said)
         seen[f"{said}: steps"] = events.count("step")
         seen[f"{said}: formats of the model"] = sorted({str(p.dtype) for p in model.parameters()})
         seen[f"{said}: copies"] = torch.cat([copy.detach().double() for copy in master])
@@ -83,7 +82,7 @@ BF16_WINDOW = Exercise(
         *edits("loss-scale/micro-batches", MEAN, "copy.grad = total / len(window)"),
         *edits("discarded-gradients", ADD, "total.copy_(p.grad)"),
         *edits("stale-gradients", SUMS, f"optimizer.__dict__.setdefault('sums', {SUMS})"),
-        *edits("stale-gradients/grad", "        model.zero_grad()\n", ""),
+        *edits("stale-gradients/grad", "model.zero_grad()", ""),
         *edits("leaves-hooks", MEAN, MEAN + " * (1 + hasattr(copy, 'again')); copy.again = True"),
         *edits("empty-step", MEAN, "copy.grad = None"),
     ],

@@ -91,9 +91,8 @@ def watch(answer: Callable, case: Case) -> Seen:
 LAST, SOME, KIND = (
     "mask / own.double()[:, None] for (mask, _), own in pairs",
     "some = lengths > 0",
-    "    lengths = torch.cat(",
+    "lengths = torch.cat(",
 )
-PAIRS = "    pairs = zip(window, divisors, strict=True)\n"
 TOKEN_WEIGHTS = Exercise(
     "token_weights",
     "rewards_and_packing",
@@ -106,19 +105,17 @@ TOKEN_WEIGHTS = Exercise(
         *edits("by-n", LAST, f"({LAST.replace(' for', ') / len(window) for', 1)}"),
         *edits("empty-answer", SOME, "some = lengths >= 0"),
         *edits("empty-answer/one-token", SOME, SOME + "; lengths = lengths.clamp(min=1)"),
-        *edits(
-            "padding", KIND, "    lengths = torch.cat([(mask | True).sum(1) for mask, _ in window])\n    torch.cat("
-        ),
+        *edits("padding", KIND, "lengths = torch.cat([(mask | True).sum(1) for mask, _ in window])\ntorch.cat("),
         *edits("masked-positions", LAST, LAST.replace("mask /", "mask.any(1, True).expand_as(mask) /")),
         *edits("inverted", LAST, LAST.replace("mask /", "mask *")),
         *edits(
             "split-groups",
             f"return [{LAST}]",
             "each, many = zip(alone(window, kind), window), len(groups.unique())\n"
-            "    return [w * len(g.unique()) / many for w, (_, g) in each]",
+            "return [w * len(g.unique()) / many for w, (_, g) in each]",
         ),
         *edits("split-groups/two", "len(groups[some].unique())", "sum(len(g.unique()) for _, g in window)"),
-        *edits("other-kind", KIND, *(f"    kind = {kind!r}\n{KIND}" for kind in KINDS)),
+        *edits("other-kind", KIND, *(f"kind = {kind!r}\n{KIND}" for kind in KINDS)),
     ],
     channels={"shapes": "wrong-length", "all weights are finite": "nan"},
 )

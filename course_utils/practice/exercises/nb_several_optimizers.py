@@ -11,9 +11,10 @@ from torch.optim import SGD, Adam
 from course_utils.loops import windows
 from course_utils.memory import saved_bytes
 from course_utils.models import mlp
-from course_utils.practice.bench import RTOL, Exercise, Seen, edits
-from course_utils.practice.loop import LOUD, QUIET, Loop, Memory, Updates, Weights, twice
+from course_utils.practice.bench import Exercise, Seen, edits
+from course_utils.practice.loop import LOUD, QUIET, Loop, Memory, Weights, twice
 
+FOREIGN = "updates of the {} that hold gradients of the other's loss"
 EQUAL, RAGGED, REAL = (2,) * 6, (4, 2, 1, 3, 2), (4, 4, 4, 2, 3)
 
 
@@ -27,27 +28,6 @@ def solution(g, d, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
             optimizer.step()
 
 
-class Own(Updates):
-    """The updates of one of two networks: they may hold samples of its own loss only."""
-
-    def difference(self, want: "Own") -> tuple[str, str]:
-        own = len(self.owner) // 2
-        parts = [
-            [bool(row[own:].any() and not row[:own].any()) for row in self.rows],
-            [bool(row[own:].any()) for row in self.rows],
-        ]
-        mine, theirs = (
-            replace(each, owner=each.owner[:own], rows=[row[:own] for row in each.rows]) for each in (self, want)
-        )
-        foreign = parts[mine.agrees(theirs, RTOL)]
-        if any(foreign):
-            return (
-                "foreign-gradients",
-                f"{self.name}update {foreign.index(True) + 1} holds gradients of the other's loss",
-            )
-        return Updates.difference(mine, theirs)
-
-
 class Net(Loop):
     """One of the two networks; `other` is the one that its loss goes through as well."""
 
@@ -55,10 +35,17 @@ class Net(Loop):
 
     def __init__(self, case, name: str):
         super().__init__(case, losses=2)
-        self.updates = Own(case, self.updates.owner, name=f"the {name}: ")
+        self.name, self.updates.name = name, f"the {name}: "
 
     def loss(self, batch: Tensor) -> Tensor:
         return self.loss_fn(self.model, batch) + self.other.model(batch + len(self.samples)).mean() * self.case.gain
+
+    def seen(self) -> Seen:
+        """What each update holds of the network's own loss, and which hold gradients of the other's."""
+        own = len(self.samples)
+        mine = replace(self.updates, owner=self.updates.owner[:own], rows=[row[:own] for row in self.updates.rows])
+        foreign = [number for number, row in enumerate(self.updates.rows, start=1) if row[own:].any()]
+        return {self.name: mine, FOREIGN.format(self.name): foreign}
 
 
 def watch(answer: Callable, case) -> Seen:
@@ -73,7 +60,7 @@ def watch(answer: Callable, case) -> Seen:
 
     seen = g.run(call)
     learn = all(net.model.weight.requires_grad for net in (g, d))
-    return {"discriminator": d.updates, "generator": seen["updates"], "both learn": learn, "input": seen["input"]}
+    return {**d.seen(), **g.seen(), "both learn": learn, "input": seen["input"]}
 
 
 def _watch_real(answer: Callable, case) -> Seen:
@@ -96,8 +83,7 @@ def _watch_real(answer: Callable, case) -> Seen:
 
 
 LOSSES = "((d_loss, d_optimizer), (g_loss, g_optimizer))"
-STEP, ZERO = "            optimizer.step()\n", "            optimizer.zero_grad()\n"
-BOTH = STEP + "        for _, optimizer in ((0, d_optimizer), (0, g_optimizer)):\n            optimizer.step()\n"
+STEP, ZERO = "optimizer.step()", "optimizer.zero_grad()"
 GAN_UPDATES = Exercise(
     "gan_updates",
     "several_optimizers",
@@ -111,13 +97,10 @@ GAN_UPDATES = Exercise(
         *(twice(REAL, n, real=True) for n in (1, 2, 4)),
     ],
     edits=[
-        *edits(
-            "orphan-parameters/no-grad",
-            ZERO,
-            ZERO + "            g.requires_grad_(False)\n            d.requires_grad_(False)\n",
-        ),
+        *edits("orphan-parameters/no-grad", ZERO, f"{ZERO}\ng.requires_grad_(False)\nd.requires_grad_(False)"),
         *edits("wrong-order", LOSSES, "((g_loss, g_optimizer), (d_loss, d_optimizer))"),
-        *edits("wrong-order", STEP, BOTH.removeprefix(STEP)),
+        *edits("wrong-order", STEP, "loss is g_loss and [each.step() for each in (d_optimizer, g_optimizer)]"),
     ],
-    channels={"both learn": "orphan-parameters"},
+    channels={"both learn": "orphan-parameters"}
+    | {FOREIGN.format(name): "foreign-gradients" for name in ("discriminator", "generator")},
 )

@@ -1,16 +1,14 @@
 """The exercise of *shards and pipelines*: several calls of a pipeline make one update; each valid token counts once."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_utils.practice.bench import Exercise, Mistake, Seen, changed, edits
-from course_utils.practice.loop import OLD, Gradient
+from course_utils.practice.bench import Exercise, Seen, changed, edits
+from course_utils.practice.loop import OLD, Gradient, one_rank, require_step
 
 IGNORED = -100
 WIDTH, CLASSES = 6, 5
@@ -58,29 +56,12 @@ def watch(answer: Callable, case: Case) -> Seen:
     optimizer, found = torch.optim.SGD(model.parameters(), lr=0.0), []
     optimizer.register_step_pre_hook(lambda *_: found.append([p.grad for p in model.parameters()]))
     given = [(inputs.clone(), targets.clone()) for inputs, targets in calls]
-    with _one_rank():
+    with one_rank():
         answer(PipelineStage(model, 0, 1, torch.device("cpu")), optimizer, given, case.n)
-    if not found:
-        run = any(p.grad is not None and bool((p.grad != OLD).any()) for p in model.parameters())
-        raise Mistake(
-            "leftover-gradients" if run else "not-attempted",
-            f"{case}: {'no backward pass and ' * (not run)}no step has run yet.",
-        )
+    run = any(p.grad is not None and bool((p.grad != OLD).any()) for p in model.parameters())
+    require_step(found, run, str(case))
     whole = None if None in found[0] else torch.cat([grad.flatten() for grad in found[0]])
     return {"steps": len(found), "update": Gradient(whole), "input": changed(given, calls)}
-
-
-@contextmanager
-def _one_rank() -> Iterator[None]:
-    """A group of this process alone, which is all that a pipeline of one stage needs."""
-    if dist.is_initialized():
-        yield
-        return
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 def _batch(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -89,10 +70,10 @@ def _batch(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-SUM, SCALED = 'reduction="sum") / total', "scale_grads=False"
-LOSS = f"F.cross_entropy(*flat, {SUM}\n\n    schedule = Schedule1F1B(stage, n, loss_fn=loss_fn, {SCALED})"
-MEANS = "F.cross_entropy(*flat)\n\n    schedule = Schedule1F1B(stage, n, loss_fn=loss_fn, scale_grads=%s)"
-FIRST = "    for inputs, targets in calls:\n"
+SCHEDULE = "schedule = Schedule1F1B(stage, n, loss_fn=loss_fn, scale_grads=False)"
+SCALED = SCHEDULE.replace("False", "True")
+MEAN = "mean = lambda scores, targets: F.cross_entropy(scores.flatten(0, 1), targets.flatten())\n"
+FIRST = "for inputs, targets in calls:"
 PIPELINE_UPDATE = Exercise(
     "pipeline_update",
     "shards_and_pipelines",
@@ -110,12 +91,12 @@ PIPELINE_UPDATE = Exercise(
         Case([[5, 1, 2, 6]], 2, dirty=True),
     ],
     edits=[
-        *edits("scale-grads", SCALED, "scale_grads=True"),
-        *edits("stale-gradients", "    optimizer.zero_grad()\n", ""),
-        *edits("forgotten-calls", LOSS, LOSS.replace("/ total", "/ total * n").replace("False", "True")),
-        *edits("own-call", FIRST, FIRST + "        total = int((targets != -100).sum())\n"),
-        *edits("token-weights", LOSS, MEANS % "True", MEANS % "False"),
-        *edits("loss-scale", LOSS, LOSS.replace(" / total", "").replace("False", "True")),
+        *edits("scale-grads", SCHEDULE, SCALED),
+        *edits("stale-gradients", "optimizer.zero_grad()", ""),
+        *edits("forgotten-calls", SCHEDULE, f"total /= n\n{SCALED}"),
+        *edits("own-call", FIRST, f"{FIRST}\n    total = int((targets != -100).sum())"),
+        *edits("token-weights", SCHEDULE, *(MEAN + each.replace("=loss_fn", "=mean") for each in (SCALED, SCHEDULE))),
+        *edits("loss-scale", SCHEDULE, f"total = 1\n{SCALED}"),
     ],
     channels={"steps": "irregular-window"},
 )

@@ -1,13 +1,13 @@
 """The exercise of *who writes grad*: a guard that names the parameters whose gradient is not clean."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from reprlib import repr
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from course_utils.practice.bench import Exercise, Mistake, Seen, edits, read_all, returned
+from course_utils.practice.bench import Exercise, Mistake, Seen, agree, edits, read_all, returned
 
 INF, NAN = float("inf"), float("nan")
 ZEROS, GRADIENT = (0.0, 0.0, 0.0), (3.0, 4.0, 5.0)
@@ -51,7 +51,7 @@ def watch(answer: Callable, case: Case) -> Seen:
     for i, p in enumerate(model.parameters()):
         values = case.held.get(i, case.rest)
         p.grad = None if values is None else torch.tensor(values, dtype=case.dtype).view_as(p)
-    grads, others = _bits(p.grad for p in model.parameters()), _others(model)
+    before = _state(model)
     try:
         names = answer(model)
         listed = read_all(names, at_most=50)
@@ -64,69 +64,48 @@ def watch(answer: Callable, case: Case) -> Seen:
     listed = list(listed) if isinstance(listed, (dict, set)) else listed
     if flags or not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise Mistake("wrong-type", f"{case}: expected a list of parameter names, got {repr(names)}.")
-    return {
-        ".grad is as before": _bits(p.grad for p in model.parameters()) == grads,
-        "the parameters are as before": _others(model) == others,
-        "names": Names(listed, case),
-    }
+    grads, others = (agree(now, then, 0.0, 0.0) for now, then in zip(_state(model), before, strict=True))
+    return {".grad is as before": grads, "the parameters are as before": others, case.says: sorted(listed)}
 
 
-class Names(list):
-    """The names that a guard gives, in any order."""
-
-    def __init__(self, names: Iterable[str], case: Case):
-        super().__init__(names)
-        self.case = case
-
-    def agrees(self, other: "Names", rtol: float) -> bool:
-        return sorted(self) == sorted(other)
-
-    def difference(self, want: "Names") -> tuple[str, str]:
-        return self.case.bug, f"expected {list(want)}, got {list(self)}; {self.case.says}"
-
-
-def _others(model: nn.Module) -> list:
-    """What a guard must not change besides the gradients."""
-    return [*_bits(model.parameters()), *(p.requires_grad for p in model.parameters())]
-
-
-def _bits(tensors: Iterable[torch.Tensor | None]) -> list[bytes | None]:
-    """Every tensor bit by bit, so that NaN equals NaN."""
-    return [None if tensor is None else tensor.detach().numpy().tobytes() for tensor in tensors]
+def _state(model: nn.Module) -> tuple[list, list]:
+    """What a guard must not change: the gradients, and all else."""
+    parameters = list(model.parameters())
+    grads = [None if p.grad is None else p.grad.clone() for p in parameters]
+    return grads, [(p.detach().clone(), p.requires_grad) for p in parameters]
 
 
 APPEND, ONE, STAYS = "names.append(name)", "one entry other than 0 is enough", "stays in every later sum"
 ALL = "[name for name, _ in model.named_parameters()]"
+CASES = [
+    Case(None, {}, "none-is-clean", "where .grad is None there is nothing to look at", ("0", "1")),
+    Case(ZEROS, {}, "zeros-are-clean", "zeros add nothing to the next backward pass"),
+    Case(ZEROS, {WEIGHT: GRADIENT}, "misses-gradients", "it holds a gradient of an earlier backward pass"),
+    Case(ZEROS, {WEIGHT: (0.0, 3.0, 0.0)}, "misses-partial", ONE, ("0", "1")),
+    Case(ZEROS, {WEIGHT: (3.0, 0.0, 0.0)}, "misses-partial", ONE),
+    Case(ZEROS, {WEIGHT: (-3.0, 0.0, 0.0)}, "misses-negative", "a negative gradient is a gradient, too"),
+    Case(ZEROS, {WEIGHT: (2.0, 0.0, -2.0)}, "signs-cancel", "its entries add up to 0 but are not 0"),
+    Case(ZEROS, {WEIGHT: (0.0, NAN, 0.0)}, "misses-nan", f"a NaN {STAYS}"),
+    Case(ZEROS, {WEIGHT: (-INF, 0.0, 0.0)}, "misses-inf", f"an infinity {STAYS}"),
+    Case(ZEROS, {WEIGHT: (1e-30, 0.0, 0.0)}, "misses-small", "small is not zero"),
+    Case(None, {WEIGHT: GRADIENT}, "stops-at-none", "a parameter without a gradient says nothing about the next one"),
+    Case(ZEROS, {BIAS: GRADIENT}, "misses-bias", "every parameter counts, whatever its name and shape"),
+    Case(ZEROS, {FROZEN: GRADIENT}, "misses-frozen", "it is frozen, and the gradient is in .grad all the same"),
+    Case(None, {EARLIER: GRADIENT, WEIGHT: GRADIENT}, "misses-gradients", "two parameters hold a gradient"),
+    Case(
+        ZEROS,
+        {WEIGHT: (0.0, 1e-200, 0.0)},
+        "misses-small",
+        "this is float64, in which small is not zero either",
+        dtype=torch.float64,
+    ),
+]
 DIRTY = Exercise(
     "dirty",
     "who_writes_grad",
     watch,
     solution,
-    cases=[
-        Case(None, {}, "none-is-clean", "where .grad is None there is nothing to look at", ("0", "1")),
-        Case(ZEROS, {}, "zeros-are-clean", "zeros add nothing to the next backward pass"),
-        Case(ZEROS, {WEIGHT: GRADIENT}, "misses-gradients", "it holds a gradient of an earlier backward pass"),
-        Case(ZEROS, {WEIGHT: (0.0, 3.0, 0.0)}, "misses-partial", ONE, ("0", "1")),
-        Case(ZEROS, {WEIGHT: (3.0, 0.0, 0.0)}, "misses-partial", ONE),
-        Case(ZEROS, {WEIGHT: (-3.0, 0.0, 0.0)}, "misses-negative", "a negative gradient is a gradient, too"),
-        Case(ZEROS, {WEIGHT: (2.0, 0.0, -2.0)}, "signs-cancel", "its entries add up to 0 but are not 0"),
-        Case(ZEROS, {WEIGHT: (0.0, NAN, 0.0)}, "misses-nan", f"a NaN {STAYS}"),
-        Case(ZEROS, {WEIGHT: (-INF, 0.0, 0.0)}, "misses-inf", f"an infinity {STAYS}"),
-        Case(ZEROS, {WEIGHT: (1e-30, 0.0, 0.0)}, "misses-small", "small is not zero"),
-        Case(
-            None, {WEIGHT: GRADIENT}, "stops-at-none", "a parameter without a gradient says nothing about the next one"
-        ),
-        Case(ZEROS, {BIAS: GRADIENT}, "misses-bias", "every parameter counts, whatever its name and shape"),
-        Case(ZEROS, {FROZEN: GRADIENT}, "misses-frozen", "it is frozen, and the gradient is in .grad all the same"),
-        Case(None, {EARLIER: GRADIENT, WEIGHT: GRADIENT}, "misses-gradients", "two parameters hold a gradient"),
-        Case(
-            ZEROS,
-            {WEIGHT: (0.0, 1e-200, 0.0)},
-            "misses-small",
-            "this is float64, in which small is not zero either",
-            dtype=torch.float64,
-        ),
-    ],
+    cases=CASES,
     edits=[
         *edits("named-twice", APPEND, "names.extend([name] * int(p.grad.count_nonzero()))", "names.extend([name] * 2)"),
         *edits("names-clean", APPEND, f"names = {ALL}"),
@@ -134,5 +113,6 @@ DIRTY = Exercise(
         *edits("last-only", APPEND, "names = [name]"),
         *edits("wrong-names", APPEND, "names.append(name.rpartition('.')[0])", "names.append(name.rpartition('.')[2])"),
     ],
-    channels={".grad is as before": "changes-gradients", "the parameters are as before": "changed-input"},
+    channels={".grad is as before": "changes-gradients", "the parameters are as before": "changed-input"}
+    | {case.says: case.bug for case in CASES},
 )
