@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from answers import RIGHT
 from course_utils.practice.exercises import judge
+from solutions import solution
 
 OFF = 1.005
 WITH_NUMBERS = (
@@ -49,12 +49,12 @@ def with_off(name: str, answer: Callable) -> Callable:
 
 @pytest.mark.parametrize("exercise", WITH_NUMBERS)
 def test_numbers_that_are_half_a_percent_off_are_not_rounded(exercise):
-    assert judge(exercise, with_numbers_off(RIGHT[exercise][0])).bug not in ("", "low-precision")
+    assert judge(exercise, with_numbers_off(solution(exercise))).bug not in ("", "low-precision")
 
 
 @pytest.mark.parametrize("exercise", LOOPS)
 def test_a_gradient_that_is_half_a_percent_off_is_not_right(exercise):
-    verdict = judge(exercise, with_off("loss_fn", RIGHT[exercise][0]))
+    verdict = judge(exercise, with_off("loss_fn", solution(exercise)))
     assert not verdict.passed
     assert "to four digits" not in verdict.message
 
@@ -64,4 +64,4 @@ def test_a_gradient_that_is_half_a_percent_off_is_not_right(exercise):
     [("amp_window", "clip-timing"), ("two_bugs", "clip-timing")],
 )
 def test_a_limit_that_is_half_a_percent_off_is_named(exercise, bug):
-    assert judge(exercise, with_off("max_norm", RIGHT[exercise][0])).bug == bug
+    assert judge(exercise, with_off("max_norm", solution(exercise))).bug == bug
