@@ -6,7 +6,13 @@ unscale_, G the zeroing, H the loop, I the scaler's step.
 
 from answers import right, wrong
 
-for correct in ("ghcefbiag", "G, H, C, E, F, B, I, G, A", "G\nH\nC\nE\nF\nB\nI\nA\nG\n", list("GHCEFBIAG")):
+for correct in (
+    "ghcefbiag",
+    "G-H>C [E]\n[F] b i a g",
+    "G, H, C, E, F, B, I, G, A",
+    list("GHCEFBIAG"),
+    ("gh", "CEF", "biag"),
+):
     right("order_amp")(correct)
 
 for letters, bug, says in (

@@ -13,8 +13,8 @@ from torch import nn
 from torch.optim import LBFGS, SGD, Adam
 from torch.optim import optimizer as optimizers
 
-from course_utils import Tally, record
-from course_utils.recording.stepping import LIMIT, Ledger, number, record_steps
+from course_utils import Tally
+from course_utils.recording.stepping import LIMIT, number, record_steps
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -245,19 +245,6 @@ def test_of_a_large_tensor_the_norm_is_kept():
 
 
 # The ledger
-
-
-def test_the_ledger_is_what_record_says():
-    tally = Tally(10)
-    optimizer = SGD(tally.parameters(), lr=1.0)
-    arguments = (tally, torch.arange(10).split(1), optimizer, 4)
-    steps = record_steps(modulo, *arguments)
-    with record() as trace:
-        modulo(*arguments)
-    assert str(steps.trace) == str(trace)
-    (book,) = steps.frames[-1].ledgers.values()
-    assert [len(used) for used in book.updates] == trace.windows() == [4, 4]
-    assert book == Ledger(held=(9, 10), updates=((1, 2, 3, 4), (5, 6, 7, 8)), lost=(), unused=(9, 10))
 
 
 def test_two_optimizers_have_a_ledger_each():
