@@ -1,7 +1,6 @@
 """The recorder of loops: its values are those of a calculation by hand, and what the learner has stays as it was."""
 
 import copy
-import gc
 import random
 import sys
 import threading
@@ -11,26 +10,15 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import LBFGS, SGD, Adam
-from torch.optim import optimizer as optimizers
 
 from course_utils import Tally
 from course_utils.recording.stepping import LIMIT, number, record_steps
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    """The observer looks through all objects for optimizers; here it need not look through those of earlier imports."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
+from hooked import hooks
 
 
 @pytest.fixture(autouse=True)
 def _float64():
-    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 @pytest.fixture
@@ -309,15 +297,6 @@ def test_runs_begin_alike():
     torch.manual_seed(0)
     steps = [record_steps(loop, model, SGD(model.parameters(), lr=0.1)) for _ in range(2)]
     assert steps[0].frames == steps[1].frames
-
-
-def hooks():
-    return (
-        len(optimizers._global_optimizer_pre_hooks),
-        len(optimizers._global_optimizer_post_hooks),
-        torch.autograd.backward,
-        sys.gettrace(),
-    )
 
 
 @pytest.mark.parametrize("error", [ValueError("lost"), SystemExit(3)])

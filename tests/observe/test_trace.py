@@ -3,13 +3,12 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.modules import module as modules
 from torch.optim import SGD
-from torch.optim import optimizer as optimizers
 from torch.utils.checkpoint import checkpoint
 
 from course_utils import record
 from gradaudit.observe.observer import Listener, Observer
+from hooked import hooks
 
 X = torch.ones(3, 2)
 
@@ -332,15 +331,8 @@ def test_a_checkpoint_is_one_forward_and_one_backward(reentrant):
 
 def attached(model):
     """All that record() attaches itself to."""
-    hooks = [
-        getattr(modules, name)
-        for name in dir(modules)
-        if name.startswith("_global_") and isinstance(getattr(modules, name), dict)
-    ]
-    hooks += [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
-    hooks += [p._post_accumulate_grad_hooks or {} for p in model.parameters()]
-    hooks += [p._backward_hooks or {} for p in model.parameters()]
-    return [torch.autograd.backward, torch.optim.Optimizer.add_param_group, *map(dict, hooks)]
+    of_weights = [each for p in model.parameters() for each in (p._post_accumulate_grad_hooks, p._backward_hooks)]
+    return [*hooks(), *(dict(each or {}) for each in of_weights)]
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])

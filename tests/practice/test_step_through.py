@@ -25,10 +25,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 @pytest.fixture(autouse=True)
 def _float64():
-    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 @pytest.fixture
