@@ -50,7 +50,7 @@ def test_the_notebook_shows_what_the_command_prints(tmp_path, capsys):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("names", [("memory", "tail", "scaler"), ("division", "tokens", "resume")])
+@pytest.mark.parametrize("names", [("memory", "tail"), ("division", "resume"), ("tokens", "scaler")])
 def test_fixes_remove_exactly_their_names(train_py, names):
     """Division, tail and tokens are told apart by their shares in test_checks.py."""
     fixes = [edit for name in names for edit in FIXES[name]]
@@ -80,7 +80,7 @@ def test_other_bugs_in_the_solution_are_found_at_the_end_in_a_text_of_any_alphab
     for old, new in BUGS.items():
         assert source.count(old) == 1
         source = source.replace(old, new)
-    assert accept(train_py(source), text).failed == ["exact", "ranks", "audit", "loss"]
+    assert accept(train_py(source), text).failed == ["exact", "ranks", "loss"]
 
 
 def test_ranks_that_wait_for_each_other_are_told_so(train_py, tmp_path):
@@ -102,7 +102,8 @@ def test_ranks_that_wait_for_each_other_are_told_so(train_py, tmp_path):
 )
 @pytest.mark.exhaustive
 def test_a_script_that_cannot_be_judged_is_an_error_with_a_reason(train_py, capsys, source, says):
-    assert main(["accept", str(train_py(source)), "--limit", "20"]) == CANNOT_JUDGE
+    soon = ["--limit", "20"] if source.startswith("while") else []
+    assert main(["accept", str(train_py(source)), *soon]) == CANNOT_JUDGE
     error = capsys.readouterr().err
     assert says in error
     assert "Traceback" not in error
