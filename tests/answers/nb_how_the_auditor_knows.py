@@ -24,60 +24,42 @@ def counts_on_every_lane(run):
     return (torch.tensor(arrived) != torch.tensor(used)).any()
 
 
-@wrong("write_the_test", "misses-stale-gradients")
-def accuses_none(run):
-    run()
-    return False
-
-
-@wrong("write_the_test", "false-alarm")
-def accuses_all(run):
-    run()
-    return True
-
-
-@wrong("write_the_test", "does-not-run")
-def accuses_unseen(run):
-    return True
-
-
-@wrong("write_the_test", "asks-the-auditor")
-def asks_the_auditor(run):
+def audited(run):
     with audit() as report:
         run()
     return bool(report.errors)
 
 
-@wrong("write_the_test", "misses-discarded-gradients")
 def takes_fewer_for_used(run):
     arrived, used, left = _traced(run)
     return any(u > a for a, u in zip(arrived, used, strict=True)) or any(left)
 
 
-@wrong("write_the_test", "misses-leftover-gradients")
 def takes_what_is_left_over_for_used(run):
     arrived, used, left = _traced(run)
     return any(a != u + kept for a, u, kept in zip(arrived, used, left, strict=True))
 
 
-@wrong("write_the_test", "wrong-type")
-def returns_a_sentence(run):
-    return "buggy" if counts_on_every_lane(run) else "fine"
-
-
-@wrong("write_the_test", "not-attempted")
-def prints_and_returns_nothing(run):
-    _traced(run)
-
-
-@wrong("write_the_test", "leaves-hooks", says="a hook on every optimizer")
 def leaves_a_hook(run):
     register_optimizer_step_post_hook(lambda *_: None)
     return counts_on_every_lane(run)
 
 
-@wrong("write_the_test", "raises")
 def breaks_the_loop(run):
     with patch.object(torch.Tensor, "backward", None):
         run()
-    return True
+
+
+for bug, says, answer in (
+    ("misses-stale-gradients", "", lambda run: run() and False),
+    ("misses-discarded-gradients", "", takes_fewer_for_used),
+    ("misses-leftover-gradients", "", takes_what_is_left_over_for_used),
+    ("false-alarm", "", lambda run: bool(run())),
+    ("does-not-run", "", lambda run: True),
+    ("asks-the-auditor", "", audited),
+    ("wrong-type", "", lambda run: "buggy" if counts_on_every_lane(run) else "fine"),
+    ("not-attempted", "", lambda run: print(_traced(run))),
+    ("leaves-hooks", "a hook on every optimizer", leaves_a_hook),
+    ("raises", "", breaks_the_loop),
+):
+    wrong("write_the_test", bug, says)(answer)
