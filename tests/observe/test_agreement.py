@@ -4,9 +4,12 @@ import pytest
 import torch
 from torch.optim import LBFGS, SGD, Adam
 
-from correct_programs import batches, net
+import exhaustive
+from correct_programs import PROGRAMS, batches, net
 from course_utils import record
+from course_utils.zoo import ZOO
 from gradaudit import audit
+from gradaudit.watch.by_hand import BY_HAND
 
 
 class CallsInheritedStep(SGD):
@@ -97,3 +100,18 @@ def test_record_and_the_audit_agree(loop, expected):
     audited = {each.name: [update.held for update in each.updates] for each in report.history.records}
     for lane, windows in expected.items():
         assert trace.windows(lane) == audited[lane] == windows
+
+
+LOOPS = PROGRAMS | {f"{name}, {kind}": getattr(ZOO[name], kind) for name in ZOO for kind in ("buggy", "fixed")}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", exhaustive.mark(LOOPS, but=[*LOOPS][::4]))
+def test_record_and_the_audit_agree_on_correct_programs_and_on_the_zoo(name):
+    """Of updates that a scaler skips the audit keeps a record; those by hand are in no trace."""
+    with record() as trace, audit() as report:
+        LOOPS[name].declare = report.declare_window  # one of the programs uses it
+        LOOPS[name]()
+    recorded = {lane: windows for lane in trace.lanes if (windows := trace.windows(lane))}
+    audited = {each.name: [u.held for u in each.updates if not u.skipped] for each in report.history.records}
+    assert recorded == {lane: held for lane, held in audited.items() if held and not lane.startswith(BY_HAND)}
