@@ -6,7 +6,8 @@ Each is a context manager under the name by which a fact of data/facts calls it 
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -21,21 +22,16 @@ BREAKAGES: dict[str, Callable] = {}
 
 def breakage(name: str):
     def keep(function):
-        BREAKAGES[name] = contextmanager(function)
-        return BREAKAGES[name]
+        BREAKAGES[name] = function
+        return function
 
     return keep
 
 
-@contextmanager
-def patched(owner: object, name: str, around: Callable) -> Iterator[None]:
+def patched(owner: object, name: str, around: Callable) -> AbstractContextManager:
     """`owner.name` is replaced by `around(original)` while the block runs."""
     original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(around(original)))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+    return patch.object(owner, name, functools.wraps(original)(around(original)))
 
 
 @contextmanager
@@ -56,6 +52,7 @@ BREAKAGES["torch: zero_grad always sets None"] = lambda: zero_grad_becomes(
 
 
 @breakage("torch: zero_grad also zeroes the weights")
+@contextmanager
 def _():
     def around(original):
         def zero_grad(self, set_to_none=True):
@@ -117,6 +114,7 @@ BREAKAGES["torch: backward makes a new .grad tensor"] = lambda: backward_combine
 
 
 @breakage("torch: backward keeps its graph")
+@contextmanager
 def _():
     def around(original):
         def backward(tensors, grad_tensors=None, retain_graph=None, *args, **kwargs):  # given by place
@@ -147,8 +145,7 @@ def _():
         for p in each_parameter(optimizer):
             p.grad = None
 
-    with hooked(register_optimizer_step_post_hook(clear)):
-        yield
+    return hooked(register_optimizer_step_post_hook(clear))
 
 
 @breakage("torch: step treats None as zeros")
@@ -157,8 +154,7 @@ def _():
         for p in each_parameter(optimizer):
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
 
-    with hooked(register_optimizer_step_pre_hook(fill)):
-        yield
+    return hooked(register_optimizer_step_pre_hook(fill))
 
 
 BREAKAGES["torch: optimizers remember nothing"] = lambda: hooked(
@@ -178,8 +174,7 @@ def _():
             warnings.warn("step() without zero_grad()", stacklevel=2)
         stepped[id(optimizer)] = grads
 
-    with hooked(register_optimizer_step_pre_hook(warn)):
-        yield
+    return hooked(register_optimizer_step_pre_hook(warn))
 
 
 @breakage("torch: parameters begin with zero gradients")
@@ -192,8 +187,7 @@ def _():
 
         return new
 
-    with patched(nn.Parameter, "__new__", around):
-        yield
+    return patched(nn.Parameter, "__new__", around)
 
 
 @breakage("torch: autograd.grad also fills .grad")
@@ -208,8 +202,7 @@ def _():
 
         return grad
 
-    with patched(torch.autograd, "grad", around):
-        yield
+    return patched(torch.autograd, "grad", around)
 
 
 @breakage("torch: clip_grad_norm_ changes nothing")
@@ -219,11 +212,11 @@ def _():
     def around(original):
         return lambda parameters, *args, **kwargs: utils.get_total_norm([p.grad for p in parameters])
 
-    with patched(utils, "clip_grad_norm_", around):
-        yield
+    return patched(utils, "clip_grad_norm_", around)
 
 
 @breakage("torch: zero_grad clears every parameter there is")
+@contextmanager
 def _():
     import gc
 
@@ -267,10 +260,8 @@ def options_of_train_epoch() -> Iterator[dict]:
         yield options
 
 
-@contextmanager
-def shares_become(around: Callable) -> Iterator[None]:
-    with patched(window, "_shares", around):
-        yield
+def shares_become(around: Callable) -> AbstractContextManager:
+    return patched(window, "_shares", around)
 
 
 @contextmanager
@@ -295,6 +286,7 @@ def clip(options: dict) -> None:
 
 
 @breakage("package: train_epoch divides the tail by N")
+@contextmanager
 def _():
     with options_of_train_epoch() as options:
 
@@ -311,6 +303,7 @@ BREAKAGES["package: train_epoch weights by sequences instead of tokens"] = lambd
 
 
 @breakage("package: train_epoch ignores the weights under a scaler")
+@contextmanager
 def _():
     with options_of_train_epoch() as options:
 
@@ -328,14 +321,14 @@ def _():
             options["scaler"].unscale_(options["optimizer"])
             options["scaler"].update()
 
-    with after_each_micro_batch(update):
-        yield
+    return after_each_micro_batch(update)
 
 
 BREAKAGES["package: train_epoch clips per micro-batch"] = lambda: after_each_micro_batch(clip)
 
 
 @breakage("package: train_epoch clips before it unscales")
+@contextmanager
 def _():
     with options_of_train_epoch() as options:
 
@@ -356,10 +349,8 @@ BREAKAGES["package: train_epoch steps the scheduler per micro-batch"] = lambda: 
 
 
 # What follows breaks something on every rank: a patch in this process would not reach the others.
-@contextmanager
-def synchronises_never() -> Iterator[None]:
-    with patched(parallel.DataParallel, "gradient_sync", lambda original: lambda self, last: original(self, False)):
-        yield
+def synchronises_never() -> AbstractContextManager:
+    return patched(parallel.DataParallel, "gradient_sync", lambda original: lambda self, last: original(self, False))
 
 
 ON_RANKS = {
@@ -373,27 +364,21 @@ def broken_on_this_rank(name: str, function: Callable, *args):
         return function(*args)
 
 
-@contextmanager
-def broken_on_every_rank(name: str) -> Iterator[None]:
+def broken_on_every_rank(name: str) -> AbstractContextManager:
     def around(original):
         return lambda self, function, *args, **options: original(
             self, broken_on_this_rank, name, function, *args, **options
         )
 
-    with patched(Ranks, "run", around):
-        yield
+    return patched(Ranks, "run", around)
 
 
 for name in ON_RANKS:
     BREAKAGES[f"ranks: {name}"] = functools.partial(broken_on_every_rank, name)
 
 
-@contextmanager
-def batch_norm_becomes(around: Callable) -> Iterator[None]:
-    from torch.nn.modules.batchnorm import _BatchNorm
-
-    with patched(_BatchNorm, "forward", around):
-        yield
+def batch_norm_becomes(around: Callable) -> AbstractContextManager:
+    return patched(torch.nn.modules.batchnorm._BatchNorm, "forward", around)
 
 
 @breakage("torch: BatchNorm normalises by its running statistics")
@@ -408,8 +393,7 @@ def _():
 
         return forward
 
-    with batch_norm_becomes(around):
-        yield
+    return batch_norm_becomes(around)
 
 
 @breakage("torch: BatchNorm tracks only its first forward")
@@ -425,8 +409,7 @@ def _():
 
         return forward
 
-    with batch_norm_becomes(around):
-        yield
+    return batch_norm_becomes(around)
 
 
 BREAKAGES["torch: dropout lets everything through"] = lambda: patched(
@@ -442,8 +425,7 @@ def _():
 
         return cross_entropy
 
-    with patched(nn.functional, "cross_entropy", around):
-        yield
+    return patched(nn.functional, "cross_entropy", around)
 
 
 def cross_entropy_becomes(mean: Callable[[Tensor, Tensor], Tensor]):
@@ -469,6 +451,7 @@ BREAKAGES["torch: cross_entropy averages over ignored targets too"] = lambda: cr
 
 
 @breakage("torch: the old AMP names are the new ones")
+@contextmanager
 def _():
     def scaler(original):
         return lambda **options: torch.amp.GradScaler("cuda", **options)
@@ -480,17 +463,7 @@ def _():
         yield
 
 
-@contextmanager
-def another_class(owner: object, name: str, other: type) -> Iterator[None]:
-    original = getattr(owner, name)
-    setattr(owner, name, other)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
-
-
-BREAKAGES["torch: OutOfMemoryError is a plain Exception"] = lambda: another_class(
+BREAKAGES["torch: OutOfMemoryError is a plain Exception"] = lambda: patch.object(
     torch, "OutOfMemoryError", type("OutOfMemoryError", (Exception,), {})
 )
 
@@ -500,5 +473,4 @@ def _():
     def around(original):
         return lambda function, *args, use_reentrant=None, **options: function(*args)
 
-    with patched(torch.utils.checkpoint, "checkpoint", around):
-        yield
+    return patched(torch.utils.checkpoint, "checkpoint", around)

@@ -271,11 +271,15 @@ class Interrupted(nn.Module):
             raise torch.OutOfMemoryError(where)
 
 
-def interruptible():
-    """Three linear layers, one of them sharded with the root, which is gathered until the end of a backward pass."""
+def three_layers():
     torch.manual_seed(3)
     middle = nn.Sequential(nn.Linear(5, 5), Interrupted())
-    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), middle, nn.Tanh(), nn.Linear(5, 2))
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), middle, nn.Tanh(), nn.Linear(5, 2)), middle
+
+
+def interruptible():
+    """Three linear layers, one of them sharded with the root, which is gathered until the end of a backward pass."""
+    model, middle = three_layers()
     for part in (model[0], middle):
         fully_shard(part, mesh=mesh_of("FSDP2"))
     return fully_shard(model, mesh=mesh_of("FSDP2")), middle[1]
@@ -324,9 +328,7 @@ def evaluated_between_epochs():
 
 def trained_between_evaluations():
     """The same in one process, on the batches of two ranks."""
-    torch.manual_seed(3)
-    middle = nn.Sequential(nn.Linear(5, 5), Interrupted())
-    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), middle, nn.Tanh(), nn.Linear(5, 2))
+    model, _ = three_layers()
     optimizer = optimizer_of("SGD", model.parameters())
     batches = list(large_batches(2, 3, equal=True))
     losses, scores = [], []

@@ -1,6 +1,7 @@
 """Whatever a path, a message or an answer holds, it stays text in the pages that show it."""
 
-from html.parser import HTMLParser
+import re
+from html import unescape
 
 import pytest
 
@@ -19,25 +20,6 @@ HOSTILE = [
 ]
 
 
-class Read(HTMLParser):
-    """The tags of a page with their attributes, and its text."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.tags, self.text = [], ""
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, sorted(name for name, _ in attributes)))
-
-    def handle_data(self, data):
-        self.text += data
-
-    def handle_comment(self, data):
-        self.tags.append(("comment", data))
-
-
 def accepted(text):
     return project_page.as_page(Acceptance(results=[]), text, text)
 
@@ -53,6 +35,7 @@ def verdict(text):
     return "".join(shown) + display.folded(text, text)
 
 
+TAGS = re.compile(r"<(?!/?code>)[a-z/!][^>]*>")
 PAGES = {
     "verdict": verdict,
     "project": accepted,
@@ -62,6 +45,6 @@ PAGES = {
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("name", PAGES)
 def test_text_stays_text(name, text):
-    harmless, page = Read(PAGES[name]("harmless")), Read(PAGES[name](text))
-    assert [tag for tag in page.tags if tag != ("code", [])] == [tag for tag in harmless.tags if tag != ("code", [])]
-    assert (text if "`" not in text or name != "verdict" else text.partition("`")[0]) in page.text
+    harmless, page = PAGES[name]("harmless"), PAGES[name](text)
+    assert TAGS.findall(page) == TAGS.findall(harmless)
+    assert (text if "`" not in text or name != "verdict" else text.partition("`")[0]) in unescape(page)

@@ -34,7 +34,7 @@ def loop(task, optimizer, n, limit):
 """
 BY_WINDOW = """\
 def loop(task, optimizer, n, limit):
-    schedule = LambdaLR(optimizer, lambda update: 0.9**update)
+    schedule = CosineAnnealingLR(optimizer, T_max=40)
     for _ in range(2):
         rest = iter(task.batches)
         while window := list(islice(rest, n)):
@@ -78,25 +78,7 @@ class Trainer:
 def loop(task, optimizer, n, limit):
     Trainer(task, optimizer, n, limit).fit()
 """
-BY_STREAM = """\
-def loop(task, optimizer, n, limit):
-    schedule = CosineAnnealingLR(optimizer, T_max=40)
-    window, length = [], len(task.batches)
-    for step in range(2 * length):
-        window.append(task.batches[step % length])
-        if len(window) < n and (step + 1) % length:
-            continue
-        total = sum(map(task.count, window))
-        for batch in window:
-            torch.mul(task.loss(batch), task.count(batch) / total).backward()
-        window.clear()
-        norm = clip_grad_norm_(task.model.parameters(), limit)
-        if norm.isfinite():
-            optimizer.step()
-            schedule.step()
-        task.model.zero_grad()
-"""
-FORMS = {"count": BY_COUNT, "window": BY_WINDOW, "trainer": BY_TRAINER, "stream": BY_STREAM}
+FORMS = {"count": BY_COUNT, "window": BY_WINDOW, "trainer": BY_TRAINER}
 _IMPORTS = """\
 from copy import deepcopy
 from itertools import islice
@@ -104,7 +86,7 @@ from itertools import islice
 import torch
 from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, StepLR
 
 
 """
@@ -163,7 +145,7 @@ class Edit:
         return _put(old, self.put, source) if self.put else source
 
 
-_ZERO, _ZERO_ALL, _ZERO_OWN = "optimizer.zero_grad()", "task.model.zero_grad()", "self.optimizer.zero_grad()"
+_ZERO, _ZERO_OWN = "optimizer.zero_grad()", "self.optimizer.zero_grad()"
 _CLIP, _STEP = "clip_grad_norm_(task.model.parameters(), limit)", "optimizer.step()"
 _SHARE, _REPLACED = "task.count(batch) / total", "task.model[-1] = deepcopy(task.model[-1])"
 _NEW_SCALER = 'self.scaler = GradScaler("cpu", init_scale=64.0)'
@@ -177,27 +159,25 @@ EDITS = [
     *_kind("not divided", "loss-scale",
            ("count", ("(task.loss(batch) / held)", "task.loss(batch)")),
            ("window", (f" * {_SHARE}", ""), {"needs": "equal"}),
-           ("trainer", ("share * self.task", "self.task"), {"needs": "equal"}),
-           ("stream", (_SHARE, "1.0"), {"needs": "equal"}), part="scale"),
+           ("trainer", ("share * self.task", "self.task"), {"needs": "equal"}), part="scale"),
     *_kind("divided twice", "loss-scale",
            ("count", (" / held)", " / held / n)")),
            ("trainer", ("scale(share", "scale(1 / self.n * share"), {"needs": "equal"}), part="scale"),
     *_kind("tail divided by N", "loss-scale", ("count", (" / held)", " / n)"), {"needs": "tail"})),
     *_kind("mean of unequal means", "token-weights",
-           *((form, (_SHARE, "1 / len(window)")) for form in ("window", "stream")),
+           ("window", (_SHARE, "1 / len(window)")),
            ("trainer", ("self.task.count(batch) / total", "1 / len(window)")), part="scale", needs="ragged"),
     *_kind("never zeroed", "stale-gradients",
-           ("count", (_ZERO,)), ("window", (_ZERO,)), ("trainer", (_ZERO_OWN,)), ("stream", (_ZERO_ALL,)), part="zero"),
+           ("count", (_ZERO,)), ("window", (_ZERO,)), ("trainer", (_ZERO_OWN,)), part="zero"),
     *_kind("zeroed once an epoch", "stale-gradients",
            ("count", (_ZERO,), {"put": "before for i"}), ("window", (_ZERO,), {"put": "before rest"}),
            ("trainer", (_ZERO_OWN,), {"put": "before for first"}), part="zero"),
     *_kind("zeroed in each micro-batch", "discarded-gradients",
            ("count", (_ZERO,), {"put": "before held"}), ("window", (_ZERO,), {"put": "before loss ="}),
-           ("trainer", (_ZERO_OWN,), {"put": "before self.scaler.scale"}),
-           ("stream", (_ZERO_ALL,), {"put": "before torch.mul"}), also=("irregular-window",)),
+           ("trainer", (_ZERO_OWN,), {"put": "before self.scaler.scale"}), also=("irregular-window",)),
     *_kind("zeroed before the step", "empty-step",
            ("count", (_ZERO,), {"put": "before clip"}), ("window", (_ZERO,), {"put": "before clip"}),
-           ("stream", (_ZERO_ALL,), {"put": "before norm"}), also=("discarded-gradients", "clip-timing")),
+           also=("discarded-gradients", "clip-timing")),
     *_kind("tail without a step", "leftover-gradients",
            ("count", (" or i + 1 == len(task.batches)", "")), also=("irregular-window",), needs="tail"),
     *_kind("steps counted from 0", "irregular-window", ("count", ("(i + 1) % n == 0", "i % n == 0"))),
@@ -207,7 +187,7 @@ EDITS = [
            ("trainer", ("self.update()",), {"put": "after self.accumulate"})),
     *_kind("clipped in each micro-batch", "clip-timing",
            ("count", (_CLIP,), {"put": "before if"}), ("window", (_CLIP,), {"put": "after loss.backward()"}),
-           ("stream", (_CLIP,), {"put": "after torch.mul", "keep": True}), part="clip"),
+           part="clip"),
     *_kind("clipped after the step", "clip-timing",
            ("count", (_CLIP,), {"put": "before schedule.step()"}),
            ("window", (_CLIP,), {"put": "before schedule.step()"}), part="clip"),
@@ -220,7 +200,7 @@ EDITS = [
            ("window", ("schedule.step()",), {"put": "after loss.backward()"}),
            ("trainer", ("self.schedule.step()",), {"put": "after self.scaler.scale"}), part="schedule"),
     *_kind("layer replaced too late", "orphan-parameters",
-           *((form, (_REPLACED,), {"put": "before schedule ="}) for form in ("count", "window", "stream")),
+           *((form, (_REPLACED,), {"put": "before schedule ="}) for form in ("count", "window")),
            part="parameters"),
     # no rule looks for these: from outside, both loops are accumulation as it should be
     *_kind("one batch again and again", "", ("count", ("task.loss(batch)", "task.loss(task.batches[0])"))),

@@ -1,25 +1,16 @@
-"""Answers to "accumulate", over windows that may be short, of micro-batches of any size."""
+"""Answers to "accumulate", over windows that may be short, of micro-batches of any size, and to "accumulate_equal"."""
 
 import torch
 
 from answers import edited, right, wrong
 from course_utils import windows
-from course_utils.loops import items
+from solutions import solution
+
+BOTH = "accumulate", "accumulate_equal"
+right("accumulate_equal")(solution("accumulate"))
 
 
-@right("accumulate")
-def accumulate(model, batches, loss_fn, optimizer, n):
-    optimizer.zero_grad()
-    for window in windows(batches, n):
-        total = sum(items(batch) for batch in window)
-        for batch in window:
-            loss = loss_fn(model, batch) * (items(batch) / total)
-            loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@right("accumulate")
+@right(*BOTH)
 def accumulate_by_modulo(model, batches, loss_fn, optimizer, n):
     optimizer.zero_grad()
     for i, batch in enumerate(batches):
@@ -31,7 +22,7 @@ def accumulate_by_modulo(model, batches, loss_fn, optimizer, n):
             optimizer.zero_grad()
 
 
-@right("accumulate")
+@right(*BOTH)
 def accumulate_sums_and_divide_the_gradient(model, batches, loss_fn, optimizer, n):
     for start in range(0, len(batches), n):
         optimizer.zero_grad()
@@ -44,7 +35,7 @@ def accumulate_sums_and_divide_the_gradient(model, batches, loss_fn, optimizer, 
         optimizer.step()
 
 
-@right("accumulate")
+@right(*BOTH)
 def accumulate_without_backward(model, batches, loss_fn, optimizer, n):
     weights = [p for p in model.parameters() if p.requires_grad]
     for window in windows(batches, n):
@@ -58,89 +49,28 @@ def accumulate_without_backward(model, batches, loss_fn, optimizer, n):
         optimizer.step()
 
 
-@right("accumulate")
-def accumulate_with_a_closure(model, batches, loss_fn, optimizer, n):
-    for window in windows(batches, n):
-
-        def closure(window=window):
-            optimizer.zero_grad()
-            total, logged = sum(map(len, window)), 0.0
-            for batch in window:
-                loss = loss_fn(model, batch) * len(batch) / total
-                loss.backward()
-                logged += loss.detach()
-            return logged
-
-        optimizer.step(closure)
-
-
-@right("accumulate")
+@right(*BOTH)
 def accumulate_a_running_mean(model, batches, loss_fn, optimizer, n):
-    seen = 0
-    for i, batch in enumerate(batches):
-        if i % n == 0:
-            seen = 0
+    for window in windows(batches, n):
+        optimizer.zero_grad()
+        seen = 0
+        for batch in window:
             for p in model.parameters():
-                p.grad = None
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad *= seen / (seen + len(batch))
-        seen += len(batch)
-        (loss_fn(model, batch) * (len(batch) / seen)).backward()
-        if i % n == n - 1 or i == len(batches) - 1:
-            optimizer.step()
+                if p.grad is not None:
+                    p.grad *= seen / (seen + len(batch))
+            seen += len(batch)
+            (loss_fn(model, batch) * (len(batch) / seen)).backward()
+        optimizer.step()
 
 
-def in_both(bug, *sources, says=""):
-    """The function is wrong in "accumulate", and in "accumulate_equal" by the same name."""
-
-    def keep(answer):
-        wrong("accumulate_equal", bug)(answer)
-        return wrong("accumulate", bug, *sources, says=says)(answer)
-
-    return keep
-
-
-# One loop that asks for the remainder. A right one, with the tail, is "accumulate_by_modulo".
-
-
-@wrong(
-    "accumulate", "leftover-gradients", "timoschick/pet#36", "tomhosking/torchseq#8", "huggingface/transformers#2995"
+wrong("accumulate", "leftover-gradients")(solution("accumulate_equal"))
+wrong("accumulate", "token-weights")(edited("accumulate", ("len(batch) / samples", "len(window[0]) / samples")))
+GENERATOR = "wrong-type", "none of its lines has run"
+for exercise in BOTH:
+    wrong(exercise, *GENERATOR)(edited(exercise, ("loss.backward()", "loss.backward(); yield loss.item()")))
+wrong("accumulate", "missing-backward")(
+    edited("accumulate", ("windows(batches, n)", "[w[-1:] for w in windows(batches, n)]"))
 )
-def without_a_tail(model, batches, loss_fn, optimizer, n):
-    for i, batch in enumerate(batches):
-        (loss_fn(model, batch) / n).backward()
-        if (i + 1) % n == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-ZERO = "optimizer.zero_grad()"
-STEP = "optimizer.step()"
-ZERO_FIRST = ("    for", f"    {ZERO}\n    for")
-WITH_THE_LAST = ("% n == 0", "% n == 0 or i + 1 == len(batches)")
-zeroes_at_the_top = edited(without_a_tail, (ZERO, "pass"), ("(loss_fn", f"{ZERO}; (loss_fn"), WITH_THE_LAST)
-fabric_steps_where_i_modulo_n_is_0 = edited(without_a_tail, (" / n", ""), ("(i + 1)", "i"))
-
-
-# The solution, with something changed: which micro-batches are in a window.
-
-
-def popped(batches, n):
-    while batches:
-        yield [batches.pop(0) for _ in batches[:n]]
-
-
-WINDOWS = "windows(batches, n)"
-for bug, others in (("missing-backward", "[window[-1:] for window in windows(batches, n)]"),):
-    in_both(bug)(edited(accumulate, (WINDOWS, others)))
-
-# How much a micro-batch counts.
-SHARE = "(items(batch) / total)"
-for bug, share in (("token-weights", "len(window[0]) / total"),):
-    wrong("accumulate", bug)(edited(accumulate, (SHARE, f"({share})")))
-
-# What is done with it.
-BACKWARD = "loss.backward()"
-for bug, says, *changes in (("wrong-type", "none of its lines has run", (BACKWARD, f"{BACKWARD}; yield loss.item()")),):
-    in_both(bug, says=says)(edited(accumulate, *changes))
+wrong("accumulate_equal", "missing-backward")(
+    edited("accumulate_equal", ("loss.backward()", "if number % n == 0: loss.backward()"))
+)

@@ -1,18 +1,10 @@
 """Answers to "scheduled": a training loop with a schedule that counts updates."""
 
-import math
-from itertools import islice, zip_longest
-
-import torch
+from itertools import islice
 
 from answers import edited, right, wrong
 from course_utils import train_epoch, windows
-
-ZERO = "optimizer.zero_grad()"
-BACKWARD = "loss.backward()"
-STEP = "optimizer.step()"
-SHARE = "* len(batch) / sum(map(len, window))"
-WINDOWS = "windows(batches, n)"
+from solutions import solution
 
 
 @right("scheduled")
@@ -20,22 +12,6 @@ def scheduled_by_the_helper(model, batches, loss_fn, optimizer, n, epochs, make_
     scheduler = make_scheduler(optimizer, epochs * len(list(windows(batches, n))))
     for _ in range(epochs):
         train_epoch(model, batches, loss_fn, optimizer, n, len, scheduler=scheduler)
-
-
-@right("scheduled")
-def scheduled_by_modulo(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
-    ends = {k for k in range(len(batches)) if (k + 1) % n == 0 or k + 1 == len(batches)}
-    scheduler = make_scheduler(optimizer, epochs * len(ends))
-    for _ in range(epochs):
-        model.zero_grad()
-        for k, batch in enumerate(batches):
-            start = k - k % n
-            total = sum(map(len, batches[start : start + n]))
-            loss_fn(model, batch).backward(torch.tensor(len(batch) / total, dtype=torch.float64))
-            if k in ends:
-                optimizer.step()
-                model.zero_grad(set_to_none=False)
-                scheduler.step()
 
 
 @right("scheduled")
@@ -56,90 +32,38 @@ def scheduled_without_the_last_scheduler_step(model, batches, loss_fn, optimizer
             done += 1
 
 
-@right("scheduled")
-def scheduled_with_closures(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
-    scheduler = make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs)
-    for window in [*windows(batches, n)] * epochs:
-
-        def closure(window=window):
-            optimizer.zero_grad()
-            loss = sum(loss_fn(model, batch) * len(batch) for batch in window) / sum(map(len, window))
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-        scheduler.step()
-
-
-@right("scheduled")
-def scheduled_by_zip(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
-    missing = object()
-    grouped = [[b for b in group if b is not missing] for group in zip_longest(*[iter(batches)] * n, fillvalue=missing)]
-    scheduler = make_scheduler(optimizer=optimizer, updates=float(len(grouped) * epochs))
-    for window in grouped * epochs:
-        for p in model.parameters():
-            p.grad = None
-        sizes = torch.tensor([len(batch) for batch in window], dtype=torch.float32)
-        for batch, share in zip(window, sizes / sizes.sum(), strict=True):  # shares in float32
-            (loss_fn(model, batch) * share).backward()
-        optimizer.step()
-        scheduler.step()
-
-
-def scheduled(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
-    scheduler = make_scheduler(optimizer, math.ceil(len(batches) / n) * epochs)
-    optimizer.zero_grad()
-    for _ in range(epochs):
-        for window in windows(batches, n):
-            for batch in window:
-                loss = loss_fn(model, batch) * len(batch) / sum(map(len, window))
-                loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            scheduler.step()
-
-
-SCHEDULE = "            scheduler.step()"
-EACH_EPOCH = "for _ in range(epochs):"
-UPDATES = "math.ceil(len(batches) / n)"
+SHARE = "(len(batch) / total)"
+WINDOWS = "windows(batches, n)"
+EPOCH = "range(epochs):\n"
+BACKWARD = "loss.backward()"
+STEP = "            optimizer.step()\n"
+SCHEDULE = "            scheduler.step()\n"
+ZERO = "            optimizer.zero_grad()\n"
+UPDATES = "epochs * math.ceil(len(batches) / n)"
 for bug, *changes in (
-    ("wrong-length", (UPDATES, "len(batches)")),
+    ("wrong-length", (UPDATES, "epochs * len(batches)")),
     (
         "leftover-gradients",
-        (EACH_EPOCH, f"{EACH_EPOCH}\n        {ZERO}"),
-        (STEP, f"if len(window) < n: break\n            {STEP}"),
+        (EPOCH, f"{EPOCH}        optimizer.zero_grad()\n"),
+        (STEP, f"            if len(window) < n: break\n{STEP}"),
     ),
-    ("stale-gradients", (f"            {ZERO}", "            pass")),
-    ("token-weights", (SHARE, "/ len(window)")),
-    ("loss-scale", (SHARE, "")),
+    ("stale-gradients", (ZERO, "")),
+    ("token-weights", (SHARE, "(1 / len(window))")),
+    ("loss-scale", (f" * {SHARE}", "")),
     ("irregular-window", (WINDOWS, "windows(batches, 1)")),
-    ("discarded-gradients", (STEP, f"{ZERO}; {STEP}")),
-    ("clip-limit", (STEP, f"nn.utils.clip_grad_norm_(model.parameters(), 1.0); {STEP}")),
+    ("discarded-gradients", (STEP, ZERO + STEP)),
+    ("clip-limit", (STEP, f"            nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n{STEP}")),
     (
         "not-reset",
-        (EACH_EPOCH, f"{EACH_EPOCH}\n        {ZERO}"),
-        (STEP, f"if window[0] is not batches[0]: continue\n            {STEP}"),
+        (EPOCH, f"{EPOCH}        optimizer.zero_grad()\n"),
+        (STEP, f"            if window[0] is not batches[0]: continue\n{STEP}"),
     ),
     ("wrong-batches", (WINDOWS, "windows(batches[::-1], n)")),
-    ("low-precision", (SHARE, "* round(len(batch) / sum(map(len, window)), 4)")),
+    ("low-precision", (SHARE, "round(len(batch) / total, 4)")),
     ("empty-step", (BACKWARD, "with suppress(AttributeError): loss.backwards()")),
-    ("wrong-type", (f"{UPDATES} * epochs", "'x'")),
+    ("wrong-type", (UPDATES, "'x'")),
     ("raises", (f"optimizer, {UPDATES}", UPDATES)),
+    ("scheduler-cadence", (SCHEDULE, ""), (BACKWARD, f"{BACKWARD}; scheduler.step()")),
 ):
-    wrong("scheduled", bug)(edited(scheduled, *changes))
-
-for bug, says, *changes in (
-    (
-        "scheduler-cadence",
-        "",
-        (SCHEDULE, ""),
-        (BACKWARD, f"{BACKWARD}; scheduler.step()"),
-    ),
-):
-    wrong("scheduled", bug, says=says)(edited(scheduled, *changes))
-
-for bug, answer in (
-    ("not-attempted", lambda *_: None),
-    ("changed-input", lambda *a: scheduled(*a) or a[1].clear()),
-):
-    wrong("scheduled", bug)(answer)
+    wrong("scheduled", bug)(edited("scheduled", *changes))
+wrong("scheduled", "changed-input")(lambda *a: solution("scheduled")(*a) or a[1].clear())

@@ -4,29 +4,8 @@ from math import inf, isnan
 
 import torch
 
-from answers import right, wrong
-
-
-def search(train, samples, batch, grid, worst=inf):
-    """Learning rates and losses of a batch, until the best has neighbours on both sides."""
-    losses, to_try = {}, list(grid)
-    while to_try:
-        for lr in to_try:
-            loss = train(batch, samples // batch, lr)
-            losses[lr] = worst if isnan(loss) else loss
-        best = min(sorted(losses), key=losses.get)
-        to_try = [best / 2] if best == min(losses) else [best * 2] if best == max(losses) else []
-    return losses
-
-
-@right("compare_batches")
-def extends_until_inside(train, samples, batches, grid):
-    found = {}
-    for batch in batches:
-        losses = search(train, samples, batch, grid)
-        best = min(losses, key=losses.get)
-        found[batch] = best, losses[best]
-    return found
+from answers import edited, right, wrong
+from solutions import solution
 
 
 @right("compare_batches")
@@ -59,21 +38,10 @@ def a_wide_grid_at_once(train, samples, batches, grid):
     return found
 
 
-@wrong("compare_batches", "equal-updates", says="read")
-def as_many_updates_for_all(train, samples, batches, grid):
-    return {batch: min((train(batch, samples // batches[0], lr), lr) for lr in grid)[::-1] for batch in batches}
-
-
 @wrong("compare_batches", "one-learning-rate", says="another batch's")
 def the_first_batches_learning_rate(train, samples, batches, grid):
-    losses = search(train, samples, batches[0], grid)
-    lr = min(losses, key=losses.get)
+    lr, _ = solution("compare_batches")(train, samples, batches[:1], grid)[batches[0]]
     return {batch: (lr, train(batch, samples // batch, lr)) for batch in batches}
-
-
-@wrong("compare_batches", "stops-at-the-end", says="with loss 2.650; the grid ends there")
-def stays_in_the_grid(train, samples, batches, grid):
-    return {batch: min((train(batch, samples // batch, lr), lr) for lr in grid)[::-1] for batch in batches}
 
 
 @wrong("compare_batches", "nan-is-best", says="diverged")
@@ -82,43 +50,21 @@ def argmin_takes_nan(train, samples, batches, grid):
     for batch in batches:
         rates = [grid[0] * 2.0**k for k in range(-8, 12)]
         losses = torch.tensor([train(batch, samples // batch, lr) for lr in rates])
-        best = int(losses.argmin())
-        found[batch] = rates[best], losses[best]
+        found[batch] = rates[losses.argmin()], losses.min()
     return found
 
 
-@wrong("compare_batches", "not-the-loss")
-def learning_rates_alone(train, samples, batches, grid):
-    return {batch: pair[0] for batch, pair in extends_until_inside(train, samples, batches, grid).items()}
-
-
-@wrong("compare_batches", "endless")
-def never_stops(train, samples, batches, grid):
-    lr = grid[0]
-    while True:
-        train(batches[0], samples // batches[0], lr)
-
-
-@wrong("compare_batches", "other-batch")
-def a_batch_of_its_own(train, samples, batches, grid):
-    return {batch: (grid[0], train(2 * batch, samples // batch // 2, grid[0])) for batch in batches}
-
-
-@wrong("compare_batches", "unfinished", says="no entry for 64")
-def the_first_alone(train, samples, batches, grid):
-    return extends_until_inside(train, samples, batches[:1], grid)
-
-
-@wrong("compare_batches", "wrong-type")
-def a_list(train, samples, batches, grid):
-    return list(extends_until_inside(train, samples, batches, grid).items())
-
-
-@wrong("compare_batches", "wrong-value")
-def the_worst(train, samples, batches, grid):
-    return {batch: max((train(batch, samples // batch, lr), lr) for lr in grid)[::-1] for batch in batches}
-
-
-@wrong("compare_batches", "not-attempted")
-def untouched(train, samples, batches, grid):
-    return {}
+FOUND = "best, losses[best]"
+IN_THE_GRID = ("if best == min(losses):", "if False:"), ("elif best == max(losses):", "elif False:")
+for bug, says, *changes in (
+    ("equal-updates", "read", ("samples // batch", "samples // batches[0]"), *IN_THE_GRID),
+    ("stops-at-the-end", "with loss 2.650; the grid ends there", *IN_THE_GRID),
+    ("other-batch", "", ("train(batch, samples // batch", "train(2 * batch, samples // batch // 2"), *IN_THE_GRID),
+    ("not-the-loss", "", (FOUND, "best")),
+    ("endless", "", ("while to_try:", "while to_try := list(grid):")),
+    ("unfinished", "no entry for 64", ("in batches:", "in batches[:1]:")),
+    ("wrong-type", "", ("return found", "return list(found.items())")),
+    ("wrong-value", "", ("best = min(losses, key", "best = max(losses, key"), *IN_THE_GRID),
+):
+    wrong("compare_batches", bug, says)(edited("compare_batches", *changes))
+wrong("compare_batches", "not-attempted")(lambda *_: {})

@@ -1,28 +1,9 @@
 """Answers to "dirty", a guard that names the parameters whose gradient is not clean."""
 
-import torch
+from answers import edited, right, wrong
+from solutions import solution
 
-from answers import right, wrong
-
-
-@right("dirty")
-def dirty(model):
-    names = []
-    for name, p in model.named_parameters():
-        if p.grad is not None and torch.count_nonzero(p.grad) > 0:
-            names.append(name)
-    return names
-
-
-@right("dirty")
-def dirty_in_one_line(model):
-    return [name for name, p in model.named_parameters() if p.grad is not None and p.grad.any()]
-
-
-@right("dirty")
-def dirty_by_comparison(model):
-    held = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return [name for name, grad in held.items() if not torch.equal(grad, torch.zeros_like(grad))]
+dirty = solution("dirty")
 
 
 @right("dirty")
@@ -39,57 +20,30 @@ def dirty_generator(model):
             yield name
 
 
-def named(holds):
-    """A guard that names every parameter of which this holds."""
-    return lambda model: [name for name, p in model.named_parameters() if holds(p)]
+THERE = "p.grad is not None and p.grad.any()"
+FOR = "    for name, p"
+for bug, *changes in (
+    ("crashes-on-none", (THERE, "p.grad.any()")),
+    ("none-is-clean", (THERE, "True")),
+    ("zeros-are-clean", (THERE, "p.grad is not None")),
+    ("signs-cancel", ("p.grad.any()", "p.grad.sum() != 0")),
+    ("misses-nan", ("p.grad.any()", "p.grad.norm() > 0")),
+    ("misses-inf", ("p.grad.any()", "p.grad.any() and not p.grad.isinf().any()")),
+    ("misses-small", ("p.grad.any()", "not p.grad.norm() < 1e-8")),
+    ("misses-negative", ("p.grad.any()", "(p.grad > 0).any()")),
+    ("misses-partial", ("p.grad.any()", "p.grad.all()")),
+    ("misses-gradients", (THERE, "False")),
+    ("misses-frozen", (THERE, f"p.requires_grad and {THERE}")),
+    ("misses-bias", (THERE, f"'weight' in name and {THERE}")),
+    ("stops-at-none", ("        if p", "        if p.grad is None: break\n        if p")),
+    ("changes-gradients", ("    return", "    model.zero_grad()\n    return")),
+    ("changed-input", (FOR, f"    model.requires_grad_(True)\n{FOR}")),
+    ("raises", ("p.grad.any()", "(p.grad != 0)")),
+):
+    wrong("dirty", bug)(edited("dirty", *changes))
 
-
-def judged_by(holds):
-    """A guard that names every parameter whose gradient is there and is so."""
-    return named(lambda p: p.grad is not None and holds(p.grad))
-
-
-wrong("dirty", "crashes-on-none")(named(lambda p: p.grad.any()))
-wrong("dirty", "none-is-clean")(lambda model: [name for name, _ in model.named_parameters()])
-wrong("dirty", "zeros-are-clean")(named(lambda p: p.grad is not None))
-wrong("dirty", "signs-cancel")(judged_by(lambda grad: grad.sum() != 0))
-wrong("dirty", "misses-nan")(judged_by(lambda grad: grad.norm() > 0))
-wrong("dirty", "misses-inf")(judged_by(lambda grad: (grad != 0).any() and not grad.isinf().any()))
-wrong("dirty", "misses-small")(judged_by(lambda grad: not grad.norm() < 1e-8))
-wrong("dirty", "misses-negative")(judged_by(lambda grad: (grad > 0).any()))
-wrong("dirty", "misses-partial")(judged_by(lambda grad: grad.all()))
-wrong("dirty", "misses-gradients")(lambda model: [])
-wrong("dirty", "misses-frozen")(named(lambda p: p.requires_grad and p.grad is not None and p.grad.any()))
-wrong("dirty", "misses-bias")(lambda model: [name for name in dirty(model) if "weight" in name])
 wrong("dirty", "first-only")(lambda model: dirty(model)[:1])
-wrong("dirty", "last-only")(lambda model: dirty(model)[-1:])
 wrong("dirty", "named-twice")(lambda model: dirty(model) * 2)
 wrong("dirty", "names-clean")(lambda model: [name for name, _ in model.named_parameters()] if dirty(model) else [])
 wrong("dirty", "wrong-names")(lambda model: [name.rpartition(".")[0] for name in dirty(model)])
 wrong("dirty", "wrong-type")(lambda model: any(p.grad is not None for p in model.parameters()))
-wrong("dirty", "not-attempted")(lambda model: print(dirty(model)))
-wrong("dirty", "raises")(judged_by(lambda grad: grad != 0))
-
-
-@wrong("dirty", "stops-at-none")
-def returns_at_the_first_none(model):
-    names = []
-    for name, p in model.named_parameters():
-        if p.grad is None:
-            return names
-        if p.grad.any():
-            names.append(name)
-    return names
-
-
-@wrong("dirty", "changes-gradients")
-def clears_what_it_sees(model):
-    names = dirty(model)
-    model.zero_grad()
-    return names
-
-
-@wrong("dirty", "changed-input")
-def thaws_the_model(model):
-    model.requires_grad_(True)
-    return dirty(model)

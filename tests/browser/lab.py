@@ -115,11 +115,6 @@ class Lab:
         """What one of the functions above in the page answers."""
         return self.page.evaluate(f"window.course.{what}()")
 
-    def picture(self, number: int, name: str) -> None:
-        """A picture of one cell, if the environment variable SCREENSHOTS names a folder for it."""
-        if "SCREENSHOTS" in os.environ:
-            self.cell(number).screenshot(path=str(Path(os.environ["SCREENSHOTS"]) / f"{name}.png"))
-
     def screenshot(self, name: str) -> None:
         """A picture of the whole notebook, if the environment variable SCREENSHOTS names a folder for it."""
         if "SCREENSHOTS" not in os.environ:

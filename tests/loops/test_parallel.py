@@ -27,8 +27,6 @@ def two(groups):
 @pytest.fixture(autouse=True)
 def in_float64():
     torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def compare(ours, reference):

@@ -4,6 +4,7 @@ Each pair of an optimizer and a schedule gets a few runs. `EXAMPLES=100 pytest t
 tries that many each.
 """
 
+import copy
 import math
 import warnings
 from dataclasses import dataclass
@@ -342,7 +343,8 @@ def test_a_run_makes_the_updates_of_single_items(optimizer, schedule):
 @pytest.mark.parametrize("optimizer", ["SGD", "SparseAdam"])
 def test_backward_window_adds_the_gradient_of_single_items(optimizer):
     def holds(run: Run) -> None:
-        model, batches = run.model(), run.data()
+        model, batches = run.model().eval(), run.data()
+        weights_before = copy.deepcopy(model.state_dict())
         scaler = run.scaler and GradScaler("cpu", enabled=run.scaler == "enabled")
         weights = {id(batch[0]): weight_of(run, k, batch) for k, batch in enumerate(batches)}
         expected = [reference.dense(None)] * len(list(model.parameters()))
@@ -362,6 +364,9 @@ def test_backward_window_adds_the_gradient_of_single_items(optimizer):
                 torch.testing.assert_close(
                     reference.dense(one.grad), other, rtol=1e-8, atol=1e-9 * scale, equal_nan=True
                 )
+
+        assert not model.training
+        assert all(torch.equal(value, weights_before[name]) for name, value in model.state_dict().items())
 
     properties.check(holds, runs(optimizer), f"backward_window, {optimizer}", examples=8)
 

@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 import torch.distributed as dist
-from agreement import CallsInheritedStep, Wrapper
+from test_agreement import CallsInheritedStep, Wrapper
 from torch import nn
 from torch.amp import GradScaler
 from torch.optim import SGD, Adam

@@ -13,13 +13,12 @@ import pytest
 import torch
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn.modules import module as modules
 from torch.optim import SGD, Adam
-from torch.optim import optimizer as optimizers
 
 import properties
 from course_utils import record
 from course_utils.recording.stepping import Ledger, record_steps
+from hooked import hooks
 
 LANES = ["SGD", "Adam", "no optimizer"]  # the names under which the trace knows them
 
@@ -191,16 +190,6 @@ class Program:
         self.books[k].note("step")
         self.optimizers[k].step()
         self.books[k].unused = []
-
-
-def hooks() -> tuple:
-    return (
-        torch.autograd.backward,
-        *(vars(kind)[name] for kind, name in [(optimizers.Optimizer, "zero_grad"), (nn.Module, "zero_grad")]),
-        optimizers.Optimizer.add_param_group,
-        *map(len, (modules._global_forward_pre_hooks, modules._global_forward_hooks)),
-        *map(len, (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)),
-    )
 
 
 def test_a_trace_says_what_was_done():

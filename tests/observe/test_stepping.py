@@ -1,7 +1,6 @@
 """The recorder of loops: its values are those of a calculation by hand, and what the learner has stays as it was."""
 
 import copy
-import gc
 import random
 import sys
 import threading
@@ -11,26 +10,15 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import LBFGS, SGD, Adam
-from torch.optim import optimizer as optimizers
 
-from course_utils import Tally, record
-from course_utils.recording.stepping import LIMIT, Ledger, number, record_steps
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    """The observer looks through all objects for optimizers; here it need not look through those of earlier imports."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
+from course_utils import Tally
+from course_utils.recording.stepping import LIMIT, number, record_steps
+from hooked import hooks
 
 
 @pytest.fixture(autouse=True)
 def _float64():
-    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 @pytest.fixture
@@ -247,19 +235,6 @@ def test_of_a_large_tensor_the_norm_is_kept():
 # The ledger
 
 
-def test_the_ledger_is_what_record_says():
-    tally = Tally(10)
-    optimizer = SGD(tally.parameters(), lr=1.0)
-    arguments = (tally, torch.arange(10).split(1), optimizer, 4)
-    steps = record_steps(modulo, *arguments)
-    with record() as trace:
-        modulo(*arguments)
-    assert str(steps.trace) == str(trace)
-    (book,) = steps.frames[-1].ledgers.values()
-    assert [len(used) for used in book.updates] == trace.windows() == [4, 4]
-    assert book == Ledger(held=(9, 10), updates=((1, 2, 3, 4), (5, 6, 7, 8)), lost=(), unused=(9, 10))
-
-
 def test_two_optimizers_have_a_ledger_each():
     first, second = nn.Linear(1, 1), nn.Linear(1, 1)
 
@@ -322,15 +297,6 @@ def test_runs_begin_alike():
     torch.manual_seed(0)
     steps = [record_steps(loop, model, SGD(model.parameters(), lr=0.1)) for _ in range(2)]
     assert steps[0].frames == steps[1].frames
-
-
-def hooks():
-    return (
-        len(optimizers._global_optimizer_pre_hooks),
-        len(optimizers._global_optimizer_post_hooks),
-        torch.autograd.backward,
-        sys.gettrace(),
-    )
 
 
 @pytest.mark.parametrize("error", [ValueError("lost"), SystemExit(3)])

@@ -3,13 +3,12 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.modules import module as modules
-from torch.optim import SGD, Adam
-from torch.optim import optimizer as optimizers
+from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
 
 from course_utils import record
 from gradaudit.observe.observer import Listener, Observer
+from hooked import hooks
 
 X = torch.ones(3, 2)
 
@@ -253,22 +252,6 @@ def test_all_is_seen_where_a_script_only_makes_gradients_or_a_step_finds_none(mo
 # Lanes.
 
 
-def test_two_optimizers_have_a_lane_each_and_see_each_others_backward():
-    generator, critic = nn.Linear(2, 2), nn.Linear(2, 1)
-    for_generator, for_critic = Adam(generator.parameters()), SGD(critic.parameters(), lr=0.1)
-    with record() as trace:
-        for _ in range(2):
-            critic(generator(X)).mean().backward()  # this fills the critic's gradients, too
-            for_generator.step()
-            for_generator.zero_grad()
-            critic(generator(X).detach()).mean().backward()
-            for_critic.step()
-            for_critic.zero_grad()
-    assert trace.lanes == ["Adam", "SGD"]
-    assert trace.windows("Adam") == [1, 1]
-    assert trace.windows("SGD") == [2, 2]
-
-
 def test_a_parameter_that_is_unfrozen_in_the_block_is_seen():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     model[0].requires_grad_(False)
@@ -343,34 +326,13 @@ def test_a_checkpoint_is_one_forward_and_one_backward(reentrant):
     assert story(trace) == "fbfbSz"
 
 
-def test_a_weight_that_is_used_twice_is_one_backward(model, optimizer):
-    with record() as trace:
-        (model(X) + model(2 * X)).mean().backward()
-    assert story(trace) == "ffb"
-
-
-def test_autograd_grad_makes_no_event(model, optimizer):
-    with record() as trace:
-        torch.autograd.grad(model(X).mean(), model.weight)
-        optimizer.step()
-    assert story(trace) == "fS"
-    assert trace.windows() == [0]
-
-
 # Nothing is changed.
 
 
 def attached(model):
     """All that record() attaches itself to."""
-    hooks = [
-        getattr(modules, name)
-        for name in dir(modules)
-        if name.startswith("_global_") and isinstance(getattr(modules, name), dict)
-    ]
-    hooks += [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
-    hooks += [p._post_accumulate_grad_hooks or {} for p in model.parameters()]
-    hooks += [p._backward_hooks or {} for p in model.parameters()]
-    return [torch.autograd.backward, torch.optim.Optimizer.add_param_group, *map(dict, hooks)]
+    of_weights = [each for p in model.parameters() for each in (p._post_accumulate_grad_hooks, p._backward_hooks)]
+    return [*hooks(), *(dict(each or {}) for each in of_weights)]
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])

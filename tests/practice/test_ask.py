@@ -287,12 +287,6 @@ def test_the_solution_that_run_all_left_behind_is_not_judged_as_an_answer(shown,
     assert namespace["_"].passed
 
 
-def test_a_check_of_an_unknown_exercise_is_an_error(shown):
-    with pytest.raises(ValueError, match=r"no exercise is called 'slopes'; there are first_loop, "):
-        check("slopes", print)
-    assert shown == []
-
-
 def test_every_output_says_in_json_what_it_is(shown, score):
     def right(f, w, h):
         return (f(w + h) - f(w - h)) / (2 * h)

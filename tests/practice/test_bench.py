@@ -8,7 +8,7 @@ import torch
 
 from course import NOTEBOOKS
 from course_utils.practice import bench
-from course_utils.practice.bench import Exercise, Mistake, agree, blanks, changed, edits, lost_digits
+from course_utils.practice.bench import Exercise, Mistake, agree, changed, edits, lost_digits
 from course_utils.practice.exercises import EXERCISES
 from course_utils.practice.loop import Case, Loop, Memory, Weights, twice, watch_loop
 
@@ -104,19 +104,6 @@ def test_an_edit_of_what_the_solution_does_not_say_is_an_error():
             exercise.made(edit)
     with pytest.raises(AssertionError, match="'nowhere' is 0 times in"):
         DOUBLE.made(bench.Edit("", "nowhere", ""))
-
-
-def test_what_is_written_on_paper_is_read_and_what_is_missing_is_named():
-    assert blanks({"w": 7, "x": torch.tensor(3.0), "a": None}, "wxa") == {"w": 7.0, "x": 3.0, "a": None}
-    for answer, bug in (
-        ({}, "not-attempted"),
-        ({"w": 7, "x": ...}, "unfinished"),
-        ({"w": 7, "x": 3, "a": [1]}, "wrong-type"),
-        ({"w": 7, "x": 3, "a": 1, "b": 1}, "wrong-type"),
-    ):
-        with pytest.raises(Mistake) as found:
-            blanks(answer, "wxa")
-        assert found.value.verdict.bug == bug
 
 
 def test_the_program_on_paper_is_that_which_the_notebook_shows():

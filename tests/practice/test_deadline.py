@@ -2,14 +2,12 @@
 
 # ruff: noqa: SIM105
 
-import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-import timeit
 from functools import partial
 
 import pytest
@@ -25,17 +23,6 @@ LIMIT = 0.1
 def empty(*_):
     while True:
         pass
-
-
-def of_backward(*_):
-    w = torch.ones(8, requires_grad=True)
-    while True:
-        w.sum().backward()
-
-
-def generator(*_):
-    while True:
-        yield 1.0
 
 
 def catches_everything(*_):
@@ -87,13 +74,8 @@ def leaves_a_block_for_ever(*_):
         pass
 
 
-def reads_a_generator(*_):
-    return list(itertools.filterfalse(None, generator()))
-
-
 LOOPS = [
-    empty, of_backward, catches_everything, catches_everything_twice, without_grad, in_a_hook, cleans_up_for_ever,
-    leaves_a_block_for_ever, reads_a_generator,
+    empty, catches_everything_twice, without_grad, in_a_hook, cleans_up_for_ever, leaves_a_block_for_ever,
 ]  # fmt: skip
 
 
@@ -177,27 +159,14 @@ def multiplies(*_):
         a = a @ a
 
 
-def a_second_of_sums() -> int:
-    """How many numbers this machine sums in one second of the processor's time, in one call into C."""
-    return int(10**6 / min(timeit.repeat(lambda: sum(range(10**6)), number=1, repeat=5, timer=time.process_time)))
-
-
-def sums(*_):
-    while True:  # after one call alone, it may end before the thread that waits for it comes to its turn
-        sum(range(LONG))
-
-
-LONG = a_second_of_sums()
-
 late: list[str] = []
 
 
-@pytest.mark.parametrize("answer", [sleeps, multiplies, sums])
+@pytest.mark.parametrize("answer", [sleeps, multiplies])
 def test_a_call_into_c_that_outlives_the_limit_is_named_and_its_line_shown(answer):
     verdict = judge("slope", answer, limit=LIMIT)
     assert verdict.bug == "endless"
-    call = {sleeps: "`time.sleep(4)`", multiplies: "`", sums: "`sum(range(LONG))`"}[answer]
-    assert call in verdict.message
+    assert {sleeps: "`time.sleep(4)`", multiplies: "`"}[answer] in verdict.message
     assert ("cannot interrupt" in verdict.message) == (answer is sleeps), verdict.message
     wait_for_the_thread_that_goes_on()
     for _ in range(100):  # what comes late would be raised here

@@ -8,7 +8,6 @@ from course_utils import record
 from course_utils.practice.bench import Mistake
 from course_utils.practice.grading import grade_on_zoo
 from course_utils.zoo import ZOO
-from gradaudit import audit
 
 RULES = ("stale-gradients", "leftover-gradients")
 
@@ -57,18 +56,6 @@ def test_all_that_is_missed_or_accused_is_named_and_the_first_of_it_explained():
     both = mistake(lambda run: not unbalanced(run))
     assert both.bug == "misses-stale-gradients"
     assert " and accuses the fixed twins of " in both.message
-
-
-def test_the_auditor_is_refused_and_works_again_afterwards():
-    def checker(run):
-        with audit() as report:
-            run()
-        return bool(report.errors)
-
-    assert mistake(checker).bug == "asks-the-auditor"
-    with audit() as report:
-        ZOO["never-zeroed"].buggy()
-    assert report.rules == ["stale-gradients"]
 
 
 @pytest.mark.parametrize("error", [Mistake("wrong", ""), KeyError("no such thing"), KeyboardInterrupt()])

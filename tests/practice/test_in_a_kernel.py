@@ -9,28 +9,16 @@ from exhaustive import mark
 jupyter_client = pytest.importorskip("jupyter_client")
 
 SET_UP = """
-import sys, time, torch
+import sys, time
 from course_utils import check
 
 def empty(*_):
     while True:
         pass
 
-def catches_everything(*_):
-    while True:
-        try:
-            time.sleep(0.01)
-        except:
-            pass
-
 def sleeps(*_):
     time.sleep(4)
     print("late")
-
-def multiplies(*_):
-    a = torch.ones(1500, 1500)
-    while True:
-        a = a @ a
 
 def prints(*_):
     while True:
@@ -93,10 +81,7 @@ def kernel():
     manager.shutdown_kernel(now=True)
 
 
-ANSWERS = ["empty", "catches_everything", "sleeps", "multiplies", "prints"]
-
-
-@pytest.mark.parametrize("answer", mark(ANSWERS, but=["empty", "prints"]))
+@pytest.mark.parametrize("answer", mark(["empty", "prints", "sleeps"], but=["empty", "prints"]))
 def test_after_an_endless_answer_the_next_cell_runs_clean(kernel, answer):
     ended, text, verdict = kernel.run(f"_ = check('slope', {answer}, limit=0.3)")
     assert (ended, text) == ("ok", "")
@@ -112,7 +97,7 @@ def test_after_an_answer_that_raises_the_next_cell_runs_clean(kernel, answer):
     assert kernel.run(NEXT) == ("ok", "42 True\n", "")
 
 
-@pytest.mark.parametrize("answer", mark(["empty", "catches_everything", "sleeps"], but=["empty", "catches_everything"]))
+@pytest.mark.parametrize("answer", mark(["empty", "sleeps"], but=["empty"]))
 def test_the_stop_button_stops_the_answer_and_nothing_else(kernel, answer):
     ended, text, verdict = kernel.run(f"_ = check('slope', {answer}, limit=60)", interrupt=True)
     assert (ended, text) == ("ok", "")

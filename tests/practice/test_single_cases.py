@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from weakref import WeakKeyDictionary
 
 import pytest
+import torch
 from torch.optim import Adam, Optimizer
 
 from course_utils.practice.exercises import judge
@@ -109,3 +110,35 @@ def test_an_answer_that_is_wrong_in_one_case_is_rejected(exercise, cases):
 def test_an_answer_that_is_wrong_in_the_last_parameter_is_rejected(exercise):
     cases = "the first call" if exercise in ("scheduled", "bf16_window") else "the second call"
     assert judge(exercise, wrong_in(cases, exercise, LAST)).bug not in ("", "raises")
+
+
+# Half a percent off is no rounding
+
+
+def off(value):
+    """A result with its numbers off, where they are not whole."""
+    match value:
+        case float() | torch.Tensor():
+            return value * OFF
+        case list() | tuple():
+            return [off(inner) for inner in value]
+        case dict():
+            return {key: off(inner) for key, inner in value.items()}
+    return value
+
+
+@pytest.mark.parametrize("exercise", ["slope", "forgotten", "accumulate_tokens", "token_weights", "compare_batches"])
+def test_numbers_that_are_off_are_not_rounded(exercise):
+    answer = solution(exercise)
+    assert judge(exercise, lambda *given: off(answer(*given))).bug not in ("", "low-precision")
+
+
+@pytest.mark.parametrize("exercise", ["amp_window", "two_bugs"])
+def test_a_limit_that_is_off_is_named(exercise):
+    answer = solution(exercise)
+    place = [*signature(answer).parameters].index("max_norm")
+
+    def loop(*given):
+        return answer(*given[:place], given[place] and given[place] * OFF, *given[place + 1 :])
+
+    assert judge(exercise, loop).bug == "clip-timing"

@@ -9,6 +9,7 @@ TOKENS = [5.0, 6, 7, 8, 5, 6, 7, 8, 6, 7] * 2
 ALONE = torch.randn(len(TOKENS), 60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 WINDOWS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11, 12, 13], [14, 15, 16, 17], [18, 19]]
 FULL = [window for window in WINDOWS if len(window) == 4]
+STALE = [sum(WINDOWS[: k + 1], []) for k in range(len(WINDOWS))]  # noqa: RUF017
 CARRIED = [*FULL[:2], [8, 9, *FULL[2]], FULL[3]]
 
 
@@ -37,6 +38,7 @@ def failed(gradients, single=ALONE, large=updates(by_tokens)):  # noqa: B008
         (lambda place, window: 1 / len(window), WINDOWS, ["tokens"]),
         (lambda place, window: 4 * by_tokens(place, window), FULL, ["division", "tail"]),
         (lambda place, window: by_tokens(place, window) / 4, WINDOWS, ["division"]),
+        (lambda place, window: TOKENS[place] / 26, STALE, ["division", "tail", "tokens"]),
         (by_tokens, FULL, ["tail"]),
         (by_tokens, [*FULL[:2], [8, 9, 10, 11], *WINDOWS[3:]], ["tail"]),
     ],

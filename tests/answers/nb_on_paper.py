@@ -1,0 +1,33 @@
+"""Answers to the exercises on paper: numbers in all their types, and what isn't one of the slips that they declare."""
+
+import sys
+from fractions import Fraction
+
+import numpy as np
+import torch
+
+from answers import right, wrong
+from course_utils.practice.exercises import EXERCISES
+from solutions import solution
+
+module = sys.modules[EXERCISES["scaler_log"].solution.__module__]
+assert module.run()[2] == module.LOG, "the log of the text must be that of the run"
+
+right("grad_on_paper")({"x.grad": 45.0, "a.grad": None, "w.grad": "37"})
+right("third_step")(
+    {"fbs": torch.tensor(111), "bszf": np.int64(10), "fbszs": Fraction(10), "fbzfbs": 1e5, "fbzs": None}
+)
+
+for exercise, blank, value in (
+    ("grad_on_paper", "x.grad", 46),  # the old gradient at the wrong leaf
+    ("third_step", "fbs", 112),
+    ("ddp_on_paper", "effective", 1000),
+    ("fits_on_paper", "adapters", 21.9),
+    ("scaler_log", "updates if zeroed only after an update", 1),
+    ("bowl_on_paper", "zeroed w3", -7.5),
+):
+    wrong(exercise, "wrong-value", f"{blank} = {value}")(solution(exercise) | {blank: value})
+    wrong(exercise, "unfinished", blank)(solution(exercise) | {blank: ...})
+wrong("grad_on_paper", "not-attempted")(dict.fromkeys(solution("grad_on_paper"), ...))
+wrong("grad_on_paper", "wrong-type", "no blank 'w'")({"w": 37, "x": 45, "a": None})
+wrong("grad_on_paper", "wrong-type")(solution("grad_on_paper") | {"a.grad": [1]})
