@@ -6,12 +6,12 @@ from types import ModuleType
 
 import pytest
 import torch
-from runs import data, net, train
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
 
 from gradaudit import callbacks
+from runs import data, net, train
 
 BACKWARD = vars(torch.autograd)["backward"]
 LIBRARIES = {"lightning.pytorch": "LightningAudit", "pytorch_lightning": "LightningAudit"}
