@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from inspect import CO_OPTIMIZED
-from traceback import walk_stack
 from types import FrameType
 
 from torch import Tensor
@@ -50,11 +49,13 @@ class NamedLosses:
 
 def _named_tensors() -> Iterator[tuple[str, Tensor, str]]:
     """The tensors in the variables of the user's functions that are running, and the place in each function."""
-    for frame, line in walk_stack(sys._getframe(1)):
+    frame = sys._getframe(1)
+    while frame is not None:
         if is_users(frame.f_code.co_filename):
             for name, value in _variables(frame).items():
                 if issubclass(type(value), Tensor):  # of others nothing but the type is read
-                    yield name, value, f"{frame.f_code.co_filename}:{line}"
+                    yield name, value, f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
 
 
 def _variables(frame: FrameType) -> dict:
