@@ -23,6 +23,8 @@ from contextlib import AbstractContextManager
 import pytest
 
 from gradaudit.auditing import Report, audit
+from gradaudit.compare import RULES
+from gradaudit.text import did_you_mean
 
 _AUDIT = pytest.StashKey[tuple[AbstractContextManager, Report]]()
 
@@ -42,6 +44,8 @@ def audited(request: pytest.FixtureRequest) -> Iterator[Report]:
     shows its warning, and no error is claimed of a run that was watched in part: use `audit(strict=True)` where that
     must not pass.
     """
+    for name in _allowed(request.node) - set(RULES):
+        pytest.fail(f"allow_findings: there is no rule {name}; {did_you_mean(name, RULES)}", False)
     watching = audit()
     report = watching.__enter__()
     request.node.stash[_AUDIT] = watching, report

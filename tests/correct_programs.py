@@ -486,7 +486,7 @@ def the_optimizer_in_the_backward():
         mean(model(x), y).backward()
 
 
-@correct("irregular-window undecided", "stale-gradients undecided")
+@correct("stale-gradients undecided")
 def an_optimizer_that_counts_inside():
     class Accumulating(SGD):
         calls = 0
