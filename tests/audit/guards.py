@@ -3,6 +3,7 @@
 Programs that are correct, and nothing more, are in `tests/correct_programs.py`.
 """
 
+import functools
 from collections import deque
 
 import torch
@@ -33,19 +34,38 @@ def steps_with(optimizer, model, before_the_step=lambda: None):
 
 for name, loss, sizes, *findings in [
     ("a tail that counts what its author gave it", lambda out, y, n: mean(out, y) * {4: 0.25, 2: 0.4}[n], [4, 4, 4, 2]),
-    (
-        "sums over episodes",
-        lambda out, y, n: mean(out, y),
-        [5, 5, 9, 5, 5, 8, 5, 5],
-        "irregular-window undecided",
-        "loss-scale undecided",
-    ),
     ("losses that nobody knows", lambda out, *_: out.abs().max() / 4, [1, 4, 4, 4, 4], "irregular-window error"),
     ("a sum that is divided by the window first", lambda out, *_: 0.3 * squares(out, "sum") / 2 / len(out), [2] * 3),
 ]:
     row(name, lambda loss=loss, sizes=sizes: in_windows(loss, sizes), *findings)
+for sizes in ([5, 5, 9, 5, 5, 8, 5, 5], [5, 6, 5, 5, 5, 5, 4, 5]):
+    run = functools.partial(in_windows, lambda out, y, n: mean(out, y), sizes)
+    row(f"sums over episodes of {sizes}", run, "irregular-window undecided", "loss-scale undecided")
 row("a declared window's short tail", lambda: in_windows(mean, [4, 4, 4, 2]), window=4)
 row("a declared window's short start", lambda: in_windows(mean, [2, 4, 4, 4]), "irregular-window error", window=4)
+
+
+declared = functools.partial(in_windows, lambda out, y, n: mean(out, y, 4), [4, 4, 7, 4, 4, 7])
+row("declared windows and shorter ones", declared, "irregular-window error", "loss-scale undecided", window=7)
+
+
+@said("loss-scale undecided")
+def a_micro_batch_left_out_in_the_middle_of_an_epoch():
+    model, optimizer = with_sgd()
+    for k, (x, y) in enumerate(DataLoader(data(16), batch_size=None), start=1):
+        if k != 7:
+            mean(model(x), y, 4).backward()
+        if k % 4 == 0:
+            update(optimizer)
+
+
+@said("leftover-gradients undecided")
+def a_run_that_ends_before_its_last_step():
+    model, optimizer = with_sgd()
+    for i, (x, y) in enumerate(data()):
+        mean(model(x), y).backward()
+        if i < 7:
+            update(optimizer)
 
 
 @said("loss-scale error")
@@ -217,6 +237,16 @@ def a_backward_call_before_a_loop_of_two_updates():
 # Gradients that are never used, and steps without any
 
 
+@said("discarded-gradients undecided")
+def single_steps_that_are_left_out_at_first():
+    model, optimizer = with_sgd()
+    for k, (x, y) in enumerate(data(40)):
+        mean(model(x), y).backward()
+        if k >= 30 or k % 2:
+            optimizer.step()
+        optimizer.zero_grad()
+
+
 @said()
 def a_step_before_the_first_backward():
     model, optimizer = with_sgd()
@@ -235,28 +265,6 @@ def a_step_that_the_scaler_skips_after_the_script_has_zeroed():
 
 
 # Gradients of another loss, and parameters that an optimizer holds or doesn't
-
-
-def gan(zero):
-    """One update of the generator and one of the critic, in turns; the critic's loss reaches the generator, too."""
-    generator, critic = nn.Linear(2, 3), nn.Linear(3, 1)
-    g, d = SGD(generator.parameters(), lr=0.1), SGD(critic.parameters(), lr=0.1)
-    loss = F.binary_cross_entropy_with_logits
-    real, fake = torch.ones(4, 1), torch.zeros(4, 1)
-    for x, _ in data(6):
-        if zero == "before":
-            g.zero_grad()
-        loss(critic(generator(torch.randn(4, 2))), real).backward()
-        g.step()
-        if zero == "after":
-            g.zero_grad()
-        d.zero_grad()
-        (loss(critic(x), real) + loss(critic(generator(torch.randn(4, 2))), fake)).backward()
-        d.step()
-
-
-row("the critic's gradients in the generator", lambda: gan("after"), "foreign-gradients error")
-row("a GAN", lambda: gan("before"))
 
 
 def holding(owned, trained):

@@ -153,6 +153,9 @@ MIXED = {
     "two means of means": (lambda out, y, *_: (mean(out, y) + penalty(out)) / N, UNEVEN_SIZES, TOKENS),
     "a sum": (lambda out, y, *_: total(out, y), {**UNEVEN_SIZES, "masked": True}, RIGHT),
     "a gathered sum": (lambda out, y, samples, n: -(log_probs(out, y) * valid(y)).sum() / n, {"masked": True}, RIGHT),
+    "sums, one halved": (
+        lambda out, y, *_: F.mse_loss(out, one_hot(y), reduction="sum") / 2 + total(out, y), {"sizes": (2,) * N}, RIGHT,
+    ),
     "a tail of tokens": (lambda out, y, samples, tokens: total(out, y) / tokens, TAIL, RIGHT),
     "times the batch, unequal ones": (lambda out, y, *_: mean(out, y) * len(y), UNEVEN_SIZES, RIGHT),
     "a penalty on tokens that count alike": (
