@@ -157,12 +157,6 @@ def a_window_that_is_given_up_at_a_spike():
 # Losses, several of which are meant to be added up
 
 
-@correct("token-weights advice")
-def class_weights_in_windows():
-    weight = torch.tensor([1.0, 1.7])
-    in_windows(lambda out, y, n: F.cross_entropy(out, y, weight=weight) / n, [3] * 4, net())
-
-
 @correct("loss-scale undecided")
 def half_a_squared_error_in_windows_of_two():
     in_windows(lambda out, y, n: F.mse_loss(out[:, 0], y.float()) / 2 / n, [2] * 6, net())

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, Optimizer
-from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, ExponentialLR, LambdaLR, LinearLR, SequentialLR
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, ExponentialLR, LambdaLR
 from torch.utils.data import DataLoader
 
 from runs import data, in_windows, mean, net, scaled_steps, update, with_sgd
@@ -245,6 +245,30 @@ def single_steps_that_are_left_out_at_first():
         if k >= 30 or k % 2:
             optimizer.step()
         optimizer.zero_grad()
+
+
+class Rated(SGD):
+    def show_rate(self):
+        return [group["lr"] for group in self.param_groups]
+
+
+class Collecting(SGD):
+    def collect(self):
+        self.collected = [p.grad for p in self.param_groups[0]["params"]]
+
+
+def zeroed_each_time(kind):
+    model = net()
+    optimizer = kind(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(data(16)):
+        optimizer.zero_grad()
+        mean(model(x), y, 4).backward()
+        if i % 4 == 3:
+            optimizer.step()
+
+
+row("an optimizer that only shows its rate", lambda: zeroed_each_time(Rated), "discarded-gradients error")
+row("an optimizer that may collect", lambda: zeroed_each_time(Collecting), "discarded-gradients undecided")
 
 
 @said()
@@ -493,13 +517,6 @@ for name, schedule_of in {
     "that changes nothing": lambda o: ConstantLR(o, factor=1.0),
 }.items():
     row(f"a schedule {name}", lambda make=schedule_of: scheduled(make), "scheduler-cadence undecided")
-
-
-@said()
-def a_schedule_of_two_parts_that_is_stepped_right_before_the_optimizer():
-    model, optimizer = with_sgd()
-    parts = LinearLR(optimizer, total_iters=4), CosineAnnealingLR(optimizer, 4)
-    steps_with(optimizer, model, before_the_step=SequentialLR(optimizer, parts, milestones=[4]).step)
 
 
 # Graphs that are held, and losses that no backward call reaches
