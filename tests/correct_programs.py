@@ -99,26 +99,6 @@ def a_window_that_a_resumed_run_goes_on_with():
     assert run(resumed, optimizer, pending) == 0
 
 
-@correct()
-def labelled_and_unlabelled_loaders_with_tails():
-    """The second loader is short and begins again in the middle of a window."""
-    model, optimizer = with_sgd(net())
-    labelled = DataLoader(TensorDataset(torch.randn(40, 3), torch.randint(2, (40,))), batch_size=4)
-    other = DataLoader(TensorDataset(torch.randn(12, 3)), batch_size=4)
-    more = iter(other)
-    for _ in range(3):
-        for i, (x, y) in enumerate(labelled):
-            try:
-                (u,) = next(more)
-            except StopIteration:
-                more = iter(other)
-                (u,) = next(more)
-            held = min(4, 10 - i // 4 * 4)
-            ((mean(model(x), y) + 0.1 * model(u).square().mean()) / held).backward()
-            if (i + 1) % 4 == 0 or i + 1 == 10:
-                update(optimizer)
-
-
 @correct("token-weights advice")
 def windows_over_a_data_set_with_a_short_last_batch():
     for samples, updates in ((30, 8), (110, 7)):  # the end is reached often, and once
@@ -154,6 +134,11 @@ def episodes_of_any_length():
             optimizer.step()
 
 
+@correct()
+def tasks_whose_windows_are_not_alike():
+    in_windows(lambda out, y, n: -out.log_softmax(1).gather(1, y[:, None]).logsumexp(0).sum() / n, (2, 4) * 6, net())
+
+
 @correct("discarded-gradients undecided")
 def a_window_that_is_given_up_at_a_spike():
     model, optimizer = with_sgd(net())
@@ -170,12 +155,6 @@ def a_window_that_is_given_up_at_a_spike():
 
 
 # Losses, several of which are meant to be added up
-
-
-@correct("token-weights advice")
-def class_weights_in_windows():
-    weight = torch.tensor([1.0, 1.7])
-    in_windows(lambda out, y, n: F.cross_entropy(out, y, weight=weight) / n, [3] * 4, net())
 
 
 @correct("loss-scale undecided")
@@ -255,6 +234,24 @@ def losses_of_several_scales():
         optimizer.step()
 
 
+@correct("loss-scale undecided")
+def workers_that_call_backward_themselves():
+    class Worker:
+        def __init__(self, model):
+            self.model = model
+
+        def work(self):
+            F.mse_loss(self.model(torch.randn(6, 3)), torch.randn(6, 2)).backward()
+
+    model, optimizer = with_sgd(net())
+    workers = [Worker(model) for _ in range(3)]
+    for _ in range(6):
+        optimizer.zero_grad()
+        for worker in workers:
+            worker.work()
+        optimizer.step()
+
+
 @correct("irregular-window undecided", "loss-scale undecided")
 def restarts_of_any_number_in_an_update():
     restarts = random.Random(3)
@@ -329,6 +326,19 @@ def a_trunk_and_the_value_head_of_another_optimizer():
         of_value.step()
         mean(policy(trunk(x).tanh()), y).backward()
         of_policy.step()
+
+
+@correct("foreign-gradients undecided")
+def a_head_with_a_loss_of_its_own():
+    encoder, head = net(3, 4), nn.Linear(4, 2)
+    optimizers = [Adam(encoder.parameters()), Adam(head.parameters())]
+    for x, y in batches():
+        mean(head(encoder(x)), y).backward()
+        mean(head(torch.randn(4, 4)), y).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
 
 
 @correct("foreign-gradients undecided")
@@ -506,49 +516,6 @@ def an_optimizer_that_counts_inside():
         optimizer.zero_grad()
         mean(model(x), y, 4).backward()
         optimizer.step()
-
-
-@correct("discarded-gradients undecided")
-def an_optimizer_that_collects_clipped_gradients():
-    """As for differential privacy: its step puts into .grad what it has collected, sample by sample."""
-
-    class Private(SGD):
-        sums = (0.0, 0.0, 0.0, 0.0)
-
-        def collect(self):
-            weights = self.param_groups[0]["params"]
-            self.sums = [total + p.grad.clamp(-1, 1) for p, total in zip(weights, self.sums, strict=True)]
-
-        def step(self, closure=None):
-            for p, total in zip(self.param_groups[0]["params"], self.sums, strict=True):
-                p.grad.data = total / 4
-            self.sums = (0.0, 0.0, 0.0, 0.0)
-            super().step()
-
-    model = net()
-    optimizer = Private(model.parameters(), lr=0.1)
-    for x, y in batches():
-        for i in range(4):
-            optimizer.zero_grad()
-            mean(model(x[i : i + 1]), y[i : i + 1]).backward()
-            optimizer.collect()
-        optimizer.step()
-
-
-@correct()
-def an_optimizer_that_clips_in_its_step():
-    class Clips(SGD):
-        def step(self, closure=None):
-            for group in self.param_groups:
-                for p in group["params"]:
-                    nn.utils.clip_grad_norm_(p, 1.0)
-            super().step()
-
-    model = net()
-    optimizer = Clips(model.parameters(), lr=0.1)
-    for x, y in batches():
-        mean(model(x), y).backward()
-        update(optimizer)
 
 
 @correct()

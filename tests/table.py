@@ -8,10 +8,7 @@ PROGRAMS = []
 
 
 def said(*findings: str, name: str = "", window: int | None = None) -> Callable[[Callable], Callable]:
-    """All findings in the decorated program, such as "loss-scale error"; none if it is left alone.
-
-    `window`: what is declared.
-    """
+    """All findings in the decorated program, such as "loss-scale error"; none if it is left alone."""
 
     def add(program: Callable) -> Callable:
         row(name or program.__name__.replace("_", " "), program, *findings, window=window)

@@ -3,13 +3,14 @@
 Programs that are correct, and nothing more, are in `tests/correct_programs.py`.
 """
 
+import functools
 from collections import deque
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, Optimizer
-from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, ExponentialLR, LambdaLR, LinearLR, SequentialLR
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, ExponentialLR, LambdaLR
 from torch.utils.data import DataLoader
 
 from runs import data, in_windows, mean, net, scaled_steps, update, with_sgd
@@ -33,19 +34,38 @@ def steps_with(optimizer, model, before_the_step=lambda: None):
 
 for name, loss, sizes, *findings in [
     ("a tail that counts what its author gave it", lambda out, y, n: mean(out, y) * {4: 0.25, 2: 0.4}[n], [4, 4, 4, 2]),
-    (
-        "sums over episodes",
-        lambda out, y, n: mean(out, y),
-        [5, 5, 9, 5, 5, 8, 5, 5],
-        "irregular-window undecided",
-        "loss-scale undecided",
-    ),
     ("losses that nobody knows", lambda out, *_: out.abs().max() / 4, [1, 4, 4, 4, 4], "irregular-window error"),
     ("a sum that is divided by the window first", lambda out, *_: 0.3 * squares(out, "sum") / 2 / len(out), [2] * 3),
 ]:
     row(name, lambda loss=loss, sizes=sizes: in_windows(loss, sizes), *findings)
+for sizes in ([5, 5, 9, 5, 5, 8, 5, 5], [5, 6, 5, 5, 5, 5, 4, 5]):
+    run = functools.partial(in_windows, lambda out, y, n: mean(out, y), sizes)
+    row(f"sums over episodes of {sizes}", run, "irregular-window undecided", "loss-scale undecided")
 row("a declared window's short tail", lambda: in_windows(mean, [4, 4, 4, 2]), window=4)
 row("a declared window's short start", lambda: in_windows(mean, [2, 4, 4, 4]), "irregular-window error", window=4)
+
+
+declared = functools.partial(in_windows, lambda out, y, n: mean(out, y, 4), [4, 4, 7, 4, 4, 7])
+row("declared windows and shorter ones", declared, "irregular-window error", "loss-scale undecided", window=7)
+
+
+@said("loss-scale undecided")
+def a_micro_batch_left_out_in_the_middle_of_an_epoch():
+    model, optimizer = with_sgd()
+    for k, (x, y) in enumerate(DataLoader(data(16), batch_size=None), start=1):
+        if k != 7:
+            mean(model(x), y, 4).backward()
+        if k % 4 == 0:
+            update(optimizer)
+
+
+@said("leftover-gradients undecided")
+def a_run_that_ends_before_its_last_step():
+    model, optimizer = with_sgd()
+    for i, (x, y) in enumerate(data()):
+        mean(model(x), y).backward()
+        if i < 7:
+            update(optimizer)
 
 
 @said("loss-scale error")
@@ -217,6 +237,40 @@ def a_backward_call_before_a_loop_of_two_updates():
 # Gradients that are never used, and steps without any
 
 
+@said("discarded-gradients undecided")
+def single_steps_that_are_left_out_at_first():
+    model, optimizer = with_sgd()
+    for k, (x, y) in enumerate(data(40)):
+        mean(model(x), y).backward()
+        if k >= 30 or k % 2:
+            optimizer.step()
+        optimizer.zero_grad()
+
+
+class Rated(SGD):
+    def show_rate(self):
+        return [group["lr"] for group in self.param_groups]
+
+
+class Collecting(SGD):
+    def collect(self):
+        self.collected = [p.grad for p in self.param_groups[0]["params"]]
+
+
+def zeroed_each_time(kind):
+    model = net()
+    optimizer = kind(model.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(data(16)):
+        optimizer.zero_grad()
+        mean(model(x), y, 4).backward()
+        if i % 4 == 3:
+            optimizer.step()
+
+
+row("an optimizer that only shows its rate", lambda: zeroed_each_time(Rated), "discarded-gradients error")
+row("an optimizer that may collect", lambda: zeroed_each_time(Collecting), "discarded-gradients undecided")
+
+
 @said()
 def a_step_before_the_first_backward():
     model, optimizer = with_sgd()
@@ -235,28 +289,6 @@ def a_step_that_the_scaler_skips_after_the_script_has_zeroed():
 
 
 # Gradients of another loss, and parameters that an optimizer holds or doesn't
-
-
-def gan(zero):
-    """One update of the generator and one of the critic, in turns; the critic's loss reaches the generator, too."""
-    generator, critic = nn.Linear(2, 3), nn.Linear(3, 1)
-    g, d = SGD(generator.parameters(), lr=0.1), SGD(critic.parameters(), lr=0.1)
-    loss = F.binary_cross_entropy_with_logits
-    real, fake = torch.ones(4, 1), torch.zeros(4, 1)
-    for x, _ in data(6):
-        if zero == "before":
-            g.zero_grad()
-        loss(critic(generator(torch.randn(4, 2))), real).backward()
-        g.step()
-        if zero == "after":
-            g.zero_grad()
-        d.zero_grad()
-        (loss(critic(x), real) + loss(critic(generator(torch.randn(4, 2))), fake)).backward()
-        d.step()
-
-
-row("the critic's gradients in the generator", lambda: gan("after"), "foreign-gradients error")
-row("a GAN", lambda: gan("before"))
 
 
 def holding(owned, trained):
@@ -485,13 +517,6 @@ for name, schedule_of in {
     "that changes nothing": lambda o: ConstantLR(o, factor=1.0),
 }.items():
     row(f"a schedule {name}", lambda make=schedule_of: scheduled(make), "scheduler-cadence undecided")
-
-
-@said()
-def a_schedule_of_two_parts_that_is_stepped_right_before_the_optimizer():
-    model, optimizer = with_sgd()
-    parts = LinearLR(optimizer, total_iters=4), CosineAnnealingLR(optimizer, 4)
-    steps_with(optimizer, model, before_the_step=SequentialLR(optimizer, parts, milestones=[4]).step)
 
 
 # Graphs that are held, and losses that no backward call reaches

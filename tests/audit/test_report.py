@@ -292,11 +292,7 @@ def test_every_rule_is_explained_with_wrong_and_correct_lines(name):
         assert " ".join(part.split()) in words
     assert ast.dump(ast.parse(rule.wrong)) != ast.dump(ast.parse(rule.correct))
     assert max(len(line) for line in text.splitlines() if "https://" not in line) <= 80
-
-
-def test_the_list_of_rules_has_each_with_its_symptom():
-    words = " ".join(explain(None, 80).split())
-    assert all(f"{name} {rule.symptom}" in words for name, rule in RULES.items())
+    assert f"{name} {rule.symptom}" in " ".join(explain(None, 80).split())  # the list of rules
 
 
 LOSS = "loss = sum(criterion(model(x), y) for x, y in window) / len(window)"

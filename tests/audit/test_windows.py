@@ -115,6 +115,7 @@ WRONG = {  # where a loader tells more than a list, the second verdict is for th
     "larger at the end": ([[4, 4, 4, 8]], 4, []),
     "twice as large at first": ([[8, 4, 4, 4, 4]], 4, []),
     "whole windows zeroed": ([[4, 4, "z4", 4, 4, 4]], 4, [LOST_WHOLE]),
+    "whole windows zeroed on the way down and up": ([[4, 2, "z2", 2, 4]], None, [LOST_WHOLE]),
     "cut in two": ([[4, 4, 4, 4, 3, 1, 4, 4, 4]], 4, []),
 }
 
