@@ -1,7 +1,7 @@
 """Why a difference may be meant. A row is a sentence, the kinds of difference that it touches, and when it holds.
 
 A difference with a doubt is undecided, or worth a hint at most if the row says so; one without is what it is. A false
-error that is found becomes a row, and a program in tests/audit/programs. The order of the rows is that in a report.
+error that is found becomes a row, and a program in tests/correct_programs.py. The order of the rows is that in a report.
 """
 
 from collections.abc import Callable
