@@ -1,7 +1,7 @@
 """Why a difference may be meant. A row is a sentence, the kinds of difference that it touches, and when it holds.
 
 A difference with a doubt is undecided, or worth a hint at most if the row says so; one without is what it is. A false
-error that is found becomes a row, and a program in tests/correct_programs.py. The order of the rows is that in a report.
+error that is found becomes a row, and a program in tests/correct_programs.py. A report names them in this order.
 """
 
 from collections.abc import Callable
@@ -445,14 +445,10 @@ def weight_beside(d, history):
 def data_set_ends(d, history):
     """Only the last batch of a data set is short."""
     uneven, updates = d.about
-    ends = {update: _epoch_of_the_shortest(update, column) for update, column, _ in uneven}
-    if any(end is not None and end == after for end, after in pairwise(ends.values())):
+    ends = [u.micro_batches[column.counts.index(min(column.counts))].epoch for u, column, _ in uneven]  # the shortest
+    if any(end is not None and end == after for end, after in pairwise(ends)):
         return False  # the data end only once in an epoch: a batch of a DataLoader may be cut into uneven parts
     return _only_the_last_is_short([column.counts for _, column, _ in uneven], uneven[0][1].name, updates)
-
-
-def _epoch_of_the_shortest(update: AuditedUpdate, column: Column) -> int | None:
-    return update.micro_batches[column.counts.index(min(column.counts))].epoch
 
 
 def _only_the_last_is_short(uneven: list[list[float]], name: str, updates: list[AuditedUpdate]) -> bool:

@@ -5,6 +5,7 @@ import linecache
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from itertools import chain
 
 from gradaudit.callsite import Place
 from gradaudit.history import AuditedUpdate
@@ -116,18 +117,12 @@ def _targets(statement: ast.stmt) -> set[str]:
 
 def condition_of(step: Place) -> Place | None:
     """The line of the condition around a step that counts by a remainder, such as `if (i + 1) % n == 0:`."""
-    tree, _ = place(step)
-    tests = [] if tree is None else [test for test in _tests_around(step) if _has_remainder(test)]
+    tests = [test for test in _tests_around(*place(step)) if "%" in ast.unparse(test)]
     return _at(step, tests[-1].lineno) if tests else None
 
 
-def _has_remainder(test: ast.expr) -> bool:
-    return any(isinstance(getattr(node, "op", None), ast.Mod) for node in ast.walk(test))
-
-
-def _tests_around(step: str) -> list[ast.expr]:
+def _tests_around(tree: ast.Module | None, line: int) -> list[ast.expr]:
     """The tests that decide whether a line runs, the outermost first."""
-    tree, line = place(step)
     found = [node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.If)]
     return [node.test for node in found if node.body[0].lineno <= line <= node.body[-1].end_lineno]
 
@@ -155,11 +150,16 @@ def _goes_over_something(call: str, step: str) -> bool:
     Where both are in one loop, and the step comes when an episode ends, it goes over what the episode is made of.
     """
     own = _own_loops(call, step)
-    return not any(map(_of_micro_batches, own)) if own else _comes_with_an_end(step)
+    return not any(map(_of_micro_batches, own)) if own else _comes_with_an_end(call, step)
 
 
-def _comes_with_an_end(step: str) -> bool:
-    return any(_ENDS.search(ast.unparse(test)) for test in _tests_around(step))
+def _comes_with_an_end(call: str, step: str) -> bool:
+    """Is the step made, or a helper called that makes it, when an episode ends?"""
+    (tree, line), (module, _) = place(step), place(call)
+    name = getattr(_surroundings(tree, line)[0], "name", "")
+    calls = [node.lineno for node in _calls([module] if module else []) if _name(node.func) == name]
+    tests = chain(_tests_around(tree, line), *(_tests_around(module, each) for each in calls))
+    return any(_ENDS.search(ast.unparse(test)) for test in tests)
 
 
 def _own_loops(call: str, step: str) -> list[ast.stmt]:

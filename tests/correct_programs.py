@@ -119,8 +119,7 @@ def one_episode_that_is_longer_in_a_single_loop():
         F.mse_loss(model(torch.randn(1, 3)), torch.randn(1, 1)).backward()
         done = t in ends
         if done:
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer)
 
 
 @correct("irregular-window undecided")
