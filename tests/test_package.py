@@ -45,19 +45,6 @@ print(json.dumps(sorted({name.split(".")[0] for name in set(sys.modules) - befor
     assert found == ["course_utils", "gradaudit"]
 
 
-def test_the_auditor_needs_torch_alone():
-    code = """
-import json, runpy, sys
-course = ("course_utils", "matplotlib", "ipywidgets", "IPython", "tqdm", "cloudpickle")
-sys.modules |= dict.fromkeys(course)  # so that importing one raises an ImportError
-sys.argv[1:] = ["tests/public_loops/or_last.py"]
-runpy.run_module("gradaudit", run_name="__main__")
-"""
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 1, run.stderr
-    assert "loss-scale" in run.stdout
-
-
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_only_rooms_above_it_in_the_list(room):
     files = [path for path in SOURCES if path.is_relative_to(PACKAGE / room) or path == PACKAGE / f"{room}.py"]

@@ -21,7 +21,7 @@ def test_the_repositorys_address_goes_from_pyproject_into_every_set_up_cell(monk
 
 def test_a_set_up_cell_without_a_package_says_what_to_do(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match="pip install -e"):
+    with pytest.raises(SystemExit, match=r"see Start in README\.md"):
         exec(NOTEBOOKS["02_zeroing"].code[0].source, {})
 
 
