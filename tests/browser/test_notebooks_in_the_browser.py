@@ -148,7 +148,7 @@ def exercises_respond(lab, cells) -> None:
         lab.run_cell(number, f"{answer}\n{of_its_own if arguments.startswith('(') else call}")
         color, text = verdict(lab, number)
         assert color == RIGHT, text
-        assert text.startswith("Right. ")
+        assert text.startswith(("Right. ", "Done. "))  # of the reader's own script nobody knows what is right
         assert passed_exercises(lab, cells) == passed + has_cards(cells)
 
 
