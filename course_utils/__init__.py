@@ -10,7 +10,7 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     recording  record, count_work and others: what any loop does, seen from outside
     ranks      Ranks: a function on several ranks; scripts in processes of their own
     plots      ledger and the other figures; they draw and compute nothing
-    zoo        buggy loops from public bugs, each beside its fixed twin
+    zoo        buggy loops from public bugs, each with its fix
     project    the training script of notebook 12, and what accepts it; `python -m course_utils.project`
     practice   predict, check, recall, step_through, and the exercises by notebook
 """
