@@ -96,7 +96,7 @@ class AuditedCall(Call):
     zeros: tuple[Record, ...] = ()
 
     def __init__(self, number: int, where: Place, line: str, path: tuple[int, ...] = (), scaled: float = 1.0) -> None:
-        super().__init__(number)
+        self.number, self.used_by = number, []
         self.where, self.line, self.path, self.scaled = where, line, path, scaled
         self.records: tuple[AuditedRecord, ...] = ()
         self.terms: list[Term] = []

@@ -39,7 +39,7 @@ def last(count: int, items: list) -> list:
     >>> last(2, [1, 2, 3]), last(0, [1, 2, 3]), last(5, [1, 2, 3])
     ([2, 3], [], [1, 2, 3])
     """
-    return items[max(0, len(items) - count) :]
+    return items[-count:] if count else []
 
 
 class Call:
@@ -171,7 +171,7 @@ class Record:
         return update
 
     def zeroed(self) -> Zeroing:
-        zeroing = Zeroing(self, last(self.unused, self.in_grad) if self.unused else [])
+        zeroing = Zeroing(self, last(self.unused, self.in_grad))
         if zeroing.calls:
             self.lost.append(zeroing)
         self._begin_again()

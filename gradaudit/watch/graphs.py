@@ -15,7 +15,7 @@ from gradaudit.observe.observer import Observer
 from gradaudit.watch.losses import Mark, find_losses, is_leaf, walk, watch_terms
 
 _LONG = 1_000  # nodes that are followed in one graph, at most
-_MARKED_EVERY = 16  # after the first backward calls: the losses of one in so many are marked
+_MARKED_EVERY = 32  # after the first backward calls: the losses of one in so many are marked
 _WALKS, _WALKS_A_LINE = 200, 3  # through the graphs of backward calls
 _WATCHED_SUMS = 5  # comparisons of where gradients lie: what overwrites them does so in every window
 
