@@ -75,8 +75,8 @@ def show_below(head: str, color: str, text: str, course: dict | None = None) -> 
     _display(as_static(box(color, _with_code(text)), f"{head}\n{text}", course, head))
 
 
-def show_verdict(color: str, text: str, hint: str, printed: str, course: dict, unfolded: bool = False) -> None:
-    """Displays a verdict in a box, with its hint (perhaps unfolded) and what the answer printed in folds below it.
+def show_verdict(color: str, text: str, hint: str, printed: str, course: dict) -> None:
+    """Displays a verdict in a box, with its hint and what the answer printed in folds below it.
 
     The text alone is the verdict without the hint, so that nothing gives a hint to those who did not ask.
     """
@@ -84,7 +84,7 @@ def show_verdict(color: str, text: str, hint: str, printed: str, course: dict, u
     shown = "\n".join(line[:_WIDE] for line in lines[:_LINES])
     if len(lines) > _LINES:
         shown += f"\n... and {len(lines) - _LINES} more lines"
-    html = _with_code(text) + _fold("Hint", _with_code(hint), unfolded) * bool(hint)
+    html = _with_code(text) + _fold("Hint", _with_code(hint)) * bool(hint)
     html += _fold("What your code printed", f'<pre style="margin:0">{escape(shown)}</pre>') * bool(printed.strip())
     _display(as_static(box(color, html), text, course))
 
@@ -94,9 +94,9 @@ def _with_code(text: str) -> str:
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def _fold(title: str, html: str, unfolded: bool = False) -> str:
+def _fold(title: str, html: str) -> str:
     return (
-        f'<details style="margin-top:0.4em"{" open" * unfolded}><summary style="cursor:pointer">{title}</summary>'
+        f'<details style="margin-top:0.4em"><summary style="cursor:pointer">{title}</summary>'
         f'<div style="padding:0.3em 0 0 1.1em">{html}</div></details>'
     )
 
