@@ -145,8 +145,7 @@ def test_a_check_shows_the_verdict_and_returns_it(monkeypatch, answer, bug, begi
 
 
 def test_a_prediction_that_did_not_come_true_is_not_called_right(shown):
-    finding = {"rule": "token-weights", "level": "error", "message": "m", "fix": "f", "where": "train.py:3"}
-    check("own_script", ScriptAudit(__file__, "none", status=1, findings=[finding], lanes={"SGD": 4}))
+    check("own_script", ScriptAudit(__file__, "none", status=1, found={"token-weights": "error"}, judged=True))
     text = "Done. You predicted none, the auditor found token-weights (error), which is something else"
     assert shown[-1]["text/plain"].startswith(text)
 
