@@ -35,6 +35,7 @@ _MARKS = (  # kind of event, marker, colour, label
     ("step", "D", RED, "step: reads"),
     ("zero", "o", ORANGE, "zeroed"),
 )
+_LINE = "norm of .grad"
 _EVENTS = "events of the training loop, in order; updates are shaded"
 
 Placed = Mapping[int, Event]  # events, by their place in the trace
@@ -71,12 +72,7 @@ def brackets_of(events: Placed) -> Iterator[Bracket]:
             yield Bracket(None, first, last, None)
 
 
-def ledger(
-    trace: Trace,
-    lanes: Mapping[str, str] | None = None,
-    title: str = "",
-    ylabel: str = "norm of .grad",
-) -> Figure:
+def ledger(trace: Trace, lanes: Mapping[str, str] | None = None, title: str = "") -> Figure:
     """The gradient ledger: what happened to `.grad`, event by event, with one lane per optimizer.
 
     The line is the norm of all gradients in the lane. It rises with a backward pass and falls to 0 when the gradients
@@ -87,7 +83,6 @@ def ledger(
         trace: From `record()`.
         lanes: Which lanes to draw, in this order, each with the name to show; by default all, under their own names.
         title: Above the first lane.
-        ylabel: What the line shows.
 
     Raises:
         ValueError: If the trace has no events.
@@ -102,18 +97,17 @@ def ledger(
     figure, axes = new_figure(height=1.1 + 2.1 * len(lanes), rows=len(lanes))
     for axis, (lane, name) in zip(axes, lanes.items(), strict=True):
         _lane(axis, trace, lane)
-        axis.set_ylabel(f"{name}\n{ylabel}", fontsize=FONT)
+        axis.set_ylabel(f"{name}\n{_LINE}", fontsize=FONT)
     axes[0].set_title(title, fontsize=FONT + 1, loc="left")
     _explain(figure, axes)
     return figure
 
 
-def ledgers(traces: Mapping[str, Trace], ylabel: str = "norm of .grad") -> Figure:
+def ledgers(traces: Mapping[str, Trace]) -> Figure:
     """Ledgers of several loops, one below the other on one scale.
 
     Args:
         traces: By the title of its panel, what `record()` saw of each loop; of several lanes the one with a step.
-        ylabel: What the lines show.
 
     Example:
         >>> trace = Trace([Event("backward", "SGD", 1.0), Event("step", "SGD", 1.0), Event("zero", "SGD", 0.0)])
@@ -123,7 +117,7 @@ def ledgers(traces: Mapping[str, Trace], ylabel: str = "norm of .grad") -> Figur
     tops = []
     for axis, (title, trace) in zip(axes, traces.items(), strict=True):
         tops.append(_lane(axis, trace))
-        axis.set_ylabel(ylabel, fontsize=FONT)
+        axis.set_ylabel(_LINE, fontsize=FONT)
         axis.set_title(title, fontsize=FONT, loc="left")
     for axis in axes:
         axis.set_ylim(-0.08 * max(tops), 1.12 * max(tops))
@@ -161,7 +155,7 @@ def silhouettes(loops: Mapping[str, tuple[Trace, Trace, int]], columns: int = 3)
         name_axis(
             axis,
             "micro-batches, in order" * last_row,
-            "norm of .grad" * first_column,
+            _LINE * first_column,
             fill(name, 26, break_on_hyphens=False),
         )
     legend_above(figure, 3, *axes[0].get_legend_handles_labels())

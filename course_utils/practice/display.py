@@ -47,21 +47,26 @@ def show_table(caption: str, rows: Sequence[Sequence[str]], strong: Callable[[st
         rows: The texts of the cells, the header first; code in them stands between backquotes.
         strong: Which texts are bold, apart from the header's.
     """
+    html = as_table(caption, rows, strong)
+    _display({"text/html": html, "text/plain": "\n".join([caption, *map(" | ".join, rows)])})
+
+
+def as_table(caption: str, rows: Sequence[Sequence[str]], strong: Callable[[str], bool] = lambda text: False) -> str:
+    """The HTML of a table, from the same."""
     edge = "border:1px solid #555;padding:2px 6px;text-align:left;vertical-align:top"
     lines = []
     for number, row in enumerate(rows):
         tag = "td" if number else "th"
         cells = (
             f'<{tag} style="{edge};font-weight:{"bold" if not number or strong(text) else "normal"}">'
-            f"{_with_code(text)}</{tag}>"
+            f"{with_code(text)}</{tag}>"
             for text in row
         )
         lines.append(f'<tr style="page-break-inside:avoid">{"".join(cells)}</tr>')
-    html = (
+    return (
         '<table style="border-collapse:collapse;font-size:13px;max-width:180mm;page-break-inside:avoid">'
         f'<caption style="text-align:left;padding:4px 0">{escape(caption)}</caption>{"".join(lines)}</table>'
     )
-    _display({"text/html": html, "text/plain": "\n".join([caption, *map(" | ".join, rows)])})
 
 
 def show_widget(widget: Any, static: dict[str, Any]) -> None:
@@ -72,7 +77,7 @@ def show_widget(widget: Any, static: dict[str, Any]) -> None:
 
 def show_below(head: str, color: str, text: str, course: dict | None = None) -> None:
     """Displays a text, with code between backticks, in a box of a colour, and above it a line, which a fold shows."""
-    _display(as_static(box(color, _with_code(text)), f"{head}\n{text}", course, head))
+    _display(as_static(box(color, with_code(text)), f"{head}\n{text}", course, head))
 
 
 def show_verdict(color: str, text: str, hint: str, printed: str, course: dict) -> None:
@@ -84,13 +89,17 @@ def show_verdict(color: str, text: str, hint: str, printed: str, course: dict) -
     shown = "\n".join(line[:_WIDE] for line in lines[:_LINES])
     if len(lines) > _LINES:
         shown += f"\n... and {len(lines) - _LINES} more lines"
-    html = _with_code(text) + _fold("Hint", _with_code(hint)) * bool(hint)
+    html = with_code(text) + _fold("Hint", with_code(hint)) * bool(hint)
     html += _fold("What your code printed", f'<pre style="margin:0">{escape(shown)}</pre>') * bool(printed.strip())
     _display(as_static(box(color, html), text, course))
 
 
-def _with_code(text: str) -> str:
-    """HTML of a text in which code stands between backticks."""
+def with_code(text: str) -> str:
+    """HTML of a text in which code stands between backticks.
+
+    >>> with_code("`step()` < 1")
+    '<code>step()</code> &lt; 1'
+    """
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 

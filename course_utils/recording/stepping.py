@@ -70,7 +70,7 @@ class Frame:
     """The state after one line, or after one event within it.
 
     Args:
-        kind: "start", "line", "forward", "backward", "zero", "change", "step", "skipped" (a step that found an
+        kind: "start", "line", "backward", "zero", "change", "step", "skipped" (a step that found an
             overflow), "error" (the loop raised), "cut" (the record is full) or "end".
         line: The line of the loop's source that did it, from 1; 0 for none.
         weights: By the name of the parameter.
@@ -185,12 +185,11 @@ class _Full(BaseException):
 
 @dataclass
 class _Line:
-    """A statement of the loop that is running. `shown`: it has a frame. `forward`: a pass has run that has none yet."""
+    """A statement of the loop that is running. `shown`: it has a frame."""
 
     number: int = 1
     statement: ast.stmt | None = None
     shown: bool = False
-    forward: bool = False
 
 
 class _Recorder(TraceWriter):
@@ -252,9 +251,7 @@ class _Recorder(TraceWriter):
         self.variables = {name: text for name, text in shown.items() if text and name.isidentifier()}
         body = here.statement.body if isinstance(here.statement, _HEADERS) else []
         taken = body[0].lineno <= following <= body[-1].end_lineno if body else None
-        if here.forward:
-            self.cut("forward")
-        elif not here.shown:
+        if not here.shown:
             self.cut("line", taken=taken)
 
     # What the observer tells
@@ -263,10 +260,6 @@ class _Recorder(TraceWriter):
         super().attach(observer)
         self.watch(list(self.parameters.values()))
         observer.undo.callback(register_optimizer_step_post_hook(observer.guard(self.after_step)).remove)
-
-    def forward(self, records: list[Record]) -> None:
-        super().forward(records)
-        self.here.forward = True
 
     def received(self, record: Record, call: Call) -> None:
         super().received(record, call)
@@ -298,7 +291,7 @@ class _Recorder(TraceWriter):
                 return
             if len(self.frames) >= self.limit:
                 raise _Full
-        self.here.shown, self.here.forward = True, False
+        self.here.shown = True
         line = self.here.number if line is None else line
         lane = self.observer.name(record) if record is not None else ""
         self.frames.append(Frame(kind, line, *self.snapshot(), self.variables, lane, **more))

@@ -7,8 +7,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from course_utils.practice.display import as_static
-from course_utils.practice.stepping.drawing import marked_up, panel, strip, strip_rows
+from course_utils.practice.display import as_static, as_table, with_code
+from course_utils.practice.stepping.drawing import panel, table_of
 from course_utils.practice.stepping.words import sentence
 from course_utils.recording.stepping import Steps, record_steps
 
@@ -42,18 +42,16 @@ def step_through(loop: Callable, *args: Any, **kwargs: Any) -> None:
     from IPython.display import display
 
     steps = record_steps(loop, *args, **kwargs)
-    head, rows = strip_rows(steps)
-    text = [f"{steps.loop.name}, step by step:", *(what for _, what, _ in rows)]
-    fold = marked_up(f"Step by step: `{steps.loop.name}`, as a table")
-    html = f"{frame(steps)}\n<details><summary>{fold}</summary>{strip(head, rows)}</details>"
-    course = {"kind": "steps", "loop": steps.loop.name, "head": head, "rows": rows}
-    display(as_static(html, "\n  ".join(text), course), raw=True)
+    title, rows = f"{steps.loop.name}, step by step", table_of(steps)
+    html = f"{frame(steps)}\n<details><summary>As a table</summary>{as_table(title, rows)}</details>"
+    text = "\n  ".join([f"{title}:", *(what for _, what, _ in rows[1:])])
+    display(as_static(html, text, {"kind": "steps", "loop": steps.loop.name, "rows": rows}), raw=True)
 
 
 def frame(steps: Steps) -> str:
     """A page on which a browser goes through a record, without a kernel and without a network, in a frame."""
     pieces: dict[str, int] = {}  # each text once: most moments change little
-    told = [[marked_up(sentence(steps, place)), *panel(steps, place)] for place in range(len(steps.frames))]
+    told = [[with_code(sentence(steps, place)), *panel(steps, place)] for place in range(len(steps.frames))]
     moments = [[pieces.setdefault(piece, len(pieces)) for piece in moment] for moment in told]
     data = json.dumps({"moments": moments, "pieces": list(pieces)}, ensure_ascii=False, separators=(",", ":"))
     template = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))

@@ -5,7 +5,6 @@ alone.
 """
 
 from html import escape
-from re import sub
 
 from course_utils.practice.stepping.words import sentence
 from course_utils.recording.stepping import Frame, Ledger, Steps, Values
@@ -21,14 +20,6 @@ _BLOCK = "display:inline-block;min-width:1.5em;box-sizing:border-box;text-align:
 
 KEYS = {"start", "backward", "zero", "change", "step", "skipped", "error", "cut", "end"}  # the rows of the table
 _SHOWN_FRAMES = 16
-
-
-def marked_up(text: str) -> str:
-    """
-    >>> marked_up("`step()` < 1")
-    '<code>step()</code> &lt; 1'
-    """
-    return sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
 
 
 def panel(steps: Steps, place: int) -> list[str]:
@@ -143,23 +134,12 @@ def key_frames(steps: Steps) -> list[int]:
     return keys if len(keys) <= _SHOWN_FRAMES else keys[: _SHOWN_FRAMES - 1] + keys[-1:]
 
 
-def strip_rows(steps: Steps) -> tuple[list[str], list[list[str]]]:
+def table_of(steps: Steps) -> list[list[str]]:
     """A record as a table of text: its head, and a row for each key frame."""
-    rows = []
+    rows = [["line", "what happens", "micro-batches in .grad"]]
     for place in key_frames(steps):
         frame = steps.frames[place]
         text = steps.loop.lines[frame.line - 1].strip() if frame.line > 1 else ""
         held = "; ".join(", ".join(map(str, book.held)) or "–" for book in frame.ledgers.values()) or "–"
         rows.append([f"`{text}`" if text else "", sentence(steps, place), held])
-    return ["line", "what happens", "micro-batches in .grad"], rows
-
-
-def strip(head: list[str], rows: list[list[str]]) -> str:
-    """Such a table as HTML, which is readable without any style."""
-
-    def row(kind: str, texts: list[str]) -> str:
-        cells = (f'<{kind} style="text-align:left;vertical-align:top">{marked_up(text)}</{kind}>' for text in texts)
-        return f"<tr>{''.join(cells)}</tr>"
-
-    body = "".join(row("td", texts) for texts in rows)
-    return f"<table><thead>{row('th', head)}</thead><tbody>{body}</tbody></table>"
+    return rows

@@ -22,9 +22,6 @@ def sentence(steps: Steps, place: int) -> str:
     match now.kind:
         case "start":
             return "The loop is called. None of its lines has run yet."
-        case "forward":
-            new = _variables(before, now, steps.loop.statement(now.line))
-            return f"The forward pass: {new}." if new else "The forward pass."
         case "backward":
             which = f"the gradient of {listed(book.held[-1:])}"
             if any(values is not None and values.norm for values in before.grads.values()):
@@ -94,7 +91,7 @@ def _end(books: Iterable[Ledger]) -> str:
 
 
 def _line(before: Frame, now: Frame, statement: ast.stmt | None) -> str:
-    new = _variables(before, now, statement)
+    new = ", ".join(f"{name} = {text}" for name, text in now.variables.items() if before.variables.get(name) != text)
     if isinstance(statement, ast.If) and now.taken is not None:
         return "True: the lines below it run." if now.taken else "False: the lines below it are skipped."
     if now.taken is not None:
@@ -108,18 +105,6 @@ def _line(before: Frame, now: Frame, statement: ast.stmt | None) -> str:
     if before.optimizers != now.optimizers:
         return f"The optimizer's settings change: {'; '.join(now.optimizers)}."
     return f"Now {new}." if new else "No weight and no gradient changes."
-
-
-def _variables(before: Frame, now: Frame, statement: ast.stmt | None) -> str:
-    """The variables that a statement has assigned or changed, with their values."""
-    part = getattr(statement, "target", None) or getattr(statement, "test", None) or statement
-    nodes = [] if part is None else [node for node in ast.walk(part) if isinstance(node, ast.Name)]
-    assigned = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
-    return ", ".join(
-        f"{name} = {text}"
-        for name, text in now.variables.items()
-        if name in assigned or before.variables.get(name) != text
-    )
 
 
 def _change(before: dict[str, Values | None], now: dict[str, Values | None], labelled: bool = False) -> str:
