@@ -19,8 +19,6 @@ from nbformat.v4 import new_markdown_cell, new_notebook
 
 from colab import address
 from contents import paths
-from course_utils import plots
-from course_utils.practice.display import png
 from course_utils.zoo import ZOO
 from course_utils.zoo.pitfalls import PITFALLS
 from gradaudit.explain import RULES, Rule
@@ -37,7 +35,6 @@ from notebooks import (
     repository,
     tags,
 )
-from silhouettes import BUGS
 
 HERE = Path(__file__).parent
 METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3"}, "language_info": {"name": "python"}}
@@ -62,7 +59,6 @@ def write(books: dict[str, Notebook]) -> None:
         nbformat.write(solutions(book), course / "solutions" / f"{book.name}.ipynb")
     for rule in RULES.values():
         (rules / f"{rule.name}.md").write_text(rule_page(rule), encoding="utf-8")
-    (rules / "silhouettes.png").write_bytes(silhouettes())
 
 
 def inserted(books: dict[str, Notebook]) -> dict[str, str]:
@@ -171,12 +167,6 @@ def rule_page(rule: Rule) -> str:
 def _lines(loop) -> list[str]:
     """The body of a loop, without its decorator and its name."""
     return inspect.getsource(loop).partition("-> Losses:\n")[2].rstrip().splitlines()
-
-
-def silhouettes() -> bytes:
-    """A picture of common bugs: their ledgers, drawn over those of the fixed loops."""
-    drawn = {f"{bug.name}: {bug.rule}": (*bug.traces(), bug.micro_batches) for bug in BUGS}
-    return png(plots.silhouettes(drawn))
 
 
 def _pitfall(pitfall) -> tuple[str, ...]:

@@ -50,9 +50,6 @@ FIGURES = {
     "layers": lambda: plots.layers({"one by one": {"kept": [1, 2, 1]}, "all": {"kept": [1, 4e6, 1]}}),
     "errors": lambda: plots.errors({"all at once": 1e-16, "one by one": 0.3}, 1e-12, "relative error"),
     "blocks": lambda: plots.blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight"),
-    "silhouettes": lambda: plots.silhouettes(
-        {"never divides": (windows_of(2, zero=False), windows_of(2), 2)}, columns=1
-    ),
     "ranks": lambda: plots.ranks({"nothing held": [[1, 1], [1, 1]], "all but the last": [[0, 1], [0, 1]]}),
 }
 
@@ -248,19 +245,3 @@ def test_the_ranks_have_a_bar_after_each_micro_batch_that_is_all_reduced():
     updates = [line.get_xdata()[0] for line in last.lines if line.get_marker() == "D"]
     assert len(updates) == 2
     assert min(updates) > max(x for x, _ in bars[last])
-
-
-def test_a_silhouette_lies_over_its_fixed_twin_micro_batch_by_micro_batch():
-    zeroed_twice = Trace(
-        [Event(*event) for event in (("backward", "SGD", 1.0), ("zero", "SGD", 0.0)) * 2] + [Event("step", "SGD", 0.0)]
-    )
-    figure = plots.silhouettes({"zeroes": (zeroed_twice, windows_of(2, 1), 2), "again": (zeroed_twice,) * 2 + (9,)})
-    one, two = figure.axes
-    assert [axis.get_title(loc="left") for axis in (one, two)] == ["zeroes", "again"]
-    buggy, steps = one.lines
-    assert buggy.get_xdata() == pytest.approx([0, 0.5, 1, 1 + 1 / 3, 1 + 2 / 3])
-    assert list(buggy.get_ydata()) == [1, 0, 1, 0, 0]
-    assert steps.get_xdata() == pytest.approx([1 + 2 / 3])
-    (fixed,) = one.collections
-    assert fixed.get_datalim(one.transData).y1 == 2, "two micro-batches, and none of the next window"
-    assert fixed.get_datalim(one.transData).x1 < 2

@@ -69,10 +69,6 @@ def test_every_fact_is_in_the_table_and_leads_to_its_cell_and_every_claim_to_its
     assert set(re.findall(r'"facts\.html#([^"]+)"', inserted["claims"])) <= FACTS.keys()
 
 
-def test_the_picture_of_the_rules_shows_the_silhouettes_of_six_bugs():
-    assert pages.silhouettes().startswith(b"\x89PNG")
-
-
 def test_a_page_offers_what_was_built_for_it(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     (tmp_path / "build" / "handouts" / "learner").mkdir(parents=True)
