@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from course_utils.recording.trace import Trace, TraceWriter, dense
+from course_utils.recording.trace import TraceWriter, dense
 from gradaudit.observe.ledger import Call, Record, Update, Zeroing, last
 from gradaudit.observe.observer import Observer, observing
 
@@ -139,12 +139,10 @@ class Steps:
     Args:
         loop: The loop and its source.
         frames: In order.
-        trace: The same run as `record()` sees it: `steps.trace.windows()`.
     """
 
     loop: Loop
     frames: list[Frame]
-    trace: Trace
 
 
 def record_steps(loop: Callable, *args: Any, limit: int = LIMIT, **kwargs: Any) -> Steps:
@@ -176,7 +174,7 @@ def record_steps(loop: Callable, *args: Any, limit: int = LIMIT, **kwargs: Any) 
         raise ValueError(f"{loop.name} gets no weights; pass its model and its optimizer")
     recorder = _Recorder(loop, parameters, limit)
     recorder.run(args, kwargs)
-    return Steps(loop, recorder.frames, recorder.trace)
+    return Steps(loop, recorder.frames)
 
 
 class _Full(BaseException):

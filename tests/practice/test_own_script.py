@@ -32,7 +32,7 @@ def test_a_correct_script_runs_in_its_folder_with_its_arguments(train_py, capsys
 
 def test_a_script_that_runs_too_long_is_stopped_and_judged_by_what_it_did(train_py, capsys):
     path = train_py(LOOP.format("").replace("range(8)", "iter(int, 1)") + "    open('updates', 'a').write('.')\n")
-    seconds = 4
+    seconds = 3
     while not (path.with_name("updates").exists() and path.with_name("updates").stat().st_size > 10):
         seconds *= 2  # on a busy machine it may start late
         audited = audit_script(path, "stale-gradients", folder=path.parent, limit=seconds)
