@@ -66,9 +66,11 @@ class Runs:
         status, output, late = run_python(*command, **options)
         if status in fine and not late:
             return status
-        if late:
-            raise CannotJudge(f"'{title}' had not ended after {self.limit:g} s")
-        raise CannotJudge(f"'{title}' ended with status {status}: {last_words(output)}")
+        lines = output.splitlines()
+        by_hand = [line for line in lines if line.startswith("python ")]  # which watch prints
+        said = last_words("\n".join(line for line in lines if line not in by_hand))
+        ended = f"had not ended after {self.limit:g} s" if late else f"ended with status {status}: {said}"
+        raise CannotJudge("\n  by hand: ".join([f"'{title}' {ended}", *by_hand[-1:]]))
 
 
 def arguments(*more: object, window: int = WINDOW, size: int = SIZE, lr: float = 0.0, clip: float = 1e12) -> list[str]:
@@ -96,10 +98,8 @@ def accept(script: str | Path, limit: float = 120.0) -> list[Result]:
         raise CannotJudge(f"there is no file {script}")
     with TemporaryDirectory() as folder:
         runs = Runs(script, Path(folder), limit)
-        window, large, single, clipped = runs.watch(
-            "windows and large batches",
-            arguments(), arguments(**LARGE), arguments(window=1), arguments(clip=CLIP),
-        )  # fmt: skip
+        four = arguments(), arguments(**LARGE), arguments(window=1), arguments(clip=CLIP)
+        window, large, single, clipped = runs.watch("windows and large batches", *four)
         found = list(_the_six(runs, window, large, single, clipped))
         if all(result.passed for result in found):
             found += _the_whole(runs, window, large)

@@ -8,6 +8,7 @@ its number to the name of the file.
 import json
 import os
 import runpy
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -59,6 +60,7 @@ def watch(kill: int, script: str, arguments: list[str]) -> Seen:
         register_optimizer_step_post_hook(after_step),
     ]
     sys.argv, sys.path[0] = [script, *arguments], str(Path(script).resolve().parent)
+    print(shlex.join(["python", *sys.argv]))
     with saved_bytes(nn.Module()) as saved:
         try:
             runpy.run_path(script, run_name="__main__")

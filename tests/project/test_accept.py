@@ -79,6 +79,7 @@ def test_a_script_that_cannot_be_judged_is_an_error_with_a_reason(train_py, caps
     assert main(["accept", str(train_py(source)), *soon]) == CANNOT_JUDGE
     error = capsys.readouterr().err
     assert says in error
+    assert ("by hand: python " in error) == ("ended" in error)
     assert "Traceback" not in error
 
 
