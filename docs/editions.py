@@ -179,11 +179,8 @@ class Handout:
                 for question, answer in cards:
                     asked = verbatim(question)
                     yield div("answered", f"**{asked}** {verbatim(answer)}") if self.answers else div("card", asked)
-            case {"kind": "steps", "tracks": tracks, "versions": [_, *changed]}:
-                for track in tracks:
-                    yield table([track["head"], *track["rows"]])
-                if changed:
-                    yield div("screen", verbatim(f"The notebook also has the loop {'; '.join(changed)}."))
+            case {"kind": "steps", "rows": rows}:
+                yield table(rows)
             case {"kind": _}:
                 return  # a reveal and a verdict are printed with their cell, and a score is for the screen
             case _ if "image/png" in data:

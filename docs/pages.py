@@ -1,31 +1,24 @@
 """What the site takes from notebooks, facts, rules and the zoo when it is built.
 
 `write` makes the folders `course` and `rules`, and `inserted` what the other pages, which are written by hand, leave
-open. Pages show the notebooks as they were committed. Only what comes before a loop to step through runs again, so that
-a page can step through it without a kernel.
+open. Pages show the notebooks as they were committed.
 """
 
 import copy
 import inspect
-import io
-import linecache
 import re
 import shutil
 from collections.abc import Iterable, Sequence
-from contextlib import redirect_stdout
 from difflib import unified_diff
 from html import escape
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import nbformat
 from nbformat import NotebookNode
-from nbformat.v4 import new_markdown_cell, new_notebook, new_output
+from nbformat.v4 import new_markdown_cell, new_notebook
 
 from colab import address
 from contents import paths
-from course_utils import plots, step_through
-from course_utils.practice.display import png
 from course_utils.zoo import ZOO
 from course_utils.zoo.pitfalls import PITFALLS
 from gradaudit.explain import RULES, Rule
@@ -34,7 +27,6 @@ from notebooks import (
     ROOT,
     Notebook,
     claims,
-    displays,
     in_words,
     is_folded,
     read_claims,
@@ -43,7 +35,6 @@ from notebooks import (
     repository,
     tags,
 )
-from silhouettes import BUGS
 
 HERE = Path(__file__).parent
 METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3"}, "language_info": {"name": "python"}}
@@ -68,7 +59,6 @@ def write(books: dict[str, Notebook]) -> None:
         nbformat.write(solutions(book), course / "solutions" / f"{book.name}.ipynb")
     for rule in RULES.values():
         (rules / f"{rule.name}.md").write_text(rule_page(rule), encoding="utf-8")
-    (rules / "silhouettes.png").write_bytes(silhouettes())
 
 
 def inserted(books: dict[str, Notebook]) -> dict[str, str]:
@@ -79,7 +69,7 @@ def inserted(books: dict[str, Notebook]) -> dict[str, str]:
         "course": _table("notebook, its question, minutes", map(_row, numbered)),
         "deeper": _table("notebook, its question, minutes", map(_row, deeper)),
         "paths": paths(books),
-        "stepper": next(iter(steppers(books["00_start"]).values())),
+        "stepper": stepper(books["00_start"]),
         "rules": _table(
             "rule, what you notice", ((f"[{rule.name}](rules/{rule.name}.md)", rule.symptom) for rule in RULES.values())
         ),
@@ -94,7 +84,7 @@ def inserted(books: dict[str, Notebook]) -> dict[str, str]:
 
 def page(book: Notebook) -> NotebookNode:
     """A notebook to read: what JupyterLab folds is folded, solutions are links, and loops step without a kernel."""
-    made, frames = new_notebook(metadata=METADATA), steppers(book)
+    made = new_notebook(metadata=METADATA)
     for cell in book.cells:
         made.cells += [new_markdown_cell(f'<span id="fact-{claim}"></span>') for claim in claims(cell)]
         if "solution" in tags(cell):
@@ -104,8 +94,6 @@ def page(book: Notebook) -> NotebookNode:
             made.cells.append(new_markdown_cell(relinked(cell.source, "[{}]({}.ipynb)".format)))
         else:
             made.cells.append(_code(cell))
-        if cell.id in frames:
-            made.cells[-1].outputs = [new_output("display_data", {"text/html": frames[cell.id]})]
     title, rest = made.cells[0].source.split("\n", 1)
     number = f"{book.label} · " if book.numbered else ""
     made.cells[0].source = f"# {number}{title.removeprefix('# ')}\n\n{_downloads(book.name)}\n{rest}"
@@ -126,33 +114,11 @@ def solutions(book: Notebook) -> NotebookNode:
     return _with_ids(made)
 
 
-def steppers(book: Notebook) -> dict[str, str]:
-    """By the id of a cell that steps through a loop, a frame that does so on a page of its own."""
-    wanted = [cell.id for cell in book.code if any(shown["kind"] == "steps" for shown in displays(cell))]
-    names: dict = {"__name__": "__main__"}
-    frames: dict[str, str] = {}
-
-    def recorded(*args, **kwargs):
-        stepping = step_through(*args, **kwargs)
-        with TemporaryDirectory() as folder:
-            html = stepping.save(Path(folder, "stepper.html")).read_text(encoding="utf-8")
-        title = "A training loop, step by step"
-        frames[wanted[len(frames)]] = f'<iframe class="stepper" title="{title}" srcdoc="{_attribute(html)}"></iframe>'
-        return stepping
-
-    for cell in book.code:
-        if len(frames) < len(wanted):
-            file = f"<{book.name}, {cell.id}>"  # whose lines are those of the cell, as in a kernel
-            linecache.cache[file] = (len(cell.source), None, cell.source.splitlines(keepends=True), file)
-            with redirect_stdout(io.StringIO()):
-                exec(compile(cell.source, file, "exec"), names)
-            names["step_through"] = recorded
-    return frames
-
-
-def _attribute(html: str) -> str:
-    """A page as the value of an attribute; a blank line would end the HTML in a page of Markdown."""
-    return escape(html).replace("\n", "&#10;")
+def stepper(book: Notebook) -> str:
+    """The frame in which a notebook steps through its first loop."""
+    shown = (output.get("data", {}) for cell in book.code for output in cell.outputs)
+    html = next(data["text/html"] for data in shown if data.get(COURSE, {}).get("kind") == "steps")
+    return re.search("<iframe.*?</iframe>", html)[0]
 
 
 def _downloads(name: str) -> str:
@@ -201,12 +167,6 @@ def rule_page(rule: Rule) -> str:
 def _lines(loop) -> list[str]:
     """The body of a loop, without its decorator and its name."""
     return inspect.getsource(loop).partition("-> Losses:\n")[2].rstrip().splitlines()
-
-
-def silhouettes() -> bytes:
-    """A picture of common bugs: their ledgers, drawn over those of the fixed loops."""
-    drawn = {f"{bug.name}: {bug.rule}": (*bug.traces(), bug.micro_batches) for bug in BUGS}
-    return png(plots.silhouettes(drawn))
 
 
 def _pitfall(pitfall) -> tuple[str, ...]:

@@ -30,7 +30,6 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 def execute(path: Path) -> None:
     """Runs one notebook from the top and writes it back; it stays as it was if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
-    os.environ["COURSE_SCORE"] = "off"  # what a learner has kept beside the notebook is not shown
     os.environ.setdefault("TQDM_DISABLE", "1")  # a bar comes only where a machine is slow
     where = {"metadata": {"path": path.parent}}
     NotebookClient(notebook, timeout=120, resources=where).execute()

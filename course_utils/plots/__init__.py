@@ -7,9 +7,9 @@ from course_utils.plots.charts import blocks, errors, pictures, shares
 from course_utils.plots.diagrams import backward_passes, orders
 from course_utils.plots.lines import arrows, curves
 from course_utils.plots.timelines import layers, ranks
-from course_utils.plots.traces import ledger, ledgers, silhouettes
+from course_utils.plots.traces import ledger, ledgers
 
 __all__ = [  # noqa: RUF022
-    "ledger", "ledgers", "silhouettes", "backward_passes", "orders", "curves", "arrows", "shares", "errors",
+    "ledger", "ledgers", "backward_passes", "orders", "curves", "arrows", "shares", "errors",
     "blocks", "pictures", "layers", "ranks",
 ]  # fmt: skip

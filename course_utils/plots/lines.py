@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import cycle
-from math import hypot
+from math import hypot, isfinite
+from textwrap import fill
 
 from matplotlib.figure import Figure
 
@@ -13,13 +14,12 @@ from course_utils.plots.look import (
     GREEN,
     LOOKS,
     RED,
+    SMALL,
     Pair,
     arrow,
     ink,
     name_axis,
-    name_lines,
     new_figure,
-    scale_and_name,
     write,
 )
 
@@ -31,10 +31,9 @@ def curves(
     ylabel: str,
     log: str = "",
     ylim: Pair | None = None,
-    title: str = "",
     plain: Collection[str] = (),
 ) -> Figure:
-    """One line per entry of `lines` over a common `x`, each with its name beside its right end.
+    """One line per entry of `lines` over a common `x`, their names beside them in the order in which they end.
 
     Args:
         lines: Name and values of each line; NaN where it has none.
@@ -43,7 +42,6 @@ def curves(
         ylabel: Beside the y axis.
         log: The axes that are logarithmic: `"x"`, `"y"` or `"xy"`.
         ylim: Limits of the y axis.
-        title: Above the figure.
         plain: Names of lines without markers, for what is not measured over `x`, such as a value to compare with.
 
     Example:
@@ -56,8 +54,17 @@ def curves(
                            markevery=max(1, len(y) // 12), markersize=5, label=name)  # fmt: skip
     if all(isinstance(value, int) for value in x):
         axis.xaxis.get_major_locator().set_params(integer=True)
-    scale_and_name(axis, log, ylim, xlabel, ylabel, title)
-    name_lines(axis, drawn)
+    name_axis(axis, xlabel, ylabel)
+    if "x" in log:
+        axis.set_xscale("log", base=2)
+    if "y" in log:
+        axis.set_yscale("log")
+    if ylim:
+        axis.set_ylim(ylim)
+    if len(drawn) > 1:
+        drawn.sort(key=lambda line: [y for y in line.get_ydata() if isfinite(y)][-1], reverse=True)
+        names = [fill(line.get_label(), 18, break_on_hyphens=False) for line in drawn]
+        figure.legend(drawn, names, loc="outside right center", frameon=False, handlelength=3, **SMALL)
     return figure
 
 

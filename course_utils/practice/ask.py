@@ -4,14 +4,9 @@ Each shows a widget where a kernel is live and the same in plain HTML where none
 text of a widget; and says in JSON what it is. Widgets are imported when the first one is made.
 """
 
-import inspect
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Sequence
 from html import escape
-from itertools import takewhile
 from typing import Any
 
 from course_utils.practice.display import (
@@ -27,14 +22,14 @@ from course_utils.practice.display import (
 )
 from course_utils.practice.exercises import EXERCISES, Verdict, judge
 from course_utils.practice.predictions import known, why
-from course_utils.practice.score import Score, score_file
 
-STUCK = 2  # wrong answers after which a hint unfolds by itself
 FOLDED = "Your prediction"  # what shows of a reveal where the cell's outputs are folded
-_NOT_TRIED = {"not-attempted", "no-set-up", "interrupted", "notebook-solution"}  # these say nothing about the answer
+_NOT_TRIED = {"not-attempted", "no-set-up", "interrupted"}  # these say nothing about the answer
 
-_failed: Counter[str] = Counter()  # how often an answer to an exercise was wrong, in this kernel
-_score = Score(score_file())  # of the notebook that this kernel runs
+# What has been asked in this kernel, for the progress line.
+_guesses: "dict[str, Guess]" = {}  # by question
+_exercises: dict[str, bool | None] = {}  # passed or not, None until it is tried
+_cards: list[Any] = []  # the boxes to tick, of the cards that were shown last
 _line: Any = None  # the widget that shows it, once there is one
 
 
@@ -45,10 +40,9 @@ class Guess:
         self._question = question
         self._options = options
         self._widget = widget
-        before = _score.ask(question)
-        if before in options:
-            widget.value = before
-        widget.observe(lambda change: _count(_score.choose, question, change.new), names="value")
+        self.right = False  # known once it is compared
+        _guesses[question] = self
+        widget.observe(_count, names="value")
 
     @property
     def choice(self) -> str | None:
@@ -62,9 +56,9 @@ class Guess:
     def reveal(self, measured: Any, basis: str = "measured") -> None:
         """Shows the guess beside what was measured: one of the options, or a list that holds one of them.
 
-        After a wrong guess a sentence says why it tempts; a notebook that is stored without a guess doesn't give it
-        away. So that no cell needs an assertion that answers its question, this compares what was measured with what
-        the course says.
+        From then on the guess can't be changed. After a wrong one a sentence says why it tempts; a notebook that is
+        stored without a guess doesn't give it away. So that no cell needs an assertion that answers its question, this
+        compares what was measured with what the course says.
 
         Args:
             measured: The answer.
@@ -82,13 +76,12 @@ class Guess:
         assert answer == expected, f"{basis} {answer!r}, but the course says {expected!r}: has the code been changed?"
         if answer not in self._options:
             raise ValueError(f"{basis} {answer!r}, which is none of the options {self._options}")
-        in_time = _count(_score.compare, self._question, self.choice, self.choice == answer)
+        self._widget.disabled = True
+        self.right = self.choice == answer
+        _count()
         if self.choice is None:
             color, text = ASK, f"{basis.title()}: {answer}."
-        elif not in_time:
-            late = f"You chose “{self.choice}” after this was shown, so your choice isn't counted."
-            color, text = ASK, f"{basis.title()}: {answer}. {late}"
-        elif self.choice == answer:
+        elif self.right:
             color, text = RIGHT, f"Right. You predicted “{self.choice}”, and that is what was {basis}."
         else:
             color, text = WRONG, f"Not quite. You predicted “{self.choice}”; {basis}: {answer}."
@@ -149,8 +142,7 @@ def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) 
         limit: Seconds after which the answer is stopped.
 
     Returns:
-        The `Verdict`, with `passed`, `bug`, `message` and `hint`. The hint is in a fold, and unfolds by itself when a
-        second answer to the exercise has failed.
+        The `Verdict`, with `passed`, `bug`, `message` and `hint`. The hint is in a fold.
 
     Raises:
         ValueError: If no exercise has this name.
@@ -158,28 +150,13 @@ def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) 
     Example:
         check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))    # Right. 5 functions, 2 distances: ...
     """
-    if scored and exercise in EXERCISES and _is_the_notebooks_solution(answer):
-        name = getattr(answer, "__name__", "this function")
-        message = f"this is the notebook's solution: it defines {name}, too. Run your own cell again."
-        verdict = Verdict("notebook-solution", message, EXERCISES[exercise].hint("notebook-solution"))
-    else:
-        verdict = judge(exercise, answer, limit)
+    verdict = judge(exercise, answer, limit)
     if scored:
-        _count(_score.judge, exercise, verdict.bug not in _NOT_TRIED, verdict.passed)
+        before = _exercises.get(exercise)  # what was once passed stays so
+        _exercises[exercise] = before if verdict.bug in _NOT_TRIED else before or verdict.passed
+        _count()
     _show(exercise, verdict, scored)
     return verdict
-
-
-def _is_the_notebooks_solution(answer: object) -> bool:
-    """Whether a function comes from a cell that begins with `# Solution`."""
-    with suppress(Exception):  # an answer can be anything
-        while isinstance(answer, partial):
-            answer = answer.func
-        function = inspect.unwrap(answer)
-        cell, _ = inspect.findsource(getattr(function, "__func__", function).__code__)
-        comments = takewhile(lambda line: line.startswith("#"), cell)
-        return any(line.startswith("# Solution") for line in comments)
-    return False
 
 
 def _show(exercise: str, verdict: Verdict, scored: bool) -> None:
@@ -196,16 +173,11 @@ def _show(exercise: str, verdict: Verdict, scored: bool) -> None:
         color, text = WRONG, f"Not yet right ({verdict.bug}). {message}"
     kind = {"kind": "verdict", "exercise": exercise, "passed": verdict.passed, "bug": verdict.bug, "message": message}
     kind |= {"hint": verdict.hint} if verdict.hint else {}
-    hint = verdict.hint
-    _failed[exercise] += scored and not verdict.passed and verdict.bug not in _NOT_TRIED
-    stuck = _failed[exercise] >= STUCK and not verdict.passed
-    if stuck:
-        hint = f"{hint} The notebook's solution is in the folded cell below this one.".lstrip()
-    show_verdict(color, text, hint, verdict.printed, kind, unfolded=stuck)
+    show_verdict(color, text, verdict.hint, verdict.printed, kind)
 
 
 def recall(*cards: tuple[str, str]) -> None:
-    """Shows question cards whose answers unfold, with a box to tick for each that was known, and the progress line.
+    """Shows question cards whose answers unfold, a box to tick for each that was known, and the line that counts along.
 
     Args:
         cards: Pairs of question and answer.
@@ -213,42 +185,45 @@ def recall(*cards: tuple[str, str]) -> None:
     Example:
         recall(("What does zero_grad() leave by default?", "None, and no tensor."))
     """
+    global _line
     from ipywidgets import HTML, Checkbox, HBox, Layout, VBox
 
     html = [folded(question, answer) for question, answer in cards]
-    before = _score.deal([question for question, _ in cards])
+    _cards.clear()
     rows = []
-    for (question, _), card, value in zip(cards, html, before, strict=True):
+    for card in html:
         layout = Layout(width="7em", flex="0 0 auto", margin="0.5em 0 0 0")
-        known = Checkbox(value=value, description="I knew it", indent=False, layout=layout)
-        known.observe(lambda change, question=question: _count(_score.know, question, change.new), names="value")
-        rows.append(HBox([HTML(card, layout=Layout(flex="1 1 0%", min_width="0")), known]))
+        _cards.append(Checkbox(value=False, description="I knew it", indent=False, layout=layout))
+        _cards[-1].observe(_count, names="value")
+        rows.append(HBox([HTML(card, layout=Layout(flex="1 1 0%", min_width="0")), _cards[-1]]))
     text = "\n".join(f"Q: {question}\nA: {answer}" for question, answer in cards)
     kind = {"kind": "cards", "cards": [list(card) for card in cards]}
     show_widget(VBox(rows), as_static("".join(html), text, kind))
-    progress()
-
-
-def progress() -> None:
-    """Shows how many predictions, exercises and cards were right so far; with a kernel, the line counts along.
-
-    Example:
-        progress()
-    """
-    global _line
-    from ipywidgets import HTML
-
     _line = HTML(_score_html())
-    show_widget(_line, as_static(_score_html(), _score.text(), {"kind": "score"}))
+    show_widget(_line, as_static(_score_html(), _score(), {"kind": "score"}))
 
 
-def _count(event: Callable, *what: Any) -> Any:
-    """Tells the score, and updates the progress line if there is one."""
-    result = event(*what)
+def _count(*_: Any) -> None:
+    """Updates the progress line, if there is one."""
     if _line is not None:
         _line.value = _score_html()
-    return result
 
 
 def _score_html() -> str:
-    return box(ASK, escape(_score.text()))
+    return box(ASK, escape(_score()))
+
+
+def _score() -> str:
+    """One sentence that says how many of each kind there are, were answered and were right."""
+    made = [guess for guess in _guesses.values() if guess.choice is not None]
+    tried = [passed for passed in _exercises.values() if passed is not None]
+    known = sum(card.value for card in _cards)
+    if not (made or tried or known):
+        kinds = {"prediction": _guesses, "exercise": _exercises, "card": _cards}
+        waiting = (f"{len(some)} {kind}{'s' * (len(some) != 1)}" for kind, some in kinds.items())
+        return f"Nothing is answered here yet. Waiting for you: {', '.join(waiting)}."
+    return (
+        f"So far here: predictions {sum(guess.right for guess in made)} right of {len(made)} made "
+        f"({len(_guesses)} asked); exercises {sum(tried)} passed of {len(tried)} tried ({len(_exercises)} set); "
+        f"cards {known} known of {len(_cards)}."
+    )

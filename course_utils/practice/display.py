@@ -47,21 +47,26 @@ def show_table(caption: str, rows: Sequence[Sequence[str]], strong: Callable[[st
         rows: The texts of the cells, the header first; code in them stands between backquotes.
         strong: Which texts are bold, apart from the header's.
     """
+    html = as_table(caption, rows, strong)
+    _display({"text/html": html, "text/plain": "\n".join([caption, *map(" | ".join, rows)])})
+
+
+def as_table(caption: str, rows: Sequence[Sequence[str]], strong: Callable[[str], bool] = lambda text: False) -> str:
+    """The HTML of a table, from the same."""
     edge = "border:1px solid #555;padding:2px 6px;text-align:left;vertical-align:top"
     lines = []
     for number, row in enumerate(rows):
         tag = "td" if number else "th"
         cells = (
             f'<{tag} style="{edge};font-weight:{"bold" if not number or strong(text) else "normal"}">'
-            f"{_with_code(text)}</{tag}>"
+            f"{with_code(text)}</{tag}>"
             for text in row
         )
         lines.append(f'<tr style="page-break-inside:avoid">{"".join(cells)}</tr>')
-    html = (
+    return (
         '<table style="border-collapse:collapse;font-size:13px;max-width:180mm;page-break-inside:avoid">'
         f'<caption style="text-align:left;padding:4px 0">{escape(caption)}</caption>{"".join(lines)}</table>'
     )
-    _display({"text/html": html, "text/plain": "\n".join([caption, *map(" | ".join, rows)])})
 
 
 def show_widget(widget: Any, static: dict[str, Any]) -> None:
@@ -72,11 +77,11 @@ def show_widget(widget: Any, static: dict[str, Any]) -> None:
 
 def show_below(head: str, color: str, text: str, course: dict | None = None) -> None:
     """Displays a text, with code between backticks, in a box of a colour, and above it a line, which a fold shows."""
-    _display(as_static(box(color, _with_code(text)), f"{head}\n{text}", course, head))
+    _display(as_static(box(color, with_code(text)), f"{head}\n{text}", course, head))
 
 
-def show_verdict(color: str, text: str, hint: str, printed: str, course: dict, unfolded: bool = False) -> None:
-    """Displays a verdict in a box, with its hint (perhaps unfolded) and what the answer printed in folds below it.
+def show_verdict(color: str, text: str, hint: str, printed: str, course: dict) -> None:
+    """Displays a verdict in a box, with its hint and what the answer printed in folds below it.
 
     The text alone is the verdict without the hint, so that nothing gives a hint to those who did not ask.
     """
@@ -84,19 +89,23 @@ def show_verdict(color: str, text: str, hint: str, printed: str, course: dict, u
     shown = "\n".join(line[:_WIDE] for line in lines[:_LINES])
     if len(lines) > _LINES:
         shown += f"\n... and {len(lines) - _LINES} more lines"
-    html = _with_code(text) + _fold("Hint", _with_code(hint), unfolded) * bool(hint)
+    html = with_code(text) + _fold("Hint", with_code(hint)) * bool(hint)
     html += _fold("What your code printed", f'<pre style="margin:0">{escape(shown)}</pre>') * bool(printed.strip())
     _display(as_static(box(color, html), text, course))
 
 
-def _with_code(text: str) -> str:
-    """HTML of a text in which code stands between backticks."""
+def with_code(text: str) -> str:
+    """HTML of a text in which code stands between backticks.
+
+    >>> with_code("`step()` < 1")
+    '<code>step()</code> &lt; 1'
+    """
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def _fold(title: str, html: str, unfolded: bool = False) -> str:
+def _fold(title: str, html: str) -> str:
     return (
-        f'<details style="margin-top:0.4em"{" open" * unfolded}><summary style="cursor:pointer">{title}</summary>'
+        f'<details style="margin-top:0.4em"><summary style="cursor:pointer">{title}</summary>'
         f'<div style="padding:0.3em 0 0 1.1em">{html}</div></details>'
     )
 

@@ -3,17 +3,16 @@
 import atexit
 import inspect
 import json
+import os
 import random
 import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from course_utils.practice.bench import Mistake
 
-CANNOT_RUN, SCRIPT_FAILED, NOTHING_JUDGED = 2, 3, 4  # exit statuses of `gradaudit`
 NONE = "none"  # the prediction that no error will be found
 
 
@@ -26,39 +25,26 @@ class ScriptAudit:
         prediction: The name of a rule, or "none"; None where nothing is predicted yet.
         folder: Where the script is run.
         status: The auditor's exit status; None if it has not run.
-        findings: As the auditor writes them to JSON.
-        lanes: For each optimizer that was seen, the micro-batches in its window.
-        unseen: What the auditor didn't see, in clauses.
+        found: The level of each rule that it reported.
+        judged: Whether it saw enough to judge.
         stopped: Whether the time was over before the script was.
-        output: The end of what the script and the auditor printed.
+        output: What the script and the auditor printed.
     """
 
     script: str | None
     prediction: str | None
     folder: str = "."
     status: int | None = None
-    findings: list[dict] = field(default_factory=list)
-    lanes: dict = field(default_factory=dict)
-    unseen: list[str] = field(default_factory=list)
+    found: dict[str, str] = field(default_factory=dict)
+    judged: bool = False
     stopped: bool = False
     output: str = ""
-
-    def __str__(self) -> str:
-        lines = []
-        for finding in self.findings:
-            file, _, line = finding["where"].rpartition(":")
-            where = f", {Path(file).name}, line {line}" if file else ""
-            lines += [f"{finding['level']}: {finding['rule']}{where}", f"  {finding['message']}"]
-            lines.append(f"  fix: {finding['fix']}")
-        if self.status == NOTHING_JUDGED:
-            lines.append(f"Could not judge: {'; '.join(self.unseen)}.")
-        return "\n".join(lines or ["Nothing was found."])
 
 
 def audit_script(
     script: str | None, prediction: str | None, arguments: Sequence[str] = (), folder: str = ".", limit: float = 300.0
 ) -> ScriptAudit:
-    """Runs a training script under the auditor, in a process of its own, and prints what was found.
+    """Runs a training script under the auditor, in a process of its own, and prints the auditor's report.
 
     The script stays as it is. It runs as `python script.py arguments` would, and everything that it writes, it writes
     again: checkpoints, logs. Nothing runs before a prediction is made.
@@ -81,15 +67,14 @@ def audit_script(
     except Mistake:
         return asked
     with tempfile.TemporaryDirectory() as scratch:
-        report, title = Path(scratch) / "report.json", f"auditing {Path(asked.script).name}"
-        command = ["-m", "gradaudit", "--json", report, asked.script, *arguments]
-        status, output, stopped = run_python(*command, title=title, limit=limit, cwd=folder)
-        said = json.loads(report.read_text(encoding="utf-8")) if report.exists() else None
-    audited = replace(asked, status=status, stopped=stopped, output=output[-2000:])
-    if said:
-        audited = replace(audited, findings=said["findings"], lanes=said["window"], unseen=said["unseen"])
-    print(audited if said else audited.output)
-    return audited
+        report, path = Path(scratch) / "report.json", Path(asked.script)
+        command = ["-m", "gradaudit", "--json", report, path, *arguments]
+        status, output, stopped = run_python(*command, title=f"auditing {path.name}", limit=limit, cwd=folder)
+        said = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {"findings": [], "judged": False}
+    _, head, text = output.rpartition("--- audit of ")  # before it is what the script printed
+    print((head + text).replace(f"{Path(folder, path).absolute().parent}{os.sep}", "").strip())
+    found = {finding["rule"]: finding["level"] for finding in reversed(said["findings"])}
+    return replace(asked, status=status, found=found, judged=said["judged"], stopped=stopped, output=output)
 
 
 def public_loop(number: int) -> str:
@@ -100,8 +85,6 @@ def public_loop(number: int) -> str:
     """
     from course_utils.zoo import ZOO
 
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(ZOO):
-        raise ValueError(f"expected a whole number from 0 to {len(ZOO) - 1}, got {number!r}")
     specimen = ZOO[random.Random(0).sample(sorted(ZOO), len(ZOO))[number]]
     module = inspect.getsource(inspect.getmodule(specimen.buggy.__wrapped__))
     head = module.partition("@specimen")[0].partition('"""\n\n')[2].strip()
@@ -116,23 +99,17 @@ def public_loop(number: int) -> str:
 def judge_own_script(answer: ScriptAudit) -> str:
     """Says how a prediction compares with what the auditor found; a `Mistake` where there is nothing to compare."""
     from course_utils.ranks.script import last_words
+    from gradaudit.__main__ import SCRIPT_FAILED
 
     _require_question(answer)
     if answer.status is None:
         raise Mistake("not-attempted", "the auditor has not run yet.")
-    if answer.stopped and not answer.lanes:
-        raise Mistake("stopped-too-early", "the script was stopped before the auditor had seen an update.")
-    if answer.status not in range(NOTHING_JUDGED + 1) or answer.status == CANNOT_RUN:
-        says = f"the auditor could not run (exit status {answer.status}): {last_words(answer.output)}"
-        raise Mistake("cannot-run", says)
     if answer.status == SCRIPT_FAILED and not answer.stopped:
         raise Mistake("script-failed", f"the script failed. Its last words: {last_words(answer.output)}")
-    if answer.status == NOTHING_JUDGED or not answer.lanes:
-        why = "; ".join(answer.unseen) or "no optimizer made a step while it watched"
-        raise Mistake("no-training", f"the auditor could not judge: {why}.")
-    found = {finding["rule"]: finding["level"] for finding in reversed(answer.findings)}
-    no_error = "error" not in found.values()
-    agree = answer.prediction in found or (answer.prediction == NONE and no_error)
+    if not answer.judged:
+        raise Mistake("not-judged", f"the auditor saw nothing that it could judge (exit status {answer.status}).")
+    found = answer.found
+    agree = answer.prediction in found or (answer.prediction == NONE and "error" not in found.values())
     what = ", ".join(f"{rule} ({found[rule]})" for rule in sorted(found)) or NONE
     verdict = "as you said" if agree else "which is something else: look at the lines that it names"
     return f"you predicted {answer.prediction}, the auditor found {what}, {verdict}; exit status {answer.status}."
@@ -141,6 +118,7 @@ def judge_own_script(answer: ScriptAudit) -> str:
 def _require_question(answer: ScriptAudit) -> None:
     """What has to be there before the auditor runs: a script, and a prediction."""
     from gradaudit.compare import RULES
+    from gradaudit.text import did_you_mean
 
     if answer.script is None or answer.script is ...:
         raise Mistake("not-attempted", "no script is named yet.")
@@ -150,7 +128,5 @@ def _require_question(answer: ScriptAudit) -> None:
         raise Mistake("no-prediction", 'predict first: the name of a rule, or "none". Nothing has run yet.')
     names = [*RULES, NONE]
     if answer.prediction not in names:
-        close = [name for name in names if str(answer.prediction) in name]
-        close = close or get_close_matches(str(answer.prediction), names, 1, 0.4)
-        hint = f", did you mean {close[0]!r}?" if close else f", only {', '.join(RULES)} and {NONE}."
-        raise Mistake("unknown-rule", f"no rule is called {answer.prediction!r}{hint}")
+        hint = did_you_mean(str(answer.prediction), names, f"there are {', '.join(names)}.")
+        raise Mistake("unknown-rule", f"no rule is called {answer.prediction!r}: {hint}")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 ACCEPTED, FAILED, CANNOT_JUDGE = range(3)
+WORDS = {True: "ok", False: "FAILS", None: "-"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,9 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="exit status: 0 accepted; 1 at least one check fails; 2 the script can't be judged",
     )  # fmt: skip
     accept.add_argument("script", type=Path)
-    accept.add_argument("--text", type=Path, metavar="FILE", help="learn the words of this text")
-    accept.add_argument("--html", type=Path, metavar="FILE", help="write a page about the script's runs")
-    accept.add_argument("--limit", type=float, default=60.0, metavar="S", help="seconds that each run may take")
+    accept.add_argument("--limit", type=float, default=120.0, metavar="S", help="seconds for each of its processes")
     accept.set_defaults(run=_accept)
     options = parser.parse_args(arguments)
     from course_utils.project.accept import CannotJudge
@@ -58,18 +57,13 @@ def _start(options: argparse.Namespace) -> int:
 
 def _accept(options: argparse.Namespace) -> int:
     from course_utils.project.accept import accept
-    from course_utils.project.page import WORDS, as_page
 
-    if options.html and (options.html.is_dir() or not options.html.parent.is_dir()):
-        raise OSError(f"cannot write {options.html}")  # before minutes have passed
-    found = accept(options.script, options.text, options.limit)
-    for result in found.results:
-        print(f"{WORDS[result.passed]:<6}{result.name:<9} {result.says}")
-    print("accepted" if found.accepted else f"not accepted: {', '.join(found.failed)}")
-    if options.html:
-        page = as_page(found, options.script.name, str(options.text or "the course's dictionary"))
-        options.html.write_text(page, encoding="utf-8")
-    return ACCEPTED if found.accepted else FAILED
+    results = accept(options.script, options.limit)
+    for name, passed, says in results:
+        print(f"{WORDS[passed]:<6}{name:<9} {says}")
+    failed = [result.name for result in results if result.passed is False]
+    print(f"not accepted: {', '.join(failed)}" if failed else "accepted")
+    return FAILED if failed else ACCEPTED
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--text", metavar="FILE", help="learn the words of this text (default: an English dictionary)")
     add("--words", type=int, default=16160, help="how many words to learn from, at most")
     add("--epochs", type=int, default=1)
     add("--micro-batch", type=int, default=16, help="words in a micro-batch")
@@ -102,7 +101,7 @@ def main():
         torch.distributed.init_process_group("gloo")
     torch.manual_seed(options.seed)
     torch.set_default_dtype(torch.float64 if options.precision == "float64" else torch.float32)
-    to_learn, held_out = read_words(options.text)
+    to_learn, held_out = read_words()
     symbols = sorted(set("".join(to_learn + held_out)))
     to_learn = to_learn[: options.words]
 

@@ -1,11 +1,14 @@
-"""Runs a training script, unchanged, and writes what its optimizer and its model did.
+"""Runs a training script, unchanged, once or several times, and writes what its optimizer and its model did.
 
-`python -m course_utils.project.watch FILE KILL script.py [args]`: with KILL above 0 the process kills itself at the
-beginning of that forward pass, as a power cut would. Each rank writes a file of its own.
+`python -m course_utils.project.watch FILE KILL script.py RUNS`, where RUNS is a list of lists of arguments, in JSON.
+With KILL above 0 the process kills itself at the beginning of that forward pass, as a power cut would. Each rank adds
+its number to the name of the file.
 """
 
+import json
 import os
 import runpy
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from course_utils.memory import saved_bytes
@@ -32,12 +36,7 @@ class Seen(NamedTuple):
     peak: int
 
 
-def file_of(file: Path, rank: int) -> Path:
-    """Where a rank writes."""
-    return file.with_stem(f"{file.stem}-rank{rank}")
-
-
-def watch(kill: int, script: str, *arguments: str) -> Seen:
+def watch(kill: int, script: str, arguments: list[str]) -> Seen:
     """Runs a script in this process, as `python script.py arguments` would."""
     gradients, weights, forwards = [], torch.zeros(0), []
 
@@ -55,16 +54,21 @@ def watch(kill: int, script: str, *arguments: str) -> Seen:
         nonlocal weights
         weights = _flat(_parameters(optimizer))
 
-    nn.modules.module.register_module_forward_pre_hook(before_forward)
-    register_optimizer_step_pre_hook(before_step)
-    register_optimizer_step_post_hook(after_step)
+    hooks = [
+        register_module_forward_pre_hook(before_forward),
+        register_optimizer_step_pre_hook(before_step),
+        register_optimizer_step_post_hook(after_step),
+    ]
     sys.argv, sys.path[0] = [script, *arguments], str(Path(script).resolve().parent)
+    print(shlex.join(["python", *sys.argv]))
     with saved_bytes(nn.Module()) as saved:
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as ended:
             if ended.code:
                 raise
+    for hook in hooks:
+        hook.remove()
     return Seen(torch.stack(gradients) if gradients else torch.zeros(0, 0), weights, saved.peak)
 
 
@@ -77,5 +81,6 @@ def _flat(tensors: Any) -> Tensor:
 
 
 if __name__ == "__main__":
-    path = file_of(Path(sys.argv[1]).absolute(), int(os.environ.get("RANK", 0)))
-    torch.save(watch(int(sys.argv[2]), *sys.argv[3:])._asdict(), path)
+    file, kill, script, runs = sys.argv[1:]
+    seen = [tuple(watch(int(kill), script, arguments)) for arguments in json.loads(runs)]
+    torch.save(seen, file + os.environ.get("RANK", "0"))

@@ -1,48 +1,40 @@
 """Records a training loop line by line: what each line did to the weights, to `.grad` and to the optimizer's state.
 
-The loop runs for real, on copies, so that the learner's model, optimizer, data and random numbers stay as they were.
-Lines are seen by Python's tracing of the loop's own code; what happens to gradients, by the observer.
+The loop runs for real. Lines are seen by Python's tracing of the loop's own code; what happens to gradients, by the
+observer.
 """
 
 import ast
-import copy
 import inspect
-import random
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any, NamedTuple
-from warnings import catch_warnings, filterwarnings
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from course_utils.recording.trace import Trace, TraceWriter, dense
+from course_utils.recording.trace import TraceWriter, dense
 from gradaudit.observe.ledger import Call, Record, Update, Zeroing, last
 from gradaudit.observe.observer import Observer, observing
 
 LIMIT = 300  # frames of one record
 SMALL = 12  # a tensor with more numbers is shown by its norm
 _HEADERS = (ast.If, ast.For, ast.While)
-_RANDOM = [
-    (torch.get_rng_state, torch.set_rng_state),
-    (random.getstate, random.setstate),
-    (np.random.get_state, np.random.set_state),
-]
 
 
 class Values(NamedTuple):
-    """A tensor at one moment: its numbers if it is small (otherwise an empty tuple), its norm and how many it has."""
+    """A tensor at one moment: its numbers if it is small (otherwise an empty tuple), and its norm."""
 
     numbers: tuple[float, ...]
     norm: float
-    size: int
+
+    def __str__(self) -> str:
+        return ", ".join(map(number, self.numbers)) or f"norm {number(self.norm)}"
 
 
 class Ledger(NamedTuple):
@@ -78,7 +70,7 @@ class Frame:
     """The state after one line, or after one event within it.
 
     Args:
-        kind: "start", "line", "forward", "backward", "zero", "change", "step", "skipped" (a step that found an
+        kind: "start", "line", "backward", "zero", "change", "step", "skipped" (a step that found an
             overflow), "error" (the loop raised), "cut" (the record is full) or "end".
         line: The line of the loop's source that did it, from 1; 0 for none.
         weights: By the name of the parameter.
@@ -131,16 +123,6 @@ class Loop:
             raise ValueError(f"the source of {self.name} is not available; write it with def, in a cell or a file")
         self.lines = source.splitlines()
 
-    def changed(self, lines: list[str]) -> "Loop":
-        """The same function with other lines. It has no variables from an enclosing function."""
-        made, old = copy.copy(self), self.function
-        made.lines, made.first, made.tree = lines, 1, ast.parse("\n".join(lines)).body[0]
-        module = compile("\n".join(lines), f"<{self.name}, changed>", "exec")
-        made.code = next(c for c in module.co_consts if isinstance(c, CodeType) and c.co_name == self.name)
-        made.function = FunctionType(made.code, old.__globals__, self.name, old.__defaults__)
-        made.function.__kwdefaults__ = old.__kwdefaults__
-        return made
-
     def statement(self, line: int) -> ast.stmt | None:
         """The innermost statement on a line of its source, from 1."""
         found = None
@@ -157,58 +139,24 @@ class Steps:
     Args:
         loop: The loop and its source.
         frames: In order.
-        trace: The same run as `record()` sees it: `steps.trace.windows()`.
     """
 
     loop: Loop
     frames: list[Frame]
-    trace: Trace
-
-
-class Scene:
-    """The arguments of a loop and the state of the random numbers, as they are when this is made.
-
-    Each run gets copies of its own.
-
-    Args:
-        loop: The loop.
-        args: What it is called with.
-        kwargs: What it is called with.
-
-    Raises:
-        TypeError: If the loop cannot be called like this, or the arguments cannot be copied.
-        ValueError: If no weights are among the arguments, or the loop uses a model from elsewhere.
-    """
-
-    def __init__(self, loop: Loop, args: tuple, kwargs: dict):
-        try:
-            arguments = inspect.signature(loop.function).bind(*args, **kwargs).arguments
-        except TypeError as problem:
-            raise TypeError(f"{loop.name}: {problem}; pass what you would call {loop.name} with") from None
-        if not _parameters(arguments):
-            raise ValueError(f"{loop.name} gets no weights; pass its model and its optimizer")
-        _refuse_weights_from_outside([loop.function, *args, *kwargs.values()])
-        self.args, self.kwargs = _copied((args, kwargs))
-        self.random = _random_state()
-
-    def record(self, loop: Loop, limit: int = LIMIT) -> Steps:
-        """Runs the loop on copies and records it. An error of the loop ends the record."""
-        args, kwargs = _copied((self.args, self.kwargs))
-        arguments = inspect.signature(loop.function).bind(*args, **kwargs).arguments
-        recorder = _Recorder(loop, _parameters(arguments), limit)
-        with _random_numbers(self.random):
-            recorder.run(args, kwargs)
-        return Steps(loop, recorder.frames, recorder.trace)
 
 
 def record_steps(loop: Callable, *args: Any, limit: int = LIMIT, **kwargs: Any) -> Steps:
-    """Runs a training loop on copies of its arguments, and records what each of its lines does.
+    """Runs a training loop, and records what each of its lines does. An error of the loop ends the record.
 
     Args:
         loop: A plain Python function.
-        *args: What it is called with; the model and the optimizer must be among them.
+        *args: What it is called with; the model or the optimizer must be among them.
         limit: The most frames that are recorded; then the run is stopped.
         **kwargs: What it is called with.
+
+    Raises:
+        TypeError: If the loop is no such function, or cannot be called like this.
+        ValueError: If its source is not available, or no weights are among the arguments.
 
     Example:
         >>> def train(w, batches, optimizer):
@@ -217,11 +165,16 @@ def record_steps(loop: Callable, *args: Any, limit: int = LIMIT, **kwargs: Any) 
         ...         optimizer.step()
         >>> w = torch.tensor(1.0, requires_grad=True)
         >>> steps = record_steps(train, w, [2.0, 3.0], torch.optim.SGD([w], lr=0.5))
-        >>> [frame.grads["w"].numbers for frame in steps.frames if frame.kind == "backward"], w.grad
-        ([(2.0,), (5.0,)], None)
+        >>> [frame.grads["w"].numbers for frame in steps.frames if frame.kind == "backward"], w.item()
+        ([(2.0,), (5.0,)], -2.5)
     """
     loop = Loop(loop)
-    return Scene(loop, args, kwargs).record(loop, limit)
+    parameters = _parameters(inspect.signature(loop.function).bind(*args, **kwargs).arguments)
+    if not parameters:
+        raise ValueError(f"{loop.name} gets no weights; pass its model and its optimizer")
+    recorder = _Recorder(loop, parameters, limit)
+    recorder.run(args, kwargs)
+    return Steps(loop, recorder.frames)
 
 
 class _Full(BaseException):
@@ -230,12 +183,11 @@ class _Full(BaseException):
 
 @dataclass
 class _Line:
-    """A statement of the loop that is running. `shown`: it has a frame. `forward`: a pass has run that has none yet."""
+    """A statement of the loop that is running. `shown`: it has a frame."""
 
     number: int = 1
     statement: ast.stmt | None = None
     shown: bool = False
-    forward: bool = False
 
 
 class _Recorder(TraceWriter):
@@ -253,9 +205,7 @@ class _Recorder(TraceWriter):
         self.recording = False
 
     def run(self, args: tuple, kwargs: dict) -> None:
-        # A copied scheduler does not know that its optimizer's step is counted, and would warn.
-        with observing(self), catch_warnings():
-            filterwarnings("ignore", "Seems like `optimizer.step")
+        with observing(self):
             self.cut("start")
             before, self.recording = sys.gettrace(), True
             sys.settrace(self.on_call)
@@ -299,9 +249,7 @@ class _Recorder(TraceWriter):
         self.variables = {name: text for name, text in shown.items() if text and name.isidentifier()}
         body = here.statement.body if isinstance(here.statement, _HEADERS) else []
         taken = body[0].lineno <= following <= body[-1].end_lineno if body else None
-        if here.forward:
-            self.cut("forward")
-        elif not here.shown:
+        if not here.shown:
             self.cut("line", taken=taken)
 
     # What the observer tells
@@ -310,10 +258,6 @@ class _Recorder(TraceWriter):
         super().attach(observer)
         self.watch(list(self.parameters.values()))
         observer.undo.callback(register_optimizer_step_post_hook(observer.guard(self.after_step)).remove)
-
-    def forward(self, records: list[Record]) -> None:
-        super().forward(records)
-        self.here.forward = True
 
     def received(self, record: Record, call: Call) -> None:
         super().received(record, call)
@@ -345,7 +289,7 @@ class _Recorder(TraceWriter):
                 return
             if len(self.frames) >= self.limit:
                 raise _Full
-        self.here.shown, self.here.forward = True, False
+        self.here.shown = True
         line = self.here.number if line is None else line
         lane = self.observer.name(record) if record is not None else ""
         self.frames.append(Frame(kind, line, *self.snapshot(), self.variables, lane, **more))
@@ -365,28 +309,6 @@ class _Recorder(TraceWriter):
 
 
 # What the loop is called with
-
-
-def _copied(things: Any) -> Any:
-    """A deep copy in which parameters keep their `.grad`."""
-    memo: dict[int, Any] = {}
-    try:
-        copies = copy.deepcopy(things, memo)
-    except Exception as problem:
-        raise TypeError(
-            f"the loop runs on copies of its arguments, and one of them cannot be copied ({problem}); "
-            "pass a list of micro-batches, not a generator"
-        ) from problem
-    for p in _parameters(things).values():
-        if p.grad is not None:  # deepcopy leaves it out for an nn.Parameter
-            memo[id(p)].grad = p.grad.detach().clone()
-    for _, optimizer in _all(things):
-        if isinstance(optimizer, Optimizer):  # of which deepcopy takes only what all optimizers have
-            made = vars(memo[id(optimizer)])
-            for name, value in vars(optimizer).items():
-                if name not in made and not callable(value) and "hook" not in name:
-                    made[name] = copy.deepcopy(value, memo)
-    return copies
 
 
 def _parameters(things: Any) -> dict[str, Tensor]:
@@ -419,51 +341,13 @@ def _all(things: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, things
 
 
-def _refuse_weights_from_outside(functions: list) -> None:
-    """They would be no copies: the run would train the learner's own. Functions of the same module are seen too."""
-    for function in functions:
-        if not isinstance(function, FunctionType):
-            continue
-        outside = inspect.getclosurevars(function)
-        for name, value in {**outside.globals, **outside.nonlocals}.items():
-            if _parameters(value):
-                raise ValueError(
-                    f"{function.__name__} uses {name} from outside its arguments. The loop runs on copies of its "
-                    f"arguments: pass {name} to it as well"
-                )
-            if getattr(value, "__module__", "") == function.__module__ and all(value is not one for one in functions):
-                functions.append(value)
-
-
-def _random_state() -> list:
-    cuda = [torch.cuda.get_rng_state_all()] if torch.cuda.is_initialized() else []
-    return [get() for get, _ in _RANDOM] + cuda
-
-
-def _set_random_state(state: list) -> None:
-    for put, one in zip([put for _, put in _RANDOM] + [torch.cuda.set_rng_state_all], state, strict=False):
-        put(one)
-
-
-@contextmanager
-def _random_numbers(state: list) -> Iterator[None]:
-    """In the block, random numbers go on from this state; after it, from where they were before."""
-    before = _random_state()
-    _set_random_state(state)
-    try:
-        yield
-    finally:
-        _set_random_state(before)
-
-
 # Values
 
 
 def _values(tensor: Tensor) -> Values:
     tensor = dense(tensor.detach())
-    size = tensor.numel()
-    numbers = tuple(map(float, tensor.flatten().tolist())) if size <= SMALL else ()
-    return Values(numbers, torch.linalg.vector_norm(tensor.double()).item(), size)
+    numbers = tuple(map(float, tensor.flatten().tolist())) if tensor.numel() <= SMALL else ()
+    return Values(numbers, torch.linalg.vector_norm(tensor.double()).item())
 
 
 def _short(value: Any) -> str | None:
@@ -495,8 +379,3 @@ def _described(optimizer: Optimizer) -> str:
     group = optimizer.param_groups[0]
     wanted = [key for key in ("lr", "momentum", "betas", "weight_decay") if group.get(key)]
     return ", ".join([type(optimizer).__name__, *(f"{key} {_short(group[key])}" for key in wanted)])
-
-
-def numbers_of(values: Iterable[Values]) -> int:
-    """How many numbers there are in all."""
-    return sum(one.size for one in values)

@@ -2,22 +2,7 @@
 document.addEventListener("DOMContentLoaded", () => {
   nameFolds();
   searchFacts();
-  stepInTheTheme();
 });
-
-// The pages in frames, to step through a loop, are as light or as dark as the site.
-function stepInTheTheme() {
-  const frames = [...document.querySelectorAll("iframe.stepper")];
-  const follow = () => {
-    for (const frame of frames) {
-      const page = frame.contentDocument?.documentElement;
-      if (page) page.style.colorScheme = document.documentElement.dataset.theme;
-    }
-  };
-  for (const frame of frames) frame.addEventListener("load", follow);
-  new MutationObserver(follow).observe(document.documentElement, { attributeFilter: ["data-theme"] });
-  follow();
-}
 
 // The theme's arrows beside entries with pages below them have no name for a screen reader.
 function nameFolds() {

@@ -43,16 +43,10 @@ def chromium():
 
 
 @pytest.fixture(scope="session")
-def lab_folder(tmp_path_factory):
-    """Where JupyterLab has its copy of the course."""
-    return tmp_path_factory.mktemp("lab")
-
-
-@pytest.fixture(scope="session")
-def server(chromium, lab_folder):
+def server(chromium, tmp_path_factory):
     """The address of a JupyterLab that serves a copy of the course; it ends with the tests, kernels and all."""
     pytest.importorskip("jupyterlab", reason='no JupyterLab; pip install -e ".[browser]"')
-    folder = lab_folder
+    folder = tmp_path_factory.mktemp("lab")
     for name in ("course_utils", "data", "gradaudit", "notebooks"):
         shutil.copytree(ROOT / name, folder / "course" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name, setting in SETTINGS.items():
@@ -67,7 +61,6 @@ def server(chromium, lab_folder):
         "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
         "PYTHONPATH": str(folder / "course"),
-        "COURSE_SCORE": "on",  # as for a learner: the copy of the course goes with the tests
     }  # fmt: skip
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
@@ -88,16 +81,14 @@ def server(chromium, lab_folder):
 
 
 @pytest.fixture
-def lab(server, lab_folder, chromium):
-    """JupyterLab in a fresh window of 1280 x 1400 pixels; a test's kernel and its learner's score end with it."""
+def lab(server, chromium):
+    """JupyterLab in a fresh window of 1280 x 1400 pixels; a test's kernel ends with it."""
     page = chromium.new_page(viewport={"width": 1280, "height": 1400})
     try:
         yield Lab(page, server, TOKEN)
     finally:
         page.close()
         _end_kernels(server)
-        for score in (lab_folder / "course/notebooks").rglob(".*.score.json"):
-            score.unlink()
 
 
 def _end_kernels(address: str) -> None:

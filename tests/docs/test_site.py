@@ -18,8 +18,7 @@ def inserted():
 
 
 @pytest.mark.parametrize("book", NOTEBOOKS.values(), ids=NOTEBOOKS)
-def test_a_page_folds_what_jupyterlab_folds_and_has_no_solution(book, monkeypatch):
-    monkeypatch.setattr(pages, "steppers", lambda book: {})
+def test_a_page_folds_what_jupyterlab_folds_and_has_no_solution(book):
     made = pages.page(book)
     code = [cell for cell in made.cells if cell.cell_type == "code"]
     shown = [cell for cell in book.code if "solution" not in tags(cell)]
@@ -42,13 +41,6 @@ def test_the_solutions_are_on_a_page_of_their_own_below_their_exercises():
     made = pages.solutions(book)
     assert [cell.source for cell in made.cells if cell.cell_type == "code"] == wanted
     assert [cell.source.count("## Exercise") for cell in made.cells] == [0, 1, 0, 1, 0]
-
-
-def test_a_loop_to_step_through_is_a_page_in_its_notebooks_page(as_in_a_kernel):
-    (frame,) = pages.steppers(NOTEBOOKS["00_start"]).values()
-    assert frame.startswith('<iframe class="stepper"')
-    assert "\n" not in frame
-    assert "without zero_grad()" in frame
 
 
 def test_every_rule_has_a_page_with_its_public_bugs_each_with_a_wrong_and_a_correct_loop():
@@ -75,10 +67,6 @@ def test_every_fact_is_in_the_table_and_leads_to_its_cell_and_every_claim_to_its
         if fact.basis == "executed":
             assert f'href="course/{fact.notebook}.html#fact-{fact.id}"' in inserted["facts"]
     assert set(re.findall(r'"facts\.html#([^"]+)"', inserted["claims"])) <= FACTS.keys()
-
-
-def test_the_picture_of_the_rules_shows_the_silhouettes_of_six_bugs():
-    assert pages.silhouettes().startswith(b"\x89PNG")
 
 
 def test_a_page_offers_what_was_built_for_it(tmp_path, monkeypatch):

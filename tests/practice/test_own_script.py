@@ -22,9 +22,9 @@ for _ in range(8):
 def test_a_correct_script_runs_in_its_folder_with_its_arguments(train_py, capsys):
     path = train_py(LOOP.format("optimizer.zero_grad()") + "open('arguments.txt', 'w').write(str(sys.argv[1:]))\n")
     audited = audit_script("train.py", "none", ["--epochs", 1], folder=path.parent)
-    assert (audited.status, audited.findings, audited.lanes, audited.stopped) == (0, [], {"SGD": 1}, False)
+    assert (audited.status, audited.found, audited.judged, audited.stopped) == (0, {}, True, False)
     assert path.with_name("arguments.txt").read_text() == "['--epochs', '1']"
-    assert capsys.readouterr().out == "Nothing was found.\n"
+    assert "\nNo error in 8 updates\n" in capsys.readouterr().out
     verdict = judge("own_script", audited)
     assert verdict.passed
     assert "you predicted none, the auditor found none, as you said; exit status 0" in verdict.message
@@ -32,12 +32,12 @@ def test_a_correct_script_runs_in_its_folder_with_its_arguments(train_py, capsys
 
 def test_a_script_that_runs_too_long_is_stopped_and_judged_by_what_it_did(train_py, capsys):
     path = train_py(LOOP.format("").replace("range(8)", "iter(int, 1)") + "    open('updates', 'a').write('.')\n")
-    seconds = 4
+    seconds = 3
     while not (path.with_name("updates").exists() and path.with_name("updates").stat().st_size > 10):
         seconds *= 2  # on a busy machine it may start late
         audited = audit_script(path, "stale-gradients", folder=path.parent, limit=seconds)
     assert (audited.status, audited.stopped) == (3, True)
-    assert "error: stale-gradients, train.py, line 8\n  Update 2 used" in capsys.readouterr().out
+    assert "\nERROR stale-gradients  train.py:8\n" in capsys.readouterr().out
     message = "you predicted stale-gradients, the auditor found stale-gradients (error), as you said; exit status 3"
     assert message in judge("own_script", audited).message
 
@@ -62,9 +62,3 @@ def test_every_loop_of_the_zoo_is_a_script_whose_name_says_nothing():
         assert "specimen" not in text
         listings.add(text)
     assert len(listings) == len(ZOO)
-
-
-@pytest.mark.parametrize("number", [-1, len(ZOO), 1.0, True, "7", None])
-def test_a_number_that_no_loop_has_is_an_error(number):
-    with pytest.raises(ValueError, match=f"from 0 to {len(ZOO) - 1}, got"):
-        public_loop(number)

@@ -47,11 +47,6 @@ def test_division_tail_and_tokens_are_told_apart(share, windows, names):
     assert list(failed(updates(share, windows))) == names
 
 
-def test_a_tail_that_enters_the_next_epoch_is_told_from_one_that_is_lost():
-    assert "are in an update of the second" in failed(updates(by_tokens, CARRIED))["tail"]
-    assert "are in none of them" in failed(updates(by_tokens, FULL))["tail"]
-
-
 def test_a_sum_over_tokens_is_no_mean_in_a_large_batch_either():
     own = ALONE * torch.tensor(TOKENS, dtype=torch.float64)[:, None]  # what each micro-batch has alone, undivided
     said = failed(updates(lambda place, window: TOKENS[place] / 4), own, updates(lambda place, _: TOKENS[place]))

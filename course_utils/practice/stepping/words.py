@@ -2,11 +2,11 @@
 
 import ast
 from collections.abc import Iterable
-from math import hypot, isfinite
+from math import hypot
 
-from course_utils.recording.stepping import Frame, Ledger, Steps, Values, number, numbers_of
+from course_utils.recording.stepping import Frame, Ledger, Steps, Values, number
 
-_FEW = 3  # changes that are listed one by one
+_FEW = 2  # tensors whose changes are told one by one
 
 
 def sentence(steps: Steps, place: int) -> str:
@@ -22,16 +22,9 @@ def sentence(steps: Steps, place: int) -> str:
     match now.kind:
         case "start":
             return "The loop is called. None of its lines has run yet."
-        case "forward":
-            new = _variables(before, now, steps.loop.statement(now.line))
-            return f"The forward pass: {new}." if new else "The forward pass."
         case "backward":
             which = f"the gradient of {listed(book.held[-1:])}"
             if any(values is not None and values.norm for values in before.grads.values()):
-                if numbers_of(filter(None, before.grads.values())) == numbers_of(filter(None, now.grads.values())) == 1:
-                    old, new = (next(filter(None, of.grads.values())).numbers[0] for of in (before, now))
-                    if isfinite(old) and old != new:  # a sum that is NaN, or too coarse, does not show what came
-                        which += f", {number(new - old)},"
                 return f"`backward()` adds {which} to `.grad`: {grads}."
             return f"`backward()` puts {which} into `.grad`: {grads}."
         case "zero":
@@ -68,19 +61,6 @@ def listed(numbers: Iterable[int]) -> str:
     return f"micro-batches {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
-def entry(name: str, values: Values, place: int) -> str:
-    """The name of one number of a tensor."""
-    return name if values.size == 1 else f"{name}[{place}]"
-
-
-def grad_text(grads: dict[str, Values | None]) -> str:
-    """All gradients of a tiny model: "None", "3", "0.25, 0, 0"."""
-    if all(values is None for values in grads.values()):
-        return "None"
-    texts = {name: "None" if one is None else ", ".join(map(number, one.numbers)) for name, one in grads.items()}
-    return "; ".join(texts.values() if len(texts) == 1 else (f"{name} {text}" for name, text in texts.items()))
-
-
 def _step(before: Frame, now: Frame, *updates: tuple[int, ...]) -> str:
     *earlier, used = updates
     moved = "no weight moves"
@@ -111,7 +91,7 @@ def _end(books: Iterable[Ledger]) -> str:
 
 
 def _line(before: Frame, now: Frame, statement: ast.stmt | None) -> str:
-    new = _variables(before, now, statement)
+    new = ", ".join(f"{name} = {text}" for name, text in now.variables.items() if before.variables.get(name) != text)
     if isinstance(statement, ast.If) and now.taken is not None:
         return "True: the lines below it run." if now.taken else "False: the lines below it are skipped."
     if now.taken is not None:
@@ -127,39 +107,13 @@ def _line(before: Frame, now: Frame, statement: ast.stmt | None) -> str:
     return f"Now {new}." if new else "No weight and no gradient changes."
 
 
-def _variables(before: Frame, now: Frame, statement: ast.stmt | None) -> str:
-    """The variables that a statement has assigned or changed, with their values."""
-    part = getattr(statement, "target", None) or getattr(statement, "test", None) or statement
-    nodes = [] if part is None else [node for node in ast.walk(part) if isinstance(node, ast.Name)]
-    assigned = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
-    return ", ".join(
-        f"{name} = {text}"
-        for name, text in now.variables.items()
-        if name in assigned or before.variables.get(name) != text
-    )
-
-
 def _change(before: dict[str, Values | None], now: dict[str, Values | None], labelled: bool = False) -> str:
-    """What has changed in some tensors: each number if there are few, or else their common norm."""
-    if all(values is None for values in now.values()) and numbers_of(filter(None, before.values())) > 1:
+    """What has changed in some tensors: each if they are few, or else their common norm."""
+    changed = [name for name in now if before[name] != now[name]]
+    if changed and len(now) <= _FEW:
+        names = [f"{name} " if labelled or len(now) > 1 else "" for name in changed]
+        return ", ".join(f"{name}{before[of]} → {now[of]}" for name, of in zip(names, changed, strict=True))
+    if all(values is None for values in now.values()):
         return "all of it is None"
-    several = numbers_of(filter(None, (now[name] or before[name] for name in now))) > 1
-    changes, whole = [], True
-    for name, new in now.items():
-        old, some = before.get(name), new or before.get(name)
-        if some is None or old == new:
-            continue
-        whole = whole and bool(some.numbers)
-        for place in range(len(some.numbers)):
-            was, is_now = (None if one is None else one.numbers[place] for one in (old, new))
-            if was != is_now and (was or is_now or not several):
-                label = f"{entry(name, some, place)} " if several or labelled else ""
-                changes.append(f"{label}{_text(was)} → {_text(is_now)}")
-    if whole and 0 < len(changes) <= _FEW:
-        return ", ".join(changes)
     was, is_now = (number(hypot(*(one.norm for one in values.values() if one))) for values in (before, now))
     return f"its norm is {is_now}" if was == is_now else f"its norm goes from {was} to {is_now}"
-
-
-def _text(value: float | None) -> str:
-    return "None" if value is None else number(value)
