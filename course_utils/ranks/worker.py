@@ -26,7 +26,13 @@ def serve(connection: Connection, rank: int, world: int, backend: str, meeting: 
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}  # as torchrun sets them
+    place = {"RANK": str(rank), "LOCAL_RANK": str(rank)}  # as torchrun sets them
+    place |= {
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    }
     os.environ.update(place)
     torch.set_num_threads(1)
     jobs, lock = queue.SimpleQueue(), threading.Lock()
