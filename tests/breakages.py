@@ -1,10 +1,9 @@
-"""Ways to break PyTorch or the package, for the tests that see a claim's cell fail when the claim is false.
+"""Ways to break PyTorch, for the tests that see a claim's cell fail when the claim is false.
 
 Each is a context manager under the name by which a fact of data/facts calls it (`falsifier.breakage`).
 """
 
 import functools
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from unittest.mock import patch
@@ -13,9 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-
-from course_utils.loops import epoch, items, parallel, window
-from course_utils.ranks import Ranks
 
 BREAKAGES: dict[str, Callable] = {}
 
@@ -236,145 +232,6 @@ def _():
 BREAKAGES["torch: backward adds magnitudes"] = lambda: backward_combines(
     lambda old, new: new.abs() if old is None else old + new.abs()
 )
-
-
-@contextmanager
-def options_of_train_epoch() -> Iterator[dict]:
-    """A dictionary that holds what the latest call of train_epoch was given: n, optimizer, scaler, max_norm, ..."""
-    options = {}
-
-    def noting(original):
-        signature = inspect.signature(original)
-
-        def around(*args, **kwargs):
-            options.update(signature.bind(*args, **kwargs).arguments)
-            return original(*args, **kwargs)
-
-        return around
-
-    with (
-        patched(epoch, "windows", noting),
-        patched(epoch, "check_window_options", noting),
-        patched(epoch, "_check_update_options", noting),
-    ):
-        yield options
-
-
-def shares_become(around: Callable) -> AbstractContextManager:
-    return patched(window, "_shares", around)
-
-
-@contextmanager
-def after_each_micro_batch(do: Callable[[dict], object]) -> Iterator[None]:
-    """`do(options of train_epoch)` is called after each backward pass of a window."""
-    with options_of_train_epoch() as options:
-
-        def around(original):
-            def backward(loss, scaler):
-                original(loss, scaler)
-                do(options)
-
-            return backward
-
-        with patched(window, "_backward", around):
-            yield
-
-
-def clip(options: dict) -> None:
-    if options["max_norm"] is not None:
-        nn.utils.clip_grad_norm_(list(each_parameter(options["optimizer"])), options["max_norm"])
-
-
-@breakage("package: train_epoch divides the tail by N")
-@contextmanager
-def _():
-    with options_of_train_epoch() as options:
-
-        def around(original):
-            return lambda weights, *rest: [s * len(weights) / options["n"] for s in original(weights, *rest)]
-
-        with shares_become(around):
-            yield
-
-
-BREAKAGES["package: train_epoch weights by sequences instead of tokens"] = lambda: patched(
-    window, "weights_of", lambda original: lambda batches, weight: original(batches, items)
-)
-
-
-@breakage("package: train_epoch ignores the weights under a scaler")
-@contextmanager
-def _():
-    with options_of_train_epoch() as options:
-
-        def around(original):
-            return lambda weights, *rest: [1.0 for _ in weights] if options["scaler"] else original(weights, *rest)
-
-        with shares_become(around):
-            yield
-
-
-@breakage("package: train_epoch updates the scale per micro-batch")
-def _():
-    def update(options):
-        if options["scaler"]:
-            options["scaler"].unscale_(options["optimizer"])
-            options["scaler"].update()
-
-    return after_each_micro_batch(update)
-
-
-BREAKAGES["package: train_epoch clips per micro-batch"] = lambda: after_each_micro_batch(clip)
-
-
-@breakage("package: train_epoch clips before it unscales")
-@contextmanager
-def _():
-    with options_of_train_epoch() as options:
-
-        def around(original):
-            def unscale(optimizer, scaler):
-                clip(options)
-                original(optimizer, scaler)
-
-            return unscale
-
-        with patched(epoch, "_unscale", around):
-            yield
-
-
-BREAKAGES["package: train_epoch steps the scheduler per micro-batch"] = lambda: after_each_micro_batch(
-    lambda options: options["scheduler"] and options["scheduler"].step()
-)
-
-
-# What follows breaks something on every rank: a patch in this process would not reach the others.
-def synchronises_never() -> AbstractContextManager:
-    return patched(parallel.DataParallel, "gradient_sync", lambda original: lambda self, last: original(self, False))
-
-
-ON_RANKS = {
-    "torch: zero_grad does nothing": BREAKAGES["torch: zero_grad does nothing"],
-    "package: train_epoch synchronises no micro-batch": synchronises_never,
-}
-
-
-def broken_on_this_rank(name: str, function: Callable, *args):
-    with ON_RANKS[name]():
-        return function(*args)
-
-
-def broken_on_every_rank(name: str) -> AbstractContextManager:
-    def around(original):
-        return lambda self, function, *args, **options: original(
-            self, broken_on_this_rank, name, function, *args, **options
-        )
-
-    return patched(Ranks, "run", around)
-
-
-for name in ON_RANKS:
-    BREAKAGES[f"ranks: {name}"] = functools.partial(broken_on_every_rank, name)
 
 
 def batch_norm_becomes(around: Callable) -> AbstractContextManager:
