@@ -175,7 +175,7 @@ class _InUse(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0
-        self._storages: dict[int, weakref.ref] = {}
+        self._storages: set[int] = set()
         self._noted: list[int] = []
 
     @contextmanager
@@ -202,15 +202,14 @@ class _InUse(TorchDispatchMode):
 
     def _hold(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()
-        if key in self._storages:  # a view, or the result of an in-place operation
-            return
+        if key not in self._storages:  # or it is a view, or the result of an in-place operation
+            self._storages.add(key)
+            self.bytes += size
+            weakref.finalize(storage, self._free, key, size)
 
-        def freed(_: weakref.ref) -> None:
-            del self._storages[key]
-            self.bytes -= size
-
-        self._storages[key] = weakref.ref(storage, freed)
-        self.bytes += size
+    def _free(self, key: int, size: int) -> None:
+        self._storages.remove(key)
+        self.bytes -= size
 
 
 def _bytes(tensors: Any) -> int:

@@ -9,28 +9,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import NamedTuple
 
 from tqdm import tqdm
 
+Ended = tuple[int, str, bool]  # the exit status, what was printed, and whether it had to be stopped
 _GRACE = 40.0  # seconds that a process gets to end when it is asked to: torchrun kills its ranks after 30
 
 
-class Finished(NamedTuple):
-    """How a command ended.
-
-    Attributes:
-        status: Its exit status, negative if a signal ended it.
-        output: All that it printed.
-        late: Whether it had to be stopped.
-    """
-
-    status: int
-    output: str
-    late: bool
-
-
-def run_python(*command: object, title: str, limit: float, cwd: str | Path = ".", one_thread: bool = False) -> Finished:
+def run_python(*command: object, title: str, limit: float, cwd: str | Path = ".", one_thread: bool = False) -> Ended:
     """Runs `python command` in a process of its own.
 
     No process is left behind, not even after an interrupt. After 2 seconds a line shows for how long it has run.
@@ -42,9 +28,12 @@ def run_python(*command: object, title: str, limit: float, cwd: str | Path = "."
         cwd: The folder in which it runs.
         one_thread: Whether it computes with one thread, unless `OMP_NUM_THREADS` is set.
 
+    Returns:
+        Its exit status, negative if a signal ended it; all that it has printed; and whether it had to be stopped.
+
     Example:
         >>> run_python("-c", "print(6 * 7)", title="an example", limit=60)
-        Finished(status=0, output='42\\n', late=False)
+        (0, '42\\n', False)
     """
     end = time.monotonic() + limit
     with TemporaryFile() as printed:
@@ -68,10 +57,10 @@ def run_python(*command: object, title: str, limit: float, cwd: str | Path = "."
         finally:
             _stop(process)
         printed.seek(0)
-        return Finished(process.returncode, printed.read().decode(errors="replace"), late)
+        return process.returncode, printed.read().decode(errors="replace"), late
 
 
-def torchrun(script: str | Path, *arguments: object, limit: float, cwd: str | Path = ".", n: int = 2) -> Finished:
+def torchrun(script: str | Path, *arguments: object, limit: float, cwd: str | Path = ".", n: int = 2) -> Ended:
     """Runs `torchrun --standalone --nproc-per-node n -- script arguments`: see `run_python`.
 
     Each rank computes with one thread unless `OMP_NUM_THREADS` is set. While it runs, PyTorch's launcher listens on

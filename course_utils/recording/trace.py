@@ -287,8 +287,6 @@ class TraceWriter(Listener):
 
 def dense(grad: Tensor) -> Tensor:
     values = grad if type(grad) is Tensor else local(grad)
-    if values.is_meta:
-        return torch.tensor(float("nan"), device="cpu")  # there are no numbers
     if values.is_sparse:
         values = values.detach().coalesce().values()
     return values.detach() if values.requires_grad else values

@@ -62,7 +62,7 @@ def test_under_torchrun_a_script_learns_the_same_as_on_ranks_and_each_rank_has_i
 def test_the_script_to_copy_learns_under_torchrun_what_one_process_learns(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a machine with one GPU has too few for two ranks
     torch.set_default_dtype(torch.float64)
-    printed = torchrun(ddp_example.__file__, "weights.pt", limit=120, cwd=tmp_path).output
+    printed = torchrun(ddp_example.__file__, "weights.pt", limit=120, cwd=tmp_path)[1]
     assert "trained on 2 ranks, device: cpu" in printed
     shards = [ddp_example.batches_of(rank, 2) for rank in (0, 1)]
     expected = ddp_example.large_batches(shards, ddp_example.N).state_dict()
