@@ -22,8 +22,6 @@ def mlp(*sizes: int) -> nn.Sequential:
         >>> mlp(64, 32, 10)(torch.zeros(5, 64)).shape
         torch.Size([5, 10])
     """
-    if len(sizes) < 2:
-        raise ValueError(f"mlp needs at least the input's and the output's width, got {sizes}")
     layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.Tanh())]
     return nn.Sequential(*layers[:-1])
 
@@ -123,8 +121,6 @@ class Transformer(nn.Module):
         self, symbols: int, width: int = 32, heads: int = 2, blocks: int = 1, longest: int = 32, *,
         checkpointed: bool = False,
     ):  # fmt: skip
-        if width % heads:
-            raise ValueError(f"width must be a multiple of heads, got {width} and {heads}")
         super().__init__()
         self.checkpointed = checkpointed
         self.symbols = nn.Embedding(symbols, width)

@@ -15,7 +15,7 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / "tests" / "benchmarks")
     import compare
 
-TINY = replace(compare.STEPS[0], n=2, windows=2, rounds=2)
+TINY = replace(compare.CASES[0], windows=2, rounds=2)
 OWN = [name for name in compare.LOOPS if name not in compare.LIBRARIES]
 recorded = json.loads(read("measurements/compare.json"))
 
@@ -27,14 +27,13 @@ def test_the_own_loops_are_measured_and_make_the_updates_of_the_large_batch():
     for loop in found["loops"].values():
         assert loop["error"] < EXACT
         assert 0 < loop["low"] <= loop["ratio"] <= loop["high"]
-        assert loop["saved"] == found["least_saved"] + 4  # the loss's sum of weights, a float32
 
 
 @pytest.mark.parametrize("name", compare.LIBRARIES)
 def test_a_librarys_loop_is_measured_and_makes_the_updates_of_the_large_batch(name):
     pytest.importorskip(compare.LIBRARIES[name][0], reason='needs pip install -e ".[bench]"')
     assert compare.error(TINY, compare.LOOPS[name]) < EXACT
-    assert all(seconds > 0 for seconds in compare.seconds(TINY, compare.LOOPS[name]))
+    assert compare.seconds(TINY, compare.LOOPS[name]) > 0
 
 
 def test_the_record_is_of_the_libraries_whose_errors_stand_beside_its_times():

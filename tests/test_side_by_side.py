@@ -22,7 +22,7 @@ INEXACT = {
 }
 
 recorded = json.loads(read("measurements/side_by_side.json"))
-ROWS = recorded["rows"] + recorded["two_ranks"]
+ROWS = recorded["rows"]
 MISSING = [
     f"{name} {number}"
     for name, number in recorded["versions"].items()
@@ -53,15 +53,10 @@ def test_what_is_recorded_is_exact_where_it_should_be_and_far_off_elsewhere(row)
 @pytest.mark.skipif(bool(MISSING), reason=f'needs pip install -e ".[bench,test]"; not installed: {", ".join(MISSING)}')
 def test_every_loop_of_the_notebook_runs_with_its_library_and_makes_the_updates_that_are_recorded(capsys):
     found = bench().of_the_notebook()
-    assert [(row["library"], row["form"]) for row in bench().as_record(found)["two_ranks"]] == [
-        (row["library"], row["form"]) for row in recorded["two_ranks"]
-    ]
-    for row in found.rows:
+    for row, kept in zip(found.rows, ROWS, strict=True):
+        assert all(row[key] == kept[key] for key in ("library", "form", "ranks", "windows", "scheduled"))
         assert exact([row]) == should_be_exact(row), row
-        (kept,) = [old for old in ROWS if all(old[key] == row[key] for key in ("library", "form", "ranks"))]
-        assert row["windows"] == kept["windows"]
         assert row["full"] == pytest.approx(kept["full"], rel=1e-6, abs=EXACT)
-        assert all(row[key] == kept[key] for key in ("reductions", "others", "scheduled"))
 
 
 def in_the_table(library: str, form: str) -> str:
@@ -70,15 +65,15 @@ def in_the_table(library: str, form: str) -> str:
         f"{row[which]:.0e}" if row[which] < EXACT else f"{row[which]:.2g}"
         for row, which in ((one, "equal"), *((row, which) for row in (one, two) for which in ("full", "short")))
     ]
-    return " | ".join([*errors, str(two["reductions"]), str(two["others"])])
+    return " | ".join(errors)
 
 
 def test_the_sites_table_is_the_record():
     page = ROOT / "docs" / "loop.md"
     table = re.findall(
-        r"^\| [^|]+ \| ((?:[\d.e-]+ \| ){5}\d+ \| \d+) \|$", page.read_text(encoding="utf-8"), flags=re.M
+        r"^\| [^|]+ \| ((?:\d[\d.e-]* \| ){4}\d[\d.e-]*) \|$", page.read_text(encoding="utf-8"), flags=re.M
     )
-    assert table == [in_the_table(row["library"], row["form"]) for row in recorded["rows"]]
+    assert table == [in_the_table(row["library"], row["form"]) for row in ROWS[::2]]
 
 
 IN_THE_README = {  # the plain form of each library, and one that counts tokens
@@ -89,12 +84,11 @@ IN_THE_README = {  # the plain form of each library, and one that counts tokens
 
 def test_the_readmes_table_is_the_record():
     def of(form):
-        (row,) = [row for row in recorded["rows"] if (row["library"], row["form"]) == form]
-        return row
+        return next(row for row in ROWS if (row["library"], row["form"]) == form)  # on one rank
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, (plain, counting) in IN_THE_README.items():
         row = of(plain)
         errors = f"{row['fixed']:.0%} | {row['full']:.0%}, short {row['short']:.0%}"
         assert f"| {name} | {errors} | exact | " in readme
-        assert max(of(counting)[which] for which in ("fixed", "full", "short")) < EXACT
+        assert max(of(counting)[which] for which in ("fixed", "largest")) < EXACT

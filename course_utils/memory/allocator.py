@@ -15,14 +15,11 @@ class Allocated:
 
 
 @contextmanager
-def allocated(device: str = "cpu") -> Iterator[Allocated]:
+def allocated() -> Iterator[Allocated]:
     """Asks the allocator how much memory the block used at its peak, beyond what was in use before.
 
-    On a GPU that is `torch.cuda.max_memory_allocated`. On the CPU torch's profiler sees each allocation and each
-    release; the legacy profiler is used because it prints nothing.
-
-    Args:
-        device: `"cpu"`, or a CUDA device such as `"cuda"`.
+    On the CPU, torch's profiler sees each allocation and each release; the legacy profiler is used because it prints
+    nothing. (On a GPU, read `torch.cuda.max_memory_allocated()`.)
 
     Example:
         >>> with allocated() as memory:
@@ -32,12 +29,6 @@ def allocated(device: str = "cpu") -> Iterator[Allocated]:
         8000
     """
     result = Allocated()
-    if torch.device(device).type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        yield result
-        result.peak = torch.cuda.max_memory_allocated(device) - before
-        return
     gc.collect()  # what is garbage already must not be freed inside of the block: the profiler would write a warning
     options = torch._C._profiler._ExperimentalConfig()
     _enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, options))

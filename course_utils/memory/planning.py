@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.optim import AdamW, Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
-_SMALL, _CHECKED, _LARGE = 2, 4, 8  # sizes that are tried; not 1, for which operations may take a shortcut
+_SIZES = 2, 4, 8  # of the micro-batches that are tried; not 1, for which operations may take a shortcut
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 
 
@@ -54,8 +54,6 @@ class MemoryPlan:
             return 0
         at_no_items, per_item = torch.cat(list(self.moments.values())).unbind(1)
         grows = per_item > 0
-        if not grows.any():
-            raise ValueError("nothing grows with the micro-batch: does make_batch(items) use items?")
         return int(((card - at_no_items) / per_item)[grows].min())
 
     def n_for(self, effective_batch: int, card: float) -> int:
@@ -69,8 +67,6 @@ class MemoryPlan:
         return math.ceil(effective_batch / largest)
 
     def _peaks(self, micro_batch: int) -> dict[str, int]:
-        if not micro_batch >= 1:
-            raise ValueError(f"a micro-batch holds at least 1 item, got {micro_batch}")
         items = torch.tensor([1.0, micro_batch], dtype=torch.float64)
         return {phase: math.ceil((lines @ items).max()) for phase, lines in self.moments.items()}
 
@@ -100,27 +96,27 @@ def plan_memory(
 
     It trains on fake tensors, which have a shape and a dtype but hold no numbers, and notes the bytes in use before
     and after each operation of a forward pass, a backward pass and a step. Micro-batches of two sizes give a straight
-    line for each moment; a forward pass of a third size checks the lines. A forward pass finds gradients already, as
-    all but the first of a window do. Every weight that requires a gradient is assumed to get one.
+    line for each moment, and a third size checks it. A forward pass finds gradients already, as all but the first of a
+    window do. Every weight that requires a gradient is assumed to get one.
 
-    The operations are those of the CPU, so create everything there. The default optimizers on a GPU treat all weights
-    at once and need more in their step: plan for it with `optimizer=lambda weights: AdamW(weights, foreach=True)`. The
-    plan does not see what a kernel allocates and frees within one operation, nor what a driver or a caching allocator
-    keeps: leave them some room. A number that the code reads from a tensor, as with `item()`, is taken to be 1.
+    The operations are those of the CPU, so create everything there, in the functions that you pass. The default
+    optimizers on a GPU treat all weights at once and need more in their step: plan for it with
+    `optimizer=lambda weights: AdamW(weights, foreach=True)`. The plan does not see what a kernel allocates and frees
+    within one operation, nor the buffer of an `nn.LSTM`, nor what a driver or a caching allocator keeps: leave them
+    some room. A number that the code reads from a tensor, as with `item()`, is taken to be 1.
 
     Args:
         build: Called without arguments, returns the model.
         make_batch: Called with a number of items, returns a micro-batch of any kind.
         loss_fn: Called with the model and a micro-batch, returns the mean loss, as for `train_epoch`.
         optimizer: Called with the weights, returns the optimizer.
-        dtype: Of the weights and of floating-point inputs; use it instead of `model.to(dtype)`, which fake tensors
-            refuse.
+        dtype: The default dtype meanwhile, for weights and inputs; use it instead of `model.to(dtype)`, which fake
+            tensors refuse.
 
     Raises:
         TypeError: If `build` is a model instead of a function that returns one.
         ValueError: If memory is not a straight line in the number of items, for example because a loss compares each
-            item with every other; or if no weight requires a gradient.
-        NotImplementedError: For an `nn.LSTM`, whose kernel allocates a large buffer that cannot be seen.
+            item with every other.
 
     Example:
         >>> def mse(model, batch):
@@ -130,44 +126,42 @@ def plan_memory(
         (4004000, 4000.0, 'step', 'backward')
     """
 
-    def micro_batch(items: int, backward: bool = True) -> dict[str, list[int]]:
-        with _default(dtype), memory.made_from_data():
-            made = make_batch(items)
-        batch = tree_map_only(Tensor, lambda part: part if memory.counts(part) else _copy(part, dtype), made)
+    def micro_batch(items: int) -> tuple[int, list[int], list[int]]:
+        batch = make_batch(items)
         with memory.noted() as in_forward:
             loss = loss_fn(model, batch)
         with memory.noted() as in_backward:
-            if backward:
-                loss.backward()
-        return {"inputs": [_bytes(batch)], "forward": in_forward, "backward": in_backward}
+            loss.backward()
+        return _bytes(batch), in_forward, in_backward
 
     if isinstance(build, nn.Module):
         raise TypeError(f"build must be a function that returns the model, got a {type(build).__name__} itself")
-    with _Fake(allow_non_fake_inputs=True), _InUse() as memory:  # what the user's code holds may be real
-        with _default(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype or before)
+    try:
+        with _Fake(), _InUse() as memory:
             model = build()
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if not trained:
-            raise ValueError("no weight of this model requires a gradient: it has nothing to train")
-        optimizer = optimizer(trained)
-        for parameter in trained:
-            parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()  # makes its state, as in a first update
-        checked = micro_batch(_CHECKED, backward=False)
-        small, large = micro_batch(_SMALL), micro_batch(_LARGE)
-        with memory.noted() as in_step:
-            optimizer.step()
-        weights = _bytes((list(model.parameters()), list(model.buffers())))
-        gradients = _bytes([parameter.grad for parameter in trained])
-        state = _bytes(list(optimizer.state.values()))
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            optimizer = optimizer(trained)
+            for parameter in trained:
+                parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()  # makes its state, as in a first update
+            tried = [micro_batch(items) for items in _SIZES]
+            with memory.noted() as in_step:
+                optimizer.step()
+            weights = _bytes((list(model.parameters()), list(model.buffers())))
+            gradients = _bytes([parameter.grad for parameter in trained])
+            state = _bytes(list(optimizer.state.values()))
+    finally:
+        torch.set_default_dtype(before)
 
-    moments = {phase: _lines(small[phase], large[phase]) for phase in small}
-    _check(moments["forward"], checked["forward"])
-    inputs = moments.pop("inputs")[0, 1]
+    inputs, forward, backward = zip(*tried, strict=True)
+    per_item = float(inputs[-1] - inputs[0]) / (_SIZES[-1] - _SIZES[0])
     step = torch.tensor(in_step, dtype=torch.float64)
-    moments["step"] = torch.stack([step, torch.full_like(step, inputs)], dim=1)  # the loop still holds its last batch
-    constant, per_item = (moments["forward"][-1] - moments["forward"][0]).tolist()
-    return MemoryPlan(weights, gradients, state, float(inputs), per_item, round(constant), moments)
+    moments = {"forward": _lines(forward), "backward": _lines(backward)}
+    moments["step"] = torch.stack([step, torch.full_like(step, per_item)], dim=1)  # the loop still holds its last batch
+    constant, activations = (moments["forward"][-1] - moments["forward"][0]).tolist()
+    return MemoryPlan(weights, gradients, state, per_item, activations, round(constant), moments)
 
 
 class _Fake(FakeTensorMode):
@@ -181,8 +175,7 @@ class _InUse(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0
-        self._from_data = False  # may what is created now be a view of the user's data?
-        self._storages: dict[int, tuple[weakref.ref, int]] = {}  # with the bytes that count
+        self._storages: set[int] = set()
         self._noted: list[int] = []
 
     @contextmanager
@@ -193,62 +186,30 @@ class _InUse(TorchDispatchMode):
         noted.append(self.bytes)
         self._noted = []
 
-    @contextmanager
-    def made_from_data(self) -> Iterator[None]:
-        """In the block, views of real tensors are told from what is new: data exist anyway, and do not count."""
-        self._from_data = True
-        try:
-            yield
-        finally:
-            self._from_data = False
-
-    def counts(self, tensor: Tensor) -> bool:
-        _, size = self._storages.get(tensor.untyped_storage()._cdata, (None, 0))
-        return size > 0
-
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if operation is torch.ops.prim.device.default:  # two calls in three; answering here is faster
             return args[0].fake_device
-        if operation is torch.ops.aten.mkldnn_rnn_layer.default:
-            raise NotImplementedError("nn.LSTM's kernel keeps a buffer of unknown size: no plan is safe")
         self._noted.append(self.bytes)  # without what has been freed since the last operation
         try:
             results = operation(*args, **(kwargs or {}))
         except DataDependentOutputException:  # item()
             return 1.0 if args[0].is_floating_point() else 1
-        of_data = self._from_data and any(type(each) is Tensor for each in tree_leaves((args, kwargs)))
         for result in results if isinstance(results, (tuple, list)) else (results,):
             if isinstance(result, Tensor):
-                storage = result.untyped_storage()
-                self._hold(storage, 0 if of_data else storage.nbytes())
+                self._hold(result.untyped_storage())
         self._noted.append(self.bytes)
         return results
 
-    def _hold(self, storage: torch.UntypedStorage, size: int) -> None:
-        key = storage._cdata
-        if key in self._storages:  # a view, or the result of an in-place operation
-            return
+    def _hold(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._storages:  # or it is a view, or the result of an in-place operation
+            self._storages.add(key)
+            self.bytes += size
+            weakref.finalize(storage, self._free, key, size)
 
-        def freed(_: weakref.ref) -> None:
-            del self._storages[key]
-            self.bytes -= size
-
-        self._storages[key] = weakref.ref(storage, freed), size
-        self.bytes += size
-
-
-@contextmanager
-def _default(dtype: torch.dtype | None) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype or before)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-def _copy(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    return tensor.to(dtype if dtype and tensor.is_floating_point() else tensor.dtype, copy=True)
+    def _free(self, key: int, size: int) -> None:
+        self._storages.remove(key)
+        self.bytes -= size
 
 
 def _bytes(tensors: Any) -> int:
@@ -256,20 +217,15 @@ def _bytes(tensors: Any) -> int:
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
-def _lines(small: list[int], large: list[int]) -> Tensor:
+def _lines(tried: tuple[list[int], ...]) -> Tensor:
     """A line for each moment: the bytes at no items and the bytes per item."""
-    if len(small) != len(large):
-        raise ValueError(f"micro-batches of {_SMALL} and {_LARGE} items run different operations: no plan is safe")
-    low, high = torch.tensor([small, large], dtype=torch.float64)
-    per_item = (high - low) / (_LARGE - _SMALL)
-    return torch.stack([low - _SMALL * per_item, per_item], dim=1)
-
-
-def _check(lines: Tensor, found: list[int]) -> None:
-    expected = lines @ torch.tensor([1.0, _CHECKED], dtype=torch.float64)
-    allowed = 0.01 * (max(found) - found[0])
-    if len(found) != len(lines) or (expected - torch.tensor(found)).abs().max() > allowed:
+    if len({len(moments) for moments in tried}) > 1:
+        raise ValueError(f"micro-batches of {_SIZES} items run different operations: no plan is safe")
+    low, middle, high = torch.tensor(tried, dtype=torch.float64)
+    per_item = (high - low) / (_SIZES[2] - _SIZES[0])
+    off = middle - low - (_SIZES[1] - _SIZES[0]) * per_item
+    if off.abs().max() > 0.01 * (middle.max() - middle[0]):
         raise ValueError(
-            "the memory of a forward pass is not a straight line in the number of items: does it compare each item "
-            "with every other?"
+            "memory is not a straight line in the number of items: does the loss compare each item with every other?"
         )
+    return torch.stack([low - _SIZES[0] * per_item, per_item], dim=1)

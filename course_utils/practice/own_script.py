@@ -87,7 +87,7 @@ def public_loop(number: int) -> str:
 
     specimen = ZOO[random.Random(0).sample(sorted(ZOO), len(ZOO))[number]]
     module = inspect.getsource(inspect.getmodule(specimen.buggy.__wrapped__))
-    head = module.partition("@specimen")[0].partition('"""\n\n')[2].strip()
+    head = module.partition("@Specimen")[0].partition('"""\n\n')[2].strip()
     imports = "\n".join(line for line in head.splitlines() if "zoo.registry" not in line)
     folder = Path(tempfile.mkdtemp(prefix="course-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -9,33 +9,17 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import NamedTuple
 
 from tqdm import tqdm
 
-_LOOK = 0.2  # seconds between two looks at a process
+Ended = tuple[int, str, bool]  # the exit status, what was printed, and whether it had to be stopped
 _GRACE = 40.0  # seconds that a process gets to end when it is asked to: torchrun kills its ranks after 30
 
 
-class Finished(NamedTuple):
-    """How a command ended.
-
-    Attributes:
-        status: Its exit status, negative if a signal ended it.
-        output: All that it printed.
-        late: Whether it had to be stopped.
-    """
-
-    status: int
-    output: str
-    late: bool
-
-
-def run_python(*command: object, title: str, limit: float, cwd: str | Path = ".", one_thread: bool = False) -> Finished:
+def run_python(*command: object, title: str, limit: float, cwd: str | Path = ".", one_thread: bool = False) -> Ended:
     """Runs `python command` in a process of its own.
 
-    It finds this package even if it is not installed. No process is left behind, not even after an interrupt. After 2
-    seconds a line shows for how long it has run.
+    No process is left behind, not even after an interrupt. After 2 seconds a line shows for how long it has run.
 
     Args:
         *command: A script, or `"-m"` and a module, and their arguments.
@@ -44,16 +28,19 @@ def run_python(*command: object, title: str, limit: float, cwd: str | Path = "."
         cwd: The folder in which it runs.
         one_thread: Whether it computes with one thread, unless `OMP_NUM_THREADS` is set.
 
+    Returns:
+        Its exit status, negative if a signal ended it; all that it has printed; and whether it had to be stopped.
+
     Example:
         >>> run_python("-c", "print(6 * 7)", title="an example", limit=60)
-        Finished(status=0, output='42\\n', late=False)
+        (0, '42\\n', False)
     """
     end = time.monotonic() + limit
     with TemporaryFile() as printed:
         process = subprocess.Popen(
             [sys.executable, *map(str, command)],
             cwd=cwd,
-            env=_environment(one_thread),
+            env=({"OMP_NUM_THREADS": "1"} if one_thread else {}) | os.environ | {"PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
@@ -63,16 +50,17 @@ def run_python(*command: object, title: str, limit: float, cwd: str | Path = "."
             with tqdm(
                 desc=title, bar_format="{desc}: {elapsed}", miniters=1, mininterval=1, leave=False, delay=2
             ) as bar:
-                while _runs(process, _LOOK) and time.monotonic() < end:
+                while process.poll() is None and time.monotonic() < end:
+                    time.sleep(0.1)
                     bar.update()
             late = process.poll() is None
         finally:
             _stop(process)
         printed.seek(0)
-        return Finished(process.returncode, printed.read().decode(errors="replace"), late)
+        return process.returncode, printed.read().decode(errors="replace"), late
 
 
-def torchrun(script: str | Path, *arguments: object, limit: float, cwd: str | Path = ".", n: int = 2) -> Finished:
+def torchrun(script: str | Path, *arguments: object, limit: float, cwd: str | Path = ".", n: int = 2) -> Ended:
     """Runs `torchrun --standalone --nproc-per-node n -- script arguments`: see `run_python`.
 
     Each rank computes with one thread unless `OMP_NUM_THREADS` is set. While it runs, PyTorch's launcher listens on
@@ -103,28 +91,11 @@ def last_words(output: str) -> str:
     return (errors or lines or ["it printed nothing"])[-1]
 
 
-def _environment(one_thread: bool) -> dict[str, str]:
-    folder = Path(__file__).resolve().parents[2]  # the one that holds the package
-    given = os.environ.get("PYTHONPATH", "")
-    installed = folder.name.endswith("-packages")  # on the path anyway, and must not precede the standard library
-    path = os.pathsep.join(filter(None, [given, "" if installed else str(folder)]))
-    threads = {"OMP_NUM_THREADS": "1"} if one_thread else {}
-    return threads | os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-
-
-def _runs(process: subprocess.Popen, seconds: float) -> bool:
-    """Whether a process still runs after some seconds."""
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(seconds)
-    return process.poll() is None
-
-
 def _stop(process: subprocess.Popen) -> None:
-    """Asks a process to end, twice, since Python may lose a request; then kills it, and what it has started."""
-    for _ in range(2):
-        if process.poll() is None:
-            process.terminate()
-            _runs(process, _GRACE)
+    """Asks a process to end; then kills it, and what it has started."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE)
     with suppress(AttributeError, OSError):  # Windows has no groups; usually nothing is left of this one
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()

@@ -1,8 +1,6 @@
 """How far a loop's updates are from the large batch, on one rank and on two; recorded where a library is missing."""
 
 import logging
-import os
-import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -11,8 +9,11 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from io import StringIO
 from itertools import chain
+from math import nan
+from operator import itemgetter
 from tempfile import gettempdir
-from typing import Any, NamedTuple
+from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -20,14 +21,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, DistributedSampler
 
 from course_utils.ranks.group import Ranks
 
 EXACT = 1e-12  # a relative error below this is rounding, in float64
 PACKAGES = ("torch", "accelerate", "transformers", "lightning")
-
 
 TRAINER = {  # arguments for the Trainer of transformers: one epoch on this CPU, in order, without clipping or files
     "output_dir": gettempdir(),
@@ -36,11 +35,8 @@ TRAINER = {  # arguments for the Trainer of transformers: one epoch on this CPU,
     "max_grad_norm": 0.0,
     "train_sampling_strategy": "sequential",
     "remove_unused_columns": False,
-    "dataloader_pin_memory": False,
     "use_cpu": True,
-    "report_to": "none",
     "save_strategy": "no",
-    "logging_strategy": "no",
     "disable_tqdm": True,
 }
 LIGHTNING = {  # and for Lightning's Trainer, to which `place()` belongs, too
@@ -76,16 +72,6 @@ def share(loader: DataLoader) -> DataLoader:
     return DataLoader(loader.dataset, sampler=mine, collate_fn=loader.collate_fn)
 
 
-class Updates(NamedTuple):
-    """One epoch of a loop."""
-
-    windows: list[list[int]]  # the micro-batches of each update, of all ranks
-    full: float | None  # the largest relative error of the updates of a full window
-    short: float | None  # and of shorter ones; None if there is none
-    collectives: list[list[str]]  # of rank 0, before each step
-    scheduled: int  # the scheduler's steps, of rank 0
-
-
 @dataclass
 class SideBySide:
     """Runs loops that should make the update of the large batch, and measures how far they are from it.
@@ -117,18 +103,16 @@ class SideBySide:
     n: int
     equal: Sequence[Sequence]
     fixed: Sequence[Sequence]
-    recorded: dict = field(default_factory=lambda: {"versions": {}, "rows": [], "two_ranks": []})
+    recorded: dict = field(default_factory=lambda: {"versions": {}, "rows": []})
     rows: list[dict] = field(default_factory=list, init=False)
-    loops: dict[tuple[str, str], Callable] = field(default_factory=dict, init=False)  # by library and form
     two: Ranks = field(default_factory=lambda: Ranks(2, backend="gloo", timeout=300), init=False)
 
     def compare(self, library: str, package: str = "torch", **loops: Callable) -> list[dict]:
         """Measures each loop on one rank and on two, or reads the record unless `package` runs. Prints a table.
 
         The columns are the largest error with `equal` and with `fixed`; the errors of the full windows and of short
-        ones, on one rank and on two; the micro-batches of each update on one rank; the scheduler's steps in the epoch,
-        on one rank and on two; and the collectives of a full window on two ranks: those that add up gradients, and
-        others.
+        ones, on one rank and on two; the micro-batches of each update on one rank; and the scheduler's steps in the
+        epoch, on one rank and on two.
 
         Args:
             library: What the rows are called.
@@ -139,15 +123,20 @@ class SideBySide:
             A row for each form and number of ranks.
         """
         found = []
-        print(f"{library:24}{'equal':>7}{'fixed':>7}{'one rank':>14}{'two ranks':>14}  updates  scheduler  collectives")
+        print(f"{library:24}{'equal':>7}{'fixed':>7}{'one rank':>14}{'two ranks':>14}  updates  scheduler")
         for name, loop in loops.items():
-            form = name.replace("_", " ")
-            self.loops[library, form] = loop
-            rows = self._measured(library, form, loop) if self.runs(package) else self._read(library, form)
-            errors = [rows[0]["equal"], rows[0]["fixed"], *(row[which] for row in rows for which in ("full", "short"))]
-            sizes = " ".join(str(len(window)) for window in rows[0]["windows"])
-            scheduled, sent = [row["scheduled"] for row in rows], f"{rows[1]['reductions']} + {rows[1]['others']}"
-            print(f"  {form:22}{''.join(f'{shown(error):>7}' for error in errors)}  {sizes:9}{scheduled}      {sent}")
+            said = {"library": library, "form": name.replace("_", " ")}
+            if self.runs(package):
+                rows = [said | {"ranks": ranks} | self.epoch(loop, ranks) for ranks in (1, 2)]
+                for which in ("equal", "fixed"):
+                    rows[0][which] = self.epoch(loop, pieces=getattr(self, which))["largest"]
+            else:
+                rows = [row for row in self.recorded["rows"] if said.items() <= row.items()]
+            one, two = rows
+            errors = [one["equal"], one["fixed"], *(row[which] for row in rows for which in ("full", "short"))]
+            sizes = " ".join(str(len(window)) for window in one["windows"])
+            print(f"  {said['form']:22}{''.join(f'{shown(error):>7}' for error in errors)}", end="")
+            print(f"  {sizes:9}{[one['scheduled'], two['scheduled']]}")
             found += rows
         self.rows += found
         return found
@@ -164,97 +153,56 @@ class SideBySide:
             return package == "torch"
         return self.recorded["versions"].get(package) in (None, version(package))
 
-    def updates(self, loop: Callable, ranks: int = 1, pieces: Sequence[Sequence] | None = None) -> Updates:
-        """One epoch of a loop, in this process or on two ranks; of `pieces` instead of its share of all, if given."""
-        pieces = self.pieces[: len(self.pieces) * ranks // 2] if pieces is None else pieces
+    def epoch(self, loop: Callable, ranks: int = 1, pieces: Sequence[Sequence] | None = None) -> dict[str, Any]:
+        """One epoch of a loop, in this process or on two ranks; of `pieces` instead of its share of all, if given.
+
+        Returns:
+            The micro-batches of each update, of all ranks (`windows`), and whether they are those that it should hold
+            (`regular`); the `largest` relative error of an update, that of `full` windows and that of `short` ones, NaN
+            if there is none; and the steps that the scheduler made on rank 0 (`scheduled`).
+        """
+        pieces, every = pieces or self.pieces[: len(self.pieces) * ranks // 2], self.n * ranks
         arguments = (loop, self.new_model, [self.collate(list(piece)) for piece in pieces])
         made = self.two.run(one_epoch, *arguments) if ranks == 2 else [one_epoch(*arguments)]
         windows = [sorted(chain(*places)) for places in zip(*[rank[0] for rank in made], strict=True)]
-        return Updates(windows, *self._errors(windows, made[0][1], pieces, self.n * ranks), *made[0][2:])
+        errors: dict[bool, list[float]] = {True: [], False: []}
+        for window, got in zip(windows, made[0][1], strict=True):
+            model = self.new_model()
+            self.loss_fn(model, self.collate([sample for k in window for sample in pieces[k]])).backward()
+            large = torch.cat([p.grad.flatten() for p in model.parameters()])
+            errors[len(window) == every].append(float((got - large).norm() / large.norm()))
+        regular = windows == [[*range(len(pieces))[k : k + every]] for k in range(0, len(pieces), every)]
+        found = {"windows": windows, "regular": regular, "largest": max(errors[True] + errors[False])}
+        found |= {"full": max(errors[True], default=nan), "short": max(errors[False], default=nan)}
+        return found | {"scheduled": made[0][2]}
 
     def close(self) -> None:
         """Ends the two ranks; the next loop starts them again."""
         self.two.close()
 
-    def _measured(self, library: str, form: str, loop: Callable) -> list[dict]:
-        rows = []
-        for ranks in (1, 2):
-            found = self.updates(loop, ranks)
-            steady = found.collectives[-2:][0]  # the last full window: DDP rearranges its buckets in an earlier one
-            reductions = sum("reduce" in name and "small" not in name for name in steady)
-            every, places = self.n * ranks, range(len(self.pieces) * ranks // 2)
-            row = {"library": library, "form": form, "ranks": ranks, "windows": found.windows}
-            row["regular"] = found.windows == [[*places[k : k + every]] for k in places[::every]]
-            row |= {"full": found.full, "short": found.short}
-            row |= {"reductions": reductions, "others": len(steady) - reductions}
-            rows.append(row | {"scheduled": found.scheduled})
-        for which in ("equal", "fixed"):
-            found = self.updates(loop, pieces=getattr(self, which))
-            rows[0][which] = max(error for error in (found.full, found.short) if error is not None)
-        return rows
-
-    def _read(self, library: str, form: str) -> list[dict]:
-        kept = self.recorded["rows"] + self.recorded["two_ranks"]
-        rows = [row for row in kept if (row["library"], row["form"]) == (library, form)]
-        if [row["ranks"] for row in rows] != [1, 2]:
-            raise ValueError(f"a package is not installed, and nothing is recorded for {library}, {form}")
-        return rows
-
-    def _errors(
-        self, windows: list[list[int]], gradients: list[Tensor], pieces: Sequence[Sequence], every: int
-    ) -> tuple[float | None, float | None]:
-        full, short = [], []
-        for window, got in zip(windows, gradients, strict=True):
-            model = self.new_model()
-            self.loss_fn(model, self.collate([sample for k in window for sample in pieces[k]])).backward()
-            large = torch.cat([p.grad.flatten() for p in model.parameters()])
-            (short if len(window) < every else full).append(float((got - large).norm() / large.norm()))
-        return max(full, default=None), max(short, default=None)
-
 
 def exact(rows: Sequence[dict]) -> bool:
     """Whether all updates of these rows hold what they should, and all errors are rounding.
 
-    >>> exact([{"regular": True, "full": 3e-16, "short": 0.0}]), exact([{"regular": False, "full": 0.0, "short": 0.0}])
+    >>> exact([{"regular": True, "largest": 3e-16}]), exact([{"regular": False, "largest": 0.0}])
     (True, False)
     """
-    return all(row["regular"] and max(row["full"] or 0.0, row["short"] or 0.0) < EXACT for row in rows)
+    return all(row["regular"] and row["largest"] < EXACT for row in rows)
 
 
-def shown(error: float | None) -> str:
+def shown(error: float) -> str:
     """An error as a table shows it: below 1e-12 it is rounding.
 
-    >>> shown(3e-16), shown(0.6467), shown(None)
-    ('exact', '65%', 'none')
+    >>> shown(3e-16), shown(0.6467)
+    ('exact', '65%')
     """
-    if error is None:
-        return "none"
     return "exact" if error < EXACT else f"{error:.0%}"
 
 
-class _Collectives(TorchDispatchMode):
-    """Names the collectives that this rank starts; a reduction of gradients is told by its size."""
-
-    def __init__(self, smallest: int) -> None:
-        super().__init__()
-        self.smallest, self.names = smallest, []
-
-    def __torch_dispatch__(self, operation: Any, types: Any, arguments: tuple = (), options: dict | None = None) -> Any:
-        if operation.namespace in ("c10d", "_c10d_functional"):
-            name = operation._schema.name.partition("::")[2].strip("_")
-            tensors = torch.utils._pytree.tree_leaves(arguments)
-            size = max((tensor.numel() for tensor in tensors if isinstance(tensor, Tensor)), default=0)
-            self.names.append(name if size >= self.smallest else f"small {name}")
-        return operation(*arguments, **(options or {}))
-
-
-def one_epoch(loop: Callable, new_model: Callable, batches: list[dict]) -> tuple[list, list[Tensor], list, int]:
-    """On this rank: each update's micro-batches, gradient, and collectives since the one before; the scheduler's steps.
-
-    A scheduler makes one step when it is created, which isn't counted.
-    """
-    model, seen, windows, gradients, collectives, scheduled = new_model(), [], [], [], [], [0]
-    first, counter = next(iter(batches[0])), _Collectives(sum(p.numel() for p in model.parameters()) // 2)
+def one_epoch(loop: Callable, new_model: Callable, batches: list[dict]) -> tuple[list, list[Tensor], int]:
+    """On this rank: the micro-batches and the gradient of each update, and how many steps the scheduler made."""
+    model, seen, windows, gradients, schedulers = new_model(), [], [], [], []
+    first, create = next(iter(batches[0])), LRScheduler.__init__
 
     def on_forward(_: nn.Module, inputs: tuple, named: dict) -> None:
         (given,) = [*inputs, *named.values()]
@@ -262,47 +210,27 @@ def one_epoch(loop: Callable, new_model: Callable, batches: list[dict]) -> tuple
 
     def on_step(optimizer: Optimizer, *_: Any) -> None:
         windows.append([*seen])
-        collectives.append([*counter.names])
         grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
         gradients.append(torch.cat([getattr(grad, "full_tensor", grad.clone)().flatten() for grad in grads]))
         seen.clear()
-        counter.names.clear()
-
-    create, step = LRScheduler.__init__, LRScheduler.step
 
     def created(scheduler: LRScheduler, *arguments: Any, **options: Any) -> None:
-        before = scheduled[0]
+        schedulers.append(scheduler)
         create(scheduler, *arguments, **options)
-        scheduled[0] = before
-
-    def stepped(scheduler: LRScheduler, *arguments: Any, **options: Any) -> None:
-        scheduled[0] += 1
-        step(scheduler, *arguments, **options)
 
     hooks = [model.register_forward_pre_hook(on_forward, with_kwargs=True), register_optimizer_step_post_hook(on_step)]
     try:
-        LRScheduler.__init__, LRScheduler.step = created, stepped
-        with undisturbed(), counter:
-            loop(model, DataLoader(batches, batch_size=1, collate_fn=_first))
+        with quiet(), patch.object(LRScheduler, "__init__", created):
+            loop(model, DataLoader(batches, batch_size=1, collate_fn=itemgetter(0)))
     finally:
-        LRScheduler.__init__, LRScheduler.step = create, step
         for hook in hooks:
             hook.remove()
-    return windows, gradients, collectives, scheduled[0]
-
-
-def _first(batches: list) -> Any:
-    return batches[0]
+    return windows, gradients, max((scheduler.last_epoch for scheduler in schedulers), default=0)
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Hides what libraries say, and undoes what they change: the environment, random states and the default dtype."""
-    environment, state, dtype = dict(os.environ), random.getstate(), torch.get_default_dtype()
-    if dist.is_initialized():  # libraries ask where the ranks meet, though they have met
-        rank, world = str(dist.get_rank()), str(dist.get_world_size())
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", RANK=rank, LOCAL_RANK=rank)
-        os.environ.update(WORLD_SIZE=world, LOCAL_WORLD_SIZE=world)
+def quiet() -> Iterator[None]:
+    """Hides what libraries say, and leaves the random state as it was."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=()):
@@ -311,7 +239,3 @@ def undisturbed() -> Iterator[None]:
                 yield
     finally:
         logging.disable(logging.NOTSET)
-        random.setstate(state)
-        torch.set_default_dtype(dtype)
-        os.environ.clear()
-        os.environ.update(environment)

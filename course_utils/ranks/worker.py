@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from course_utils.ranks.pickling import pack_result, unpack_call
+from course_utils.ranks.pickling import pack
 
 
 def serve(connection: Connection, rank: int, world: int, backend: str, meeting: str, log: str) -> None:
@@ -26,8 +26,8 @@ def serve(connection: Connection, rank: int, world: int, backend: str, meeting: 
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}  # as torchrun sets them
-    os.environ.update(place)
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}  # as torchrun sets them
+    place = {name: str(number) for name, number in (place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29500}).items()}
     torch.set_num_threads(1)
     jobs, lock = queue.SimpleQueue(), threading.Lock()
 
@@ -65,15 +65,13 @@ def _work(job: bytes, place: dict[str, str]) -> tuple[str, Any, str]:
     printed = StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
         try:
-            (dtype, seed, with_grad), folder, environment, call = pickle.loads(job)
+            dtype, seed, environment, call = pickle.loads(job)
             torch.set_default_dtype(dtype)
             torch.manual_seed(seed)
-            torch.set_grad_enabled(with_grad)
-            os.chdir(folder)
             os.environ.clear()
             os.environ.update(environment | place)
-            function, args, classes = unpack_call(call)
-            result = pack_result(function(*args), classes)
+            function, args = pickle.loads(call)
+            result = pack(function(*args), "the result")
         except BaseException as error:
             lines = traceback.TracebackException.from_exception(error)
             lines.stack = traceback.StackSummary.from_list(_own(lines.stack))

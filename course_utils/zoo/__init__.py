@@ -8,22 +8,19 @@ own; what comes in which order is the source's. Needs torch alone.
 >>> specimen.rule, specimen.url
 ('loss-scale', 'https://github.com/Lightning-AI/pytorch-lightning/issues/19987')
 
-There is a file for each rule of the auditor. To add a loop, decorate it with `@specimen(...)` in the file of its rule;
-`fix` says which lines become which. A new file needs no entry anywhere.
+There is a file for each rule of the auditor. To add a loop, decorate it with `@Specimen(...)` in the file of its rule;
+`fix` says which lines become which.
 """
 
 from importlib import import_module
-from pkgutil import iter_modules
 
-from course_utils.zoo.registry import ZOO, Specimen, specimen
+from course_utils.zoo.registry import ZOO, Specimen
 
-__all__ = ["ZOO", "Specimen", "specimen"]
+__all__ = ["ZOO", "Specimen"]
 
-_ORDER = (  # of the rules, as a reader meets them; other files follow
+for _rule in (  # as a reader meets them
     "stale_gradients", "discarded_gradients", "empty_step", "foreign_gradients", "orphan_parameters",
     "irregular_window", "leftover_gradients", "loss_scale", "token_weights", "clip_timing", "scaler_timing",
-    "scheduler_cadence", "held_graphs", "batchnorm", "low_precision_accumulation",
-)  # fmt: skip
-_found = sorted(module.name for module in iter_modules(__path__))
-for _name in sorted(_found, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)):
-    import_module(f"{__name__}.{_name}")
+    "scheduler_cadence", "held_graphs", "batchnorm", "low_precision_accumulation", "unused_loss",
+):  # fmt: skip
+    import_module(f"{__name__}.{_rule}")

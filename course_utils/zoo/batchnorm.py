@@ -6,14 +6,13 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
 from course_utils.zoo.props import digit_batches, perceptron
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     level="advice",
     source="giotto-ai/giotto-deep#75",
     what="Normalises over the 4 samples of a micro-batch, not the window's 16: no large batch has this gradient.",
-    evidence={"moves_per_update": 4},
     fix={"nn.BatchNorm1d": "nn.LayerNorm"},
 )
 def batchnorm_in_windows() -> Losses:

@@ -5,13 +5,12 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
 from course_utils.zoo.props import classifier, digit_batches
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     source="huggingface/transformers#986",
     what="Clips after each of 4 backward calls: the first gradient is scaled down up to 4 times, the last one once.",
-    evidence={"after_backward_calls": 1, "window": 4},
     fix={
         "clip_grad_norm_(model.parameters(), max_norm=0.1)": "",
         "optimizer.step()": "clip_grad_norm_(model.parameters(), max_norm=0.1)\noptimizer.step()",
@@ -29,7 +28,7 @@ def clipped_in_every_micro_batch() -> Losses:
         yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="simchowitzlabpublic/nano-world-model!22",
     what="Clips before backward, when there is no gradient: the limit of 0.1 is never kept.",
     fix={
@@ -48,7 +47,7 @@ def clipped_before_backward() -> Losses:
         yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="jongwook/onsets-and-frames#24",
     what="Clips after the step, when the gradient has been used: the limit of 0.1 is never kept.",
     fix={
@@ -67,10 +66,9 @@ def clipped_after_the_step() -> Losses:
         yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="milesial/Pytorch-UNet!470",
     what="Clips gradients that still carry the scaler's factor of 1024: after unscaling their norm is 0.1 / 1024.",
-    evidence={"scale": 1024.0},
     fix={"clip_grad_norm_(": "scaler.unscale_(optimizer)\nclip_grad_norm_("},
 )
 def clipped_before_unscale() -> Losses:

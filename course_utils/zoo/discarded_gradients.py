@@ -3,14 +3,13 @@
 from torch.nn.functional import cross_entropy
 
 from course_utils.zoo.props import classifier, digit_batches, replayed_classifier
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     source="bytetriper/RAE#67",
     what="Zeroes before every micro-batch: of four, only the last one's gradient reaches the step, divided by 4.",
     holds={"SGD": [1] * 4},
-    evidence={"backward_calls": 16, "discarded": 12, "first": 1},
     fix={"optimizer.zero_grad()": "", "optimizer.step()": "optimizer.step()\noptimizer.zero_grad()"},
 )
 def zeroed_in_every_micro_batch() -> Losses:
@@ -25,7 +24,7 @@ def zeroed_in_every_micro_batch() -> Losses:
             yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="starVLA/starVLA#395",
     what="Zeroes just before the window's last backward: three of four micro-batches are thrown away.",
     holds={"SGD": [1] * 4},
@@ -45,7 +44,7 @@ def zeroed_in_the_last_micro_batch() -> Losses:
             yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="ultralytics/ultralytics!11217",
     what="Zeroes in the middle of a window: the last 2 of 10 micro-batches are lost; the next update holds 2, not 4.",
     holds={"SGD": [4, 4, 2, 4, 4]},
@@ -66,12 +65,10 @@ def zeroed_at_the_epochs_start() -> Losses:
             yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="WalkingMeatAxolotl/AnimaLoraStudio!486",
     what="A loss that is NaN zeroes its window: two good micro-batches are lost; the update holds the fourth alone.",
     holds={"SGD": [4, 1, 4, 4]},
-    leftover=1,
-    evidence={"backward_calls": 16, "discarded": 2},
     fix={
         "for i,": "held = 0\nfor i,",
         "optimizer.zero_grad()\ncontinue": "continue",
@@ -93,10 +90,9 @@ def zeroed_by_one_loss() -> Losses:
         yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="pytorch/pytorch#181723",
     what="Every backward writes to one buffer, which .grad adopts: an update is half of its window's last gradient.",
-    evidence={"first": 2, "overwritten": 4},
     fix={
         "for _ in": "for p in model.parameters():\n    p.grad = p.new_zeros(p.shape)\nfor _ in",
         "zero_grad()": "zero_grad(set_to_none=False)",

@@ -5,14 +5,13 @@ from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
 from course_utils.zoo.props import classifier, digit_batches, perceptron
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     source="sacmehta/EdgeNets#14",
     what="Zeroes between backward and step: none of the 12 updates has a gradient, and no weight ever moves.",
     holds={"SGD": [0] * 12},
-    evidence={"steps": 12, "empty": list(range(1, 13))},
     fix={"loss.backward()\noptimizer.zero_grad()": "optimizer.zero_grad()\nloss.backward()"},
 )
 def zeroed_before_the_step() -> Losses:
@@ -25,7 +24,7 @@ def zeroed_before_the_step() -> Losses:
         yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="lightseekorg/TorchSpec!33",
     what="Every third batch has no target: its gradient is 0, yet momentum still moves the weights at its step.",
     fix={"valid = (labels != -100).sum()": "valid = (labels != -100).sum()\nif valid == 0:\n    continue"},

@@ -1,14 +1,13 @@
 """Gradients from another loss's backward reach an optimizer's step."""
 
 from course_utils.zoo.props import as_fake, as_real, gan, point_batches
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     source="Lightning-AI/pytorch-lightning#591",
     what="The generator's loss leaves gradients in the critic, whose step then also learns to call fakes real.",
     holds={"SGD": [1] * 12, "SGD 2": [2] * 12},
-    evidence={"foreign": 1, "own": 1},
     fix={
         "loss_d.backward()": "optimizer_d.zero_grad()\nloss_d.backward()",
         "optimizer_d.step()\noptimizer_d.zero_grad()": "optimizer_d.step()",
@@ -28,7 +27,7 @@ def critic_with_the_generators_gradients() -> Losses:
         yield loss_d.item()
 
 
-@specimen(
+@Specimen(
     source="FoundationVision/OmniTokenizer#15",
     what="Accumulates, so it can't zero between the two losses: the critic's window of 2 also holds the generator's 2.",
     holds={"SGD": [2] * 6, "SGD 2": [4] * 6},

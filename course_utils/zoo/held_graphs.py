@@ -5,15 +5,14 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
 from course_utils.zoo.props import classifier, digit_batches, perceptron
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     level="advice",
     source="meta-pytorch/torchtune!1917",
     what="One backward for 4 micro-batches: the gradient is correct, but all 4 sets of activations are alive at once.",
     holds={"SGD": [1] * 4},
-    evidence={"graphs": 4, "calls": 4},
     fix={"running_loss += loss": "loss.backward()\nrunning_loss += loss.detach()", "running_loss.backward()": ""},
 )
 def one_backward_per_window() -> Losses:
@@ -30,11 +29,10 @@ def one_backward_per_window() -> Losses:
             running_loss = 0
 
 
-@specimen(
+@Specimen(
     level="advice",
     source="BatsResearch/labelmodels#4",
     what="The sum for the log keeps the graph of every batch of the epoch: 8 graphs are alive at its end.",
-    evidence={"graphs_alive": 7},
     fix={"+= loss": "+= loss.item()", "running_loss.item()": "running_loss"},
 )
 def running_loss_with_its_graphs() -> Losses:
@@ -50,7 +48,7 @@ def running_loss_with_its_graphs() -> Losses:
         yield running_loss.item() / 8
 
 
-@specimen(
+@Specimen(
     level="advice",
     source="jlamprou/Infini-Attention#3",
     what="The memory carries its graph from segment to segment: each backward goes through all segments before.",

@@ -3,15 +3,13 @@
 from torch.nn.functional import cross_entropy
 
 from course_utils.zoo.props import classifier, digit_batches
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     source="timoschick/pet#36",
     what="Steps only at every 4th of 14 micro-batches: the last 2 gradients are computed and never used.",
     holds={"SGD": [4, 4, 4]},
-    leftover=2,
-    evidence={"backward_calls": 2},
     fix={"loss / 4": "loss / min(4, 14 - step // 4 * 4)", "% 4 == 0": "% 4 == 0 or step + 1 == 14"},
 )
 def tail_never_used() -> Losses:
@@ -25,11 +23,10 @@ def tail_never_used() -> Losses:
         yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="meta-pytorch/torchtune!2745",
     what="The last 3 of 11 micro-batches wait for the next epoch's first 4: the updates hold 4, 4, 7 and 4.",
     holds={"SGD": [4, 4, 7, 4]},
-    leftover=3,
     fix={"loss / 4": "loss / min(4, 11 - idx // 4 * 4)", "% 4 == 0": "% 4 == 0 or idx + 1 == 11"},
 )
 def tail_in_the_next_epoch() -> Losses:

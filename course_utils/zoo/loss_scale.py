@@ -4,13 +4,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from course_utils.zoo.props import classifier, digit_batches, perceptron
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     source="karpathy/nanoGPT#168",
     what="Adds up the mean losses of 4 micro-batches: every gradient is 4 times that of the large batch.",
-    evidence={"window": 4, "factor": 4.0, "coefficients": [1.0] * 4},
     fix={"loss.backward()": "(loss / 4).backward()"},
 )
 def never_divided() -> Losses:
@@ -26,7 +25,7 @@ def never_divided() -> Losses:
         yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="verl-project/verl!436",
     what="Divides after backward: the logged loss is correct, but every gradient is 4 times that of the large batch.",
     fix={"loss.backward()\nloss = loss / 4": "loss = loss / 4\nloss.backward()"},
@@ -46,10 +45,9 @@ def divided_for_the_log() -> Losses:
         yield step_loss
 
 
-@specimen(
+@Specimen(
     source="huggingface/transformers!35808",
     what="The script divides by 4, and so does the engine: every gradient is a quarter of the large batch's.",
-    evidence={"window": 4, "factor": 0.25, "coefficients": [1 / 16] * 4},
     fix={"engine_backward(loss / 4)": "engine_backward(loss / 4, scale_wrt_gas=False)"},
 )
 def divided_twice() -> Losses:
@@ -66,10 +64,9 @@ def divided_twice() -> Losses:
         yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="Lightning-AI/pytorch-lightning#19987",
     what="Divides the epoch's last window, of 1 micro-batch, by 4 like the others: a quarter of its gradient is left.",
-    evidence={"window": 4, "short_window": 1, "factor": 0.25},
     fix={"loss / 4": "loss / min(4, 9 - i // 4 * 4)"},
 )
 def tail_divided_by_n() -> Losses:
@@ -84,7 +81,7 @@ def tail_divided_by_n() -> Losses:
             yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="agokrani/distillKitPlus#5",
     what="Adds up 4 mean losses that the script itself spells out: every gradient is 4 times the large batch's.",
     fix={"loss.backward()": "(loss / 4).backward()"},

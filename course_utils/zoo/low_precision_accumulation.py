@@ -5,14 +5,13 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
 from course_utils.zoo.props import digit_batches, perceptron
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     level="advice",
     source="linkedin/Liger-Kernel!830",
     what="Adds up 32 gradients in bfloat16, which has 8 binary digits: small addends are rounded away from the sum.",
-    evidence={"dtype": "bfloat16", "window": 32},
     fix={".bfloat16()": ".float()"},
 )
 def added_up_in_bfloat16() -> Losses:

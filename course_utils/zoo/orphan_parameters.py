@@ -7,13 +7,12 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
 from course_utils.zoo.props import classifier, digit_batches, perceptron
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     source="huggingface/accelerate#2665",
     what="The optimizer holds the 4 parameters from before the model was wrapped: none of them ever gets a gradient.",
-    evidence={"parameters": 4, "without_gradient": 4},
     fix={
         "optimizer = SGD(model.parameters(), lr=0.1)": "",
         "replace the old": "replace the old\noptimizer = SGD(model.parameters(), lr=0.1)",
@@ -31,10 +30,9 @@ def optimizer_before_wrapping() -> Losses:
         yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="openvinotoolkit/nncf!327",
     what="Replaces a parameter after creating the optimizer: 1,024 weights get gradients and are never updated.",
-    evidence={"without_gradient": 1, "unowned_with_gradient": 1},
     fix={"weight = nn.Parameter(model[0].weight.detach() / images.std())": "weight.data.div_(images.std())"},
 )
 def parameter_replaced() -> Losses:

@@ -1,4 +1,4 @@
-"""A specimen of the zoo, and the decorator that registers it."""
+"""A specimen of the zoo, which is the decorator that registers it."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -14,23 +14,36 @@ ZOO: dict[str, "Specimen"] = {}
 
 @dataclass
 class Specimen:
-    """A buggy training loop, its fixed twin, and what is expected of both: see `specimen`.
+    """A buggy training loop, its fixed twin, and what is expected of both. `@Specimen(...)` decorates the buggy loop.
+
+    Args:
+        source: "owner/repository#number" for an issue, with "!" instead of "#" for a pull request.
+        what: What the loop does wrong, in a sentence.
+        fix: How the loop is corrected: what stands once in its source, and what stands there instead (see `edited`).
+        rule: The auditor's rule that must find the bug; by default the one that the file is named after.
+        level: "error", "advice" or "undecided": the level at which the auditor finds the bug.
+        holds: For each optimizer, how many micro-batches each of its updates uses.
 
     Attributes:
+        name: That of the loop, with hyphens.
         buggy: Trains a small model as the source did, and returns the losses that its author would have logged.
     """
 
-    name: str
-    rule: str
     source: str
-    url: str
     what: str
-    level: str
     fix: dict[str, str]
-    evidence: dict
-    holds: dict[str, list[int]] | None
-    leftover: int
-    buggy: Callable[[], list[float]]
+    rule: str = ""
+    level: str = "error"
+    holds: dict[str, list[int]] | None = None
+
+    def __call__(self, loop: Callable[[], Losses]) -> "Specimen":
+        self.name = loop.__name__.replace("_", "-")
+        self.rule = self.rule or loop.__module__.rpartition(".")[2].replace("_", "-")
+        self.url = "https://github.com/" + self.source.replace("!", "/pull/").replace("#", "/issues/")
+        self.source = self.source.replace("!", "#")
+        self.buggy = _listing_losses(loop, loop.__name__, self.what)
+        ZOO[self.name] = self
+        return self
 
     @cached_property
     def fixed(self) -> Callable[[], list[float]]:
@@ -55,44 +68,3 @@ def _listing_losses(loop: Callable[[], Losses], name: str, what: str) -> Callabl
 
     run.__name__, run.__doc__ = name, what
     return run
-
-
-def specimen(
-    *,
-    source: str,
-    what: str,
-    fix: dict[str, str],
-    rule: str = "",
-    level: str = "error",
-    evidence: dict | None = None,
-    holds: dict[str, list[int]] | None = None,
-    leftover: int = 0,
-) -> Callable[[Callable[[], Losses]], Specimen]:
-    """Decorates a buggy loop and registers it as a specimen under its own name.
-
-    Args:
-        source: The report: "owner/repository#number" for an issue, with "!" instead of "#" for a pull request.
-        what: What the loop does wrong, in a sentence.
-        fix: How the loop is corrected: what stands once in its source, and what stands there instead (see `edited`).
-        rule: The auditor's rule that must find the bug; by default the one that the file is named after.
-        level: "error", "advice" or "undecided": the level at which the auditor finds the bug.
-        evidence: What the finding's evidence must hold, among other things.
-        holds: For each optimizer, how many micro-batches each of its updates uses.
-        leftover: How many micro-batches no update uses.
-
-    Raises:
-        ValueError: If there is already a specimen of this name.
-    """
-
-    def register(loop: Callable[[], Losses]) -> Specimen:
-        name = loop.__name__.replace("_", "-")
-        if name in ZOO:
-            raise ValueError(f"there is already a specimen {name!r}")
-        named = rule or loop.__module__.rpartition(".")[2].replace("_", "-")
-        url = "https://github.com/" + source.replace("!", "/pull/").replace("#", "/issues/")
-        buggy = _listing_losses(loop, loop.__name__, what)
-        expected = level, fix, evidence or {}, holds, leftover
-        ZOO[name] = Specimen(name, named, source.replace("!", "#"), url, what, *expected, buggy)
-        return ZOO[name]
-
-    return register

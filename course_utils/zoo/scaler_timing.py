@@ -5,13 +5,12 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
 from course_utils.zoo.props import classifier, digit_batches, perceptron
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     source="pytorch/pytorch!36601",
     what="Unscales and updates after each of 4 backward calls: earlier gradients are divided by 1024 again and again.",
-    evidence={"window": 4, "unscaled_after": [1, 2, 3], "scale": 1024.0},
     fix={
         "scaler.unscale_(optimizer)": "",
         "scaler.step(optimizer)": "scaler.unscale_(optimizer)\nscaler.step(optimizer)",
@@ -33,10 +32,9 @@ def unscaled_in_every_micro_batch() -> Losses:
         yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="conservationtechlab/animl-py#298",
     what="Creates a scaler in each epoch, whose first factor overflows each time: 1 of every 4 updates is skipped.",
-    evidence={"scalers": 3},
     fix={"for _ in range(3):\n    scaler = ": "scaler = ", "float16": "float16\nfor _ in range(3):"},
 )
 def scaler_made_in_every_epoch() -> Losses:
@@ -53,7 +51,7 @@ def scaler_made_in_every_epoch() -> Losses:
             yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="huggingface/accelerate#439",
     what="Updates after each of two optimizers: the factor doubles in between, and the second gradient is halved.",
     fix={"scaler.update()": "", "yield": "scaler.update()\nyield"},

@@ -4,13 +4,12 @@ from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LinearLR, PolynomialLR
 
 from course_utils.zoo.props import classifier, digit_batches
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     source="Lightning-AI/pytorch-lightning#1476",
     what="Steps the schedule in every micro-batch: a warm-up that should take 4 updates is over after the first.",
-    evidence={"scheduler_steps": 24, "updates": 6, "in_first_window": 3},
     fix={"scheduler.step()": "", "optimizer.zero_grad()": "optimizer.zero_grad()\nscheduler.step()"},
 )
 def warmup_in_micro_batches() -> Losses:
@@ -26,7 +25,7 @@ def warmup_in_micro_batches() -> Losses:
         yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="starVLA/starVLA!210",
     what="Steps a decay over 6 updates in every micro-batch: the learning rate is 0 from the second update on.",
     fix={"scheduler.step()": "", "optimizer.zero_grad()": "optimizer.zero_grad()\nscheduler.step()"},

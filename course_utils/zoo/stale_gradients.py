@@ -4,14 +4,13 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
 from course_utils.zoo.props import as_fake, as_real, classifier, digit_batches, gan, perceptron, point_batches
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     source="wenet-e2e/wekws#72",
     what="No line zeroes: update k uses the sum of the gradients of all k batches so far.",
     holds={"SGD": [*range(1, 13)]},
-    evidence={"update": 2, "updates_affected": 11},
     fix={"loss.backward()": "optimizer.zero_grad()\nloss.backward()"},
 )
 def never_zeroed() -> Losses:
@@ -24,7 +23,7 @@ def never_zeroed() -> Losses:
             yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="pytorch/pytorch#47175",
     what="Zeroes at the start of an epoch instead of a batch: its six updates use 1, 2, 3, 4, 5 and 6 batches.",
     holds={"SGD": [*range(1, 7)] * 2},
@@ -41,7 +40,7 @@ def zeroed_once_an_epoch() -> Losses:
             yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="IDEA-Research/DN-DETR#19",
     what="No line zeroes, and clipping hides it: each step clips the last clipped sum plus a new gradient to 0.1.",
     holds={"SGD": [*range(1, 13)]},
@@ -57,7 +56,7 @@ def clipped_running_sum() -> Losses:
         yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="ajbrock/BigGAN-PyTorch#25",
     what="Zeroes before the critic's two steps but not between them: the second step uses the first gradient again.",
     holds={"SGD": [1, 2] * 6, "SGD 2": [1] * 6},
@@ -80,7 +79,7 @@ def critic_zeroed_once() -> Losses:
         optimizer_g.step()
 
 
-@specimen(
+@Specimen(
     source="MorvanZhou/pytorch-A3C#21",
     what="Zeroes the shared model and not the local one, which hands it its gradients: update k uses the sum of k.",
     fix={"optimizer.zero_grad()": "local.zero_grad()"},
@@ -99,7 +98,7 @@ def local_model_never_zeroed() -> Losses:
         yield loss.item()
 
 
-@specimen(
+@Specimen(
     source="greebear/pytorch-learning#1",
     what="Writes the update by hand, and zeroes nothing: each subtracts the sum of all gradients so far.",
     fix={"p.grad.data": "p.grad.data\np.grad.data.zero_()"},

@@ -4,13 +4,12 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
 from course_utils.zoo.props import bigram_model, word_windows
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     source="huggingface/trl#2175",
     what="Batches of 8, 44, 8 and 44 targets count a quarter each: short ones' targets have 5.5 times the weight.",
-    evidence={"counts": [8, 44, 8, 44]},
     fix={
         "for letters,": "tokens = sum((follow != -100).sum() for _, follow in window)\nfor letters,",
         "loss / 4": "loss * (follow != -100).sum() / tokens",
@@ -28,7 +27,7 @@ def mean_of_means() -> Losses:
         optimizer.zero_grad()
 
 
-@specimen(
+@Specimen(
     source="allenai/open-instruct!1161",
     what="A masked mean over each micro-batch instead of the window: one target counts 1/32 or 1/176, not 1/104.",
     fix={

@@ -3,14 +3,13 @@
 from torch.nn.functional import cross_entropy
 
 from course_utils.zoo.props import classifier, digit_batches
-from course_utils.zoo.registry import Losses, specimen
+from course_utils.zoo.registry import Losses, Specimen
 
 
-@specimen(
+@Specimen(
     level="advice",
     source="mims-harvard/TFC-pretraining#37",
     what="Computes a second loss for every batch, and leaves it out of the total: nothing learns from it.",
-    evidence={"loss": "loss_moved", "updates": 16},
     fix={"total = loss": "total = (loss + loss_moved) / 2"},
 )
 def second_loss_left_out() -> Losses:

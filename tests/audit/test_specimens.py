@@ -1,4 +1,4 @@
-"""The auditor finds every buggy loop of the zoo under its rule, with its evidence, and no error in the fixed ones."""
+"""The auditor finds every buggy loop of the zoo under its rule, and no error in the fixed ones."""
 
 import inspect
 from functools import cache
@@ -38,10 +38,3 @@ def test_a_fixed_loop_has_no_error(name):
         ZOO[name].fixed()
     assert [f for f in report.findings if f.level == ERROR or f.rule == ZOO[name].rule] == []
     assert report.history.updates
-
-
-@pytest.mark.parametrize("name", [name for name, specimen in ZOO.items() if specimen.evidence])
-def test_the_evidence_is_in_numbers(name):
-    evidence = findings(name)[0].evidence
-    for key, expected in ZOO[name].evidence.items():
-        assert evidence[key] == (expected if isinstance(expected, str) else pytest.approx(expected, rel=1e-6)), key

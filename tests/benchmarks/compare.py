@@ -1,6 +1,6 @@
 """What a micro-batch costs in `train_epoch`, by hand and in four libraries: `python tests/benchmarks/compare.py`.
 
-Needs `pip install -e ".[bench]"` and about 16 minutes of an otherwise idle machine. `--write` keeps the figures and
+Needs `pip install -e ".[bench]"` and about 10 minutes of an otherwise idle machine. `--write` keeps the figures and
 writes them into the README and the site's page.
 
 Every loop trains the same network in float32 by plain SGD on the same micro-batches of equal size, on one thread; the
@@ -8,7 +8,7 @@ libraries run as their guides show it, with nothing else turned on. First, three
 of large batches, in float64. The time runs from the end of one optimizer step to that of a later one, so over whole
 windows. All loops run in turn, in short rounds; a ratio is to the mean of the two runs by hand of its round, and the
 tables show the median and the quartiles. The ratio between these two says how far any can be trusted. Only the
-process's own time counts. Bytes are the most saved for backward at once, over the least without recomputing.
+process's own time counts.
 """
 
 import gc
@@ -19,7 +19,6 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -29,20 +28,16 @@ from itertools import islice
 from operator import itemgetter
 
 import torch
-import torch.distributed as dist
 from side_by_side import ROOT, asked_to_write, keep
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from course_utils import mlp, train_epoch, windows
 from course_utils.data import folder, read
-from course_utils.memory import saved_bytes
-from course_utils.ranks import Ranks
-from course_utils.ranks.side_by_side import EXACT, PACKAGES, TRAINER, place, share, shown, undisturbed
+from course_utils.ranks.side_by_side import EXACT, PACKAGES, TRAINER, place, quiet, shown
 from gradaudit import audit
 from gradaudit.history import PROBED_GRAPHS
 
@@ -53,14 +48,11 @@ OUT = folder() / "measurements" / "compare.json"
 
 @dataclass(frozen=True)
 class Case:
-    """One setting in which all loops are measured: a network, the size of a micro-batch, N and the ranks."""
+    """One setting in which all loops are measured: a network, and the size of a micro-batch."""
 
-    table: str
     widths: tuple[int, ...]
     items: int
     rounds: int
-    n: int = 4
-    ranks: int = 1
     windows: int = 16  # that are timed, in each round
 
     def model(self) -> nn.Module:
@@ -68,36 +60,23 @@ class Case:
         return mlp(*self.widths)
 
     def batches(self, windows: int) -> list[dict]:
-        """Those of all ranks, for so many windows."""
         torch.manual_seed(1)
         first, *_, last = self.widths
         return [
             {"input": torch.randn(self.items, first), "labels": torch.randint(last, (self.items,))}
-            for _ in range(windows * self.n * self.ranks)
+            for _ in range(windows * N)
         ]
 
-    def least_saved(self) -> int:
-        """Bytes: a number for each sample and width, and the labels."""
-        return self.items * (sum(self.widths) * torch.get_default_dtype().itemsize + torch.int64.itemsize)
 
-
-TOY = (8, 8, 4)
-STEPS = [
-    Case("steps", TOY, 4, rounds=60),
-    Case("steps", (128, 256, 256, 10), 64, rounds=30),
-    Case("steps", (512, 512, 512, 512, 10), 128, rounds=200, windows=4),
-    Case("steps", (768, 1024, 1024, 1024, 10), 192, rounds=60, windows=2),
-]
-GROWTH = [
-    Case("N", TOY, 4, rounds=30, n=1, windows=64),
-    Case("N", TOY, 4, rounds=30, n=16, windows=4),
-    Case("tensors", (8,) * 16 + (4,), 4, rounds=20, windows=8),
-    Case("tensors", (8,) * 64 + (4,), 4, rounds=10, windows=4),
-    Case("ranks", TOY, 4, rounds=60, ranks=2),
-    Case("ranks", TOY, 4, rounds=40, ranks=4),
+N = 4
+CASES = [
+    Case((8, 8, 4), 4, rounds=60),
+    Case((128, 256, 256, 10), 64, rounds=30),
+    Case((512, 512, 512, 512, 10), 128, rounds=200, windows=4),
+    Case((768, 1024, 1024, 1024, 10), 192, rounds=60, windows=2),
 ]
 
-# The loops. Each is called as loop(model, loader, n) and trains for one epoch.
+# The loops. Each is called as loop(model, loader) and trains for one epoch.
 
 
 def mean_loss(model, batch):
@@ -108,25 +87,13 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def world_size() -> int:
-    return dist.get_world_size() if dist.is_initialized() else 1
-
-
-def by_hand(model, loader, n, looks=False):
-    ranks = world_size()
-    if ranks > 1:
-        model = DistributedDataParallel(model)
-    optimizer, losses, iterator = sgd(model), [], iter(share(loader))
-    while window := list(islice(iterator, n)):
+def by_hand(model, loader, looks=False):
+    optimizer, losses, iterator = sgd(model), [], iter(loader)
+    while window := list(islice(iterator, N)):
         total, window_loss = sum(len(batch["input"]) for batch in window), 0.0
-        if ranks > 1:
-            over_ranks = torch.tensor(float(total))
-            dist.all_reduce(over_ranks)
-            total = float(over_ranks) / ranks  # DDP takes a mean over ranks
-        for k, batch in enumerate(window):
-            with model.no_sync() if ranks > 1 and k < len(window) - 1 else nullcontext():
-                loss = mean_loss(model, batch) * (len(batch["input"]) / total)
-                loss.backward()
+        for batch in window:
+            loss = mean_loss(model, batch) * (len(batch["input"]) / total)
+            loss.backward()
             window_loss += loss.detach()
         if not looks or nn.utils.get_total_norm([p.grad for p in model.parameters()]).isfinite():
             optimizer.step()
@@ -135,21 +102,19 @@ def by_hand(model, loader, n, looks=False):
     return torch.stack(losses).tolist()
 
 
-def ours(model, loader, n):
-    if world_size() > 1:
-        model = DistributedDataParallel(model)
-    train_epoch(model, share(loader), mean_loss, sgd(model), n=n)
+def ours(model, loader):
+    train_epoch(model, loader, mean_loss, sgd(model), n=N)
 
 
-def audited(model, loader, n):
-    with audit(window=n):
-        ours(model, loader, n)
+def audited(model, loader):
+    with audit(window=N):
+        ours(model, loader)
 
 
-def accelerate(model, loader, n):
+def accelerate(model, loader):
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=n)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=N)
     model, optimizer, loader = accelerator.prepare(model, sgd(model), loader)
     for batch in loader:
         with accelerator.accumulate(model):
@@ -162,41 +127,22 @@ def here() -> dict:
     return place() | {"precision": f"{torch.get_default_dtype().itemsize * 8}-true"}
 
 
-def with_fabric(model, loader):
+def fabric(model, loader):
     from lightning import Fabric
 
     fabric = Fabric(**here())
     fabric.launch()
-    return fabric, *fabric.setup(model, sgd(model)), fabric.setup_dataloaders(share(loader))
-
-
-def fabric(model, loader, n):
-    fabric, model, optimizer, loader = with_fabric(model, loader)
-    for iteration, batch in enumerate(loader):
-        is_accumulating = (iteration + 1) % n != 0
+    model, optimizer = fabric.setup(model, sgd(model))
+    for iteration, batch in enumerate(fabric.setup_dataloaders(loader)):
+        is_accumulating = (iteration + 1) % N != 0
         with fabric.no_backward_sync(model, enabled=is_accumulating):
-            fabric.backward(mean_loss(model, batch) / n)
+            fabric.backward(mean_loss(model, batch) / N)
         if not is_accumulating:
             optimizer.step()
             optimizer.zero_grad()
 
 
-def fabric_by_hand(model, loader, n):
-    fabric, model, optimizer, loader = with_fabric(model, loader)
-    iterator = iter(loader)
-    while window := list(islice(iterator, n)):
-        total = sum(len(batch["input"]) for batch in window)
-        if fabric.world_size > 1:
-            total = float(fabric.all_reduce(torch.tensor(float(total)), reduce_op="mean"))
-        for k, batch in enumerate(window):
-            with fabric.no_backward_sync(model, enabled=k < len(window) - 1):
-                fabric.backward(mean_loss(model, batch) * (len(batch["input"]) / total))
-        if nn.utils.get_total_norm([p.grad for p in model.parameters()]).isfinite():
-            optimizer.step()
-        optimizer.zero_grad()
-
-
-def lightning(model, loader, n):
+def lightning(model, loader):
     from lightning import LightningModule, Trainer
 
     class Module(LightningModule):
@@ -210,7 +156,7 @@ def lightning(model, loader, n):
         def configure_optimizers(self):
             return sgd(self.model)
 
-    Trainer(barebones=True, max_epochs=1, accumulate_grad_batches=n, **here()).fit(Module(), share(loader))
+    Trainer(barebones=True, max_epochs=1, accumulate_grad_batches=N, **here()).fit(Module(), loader)
 
 
 class ReturnsMean(nn.Sequential):
@@ -218,12 +164,13 @@ class ReturnsMean(nn.Sequential):
         return {"loss": F.cross_entropy(self[0](input), labels)}
 
 
-def trainer(model, loader, n):
+def trainer(model, loader):
     from transformers import Trainer, TrainingArguments
 
     model = ReturnsMean(model)
-    plain = {"lr_scheduler_type": "constant", "logging_nan_inf_filter": False}
-    arguments = TrainingArguments(**TRAINER, **plain, gradient_accumulation_steps=n)
+    plain = {"lr_scheduler_type": "constant", "logging_nan_inf_filter": False, "dataloader_pin_memory": False}
+    plain["logging_strategy"] = "no"
+    arguments = TrainingArguments(**TRAINER, **plain, gradient_accumulation_steps=N)
     Trainer(model, arguments, loader.collate_fn, loader.dataset, optimizers=(sgd(model), None)).train()
 
 
@@ -238,7 +185,6 @@ TRAINERS = "transformers Trainer, own model its mean", "transformers Trainer, gu
 LIBRARIES = {  # the package, the loop, and the rows in side_by_side.json: the plain form, and one that counts tokens
     "Accelerate": ("accelerate", accelerate, "Accelerate, guide", "Accelerate, guide variable size"),
     "Fabric": ("lightning", fabric, "Lightning Fabric, guide", "Lightning Fabric, correct"),
-    "Fabric, samples and infinities by hand": ("lightning", fabric_by_hand, "", "Lightning Fabric, correct"),
     "Lightning": ("lightning", lightning, "Lightning Trainer, guide", "Lightning Trainer, correct"),
     "transformers": ("transformers", trainer, *TRAINERS),
 }
@@ -251,11 +197,11 @@ LOOPS |= {name: loop for name, (package, loop, *_) in LIBRARIES.items() if find_
 # Measuring.
 
 
-def run(case: Case, loop: Callable, windows: int, model: nn.Module | None = None) -> nn.Module:
+def run(case: Case, loop: Callable, windows: int) -> nn.Module:
     """One epoch of so many windows; returns the model that it has trained."""
-    model = model or case.model()
-    with undisturbed():
-        loop(model, DataLoader(case.batches(windows), batch_size=1, collate_fn=itemgetter(0)), case.n)
+    model = case.model()
+    with quiet():
+        loop(model, DataLoader(case.batches(windows), batch_size=1, collate_fn=itemgetter(0)))
     return model
 
 
@@ -266,55 +212,38 @@ def weights(model: nn.Module) -> torch.Tensor:
 def error(case: Case, loop: Callable, updates: int = 3) -> float:
     """How far the weights are from those that large batches lead to, over how far these have moved; in float64."""
     case = replace(case, items=8)  # as telling as many, and faster
-    with undisturbed():
-        torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(torch.float64)
+    try:
         model = case.model()
         at_first, optimizer = weights(model), sgd(model)
-        for window in windows(case.batches(updates), case.n * case.ranks):
+        for window in windows(case.batches(updates), N):
             mean_loss(model, {key: torch.cat([batch[key] for batch in window]) for key in window[0]}).backward()
             optimizer.step()
             optimizer.zero_grad()
         large, made = weights(model), weights(run(case, loop, updates))
+    finally:
+        torch.set_default_dtype(torch.float32)
     return float((made - large).norm() / (large - at_first).norm())
 
 
-def saved(case: Case, loop: Callable) -> int:
-    """The most bytes that a window keeps for backward passes at once."""
-    model = case.model()
-    with saved_bytes(model) as found:
-        run(case, loop, 1, model)
-    return found.peak
-
-
-def seconds(case: Case, loop: Callable) -> tuple[float, float]:
-    """Of one epoch: for each micro-batch, and once."""
-    skipped = math.ceil((PROBED_GRAPHS + 1) / case.n) if loop is audited else 1
+def seconds(case: Case, loop: Callable) -> float:
+    """For each micro-batch of one epoch."""
+    skipped = math.ceil((PROBED_GRAPHS + 1) / N) if loop is audited else 1
     marks = []
-
-    def mark(*_):
-        marks.append(time.process_time())
-
-    def noted(*arguments):
-        mark()
-        loop(*arguments)
-        mark()
-
     gc.collect()
-    hook = register_optimizer_step_post_hook(mark)
+    hook = register_optimizer_step_post_hook(lambda *_: marks.append(time.process_time()))
     try:
-        run(case, noted, skipped + case.windows)
+        run(case, loop, skipped + case.windows)
     finally:
         hook.remove()
-    start, *steps, end = marks
-    each = (steps[-1] - steps[skipped - 1]) / (case.windows * case.n)
-    return each, end - start - each * (skipped + case.windows) * case.n
+    return (marks[-1] - marks[skipped - 1]) / (case.windows * N)
 
 
 def measure(case: Case, names: list[str]) -> dict:
-    """Every loop in one case; on several ranks, on each of them. A loop that makes other updates is an error."""
+    """Every loop in one case. A loop that makes other updates is an error."""
     torch.set_num_threads(1)
     loops = {name: LOOPS[name] for name in names}
-    found: dict = {name: {"error": error(case, loop), "saved": saved(case, loop)} for name, loop in loops.items()}
+    found: dict = {name: {"error": error(case, loop)} for name, loop in loops.items()}
     if unequal := [name for name in names if not found[name]["error"] < EXACT]:
         raise ValueError(f"not the updates of large batches: {', '.join(unequal)}")
     taken = {name: [] for name in names}
@@ -324,24 +253,15 @@ def measure(case: Case, names: list[str]) -> dict:
         for name in [*names[k % len(names) :], *names[: k % len(names)]]:
             taken[name].append(seconds(case, loops[name]))
     gc.unfreeze()
-    by_hand = [statistics.mean(each for each, _ in pair) for pair in zip(*map(taken.get, BY_HAND), strict=True)]
+    by_hand = [statistics.mean(pair) for pair in zip(*map(taken.get, BY_HAND), strict=True)]
     for name in names:
-        beside = [each for each, _ in taken[BY_HAND[0]]] if name == BY_HAND[1] else by_hand
-        ratios = [each / hand for (each, _), hand in zip(taken[name], beside, strict=True)]
+        beside = taken[BY_HAND[0]] if name == BY_HAND[1] else by_hand
+        ratios = [each / hand for each, hand in zip(taken[name], beside, strict=True)]
         quartiles = statistics.quantiles(ratios, n=4, method="inclusive")
         found[name] |= dict(zip(("low", "ratio", "high"), (round(ratio, 4) for ratio in quartiles), strict=True))
-        found[name]["once"] = round(statistics.median(once for _, once in taken[name]), 6)
     sizes = [p.numel() for p in case.model().parameters()]
-    said = {"table": case.table, "n": case.n, "ranks": case.ranks, "tensors": len(sizes), "weights": sum(sizes)}
-    said |= {"rounds": case.rounds, "seconds": round(statistics.median(by_hand), 7)}
-    return said | {"least_saved": case.least_saved(), "loops": found}
-
-
-def measured(case: Case, names: list[str]) -> dict:
-    if case.ranks == 1:
-        return measure(case, names)
-    with Ranks(case.ranks, backend="gloo", timeout=600) as ranks:
-        return ranks.run(measure, case, names)[0]
+    said = {"n": N, "tensors": len(sizes), "weights": sum(sizes), "rounds": case.rounds}
+    return said | {"seconds": round(statistics.median(by_hand), 7), "loops": found}
 
 
 # Tables.
@@ -364,47 +284,26 @@ def heading(found: dict) -> str:
     return f"On {found['machine']}, {found['date']}, with {versions}:"
 
 
-def steps(found: dict) -> list[dict]:
-    return [case for case in found["cases"] if case["table"] == "steps"]
-
-
 def errors(name: str) -> list[str]:
     """Of the plain form and of the one that counts tokens, on one rank: full windows and, if it isn't exact, short."""
-    kept = {row["loop"]: row for row in json.loads(read("measurements/side_by_side.json"))["rows"]}
+    measured = json.loads(read("measurements/side_by_side.json"))["rows"]
+    kept = {f"{row['library']}, {row['form']}": row for row in measured if row["ranks"] == 1}
     rows = [kept.get(form) for form in FORMS.get(name, ("", ""))]
     both = [[shown(row[which]) for which in ("full", "short")] if row else [""] for row in rows]
     return [", short ".join(dict.fromkeys(texts)) for texts in both]
 
 
-def steps_table(found: dict) -> str:
+def times_table(found: dict) -> str:
     """The loops over the sizes of a step, and beside them what doesn't depend on it."""
-    cases = steps(found)
-    head = ["loop", *(milliseconds(case["seconds"]) for case in cases)]
-    head += ["once", "error, plain form", "counting tokens", "bytes saved / least"]
-    rows = []
-    for name in list(cases[0]["loops"])[1:]:  # the first is what the others are compared with
-        here = [case["loops"][name] for case in cases]
-        most = max(loop["saved"] / case["least_saved"] for loop, case in zip(here, cases, strict=True))
-        rows.append([name, *map(spread, here), milliseconds(here[0]["once"]), *errors(name), f"{most:.2f}"])
-    return table(head, rows)
-
-
-def growth_table(found: dict) -> str:
-    """The loops over N, the number of tensors and the ranks, in the smallest step."""
-    base, *others = cases = [steps(found)[0], *(case for case in found["cases"] if case["table"] != "steps")]
-    heads = {"N": "N = {n}", "tensors": "{tensors} tensors", "ranks": "{ranks} ranks"}
-    head = ["loop", "N = {n}, {tensors} tensors, 1 rank".format(**base)]
-    head += [heads[case["table"]].format(**case) for case in others]
-    rows = [["by hand: time", *(milliseconds(case["seconds"]) for case in cases)]]
-    rows += [[name, *(spread(case["loops"][name]) for case in cases)] for name in list(base["loops"])[1:]]
-    rows.append([f"{OURS}: bytes saved", *(f"{case['loops'][OURS]['saved']:,}" for case in cases)])
-    rows.append(["the least", *(f"{case['least_saved']:,}" for case in cases)])
-    return table(head, rows)
+    cases = found["cases"]
+    head = ["loop", *(milliseconds(case["seconds"]) for case in cases), "error, plain form", "counting tokens"]
+    names = list(cases[0]["loops"])[1:]  # the first is what the others are compared with
+    return table(head, ([name, *(spread(case["loops"][name]) for case in cases), *errors(name)] for name in names))
 
 
 def in_the_readme(text: str, found: dict) -> str:
     """The README with the times of each loop in the last columns of its table."""
-    shown = [steps(found)[k] for k in (-1, 1)]  # a step as people have it first
+    shown = [found["cases"][k] for k in (-1, 1)]  # a step as people have it first
 
     def row(match: re.Match) -> str:
         name = match[2]
@@ -416,9 +315,9 @@ def in_the_readme(text: str, found: dict) -> str:
 
 
 def on_the_site(text: str, found: dict) -> str:
-    """The page about the loop with the record's tables."""
-    tables = [heading(found), steps_table(found), growth_table(found)]
-    return re.sub("(?<=<!-- times -->).*(?=<!-- /times -->)", "\n\n".join(["", *tables, ""]), text, flags=re.S)
+    """The page about the loop with the record's table."""
+    shown = "\n\n".join(["", heading(found), times_table(found), ""])
+    return re.sub("(?<=<!-- times -->).*(?=<!-- /times -->)", shown, text, flags=re.S)
 
 
 def main() -> None:
@@ -427,11 +326,11 @@ def main() -> None:
         "date": str(date.today()),
         "machine": f"one thread of a CPU ({platform.machine()})",
         "versions": {name: version(name).partition("+")[0] for name in PACKAGES},
-        "cases": [measured(case, list(LOOPS)) for case in tqdm([*STEPS, *GROWTH])],
+        "cases": [measure(case, list(LOOPS)) for case in tqdm(CASES)],
     }
-    print(heading(found), steps_table(found), growth_table(found), sep="\n\n")
+    print(heading(found), times_table(found), sep="\n\n")
     if write:
-        title = "Time and memory of train_epoch, of a loop by hand and of libraries: tests/benchmarks/compare.py"
+        title = "Time of train_epoch, of a loop by hand and of libraries: tests/benchmarks/compare.py"
         keep(OUT, title, found)
         for path, generated in ((README, in_the_readme), (PAGE, on_the_site)):
             path.write_text(generated(path.read_text(encoding="utf-8"), found), encoding="utf-8")

@@ -103,24 +103,6 @@ def test_with_other_optimizers_the_peak_is_the_allocators_too(optimizer):
         assert found.peak(items) == pytest.approx(peak_of_training(*training, optimizer, items), rel=0.01)
 
 
-def test_weights_gradients_and_state_add_up():
-    weights = 4 * sum(p.numel() for p in transformer().parameters())
-    found = planned(transformer, texts, written, sgd)
-    assert (found.weights, found.gradients, found.state) == (weights, weights, 0)
-    found = planned(transformer, texts, written, adamw)
-    assert found.state == 2 * weights + 4 * len(list(transformer().parameters()))  # and a counter for each
-    assert found.fixed == found.weights + found.gradients + found.state
-    assert found.inputs == 2 * 8 * PLACES
-    assert f"weights {weights / 2**20:26.2f} MiB" in str(found)
-
-
-def test_checkpointing_saves_less_for_the_backward_pass():
-    plain, checkpointed = (planned(*TRAININGS[name][:3], adamw) for name in ("transformer", "checkpointed"))
-    assert checkpointed.activations < plain.activations / 3
-    assert checkpointed.fixed == plain.fixed
-    assert checkpointed.largest(2**27) > plain.largest(2**27)
-
-
 def test_the_largest_micro_batch_fits_and_one_more_item_does_not():
     found = planned(*TRAININGS["mlp"][:3], adamw_of_a_gpu)
     for card in (2**24, 2**26, 2**28):
@@ -167,57 +149,24 @@ def twice_if_large(model, batch):
     return sum(classified(model, batch) for _ in range(1 + (len(batch[0]) > 4)))
 
 
-def of_an_lstm(model, x):
-    return model(x)[0].mean()
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
         ((lambda: mlp(256, 8), points, contrastive), ValueError, "not a straight line"),
         ((lambda: mlp(256, 8, 10), points, twice_if_large), ValueError, "different operations"),
-        (
-            (lambda: nn.LSTM(500, 8), lambda items: torch.randn(9, items, 500), of_an_lstm),
-            NotImplementedError,
-            "no plan is safe",
-        ),
         ((mlp(256, 10), points, classified), TypeError, "a function that returns the model, got a Sequential itself"),
-        ((lambda: mlp(256, 10).requires_grad_(False), points, classified), ValueError, "no weight of this model"),
     ],
-    ids=["each with every other", "operations that depend on the size", "LSTM", "no function", "frozen"],
+    ids=["each with every other", "operations that depend on the size", "no function"],
 )
 def test_what_cannot_be_trained_or_planned_is_refused(arguments, error, says):
     with pytest.raises(error, match=says):
         plan_memory(*arguments)
 
 
-def test_a_plan_refuses_questions_that_it_cannot_answer():
-    found = plan_memory(lambda: mlp(256, 10), lambda items: points(3), classified)
-    with pytest.raises(ValueError, match="does make_batch"):
-        found.largest(GIB)
-    with pytest.raises(ValueError, match="at least 1 item"):
-        found.peak(0)
-
-
-def test_inputs_that_share_their_memory_count_once():
-    def shifted(items):
-        letters = torch.randint(10, (items, 257))
-        return letters[:, :-1].double(), letters[:, 256]
-
-    found = plan_memory(mlp_of_points, shifted, classified, dtype=torch.float64)
-    assert found.inputs == 8 * 257 + 8 * 256
-
-
-def mlp_of_points():
-    return mlp(256, 10)
-
-
 def test_nothing_is_left_behind():
-    states = torch.get_rng_state()
     plan_memory(convnet, pictures, classified, dtype=torch.float64)
     with pytest.raises(ZeroDivisionError):
         plan_memory(convnet, pictures, lambda model, batch: 1 / 0, dtype=torch.float64)
-    assert torch.equal(torch.get_rng_state(), states)
     assert torch.get_default_dtype() == torch.float32
     assert type(torch.zeros(1)) is torch.Tensor
 

@@ -17,32 +17,11 @@ def test_under_autocast_only_what_is_saved_is_bfloat16():
         assert not formats
         optimizer.step()
     assert formats.pop("saved for backward") == "bfloat16"
-    assert formats.pop("bytes per weight") == "12"
-    assert formats.pop("main_grad") == "-"
     assert set(formats.values()) == {"float32"}
 
 
-def test_a_copy_is_stepped_and_a_buffer_holds_the_sum():
+def test_what_is_not_there_is_a_dash():
     layer = nn.Linear(3, 2, bias=False).bfloat16()
-    copy = layer.weight.detach().float()
-    layer.weight.main_grad = torch.zeros_like(copy)
-    other = torch.zeros(5, dtype=torch.float64)
-    with formats_of(layer.weight, torch.optim.SGD([other, copy], lr=0.1)) as formats:
+    with formats_of(layer.weight, torch.optim.SGD(layer.parameters(), lr=0.1)) as formats:
         pass
-    assert list(formats.values()) == ["bfloat16", "-", "-", "float32", "float32", "-", "10"]
-
-
-def test_what_an_optimizer_keeps_for_all_weights_together_is_not_in_the_format_of_one():
-    layer = nn.Linear(3, 2, bias=False)
-    optimizer = torch.optim.LBFGS(layer.parameters())
-
-    def closure():
-        optimizer.zero_grad()
-        loss = layer(torch.ones(1, 3)).square().sum()
-        loss.backward()
-        return loss
-
-    with formats_of(layer.weight, optimizer) as formats:
-        optimizer.step(closure)
-    assert any(isinstance(held, torch.Tensor) for held in optimizer.state[layer.weight].values())
-    assert (formats["optimizer's state"], formats["bytes per weight"]) == ("-", "8")
+    assert list(formats.values()) == ["bfloat16", "-", "-", "-"]

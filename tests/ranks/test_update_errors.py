@@ -61,37 +61,31 @@ def beside():
     made.close()
 
 
-def test_errors_windows_and_collectives_on_one_rank_and_on_two(beside, capsys):
+def test_errors_windows_and_scheduler_on_one_rank_and_on_two(beside, capsys):
     rows = beside.compare("made up", correct=loop)
     assert exact(rows)
     assert [row["windows"] for row in rows] == [[[0, 1], [2]], [[0, 1, 2, 3], [4, 5]]]
-    assert [row["reductions"] for row in rows] == [0, N]  # `loop` doesn't skip any
-    assert [row["scheduled"] for row in rows] == [2, 2]
-    said = capsys.readouterr().out.splitlines()[1].split()
-    assert said[:9] == ["correct", *["exact"] * 6, "2", "1"]
+    assert capsys.readouterr().out.splitlines()[1].split() == ["correct", *["exact"] * 6, "2", "1", "[2,", "2]"]
 
 
 def test_a_mean_of_means_is_exact_for_equal_micro_batches_only_and_halves_a_short_window(beside):
-    full, short = beside.updates(mean_of_means)[1:3]
-    assert full > 0.01
-    assert short == pytest.approx(0.5)
-    assert beside.updates(mean_of_means, pieces=beside.equal).full < 1e-12
+    found = beside.epoch(mean_of_means)
+    assert found["full"] > 0.01
+    assert found["short"] == pytest.approx(0.5)
+    assert exact([beside.epoch(mean_of_means, pieces=beside.equal)])
 
 
-def test_what_cannot_run_is_read_from_the_record_or_refused(beside):
-    row = {"library": "made up", "form": "guide", "windows": [[0]], "equal": 0.5, "fixed": 0.5, "full": 0.5}
-    row |= {"short": None, "reductions": 1, "others": 0, "scheduled": 1}
-    kept = [row | {"ranks": ranks} for ranks in (1, 2)]
-    beside.recorded = {"versions": {"no_such_package": "1.0"}, "rows": kept[:1], "two_ranks": kept[1:]}
+def test_what_cannot_run_is_read_from_the_record(beside):
+    row = {"library": "made up", "form": "guide", "windows": [[0]], "scheduled": 1}
+    kept = [row | dict.fromkeys(("equal", "fixed", "full", "short"), 0.5) | {"ranks": ranks} for ranks in (1, 2)]
+    beside.recorded = {"versions": {"no_such_package": "1.0"}, "rows": kept}
     assert beside.compare("made up", "no_such_package", guide=loop) == kept
     assert beside.versions()[1] == "recorded: no_such_package 1.0"
-    with pytest.raises(ValueError, match="nothing is recorded for made up, other"):
-        beside.compare("made up", "no_such_package", other=loop)
 
 
 def test_a_library_of_another_version_than_the_recorded_one_is_not_run(beside):
     installed = "tqdm"
     assert beside.runs(installed)
-    beside.recorded = {"versions": {installed: "0.0.1"}, "rows": [], "two_ranks": []}
+    beside.recorded = {"versions": {installed: "0.0.1"}, "rows": []}
     assert not beside.runs(installed)
     assert beside.runs("torch")
