@@ -10,6 +10,7 @@ import gc
 import inspect
 import math
 import tomllib
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -166,13 +167,13 @@ class Exercise:
         """What is seen of the solution, or of a known mistake; it is run once."""
         key = id(edit), id(case)
         if key not in self.kept:
-            answer = self.made(edit)
-            try:
-                self.kept[key] = self.seen(answer, case)
-            except Exception as error:
-                if edit is None:
-                    raise
-                self.kept[key] = error
+            with warnings.catch_warnings(action="ignore"):
+                try:
+                    self.kept[key] = self.seen(self.made(edit), case)
+                except Exception as error:
+                    if edit is None:
+                        raise
+                    self.kept[key] = error
         return self.kept[key]
 
     def name_error(self, error: Exception, case: Any) -> None:
