@@ -31,7 +31,7 @@ from course_utils.practice.score import Score, score_file
 
 STUCK = 2  # wrong answers after which a hint unfolds by itself
 FOLDED = "Your prediction"  # what shows of a reveal where the cell's outputs are folded
-_NOT_TRIED = {"not-attempted", "interrupted", "notebook-solution"}  # these say nothing about the answer
+_NOT_TRIED = {"not-attempted", "no-set-up", "interrupted", "notebook-solution"}  # these say nothing about the answer
 
 _failed: Counter[str] = Counter()  # how often an answer to an exercise was wrong, in this kernel
 _score = Score(score_file())  # of the notebook that this kernel runs

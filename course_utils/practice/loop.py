@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from course_utils.memory import saved_bytes
 from course_utils.models import Tally, mlp
-from course_utils.practice.bench import ROUNDED, RTOL, Mistake, Seen, agree, changed
+from course_utils.practice.bench import DIGITS, Mistake, Seen, agree, changed
 
 OLD = 7.0  # every entry of the gradient that an earlier backward pass has left, in a case that starts dirty
 QUIET, LOUD = 2.0**-10, 2.0**10  # a power of two leaves no trace
-CLIP_RTOL = 1e-4  # PyTorch adds a millionth to the norm that it divides by; clipping by hand need not
+CLIP_RTOL = 1e-5  # PyTorch adds a millionth to the norm that it divides by; clipping by hand need not
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,6 @@ class Case:
             "on a real model, " * self.real,
             f"{self.words} of {sizes} {self.unit}",
             f", N = {self.n}" * (self.n > 1),
-            f", {self.epochs} epochs" * (self.epochs > 1),
             ", Adam" * self.adam,
             f", max_norm = {self.max_norm:g}" * (self.max_norm < inf),
             f", skip_norm = {self.skip_norm:g}" * (self.skip_norm < inf),
@@ -93,11 +92,7 @@ class Updates:
 
     def agrees(self, other: "Updates", rtol: float) -> bool:
         pairs = zip(self.rows, other.rows, strict=False)
-        return self.call == other.call and all(agree(a, b, self.tolerance(b)) for a, b in pairs)
-
-    def tolerance(self, right: Tensor) -> float:
-        """Of an update, whose gradient may have been clipped."""
-        return CLIP_RTOL if agree(float(right.norm()), self.case.max_norm, 1e-3) else RTOL
+        return self.call == other.call and all(agree(a, b, CLIP_RTOL) for a, b in pairs)
 
     def held(self, k: int) -> set[int]:
         """The micro-batches of an update."""
@@ -105,23 +100,24 @@ class Updates:
 
     def difference(self, want: "Updates") -> tuple[str, str]:
         """Goes through the updates of each call, and stops at the first one that is not as it should be."""
-        if not self.rows and not self.ran:
-            return "not-attempted", "no backward pass and no step has run yet"
+        bug, says = "", ""
         for call, _ in enumerate(self.case.calls):
             mine, theirs = ([k for k, each in enumerate(one.call) if each == call] for one in (self, want))
             for k, right in zip_longest(mine, theirs):
-                bug, says = self.compare(k, right, want, call)
-                if bug:
-                    if self.case.words == "batches":
-                        says = says.replace("window", "batch")
-                    return bug, self.name + says.replace("micro-batch", self.case.words[:-2])
-        return "wrong-value", "the updates are not those of the large batch"
+                if not bug:
+                    bug, says = self.compare(k, right, want, call)
+        return bug, self.name + says.replace("micro-batch", self.case.words[:-2])
 
     def compare(self, k: int | None, right: int | None, want: "Updates", call: int) -> tuple[str, str]:
         """The mistake of the update with number `k`, which should be as `right`, and how it shows."""
         due, may_skip = set() if right is None else want.held(right), self.case.skip_norm < inf
-        if k is None and not self.rows:
-            return "leftover-gradients", f"no optimizer.step() has used a gradient; expected updates: {len(want.rows)}"
+        if not self.rows:
+            passes = self.case.epochs * (len(self.case.calls) if self.case.n else 1)
+            expected = f"expected {len(want.rows)} updates"
+            expected += f": {len(want.rows) // passes} in each of two passes over the data" * (passes == 2)
+            if self.ran:
+                return "leftover-gradients", f"no optimizer.step() has used a gradient; {expected}"
+            return "not-attempted", f"no backward pass and no step has run yet; {expected}"
         if k is None:
             bug = "skip-rule" if may_skip else "leftover-gradients"
             return bug, f"micro-batches {self.numbers(due)}{self.epoch(call)} never get their step"
@@ -148,7 +144,7 @@ class Updates:
             return "missing-backward" if has else "empty-step", f"{instead}: no gradient came back through the rest"
         if lost:
             return "discarded-gradients", f"{instead}: the rest was zeroed before the step, or multiplied by 0"
-        same = agree(row, want.rows[right], self.tolerance(want.rows[right]))
+        same = agree(row, want.rows[right], CLIP_RTOL)
         return ("", "") if same else self.weights(update, row, want.rows[right])
 
     def weights(self, update: str, row: Tensor, right: Tensor) -> tuple[str, str]:
@@ -164,7 +160,7 @@ class Updates:
             return "clip-limit", f"{norms}: something limits it, although it is small enough, or has no limit"
         if max(each) > 100 * min(each) > 0:
             return "scaler-timing", f"{counts}: unscaled or rescaled inside the window"
-        if max(abs(factor - 1) for factor in each) < ROUNDED:
+        if max(abs(factor - 1) for factor in each) < DIGITS:
             return "low-precision", f"{counts}: a factor is rounded, or was computed in a type of few digits"
         if even:
             fix = ". This window is short: divide by what it holds, not by N" * (len(each) < self.case.n)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_utils.practice.bench import Exercise, Mistake, Seen, edits, truth
+from course_utils.practice.bench import Exercise, Mistake, Seen, truth
 
 Window = list[tuple[Tensor, Tensor]]
 Loss = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
@@ -118,6 +118,5 @@ IS_EXACT = Exercise(
     "07_exactness",
     watch,
     solution,
-    edits=edits("always-true", "return bool((found - large).norm() < 1e-12 * large.norm())", "return True"),
     channels={case.what: case.bug for case in CASES},
 )

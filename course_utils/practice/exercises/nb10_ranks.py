@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.practice.bench import Exercise, Mistake, Seen, agree, edits
-from course_utils.practice.loop import Case, Loop, Updates, one_rank
+from course_utils.practice.loop import Case, Loop, Updates, one_rank, require_step
 from course_utils.ranks import RankError, Ranks
 from course_utils.recording import count_collectives
 
@@ -47,7 +47,9 @@ def watch(answer: Callable, case: OnRanks) -> Seen:
     """Watches windows on one rank, which finds errors with the learner's own line, or on two."""
     if case.ranks == 1:
         with one_rank():
-            return {"updates": _run(answer, case)[0]}
+            updates, _ = _run(answer, case)
+        require_step(updates.rows, updates.ran)
+        return {"updates": updates}
     (here, sent), (there, _) = _on_two_ranks(answer, case)
     here.ran |= there.ran
     return {
