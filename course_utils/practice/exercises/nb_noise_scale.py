@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from course_utils.practice.bench import Exercise, Seen, changed, edits, number
 
@@ -46,14 +45,10 @@ def watch(answer: Callable, case: Case) -> Seen:
     noise = torch.randn(windows, n, 6, generator=torch.Generator().manual_seed(11), dtype=torch.float64) / b**0.5
     true = torch.tensor([0.9, -0.6, 0.4, 0.0, 0.3, -0.2], dtype=torch.float64)
     pieces = (true + noise) * torch.linspace(1.0, 0.5, windows, dtype=torch.float64)[:, None, None]
-    given, before = (_snapshots(pieces) for _ in range(2))
+    given = [[*(window / n).cumsum(0)] for window in pieces]  # of a loop that divides by n, and zeroes after a window
+    before = [[grad.clone() for grad in window] for window in given]
     found = number(answer(given, b))
     return {"the noise scale" if n > 1 else ONE_SIZE: found, "input": changed(given, before)}
-
-
-def _snapshots(pieces: Tensor) -> list[list[Tensor]]:
-    """What `.grad` holds after each backward pass of a loop that divides the loss by n and zeroes after each window."""
-    return [[grad.clone() for grad in (window / len(window)).cumsum(0)] for window in pieces]
 
 
 ONE_SIZE = "with N = 1 there is no second size"
