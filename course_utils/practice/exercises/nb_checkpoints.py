@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -68,7 +67,7 @@ def process(answer: Callable, file: Path, dies: str = "") -> tuple[int, Weights]
         happens("micro-batch")
         return mse_loss(model(x[:, :3]), x[:, 3:])
 
-    def save_or_die(state: Any, to: Any, *options: Any) -> None:
+    def save_or_die(state: object, to: object, *options: object) -> None:
         if isinstance(to, str | Path):
             Path(to).write_bytes(b"")  # torch.save begins with that, too
         happens("save")
@@ -92,7 +91,6 @@ def watch(answer: Callable, killed: str) -> Seen:
 
 
 LOAD = "part.load_state_dict(saved[name])"
-AGAIN = "[p.data.copy_(first) for p, first in zip(model.parameters(), start, strict=True)]"
 WHOLE = "count = done\nfor"  # before which some of the model starts over
 RENAME = 'torch.save(saved, f"{file}.new")\nos.replace(f"{file}.new", file)'
 TRAIN_ON = Exercise(
@@ -110,7 +108,6 @@ TRAIN_ON = Exercise(
         *edits("drops-schedule", LOAD, f"name == 'schedule' or {LOAD}"),
         *edits("drops-random-numbers", 'torch.set_rng_state(saved["random numbers"])', "pass"),
         *edits("drops-buffers", WHOLE, f"[m.reset_running_stats() for m in model if m._buffers]\n{WHOLE}"),
-        *edits("drops-parameters", LOAD, f"start = [p.clone() for p in model.parameters()]; {LOAD}; {AGAIN}"),
         *edits("shifted-windows", WHOLE, "count = 0\nfor"),
         *edits("torn-file", RENAME, "torch.save(saved, file)"),
     ],

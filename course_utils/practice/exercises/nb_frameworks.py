@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +22,11 @@ class FakeAccelerator:
     def backward(self, loss: Tensor) -> None:
         (loss / self.gradient_accumulation_steps).backward()
 
-    def gather(self, count: Any) -> Tensor:
+    def gather(self, count: Tensor | int) -> Tensor:
         own = torch.as_tensor(count).reshape(-1)
         return torch.cat([own, 2 * own])
 
-    def reduce(self, count: Any, reduction: str = "sum") -> Tensor:
+    def reduce(self, count: Tensor | int, reduction: str = "sum") -> Tensor:
         total = 3 * torch.as_tensor(count)
         return total if reduction == "sum" else total / self.num_processes
 

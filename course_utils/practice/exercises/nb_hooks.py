@@ -3,24 +3,12 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from course_utils.practice.bench import Exercise, Mistake, Seen, edits, returned
 from course_utils.practice.loop import Weights
 
 WINDOWS = (2, 3, 2), (2, 4), (3,), (5, 2, 3)  # the samples in each micro-batch
-
-
-class Experts(nn.Module):
-    """One of two experts, by the number of samples: the other has no gradient. One bias is frozen."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.odd, self.even = nn.Linear(3, 3), nn.Linear(3, 2), nn.Linear(3, 2)
-        self.first.bias.requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (self.odd if len(x) % 2 else self.even)(self.first(x).tanh())
 
 
 def solution(model, lr, momentum, weight_decay):
@@ -49,7 +37,9 @@ def solution(model, lr, momentum, weight_decay):
 
 def watch(answer: Callable, _: None) -> Seen:
     """Watches the weights before and after each step, and the gradients that stand in .grad."""
-    model, held, still, seen = Experts().double(), [], [], {}
+    held, still, seen = [], [], {}
+    model = nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 2)]).double()  # for even numbers of samples, and for odd ones
+    model[0].bias.requires_grad_(False)
     trained = [p for p in model.parameters() if p.requires_grad]
     for p in trained:
         p.register_post_accumulate_grad_hook(lambda _: held.append(sum(p.grad is not None for p in trained)))
@@ -61,7 +51,7 @@ def watch(answer: Callable, _: None) -> Seen:
         before = _weights(model)
         for size in window:
             x = torch.randn(size, 3, dtype=torch.float64)
-            ((model(x) - 1).square().mean() / len(window)).backward()
+            ((model[size % 2](x) - 1).square().mean() / len(window)).backward()
         still.append(_weights(model).agrees(before, 0.0))
         step()
         seen[f"window {k}"] = _weights(model)
@@ -88,7 +78,6 @@ FOLD_INTO_MOMENTUM = Exercise(
         *edits("no-weight-decay", DECAY, ""),
         *edits("decays-weights-each-piece", FOLD, f"{FOLD} + weight_decay * p.detach() * (p in arrived)"),
         *edits("decoupled-weight-decay", DECAY, "p *= 1 - lr * weight_decay"),
-        *edits("loss-scale", FOLD, f"{FOLD} / 3", f"{FOLD} * 3"),
         *edits("idle-parameter", "for p in arrived:", "for p in trained:"),
         *edits("frozen-parameters/hook", " if p.requires_grad]", "]"),
     ],

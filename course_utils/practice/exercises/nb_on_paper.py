@@ -1,7 +1,5 @@
 """The exercises on paper: numbers for blanks. Each mistake is the numbers that it leads to where they are wrong."""
 
-from math import ceil
-
 from course_utils.practice.bench import on_paper
 
 GRAD_ON_PAPER = on_paper(
@@ -31,15 +29,14 @@ DDP_ON_PAPER = on_paper(
     "ddp_on_paper",
     "ddp_options",
     lambda: {
-        "effective": 8 * 4 * 32,  # ranks, micro-batches, samples
-        "always": 4 * 3,  # micro-batches, buckets
+        "effective": 8 * 4 * 32,
+        "always": 4 * 3,
         "last": 3,
         "around_backward": 4 * 3,
         "momentum": 7 / 8,
-        "twice": ceil(1003 / 8) * 8 - 1003,
+        "twice": 5,
     },
     ("one-rank-only", {"effective": 4 * 32}),
-    ("one-micro-batch", {"effective": 8 * 32}),
     ("without-buckets", {"always": 4, "last": 1, "around_backward": 4}),
     ("counted-on-all", {"always": 8 * 12, "last": 8 * 3, "around_backward": 8 * 12}),
     ("backward-alone", {"around_backward": 3}),
@@ -51,20 +48,13 @@ DDP_ON_PAPER = on_paper(
 FITS_ON_PAPER = on_paper(
     "fits_on_paper",
     "memory",
-    lambda: {  # what is left of 1000 MB, over what one sample adds
-        "plain": (1000 - 4 * 150) // 40,
-        "checkpointed": (1000 - 4 * 150) // (5 + 15),
-        "sgd": (1000 - 2 * 150) // 40,
-        "adapters": (1000 - 150 - 4 * 10) // 38,
-        "n": ceil(64 / 10),
-    },
+    lambda: {"plain": 400 // 40, "checkpointed": 400 // 20, "sgd": 700 // 40, "adapters": 810 // 38, "n": 7},
     ("forgets-the-state", {"plain": 17, "checkpointed": 35, "n": 4}),
     ("forgets-gradients", {"plain": 13, "checkpointed": 27, "sgd": 21, "n": 5}),
     ("activations-alone", {"plain": 25, "checkpointed": 50, "sgd": 25, "adapters": 26, "n": 3}),
     ("keeps-a-state", {"sgd": 10}),
     ("forgets-the-block", {"checkpointed": 80}),
     ("everything-trains", {"adapters": 9}),
-    ("frozen-weights-vanish", {"adapters": 25}),
     ("not-rounded", {"sgd": 17.5, "adapters": 810 / 38, "n": 6.4}),
 )
 
@@ -74,7 +64,6 @@ SCALER_LOG = on_paper(
     "skipped_steps",
     lambda: {"updates": 8, DEFAULT: 8, FUSED: 10, "updates if zeroed only after an update": 3},
     ("all-counted", {"updates": 10}),
-    ("growth-counted", {"updates": 6}),
     ("skips-counted", {"updates": 2, DEFAULT: 2, FUSED: 2}),
     ("default-called", {DEFAULT: 10}),
     ("fused-not-called", {FUSED: 8}),
@@ -88,8 +77,6 @@ BOWL_ON_PAPER = on_paper(
     lambda: dict(zip(BOWL, (4, -8, 1, 1, 4 + 4 * -2 + 4 * 1), strict=True)),  # the slope is 4w: 4, then -8, then 4
     ("swapped", dict(zip(BOWL, (1, 1, 4, -8, 16), strict=True))),
     ("uphill", dict(zip(BOWL, (16, 64, 19, 91, 96), strict=True))),
-    ("no-learning-rate", dict(zip(BOWL, (9, -27, 5, -7, 12), strict=True))),
     ("decays", {"forgotten w3": 4, "forgotten .grad": -4}),
-    ("own-gradient", {"forgotten .grad": 4}),
     ("none-is-not-zero", {"forgotten .grad": None}),
 )

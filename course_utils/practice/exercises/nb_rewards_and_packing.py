@@ -8,7 +8,6 @@ from torch import Tensor
 from course_utils.practice.bench import Exercise, Mistake, Seen, changed, edits, read_all, returned
 
 WINDOWS = {  # micro-batches of answers: the group of each, and which of its positions count
-    "one micro-batch": [[(0, "11"), (0, "1111"), (1, "111111"), (1, "1")]],
     "four micro-batches": [[(0, "11"), (0, "1111")], [(1, "111"), (1, "1")], [(2, "11"), (2, "111")], [(0, "1")] * 2],
     "groups that are cut": [[(0, "11")], [(0, "1111"), (1, "111111"), (1, "1"), (0, "111")], [(2, "11"), (1, "1")]],
     "masked prompts": [[(3, "0011"), (3, "000111111")], [(7, "01"), (7, "0111"), (3, "00001")], [(7, "0011111")]],
@@ -75,9 +74,7 @@ TOKEN_WEIGHTS = Exercise(
         *edits("empty-answer", "lengths > 0", "lengths >= 0"),
         *edits("padding", "[mask.sum(1)", "[(mask | True).sum(1)"),
         *edits("masked-positions", RETURN, "return [mask.any(1, True).expand_as(mask) / own"),
-        *edits("inverted", RETURN, "return [mask * own"),
         *edits("split-groups", SAME, f"({SAME}) & ({SAME.replace('groups', PLACE)})"),
-        *edits("other-kind", "lengths = torch", "kind = 'token'\nlengths = torch"),
     ],
     channels={"shapes": "wrong-length", "all weights are finite": "nan"},
 )

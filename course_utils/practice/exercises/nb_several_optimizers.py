@@ -53,8 +53,7 @@ def watch(answer: Callable, case: Case) -> Seen:
         return answer(g.model, d.model, batches, g.loss, d.loss, g.optimizer, d.optimizer, case.n)
 
     seen = g.run(call)
-    learn = all(net.model.weight.requires_grad for net in (g, d))
-    return {**d.seen(), **g.seen(), "both learn": learn, "input": seen["input"]}
+    return {**d.seen(), **g.seen(), "input": seen["input"]}
 
 
 LOSSES = "((d_loss, d_optimizer), (g_loss, g_optimizer))"
@@ -70,6 +69,5 @@ GAN_UPDATES = Exercise(
         *edits("wrong-order", LOSSES, "((g_loss, g_optimizer), (d_loss, d_optimizer))"),
         *edits("wrong-order", STEP, "loss is g_loss and [each.step() for each in (d_optimizer, g_optimizer)]"),
     ],
-    channels={"both learn": "orphan-parameters"}
-    | {FOREIGN.format(name): "foreign-gradients" for name in ("discriminator", "generator")},
+    channels={FOREIGN.format(name): "foreign-gradients" for name in ("discriminator", "generator")},
 )

@@ -1,7 +1,7 @@
 """The exercise of *shards and pipelines*: several calls of a pipeline make one update; each valid token counts once."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -11,18 +11,13 @@ from course_utils.practice.bench import Exercise, Seen, changed, edits
 from course_utils.practice.loop import Gradient, one_rank, require_step
 
 WIDTH, CLASSES = 6, 5
-
-
-class Case(NamedTuple):
-    """The valid targets of each sequence, by call, and the micro-batches of a call."""
-
-    calls: Sequence[Sequence[int]]
-    n: int
-
-    def __str__(self) -> str:
-        return (
-            f"calls of sequences with {' and '.join(map(str, self.calls))} valid targets, {self.n} micro-batches each"
-        )
+CASES = {  # the valid targets of each sequence, by call; and the micro-batches of a call
+    "sequences with 2, 2, 2 and 2 valid targets": ([[2, 2, 2, 2]], 2),
+    "sequences with 5, 1, 2 and 6 valid targets": ([[5, 1, 2, 6]], 2),
+    "two calls with 12 valid targets each": ([[3, 3, 3, 3], [3, 3, 3, 3]], 2),
+    "two calls, with 23 and 5 valid targets": ([[6, 6, 5, 6], [1, 1, 2, 1]], 4),
+    "two micro-batches without a valid target": ([[0, 0, 4, 1], [3, 2, 0, 0]], 2),
+}
 
 
 def solution(stage, optimizer, calls, n):
@@ -41,7 +36,7 @@ def solution(stage, optimizer, calls, n):
     optimizer.step()
 
 
-def watch(answer: Callable, case: Case) -> Seen:
+def watch(answer: Callable, case: str) -> Seen:
     from torch.distributed.pipelining import PipelineStage  # slow to import
 
     model = nn.Sequential(nn.Embedding(CLASSES, 3), nn.Tanh(), nn.Linear(3, CLASSES)).double()
@@ -49,12 +44,13 @@ def watch(answer: Callable, case: Case) -> Seen:
     for p in model.parameters():
         p.grad = torch.full_like(p, 7.0)  # left by an earlier backward pass
         p.register_hook(lambda _: arrived.append(1))
-    calls = [_batch(lengths) for lengths in case.calls]
-    optimizer.register_step_pre_hook(lambda *_: found.append([p.grad for p in model.parameters()]))
+    lengths, n = CASES[case]
+    calls = [*map(_batch, lengths)]
+    optimizer.register_step_pre_hook(lambda *_: found.append(deepcopy([p.grad for p in model.parameters()])))
     given = [(inputs.clone(), targets.clone()) for inputs, targets in calls]
     with one_rank():
-        answer(PipelineStage(model, 0, 1, torch.device("cpu")), optimizer, given, case.n)
-    require_step(found, arrived, str(case))
+        answer(PipelineStage(model, 0, 1, torch.device("cpu")), optimizer, given, n)
+    require_step(found, arrived, case)
     whole = None if None in found[0] else torch.cat([grad.flatten() for grad in found[0]])
     return {"steps": len(found), "update": Gradient(whole), "input": changed(given, calls)}
 
@@ -73,13 +69,7 @@ PIPELINE_UPDATE = Exercise(
     "shards_and_pipelines",
     watch,
     solution,
-    cases=[
-        Case([[2, 2, 2, 2]], 2),
-        Case([[5, 1, 2, 6]], 2),
-        Case([[3, 3, 3, 3], [3, 3, 3, 3]], 2),
-        Case([[6, 6, 5, 6], [1, 1, 2, 1]], 4),
-        Case([[0, 0, 4, 1], [3, 2, 0, 0]], 2),
-    ],
+    cases=[*CASES],
     edits=[
         *edits("scale-grads", SCHEDULE, SCALED),
         *edits("stale-gradients", "optimizer.zero_grad()", ""),
