@@ -1,7 +1,7 @@
 """The exercises of notebook 09: one window under a GradScaler, and the calls of such a window put in order."""
 
 from collections.abc import Callable
-from math import inf, isfinite, nan
+from math import inf, nan
 
 from torch import nn
 from torch.amp import GradScaler
@@ -41,23 +41,16 @@ def watch(answer: Callable, case: Case) -> Seen:
     steps, scales, made = [], [], []
     loop.optimizer.register_step_post_hook(lambda *_: steps.append(scheduler.last_epoch))
 
-    def broken(k: int) -> bool:
-        return any(not isfinite(factor) and case.places[place][0] == k for place, factor in case.factors)
-
     def window(batches: list) -> None:
         tools = loop.optimizer, scaler, scheduler, case.max_norm, case.skip_norm
         before = scaler.get_scale()
         made.append(bool(answer(loop.model, batches, loop.loss_fn, *tools)))
         steps.append(scheduler.last_epoch)
-        if broken(loop.k) or loop.k in loop.updates.call:  # after a spike it may stay, or go on growing
-            scales.append(f"window {loop.k + 1}: {_went(scaler.get_scale(), before)}")
+        if loop.k in loop.updates.call or scaler.get_scale() < before:  # after a spike it may stay, or go on growing
+            scales.append(f"window {loop.k + 1}: {scaler.get_scale() / before:g} times")
 
     seen = loop.run(window)
     return seen | {"schedule": steps, "scale": scales, "returned": made}
-
-
-def _went(now: float, before: float) -> str:
-    return "as before" if now == before else "up" if now > before else "down"
 
 
 BATCH, UNSCALE = "scaler.scale(loss).backward()", "scaler.unscale_(optimizer)"

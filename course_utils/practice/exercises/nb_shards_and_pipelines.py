@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_utils.practice.bench import Exercise, Seen, changed, edits
-from course_utils.practice.loop import Gradient, one_rank, require_step
+from course_utils.practice.loop import one_rank, require_step
 
 WIDTH, CLASSES = 6, 5
 CASES = {  # the valid targets of each sequence, by call; and the micro-batches of a call
@@ -52,7 +52,7 @@ def watch(answer: Callable, case: str) -> Seen:
         answer(PipelineStage(model, 0, 1, torch.device("cpu")), optimizer, given, n)
     require_step(found, arrived, case)
     whole = None if None in found[0] else torch.cat([grad.flatten() for grad in found[0]])
-    return {"steps": len(found), "update": Gradient(whole), "input": changed(given, calls)}
+    return {"steps": len(found), "update": whole, "input": changed(given, calls)}
 
 
 def _batch(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
