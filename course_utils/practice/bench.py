@@ -6,13 +6,11 @@ by channel. A difference gets the name of the edit that explains most of it; els
 in the difference; else `wrong-value`, with the numbers.
 """
 
-import gc
 import inspect
 import math
 import tomllib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -70,8 +68,6 @@ def edits(bug: str, old: str, *new: str) -> list[Edit]:
     return [Edit(bug, old, each) for each in new]
 
 
-NOT_RUN = {"not-attempted", "missing-backward"}  # what shows for certain, whatever else explains it
-
 # The mistake that shows in a channel which says nothing more exact itself.
 CHANNELS = {"input": "changed-input", "schedule": "scheduler-cadence", "scale": "scaler-timing"}
 
@@ -84,15 +80,13 @@ class Exercise:
         name: The name by which `check` finds it.
         notebook: The notebook that sets it.
         watch: Runs an answer on a case and returns what was seen.
-        solution: A correct answer: a function, of which `edits` are made; or a text, of which `build` makes an answer.
-            Without one, `watch` judges by itself, and returns under `passed` what was tried.
+        solution: A correct answer, a function or a text, of which `edits` are made. Without one, `watch` judges by
+            itself, and returns under `passed` what was tried.
         cases: What the answers are run on, one after the other.
         edits: The known mistakes, the likelier ones first.
         channels: The name of the mistake that shows in a channel.
         takes: What an answer is: a function, unless this says otherwise.
-        build: Makes an answer of the solution's text, as it is or edited.
-        passed: What the verdict says of an answer without a mistake, if `data/mistakes.toml` doesn't.
-        praise: How that verdict begins.
+        praise: How the verdict on an answer without a mistake begins.
         extra: Seconds beyond the limit, where processes have to start.
         rtol: The relative tolerance.
     """
@@ -105,8 +99,6 @@ class Exercise:
     edits: Sequence[Edit] = ()
     channels: Mapping[str, str] = field(default_factory=dict)
     takes: type | tuple[type, ...] = Callable
-    build: Callable[[str], Any] | None = None
-    passed: str = ""
     praise: str = "Right."
     extra: float = 0.0
     rtol: float = RTOL
@@ -140,7 +132,7 @@ class Exercise:
             try:
                 got = self.seen(answer, case)
             except Exception as error:
-                alike = [edit for edit in self.edits if repr(self.seen_of(edit, case)) == repr(error)]
+                alike = [edit for edit in self.edits if self.seen_of(edit, case).get("error") == repr(error)]
                 if alike and not isinstance(error, Mistake):
                     raise Mistake(*self.named(alike[0].bug, f"{type(error).__name__}: {error}")) from error
                 raise
@@ -148,24 +140,23 @@ class Exercise:
             if differ:
                 bug, message = self.explain(got, want, differ, case)
                 raise Mistake(bug, f"{case}: {message}" if case else message)
-        return self.passed or _mistakes()["passed"][self.name]
+        return _mistakes()["passed"][self.name]
 
     def seen(self, answer: Any, case: Any) -> Seen:
         torch.default_generator.manual_seed(1)
         return self.watch(answer, case)
 
-    def made(self, edit: Edit | None = None) -> Any:
+    def made(self, edit: Edit | None) -> Any:
         """The solution, or the solution with a mistake."""
-        if self.build is None and edit is None:
+        if edit is None:
             return self.solution
         if self.takes is dict:
-            return lambda: self.solution() | edit.new
-        text = self.solution if self.build else inspect.getsource(self.solution)
-        if edit:
-            text = edited(text, edit.old, edit.new)
-        return self.build(text) if self.build else function(text, self.solution.__globals__)
+            return self.solution() | edit.new
+        if isinstance(self.solution, str):
+            return edited(self.solution, edit.old, edit.new)
+        return function(edited(inspect.getsource(self.solution), edit.old, edit.new), self.solution.__globals__)
 
-    def seen_of(self, edit: Edit | None, case: Any) -> Seen | Exception:
+    def seen_of(self, edit: Edit | None, case: Any) -> Seen:
         """What is seen of the solution, or of a known mistake; it is run once."""
         key = id(edit), id(case)
         if key not in self.kept:
@@ -175,31 +166,27 @@ class Exercise:
                 except Exception as error:
                     if edit is None:
                         raise
-                    self.kept[key] = error
+                    self.kept[key] = {"error": repr(error)}
         return self.kept[key]
 
     def explain(self, got: Seen, want: Seen, differ: list[str], case: Any) -> tuple[str, str]:
         """The name of the mistake, and how it shows."""
 
         def explained(edit: Edit) -> list[str]:
-            found = self.seen_of(edit, case)
-            wrong = (
-                [] if isinstance(found, Exception) else [what for what in differ if not agree(found[what], want[what])]
-            )
-            return [what for what in wrong if agree(found[what], got.get(what))]
+            return [what for what in differ if agree(got.get(what), self.seen_of(edit, case).get(what))]
 
         first = differ[0]
-        bug, shown = difference(first, got.get(first), want[first])
+        bug, says = difference(first, got.get(first), want[first])
         if self.takes is dict:  # it doesn't say what is right
-            shown = " and ".join(f"{blank} = {of_paper(got[blank])}" for blank in differ)
-        likely = [edit for edit in self.edits if bug not in NOT_RUN and first in explained(edit)]
+            says = " and ".join(f"{blank} = {shown(got[blank])}" for blank in differ)
+        likely = [edit for edit in self.edits if bug != "not-attempted" and first in explained(edit)]
         if likely:
-            return self.named(max(likely, key=lambda edit: len(explained(edit))).bug, shown)
+            return self.named(max(likely, key=lambda edit: len(explained(edit))).bug, says)
         if bug:
-            return bug, f"{shown}."
+            return bug, f"{says}."
         if lost_digits(got[first], want[first]):
-            return "low-precision", f"{shown}: it is rounded, or computed in a type of few digits."
-        return self.named({**CHANNELS, **self.channels}.get(first, "wrong-value"), shown)
+            return "low-precision", f"{says}: it is rounded, or computed in a type of few digits."
+        return self.named({**CHANNELS, **self.channels}.get(first, "wrong-value"), says)
 
 
 @cache
@@ -248,16 +235,6 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.8g}" if abs(value) < 1e6 else f"{value:g}"
     return repr(value) if isinstance(value, str) and not value.isprintable() else str(value)
-
-
-@contextmanager
-def only_new_objects() -> Iterator[None]:
-    """In the block the garbage collector sees only what is made there: it needs a second for a whole session."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 # What an answer returned.
@@ -323,10 +300,6 @@ def blanks(answer: Mapping, want: Iterable[str]) -> Seen:
         bug = "not-attempted" if len(empty) == len(list(want)) else "unfinished"
         raise Mistake(bug, f"nothing is written for {', '.join(empty)} yet.")
     return {blank: None if answer[blank] is None else number(answer[blank]) for blank in want}
-
-
-def of_paper(value: float | None) -> str:
-    return "None" if value is None else f"{value:g}"
 
 
 def on_paper(name: str, notebook: str, solution: Callable, *mistakes: tuple[str, dict]) -> Exercise:

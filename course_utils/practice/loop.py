@@ -258,16 +258,19 @@ class Loop:
         self.updates.call.append(self.k)
         self.updates.rows.append(torch.zeros(len(self.updates.owner)) if grad is None else grad.clone())
 
+    def batches(self, samples: Sequence[Tensor]) -> list:
+        """The micro-batches of one call, of these samples."""
+        return [each.clone() for each in samples]
+
     def run(self, call: Callable[[list[Tensor]], object]) -> Seen:
         """Runs the loop: `call` gives it the micro-batches of one call after the other."""
         how, left = "", self.samples
         with saved_bytes(self.model) as saved:
             for k, sizes in enumerate(self.case.calls):
-                self.k = k
-                given, left = left[: sum(sizes)].split(list(sizes)), left[sum(sizes) :]
-                batches = [batch.clone() for batch in given]
+                self.k, given, left = k, left[: sum(sizes)].split(list(sizes)), left[sum(sizes) :]
+                batches = self.batches(given)
                 call(batches)
-                how = how or changed(batches, list(given))
+                how = how or changed(batches, self.batches(given))
         if self.case.real:
             weights = {name: p.detach() for name, p in self.model.named_parameters()}
             return {"weights": Weights(weights), "memory": Memory(saved.peak), "input": how}

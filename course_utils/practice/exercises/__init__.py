@@ -43,8 +43,10 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
     if isinstance(answer, found.takes):
         verdict = _judged(found, answer, limit + found.extra)
     else:
+        kinds = found.takes if isinstance(found.takes, tuple) else (found.takes,)
+        takes = "a function" if found.takes is Callable else " or ".join(f"a {kind.__name__}" for kind in kinds)
         bug = "not-a-function" if found.takes is Callable else "wrong-type"
-        verdict = Verdict(bug, f"expected {_named(found.takes)}, got {repr(answer)} ({type(answer).__name__}).")
+        verdict = Verdict(bug, f"expected {takes}, got {repr(answer)} ({type(answer).__name__}).")
     return replace(verdict, hint="" if verdict.passed else found.hint(verdict.bug))
 
 
@@ -79,13 +81,6 @@ def _verdict(outcome: Outcome, limit: float) -> Verdict:
     if isinstance(error, NameError):
         said += ". If a cell above defines it, run that cell first"
     return Verdict("raises", f"{where}: {said}")
-
-
-def _named(takes: type | tuple[type, ...]) -> str:
-    """What an exercise takes, in words."""
-    if takes is Callable:
-        return "a function"
-    return " or ".join(f"a {kind.__name__}" for kind in (takes if isinstance(takes, tuple) else (takes,)))
 
 
 for _path in sorted(Path(__file__).parent.glob("nb*.py")):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_utils.loops import windows
-from course_utils.practice.bench import Exercise, Seen, changed, edits, numbers
+from course_utils.practice.bench import Exercise, Seen, edits, numbers
 from course_utils.practice.loop import Case, Loop
 
 
@@ -64,6 +64,9 @@ class Reader(Loop):
             self.updates.call.append(self.k)
             self.updates.rows.append(self.model.weight.grad[1:, 0] / self.slopes)
 
+    def batches(self, samples: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        return [self.batch(shape, tokens) for shape, tokens in zip(self.case.shapes, samples, strict=True)]
+
     def batch(self, shape: Sequence, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets; padding is 0, and the targets there and of what is masked are -100."""
         width = max(map(sum, shape))
@@ -76,15 +79,12 @@ class Reader(Loop):
 
 def watch(answer: Callable, case: Padded) -> Seen:
     """Watches the updates, or a real model's parameters, and the losses that the loop returns."""
-    loop = Reader(case)
-    losses, graphs, how = [], [], []
+    loop, losses, graphs = Reader(case), [], []
 
-    def call(tokens: Sequence[Tensor]) -> None:
-        given, batches = ([loop.batch(*pair) for pair in zip(case.shapes, tokens, strict=True)] for _ in range(2))
+    def call(batches: list) -> None:
         result = answer(loop.model, batches, loop.optimizer, case.n)
         losses.append(numbers(result, 1, "a list of losses, one per update"))
         graphs.append(isinstance(result, list) and any(isinstance(x, Tensor) and x.requires_grad for x in result))
-        how.append(changed(batches, given))
 
     seen, flat = loop.run(call), [loss for some in losses for loss in some]
     return seen | {
@@ -92,7 +92,6 @@ def watch(answer: Callable, case: Padded) -> Seen:
         "losses per epoch": [*map(len, losses)],
         "losses while the model learns" if case.real else "losses": flat,
         "the losses hold graphs": any(graphs),
-        "input": next(filter(None, how), ""),
     }
 
 

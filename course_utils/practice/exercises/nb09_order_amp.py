@@ -55,6 +55,5 @@ ORDER_AMP = Exercise(
         *edits("scaler-timing/one-unscale", "CEFB", "CFEB"),
     ],
     channels={"every line is needed": "idle-line"},
-    build=str,
     takes=(str, list, tuple),
 )

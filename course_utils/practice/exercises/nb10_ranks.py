@@ -83,10 +83,10 @@ def _on_two_ranks(answer: Callable, case: OnRanks) -> list[tuple[Updates, list[i
     try:
         return _two[0].run(_run, answer, case, timeout=_HANG)
     except RankError as error:
-        failed = {rank: text for rank, text in error.errors.items() if not text.startswith("had not ended")}
-        if failed and not any("gloo" in text for text in failed.values()):  # there two different collectives have met
-            rank, text = next(iter(failed.items()))
-            raise Mistake("raises", f"{case}: on rank {rank}, {text.rstrip().splitlines()[-1]}") from None
+        said = {rank: text.rstrip().splitlines()[-1] for rank, text in error.errors.items() if "gloo" not in text}
+        for rank, last in said.items():
+            if not error.errors[rank].startswith("had not ended"):
+                raise Mistake("raises", f"{case}: on rank {rank}, {last}") from None
         raise Mistake("waits", f"{case}: a rank waits for the other one, which is elsewhere or has ended.") from None
 
 
