@@ -183,10 +183,8 @@ class Weights:
     values: dict[str, Tensor]
 
     def agrees(self, other: "Weights", rtol: float) -> bool:
-        atol = 1e-7 if rtol else 0.0  # or bit by bit
-        return self.values.keys() == other.values.keys() and all(
-            agree(self.values[name], value, rtol, atol) for name, value in other.values.items()
-        )
+        got, want = ([each[name] for name in sorted(each)] for each in (self.values, other.values))
+        return agree(got, want, rtol, 1e-7 if rtol else 0.0)  # or bit by bit
 
     def difference(self, want: "Weights") -> tuple[str, str]:
         off = {name: float((self.values[name] - value).abs().max()) for name, value in want.values.items()}
@@ -299,7 +297,7 @@ def one_rank() -> Iterator[None]:
 
 
 def watch_loop(answer: Callable, case: Case) -> Seen:
-    """Watches a loop that gets a model, micro-batches, a loss, an optimizer, and N unless it has none."""
+    """Watches a loop that gets a model, micro-batches, a loss, an optimizer, and N and the norm's limit if it has any."""
     loop = Loop(case)
-    n = () if case.words == "batches" else (case.n,)
-    return loop.run(lambda batches: answer(loop.model, batches, loop.loss_fn, loop.optimizer, *n))
+    more = [case.n] * (case.words != "batches") + [case.max_norm] * (case.max_norm < inf)
+    return loop.run(lambda batches: answer(loop.model, batches, loop.loss_fn, loop.optimizer, *more))

@@ -10,18 +10,17 @@ from torch.nn import functional as F
 
 from course_utils.practice.bench import Exercise, Mistake, Seen, truth
 
-Window = list[tuple[Tensor, Tensor]]
-Loss = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
+Batch = tuple[Tensor, Tensor]
 
 EQUAL, RAGGED = (4, 4, 4, 4), (7, 2, 4, 1)
 SHARES = [size / sum(RAGGED) for size in RAGGED]  # the correct weights of losses that are means over samples
 
 
-def mean_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
-def root_of_the_mean(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+def root_of_the_mean(model: nn.Module, batch: Batch) -> Tensor:
     return F.mse_loss(model(batch[0]), F.one_hot(batch[1], 4).double()).sqrt()
 
 
@@ -33,7 +32,7 @@ class Case(NamedTuple):
     weights: Sequence[float] = (1 / 4,) * 4
     sizes: Sequence[int] = EQUAL
     layers: Callable[[], Sequence[nn.Module]] = list
-    loss_fn: Loss = mean_loss
+    loss_fn: Callable = mean_loss
     scale: float = 1.0  # of the loss
     bias: float = 1.0  # how often one bias counts
 
@@ -41,13 +40,6 @@ class Case(NamedTuple):
 def _dropout() -> list[nn.Module]:
     """Two layers of it: a seed alone would make one of them draw other masks for a window than for a large batch."""
     return [nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.5)]
-
-
-def _frozen() -> list[nn.Module]:
-    """BatchNorm with statistics of its own, in eval mode."""
-    layer = nn.BatchNorm1d(5).double()
-    layer(torch.randn(32, 5, dtype=torch.float64))
-    return [layer.eval()]
 
 
 CASES = (
@@ -65,7 +57,7 @@ CASES = (
     Case("accuses-rounding", "unequal micro-batches and a huge loss", SHARES, RAGGED, scale=1e9),
     Case("accuses-dropout", "a model with dropout", layers=_dropout),
     Case("accuses-dropout", "a model with dropout inside another layer", layers=lambda: [nn.Sequential(*_dropout())]),
-    Case("accuses-frozen", "a model with a frozen BatchNorm", layers=_frozen),
+    Case("accuses-frozen", "a model with a frozen BatchNorm", layers=lambda: [nn.BatchNorm1d(5).eval()]),
 )
 
 
@@ -98,10 +90,10 @@ def _says(answer: Callable, case: Case) -> bool:
     window = list(zip(x.split(case.sizes), y.split(case.sizes), strict=True))
     ran = []
 
-    def loss_fn(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
         return case.loss_fn(model, batch) * case.scale
 
-    def accumulate(model: nn.Module, window: Window, loss_fn: Loss) -> None:
+    def accumulate(model: nn.Module, window: list[Batch], loss_fn: Callable) -> None:
         ran.append(window)
         for batch, weight in zip(window, case.weights, strict=True):
             (loss_fn(model, batch) * weight).backward()

@@ -59,11 +59,9 @@ SCHEDULED = Exercise(
         *(Case((RAGGED,), n, epochs=2, real=True) for n in (1, 2, 100)),
     ],
     edits=[
-        *edits("wrong-length/across-epochs", LENGTH, "math.ceil(epochs * len(batches) / n)"),
         *edits("wrong-length/short", LENGTH, "epochs * (len(batches) // n)"),
         *edits("wrong-length/one-epoch", LENGTH, "math.ceil(len(batches) / n)"),
         *edits("wrong-length/micro-batches", LENGTH, "epochs * len(batches)", "len(batches)"),
-        *edits("wrong-length/epochs", "range(epochs)", "range(1)", "range(epochs + 1)"),
         *edits("scheduler-cadence/never", "scheduler.step()", ""),
     ],
     channels={

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -16,8 +17,11 @@ from course_utils.recording import count_collectives
 
 _HANG = 6.0  # seconds after which two ranks that do not end are taken to wait for each other
 
-# The group that runs answers, once one has been run. An error ends it, and the next run starts it again.
-_two: list[Ranks] = []
+
+@cache
+def _two_ranks() -> Ranks:
+    """The group that runs answers. An error ends it, and the next run starts it again."""
+    return Ranks(2, backend="gloo")
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,13 @@ def watch(answer: Callable, case: OnRanks) -> Seen:
             updates, _ = _run(answer, case)
         require_step(updates.rows, updates.ran)
         return {"updates": updates}
-    (here, sent), (there, _) = _on_two_ranks(answer, case)
+    try:
+        (here, sent), (there, _) = _two_ranks().run(_run, answer, case, timeout=_HANG)
+    except RankError as error:
+        for rank, text in error.errors.items():
+            if not text.startswith("had not ended") and "gloo" not in text:  # there, two other collectives have met
+                raise Mistake("raises", f"{case}: on rank {rank}, {text.rstrip().splitlines()[-1]}") from None
+        raise Mistake("waits", f"{case}: a rank waits for the other one, which is elsewhere or has ended.") from None
     here.ran |= there.ran
     return {
         "the ranks step with the same gradients": agree(here.rows, there.rows),
@@ -77,20 +87,7 @@ def _run(answer: Callable, case: OnRanks) -> tuple[Updates, list[int]]:
     return loop.run(call)["updates"], sent
 
 
-def _on_two_ranks(answer: Callable, case: OnRanks) -> list[tuple[Updates, list[int]]]:
-    if not _two:
-        _two.append(Ranks(2, backend="gloo"))
-    try:
-        return _two[0].run(_run, answer, case, timeout=_HANG)
-    except RankError as error:
-        said = {rank: text.rstrip().splitlines()[-1] for rank, text in error.errors.items() if "gloo" not in text}
-        for rank, last in said.items():
-            if not error.errors[rank].startswith("had not ended"):
-                raise Mistake("raises", f"{case}: on rank {rank}, {last}") from None
-        raise Mistake("waits", f"{case}: a rank waits for the other one, which is elsewhere or has ended.") from None
-
-
-ZERO, STEP = "optimizer.zero_grad()", "optimizer.step()"
+STEP = "optimizer.step()"
 DDP_WINDOW = Exercise(
     "ddp_window",
     "10_ranks",
@@ -103,7 +100,6 @@ DDP_WINDOW = Exercise(
     ],
     edits=[
         *edits("sync-cadence/each", "nullcontext() if last else model.no_sync()", "nullcontext()"),
-        *edits("stale-gradients", ZERO, "", "dist.get_rank() or optimizer.zero_grad()"),
         *edits("loss-scale", " * dist.get_world_size()", ""),
         *edits("token-weights", "dist.all_reduce(total)", "total *= dist.get_world_size()"),
         *edits("token-weights/equal", "len(batch[0]) / total * dist.get_world_size()", "1 / len(window)"),
