@@ -11,9 +11,11 @@ import signal
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -55,15 +57,15 @@ def run(function: Callable[[], Any], seconds: float) -> Outcome:
     on_main, again = threading.current_thread() is threading.main_thread(), hasattr(signal, "setitimer")
 
     def stop(number: int, frame: FrameType) -> None:
-        running = [_line(each.f_code.co_filename, each.f_lineno) for each in _frames(frame) if _is_learners(each)]
+        here = [*takewhile(lambda each: each.f_code is not run.__code__, (each for each, _ in walk_stack(frame)))]
+        lines = [_line(each, each.f_lineno) for each in here if _is_learners(each)]
         outcome.stopped = outcome.stopped or ("interrupted" if number == signal.SIGINT else "endless")
-        outcome.where = outcome.where or (running[0] if running else "")
+        outcome.where = outcome.where or next(iter(lines), "")
         if again:  # at random moments: one of them is that in which a bare `except:` has just caught the last
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 2e-4))
         # A stop in the middle of a library could leave one of its settings changed, or a module half imported.
         now = _is_learners(frame) or number == signal.SIGINT or time.monotonic() > latest
-        importing = any(each.f_code.co_filename.startswith("<frozen importlib") for each in _frames(frame))
-        if running and now and not importing:
+        if lines and now and not any(each.f_code.co_filename.startswith("<frozen importlib") for each in here):
             raise Endless
 
     numbers = [signal.SIGINT, signal.SIGALRM] if again else [signal.SIGINT]
@@ -84,25 +86,14 @@ def run(function: Callable[[], Any], seconds: float) -> Outcome:
     return outcome
 
 
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames that are running in `run`, from the innermost on."""
-    while frame is not None and frame.f_code is not run.__code__:
-        yield frame
-        frame = frame.f_back
-
-
 def place(traceback: TracebackType | None) -> str:
-    """The innermost line of the learner's own code, as `line 3, "while True:"`; empty if there is none."""
-    found = ""
-    while traceback is not None:
-        if _is_learners(traceback.tb_frame):
-            found = _line(traceback.tb_frame.f_code.co_filename, traceback.tb_lineno) or found
-        traceback = traceback.tb_next
-    return found
+    """The innermost line of the learner's own code, as ``line 3, `while True:` ``; empty if there is none."""
+    lines = [_line(frame, number) for frame, number in walk_tb(traceback) if _is_learners(frame)]
+    return lines[-1] if lines else ""
 
 
-def _line(file: str, number: int) -> str:
-    code = linecache.getline(file, number).strip()
+def _line(frame: FrameType, number: int) -> str:
+    code = linecache.getline(frame.f_code.co_filename, number).strip()
     return f"line {number}" + (f", `{code}`" if code else "")
 
 

@@ -14,10 +14,6 @@ from course_utils.practice.bench import Mistake, truth
 Run = Callable[[], object]
 
 
-class _NoAudit(Exception):
-    """Raised inside a checker that asks the auditor."""
-
-
 def grade_on_zoo(checker: Callable[[Run], object], rules: Sequence[str]) -> int:
     """Shows a learner's checker buggy loops of the zoo, each with its fixed twin, and says how many there were.
 
@@ -29,9 +25,9 @@ def grade_on_zoo(checker: Callable[[Run], object], rules: Sequence[str]) -> int:
 
     Raises:
         Mistake: `not-attempted` if it returns nothing; `wrong-type` for something else than True or False;
-            `does-not-run` if it judges a loop that it has not run; `asks-the-auditor`; `leaves-hooks` if it has not
-            removed one; `misses-` and the name of a rule, for a buggy loop that it passes; `false-alarm` for a fixed
-            twin that it accuses.
+            `does-not-run` if it judges a loop that it has not run; `leaves-hooks` if it has not removed one;
+            `misses-` and the name of a rule, for a buggy loop that it passes; `false-alarm` for a fixed twin that it
+            accuses.
     """
     from course_utils.zoo import ZOO
 
@@ -70,17 +66,12 @@ def _says(checker: Callable[[Run], object], loop: Run) -> bool:
         return loop()
 
     with ExitStack() as stack:
-        stack.enter_context(patch("gradaudit.auditing.Auditor", side_effect=_NoAudit))
         for owner, name in _CALLS:
             stack.enter_context(patch.object(owner, name, getattr(owner, name)))
         for hooks in _HOOKS:
             stack.enter_context(patch.dict(hooks))
         before = [*map(len, _HOOKS)]
-        try:
-            said = truth(checker(run))
-        except _NoAudit:
-            hint = "the auditor is what you are writing a part of: use record() or hooks"
-            raise Mistake("asks-the-auditor", f"{hint}.") from None
+        said = truth(checker(run))
         if [*map(len, _HOOKS)] != before:
             raise Mistake("leaves-hooks", "your checker has returned and left a hook on every optimizer.")
     if not ran:

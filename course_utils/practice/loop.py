@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from course_utils.memory import saved_bytes
 from course_utils.models import Tally, mlp
-from course_utils.practice.bench import DIGITS, Mistake, Seen, agree, changed
+from course_utils.practice.bench import Mistake, Seen, agree, changed
 
 CLIP_RTOL = 1e-5  # PyTorch adds a millionth to the norm that it divides by; clipping by hand need not
 
@@ -37,6 +37,8 @@ class Case:
         scaler: The growth interval of a GradScaler; 0 for one that is switched off.
         unit: What a micro-batch is made of.
         epochs: How many of them a call makes itself.
+        ranks: Which share the micro-batches of each call.
+        shapes: For each micro-batch of sequences, how many targets are masked at their start, and how many are valid.
         words: What messages call a micro-batch: a batch, where a learner has not met the others yet.
     """
 
@@ -51,12 +53,9 @@ class Case:
     scaler: int = 2000
     unit: str = "samples"
     epochs: int = 1
+    ranks: int = 1
+    shapes: Sequence = ()
     words: str = "micro-batches"
-
-    @property
-    def numbers(self) -> list[int]:
-        """For each micro-batch its number in its call, from 1."""
-        return [number for call in self.calls for number, _ in enumerate(call, start=1)]
 
     def __str__(self) -> str:
         sizes = " and ".join(dict.fromkeys(str(list(call)) for call in self.calls))
@@ -64,6 +63,7 @@ class Case:
             "on a real model, " * self.real,
             f"{self.words} of {sizes} {self.unit}",
             f", N = {self.n}" * (self.n > 1),
+            f", {len(self.calls[0]) // self.ranks} on each rank" * (self.ranks > 1),
             ", Adam" * self.adam,
             f", max_norm = {self.max_norm:g}" * (self.max_norm < inf),
             f", skip_norm = {self.skip_norm:g}" * (self.skip_norm < inf),
@@ -133,8 +133,7 @@ class Updates:
         if has == strangers != set():
             return "leftover-gradients" if len(self.rows) < len(want.rows) else "wrong-batches", instead
         if strangers and min(strangers) < min(due):
-            earlier = f"{update} still holds gradients of earlier updates (micro-batches {self.numbers(strangers)})"
-            return "stale-gradients", earlier
+            return "stale-gradients", f"{instead}: the rest is of earlier updates"
         if strangers or lost & set().union(*map(self.held, range(k, len(self.rows)))):
             return "irregular-window" if has else "empty-step", instead
         if lost - self.ran:
@@ -157,7 +156,7 @@ class Updates:
             return "clip-limit", f"{norms}: something limits it, although it is small enough, or has no limit"
         if max(each) > 100 * min(each) > 0:
             return "scaler-timing", f"{counts}: unscaled or rescaled inside the window"
-        if max(abs(factor - 1) for factor in each) < DIGITS:
+        if max(abs(factor - 1) for factor in each) < 0.004:
             return "low-precision", f"{counts}: a factor is rounded, or was computed in a type of few digits"
         if even:
             fix = ". This window is short: divide by what it holds, not by N" * (len(each) < self.case.n)
@@ -167,8 +166,9 @@ class Updates:
         return "token-weights", f"{counts}: weight each micro-batch by the {self.case.unit} that it holds"
 
     def numbers(self, places: set[int]) -> list[int]:
-        """Micro-batches as messages count them."""
-        return [self.case.numbers[place % len(self.case.numbers)] for place in sorted(places)]
+        """Micro-batches as messages count them: from 1 in each call."""
+        numbers = [number for call in self.case.calls for number, _ in enumerate(call, start=1)]
+        return [numbers[place % len(numbers)] for place in sorted(places)]
 
 
 def _times(factors: Sequence[float]) -> list[float]:
@@ -297,7 +297,7 @@ def one_rank() -> Iterator[None]:
 
 
 def watch_loop(answer: Callable, case: Case) -> Seen:
-    """Watches a loop that gets a model, micro-batches, a loss, an optimizer, and N and the norm's limit if it has any."""
+    """Watches a loop that gets a model, micro-batches, a loss and an optimizer, and N and a norm's limit if it has any."""
     loop = Loop(case)
     more = [case.n] * (case.words != "batches") + [case.max_norm] * (case.max_norm < inf)
     return loop.run(lambda batches: answer(loop.model, batches, loop.loss_fn, loop.optimizer, *more))

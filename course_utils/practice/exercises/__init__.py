@@ -43,10 +43,9 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
     if isinstance(answer, found.takes):
         verdict = _judged(found, answer, limit + found.extra)
     else:
-        kinds = found.takes if isinstance(found.takes, tuple) else (found.takes,)
-        takes = "a function" if found.takes is Callable else " or ".join(f"a {kind.__name__}" for kind in kinds)
-        bug = "not-a-function" if found.takes is Callable else "wrong-type"
-        verdict = Verdict(bug, f"expected {takes}, got {repr(answer)} ({type(answer).__name__}).")
+        kind = "function" if found.takes is Callable else getattr(found.takes, "__name__", found.takes)
+        bug = "not-a-function" if kind == "function" else "wrong-type"
+        verdict = Verdict(bug, f"expected a {kind}, got {repr(answer)} ({type(answer).__name__}).")
     return replace(verdict, hint="" if verdict.passed else found.hint(verdict.bug))
 
 

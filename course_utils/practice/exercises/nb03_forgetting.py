@@ -33,7 +33,6 @@ FORGOTTEN = Exercise(
     cases=[([2.0, -1.0, 0.5, -3.0, 4.0], 0.25), ([2**-9, 1.0, -(2**-8)], 0.5), ([3.0], 2.0), ([], 0.1)],
     edits=[
         *edits("zeroed", ADD, "in_grad = gradient"),
-        *edits("zeroed/moves", MOVE, "w = -lr * gradient"),
         *edits("uphill", MOVE, "w += lr * in_grad"),
         *edits("off-by-one", RETURN, "return [0.0, *positions]", "return [0.0, *positions[:-1]]"),
         *edits("last-only", RETURN, "return positions[-1:] * len(positions)"),

@@ -1,7 +1,6 @@
 """The exercise of notebook 06: accumulation over padded sequences, where every token that is left counts the same."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +8,7 @@ from torch.nn import functional as F
 
 from course_utils.loops import windows
 from course_utils.practice.bench import Exercise, Seen, edits, numbers
-from course_utils.practice.loop import Case, Loop
+from course_utils.practice.loop import Case, Loop, twice
 
 
 def solution(model, batches, optimizer, n):
@@ -31,22 +30,14 @@ def solution(model, batches, optimizer, n):
     return losses
 
 
-@dataclass(frozen=True)
-class Padded(Case):
-    """Two epochs; `shapes` are micro-batches of sequences: (targets that are masked at its start, valid targets)."""
-
-    shapes: Sequence = ()
-
-
-def padded(shapes: Sequence, n: int, **more) -> Padded:
-    counts = tuple(sum(valid for _, valid in shape) for shape in shapes)
-    return Padded((counts, counts), n, shapes=shapes, unit="tokens", **more)
+def padded(shapes: Sequence, n: int, **more) -> Case:
+    return twice([sum(valid for _, valid in shape) for shape in shapes], n, shapes=shapes, unit="tokens", **more)
 
 
 class Reader(Loop):
     """Its model has two scores for every valid token alone, and for padding; or it is a real one, of 5 words."""
 
-    def __init__(self, case: Padded):
+    def __init__(self, case: Case):
         total = sum(map(sum, case.calls))
         words = nn.Sequential(nn.Embedding(5, 3), nn.Tanh(), nn.Linear(3, 5))
         super().__init__(case, model=(words if case.real else nn.Embedding(total + 1, 2)).double())
@@ -77,7 +68,7 @@ class Reader(Loop):
         return inputs, targets
 
 
-def watch(answer: Callable, case: Padded) -> Seen:
+def watch(answer: Callable, case: Case) -> Seen:
     """Watches the updates, or a real model's parameters, and the losses that the loop returns."""
     loop, losses, graphs = Reader(case), [], []
 

@@ -80,7 +80,6 @@ AMP_WINDOW = Exercise(
         *edits("skip-rule", "norm <= skip_norm", "min(norm, max_norm) <= skip_norm"),
         *edits("clip-timing", f"{UNSCALE}\n{CLIP}", f"{CLIP}\n{UNSCALE}"),
         *edits("clip-timing/never", CLIP, NORM),
-        *edits("scaler-timing/unscaled", "scaler.scale(loss)", "loss"),
         *edits("scaler-timing/update", UPDATE, "", f"if made:\n    {UPDATE}"),
         *edits("scheduler-cadence", "scheduler.step()", "", "scheduler.step(); scheduler.step()"),
         *edits("scheduler-cadence", f"{STEP}\n    scheduler.step()", f"{STEP}\nscheduler.step()"),

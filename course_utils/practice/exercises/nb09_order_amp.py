@@ -55,5 +55,5 @@ ORDER_AMP = Exercise(
         *edits("scaler-timing/one-unscale", "CEFB", "CFEB"),
     ],
     channels={"every line is needed": "idle-line"},
-    takes=(str, list, tuple),
+    takes=str | list | tuple,
 )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -24,16 +23,6 @@ def _two_ranks() -> Ranks:
     return Ranks(2, backend="gloo")
 
 
-@dataclass(frozen=True)
-class OnRanks(Case):
-    """A call is a window, of which each rank has an equal share of the micro-batches."""
-
-    ranks: int = 2
-
-    def __str__(self) -> str:
-        return super().__str__() + f", {len(self.calls[0]) // self.ranks} on each rank" * (self.ranks > 1)
-
-
 def solution(model, window, loss_fn, optimizer):
     total = torch.tensor(sum(len(inputs) for inputs, _ in window))
     dist.all_reduce(total)
@@ -47,7 +36,7 @@ def solution(model, window, loss_fn, optimizer):
     optimizer.zero_grad()
 
 
-def watch(answer: Callable, case: OnRanks) -> Seen:
+def watch(answer: Callable, case: Case) -> Seen:
     """Watches windows on one rank, which finds errors with the learner's own line, or on two."""
     if case.ranks == 1:
         with one_rank():
@@ -69,7 +58,7 @@ def watch(answer: Callable, case: OnRanks) -> Seen:
     }
 
 
-def _run(answer: Callable, case: OnRanks) -> tuple[Updates, list[int]]:
+def _run(answer: Callable, case: Case) -> tuple[Updates, list[int]]:
     """On this rank: the updates, and how often the gradients were all-reduced in each window."""
     loop, sent = Loop(case), []
     model = DistributedDataParallel(loop.model)
@@ -94,9 +83,9 @@ DDP_WINDOW = Exercise(
     watch,
     solution,
     cases=[
-        OnRanks(((4, 2),), ranks=1),
-        OnRanks(((4,) * 6,) * 2),
-        OnRanks(((5, 1, 3, 2, 7, 6), (1, 2, 9, 4), (3, 8))),
+        Case(((4, 2),)),
+        Case(((4,) * 6,) * 2, ranks=2),
+        Case(((5, 1, 3, 2, 7, 6), (1, 2, 9, 4), (3, 8)), ranks=2),
     ],
     edits=[
         *edits("sync-cadence/each", "nullcontext() if last else model.no_sync()", "nullcontext()"),
