@@ -297,7 +297,7 @@ def one_rank() -> Iterator[None]:
 
 
 def watch_loop(answer: Callable, case: Case) -> Seen:
-    """Watches a loop that gets a model, micro-batches, a loss and an optimizer, and N and a norm's limit if it has any."""
+    """Watches a loop that gets a model, micro-batches, a loss and an optimizer, and N and `max_norm` if it has any."""
     loop = Loop(case)
     more = [case.n] * (case.words != "batches") + [case.max_norm] * (case.max_norm < inf)
     return loop.run(lambda batches: answer(loop.model, batches, loop.loss_fn, loop.optimizer, *more))
