@@ -48,9 +48,7 @@ def watch(answer: Callable, case: str) -> Seen:
     if not read:
         raise Mistake("not-attempted", "`train` was not called.")
     if not isinstance(found, Mapping) or not found.keys() >= bottoms.keys():
-        raise Mistake(
-            "wrong-type", f"expected a dictionary with an entry for each of {[*bottoms]}, got {found!r:.200}."
-        )
+        raise Mistake("wrong-type", f"expected a dictionary with entries for {[*bottoms]}, got {found!r:.200}.")
     pairs = {batch: numbers(found[batch], 2, "a learning rate and its loss") for batch in bottoms}
     return {
         "samples that a run reads": sorted(read),
