@@ -29,4 +29,3 @@ wrong("slope", "low-precision")(lambda f, w, h: round(slope(f, w, h), 3))
 wrong("slope", "other-points")(lambda f, w, h: slope(f, w, 1e-5))
 wrong("slope", "wrong-type")(lambda f, w, h: f"{slope(f, w, h)} per step")
 wrong("slope", "not-attempted")(lambda f, w, h: print("rise", f(w + h) - f(w - h)))
-wrong("slope", "raises")(lambda f, w, h: f(w + h) - f(w - h) / 2 * H)  # noqa: F821

@@ -9,8 +9,6 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss
-from torch.optim.lr_scheduler import LambdaLR
 
 from course_utils.practice.bench import Exercise, Mistake, Seen, edits
 from course_utils.practice.loop import Weights
@@ -54,7 +52,7 @@ def process(answer: Callable, file: Path, dies: str = "") -> tuple[int, Weights]
     torch.default_generator.manual_seed(3)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2)).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5)
-    schedule = LambdaLR(optimizer, lambda update: 0.5**update)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: 0.5**update)
     batches = [*torch.randn(MANY, 4, 5, dtype=torch.float64)]
     save, events = torch.save, []
 
@@ -65,7 +63,7 @@ def process(answer: Callable, file: Path, dies: str = "") -> tuple[int, Weights]
 
     def loss_fn(model: nn.Module, x: Tensor) -> Tensor:
         happens("micro-batch")
-        return mse_loss(model(x[:, :3]), x[:, 3:])
+        return nn.functional.mse_loss(model(x[:, :3]), x[:, 3:])
 
     def save_or_die(state: object, to: object, *options: object) -> None:
         if isinstance(to, str | Path):

@@ -58,10 +58,7 @@ FRAMEWORK_TOKENS = Exercise(
     "frameworks",
     watch,
     solution,
-    cases=[
-        twice(sizes, n, unit="tokens")
-        for sizes, n in (((2,) * 6, 3), ((4, 1, 3, 2, 6), 2), ((5, 1, 4), 1), ((3, 1, 2, 5, 1, 1), 4))
-    ],
+    cases=[twice(sizes, n, unit="tokens") for sizes, n in (((4, 1, 3, 2, 6), 3), ((5, 1, 4), 1), ((2, 2, 3), 4))],
     edits=[
         *edits("one-average-missing", RANKS, ""),
         *edits("own-rank", GATHER, "count"),

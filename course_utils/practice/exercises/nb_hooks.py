@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from course_utils.practice.bench import Exercise, Mistake, Seen, edits, returned
+from course_utils.practice.bench import Exercise, Seen, edits, returned
 from course_utils.practice.loop import Weights
 
 WINDOWS = (2, 3, 2), (2, 4), (3,), (5, 2, 3)  # the samples in each micro-batch
@@ -44,9 +44,6 @@ def watch(answer: Callable, _: None) -> Seen:
     for p in trained:
         p.register_post_accumulate_grad_hook(lambda _: held.append(sum(p.grad is not None for p in trained)))
     step = returned(answer(model, 0.1, 0.75, 0.5), "the function `step`")
-    if not callable(step):
-        raise Mistake("wrong-type", f"expected a function, got a {type(step).__name__}.")
-    learns = [p.requires_grad for p in model.parameters()]
     for k, window in enumerate(WINDOWS, start=1):
         before = _weights(model)
         for size in window:
@@ -55,14 +52,14 @@ def watch(answer: Callable, _: None) -> Seen:
         still.append(_weights(model).agrees(before, 0.0))
         step()
         seen[f"window {k}"] = _weights(model)
-    most = {"gradients in .grad at one moment": max(held, default=0)}
-    return {"parameters that learn": learns, "weights stand still before `step`": still, **seen, **most}
+    return {STILL: still, **seen, MOST: max(held, default=0)}
 
 
 def _weights(model: nn.Module) -> Weights:
     return Weights({name: p.detach().clone() for name, p in model.named_parameters()})
 
 
+STILL, MOST = "weights stand still before `step`", "gradients in .grad at one moment"
 FOLD = "buffers[p] += p.grad"
 DECAY, AFTER = "buffers[p] += weight_decay * p", "buffers[p] *= momentum"
 FOLD_INTO_MOMENTUM = Exercise(
@@ -76,14 +73,9 @@ FOLD_INTO_MOMENTUM = Exercise(
         *edits("forgets-momentum", AFTER, "buffers[p].zero_()"),
         *edits("no-update", "p -= lr * buffers[p]", ""),
         *edits("no-weight-decay", DECAY, ""),
-        *edits("decays-weights-each-piece", FOLD, f"{FOLD} + weight_decay * p.detach() * (p in arrived)"),
         *edits("decoupled-weight-decay", DECAY, "p *= 1 - lr * weight_decay"),
         *edits("idle-parameter", "for p in arrived:", "for p in trained:"),
         *edits("frozen-parameters/hook", " if p.requires_grad]", "]"),
     ],
-    channels={
-        "parameters that learn": "frozen-parameters",
-        "weights stand still before `step`": "steps-in-backward",
-        "gradients in .grad at one moment": "keeps-gradients",
-    },
+    channels={STILL: "steps-in-backward", MOST: "keeps-gradients"},
 )

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
 
 from course_utils.practice.bench import Exercise, Seen, edits
 from course_utils.practice.loop import require_step
@@ -12,7 +11,6 @@ from course_utils.practice.loop import require_step
 WINDOWS = (  # for each micro-batch: its samples, and their gradient in the first column
     ((1, 1.0),) * 512,
     ((4, 1.0), (2, 2.0), (2, 3.0)),
-    ((2, 1.0), (2, 3.0)),
     ((8, 64.0),),
 )
 
@@ -44,7 +42,7 @@ def watch(answer: Callable, _: None) -> Seen:
     for p in model.parameters():
         p.data.fill_(1.0)
     master = [p.detach().float() for p in model.parameters()]
-    optimizer = SGD(master, lr=2.0**-10)
+    optimizer = torch.optim.SGD(master, lr=2.0**-10)
     for k, window in enumerate(WINDOWS, start=1):
         batches = [torch.tensor([[1.0, 2.0, 4.0]] * size, dtype=torch.bfloat16) * value for size, value in window]
         answer(model, list(master), batches, sum_loss, optimizer)

@@ -73,7 +73,6 @@ TOKEN_WEIGHTS = Exercise(
         *edits("by-n", RETURN, "return [mask / len(window) / own"),
         *edits("empty-answer", "lengths > 0", "lengths >= 0"),
         *edits("padding", "[mask.sum(1)", "[(mask | True).sum(1)"),
-        *edits("masked-positions", RETURN, "return [mask.any(1, True).expand_as(mask) / own"),
         *edits("split-groups", SAME, f"({SAME}) & ({SAME.replace('groups', PLACE)})"),
     ],
     channels={"shapes": "wrong-length", "all weights are finite": "nan"},

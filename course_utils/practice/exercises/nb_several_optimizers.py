@@ -26,8 +26,6 @@ def solution(g, d, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
 class Net(Loop):
     """One of the two networks. Its loss goes through the other one as well, and grows with the other's updates."""
 
-    other: "Net"
-
     def __init__(self, case: Case, name: str):
         super().__init__(case, losses=2)
         self.name, self.updates.name = name, f"the {name}: "

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from math import inf, isnan, log2, nan
-from reprlib import repr
 
 from course_utils.practice.bench import Exercise, Mistake, Seen, edits, number, numbers
 
@@ -49,13 +48,11 @@ def watch(answer: Callable, case: str) -> Seen:
     if not read:
         raise Mistake("not-attempted", "`train` was not called.")
     if not isinstance(found, Mapping) or not found.keys() >= bottoms.keys():
-        raise Mistake("wrong-type", f"expected a dictionary with an entry for each of {[*bottoms]}, got {repr(found)}.")
+        raise Mistake("wrong-type", f"expected a dictionary with entries for {[*bottoms]}, got {found!r:.200}.")
     pairs = {batch: numbers(found[batch], 2, "a learning rate and its loss") for batch in bottoms}
     return {
         "samples that a run reads": sorted(read),
-        "batches of which a run that diverged is the best": [
-            batch for batch in bottoms if any(map(isnan, pairs[batch]))
-        ],
+        "batches whose best run diverged": [batch for batch in bottoms if any(map(isnan, pairs[batch]))],
         **{f"batches of {batch}, the learning rate and its loss": pair for batch, pair in pairs.items()},
     }
 
@@ -69,8 +66,5 @@ COMPARE_BATCHES = Exercise(
     solution,
     cases=[*CASES],
     edits=[*edits("stops-at-the-end", "to_try = []", "break"), *edits("one-learning-rate", LAST, OTHER)],
-    channels={
-        "samples that a run reads": "equal-updates",
-        "batches of which a run that diverged is the best": "nan-is-best",
-    },
+    channels={"samples that a run reads": "equal-updates", "batches whose best run diverged": "nan-is-best"},
 )

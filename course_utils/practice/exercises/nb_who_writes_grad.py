@@ -1,9 +1,9 @@
 """The exercise of *who writes grad*: a guard that names the parameters whose gradient is not clean."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from math import inf, nan
-from reprlib import repr
 
 import torch
 from torch import nn
@@ -35,11 +35,10 @@ class Names:
         return sorted(self.listed) == sorted(other.listed)
 
     def difference(self, want: "Names") -> tuple[str, str]:
-        for name, (held, bug) in HELD.items():
-            got, right = self.listed.count(name), want.listed.count(name)
-            if got != right:
-                return bug, f"{name} holds {held and list(held)}, and is named {got} times instead of {right}"
-        return "wrong-names", f"no parameter that holds something is called {self.listed[-1]!r}"
+        name = next(name for name in (*HELD, *self.listed) if self.listed.count(name) != want.listed.count(name))
+        held, bug = HELD.get(name, (None, "wrong-names"))
+        times = f"{self.listed.count(name)} times instead of {want.listed.count(name)}"
+        return bug, f"{name} holds {held and list(held)}, and is named {times}"
 
 
 def solution(model):
@@ -57,20 +56,16 @@ def watch(answer: Callable, _: None) -> Seen:
     for name, (held, _) in HELD.items():
         p = model.get_parameter(name)
         p.grad = None if held is None else torch.tensor(held, dtype=p.dtype).view_as(p)
-    before = _state(model)
-    names = returned(answer(model), "a list of names")
-    listed = read_all(names, at_most=50)
-    listed = list(listed) if isinstance(listed, set) else listed
-    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-        raise Mistake("wrong-type", f"expected a list of parameter names, got {repr(names)}.")
-    return {"the model is as before": agree(_state(model), before, 0.0, 0.0), "names": Names(listed)}
+    before = deepcopy(_state(model))
+    names = read_all(returned(answer(model), "a list of names"), at_most=50)
+    if not isinstance(names, (list, set)) or not all(isinstance(name, str) for name in names):
+        raise Mistake("wrong-type", f"expected a list of parameter names, got a {type(names).__name__}.")
+    return {"the model is as before": agree(_state(model), before, 0.0, 0.0), "names": Names(list(names))}
 
 
 def _state(model: nn.Module) -> list:
     """What a guard must not change."""
-    return [
-        (p.detach().clone(), p.requires_grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()
-    ]
+    return [(p.detach(), p.grad, p.requires_grad) for p in model.parameters()]
 
 
 IF, APPEND = "if p.grad is not None and p.grad.any():", "names.append(name)"
@@ -83,7 +78,6 @@ DIRTY = Exercise(
         *edits("crashes-on-none", IF, "if p.grad.any():"),
         *edits("stops-at-none", IF, f"if p.grad is None:\n    break\n{IF}"),
         *edits("named-twice", APPEND, "names.extend([name] * 2)"),
-        *edits("names-clean", APPEND, "names = [name for name, _ in model.named_parameters()]"),
         *edits("first-only", APPEND, "return [name]"),
         *edits("wrong-names", APPEND, "names.append(name.rpartition('.')[0])"),
     ],
