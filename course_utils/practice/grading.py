@@ -40,7 +40,7 @@ def grade_on_zoo(checker: Callable[[Run], object], rules: Sequence[str]) -> int:
         gc.unfreeze()
     if missed or accused:
         first, *_ = wrong = missed or accused
-        what = f"misses {len(missed)} of {len(specimens)} buggy loops" if missed else "accuses the fixed twins of loops"
+        what = f"{'misses' if missed else 'accuses the fixed twins of'} {len(wrong)} of {len(specimens)} buggy loops"
         names = ", ".join(specimen.name for specimen in wrong)
         about = f'What the buggy {first.name} does: "{first.what}" ({first.source})'
         raise Mistake(f"misses-{first.rule}" if missed else "false-alarm", f"your checker {what} ({names}). {about}")

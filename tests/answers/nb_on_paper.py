@@ -24,5 +24,5 @@ for exercise, blank, value in (
     wrong(exercise, "wrong-value", f"{blank} = {value}")(solution(exercise) | {blank: value})
 wrong("bowl_on_paper", "unfinished", "zeroed w2")(solution("bowl_on_paper") | {"zeroed w2": ...})
 wrong("grad_on_paper", "not-attempted")(dict.fromkeys(solution("grad_on_paper"), ...))
-wrong("grad_on_paper", "wrong-type", "no blank 'w'")({"w": 37, "x": 45, "a": None})
+wrong("grad_on_paper", "not-attempted")({"w": 37, "x": 45, "a": None})
 wrong("grad_on_paper", "wrong-type")(solution("grad_on_paper") | {"a.grad": [1]})

@@ -35,7 +35,7 @@ STEP = "    optimizer.step()\n"
 for bug, *changes in (
     ("irregular-window", (CALL, f"        optimizer.zero_grad()\n{CALL}    {STEP}"), (f"\n{STEP}", "\n")),
     ("leftover-gradients", (STEP, "")),
-    ("empty-step", (STEP, f"    optimizer.zero_grad()\n{STEP}")),
-    ("nan", (SUM, f"-({CHOSEN} * {VALID}).sum() / {VALID}.sum() * ({VALID}.sum() / total)")),
+    ("wrong-value", (STEP, f"    optimizer.zero_grad()\n{STEP}")),
+    ("wrong-value", (SUM, f"-({CHOSEN} * {VALID}).sum() / {VALID}.sum() * ({VALID}.sum() / total)")),
 ):
     wrong("pipeline_update", bug)(edited("pipeline_update", *changes))

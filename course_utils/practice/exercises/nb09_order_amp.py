@@ -50,7 +50,7 @@ ORDER_AMP = Exercise(
         *edits("clip-timing", "FB", "BF"),
         *edits("clip-timing/never", "FB", "F"),
         *edits("scaler-timing", "CEFBIA", "CAEFBI", "CEFBAI"),
-        *edits("scaler-timing/never", "FBIA", "BIA", "BDA"),
+        *edits("scaler-timing/never", "FBIA", "BDA"),
         *edits("scaler-timing/each", "IA", "I"),
         *edits("scaler-timing/one-unscale", "CEFB", "CFEB"),
     ],
