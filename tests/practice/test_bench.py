@@ -10,7 +10,7 @@ from course import NOTEBOOKS
 from course_utils.practice import bench
 from course_utils.practice.bench import Exercise, Mistake, agree, changed, edits
 from course_utils.practice.exercises import EXERCISES
-from course_utils.practice.loop import Case, Loop, Memory, Weights, twice, watch_loop
+from course_utils.practice.loop import Memory, Weights, twice, watch_loop
 
 
 @pytest.mark.parametrize(
@@ -107,25 +107,6 @@ def test_a_change_to_what_was_given_is_found_wherever_it_is():
     assert changed(now, given()) == "your function changed it in place"
     assert "has 1 entries afterwards instead of 2" in changed(now[:1], given())
     assert changed([(None, None), now[1]], given())
-
-
-def test_a_step_is_seen_with_the_gradient_that_it_uses_also_that_of_a_closure():
-    loop = Loop(Case(((1, 1),)))
-
-    def closure():
-        loop.optimizer.zero_grad()
-        loss = loop.loss_fn(loop.model, torch.tensor([1]))
-        loss.backward()
-        return loss
-
-    def call(_):
-        loop.optimizer.step(closure)
-        loop.optimizer.zero_grad()
-        loop.optimizer.step()
-
-    updates = loop.run(call)["updates"]
-    assert [row.tolist() for row in updates.rows] == [[0.0, 1.0], [0.0, 0.0]]
-    assert (updates.call, updates.ran) == ([0, 0], {1})
 
 
 def test_each_call_of_a_loop_has_samples_of_its_own():
