@@ -6,17 +6,17 @@ by channel. A difference gets the name of the edit that explains most of it; els
 in the difference; else `wrong-value`, with the numbers.
 """
 
-import gc
 import inspect
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice, takewhile
+from itertools import islice
 from numbers import Number
 from reprlib import repr
+from types import UnionType
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +26,6 @@ from course_utils import data
 from course_utils.source import edited, function
 
 RTOL, ATOL = 1e-6, 1e-9  # a quotient of two counts that are tensors is a float32, whatever it is multiplied with
-ROUNDED = 0.012  # what is so near to the correct number has lost digits: two are left of 1/3
 
 Seen = Mapping[str, Any]  # what was seen of an answer, by channel, in the order in which the channels are compared
 
@@ -69,8 +68,6 @@ def edits(bug: str, old: str, *new: str) -> list[Edit]:
     return [Edit(bug, old, each) for each in new]
 
 
-NOT_RUN = {"not-attempted", "missing-backward"}  # what shows for certain, whatever else explains it
-
 # The mistake that shows in a channel which says nothing more exact itself.
 CHANNELS = {"input": "changed-input", "schedule": "scheduler-cadence", "scale": "scaler-timing"}
 
@@ -83,15 +80,13 @@ class Exercise:
         name: The name by which `check` finds it.
         notebook: The notebook that sets it.
         watch: Runs an answer on a case and returns what was seen.
-        solution: A correct answer: a function, of which `edits` are made; or a text, of which `build` makes an answer.
-            Without one, `watch` judges by itself, and returns under `passed` what was tried.
+        solution: A correct answer, a function or a text, of which `edits` are made. Without one, `watch` judges by
+            itself, and returns under `passed` what was tried.
         cases: What the answers are run on, one after the other.
         edits: The known mistakes, the likelier ones first.
         channels: The name of the mistake that shows in a channel.
         takes: What an answer is: a function, unless this says otherwise.
-        build: Makes an answer of the solution's text, as it is or edited.
-        passed: What the verdict says of an answer without a mistake, if `data/mistakes.toml` doesn't.
-        praise: How that verdict begins.
+        praise: How the verdict on an answer without a mistake begins.
         extra: Seconds beyond the limit, where processes have to start.
         rtol: The relative tolerance.
     """
@@ -103,9 +98,7 @@ class Exercise:
     cases: Sequence = (None,)
     edits: Sequence[Edit] = ()
     channels: Mapping[str, str] = field(default_factory=dict)
-    takes: type | tuple[type, ...] = Callable
-    build: Callable[[str], Any] | None = None
-    passed: str = ""
+    takes: type | UnionType = Callable
     praise: str = "Right."
     extra: float = 0.0
     rtol: float = RTOL
@@ -139,92 +132,64 @@ class Exercise:
             try:
                 got = self.seen(answer, case)
             except Exception as error:
-                self.name_error(error, case)
+                alike = [edit for edit in self.edits if self.seen_of(edit, case).get("error") == repr(error)]
+                if alike and not isinstance(error, Mistake):
+                    raise Mistake(*self.named(alike[0].bug, f"{type(error).__name__}: {error}")) from error
                 raise
             differ = [what for what in want if not agree(got.get(what), want[what], self.rtol)]
             if differ:
                 bug, message = self.explain(got, want, differ, case)
                 raise Mistake(bug, f"{case}: {message}" if case else message)
-        return self.passed or _mistakes()["passed"][self.name]
+        return _mistakes()["passed"][self.name]
 
     def seen(self, answer: Any, case: Any) -> Seen:
         torch.default_generator.manual_seed(1)
         return self.watch(answer, case)
 
-    def made(self, edit: Edit | None = None) -> Any:
+    def made(self, edit: Edit | None) -> Any:
         """The solution, or the solution with a mistake."""
-        if self.build is None and edit is None:
+        if edit is None:
             return self.solution
         if self.takes is dict:
-            return lambda: self.solution() | edit.new
-        text = self.solution if self.build else inspect.getsource(self.solution)
-        if edit:
-            text = edited(text, edit.old, edit.new)
-        return self.build(text) if self.build else function(text, self.solution.__globals__)
+            return self.solution() | edit.new
+        if isinstance(self.solution, str):
+            return edited(self.solution, edit.old, edit.new)
+        return function(edited(inspect.getsource(self.solution), edit.old, edit.new), self.solution.__globals__)
 
-    def seen_of(self, edit: Edit | None, case: Any) -> Seen | Exception:
+    def seen_of(self, edit: Edit | None, case: Any) -> Seen:
         """What is seen of the solution, or of a known mistake; it is run once."""
         key = id(edit), id(case)
         if key not in self.kept:
-            answer = self.made(edit)
-            try:
-                self.kept[key] = self.seen(answer, case)
-            except Exception as error:
-                if edit is None:
-                    raise
-                self.kept[key] = error
+            with warnings.catch_warnings(action="ignore"):
+                try:
+                    self.kept[key] = self.seen(self.made(edit), case)
+                except Exception as error:
+                    if edit is None:
+                        raise
+                    self.kept[key] = {"error": repr(error)}
         return self.kept[key]
-
-    def name_error(self, error: Exception, case: Any) -> None:
-        """Raises a `Mistake` if a known mistake leads to the same error."""
-        if isinstance(error, Mistake):
-            return
-        for edit in self.edits:
-            found = self.seen_of(edit, case)
-            if isinstance(found, Exception) and _alike(error, found) and self.runs_before(edit, case):
-                about = f"{case}: " if case else ""
-                raise Mistake(*self.named(edit.bug, f"{about}{type(error).__name__}: {error}")) from error
-
-    def runs_before(self, edit: Edit, case: Any) -> bool:
-        """Whether a known mistake raises nothing in the cases before this one, as the answer has not."""
-        before = takewhile(lambda each: each is not case, self.cases)
-        return not any(isinstance(self.seen_of(edit, each), Exception) for each in before)
 
     def explain(self, got: Seen, want: Seen, differ: list[str], case: Any) -> tuple[str, str]:
         """The name of the mistake, and how it shows."""
-        best, explained = None, []
-        certain = difference(differ[0], got.get(differ[0]), want[differ[0]])[0] in NOT_RUN
-        for edit in () if certain else self.edits:
-            found = self.seen_of(edit, case)
-            if isinstance(found, Exception):
-                continue
-            wrong = [what for what in want if not agree(found.get(what), want[what], self.rtol)]
-            same = [what for what in differ if what in wrong and agree(found[what], got.get(what), self.rtol)]
-            first = same and (self.takes is dict or same[0] == differ[0] == wrong[0])
-            if first and len(same) > len(explained):
-                best, explained = edit, same
-            if len(explained) == len(differ):
-                break
-        first = (explained or differ)[0]
-        bug, shown = difference(first, got.get(first), want[first])
-        if self.takes is dict:
-            shown = " and ".join(f"{blank} = {of_paper(got[blank])}" for blank in explained or differ)
-        if best:
-            return self.named(best.bug, shown)
+
+        def explained(edit: Edit) -> list[str]:
+            return [what for what in differ if agree(got.get(what), self.seen_of(edit, case).get(what))]
+
+        first = differ[0]
+        bug, says = difference(first, got.get(first), want[first])
+        if self.takes is dict:  # it doesn't say what is right
+            says = " and ".join(f"{blank} = {shown(got[blank])}" for blank in differ)
+        likely = [edit for edit in self.edits if bug != "not-attempted" and first in explained(edit)]
+        if likely:
+            return self.named(max(likely, key=lambda edit: len(explained(edit))).bug, says)
         if bug:
-            return bug, f"{shown}."
-        if lost_digits(got[first], want[first]):
-            return "low-precision", f"{shown}: it is rounded, or computed in a type of few digits."
-        return self.named({**CHANNELS, **self.channels}.get(first, "wrong-value"), shown)
+            return bug, f"{says}."
+        return self.named({**CHANNELS, **self.channels}.get(first, "wrong-value"), says)
 
 
 @cache
 def _mistakes() -> dict[str, dict[str, str]]:
     return tomllib.loads((data.folder() / "mistakes.toml").read_text(encoding="utf-8"))
-
-
-def _alike(error: Exception, other: Exception) -> bool:
-    return type(error) is type(other) and str(error)[:32] == str(other)[:32]
 
 
 def agree(got: Any, want: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:
@@ -244,18 +209,6 @@ def agree(got: Any, want: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:
     return got == want or (math.isnan(got) and math.isnan(want))
 
 
-def lost_digits(got: Any, want: Any) -> bool:
-    """Whether numbers are near to the correct ones, and rounded or computed in a type of few digits."""
-    if isinstance(want, float):
-        got, want = [got], [want]
-    floats = isinstance(want, list) and all(isinstance(each, float) for each in want)
-    if not floats or len(got) != len(want) or not all(isinstance(each, float) for each in got):
-        return False
-    pairs = list(zip(got, want, strict=True))
-    rounded = (all(round(g, p) == g and abs(g - w) < 10**-p for g, w in pairs) for p in range(7))
-    return agree(got, want, 1e-4, 1e-6) or agree([torch.tensor(w).bfloat16().item() for w in want], got) or any(rounded)
-
-
 def difference(what: str, got: Any, want: Any) -> tuple[str, str]:
     """How two things that were seen differ, in words, and the mistake that this shows, if it shows one."""
     if hasattr(want, "difference") and type(got) is type(want):
@@ -268,22 +221,10 @@ def difference(what: str, got: Any, want: Any) -> tuple[str, str]:
 def shown(value: Any) -> str:
     """A value as messages show it."""
     if isinstance(value, Tensor):
-        return shown(value.flatten()[:8].tolist() if value.ndim else value.item())
+        return shown(value.flatten()[:8].tolist())
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(shown, value))}]"
-    if isinstance(value, float):
-        return f"{value:.8g}" if abs(value) < 1e6 else f"{value:g}"
-    return repr(value) if isinstance(value, str) and not value.isprintable() else str(value)
-
-
-@contextmanager
-def only_new_objects() -> Iterator[None]:
-    """In the block the garbage collector sees only what is made there: it needs a second for a whole session."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+    return f"{value:.8g}" if isinstance(value, float) else str(value)
 
 
 # What an answer returned.
@@ -319,7 +260,7 @@ def numbers(got: object, expected: int, what: str) -> list[float]:
     got = read_all(returned(got, what), expected + 100)
     if got == [] and expected:
         raise Mistake("not-attempted", f"your function returned []; it should return {what}.")
-    if not isinstance(got, list) or (any(value is None for value in got) and any(value is not None for value in got)):
+    if not isinstance(got, list):
         raise Mistake("wrong-type", f"expected {what}, got {repr(got)}.")
     return [number(value) for value in got]
 
@@ -327,10 +268,9 @@ def numbers(got: object, expected: int, what: str) -> list[float]:
 def truth(value: object) -> bool:
     """The True or False that an answer returned; a tensor or an array of one entry will do."""
     returned(value, "True or False")
-    single = getattr(value, "dtype", None) is not None and getattr(value, "ndim", 1) == 0
-    if type(value).__name__ not in ("bool", "bool_") and not single:
-        raise Mistake("wrong-type", f"expected True or False, got {repr(value)}.")
-    return bool(value)
+    if isinstance(value, bool) or getattr(value, "shape", None) == ():
+        return bool(value)
+    raise Mistake("wrong-type", f"expected True or False, got {repr(value)}.")
 
 
 def changed(now: Any, before: Any) -> str:
@@ -345,21 +285,11 @@ def changed(now: Any, before: Any) -> str:
 
 def blanks(answer: Mapping, want: Iterable[str]) -> Seen:
     """What a learner wrote on paper, by blank: a number, None, or `...` where nothing is written yet."""
-    want = list(want)
-    if strangers := [key for key in answer if key not in want]:
-        raise Mistake("wrong-type", f"there is no blank {strangers[0]!r}, only {want}.")
     empty = [blank for blank in want if answer.get(blank, ...) is ...]
     if empty:
-        bug = "not-attempted" if len(empty) == len(want) else "unfinished"
+        bug = "not-attempted" if len(empty) == len(list(want)) else "unfinished"
         raise Mistake(bug, f"nothing is written for {', '.join(empty)} yet.")
-    for value in answer.values():
-        if isinstance(value, bool) or not (value is None or isinstance(value, Number | Tensor | str)):
-            raise Mistake("wrong-type", f"expected a number or None, got {value!r}.")
     return {blank: None if answer[blank] is None else number(answer[blank]) for blank in want}
-
-
-def of_paper(value: float | None) -> str:
-    return "None" if value is None else f"{value:g}"
 
 
 def on_paper(name: str, notebook: str, solution: Callable, *mistakes: tuple[str, dict]) -> Exercise:

@@ -1,24 +1,17 @@
 """Exercises of the kind "write the test": the learner's checker looks at loops of the zoo, and the zoo grades it."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import gc
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from unittest.mock import patch
 
 import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer, optimizer
 
-from course_utils.practice.bench import Mistake, only_new_objects, truth
-
-if TYPE_CHECKING:
-    from course_utils.zoo import Specimen
+from course_utils.practice.bench import Mistake, truth
 
 Run = Callable[[], object]
-
-
-class _NoAudit(Exception):
-    """Raised inside a checker that asks the auditor."""
 
 
 def grade_on_zoo(checker: Callable[[Run], object], rules: Sequence[str]) -> int:
@@ -32,75 +25,55 @@ def grade_on_zoo(checker: Callable[[Run], object], rules: Sequence[str]) -> int:
 
     Raises:
         Mistake: `not-attempted` if it returns nothing; `wrong-type` for something else than True or False;
-            `does-not-run` if it judges a loop that it has not run; `asks-the-auditor`; `leaves-hooks` if torch is not
-            as before; `misses-` and the name of a rule, for a buggy loop that it passes; `false-alarm` for a fixed twin
-            that it accuses.
+            `does-not-run` if it judges a loop that it has not run; `leaves-hooks` if it has not removed one;
+            `misses-` and the name of a rule, for a buggy loop that it passes; `false-alarm` for a fixed twin that it
+            accuses.
     """
     from course_utils.zoo import ZOO
 
     specimens = [specimen for specimen in ZOO.values() if specimen.rule in rules and specimen.holds]
-    loops = [(s, loop) for s in specimens for loop in (s.fixed, s.buggy)]
-    with only_new_objects():  # record() looks through all of them
-        wrong = [(s, loop) for s, loop in loops if _says(checker, loop) != (loop is s.buggy)]
-    missed = [s for s, loop in wrong if loop is s.buggy]
-    accused = [s for s, loop in wrong if loop is s.fixed]
-    if not wrong:
-        return len(specimens)
-    parts = [f"misses {len(missed)} of {len(specimens)} buggy loops ({_names(missed)})"] if missed else []
-    parts += [f"accuses the fixed twins of {_names(accused)}"] if accused else []
-    first = (missed or accused)[0]
-    about = f'What the buggy {first.name} does: "{first.what}" ({first.source})'
-    bug = f"misses-{first.rule}" if missed else "false-alarm"
-    raise Mistake(bug, f"your checker {' and '.join(parts)}. {about}")
+    gc.freeze()  # record() looks through all objects, which needs a second for a whole session
+    try:
+        missed = [specimen for specimen in specimens if not _says(checker, specimen.buggy)]
+        accused = [specimen for specimen in specimens if _says(checker, specimen.fixed)]
+    finally:
+        gc.unfreeze()
+    if missed or accused:
+        first, *_ = wrong = missed or accused
+        what = f"{'misses' if missed else 'accuses the fixed twins of'} {len(wrong)} of {len(specimens)} buggy loops"
+        names = ", ".join(specimen.name for specimen in wrong)
+        about = f'What the buggy {first.name} does: "{first.what}" ({first.source})'
+        raise Mistake(f"misses-{first.rule}" if missed else "false-alarm", f"your checker {what} ({names}). {about}")
+    return len(specimens)
 
 
-def _names(specimens: Sequence["Specimen"]) -> str:
-    return ", ".join(specimen.name for specimen in specimens)
+_CALLS = [
+    *((torch.Tensor, "backward"), (torch.autograd, "backward"), (nn.Module, "zero_grad"), (nn.Module, "__call__")),
+    *((Optimizer, "zero_grad"), (SGD, "step"), (AdamW, "step")),
+]
+_HOOKS = optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks
 
 
 def _says(checker: Callable[[Run], object], loop: Run) -> bool:
-    """What a checker says about a loop, whose name and source it does not get to see."""
+    """What a checker says about a loop, whose name and source it does not get to see.
+
+    What it hooks into torch, or replaces in it, is taken back.
+    """
     ran = []
 
     def run() -> object:
         ran.append(loop)
         return loop()
 
-    with patch("gradaudit.auditing.Auditor", side_effect=_NoAudit), _torch_as_before():
-        try:
-            said = checker(run)
-        except _NoAudit:
-            hint = "the auditor is what you are writing a part of: use record() or hooks"
-            raise Mistake("asks-the-auditor", f"{hint}.") from None
-    said = truth(said)
+    with ExitStack() as stack:
+        for owner, name in _CALLS:
+            stack.enter_context(patch.object(owner, name, getattr(owner, name)))
+        for hooks in _HOOKS:
+            stack.enter_context(patch.dict(hooks))
+        before = [*map(len, _HOOKS)]
+        said = truth(checker(run))
+        if [*map(len, _HOOKS)] != before:
+            raise Mistake("leaves-hooks", "your checker has returned and left a hook on every optimizer.")
     if not ran:
         raise Mistake("does-not-run", f"your checker returned {said} without running the loop: call run().")
     return said
-
-
-_CALLS = [(torch.Tensor, "backward"), (torch.autograd, "backward"), (nn.Module, "zero_grad"), (nn.Module, "__call__"),
-          *((kind, name) for kind in (Optimizer, SGD, AdamW) for name in ("step", "zero_grad"))]  # fmt: skip
-_HOOKS = (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks)
-
-
-@contextmanager
-def _torch_as_before() -> Iterator[None]:
-    """Takes back what a checker hooks into torch or replaces in it, and says that it has left something there."""
-    for kind in (SGD, AdamW):
-        kind([torch.zeros(1, requires_grad=True)])  # torch itself replaces `step` of a class when it is first used
-    calls, hooks = [vars(owner).get(name) for owner, name in _CALLS], [dict(kept) for kept in _HOOKS]
-    try:
-        yield
-    finally:
-        left = []
-        for (owner, name), call in zip(_CALLS, calls, strict=True):
-            if vars(owner).get(name) is not call:
-                left.append(f"{owner.__name__}.{name}")
-                setattr(owner, name, call) if call else delattr(owner, name)
-        for kept, before in zip(_HOOKS, hooks, strict=True):
-            if kept.keys() != before.keys():
-                left.append("a hook on every optimizer")
-                kept.clear()
-                kept.update(before)
-    if left:
-        raise Mistake("leaves-hooks", f"when your checker has returned, torch is not as before: {', '.join(left)}.")

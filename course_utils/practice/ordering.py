@@ -71,7 +71,6 @@ def assemble(header: str, lines: Mapping[str, str], order: str, makes: Mapping[s
         source.append("    " * depth + lines[letter])
         depth += lines[letter].endswith(":")
     if lines[order[-1]].endswith(":"):
-        raise Mistake(
-            "empty-block", f"nothing comes after line {order[-1]}, `{lines[order[-1]]}`, so it repeats nothing."
-        )
+        message = f"nothing comes after line {order[-1]}, `{lines[order[-1]]}`, so it repeats nothing."
+        raise Mistake("empty-block", message)
     return function("\n".join(source), {}, "your order")

@@ -66,7 +66,6 @@ for bug, *changes in (
     ("held-graphs", ("backward()", "backward(retain_graph=True)")),
     ("loss-scale", ("loss.backward()", "(loss / 4).backward()")),
     ("low-precision", (BACKWARD, f"{BACKWARD}{EACH} p.grad = p.grad.half().to(p.dtype)\n")),
-    ("not-reset", (STEP, f"        if batch is not batches[0]: continue\n{STEP}")),
     ("not-attempted", (BACKWARD, ""), (STEP, "")),
     ("raises", ("loss = loss_fn", "with torch.no_grad(): loss = loss_fn")),
     ("wrong-value", (STEP, f"{STEP}        optimizer.state.clear()\n")),

@@ -55,5 +55,4 @@ for bug, *changes in (
 wrong("forgotten", "wrong-value")(
     lambda gradients, lr: [*accumulate(-lr * max(gradients[: k + 1]) for k in range(len(gradients)))]
 )
-wrong("forgotten", "low-precision")(lambda gradients, lr: [round(w, 3) for w in forgotten(gradients, lr)])
 wrong("forgotten", "not-a-function")(None)

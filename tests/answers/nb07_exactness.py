@@ -54,16 +54,6 @@ for bug, says, *changes in (
         (FOR, f"    if {NORMALIZES}:\n        accumulate(model, window, loss_fn)\n        return False\n{FOR}"),
         ("loss_fn(model, large_batch)", "sum(loss_fn(model, b) * len(b[1]) / len(large_batch[1]) for b in window)"),
     ),
-    (
-        "always-true",
-        "all 15 windows",
-        (
-            "large = torch.cat([p.grad.flatten() for p in model.parameters()])",
-            "grads = [p.grad for p in model.parameters()]",
-        ),
-        ("    model.zero_grad()\n    accumulate", "    model.zero_grad(set_to_none=False)\n    accumulate"),
-        ("    return", "    large = torch.cat([grad.flatten() for grad in grads])\n    return"),
-    ),
     ("does-not-run", "", (FOR, f"    return not {NORMALIZES}\n{FOR}")),
     ("wrong-type", "", (RESULT, "((found - large).norm() / large.norm()).item()")),
 ):

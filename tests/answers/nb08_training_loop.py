@@ -53,11 +53,6 @@ for bug, *changes in (
     ("irregular-window", (WINDOWS, "windows(batches, 1)")),
     ("discarded-gradients", (STEP, ZERO + STEP)),
     ("clip-limit", (STEP, f"            nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n{STEP}")),
-    (
-        "not-reset",
-        (EPOCH, f"{EPOCH}        optimizer.zero_grad()\n"),
-        (STEP, f"            if window[0] is not batches[0]: continue\n{STEP}"),
-    ),
     ("wrong-batches", (WINDOWS, "windows(batches[::-1], n)")),
     ("low-precision", (SHARE, "round(len(batch) / total, 4)")),
     ("empty-step", (BACKWARD, "with suppress(AttributeError): loss.backwards()")),

@@ -18,7 +18,7 @@ for correct in (
 for letters, bug, says in (
     ("G H C E B F I A G", "clip-timing", ""),
     ("G H C F E B I A G", "scaler-timing", "unscale_() has already been called"),
-    ("G H C E F B D A G", "unguarded-step", "an infinity reached the weights"),
+    ("G H C E F B D A G", "unguarded-step", "NaN or infinity"),
     ("G H E C F B I A G", "missing-backward", ""),
     ("G H C F B I A G", "irregular-window", ""),
     ("G H C", "leftover-gradients", ""),

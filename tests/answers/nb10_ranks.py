@@ -20,10 +20,10 @@ for bug, says, *changes in (
     ("token-weights", "", (COUNT, "    pass"), (WORLD, "")),
     ("loss-scale", "0.5 times", (WORLD, "")),
     ("irregular-window", "", (STEP, f"    {STEP}")),
-    ("stale-gradients", "before", ("    optimizer.zero_grad()\n", "")),
+    ("stale-gradients", "earlier updates", ("    optimizer.zero_grad()\n", "")),
     ("leftover-gradients", "no step", (STEP, "")),
-    ("empty-step", "", (STEP, f"    optimizer.zero_grad()\n{STEP}")),
-    ("waits", "different collectives", ("    dist.all_reduce", "    dist.get_rank() or dist.all_reduce")),
+    ("discarded-gradients", "", (STEP, f"    optimizer.zero_grad()\n{STEP}")),
+    ("waits", "", ("    dist.all_reduce", "    dist.get_rank() or dist.all_reduce")),
     ("raises", "rank 1, IndexError", ("    total =", "    window[3 * dist.get_rank()]\n    total =")),
     ("by-hand", "", BY_HAND),
 ):

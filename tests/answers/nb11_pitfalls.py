@@ -33,7 +33,6 @@ SHARE = " / len(window)"
 CLIP = "nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
 for bug, says, *changes in (
     ("missing-backward", "", ("in window:", "in window[-1:]:")),
-    ("low-precision", "", (SHARE, " * round(1 / len(window), 2)")),
     ("clip-limit", "", ("model.parameters()", "list(model.parameters())[:1]")),
     ("leftover-gradients", "", (WINDOWS, f"[window for window in {WINDOWS} if len(window) == n]")),
     ("discarded-gradients", "", (BACKWARD, f"{ZERO}; {BACKWARD}")),
@@ -41,12 +40,6 @@ for bug, says, *changes in (
     ("irregular-window", "", (WINDOWS, "windows(batches, 1)")),
     ("wrong-value", "", (SHARE, ""), (CLIP, f"next(model.parameters()).grad.div_(len(window)); {CLIP}")),
     ("empty-step", "", (".backward()", ".detach()")),
-    (
-        "not-reset",
-        "",
-        (ZERO, f"if window[0] is batches[0]: {ZERO}"),
-        (CLIP, f"if window[0] is not batches[0]: continue\n        {CLIP}"),
-    ),
     ("loss-scale", "", (SHARE, " / n")),
     ("clip-timing", "", (CLIP, f"    {CLIP}")),
     (

@@ -33,28 +33,11 @@ def by_reduce_and_shares(accelerator, model, batches, optimizer):
         optimizer.step()
 
 
-@wrong("framework_tokens", "token-weights")
-def the_guides_first_loop(accelerator, model, batches, optimizer):
-    for batch in batches:
-        with accelerator.accumulate(model):
-            accelerator.backward(model(batch).mean())
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-BACKWARD = "            accelerator.backward(loss)\n"
 STEP = "        optimizer.step()\n"
-ZERO = "        optimizer.zero_grad()\n"
-for bug, *changes in (
-    ("stale-gradients", (ZERO, "")),
-    (
-        "irregular-window",
-        (BACKWARD, f"            with accelerator.accumulate(model):\n    {BACKWARD}"),
-        (STEP, f"        {STEP}"),
-        (ZERO, f"        {ZERO}"),
-    ),
+for bug, change in (
+    ("stale-gradients", ("        optimizer.zero_grad()\n", "")),
     ("loss-scale", (" * n *", " *")),
+    ("token-weights", (".sum() * n * accelerator.num_processes / total", ".mean()")),
     ("leftover-gradients", (STEP, f"        if window[-1] is batches[-1]: break\n{STEP}")),
-    ("wrong-type", ("    n =", "    yield\n    n =")),
 ):
-    wrong("framework_tokens", bug)(edited("framework_tokens", *changes))
+    wrong("framework_tokens", bug)(edited("framework_tokens", change))

@@ -7,7 +7,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from answers import right, wrong
 from course_utils import record
-from gradaudit import audit
 
 
 def _traced(run):
@@ -22,12 +21,6 @@ def _traced(run):
 def counts_on_every_lane(run):
     arrived, used, _ = _traced(run)
     return (torch.tensor(arrived) != torch.tensor(used)).any()
-
-
-def audited(run):
-    with audit() as report:
-        run()
-    return bool(report.errors)
 
 
 def takes_fewer_for_used(run):
@@ -56,7 +49,6 @@ for bug, says, answer in (
     ("misses-leftover-gradients", "", takes_what_is_left_over_for_used),
     ("false-alarm", "", lambda run: bool(run())),
     ("does-not-run", "", lambda run: True),
-    ("asks-the-auditor", "", audited),
     ("wrong-type", "", lambda run: "buggy" if counts_on_every_lane(run) else "fine"),
     ("not-attempted", "", lambda run: print(_traced(run))),
     ("leaves-hooks", "a hook on every optimizer", leaves_a_hook),

@@ -27,26 +27,5 @@ def with_hooks_that_are_removed(model, master, window, loss_fn, optimizer):
             p.copy_(held)
 
 
-@right("bf16_window")
-def with_autograd_grad_into_the_copies(model, master, window, loss_fn, optimizer):
-    samples = sum(len(batch) for batch in window)
-    for batch in window:
-        gradients = torch.autograd.grad(loss_fn(model, batch), list(model.parameters()))
-        for held, gradient in zip(master, gradients, strict=True):
-            share = gradient.float() / samples
-            held.grad = share if held.grad is None else held.grad + share
-    optimizer.step()
-    optimizer.zero_grad()
-    for p, held in zip(model.parameters(), master, strict=True):
-        p.data.copy_(held)
-
-
-STEP = "    optimizer.step()\n"
-for bug, says, *changes in (
-    ("stale-copies", "rounded", ("p.copy_(copy)", "pass")),
-    ("wrong-format", "", ("p.copy_(copy)", "p.data = copy.clone()")),
-    ("leftover-gradients", "", (STEP, "")),
-    ("irregular-window", "", (STEP, STEP + STEP)),
-    ("stale-gradients", "", ("        model.zero_grad()", "        pass")),
-):
-    wrong("bf16_window", bug, says)(edited("bf16_window", *changes))
+wrong("bf16_window", "leftover-gradients")(edited("bf16_window", ("    optimizer.step()\n", "")))
+wrong("bf16_window", "wrong-value")(edited("bf16_window", ("optimizer.step()", "optimizer.step(), optimizer.step()")))

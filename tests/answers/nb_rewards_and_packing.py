@@ -3,9 +3,6 @@
 import torch
 
 from answers import edited, right, wrong
-from solutions import solution
-
-token_weights = solution("token_weights")
 
 
 @right("token_weights")
@@ -29,19 +26,12 @@ def counts_with_dictionaries(window, kind):
         yield weights
 
 
-@wrong("token_weights", "own-micro-batch")  # allenai/open-instruct!1161
-def a_mean_of_each_micro_batch_over_n(window, kind):
-    return [token_weights([batch], kind)[0] / len(window) for batch in window]
-
-
-RESULT = "[mask / own[:, None] for (mask, _), own in pairs]"
-for bug, *changes in (
-    ("by-n", (RESULT, "[mask / own[:, None] / len(window) for (mask, _), own in pairs]")),
-    ("empty-answer", ("lengths > 0", "lengths >= 0")),  # radixark/miles!2796
-    ("masked-positions", ("mask / own", "torch.ones(mask.shape) / own")),
+RETURN = "return [mask / own[:, None] for (mask, _), own in pairs]"
+for bug, change in (
     ("nan", (".clamp(min=1)", "")),
-    ("wrong-length", (RESULT, "[mask.amax(1) / own for (mask, _), own in pairs]")),
-    ("wrong-type", (RESULT, f"[own.tolist() for own in {RESULT}]")),
-    ("changed-input", (f"return {RESULT}", f"found = {RESULT}\n    window[0][0].zero_()\n    return found")),
+    ("wrong-length", (RETURN, "return [mask.amax(1) / own for (mask, _), own in pairs]")),
+    ("wrong-type", (RETURN, f"{RETURN}[0].tolist()")),
+    ("changed-input", ("    pairs", "    window[0][0].zero_()\n    pairs")),
+    ("wrong-value", (RETURN, RETURN.replace("/", "*"))),
 ):
-    wrong("token_weights", bug)(edited("token_weights", *changes))
+    wrong("token_weights", bug)(edited("token_weights", change))

@@ -72,7 +72,7 @@ ON_PAPER = [name for name in WITH_EDITS if EXERCISES[name].takes is dict]
 def test_a_known_mistake_is_rejected_by_its_own_name(exercise):
     found = EXERCISES[exercise]
     for edit in found.edits:
-        answer = found.made(edit)() if exercise in ON_PAPER else found.made(edit)
+        answer = found.made(edit)
         verdict = judge(exercise, answer)
         assert verdict.bug == edit.bug.partition("/")[0], (edit, verdict)
         if exercise in ON_PAPER:

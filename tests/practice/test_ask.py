@@ -197,25 +197,6 @@ def test_what_a_terminal_would_obey_is_not_shown(shown):
     assert bundle["text/plain"].endswith("ValueError: bold")
 
 
-def test_a_warning_that_the_learners_code_causes_is_kept_once_and_no_other():
-    def slope(f, w, h):
-        warnings.warn("too steep", stacklevel=1)
-        return 0 * f(w)
-
-    assert judge("slope", slope).printed == "UserWarning: too steep\n"
-
-    verdict = judge("scheduled", ticks_first)
-    assert verdict.printed.startswith("UserWarning: Detected call of `lr_scheduler.step()` before `optimizer.step()`.")
-
-
-def ticks_first(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
-    scheduler = make_scheduler(optimizer, 4)
-    for batch in batches:
-        scheduler.step()
-        loss_fn(model, batch).backward()
-        optimizer.step()
-
-
 def test_code_in_a_verdict_is_shown_as_code(monkeypatch):
     bundles = []
     monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata=None: bundles.append(bundle))
@@ -228,23 +209,12 @@ def test_code_in_a_verdict_is_shown_as_code(monkeypatch):
     assert f"Line {line}, <code>return f(w) &lt; &quot;text&quot;</code>: TypeError: " in bundles[0]["text/html"]
 
 
-def test_a_name_that_is_missing_before_the_set_up_cell_has_run_and_after_it(shown, score):
-    namespace: dict = {}
-    exec("def slope(f, w, h):\n    return torch.tensor(f(w))", namespace)
-    verdict = check("slope", namespace["slope"])
-    assert verdict.bug == "no-set-up"
-    assert shown[-1]["text/plain"].startswith("Run the set-up cell first: torch, which line 2")
-    assert shown[-1]["text/plain"].endswith(" uses, is not defined, and neither is torch.")
-    exec("def slope(f, w, h):\n    return mlp(f(w))", namespace)
-    assert check("slope", namespace["slope"]).message.startswith("run the set-up cell first: mlp, which line 2")
-    exec("import torch", namespace)
-    exec("def slope(f, w, h):\n    return readings(f(w))", namespace)
-    verdict = check("slope", namespace["slope"])
-    assert (verdict.bug, verdict.message[-67:]) == (
-        "raises",
-        "'readings' is not defined. If a cell above defines it, run that cell first"[-67:],
-    )
-    assert "exercises 0 passed of 1 tried (1 set)" in score()
+def test_a_name_that_is_missing_may_be_that_of_a_cell_above():
+    def slope(f, w, h):
+        return readings(f(w))  # noqa: F821
+
+    said = "NameError: name 'readings' is not defined. If a cell above defines it, run that cell first"
+    assert judge("slope", slope).message.endswith(said)
 
 
 def test_every_output_says_in_json_what_it_is(shown, score):

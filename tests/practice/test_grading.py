@@ -52,10 +52,8 @@ def test_all_that_is_missed_or_accused_is_named_and_the_first_of_it_explained():
     assert ZOO["never-zeroed"].source in verdict.message
     verdict = mistake(lambda run: bool(run()))
     assert verdict.bug == "false-alarm"
-    assert "your checker accuses the fixed twins of never-zeroed, " in verdict.message
-    both = mistake(lambda run: not unbalanced(run))
-    assert both.bug == "misses-stale-gradients"
-    assert " and accuses the fixed twins of " in both.message
+    said = f"accuses the fixed twins of {len(expected)} of {len(expected)} buggy loops ({', '.join(expected)}). What"
+    assert said in verdict.message
 
 
 @pytest.mark.parametrize("error", [Mistake("wrong", ""), KeyError("no such thing"), KeyboardInterrupt()])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from course_utils.practice.bench import Exercise, Mistake, Seen, edits, numbers
+from course_utils.practice.bench import Exercise, Seen, edits, numbers
 
 
 def solution(gradients, lr):
@@ -19,10 +19,7 @@ def solution(gradients, lr):
 def watch(answer: Callable, case: tuple[list[float], float]) -> Seen:
     gradients, lr = case
     given, what = list(gradients), "a list with the position after each update"
-    got = answer(given, lr)
-    if isinstance(got, (set, dict)):
-        raise Mistake("wrong-type", f"expected {what}, got a {type(got).__name__}.")
-    got = numbers(got, len(gradients), what)
+    got = numbers(answer(given, lr), len(gradients), what)
     how = "" if given == gradients else f"the list of gradients that your function was given is {given} afterwards"
     return {"positions": got, "input": how}
 
@@ -36,20 +33,10 @@ FORGOTTEN = Exercise(
     cases=[([2.0, -1.0, 0.5, -3.0, 4.0], 0.25), ([2**-9, 1.0, -(2**-8)], 0.5), ([3.0], 2.0), ([], 0.1)],
     edits=[
         *edits("zeroed", ADD, "in_grad = gradient"),
-        *edits("zeroed/moves", MOVE, "w = -lr * gradient"),
         *edits("uphill", MOVE, "w += lr * in_grad"),
         *edits("off-by-one", RETURN, "return [0.0, *positions]", "return [0.0, *positions[:-1]]"),
-        *edits("off-by-one/last", RETURN, "return positions[:-1]"),
         *edits("last-only", RETURN, "return positions[-1:] * len(positions)"),
-        *edits(
-            "decays",
-            ADD,
-            *(
-                f"in_grad = {momentum} * in_grad + gradient"
-                for momentum in (0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 0.99)
-            ),
-        ),
+        *edits("decays", ADD, "in_grad = 0.9 * in_grad + gradient", "in_grad = 0.5 * in_grad + gradient"),
         *edits("decays/mean", MOVE, "w -= lr * in_grad / (len(positions) + 1)"),
-        *edits("low-precision", RETURN, "return [float(int(w)) for w in positions]"),
     ],
 )

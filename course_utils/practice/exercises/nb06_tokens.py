@@ -1,17 +1,14 @@
 """The exercise of notebook 06: accumulation over padded sequences, where every token that is left counts the same."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_utils.loops import windows
-from course_utils.practice.bench import Exercise, Seen, changed, edits, numbers
-from course_utils.practice.loop import Case, Loop
-
-IGNORED = -100
+from course_utils.practice.bench import Exercise, Seen, edits, numbers
+from course_utils.practice.loop import Case, Loop, twice
 
 
 def solution(model, batches, optimizer, n):
@@ -33,88 +30,67 @@ def solution(model, batches, optimizer, n):
     return losses
 
 
-@dataclass(frozen=True)
-class Padded(Case):
-    """Two epochs; `shapes` are micro-batches of sequences: (targets that are masked at its start, valid targets)."""
-
-    shapes: Sequence = ()
+def padded(shapes: Sequence, n: int, **more) -> Case:
+    return twice([sum(valid for _, valid in shape) for shape in shapes], n, shapes=shapes, unit="tokens", **more)
 
 
-def padded(shapes: Sequence, n: int, **more) -> Padded:
-    counts = tuple(sum(valid for _, valid in shape) for shape in shapes)
-    return Padded((counts, counts), n, shapes=shapes, unit="tokens", **more)
+class Reader(Loop):
+    """Its model has two scores for every valid token alone, and for padding; or it is a real one, of 5 words."""
+
+    def __init__(self, case: Case):
+        total = sum(map(sum, case.calls))
+        words = nn.Sequential(nn.Embedding(5, 3), nn.Tanh(), nn.Linear(3, 5))
+        super().__init__(case, model=(words if case.real else nn.Embedding(total + 1, 2)).double())
+        self.samples = torch.arange(1, total + 1)
+        if not case.real:
+            self.model.register_forward_hook(self.observe)
+            self.slopes = self.model.weight.detach().softmax(-1)[1:, 0] - (self.samples % 2 == 0).double()
+
+    def arrived(self, tokens: Tensor, _: Tensor) -> None:
+        self.updates.ran |= set(self.updates.owner[tokens[tokens > 0] - 1].tolist())
+
+    def stepped(self, *_) -> None:
+        """Notes what each token counts. A step without any gradient, which moves nothing, is none."""
+        if not self.case.real and self.model.weight.grad is not None:
+            self.updates.call.append(self.k)
+            self.updates.rows.append(self.model.weight.grad[1:, 0] / self.slopes)
+
+    def batches(self, samples: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        return [self.batch(shape, tokens) for shape, tokens in zip(self.case.shapes, samples, strict=True)]
+
+    def batch(self, shape: Sequence, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets; padding is 0, and the targets there and of what is masked are -100."""
+        width = max(map(sum, shape))
+        valid = torch.tensor([[masked <= k < masked + valid for k in range(width)] for masked, valid in shape]).bool()
+        inputs, targets = torch.zeros_like(valid, dtype=torch.long), torch.full_like(valid, -100, dtype=torch.long)
+        inputs[valid] = tokens * (3 * tokens + 1) % 5 if self.case.real else tokens
+        targets[valid] = tokens // 2 % 5 if self.case.real else tokens % 2
+        return inputs, targets
 
 
-class Reader(nn.Module):
-    """Like a `Tally`, for cross-entropy: two scores per token, of which the first is a weight of its own."""
-
-    note: Callable[[Tensor, Tensor], None]
-
-    def __init__(self, tokens: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(tokens, dtype=torch.float64))
-        places = torch.arange(tokens, dtype=torch.float64)
-        self.shift = 0.1 * (places % 7) - 0.3 + 0.06 * places  # so that the losses differ, also those of windows
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        score = self.weight[inputs]
-        if score.requires_grad:  # of padding no gradient comes back
-            score.register_hook(lambda grad: self.note(inputs[grad != 0], grad[grad != 0]))
-        score = score + self.shift[inputs]
-        return torch.stack([score, torch.zeros_like(score)], -1)
-
-
-def watch(answer: Callable, case: Padded) -> Seen:
+def watch(answer: Callable, case: Case) -> Seen:
     """Watches the updates, or a real model's parameters, and the losses that the loop returns."""
-    total = sum(map(sum, case.calls))
-    model = nn.Sequential(nn.Embedding(5, 3), nn.Tanh(), nn.Linear(3, 5)).double() if case.real else Reader(total)
-    slopes = None if case.real else torch.sigmoid(model.shift) - (torch.arange(total) % 2 == 0).double()
-    loop = Loop(case, memory=1.5, model=model, lr=0.0)  # an empty micro-batch may be kept until the next
-    loop.skip_idle, model.note, loop.samples = True, loop.note, torch.arange(total)
-    losses, graphs, how = [], [], []
+    loop, losses, graphs = Reader(case), [], []
 
-    def call(tokens: Sequence[Tensor]) -> None:
-        given, batches = (
-            [_batch(*pair, case.real) for pair in zip(case.shapes, tokens, strict=True)] for _ in range(2)
-        )
-        result = answer(model, batches, loop.optimizer, case.n)
+    def call(batches: list) -> None:
+        result = answer(loop.model, batches, loop.optimizer, case.n)
         losses.append(numbers(result, 1, "a list of losses, one per update"))
         graphs.append(isinstance(result, list) and any(isinstance(x, Tensor) and x.requires_grad for x in result))
-        how.append(changed(batches, given))
 
-    seen = loop.run(call)
-    if slopes is not None:
-        loop.updates.rows = [row / slopes for row in loop.updates.rows]
-    flat = [loss for some in losses for loss in some]
+    seen, flat = loop.run(call), [loss for some in losses for loss in some]
     return seen | {
         "a loss is NaN": any(loss != loss for loss in flat),
         "losses per epoch": [*map(len, losses)],
         "losses while the model learns" if case.real else "losses": flat,
         "the losses hold graphs": any(graphs),
-        "input": next(filter(None, how), ""),
     }
-
-
-def _batch(shape: Sequence, tokens: Tensor, real: bool) -> tuple[Tensor, Tensor]:
-    """Inputs, in which every valid token has an index of its own, and targets 0 or 1; or, if `real`, one of 5 words."""
-    tokens = iter(tokens.tolist())
-    inputs = torch.zeros(len(shape), max(map(sum, shape)), dtype=torch.long)
-    targets = torch.full_like(inputs, IGNORED)
-    for row, (masked, valid) in enumerate(shape):
-        for column in range(masked, masked + valid):
-            token = next(tokens)
-            inputs[row, column] = token * (3 * token + 1) % 5 if real else token
-            targets[row, column] = (token + column) % 5 if real else token % 2
-    return inputs, targets
 
 
 EQUAL = ((0, 3), (0, 3))
 REAL = [
     [(0, int(valid)) for valid in shape] for shape in ("624", "111", "000", "666", "666", "362", "000", "000", "512")
 ]
-FILTER = "window = [batch for batch in window if (batch[1] != -100).any()]"
-TOTAL, LOSS = "sum((targets != -100).sum()", 'targets.flatten(), reduction="sum") / total'
-WINDOWS = "windows(batches, n)"
+FILTERED = "windows([batch for batch in batches if (batch[1] != -100).any()], n)"
 ACCUMULATE_TOKENS = Exercise(
     "accumulate_tokens",
     "06_tokens",
@@ -132,32 +108,7 @@ ACCUMULATE_TOKENS = Exercise(
         *(padded(REAL, n, real=True, adam=adam) for n, adam in ((1, False), (2, False), (4, False), (2, True))),
         padded([REAL[0], *REAL[3:4] * 3], 4, real=True),
     ],
-    edits=[
-        *edits("token-weights", TOTAL, "sum(targets.numel()"),
-        *edits("token-weights", LOSS, "targets.flatten()) * targets.numel() / sum(y.numel() for _, y in window)"),
-        *edits(
-            "token-weights/sequences",
-            LOSS,
-            "targets.flatten()) * len(targets) / sum(len(targets) for _, targets in window)",
-        ),
-        *edits("token-weights/equal", LOSS, "targets.flatten()) / len(window)"),
-        *edits("filtered-windows", WINDOWS, "windows([batch for batch in batches if (batch[1] != -100).any()], n)"),
-        *edits(
-            "filtered-windows/window",
-            FILTER,
-            "if not all((batch[1] != -100).any() for batch in window):\n    continue",
-        ),
-        *edits("empty-step", "continue", "optimizer.zero_grad(set_to_none=False)\noptimizer.step()\ncontinue"),
-        *edits("wrong-length/empty-window", "continue", "losses.append(0.0)\ncontinue"),
-        *edits(
-            "token-weights/means",
-            "+= loss.detach()",
-            "+= loss.detach() * total / (targets != -100).sum() / len(window)",
-        ),
-        *edits("not-reset", "return losses", "return [sum(losses[: k + 1]) / (k + 1) for k in range(len(losses))]"),
-        *edits("whole-epoch", "return losses", "return [sum(losses) / len(losses)] * len(losses)"),
-        *edits("wrong-order", "return losses", "return losses[::-1]"),
-    ],
+    edits=edits("filtered-windows", "windows(batches, n)", FILTERED),
     channels={
         "a loss is NaN": "nan",
         "losses per epoch": "wrong-length",

@@ -1,86 +1,37 @@
 """The exercise of *frameworks*: a loop for Accelerate, judged with a stand-in that divides as Accelerate does."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from course_utils.loops import windows
 from course_utils.practice.bench import Exercise, Seen, edits
-from course_utils.practice.loop import Case, Loop
-
-_OTHERS = 2  # the imagined other rank has so many times the tokens of this one
+from course_utils.practice.loop import Case, Loop, twice
 
 
 class FakeAccelerator:
-    """Does what Accelerate 1.15 does to a loop: divides, gates the optimizer's steps, and gathers counts.
+    """Does what Accelerate 1.15 does to a loop on two ranks. The other one has twice as many tokens as this one."""
 
-    Args:
-        n: What `backward` divides by, and the window of `accumulate()`.
-        ranks: 1, or 2 with a second rank that holds twice as many tokens in every micro-batch.
-    """
+    num_processes = 2
 
-    def __init__(self, n: int, ranks: int = 1):
-        self.gradient_accumulation_steps, self.num_processes = n, ranks
-        self.sync_gradients = True
-        self.is_last = False  # whether the loader has just given its last micro-batch
-        self._seen = 0
+    def __init__(self, n: int):
+        self.gradient_accumulation_steps = n
 
     def backward(self, loss: Tensor) -> None:
         (loss / self.gradient_accumulation_steps).backward()
 
-    def gather(self, count: Any) -> Tensor:
+    def gather(self, count: Tensor | int) -> Tensor:
         own = torch.as_tensor(count).reshape(-1)
-        return own if self.num_processes == 1 else torch.cat([own, _OTHERS * own])
+        return torch.cat([own, 2 * own])
 
-    def reduce(self, count: Any, reduction: str = "sum") -> Tensor:
-        total = self.gather(count).reshape(self.num_processes, -1).sum(0).reshape(torch.as_tensor(count).shape)
+    def reduce(self, count: Tensor | int, reduction: str = "sum") -> Tensor:
+        total = 3 * torch.as_tensor(count)
         return total if reduction == "sum" else total / self.num_processes
 
     def no_sync(self, model: nn.Module) -> nullcontext:
         return nullcontext()
-
-    @contextmanager
-    def accumulate(self, *models: nn.Module) -> Iterator[None]:
-        self._seen = 0 if self.is_last else self._seen + 1
-        self.sync_gradients = self.is_last or self._seen % self.gradient_accumulation_steps == 0
-        yield
-
-
-class _Prepared:
-    """An optimizer that steps and zeroes only where its accelerator says so."""
-
-    def __init__(self, optimizer: Optimizer, accelerator: FakeAccelerator):
-        self._optimizer, self._accelerator = optimizer, accelerator
-
-    def step(self) -> None:
-        if self._accelerator.sync_gradients:
-            self._optimizer.step()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        if self._accelerator.sync_gradients:
-            self._optimizer.zero_grad(set_to_none)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._optimizer, name)
-
-
-class _Loader(list):
-    """Tells its accelerator when it gives its last micro-batch, and forgets it when it is read to the end."""
-
-    def __init__(self, batches: Sequence[Tensor], accelerator: FakeAccelerator):
-        super().__init__(batches)
-        self._accelerator = accelerator
-
-    def __iter__(self) -> Iterator[Tensor]:
-        for k, batch in enumerate(super().__iter__(), start=1):
-            self._accelerator.is_last = k == len(self)
-            yield batch
-        self._accelerator.is_last = False
 
 
 def solution(accelerator, model, batches, optimizer):
@@ -95,39 +46,19 @@ def solution(accelerator, model, batches, optimizer):
         optimizer.zero_grad()
 
 
-@dataclass(frozen=True)
-class OnRanks(Case):
-    """Two epochs on one rank, or on one of two."""
-
-    ranks: int = 1
-
-    def __str__(self) -> str:
-        return super().__str__() + f", {self.ranks} ranks" * (self.ranks > 1)
-
-
-def watch(answer: Callable, case: OnRanks) -> Seen:
+def watch(answer: Callable, case: Case) -> Seen:
     loop = Loop(case)
     loop.model.register_forward_hook(loop.observe)
-
-    def call(batches: list[Tensor]) -> object:
-        accelerator = FakeAccelerator(case.n, case.ranks)
-        prepared = _Prepared(loop.optimizer, accelerator)
-        return answer(accelerator, loop.model, _Loader(batches, accelerator), prepared)
-
-    return loop.run(call)
+    return loop.run(lambda batches: answer(FakeAccelerator(case.n), loop.model, batches, loop.optimizer))
 
 
 RANKS, GATHER = " * accelerator.num_processes", "accelerator.gather(count).sum()"
-SIZES = (2, 2, 2, 2), (4, 1, 3, 2, 6, 2), (3, 1, 2, 5, 1), (5, 1, 4), (2, 7), (4, 1, 3, 2, 6), (3, 1, 2, 5, 1, 1)
 FRAMEWORK_TOKENS = Exercise(
     "framework_tokens",
     "frameworks",
     watch,
     solution,
-    cases=[
-        OnRanks((SIZES[place],) * 2, n, ranks=ranks, unit="tokens")
-        for place, n, ranks in ((0, 2, 1), (1, 2, 1), (2, 3, 1), (3, 1, 1), (4, 4, 1), (0, 2, 2), (5, 2, 2), (6, 4, 2))
-    ],
+    cases=[twice(sizes, n, unit="tokens") for sizes, n in (((4, 1, 3, 2, 6), 3), ((5, 1, 4), 1), ((2, 2, 3), 4))],
     edits=[
         *edits("one-average-missing", RANKS, ""),
         *edits("own-rank", GATHER, "count"),

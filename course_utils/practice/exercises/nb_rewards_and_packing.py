@@ -1,57 +1,20 @@
 """The exercise of *rewards and packing*: what every token of a window counts, under three published normalisations."""
 
-from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
-from typing import NamedTuple
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from course_utils.practice.bench import Exercise, Mistake, Seen, changed, edits, read_all, returned
 
-KINDS = ("token", "sequence", "group")
-
-# An answer is the pair (its group, which of its positions count); a micro-batch is so many of the next answers.
-_ALL = ("all count", [(0, "11"), (0, "1111"), (1, "111111"), (1, "1"), (0, "111"), (2, "11111"), (2, "11"), (2, "1")])
-_PROMPTS = ("prompts are masked", [(3, "0011"), (3, "000111111"), (7, "01"), (7, "0111"), (3, "00001"), (7, "0011111")])
-_EMPTY = ("an answer is masked out", [(0, "11"), (0, "000"), (1, "1111"), (1, "11"), (2, "00"), (0, "1"), (2, "0000")])
-_NONE = ("everything is masked out", [(0, "000"), (1, "00"), (1, "0")])
-_CASES = (
-    (*_ALL, (8,)),
-    (*_ALL, (2, 2, 2, 2)),
-    (*_ALL, (1, 4, 3)),
-    (*_ALL, (3, 3, 2)),
-    (*_PROMPTS, (2, 2, 2)),
-    (*_PROMPTS, (1, 1, 1, 2, 1)),
-    (*_EMPTY, (7,)),
-    (*_EMPTY, (1, 1, 2, 3)),
-    (*_EMPTY, (3, 2, 2)),
-    (*_NONE, (1, 2)),
-)
-
-Window = list[tuple[Tensor, Tensor]]
-
-
-class Case(NamedTuple):
-    what: str
-    answers: Sequence[tuple[int, str]]
-    sizes: Sequence[int]
-    kind: str
-
-    def __str__(self) -> str:
-        lengths = [mask.sum(1).tolist() for mask, _ in self.window]
-        return f"{self.kind!r}, answers of {lengths} tokens ({self.what})"
-
-    @property
-    def window(self) -> Window:
-        """Micro-batches of so many answers each, padded to the longest of their own."""
-        ends, window = [0, *accumulate(self.sizes)], []
-        for start, end in pairwise(ends):
-            some = self.answers[start:end]
-            width = max(len(counts) for _, counts in some)
-            mask = torch.tensor([[place == "1" for place in counts.ljust(width, "0")] for _, counts in some])
-            window.append((mask, torch.tensor([group for group, _ in some])))
-        return window
+WINDOWS = {  # micro-batches of answers: the group of each, and which of its positions count
+    "four micro-batches": [[(0, "11"), (0, "1111")], [(1, "111"), (1, "1")], [(2, "11"), (2, "111")], [(0, "1")] * 2],
+    "groups that are cut": [[(0, "11")], [(0, "1111"), (1, "111111"), (1, "1"), (0, "111")], [(2, "11"), (1, "1")]],
+    "masked prompts": [[(3, "0011"), (3, "000111111")], [(7, "01"), (7, "0111"), (3, "00001")], [(7, "0011111")]],
+    "masked answers": [[(0, "11"), (0, "000")], [(1, "1111"), (1, "11")], [(2, "00"), (0, "1"), (2, "0000")]],
+    "nothing is left": [[(0, "000")], [(1, "00"), (1, "0")]],
+}
+CASES = {f"{kind!r}, {what}": (kind, what) for what in WINDOWS for kind in ("token", "sequence", "group")}
 
 
 def solution(window, kind):
@@ -70,52 +33,47 @@ def solution(window, kind):
     return [mask / own.double()[:, None] for (mask, _), own in pairs]
 
 
-def alone(window, kind):
-    """Each micro-batch by itself."""
-    return [solution([batch], kind)[0] for batch in window]
+def _window(what: str) -> list[tuple[Tensor, Tensor]]:
+    """Micro-batches, padded to the longest answer of their own."""
+    window = []
+    for answers in WINDOWS[what]:
+        width = max(len(counts) for _, counts in answers)
+        mask = torch.tensor([[place == "1" for place in counts.ljust(width, "0")] for _, counts in answers])
+        window.append((mask, torch.tensor([group for group, _ in answers])))
+    return window
 
 
-def watch(answer: Callable, case: Case) -> Seen:
-    window = case.window
-    got = returned(read_all(answer(window, case.kind), at_most=100), "a list of tensors")
+def watch(answer: Callable, case: str) -> Seen:
+    kind, what = CASES[case]
+    window = _window(what)
+    got = returned(read_all(answer(window, kind), at_most=100), "a list of tensors")
     if not isinstance(got, (list, tuple)) or not all(isinstance(entry, Tensor) for entry in got):
         raise Mistake("wrong-type", f"{case}: expected a list of tensors, got {type(got).__name__}.")
     return {
         "shapes": [tuple(entry.shape) for entry in got],
         "all weights are finite": all(bool(entry.isfinite().all()) for entry in got),
-        "input": changed(window, case.window),
+        "input": changed(window, _window(what)),
         "how much a token counts": [entry.double() for entry in got],
     }
 
 
-LAST, SOME, KIND = (
-    "mask / own.double()[:, None] for (mask, _), own in pairs",
-    "some = lengths > 0",
-    "lengths = torch.cat(",
-)
+RETURN = "return [mask / own"
+ALONE = "[solution([batch], kind)[0] for batch in window]"
+SAME = "groups[:, None] == groups"
+PLACE = "torch.cat([torch.full_like(own, place) for place, (_, own) in enumerate(window)])"
 TOKEN_WEIGHTS = Exercise(
     "token_weights",
     "rewards_and_packing",
     watch,
     solution,
-    cases=[Case(*case, kind) for case in _CASES for kind in KINDS],
+    cases=[*CASES],
     edits=[
-        *edits("own-micro-batch", f"return [{LAST}]", "return [w / len(window) for w in alone(window, kind)]"),
-        *edits("own-micro-batch", f"return [{LAST}]", "return alone(window, kind)"),
-        *edits("by-n", LAST, f"({LAST.replace(' for', ') / len(window) for', 1)}"),
-        *edits("empty-answer", SOME, "some = lengths >= 0"),
-        *edits("empty-answer/one-token", SOME, SOME + "; lengths = lengths.clamp(min=1)"),
-        *edits("padding", KIND, "lengths = torch.cat([(mask | True).sum(1) for mask, _ in window])\ntorch.cat("),
-        *edits("masked-positions", LAST, LAST.replace("mask /", "mask.any(1, True).expand_as(mask) /")),
-        *edits("inverted", LAST, LAST.replace("mask /", "mask *")),
-        *edits(
-            "split-groups",
-            f"return [{LAST}]",
-            "each, many = zip(alone(window, kind), window), len(groups.unique())\n"
-            "return [w * len(g.unique()) / many for w, (_, g) in each]",
-        ),
-        *edits("split-groups/two", "len(groups[some].unique())", "sum(len(g.unique()) for _, g in window)"),
-        *edits("other-kind", KIND, *(f"kind = {kind!r}\n{KIND}" for kind in KINDS)),
+        *edits("own-micro-batch", RETURN, f"return {ALONE}\n{RETURN}"),
+        *edits("own-micro-batch", RETURN, f"return [w / len(window) for w in {ALONE}]\n{RETURN}"),
+        *edits("by-n", RETURN, "return [mask / len(window) / own"),
+        *edits("empty-answer", "lengths > 0", "lengths >= 0"),
+        *edits("padding", "[mask.sum(1)", "[(mask | True).sum(1)"),
+        *edits("split-groups", SAME, f"({SAME}) & ({SAME.replace('groups', PLACE)})"),
     ],
     channels={"shapes": "wrong-length", "all weights are finite": "nan"},
 )
