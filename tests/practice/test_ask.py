@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-import warnings
 from html import unescape
 
 import IPython.display
