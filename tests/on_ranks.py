@@ -201,6 +201,10 @@ def poisoned_at(kind, n, scaler, fused, poison, positions=None):
 def unusual(kind):
     """A model that the loops cannot train exactly on several ranks, or can only in a part of the cases."""
     model = new_model()
+    if kind == "holds a DDP model":
+        model[0] = DistributedDataParallel(model[0])
+    if kind == "FSDP2 on layers only":
+        fully_shard(model[0])
     if kind == "FSDP2 with a parameter left out":
         return fully_shard(model, ignored_params={model[0].bias})
     if kind == "FSDP1":
@@ -250,30 +254,81 @@ def trained(kind, n):
     return losses, whole(model.parameters()), evaluate(model, batches, masked_mse, tokens)
 
 
+class Interrupted(nn.Module):
+    """Raises once when told, in the forward or in the backward pass."""
+
+    where = ""
+
+    def forward(self, x):
+        self.raise_in("forward")
+        if x.requires_grad:
+            x.register_hook(lambda _: self.raise_in("backward"))
+        return x * 1
+
+    def raise_in(self, where):
+        if self.where == where:
+            self.where = ""
+            raise torch.OutOfMemoryError(where)
+
+
 def three_layers():
     torch.manual_seed(3)
-    return mlp(3, 5, 5, 2)
+    middle = nn.Sequential(nn.Linear(5, 5), Interrupted())
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), middle, nn.Tanh(), nn.Linear(5, 2)), middle
+
+
+def interruptible():
+    """Three linear layers, one of them sharded with the root, which is gathered until the end of a backward pass."""
+    model, middle = three_layers()
+    for part in (model[0], middle):
+        fully_shard(part, mesh=mesh_of("FSDP2"))
+    return fully_shard(model, mesh=mesh_of("FSDP2")), middle[1]
+
+
+def after_an_abandoned_window(where, position, **options):
+    """How far the next update is from that of a model that knows nothing of the error, as a part of its norm."""
+    first, second = (shards(2, equal=True)[dist.get_rank()][k : k + 3] for k in (0, 3))
+
+    def gradient(fails):
+        model, interrupted = interruptible()
+        optimizer = optimizer_of("SGD", model.parameters())
+        seen = gradients_at_steps(model, optimizer)
+
+        def loss_fn(model, batch):
+            if batch is first[position]:
+                interrupted.where = where
+                interrupted.raise_in("before")
+            return masked_mse(model, batch)
+
+        if fails:
+            with suppress(torch.OutOfMemoryError):
+                train_epoch(model, first, loss_fn, optimizer, 3, tokens, **options)
+        train_epoch(model, second, loss_fn, optimizer, 3, tokens, **options)
+        (gradients,) = seen
+        return torch.cat([gradient.flatten() for gradient in gradients])
+
+    expected = gradient(fails=False)
+    return float((gradient(fails=True) - expected).norm() / expected.norm())
 
 
 def evaluated_between_epochs():
-    """Of a model with parameters in its outermost part, which FSDP2 gathers: losses, scores, and after an error."""
-    model = three_layers()
-    fully_shard(model[0], mesh=mesh_of("FSDP2"))
-    fully_shard(model, mesh=mesh_of("FSDP2"))
+    """Of a model with parameters in its outermost part, which FSDP2 gathers: the losses, and the scores."""
+    model, interrupted = interruptible()
     optimizer = optimizer_of("SGD", model.parameters())
     batches = shards(2, equal=True)[dist.get_rank()]
     losses, scores = [], []
     for _ in range(2):
         losses += train_epoch(model, batches, masked_mse, optimizer, 3, tokens)
+        interrupted.where = "forward"
+        with suppress(torch.OutOfMemoryError):
+            evaluate(model, batches, masked_mse, tokens)
         scores += [evaluate(model, batches, masked_mse, tokens) for _ in range(2)]
-    with suppress(TypeError):
-        train_epoch(model, batches, lambda model, batch: model(batch["x"]).sum().item(), optimizer, 3, tokens)
-    return losses, scores, refusal_of(lambda: train_epoch(model, batches, masked_mse, optimizer, 3, tokens))
+    return losses, scores
 
 
 def trained_between_evaluations():
     """The same in one process, on the batches of two ranks."""
-    model = three_layers()
+    model, _ = three_layers()
     optimizer = optimizer_of("SGD", model.parameters())
     batches = list(large_batches(2, 3, equal=True))
     losses, scores = [], []
@@ -283,22 +338,39 @@ def trained_between_evaluations():
     return losses, scores
 
 
-def collectives(kind):
+def collectives(kind, **options):
     """Those of an epoch of two windows of three micro-batches."""
     model = wrapped(kind)
     batches = shards(2, equal=True)[dist.get_rank()][:6]
     with count_collectives() as counts:
-        train_epoch(model, batches, masked_mse, optimizer_of("SGD", model.parameters()), 3, tokens)
+        train_epoch(model, batches, masked_mse, optimizer_of("SGD", model.parameters()), 3, tokens, **options)
     return counts
 
 
-def uneven_with_sync_batchnorm():
+def uneven_with_sync_batchnorm(sized):
     """Rank 0 has one micro-batch more: what is said, and whether a forward pass was begun."""
     batches = shards(2, equal=True)[dist.get_rank()][: 3 - dist.get_rank()]
+    batches = batches if sized else iter(batches)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
     model.module[1] = nn.SyncBatchNorm(2)  # which DDP takes on a GPU only
     optimizer, began = optimizer_of("SGD", model.parameters()), []
     return refusal_of(lambda: train_epoch(model, batches, lambda *_: began.append(1), optimizer, 4, tokens)), began
+
+
+def normalised(running_mean):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(WIDTH), nn.Linear(4, 2))
+    model[1].running_mean.fill_(running_mean)
+    return model
+
+
+def evaluated_with_statistics_of_its_own(kind):
+    """The score of this rank's batches, and the statistics afterwards."""
+    module = normalised(running_mean=dist.get_rank())
+    model = fully_shard(module, mesh=mesh_of("FSDP2")) if kind == "FSDP2" else DistributedDataParallel(module)
+    module[1].running_mean.fill_(dist.get_rank())  # DDP has given every rank those of rank 0
+    score = evaluate(model, shards(2, equal=True)[dist.get_rank()], masked_mse, tokens)
+    return score, module[1].running_mean.tolist()
 
 
 def updates_told(kind, everyone):

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from math import isfinite
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -19,13 +20,14 @@ from course_utils.loops.window import (
     check_weights,
     check_window_options,
     items,
+    iterator_of,
     read,
     share_out,
     windows,
 )
 from gradaudit.interrupts import uninterrupted
 
-_SKIPPED = "windows made no update: their gradients held an infinity or a NaN"
+_SPARSE = "max_norm can't clip sparse gradients: build the embedding with sparse=False"
 _EMPTY = "batches gave nothing: an empty loader, a generator that is used up, or weight(batch) 0 for every micro-batch?"
 
 
@@ -44,7 +46,7 @@ class Update(NamedTuple):
     loss: float  # the mean over the window and all ranks, before the update
     norm: float  # of the gradient over the optimizer's parameters and all ranks, unscaled, before clipping;
     #                infinite where its squares overflow, too
-    lr: list[float]  # of each parameter group, as the update used it
+    lr: list[float | None]  # of each parameter group, as the update used it; None where it has none
     skipped: bool  # the gradient held an infinity or a NaN
 
 
@@ -61,6 +63,7 @@ def train_epoch(
     max_norm: float | None = None,
     scheduler: LRScheduler | None = None,
     on_update: Callable[[Update], object] | None = None,
+    hold_back: bool = False,
 ) -> list[float]:
     """Trains for one pass over `batches`, with one update per window of `n` micro-batches.
 
@@ -73,10 +76,10 @@ def train_epoch(
     On several ranks, a model wrapped in DDP or FSDP2 (also HSDP) trains on the windows of all ranks as if they were
     one: the mean is over what they hold together, even if some hold less or have run out. Before a window's first
     forward pass the ranks all-reduce a few numbers. DDP exchanges the gradients once per window, FSDP2 after every
-    micro-batch, so that `.grad` is a shard. FSDP2, or a DDP model with SyncBatchNorm, needs equally many micro-batches
-    of a window on every rank, not counting those of weight 0: other numbers are refused. A collective of your own in
-    the forward pass needs equal numbers, too, but can't be seen: unequal ranks would wait for each other there.
-    Anything but DDP and FSDP2 is refused on several ranks, and so is an FSDP2 model after an error in mid-window.
+    micro-batch (see `hold_back`). In each window, FSDP2 needs equally many micro-batches on every rank, not counting
+    those of weight 0, and a DDP model with SyncBatchNorm also needs loaders of one length: other numbers are refused. A
+    collective of your own in the forward pass needs equal numbers, too, but can't be seen: unequal ranks would wait for
+    each other there. Anything but DDP and FSDP2 is refused on several ranks.
 
     Before the first window and after every update, all gradients of the model and of the optimizer are zeroed, also
     those of parameters that this optimizer doesn't own. Gradients outside of both, such as those of a discriminator
@@ -97,11 +100,16 @@ def train_epoch(
             left out, and so is a window. By default, `items`: the first dimension, in which all tensors must agree.
         autocast: The context for the forward pass, such as `torch.autocast("cuda", torch.bfloat16)`.
         scaler: A GradScaler for float16, one for the whole training.
-        max_norm: The largest norm that the gradient of a window may have, over all parameters of the optimizer.
+        max_norm: The largest norm that the gradient of a window may have, over all parameters of the optimizer, none
+            of which may have sparse gradients.
         scheduler: Stepped once per update, so that its lengths count updates.
         on_update: Called after each window with an `Update`, for logging; all ranks pass it, or none. The loss
             and the norm are read from the device for it; on several ranks the loss is all-reduced, too. For a progress
             bar: `bar = tqdm(total=updates)`, then in it `bar.set_postfix(loss=update.loss)` and `bar.update()`.
+        hold_back: Under FSDP2, reduce the gradients once per window and not once per micro-batch. Until the window
+            ends, every rank then holds an unreduced gradient of the whole model, and `.grad` is None. It is summed in
+            the `reduce_dtype` of FSDP2's MixedPrecisionPolicy, or else in its `param_dtype`: in bfloat16 a long window
+            loses what is small. Without it, `.grad` is a shard in the parameter's own dtype. No effect elsewhere.
 
     Returns:
         The mean loss of each window before its update, over all ranks and without the scaler's factor.
@@ -111,7 +119,7 @@ def train_epoch(
         ValueError: If one has an unusable value, if `batches` gives nothing, if a loss reaches no parameter of the
             optimizer, or if the ranks cannot train this model together. Arguments are checked before anything changes,
             weights and losses before their window's update; no later update contains what an error left behind.
-        FloatingPointError: If every window was skipped, with the first loss; unless a scaler may still find its scale,
+        FloatingPointError: If every window was skipped, with the first cause; unless a scaler may still find its scale,
             since the losses are finite and its scale is above 1.
 
     Example:
@@ -121,22 +129,25 @@ def train_epoch(
         >>> len(train_epoch(model, data, mse, torch.optim.SGD(model.parameters(), lr=0.1), n=2))
         1
     """
-    parallel = adapter_of(model)
-    check_window_options(scaler, autocast)
+    parallel = adapter_of(model, hold_back=hold_back)
+    check_window_options(weight, scaler, autocast)
     not_owned = _check_optimizer(model, optimizer, parallel.world_size)
-    _check_update_options(optimizer, max_norm, scheduler, on_update)
-    given, losses, skipped, parallel.watched = windows(batches, n), [], 0, on_update is not None
+    _check_update_options(model, optimizer, max_norm, scheduler, on_update)
+    given, losses, skipped, cause = windows(batches, n), [], 0, ""
+    parallel.check_epoch(batches, on_update is not None)
     while (window := share_out(parallel, next(given, []), weight)).going:
         if not window.total:
             continue
         if not losses:
             _zero(optimizer, not_owned)
         losses.append(accumulate(parallel, window, loss_fn, scaler, autocast))
-        rates = [float(group["lr"]) for group in optimizer.param_groups] if on_update else []
+        rates = _rates(optimizer) if on_update else []
         with uninterrupted():
-            updated, norm = _update(optimizer, parallel, scaler, max_norm)
-            skipped += not updated
-            if updated and scheduler:
+            updated, norm = _update(optimizer, parallel, scaler, max_norm, on_update is not None)
+            if not updated:
+                skipped += 1
+                cause = _cause(model, parallel) if len(losses) == 1 else cause
+            elif scheduler:
                 scheduler.step()
             _zero(optimizer, not_owned)
         if on_update:
@@ -148,14 +159,19 @@ def train_epoch(
         raise ValueError(_EMPTY)
     losses = [loss / parallel.world_size for loss in parallel.all_reduce_sum(read(losses))]
     if skipped == len(losses) and not (scaler and scaler.get_scale() > 1 and all(map(isfinite, losses))):
-        raise FloatingPointError(f"{skipped} of {skipped} {_SKIPPED}; the first window's loss was {losses[0]}")
+        cause = cause if isfinite(losses[0]) else f"the loss was {losses[0]}"
+        raise FloatingPointError(f"{skipped} of {skipped} windows made no update: in the first one {cause}")
     if skipped:
-        warnings.warn(f"{skipped} of {len(losses)} {_SKIPPED}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"{skipped} of {len(losses)} windows made no update: their gradients held an infinity or a NaN",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return losses
 
 
 def _update(
-    optimizer: Optimizer, parallel: Adapter, scaler: GradScaler | None, max_norm: float | None
+    optimizer: Optimizer, parallel: Adapter, scaler: GradScaler | None, max_norm: float | None, watched: bool
 ) -> tuple[bool, Tensor | None]:
     """Makes one update with the gradient of a whole window, unless it holds an infinity or a NaN.
 
@@ -165,10 +181,11 @@ def _update(
     gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
     if not gradients:
         raise ValueError("the loss of this window reached no parameter of the optimizer, so there is no gradient")
-    if scaler:
-        scaler.unscale_(optimizer)
+    if max_norm is not None and any(gradient.is_sparse for gradient in gradients):
+        raise ValueError(_SPARSE)
+    _unscale(optimizer, scaler)
     try:
-        norm = parallel.norm(gradients) if parallel.watched else None
+        norm = parallel.norm(gradients) if watched else None
         # Neither optimizer.step() nor scaler.step() may see an overflow: a fused optimizer would be called all the
         # same, and its first call leaves a momentum buffer that it has allocated and not written.
         if finite := parallel.all_finite(gradients):
@@ -179,6 +196,22 @@ def _update(
     finally:  # also after an interrupt: a scaler that has unscaled and not updated refuses its next window
         if scaler:
             scaler.update()
+
+
+def _cause(model: nn.Module, parallel: Adapter) -> str:
+    for name, p in model.named_parameters():
+        if p.grad is not None and not parallel.all_finite([p.grad]):
+            return f"the gradient of {name!r} held an infinity or a NaN"
+    return "the gradient of a parameter outside of the model held an infinity or a NaN"
+
+
+def _unscale(optimizer: Optimizer, scaler: GradScaler | None) -> None:
+    if scaler:
+        scaler.unscale_(optimizer)
+
+
+def _rates(optimizer: Optimizer) -> list[float | None]:
+    return [None if group.get("lr") is None else float(group["lr"]) for group in optimizer.param_groups]
 
 
 def _zero(optimizer: Optimizer, not_owned: Iterable[Tensor]) -> None:
@@ -204,8 +237,8 @@ def evaluate(
     that are tensors, are read from the device at the end.
 
     Args:
-        model: The model. With DDP or FSDP2, all ranks take part, each with its own buffers, such as BatchNorm's
-            statistics; an unwrapped model is evaluated by this rank alone.
+        model: The model. With DDP or FSDP2, all ranks take part, and all use rank 0's buffers, such as BatchNorm's
+            statistics, as its checkpoint would; an unwrapped model is evaluated by this rank alone.
         batches: Micro-batches of any kind; FSDP2 needs equally many on every rank.
         metric: `metric(model, batch)` returns a mean over the micro-batch, such as a loss or an accuracy.
         weight: `weight(batch)` returns over how many samples or tokens that mean was taken; a result with
@@ -227,16 +260,13 @@ def evaluate(
     results, counts = [], []
     model.eval()
     try:
-        for batch in batches:
-            count = weight(batch)
-            if isinstance(count, Tensor) or count != 0:
-                counts.append(_kept(count))
-                results.append(_kept(metric(parallel.local_model, batch)))
-    except BaseException:
-        parallel.abandon_window()
-        raise
+        with parallel.evaluation():
+            for batch in iterator_of(batches):
+                count = weight(batch)
+                if isinstance(count, Tensor) or count != 0:
+                    counts.append(_kept(count))
+                    results.append(_kept(metric(parallel.local_model, batch)))
     finally:
-        parallel.reshard()
         for module, was_training in modes:
             module.training = was_training
     counts = check_weights(counts)
@@ -270,11 +300,20 @@ def _needs_closure(optimizer: Optimizer) -> bool:
     return hasattr(optimizer, "first_step") or (closure is not None and closure.default is closure.empty)
 
 
-def _check_update_options(optimizer: Optimizer, max_norm: Any, scheduler: Any, on_update: Any) -> None:
+def _check_update_options(
+    model: nn.Module, optimizer: Optimizer, max_norm: Any, scheduler: Any, on_update: Any
+) -> None:
     if on_update is not None and not callable(on_update):
         raise TypeError(f"on_update must be a function of one Update, got {on_update!r} ({type(on_update).__name__})")
-    if max_norm is not None and not max_norm > 0:
-        raise ValueError(f"max_norm must be a positive number, got {max_norm}")
+    if max_norm is not None:
+        if not isinstance(max_norm, Real) or isinstance(max_norm, bool):
+            raise TypeError(f"max_norm must be a number, got {max_norm!r} ({type(max_norm).__name__})")
+        if not max_norm > 0:
+            raise ValueError(f"max_norm must be a positive number, got {max_norm}")
+        owned = {p for p in _parameters(optimizer) if p.requires_grad}
+        for module in model.modules():
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse and module.weight in owned:
+                raise ValueError(_SPARSE)
     if scheduler is not None:
         if not isinstance(scheduler, LRScheduler):
             raise TypeError(f"scheduler must be an LRScheduler, got {scheduler!r} ({type(scheduler).__name__})")

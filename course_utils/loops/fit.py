@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import AbstractContextManager
-from operator import index
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 
 from course_utils.loops.parallel import adapter_of
-from course_utils.loops.window import backward_window, items
+from course_utils.loops.window import backward_window, items, whole_number
 
 
 def pieces(batch: Any, size: int) -> list:
@@ -28,19 +27,27 @@ def pieces(batch: Any, size: int) -> list:
         >>> [len(x) for x, y in pieces((torch.zeros(5, 3), torch.zeros(5)), 2)]
         [2, 2, 1]
     """
-    return [_rows(batch, slice(start, start + size)) for start in range(0, items(batch), size)]
-
-
-def _rows(batch: Any, rows: slice) -> Any:
-    if batch is None or isinstance(batch, Tensor):
-        return batch if batch is None else batch[rows]
+    if isinstance(batch, Tensor):
+        return list(batch.split(size))
     if isinstance(batch, MutableMapping):
-        part = copy.copy(batch)  # of its own class, with what it has beside its entries
-        part.update({key: _rows(value, rows) for key, value in batch.items()})
-        return part
-    if isinstance(batch, (tuple, list)):
-        return getattr(batch, "_make", type(batch))(_rows(part, rows) for part in batch)
+        return [_with_values(batch, parts) for parts in pieces(tuple(batch.values()), size)]
+    if isinstance(batch, (tuple, list)) and len({items(part) for part in batch if _is_splittable(part)}) == 1:
+        count = len(next(pieces(part, size) for part in batch if part is not None))
+        parts = [[None] * count if part is None else pieces(part, size) for part in batch]
+        return [getattr(batch, "_make", type(batch))(each) for each in zip(*parts, strict=True)]
     raise TypeError(f"cannot split a {type(batch).__name__}: pass split=, a function of a batch and a size")
+
+
+def _with_values(batch: MutableMapping, values: tuple) -> MutableMapping:
+    part = copy.copy(batch)  # of its own class, with what it has beside its entries
+    part.update(zip(batch, values, strict=True))
+    return part
+
+
+def _is_splittable(part: Any) -> bool:
+    if part is not None and not isinstance(part, (Tensor, tuple, list, MutableMapping)):
+        raise TypeError(f"cannot split a {type(part).__name__}: pass split=, a function of a batch and a size")
+    return part is not None
 
 
 class MicroBatchFinder:
@@ -71,7 +78,9 @@ class MicroBatchFinder:
     """
 
     def __init__(self, micro_batch: int | None = None):
-        if micro_batch is not None and index(micro_batch) < 1:
+        if micro_batch is not None:
+            micro_batch = whole_number(micro_batch, "micro_batch", "of samples or None")
+        if micro_batch is not None and micro_batch < 1:
             raise ValueError(f"micro_batch must be at least 1 sample, got {micro_batch}")
         self.micro_batch = micro_batch
         self.failures = 0

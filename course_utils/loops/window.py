@@ -1,18 +1,21 @@
 """The window: which micro-batches make one update, and the gradient of their mean loss."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from math import inf, isfinite
 from numbers import Real
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.nn.utils.rnn import PackedSequence
 
 from course_utils.loops.parallel import Adapter, adapter_of
+
+_ONE_SHOT = type(contextmanager(lambda: iter([None]))())
 
 
 def windows(batches: Iterable, n: int) -> Iterator[list]:
@@ -31,25 +34,64 @@ def windows(batches: Iterable, n: int) -> Iterator[list]:
 
     Raises:
         TypeError: If `n` is not an integer, or `batches` not iterable (at the call).
-        ValueError: If `n` is below 1 (at the call).
+        ValueError: If `n` is below 1 (at the call), or if PyTorch has overwritten a tensor of a window while the rest
+            of that window was fetched. Writes that PyTorch doesn't count, such as NumPy's, go unnoticed.
 
     Example:
         >>> [len(window) for window in windows(range(10), 4)]
         [4, 4, 2]
     """
-    n = index(n)  # a NumPy integer, too
+    n = whole_number(n, "n", "of micro-batches")
     if n < 1:
         raise ValueError(f"n must be at least 1 micro-batch per window, got {n}")
-    return _fetch(iter(batches), n)
+    return _fetch(iterator_of(batches), n)
+
+
+def whole_number(number: Any, name: str, unit: str) -> int:
+    try:
+        if not isinstance(number, bool):
+            return index(number)  # NumPy's integers, too
+    except TypeError:
+        pass
+    raise TypeError(f"{name} must be a whole number {unit}, got {number!r} ({type(number).__name__})")
+
+
+def iterator_of(batches: Any) -> Iterator:
+    try:
+        return iter(batches)
+    except TypeError:
+        message = f"batches must be an iterable of micro-batches, such as a DataLoader, got {type(batches).__name__}"
+        raise TypeError(f"{message}, which is not iterable") from None
 
 
 def _fetch(batches: Iterator, n: int) -> Iterator[list]:
     while True:
-        window = list(islice(batches, n))
+        window, versions = [], []
+        for batch in islice(batches, n):
+            window.append(batch)
+            versions.append([(tensor, _version(tensor)) for _, tensor in _tensors(batch)])
+        _check_for_overwriting(versions)
         if window:
             yield window
         if len(window) < n:  # some iterators would start again after their end
             return
+
+
+def _check_for_overwriting(versions: list[list[tuple[Tensor, int]]]) -> None:
+    for k, batch in enumerate(versions):
+        for tensor, version in batch:
+            # Only a tensor at the same address was written over: a write elsewhere in a shared storage is no concern.
+            if _version(tensor) != version and any(
+                other.data_ptr() == tensor.data_ptr() for later in versions[k + 1 :] for other, _ in later
+            ):
+                raise ValueError(
+                    "the loader reuses its buffers: a micro-batch of a window was overwritten while the others were "
+                    "fetched; yield a copy of each batch, for example with .clone()"
+                )
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _tensors(batch: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -76,8 +118,8 @@ def items(batch: Any) -> int:
             more deeply must agree, too, but can't be counted on its own: it could be a list of samples.
 
     Raises:
-        TypeError: If the first dimensions differ, or if all tensors are in dicts or lists inside a list or tuple, such
-            as `(dict, dict)`.
+        TypeError: If the first dimensions differ; if all tensors are in dicts or lists inside a list or tuple, such as
+            `(dict, dict)`; or of a `PackedSequence`, which has no such dimension.
 
     Example:
         >>> items((torch.zeros(8, 64), torch.zeros(8)))
@@ -85,12 +127,13 @@ def items(batch: Any) -> int:
     """
     tensors = list(_tensors(batch))
     lengths = {len(tensor) if tensor.dim() else None for _, tensor in tensors}
-    is_clear = any(path == "s" or not path.strip("m") for path, _ in tensors)
+    is_clear = any(path == "s" or not path.strip("m") for path, _ in tensors) and not isinstance(batch, PackedSequence)
     if len(lengths) != 1 or None in lengths or not is_clear:
-        shapes = list(dict.fromkeys(tuple(tensor.shape) for _, tensor in tensors))
+        shapes = ", ".join(str(tuple(tensor.shape)) for _, tensor in tensors[:8])
+        held = f"a {type(batch).__name__} with tensors of shapes {shapes}{', ...' * (len(tensors) > 8)}"
         raise TypeError(
-            f"cannot count the samples of a {type(batch).__name__} with tensors of shapes {shapes}: pass weight=, a "
-            "function of one batch that returns their number"
+            f"cannot count the samples of {held if tensors else type(batch).__name__}: pass weight=, a function of one "
+            "batch that returns their number"
         )
     return lengths.pop()
 
@@ -103,6 +146,7 @@ def backward_window(
     *,
     scaler: GradScaler | None = None,
     autocast: AbstractContextManager | None = None,
+    hold_back: bool = False,
 ) -> Tensor | None:
     """Adds the gradient of a window's mean loss to `.grad`, for training loops of your own.
 
@@ -121,6 +165,7 @@ def backward_window(
             left out. By default, `items`.
         scaler: The GradScaler that multiplies the losses, for float16.
         autocast: The context for the forward pass, such as `torch.autocast("cuda", torch.bfloat16)`.
+        hold_back: Under FSDP2, reduce the gradients once a window, as in `train_epoch`.
 
     Returns:
         The mean loss of the window over all ranks, a scalar tensor on the model's device in float32 or wider, without a
@@ -138,8 +183,8 @@ def backward_window(
         ...     optimizer.step()
         ...     optimizer.zero_grad()
     """
-    check_window_options(scaler, autocast)
-    parallel = adapter_of(model)
+    check_window_options(weight, scaler, autocast)
+    parallel = adapter_of(model, hold_back=hold_back)
     window = share_out(parallel, list(window), weight)
     if not window.total:
         return None
@@ -151,31 +196,55 @@ def backward_window(
     return loss
 
 
-def check_window_options(scaler: Any, autocast: Any) -> None:
+def check_window_options(weight: Any, scaler: Any, autocast: Any) -> None:
+    if not callable(weight):
+        raise TypeError(f"weight must be a function of one batch, got {weight!r} ({type(weight).__name__})")
     if autocast is not None and not isinstance(autocast, AbstractContextManager):
         raise TypeError(f"autocast must be a context manager, got {autocast!r} ({type(autocast).__name__})")
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise TypeError(f"scaler must be a GradScaler, got {scaler!r} ({type(scaler).__name__})")
+    if isinstance(autocast, _ONE_SHOT):
+        raise TypeError(
+            "autocast must be a context that can be entered for every micro-batch, such as torch.autocast(...); a "
+            "generator decorated with @contextmanager can be entered only once"
+        )
 
 
-class Window(NamedTuple):
+class Window:
     """A window of this rank, and what all ranks hold of it together."""
 
-    shares: list[tuple[Any, float]]  # (micro-batch, its share of the mean over all ranks)
-    total: float  # samples or tokens over all ranks
-    everyone: bool  # does every rank have something to run?
-    going: bool  # has any rank a window left?
+    def __init__(self, shares: list[tuple[Any, float]], total: float, everyone: bool, going: bool):
+        self.shares = shares  # (micro-batch, its share of the mean over all ranks)
+        self.total = total  # samples or tokens over all ranks
+        self.everyone = everyone  # does every rank have something to run?
+        self.going = going  # has any rank a window left?
 
 
 def share_out(parallel: Adapter, window: list, weight: Callable[[Any], float]) -> Window:
     """Gives each micro-batch its share of the mean over all ranks. Micro-batches of weight 0 are left out."""
-    weights = check_weights([weight(batch) for batch in window])
-    held = [(batch, count) for batch, count in zip(window, weights, strict=True) if count]
-    total, everyone, going = parallel.agree(sum(count for _, count in held), len(held), bool(window))
+    weights = weights_of(window, weight)
+    if 0 in weights:
+        window = [batch for batch, count in zip(window, weights, strict=True) if count]
+    held = list(filter(None, weights))
+    total, everyone, going = parallel.agree(sum(held), len(held), bool(weights))
     if not isfinite(total):
         raise ValueError(f"the weights of a window must have a finite sum, got {total}")
+    return Window(list(zip(window, _shares(held, total, parallel.world_size), strict=True)), total, everyone, going)
+
+
+def _shares(weights: list[float], total: float, world_size: int) -> list[float]:
     # Gradients are averaged over the ranks, which divides them by their number.
-    return Window([(batch, parallel.world_size * count / total) for batch, count in held], total, everyone, going)
+    return [world_size * weight / total for weight in weights]
+
+
+def weights_of(window: list, weight: Callable[[Any], float]) -> list[float]:
+    """The weight of each micro-batch, as a number of samples or tokens that has been checked.
+
+    Example:
+        >>> weights_of([torch.zeros(3), torch.zeros(1)], items)
+        [3, 1]
+    """
+    return check_weights([weight(batch) for batch in window])
 
 
 def check_weights(weights: list) -> list[float]:
@@ -217,11 +286,8 @@ def accumulate(
     try:
         for k, (batch, share) in enumerate(window.shares, start=1):
             with parallel.gradient_sync(k == len(window.shares)):
-                with autocast:
-                    loss = loss_fn(model, batch)
-                    _check_loss(loss)
-                    loss = loss * share
-                (scaler.scale(loss) if scaler else loss).backward()
+                loss = _forward(model, batch, share, loss_fn, autocast)
+                _backward(loss, scaler)
             # A sum in 16 bits would lose what is small.
             window_loss += loss.detach().to(torch.promote_types(loss.dtype, torch.float32))
     except BaseException:
@@ -234,11 +300,18 @@ def accumulate(
     return window_loss
 
 
-def _check_loss(loss: Any) -> None:
-    if not isinstance(loss, Tensor):
-        raise TypeError(f"loss_fn must return a scalar tensor, got {loss!r} ({type(loss).__name__})")
-    if loss.dim() or not loss.requires_grad:
-        raise ValueError(
-            f"loss_fn must return a scalar tensor with a graph, got one of shape {tuple(loss.shape)}, "
-            f"requires_grad={loss.requires_grad}"
-        )
+def _forward(model: nn.Module, batch: Any, share: float, loss_fn: Callable, autocast: Any) -> Tensor:
+    with autocast:
+        loss = loss_fn(model, batch)
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"loss_fn must return a scalar tensor, got {loss!r} ({type(loss).__name__})")
+        if loss.dim() or not loss.requires_grad:
+            raise ValueError(
+                f"loss_fn must return a scalar tensor with a graph, got one of shape {tuple(loss.shape)}, "
+                f"requires_grad={loss.requires_grad}"
+            )
+        return loss * share
+
+
+def _backward(loss: Tensor, scaler: GradScaler | None) -> None:
+    (scaler.scale(loss) if scaler else loss).backward()

@@ -113,13 +113,14 @@ IMAGE = torch.zeros(3, 8, 8)
         {"images": [IMAGE] * 8},
         [torch.zeros(7), torch.zeros(5), torch.zeros(2)],  # sequences of different lengths
         pack_sequence([torch.zeros(7, 2), torch.zeros(5, 2), torch.zeros(4, 2)]),
+        pack_sequence([torch.zeros(7, 2)]),
         (torch.zeros(16, 3, 2), torch.zeros(3)),  # sequence-first
         {"inputs": torch.zeros(3, 2), "weights": torch.zeros(5)},
         (torch.zeros(3, 2), torch.tensor(1.0)),
     ],
 )
 def test_a_batch_that_can_be_read_in_two_ways_is_refused_with_its_shapes(model, batch):
-    with pytest.raises(TypeError, match=r"tensors of shapes \[.*: pass weight=") as refused:
+    with pytest.raises(TypeError, match=r"tensors of shapes \(.*: pass weight=") as refused:
         items(batch)
     assert len(str(refused.value)) < 300
     with pytest.raises(TypeError, match="pass weight="):

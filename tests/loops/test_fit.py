@@ -197,6 +197,10 @@ def test_pieces_keep_named_tuples_and_entries_that_are_none():
     assert [part["mask"] for part in pieces({"x": x, "mask": None}, 2)] == [None, None, None]
     with pytest.raises(TypeError, match=r"cannot split a str: pass split="):
         pieces((x, "names"), 2)
+    with pytest.raises(TypeError, match=r"cannot split a tuple: pass split="):
+        pieces((x, x[:4]), 2)
+    with pytest.raises(TypeError, match=r"cannot split a tuple: pass split="):
+        pieces((None, None), 2)
 
 
 class Pair(NamedTuple):

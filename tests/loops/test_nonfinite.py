@@ -112,20 +112,23 @@ def test_an_overflow_in_the_first_window_leaves_no_optimizer_state_behind(fused)
     model = mlp(3, 5, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
     batch = on_ranks.poisoned(on_ranks.shards(1)[0][0], math.inf)
-    with pytest.raises(FloatingPointError, match=r"1 of 1 windows made no update: .*; the first window's loss was nan"):
+    with pytest.raises(FloatingPointError, match="1 of 1 windows made no update: in the first one the loss was nan"):
         train_epoch(model, [batch], on_ranks.masked_mse, optimizer, 1, on_ranks.tokens, scaler=GradScaler("cpu"))
     assert not optimizer.state
 
 
-@pytest.mark.parametrize("poison", [math.nan, "gradient only"])
+@pytest.mark.parametrize(
+    ("poison", "cause"),
+    [(math.nan, "the loss was nan"), ("gradient only", "the gradient of '0.weight' held an infinity or a NaN")],
+)
 @every_loop
-def test_an_epoch_in_which_every_window_was_skipped_is_an_error(poison, scaler):
+def test_an_epoch_in_which_every_window_was_skipped_is_an_error_with_the_first_cause(poison, cause, scaler):
     batches = [on_ranks.poisoned(batch, poison) for batch in on_ranks.shards(1, equal=True)[0]]
     train = partial(on_ranks.train_poisoned, on_ranks.new_model(), batches, 3, scaler, False)
     if scaler == "enabled" and poison == "gradient only":  # the scaler may still find its scale
         assert train()[3] == ["3 of 3 windows made no update: their gradients held an infinity or a NaN"]
     else:
-        with pytest.raises(FloatingPointError, match=r"3 of 3 windows made no update: .*; the first window's loss was"):
+        with pytest.raises(FloatingPointError, match=f"3 of 3 windows made no update: in the first one {cause}"):
             train()
 
 

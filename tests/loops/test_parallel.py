@@ -1,6 +1,7 @@
 """The loops on several ranks equal one process that holds what all ranks hold; what would not is refused."""
 
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -74,8 +75,10 @@ def test_a_loop_of_ones_own_has_the_gradient_of_all_ranks_in_every_window(groups
     ("kind", "saying"),
     [
         ("not wrapped", "the process group has 2 ranks and the model is not wrapped"),
+        ("holds a DDP model", "'0' is wrapped in DDP inside another module"),
+        ("FSDP2 on layers only", "'0' is sharded, the whole model is not"),
         ("FSDP2 with a parameter left out", r"a parameter of shape \(5,\) that is not"),
-        ("FSDP1", r"use .* fully_shard\(model\) on the whole model \(FSDP1 is not supported"),
+        ("FSDP1", "FSDP1 .* is not supported: use fully_shard"),
         ("DDP with a parameter left out", r"DDP ignores \['0.bias'\]"),
         ("static graph", "static_graph=True cannot accumulate"),
     ],
@@ -99,28 +102,51 @@ def test_each_rank_trains_a_model_of_its_own_where_the_model_says_so(two):
 
 
 def test_ddp_all_reduces_its_gradients_once_a_window(two):
-    # besides: each window's weights, the same once more to learn that all are done, the losses
-    assert [counts["all-reduce"] for counts in two.run(on_ranks.collectives, "DDP")] == [2 + 4] * 2
+    # besides: the epoch's length, each window's weights, the same once more to learn that all are done, the losses
+    assert [counts["all-reduce"] for counts in two.run(on_ranks.collectives, "DDP")] == [2 + 5] * 2
 
 
-def test_fsdp2_trains_on_after_an_evaluation_and_not_after_an_error(two):
+@pytest.fixture(scope="module")
+def one():
+    with Ranks(1, timeout=60) as one:
+        yield one
+
+
+@pytest.mark.parametrize("options", [{}, {"hold_back": True}], ids=str)
+@pytest.mark.parametrize("where", ["before", "forward", "backward"])
+def test_nothing_of_a_window_that_an_error_abandoned_is_in_the_next_update(one, two, where, options):
+    assert one.run(partial(on_ranks.after_an_abandoned_window, where, 2, **options)) == [0.0]
+    assert two.run(partial(on_ranks.after_an_abandoned_window, where, 2, **options)) == [0.0, 0.0]
+
+
+def test_fsdp2_trains_on_after_an_evaluation_and_after_one_that_failed(two):
     losses, scores = on_ranks.trained_between_evaluations()
-    for ours, scored, refusal in two.run(on_ranks.evaluated_between_epochs):
+    for ours, scored in two.run(on_ranks.evaluated_between_epochs):
         assert ours == pytest.approx(losses, rel=1e-12)
         assert scored == pytest.approx(scores, rel=1e-12)
-        assert refusal.startswith("an error interrupted this FSDP2 model")
 
 
-def test_fsdp2_reduces_every_micro_batch(two):
-    for counts in two.run(on_ranks.collectives, "FSDP2"):
-        assert counts["reduce-scatter"] == 2 * 6  # of two layers
+@pytest.mark.parametrize(("options", "times"), [({}, 6), ({"hold_back": True}, 2)], ids=str)
+def test_fsdp2_reduces_every_micro_batch_unless_it_is_held_back(two, options, times):
+    for counts in two.run(partial(on_ranks.collectives, "FSDP2", **options)):
+        assert counts["reduce-scatter"] == 2 * times  # of two layers
 
 
-def test_sync_batchnorm_with_unequal_numbers_of_micro_batches_is_refused_on_every_rank(two):
-    for message, began in two.run(on_ranks.uneven_with_sync_batchnorm):
+@pytest.mark.parametrize("sized", [True, False])
+def test_sync_batchnorm_with_unequal_numbers_of_micro_batches_is_refused_on_every_rank(two, sized):
+    for message, began in two.run(on_ranks.uneven_with_sync_batchnorm, sized):
         assert message.startswith("SyncBatchNorm exchanges statistics in every forward pass")
         assert "5 together" in message
         assert not began
+
+
+@pytest.mark.parametrize("kind", ["DDP", "FSDP2"])
+def test_an_evaluation_is_that_of_the_checkpoint_of_rank_0_and_leaves_each_rank_its_statistics(two, kind):
+    batches = sum(on_ranks.shards(2, equal=True), [])  # noqa: RUF017
+    checkpoint = evaluate(on_ranks.normalised(running_mean=0), batches, on_ranks.masked_mse, on_ranks.tokens)
+    for rank, (score, statistics) in enumerate(two.run(on_ranks.evaluated_with_statistics_of_its_own, kind)):
+        assert score == pytest.approx(checkpoint, rel=1e-12)
+        assert statistics == [rank] * on_ranks.WIDTH
 
 
 @pytest.mark.parametrize("kind", ["DDP", "FSDP2"])

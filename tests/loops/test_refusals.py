@@ -22,6 +22,11 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
+@contextmanager
+def once():
+    yield
+
+
 @pytest.fixture
 def model():
     torch.set_default_dtype(torch.float64)
@@ -51,7 +56,7 @@ SCALAR = r"loss_fn must return a scalar tensor"
 @pytest.mark.parametrize(
     ("of_window", "error", "saying"),
     [
-        ({"weight": "4"}, TypeError, "'str' object is not callable"),
+        ({"weight": "4"}, TypeError, r"weight must be a function of one batch, got '4' \(str\)"),
         ({"weight": lambda batch: "4"}, TypeError, r"weight\(batch\) must be a number, got '4' \(str\)"),
         ({"weight": lambda batch: None}, TypeError, r"got None \(NoneType\)"),
         ({"weight": lambda batch: torch.ones(2)}, TypeError, r"got tensor\(\[1., 1.\]\) \(Tensor\)"),
@@ -60,6 +65,7 @@ SCALAR = r"loss_fn must return a scalar tensor"
         ({"weight": lambda batch: math.inf}, ValueError, "0 or more, got inf"),
         ({"weight": lambda batch: 2 - len(batch[0])}, ValueError, "a number of items or tokens, 0 or more, got -2"),
         ({"autocast": torch.bfloat16}, TypeError, r"autocast must be .*, got torch.bfloat16 \(dtype\)"),
+        ({"autocast": once()}, TypeError, "can be entered only once"),
         ({"scaler": 1024.0}, TypeError, r"scaler must be a GradScaler, got 1024.0 \(float\)"),
     ],
 )
@@ -90,10 +96,14 @@ def test_a_loss_that_cannot_be_used(model, batches, spoil, error, saying):
     [
         ({"max_norm": 0}, ValueError, "max_norm must be a positive number, got 0"),
         ({"max_norm": math.nan}, ValueError, "got nan"),
+        ({"max_norm": True}, TypeError, r"max_norm must be a number, got True \(bool\)"),
+        ({"max_norm": "1"}, TypeError, r"got '1' \(str\)"),
         ({"scheduler": "cosine"}, TypeError, r"scheduler must be an LRScheduler, got 'cosine' \(str\)"),
         ({"on_update": 1}, TypeError, "on_update must be a function"),
         ({"n": 0}, ValueError, "at least 1 micro-batch per window, got 0"),
-        ({"n": 2.5}, TypeError, "'float' object cannot be interpreted as an integer"),
+        ({"n": 2.5}, TypeError, r"whole number of micro-batches, got 2.5 \(float\)"),
+        ({"n": True}, TypeError, r"got True \(bool\)"),
+        ({"n": None}, TypeError, r"got None \(NoneType\)"),
     ],
 )
 def test_an_option_that_an_epoch_cannot_use(model, batches, of_epoch, error, saying):
@@ -104,9 +114,10 @@ def test_an_option_that_an_epoch_cannot_use(model, batches, of_epoch, error, say
             windows(batches, of_epoch["n"])  # at the call
 
 
-def test_a_micro_batch_to_begin_with_that_is_no_number_of_samples():
-    with pytest.raises(ValueError, match=r"micro_batch must be .*, got 0"):
-        MicroBatchFinder(micro_batch=0)
+@pytest.mark.parametrize(("size", "error"), [(0, ValueError), (2.5, TypeError)])
+def test_a_micro_batch_to_begin_with_that_is_no_number_of_samples(size, error):
+    with pytest.raises(error, match=rf"micro_batch must be .*, got {size}"):
+        MicroBatchFinder(micro_batch=size)
 
 
 def test_a_schedule_that_needs_a_metric_or_belongs_to_another_optimizer(model, batches):
@@ -135,8 +146,9 @@ def test_batches_that_are_none_or_give_nothing(model, batches):
     used_up = (batch for batch in batches)
     assert len(list(used_up)) == len(batches)
     nothing, zero = "batches gave nothing: an empty loader", r"weight\(batch\) 0 for every micro-batch"
+    iterable = "batches must be an iterable of micro-batches, such as a DataLoader, got None"
     for given, weight, error, saying in (
-        (None, {}, TypeError, "not iterable"),
+        (None, {}, TypeError, iterable),
         ([], {}, ValueError, nothing),
         (DataLoader([]), {}, ValueError, nothing),
         (used_up, {}, ValueError, nothing),
@@ -146,3 +158,11 @@ def test_batches_that_are_none_or_give_nothing(model, batches):
             train_epoch(model, given, mse, sgd(model), 2, **weight)
         with refused(model, error, saying):
             evaluate(model, given, mse, **weight)
+
+
+def test_clipping_sparse_gradients_is_refused_before_the_first_forward_pass():
+    model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1))
+    with pytest.raises(ValueError, match="max_norm can't clip sparse gradients: build the embedding with sparse=False"):
+        train_epoch(model, [torch.tensor([1])], lambda *_: pytest.fail("a forward pass"), sgd(model), max_norm=1.0)
+    model[0].weight.requires_grad_(False)  # it has no gradient then
+    train_epoch(model, [torch.tensor([1])], lambda model, x: model(x).mean(), sgd(model), max_norm=1.0)
