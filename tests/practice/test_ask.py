@@ -242,7 +242,7 @@ def test_the_solution_that_run_all_left_behind_is_not_judged_as_an_answer(shown,
 
 """
     run(f"# Solution\n{answer}\nassert check('slope', slope, scored=False).passed", namespace)
-    assert shown[-1]["text/plain"].startswith("The solution passes. 5 functions")
+    assert shown[-1]["text/plain"].startswith("The solution passes. 2 parabolas")
     assert display.RIGHT not in shown[-1]["text/html"]
     run("renamed = lambda f, w, h: 0.0\n_ = check('slope', slope)", namespace)
     assert namespace["_"].bug == "notebook-solution"

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from course_utils.practice.bench import Exercise, Seen, edits, number
 
 CASES = {  # of second degree at most, where both sides give the slope exactly
-    "w² at 3 with h = 0.01": (lambda w: w**2, 3.0, 0.01),
-    "w² at 3 with h = 0.0001": (lambda w: w**2, 3.0, 0.0001),
+    "w² at -1.5 with h = 0.01": (lambda w: w**2, -1.5, 0.01),
+    "w² at -1.5 with h = 0.0001": (lambda w: w**2, -1.5, 0.0001),
     "5 - 2w + 4w² at 1/3 with h = 0.01": (lambda w: 5.0 - 2.0 * w + 4.0 * w**2, 1 / 3, 0.01),
     "w² at 0 with h = 0.01": (lambda w: w**2, 0.0, 0.01),
 }

@@ -73,6 +73,7 @@ FOLD_INTO_MOMENTUM = Exercise(
         *edits("forgets-momentum", AFTER, "buffers[p].zero_()"),
         *edits("no-update", "p -= lr * buffers[p]", ""),
         *edits("no-weight-decay", DECAY, ""),
+        *edits("decays-weights-each-piece", FOLD, f"{FOLD} + weight_decay * p.detach() * (p in arrived)"),
         *edits("decoupled-weight-decay", DECAY, "p *= 1 - lr * weight_decay"),
         *edits("idle-parameter", "for p in arrived:", "for p in trained:"),
         *edits("frozen-parameters/hook", " if p.requires_grad]", "]"),

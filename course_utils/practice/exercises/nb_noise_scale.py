@@ -58,6 +58,8 @@ NOISE_SCALE = Exercise(
         *edits("swapped", READ, "readings(large, small, b, n * b)"),
         *edits("wrong-unit", READ, "readings(small, large, 1, n)"),
         *edits("inflated-norm", RATIO, "traces.mean() / large.mean()", "traces.mean() / small.mean()"),
+        *edits("one-window", RATIO, "traces[0] / squares[0]", "traces[-1] / squares[-1]"),
+        *edits("last-only", SMALL, "parts[:, -1].square().sum(1)", "parts[:, 0].square().sum(1)"),
     ],
     channels={ONE_SIZE: "one-size"},
 )

@@ -35,6 +35,7 @@ DDP_ON_PAPER = on_paper(
     ("counted-on-all", {"always": 8 * 12, "last": 8 * 3, "around_backward": 8 * 12}),
     ("backward-alone", {"around_backward": 3}),
     ("who-forgets", {"momentum": 1 / 8}),
+    ("one-micro-batch", {"effective": 8 * 32}),
     ("all-forget", {"momentum": 1}),
     ("dropped", {"twice": 1003 % 8}),
 )
