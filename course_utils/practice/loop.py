@@ -159,9 +159,7 @@ class Updates:
         if max(abs(factor - 1) for factor in each) < 0.004:
             return "low-precision", f"{counts}: a factor is rounded, or was computed in a type of few digits"
         if even:
-            fix = ". Fewer than N micro-batches count in it: divide by what it holds, not by N" * (
-                len(each) < self.case.n
-            )
+            fix = ". Fewer than N micro-batches count: divide by what it holds" * (len(each) < self.case.n)
             return "loss-scale", f"{update} is {_times(each)[0]:g} times what it should be{fix}"
         if len({int((owner == place).sum()) for place in owner.unique()}) == 1:
             return "loss-scale", f"{counts}: all of them must count the same"
