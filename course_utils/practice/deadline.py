@@ -37,7 +37,7 @@ class Outcome:
     value: Any = None
     error: BaseException | None = None
     stopped: str = ""  # "endless" if the time was over, "interrupted" if the learner pressed the stop button
-    where: str = ""  # the learner's line that was running then
+    where: str = ""  # the learner's line that was running then, as `, in line 3`
 
 
 def run(function: Callable[[], Any], seconds: float) -> Outcome:
@@ -58,14 +58,14 @@ def run(function: Callable[[], Any], seconds: float) -> Outcome:
 
     def stop(number: int, frame: FrameType) -> None:
         here = [*takewhile(lambda each: each.f_code is not run.__code__, (each for each, _ in walk_stack(frame)))]
-        lines = [_line(each, each.f_lineno) for each in here if _is_learners(each)]
+        learners = [each for each in here if _is_learners(each)]
         outcome.stopped = outcome.stopped or ("interrupted" if number == signal.SIGINT else "endless")
-        outcome.where = outcome.where or next(iter(lines), "")
+        outcome.where = outcome.where or "".join(f", in {_line(each, each.f_lineno)}" for each in learners[:1])
         if again:  # at random moments: one of them is that in which a bare `except:` has just caught the last
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 2e-4))
         # A stop in the middle of a library could leave one of its settings changed, or a module half imported.
-        now = _is_learners(frame) or number == signal.SIGINT or time.monotonic() > latest
-        if lines and now and not any(each.f_code.co_filename.startswith("<frozen importlib") for each in here):
+        now = number == signal.SIGINT or (learners and (_is_learners(frame) or time.monotonic() > latest))
+        if here and now and not any(each.f_code.co_filename.startswith("<frozen importlib") for each in here):
             raise Endless
 
     numbers = [signal.SIGINT, signal.SIGALRM] if again else [signal.SIGINT]

@@ -124,7 +124,7 @@ class Updates:
             return "unguarded-step" if self.case.factors else "nan", f"{update} uses a gradient with NaN or infinity"
         if right is None:
             bug = "skip-rule" if may_skip else "irregular-window"
-            return bug if has else "empty-step", f"{update} is a step too many"
+            return (bug, f"{update} is a step too many") if has else ("empty-step", f"{update} found no gradient")
         if self.case.dirty and row.all():
             return "stale-gradients", "the old gradient entered the first update"
         lost, strangers = due - has, has - due
@@ -133,7 +133,7 @@ class Updates:
         if has == strangers != set():
             return "leftover-gradients" if len(self.rows) < len(want.rows) else "wrong-batches", instead
         if strangers and min(strangers) < min(due):
-            return "stale-gradients", f"{instead}: the rest is of earlier updates"
+            return "stale-gradients", f"{instead}: the others belong to earlier updates"
         if strangers or lost & set().union(*map(self.held, range(k, len(self.rows)))):
             return "irregular-window" if has else "empty-step", instead
         if lost - self.ran:
@@ -159,16 +159,16 @@ class Updates:
         if max(abs(factor - 1) for factor in each) < 0.004:
             return "low-precision", f"{counts}: a factor is rounded, or was computed in a type of few digits"
         if even:
-            fix = ". This window is short: divide by what it holds, not by N" * (len(each) < self.case.n)
+            fix = ". Fewer than N micro-batches count: divide by what it holds" * (len(each) < self.case.n)
             return "loss-scale", f"{update} is {_times(each)[0]:g} times what it should be{fix}"
         if len({int((owner == place).sum()) for place in owner.unique()}) == 1:
             return "loss-scale", f"{counts}: all of them must count the same"
         return "token-weights", f"{counts}: weight each micro-batch by the {self.case.unit} that it holds"
 
     def numbers(self, places: set[int]) -> list[int]:
-        """Micro-batches as messages count them: from 1 in each call."""
+        """Micro-batches as messages count them, from 1: in each epoch, or over all windows."""
         numbers = [number for call in self.case.calls for number, _ in enumerate(call, start=1)]
-        return [numbers[place % len(numbers)] for place in sorted(places)]
+        return [numbers[place % len(numbers)] if self.case.n else place + 1 for place in sorted(places)]
 
 
 def _times(factors: Sequence[float]) -> list[float]:

@@ -20,7 +20,7 @@ for bug, says, *changes in (
     ("token-weights", "", (COUNT, "    pass"), (WORLD, "")),
     ("loss-scale", "0.5 times", (WORLD, "")),
     ("irregular-window", "", (STEP, f"    {STEP}")),
-    ("stale-gradients", "earlier updates", ("    optimizer.zero_grad()\n", "")),
+    ("stale-gradients", "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]", ("    optimizer.zero_grad()\n", "")),
     ("leftover-gradients", "no step", (STEP, "")),
     ("discarded-gradients", "", (STEP, f"    optimizer.zero_grad()\n{STEP}")),
     ("waits", "", ("    dist.all_reduce", "    dist.get_rank() or dist.all_reduce")),

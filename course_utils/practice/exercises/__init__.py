@@ -70,7 +70,7 @@ def _verdict(outcome: Outcome, limit: float) -> Verdict:
     if outcome.stopped:
         after = f"stopped: it was still running after {limit:g} second{'s' * (limit != 1)}"
         what = "stopped by you" if outcome.stopped == "interrupted" else after
-        return Verdict(outcome.stopped, f"{what}, in {outcome.where}.")
+        return Verdict(outcome.stopped, f"{what}{outcome.where}.")
     if error is None:
         return Verdict("", outcome.value)
     if isinstance(error, Mistake):

@@ -11,7 +11,7 @@ from course_utils.loops import windows
 from course_utils.practice.bench import Exercise, Seen, edits, number
 from course_utils.practice.loop import Case, Loop
 
-EQUAL, TAIL, RAGGED = (2,) * 8, (2,) * 10, (4, 2, 1, 3, 2)
+EQUAL, TAIL, RAGGED = (2,) * 6, (2,) * 10, (4, 2, 1, 3, 2)
 
 
 def solution(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
@@ -55,7 +55,7 @@ SCHEDULED = Exercise(
         # The short window of TAIL is where a length that is rounded down shows.
         *(Case((sizes,), n, epochs=2) for sizes, n in ((EQUAL, 2), (TAIL, 4), (TAIL, 1), (TAIL, 100), (RAGGED, 2))),
         *(Case((RAGGED,), 4, epochs=3), Case((TAIL,), 4)),
-        *(Case((EQUAL,), 4, epochs=2, dirty=True), Case((RAGGED,), 2, factors=[(0, 1000.0)])),
+        *(Case((EQUAL,), 2, epochs=2, dirty=True), Case((RAGGED,), 2, factors=[(0, 1000.0)])),
         *(Case((RAGGED,), n, epochs=2, real=True) for n in (1, 2, 100)),
     ],
     edits=[

@@ -29,7 +29,6 @@ TWO_BUGS = Exercise(
         *(twice(*each, max_norm=LOOSE) for each in ((EQUAL, 4), (TAIL, 4), (EQUAL, 1), (TAIL, 100))),
         twice(EQUAL, 4, dirty=True, max_norm=LOOSE),
         twice(EQUAL, 4, factors=[(0, 1000.0)], max_norm=1e12),
-        twice(EQUAL, 1, max_norm=TIGHT),
         *(twice(TAIL, 4, max_norm=max_norm) for max_norm in (TIGHT, BETWEEN)),
         twice(REAL, 4, real=True, max_norm=LOOSE),
         *(twice(REAL, n, real=True, max_norm=TIGHT) for n in (1, 4, 100)),
