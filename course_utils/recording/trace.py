@@ -150,14 +150,18 @@ class _MeasuredGradients(Gradients):
     def __init__(self) -> None:
         super().__init__()
         self.norms: dict[int, float] = {}
+        self.holds: set[int] = set()  # parameters to whose .grad anything has come since it was last zeroed
 
     def add(self, p: Tensor) -> None:
         super().add(p)
         self.measure([len(self.parameters) - 1])
+        if self.norms[id(p)]:
+            self.holds.add(id(p))
 
     def discard(self, ids: set[int]) -> None:
         super().discard(ids)
         self.norms = {key: norm for key, norm in self.norms.items() if key not in ids}
+        self.holds -= ids
 
     def measure(self, places: Sequence[int]) -> None:
         for p in (self.parameters[place] for place in places):
@@ -172,8 +176,12 @@ class _MeasuredGradients(Gradients):
             norm = self.norms[key]
             if not self.touched and (norm == before[key] or (isnan(norm) and isnan(before[key]))):
                 continue
-            if norm or before[key]:
-                kinds.add("change" if norm else "zero")
+            if norm:
+                kinds.add("change")
+                self.holds.add(key)
+            elif key in self.holds:
+                kinds.add("zero")
+                self.holds.discard(key)
         return kinds
 
 
@@ -239,7 +247,9 @@ class TraceWriter(Listener):
                 record.unnamed.append(len(self.trace.events) - 1)
 
     def received(self, record: Record, call: Call) -> None:
-        record.gradients.measure(record.gradients.touched)
+        gradients = record.gradients
+        gradients.measure(gradients.touched)
+        gradients.holds.update(id(gradients.parameters[place]) for place in gradients.touched)
         self._add("backward", record, record.made + 1)
 
     def zeroed(self, record: Record, zeroing: Zeroing) -> None:

@@ -80,13 +80,13 @@ def test_an_optimizer_at_the_address_of_a_dead_one_has_a_lane_of_its_own(model):
     assert ended == [lane]
 
 
-def test_after_a_backward_that_brought_only_zeros_a_step_uses_nothing(model, optimizer):
+def test_after_a_backward_that_brought_only_zeros_a_step_uses_nothing_and_zeroing_is_seen(model, optimizer):
     with record() as trace:
         for _ in range(2):
             (model(X) * 0).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert story(trace) == "fbS" * 2
+    assert story(trace) == "fbSz" * 2
     assert trace.windows() == [0, 0]
 
 
