@@ -116,7 +116,8 @@ class MicroBatchFinder:
         """
         if adapter_of(model).world_size > 1:
             raise ValueError("MicroBatchFinder works in one process: ranks would have to agree on the micro-batch")
-        window, random_states = list(window), _random_states()
+        window, on_gpus = list(window), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        on_cpu = torch.get_rng_state()
         while True:
             parts = window
             if self.micro_batch is not None:
@@ -128,9 +129,9 @@ class MicroBatchFinder:
                 reason = str(error)
             # Not inside the except: while an error is handled, its traceback keeps the activations that did not fit.
             model.zero_grad()
-            _restore(random_states)
-            if torch.cuda.is_initialized():
-                torch.cuda.empty_cache()
+            torch.set_rng_state(on_cpu)
+            torch.cuda.set_rng_state_all(on_gpus)
+            torch.cuda.empty_cache()
             tried = max(len(split(part, 1)) for part in parts)
             if tried == 1:
                 raise torch.OutOfMemoryError(
@@ -139,13 +140,3 @@ class MicroBatchFinder:
                 )
             self.micro_batch = tried // 2
             self.failures += 1
-
-
-def _random_states() -> tuple[Tensor, list[Tensor]]:
-    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-
-
-def _restore(states: tuple[Tensor, list[Tensor]]) -> None:
-    torch.set_rng_state(states[0])
-    if states[1]:
-        torch.cuda.set_rng_state_all(states[1])
