@@ -24,7 +24,7 @@ from course_utils.practice.exercises import EXERCISES, Verdict, judge
 from course_utils.practice.predictions import known, why
 
 FOLDED = "Your prediction"  # what shows of a reveal where the cell's outputs are folded
-_NOT_TRIED = {"not-attempted", "no-set-up", "interrupted"}  # these say nothing about the answer
+_NOT_TRIED = {"not-attempted", "interrupted"}  # these say nothing about the answer
 
 # What has been asked in this kernel, for the progress line.
 _guesses: "dict[str, Guess]" = {}  # by question

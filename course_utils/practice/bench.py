@@ -116,7 +116,7 @@ class Exercise:
     def named(self, bug: str, shown: str) -> tuple[str, str]:
         """A mistake's name, and a message that shows it and says how it comes about."""
         says = _mistakes().get(self.name, {}).get(bug, {}).get("says", "")
-        shown = shown.rstrip(".")  # an error's message may end with one
+        shown = shown.rstrip(".: ")  # an error's message may end with a full stop, or be empty
         return bug.partition("/")[0], f"{shown}: {says}." if says else f"{shown}."
 
     def judge(self, answer: Any) -> str:
