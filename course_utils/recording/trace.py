@@ -1,6 +1,7 @@
 """What a training loop did, in order, with the norms of its gradients."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,10 +54,12 @@ class Trace:
 
     Attributes:
         records: For each lane its part of the ledger, which says of every backward call which update used it.
+        unseen: What could not be seen, in sentences; empty if nothing is missing as far as anyone can tell.
     """
 
     events: list[Event] = field(default_factory=list)
     records: dict[str, Record] = field(default_factory=dict)
+    unseen: list[str] = field(default_factory=list)
 
     @property
     def lanes(self) -> list[str]:
@@ -85,7 +88,7 @@ class Trace:
 
         A correct loop with four micro-batches per update gives `[4, 4, 4]`; one that never zeroes `[4, 8, 12]`; one
         that zeroes before it steps `[0, 0, 0]`. With two losses per micro-batch, and a backward call for each, four
-        micro-batches give 8.
+        micro-batches give 8. Steps and gradients that `unseen` names are missing here.
 
         Args:
             lane: As for `on()`.
@@ -93,13 +96,13 @@ class Trace:
         return [event.held for event in self.on(lane) if event.kind == "step"]
 
     def leftover(self, lane: str | None = None) -> int:
-        """How many micro-batches' gradients are still in `.grad` at the end and were never used by an update.
+        """How many micro-batches' gradients are still in `.grad` at the end and were never used by a step.
 
         Args:
             lane: As for `on()`.
         """
         record = self.records.get(self._lane(lane))
-        return record.unused if record else 0
+        return len(set(record.in_grad) - used_by_steps(record)) if record else 0
 
     def __str__(self) -> str:
         width = max(map(len, self.lanes), default=0)
@@ -108,7 +111,8 @@ class Trace:
         )
 
     def __repr__(self) -> str:
-        return f"<Trace of {len(self.events)} events on {len(self.lanes)} lanes>"
+        unseen = "".join(f"; not seen: {sentence}" for sentence in self.unseen)
+        return f"<Trace of {len(self.events)} events on {len(self.lanes)} lanes{unseen}>"
 
 
 @contextmanager
@@ -121,7 +125,7 @@ def record() -> Iterator[Trace]:
     (`ObserverFailure`), and the loop goes on.
 
     Backward calls are counted, so two losses per micro-batch with a call each count twice. A step inside
-    `torch.compile` isn't seen, nor are gradients from elsewhere, as from `torch.autograd.grad`.
+    `torch.compile` isn't seen, nor are gradients from elsewhere, as from `torch.autograd.grad`: `trace.unseen` says so.
 
     Yields:
         A `Trace`, complete when the block has ended.
@@ -164,8 +168,8 @@ class _MeasuredGradients(Gradients):
         self.holds -= ids
 
     def measure(self, places: Sequence[int]) -> None:
-        for p in (self.parameters[place] for place in places):
-            self.norms[id(p)] = 0.0 if p.grad is None else float(torch.linalg.vector_norm(dense(p.grad)))
+        parameters = [self.parameters[place] for place in places]
+        self.norms.update(zip(map(id, parameters), _norms([p.grad for p in parameters]), strict=True))
 
     def note_changes(self) -> set[str]:
         """What has happened to those that were written, or to any: "change", "zero", both or nothing."""
@@ -193,6 +197,13 @@ class _MeasuredRecord(Record):
         if args[0] is None:
             self.name, self.by_hand = NO_OPTIMIZER, True
         self.unnamed: list[int] = []  # the places of its events from before it had a name
+        self.foreign = 0  # steps whose gradients came from no backward call
+        self.weights: int | None = None  # their version at the last backward call
+        self.moved = False  # have they changed since a backward call?
+
+    @property
+    def steps(self) -> list[Update]:
+        return [update for update in self.updates if not update.skipped]
 
 
 class TraceWriter(Listener):
@@ -247,6 +258,7 @@ class TraceWriter(Listener):
                 record.unnamed.append(len(self.trace.events) - 1)
 
     def received(self, record: Record, call: Call) -> None:
+        self._notice_a_move(record)
         gradients = record.gradients
         gradients.measure(gradients.touched)
         gradients.holds.update(id(gradients.parameters[place]) for place in gradients.touched)
@@ -262,15 +274,32 @@ class TraceWriter(Listener):
         record.gradients.touched = []
         self._add_changes(record, record.made)  # GradScaler.unscale_ and writes through .data raise no version
         if not update.skipped:
+            record.foreign += not (update.held or record.gradients.empty)
             self._add("step", record, record.made)
 
     def ended(self, record: Record) -> None:
         if record.unnamed:
             self._name_events(record, self.name(record) if record.optimizer() is not None else NO_OPTIMIZER)
+        self._notice_a_move(record)
+        if record.moved and not record.steps:
+            self._not_seen(
+                record, "the weights changed without a step that can be seen, as in torch.compile or by hand"
+            )
+        if record.foreign:
+            came = f"the gradients of {record.foreign} of {len(record.steps)} steps came from no backward call that was"
+            self._not_seen(record, f"{came} seen, as with torch.autograd.grad")
 
     def _add_changes(self, record: Record, window: int) -> None:
         for kind in sorted(record.gradients.note_changes(), reverse=True):
             self._add(kind, record, window)
+
+    def _not_seen(self, record: Record, what: str) -> None:
+        self.trace.unseen.append(f"{record.name}: {what}")
+
+    def _notice_a_move(self, record: Record) -> None:
+        now = record.gradients.weight_versions()
+        record.moved |= record.weights not in (None, now)
+        record.weights = now
 
     def _add(self, kind: str, record: Record, window: int) -> None:
         name, norm = self.name(record), hypot(*record.gradients.norms.values())
@@ -285,8 +314,37 @@ class TraceWriter(Listener):
         record.unnamed.clear()
 
 
+def used_by_steps(record: Record) -> set[Call]:
+    """The calls that the record's steps have used: not what only an update used that a scaler skipped."""
+    used, waiting = set(), []
+    for update in record.updates:
+        if waiting and waiting[0].in_grad is not update.in_grad:  # zeroed after the skipped one
+            waiting.clear()
+        waiting.append(update)
+        if not update.skipped:
+            used.update(call for each in waiting for call in (each.fresh if each.held > each.stale else each.calls))
+            waiting.clear()
+    return used
+
+
+def _norms(gradients: list[Tensor | None]) -> list[float]:
+    """The norm of each; 0 where there is none. They are read together, since each read waits for the device."""
+    norms, together = [0.0] * len(gradients), defaultdict(list)
+    for place, grad in enumerate(gradients):
+        if grad is not None:
+            norm = torch.linalg.vector_norm(dense(grad))
+            together[norm.device, norm.dtype].append((place, norm))
+    for pairs in together.values():
+        places, found = zip(*pairs, strict=True)
+        for place, norm in zip(places, torch.stack(found).tolist(), strict=True):
+            norms[place] = norm
+    return norms
+
+
 def dense(grad: Tensor) -> Tensor:
     values = grad if type(grad) is Tensor else local(grad)
+    if values.is_meta:
+        return torch.tensor(float("nan"), device="cpu")  # there are no numbers
     if values.is_sparse:
         values = values.detach().coalesce().values()
     return values.detach() if values.requires_grad else values

@@ -187,6 +187,68 @@ def test_gradients_from_before_the_block_that_it_zeroes_are_a_zeroing_unless_the
     assert story(trace) == told
 
 
+def test_the_norms_of_a_backward_call_and_of_a_step_are_read_together(monkeypatch):
+    """Each read would wait for a GPU."""
+    parameters = [nn.Parameter(torch.ones(3, dtype=dtype)) for dtype in 51 * (torch.float32, torch.bfloat16)]
+    optimizer, reads = SGD(parameters, lr=0.1), []
+    for name in ("item", "tolist"):
+        read = getattr(torch.Tensor, name)
+        monkeypatch.setattr(torch.Tensor, name, lambda tensor, read=read: (reads.append(1), read(tensor))[1])
+    with record() as trace:
+        for _ in range(8):
+            sum(p.float().sum() for p in parameters).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    assert trace.windows() == [8]
+    assert len(reads) <= 2 * (
+        8 + 2
+    )  # once for each data type, after each backward call, at the step, and at the zeroing
+    assert norms(trace, "step") == [pytest.approx(8 * (3 * 102) ** 0.5, rel=0.01)]
+
+
+# What is not seen.
+
+
+def test_a_compiled_step_is_missing_and_the_trace_says_so(model, optimizer):
+    step = torch.compile(lambda: optimizer.step(), backend="eager")
+    with record() as trace:
+        for _ in range(2):
+            model(X).mean().backward()
+            step()
+            optimizer.zero_grad()
+    assert trace.windows() == []
+    assert trace.unseen == ["SGD: the weights changed without a step that can be seen, as in torch.compile or by hand"]
+    assert repr(trace) == f"<Trace of 6 events on 1 lanes; not seen: {trace.unseen[0]}>"
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_gradients_from_elsewhere_are_no_micro_batches_and_the_trace_says_so(model, optimizer, in_place):
+    with record() as trace:
+        model(X).mean().backward()
+        optimizer.step()
+        for _ in range(2):
+            optimizer.zero_grad(set_to_none=not in_place)
+            for p, gradient in zip(
+                model.parameters(), torch.autograd.grad(model(X).mean(), list(model.parameters())), strict=True
+            ):
+                p.grad = gradient if p.grad is None else p.grad.add_(gradient)
+            optimizer.step()
+    assert trace.windows() == [1, 0, 0]
+    assert trace.unseen == [
+        "SGD: the gradients of 2 of 3 steps came from no backward call that was seen, as with torch.autograd.grad"
+    ]
+    assert "not seen: SGD: the gradients of 2 of 3 steps" in repr(trace)
+
+
+def test_all_is_seen_where_a_script_only_makes_gradients_or_a_step_finds_none(model, optimizer):
+    with record() as trace:
+        optimizer.step()
+        model(X).mean().backward()
+    with record() as without_a_step:
+        model(X).mean().backward()
+    assert trace.unseen == without_a_step.unseen == []
+
+
 # Lanes.
 
 
