@@ -54,6 +54,8 @@ class MemoryPlan:
             return 0
         at_no_items, per_item = torch.cat(list(self.moments.values())).unbind(1)
         grows = per_item > 0
+        if not grows.any():
+            raise ValueError("nothing grows with the micro-batch: does make_batch(items) use items?")
         return int(((card - at_no_items) / per_item)[grows].min())
 
     def n_for(self, effective_batch: int, card: float) -> int:
@@ -102,8 +104,8 @@ def plan_memory(
     The operations are those of the CPU, so create everything there, in the functions that you pass. The default
     optimizers on a GPU treat all weights at once and need more in their step: plan for it with
     `optimizer=lambda weights: AdamW(weights, foreach=True)`. The plan does not see what a kernel allocates and frees
-    within one operation, nor the buffer of an `nn.LSTM`, nor what a driver or a caching allocator keeps: leave them
-    some room. A number that the code reads from a tensor, as with `item()`, is taken to be 1.
+    within one operation, nor what a driver or a caching allocator keeps: leave them some room. A number that the code
+    reads from a tensor, as with `item()`, is taken to be 1.
 
     Args:
         build: Called without arguments, returns the model.
@@ -117,6 +119,7 @@ def plan_memory(
         TypeError: If `build` is a model instead of a function that returns one.
         ValueError: If memory is not a straight line in the number of items, for example because a loss compares each
             item with every other.
+        NotImplementedError: For an `nn.LSTM`, whose kernel allocates a large buffer that cannot be seen.
 
     Example:
         >>> def mse(model, batch):
@@ -189,6 +192,8 @@ class _InUse(TorchDispatchMode):
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if operation is torch.ops.prim.device.default:  # two calls in three; answering here is faster
             return args[0].fake_device
+        if operation is torch.ops.aten.mkldnn_rnn_layer.default:
+            raise NotImplementedError("nn.LSTM's kernel keeps a buffer of unknown size: no plan is safe")
         self._noted.append(self.bytes)  # without what has been freed since the last operation
         try:
             results = operation(*args, **(kwargs or {}))

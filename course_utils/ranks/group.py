@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from course_utils.ranks.pickling import pack
 from course_utils.ranks.worker import serve
@@ -151,28 +152,35 @@ class Ranks(AbstractContextManager):
             return "died", f"its process ended with status {process.exitcode}\n{printed}", ""
 
     def _gather(self, what: str, limit: float) -> dict[int, Any]:
-        """Waits for each rank's answer. A rank that is late, or not ready soon after an error, is asked where it is."""
+        """Waits for each rank's answer. After 2 seconds a progress bar shows how many have come.
+
+        A rank that is late, or not ready soon after an error, is asked where it is.
+        """
         results, printed, errors, late = {}, {}, {}, ""
         waiting = {connection: rank for rank, (_, connection) in enumerate(self._ranks)}
         end = time.monotonic() + limit
-        while waiting:
-            for connection in wait(list(waiting), timeout=0.1):  # briefly, so that an interrupt is noticed
-                rank = waiting.pop(connection)
-                kind, value, printed[rank] = self._receive(rank)
-                if late:
-                    errors[rank] = f"had not ended {late}, and was here:\n{value if kind == 'where' else 'at its end'}"
-                elif kind == "result":
-                    results[rank] = pickle.loads(value)
-                else:
-                    died = kind == "died"  # that is the cause of the others' errors
-                    errors = {rank: value, **errors} if died else {**errors, rank: value}
-                    end = min(end, time.monotonic() + _GRACE)
-            if time.monotonic() > end:
-                if late:
-                    break
-                late, end = "when the group was ended" if errors else f"after {limit:g} s", time.monotonic() + _GRACE
-                for rank in waiting.values():
-                    self._send(rank, b"where")
+        with tqdm(total=self.n, desc=f"{what} {self.n} ranks", unit="rank", leave=False, delay=2) as bar:
+            while waiting:
+                for connection in wait(list(waiting), timeout=0.1):  # briefly, so that an interrupt is noticed
+                    rank = waiting.pop(connection)
+                    kind, value, printed[rank] = self._receive(rank)
+                    if late:
+                        place = value if kind == "where" else "at its end"
+                        errors[rank] = f"had not ended {late}, and was here:\n{place}"
+                    elif kind == "result":
+                        results[rank] = pickle.loads(value)
+                    else:
+                        died = kind == "died"  # that is the cause of the others' errors
+                        errors = {rank: value, **errors} if died else {**errors, rank: value}
+                        end = min(end, time.monotonic() + _GRACE)
+                bar.update(self.n - len(waiting) - bar.n)
+                if time.monotonic() > end:
+                    if late:
+                        break
+                    late = "when the group was ended" if errors else f"after {limit:g} s"
+                    end = time.monotonic() + _GRACE
+                    for rank in waiting.values():
+                        self._send(rank, b"where")
         errors |= {rank: f"had not ended {late}, and does not answer" for rank in waiting.values()}
         for rank, text in sorted(printed.items()):
             print("".join(f"rank {rank} | {line}" for line in text.splitlines(keepends=True)), end="")

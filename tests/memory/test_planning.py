@@ -154,13 +154,23 @@ def twice_if_large(model, batch):
     [
         ((lambda: mlp(256, 8), points, contrastive), ValueError, "not a straight line"),
         ((lambda: mlp(256, 8, 10), points, twice_if_large), ValueError, "different operations"),
+        (
+            (lambda: nn.LSTM(500, 8), lambda items: torch.randn(9, items, 500), lambda model, x: model(x)[0].mean()),
+            NotImplementedError,
+            "no plan is safe",
+        ),
         ((mlp(256, 10), points, classified), TypeError, "a function that returns the model, got a Sequential itself"),
     ],
-    ids=["each with every other", "operations that depend on the size", "no function"],
+    ids=["each with every other", "operations that depend on the size", "LSTM", "no function"],
 )
 def test_what_cannot_be_trained_or_planned_is_refused(arguments, error, says):
     with pytest.raises(error, match=says):
         plan_memory(*arguments)
+
+
+def test_a_plan_in_which_nothing_grows_says_so():
+    with pytest.raises(ValueError, match="nothing grows"):
+        plan_memory(lambda: mlp(256, 10), lambda items: points(3), classified).largest(1e9)
 
 
 def test_nothing_is_left_behind():
