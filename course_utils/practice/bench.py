@@ -132,7 +132,9 @@ class Exercise:
             try:
                 got = self.seen(answer, case)
             except Exception as error:
-                alike = [edit for edit in self.edits if self.seen_of(edit, case).get("error") == repr(error)]
+                alike = [
+                    edit for edit in self.edits if self.seen_of(edit, case).get("error") == (type(error), str(error))
+                ]
                 if alike and not isinstance(error, Mistake):
                     raise Mistake(*self.named(alike[0].bug, f"{type(error).__name__}: {error}")) from error
                 raise
@@ -166,7 +168,7 @@ class Exercise:
                 except Exception as error:
                     if edit is None:
                         raise
-                    self.kept[key] = {"error": repr(error)}
+                    self.kept[key] = {"error": (type(error), str(error))}
         return self.kept[key]
 
     def explain(self, got: Seen, want: Seen, differ: list[str], case: Any) -> tuple[str, str]:

@@ -21,8 +21,15 @@ from typing import Any
 
 import torch
 
-_OURS = str(Path(__file__).parent.parent)
-_LIBRARIES = (*sysconfig.get_paths().values(), str(Path(torch.__file__).parent), _OURS, "<frozen ", "<made ")
+_OURS = [str(Path(__file__).parents[2] / package) for package in ("course_utils", "gradaudit")]
+_LIBRARIES = (
+    *sysconfig.get_paths().values(),
+    str(Path(torch.__file__).parent),
+    *_OURS,
+    "<frozen ",
+    "<made ",
+    "<string>",
+)
 _GRACE = 1.0  # seconds in which a stop waits for a moment when one of the learner's own lines is running
 
 
@@ -54,6 +61,7 @@ def run(function: Callable[[], Any], seconds: float) -> Outcome:
         <class 'KeyError'>
     """
     outcome, latest = Outcome(), time.monotonic() + seconds + _GRACE
+    moments = random.Random()
     on_main, again = threading.current_thread() is threading.main_thread(), hasattr(signal, "setitimer")
 
     def stop(number: int, frame: FrameType) -> None:
@@ -62,7 +70,7 @@ def run(function: Callable[[], Any], seconds: float) -> Outcome:
         outcome.stopped = outcome.stopped or ("interrupted" if number == signal.SIGINT else "endless")
         outcome.where = outcome.where or "".join(f", in {_line(each, each.f_lineno)}" for each in learners[:1])
         if again:  # at random moments: one of them is that in which a bare `except:` has just caught the last
-            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 2e-4))
+            signal.setitimer(signal.ITIMER_REAL, moments.uniform(1e-6, 2e-4), 0.01)
         # A stop in the middle of a library could leave one of its settings changed, or a module half imported.
         now = number == signal.SIGINT or (learners and (_is_learners(frame) or time.monotonic() > latest))
         if here and now and not any(each.f_code.co_filename.startswith("<frozen importlib") for each in here):

@@ -7,6 +7,7 @@ an update holds of another call shows. On a real model, every parameter and the 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from inspect import isgenerator
 from itertools import zip_longest
 from math import inf
 
@@ -131,15 +132,19 @@ class Updates:
         holds = f"holds micro-batches {self.numbers(has)} instead of" if has else "found no gradient of micro-batches"
         instead = f"{update} {holds} {self.numbers(due)}"
         if has == strangers != set():
-            return "leftover-gradients" if len(self.rows) < len(want.rows) else "wrong-batches", instead
+            more = len(self.rows) - len(want.rows)
+            return "leftover-gradients" if more < 0 else "irregular-window" if more else "wrong-batches", instead
         if strangers and min(strangers) < min(due):
             return "stale-gradients", f"{instead}: the others belong to earlier updates"
         if strangers or lost & set().union(*map(self.held, range(k, len(self.rows)))):
             return "irregular-window" if has else "empty-step", instead
         if lost - self.ran:
-            return "missing-backward" if has else "empty-step", f"{instead}: no gradient came back through the rest"
+            return (
+                "missing-backward" if has else "empty-step",
+                f"{instead}: no gradient came back through what is missing",
+            )
         if lost:
-            return "discarded-gradients", f"{instead}: the rest was zeroed before the step, or multiplied by 0"
+            return "discarded-gradients", f"{instead}: what is missing was zeroed before the step, or multiplied by 0"
         same = agree(row, want.rows[right], CLIP_RTOL)
         return ("", "") if same else self.weights(update, row, want.rows[right])
 
@@ -199,7 +204,9 @@ class Memory:
     peak: int
 
     def agrees(self, other: "Memory", rtol: float) -> bool:
-        return self.peak <= 1.5 * other.peak
+        return (
+            self.peak <= 1.8 * other.peak
+        )  # a loss that is written by hand keeps more; two micro-batches, twice as much
 
     def difference(self, want: "Memory") -> tuple[str, str]:
         found = f"the updates are right, but {self.peak} bytes are kept for the backward pass at once, where one"
@@ -267,7 +274,11 @@ class Loop:
             for k, sizes in enumerate(self.case.calls):
                 self.k, given, left = k, left[: sum(sizes)].split(list(sizes)), left[sum(sizes) :]
                 batches = self.batches(given)
-                call(batches)
+                if isgenerator(call(batches)):
+                    raise Mistake(
+                        "wrong-type",
+                        "your function has a `yield`: it is a generator, and none of its lines has run.",
+                    )
                 how = how or changed(batches, self.batches(given))
         if self.case.real:
             weights = {name: p.detach() for name, p in self.model.named_parameters()}

@@ -94,6 +94,7 @@ def accept(script: str | Path, limit: float = 120.0) -> list[Result]:
         CannotJudge: If the script doesn't run, or its runs do not fit together.
     """
     script = Path(script).absolute()
+    script = script / "train.py" if script.is_dir() else script
     if not script.is_file():
         raise CannotJudge(f"there is no file {script}")
     with TemporaryDirectory() as folder:

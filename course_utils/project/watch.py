@@ -54,6 +54,10 @@ def watch(kill: int, script: str, arguments: list[str]) -> Seen:
         nonlocal weights
         weights = _flat(_parameters(optimizer))
 
+    torch.set_grad_enabled(True)  # which the run before may have left otherwise
+    torch.set_default_dtype(torch.float32)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
     hooks = [
         register_module_forward_pre_hook(before_forward),
         register_optimizer_step_pre_hook(before_step),

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from course_utils.ranks.pickling import pack
+from course_utils.ranks.pickling import pack_call
 from course_utils.ranks.worker import serve
 from gradaudit.interrupts import uninterrupted
 
@@ -74,8 +74,8 @@ class Ranks(AbstractContextManager):
         """Calls `function(*args)` on every rank at once, and returns what each rank returned, rank 0 first.
 
         The function, and classes that it uses, may be defined in the notebook; the global names that it reads are sent
-        along. Each run starts from this process's default dtype, seed and environment, whatever the run before has
-        left. What the ranks print is shown here, rank by rank, when all have finished.
+        along. Each run starts from this process's default dtype, seed, grad mode, folder and environment, whatever the
+        run before has left. What the ranks print is shown here, rank by rank, when all have finished.
 
         Args:
             function: What to call on each rank.
@@ -87,8 +87,9 @@ class Ranks(AbstractContextManager):
             RankError: If a rank raises, dies, or exceeds the time limit. All processes of the group are then ended, as
                 they are after an interrupt; the next `run` starts new ones.
         """
-        call = pack((function, args), "the function or one of its arguments")
-        job = pickle.dumps((torch.get_default_dtype(), torch.initial_seed(), dict(os.environ), call))
+        call = pack_call(function, args)
+        state = torch.get_default_dtype(), torch.initial_seed(), torch.is_grad_enabled()
+        job = pickle.dumps((state, os.getcwd(), dict(os.environ), call))
         try:
             if not self._ranks:
                 self._start()
@@ -103,14 +104,14 @@ class Ranks(AbstractContextManager):
     def close(self) -> None:
         """Ends the processes, if there are any. The next `run` starts new ones."""
         with uninterrupted():
-            for process, connection in self._ranks:
+            ranks, self._ranks = self._ranks, []
+            for process, connection in ranks:
                 process.kill()
                 connection.close()
-            for process, _ in self._ranks:
+            for process, _ in ranks:
                 process.join()
-            if self._ranks:
+            if ranks:
                 self._folder.cleanup()
-            self._ranks = []
 
     def __exit__(self, *error: Any) -> None:
         self.close()

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from course_utils.ranks.pickling import pack
+from course_utils.ranks.pickling import pack_result, unpack_call
 
 
 def serve(connection: Connection, rank: int, world: int, backend: str, meeting: str, log: str) -> None:
@@ -65,13 +65,15 @@ def _work(job: bytes, place: dict[str, str]) -> tuple[str, Any, str]:
     printed = StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
         try:
-            dtype, seed, environment, call = pickle.loads(job)
+            (dtype, seed, with_grad), folder, environment, call = pickle.loads(job)
             torch.set_default_dtype(dtype)
             torch.manual_seed(seed)
+            torch.set_grad_enabled(with_grad)
+            os.chdir(folder)
             os.environ.clear()
             os.environ.update(environment | place)
-            function, args = pickle.loads(call)
-            result = pack(function(*args), "the result")
+            function, args, classes = unpack_call(call)
+            result = pack_result(function(*args), classes)
         except BaseException as error:
             lines = traceback.TracebackException.from_exception(error)
             lines.stack = traceback.StackSummary.from_list(_own(lines.stack))

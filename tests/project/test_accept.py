@@ -87,7 +87,7 @@ def test_what_is_missing_or_unwritable_is_said_at_once(tmp_path, train_py, capsy
     script = train_py(HANDED)
     for arguments, says in (
         (["accept", tmp_path / "none.py"], f"there is no file {tmp_path / 'none.py'}"),
-        (["accept", tmp_path], "there is no file"),
+        (["accept", tmp_path / "none"], "there is no file"),
         (["start", tmp_path], "may hold your work"),
     ):
         assert main(list(map(str, arguments))) == CANNOT_JUDGE

@@ -50,7 +50,7 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
 
 
 def _judged(found: Exercise, answer: Any, limit: float) -> Verdict:
-    printed, dtype = StringIO(), torch.get_default_dtype()
+    printed, dtype, device = StringIO(), torch.get_default_dtype(), torch.get_default_device()
     with (
         torch.random.fork_rng(devices=()),
         torch.enable_grad(),
@@ -62,6 +62,8 @@ def _judged(found: Exercise, answer: Any, limit: float) -> Verdict:
         torch.set_default_dtype(torch.float64)  # as the notebooks' set-up does; in bfloat16 no tolerance would hold
         outcome = run(lambda: found.judge(answer), limit)
     torch.set_default_dtype(dtype)
+    if torch.get_default_device() != device:
+        torch.set_default_device(device)
     return replace(_verdict(outcome, limit), printed=printed.getvalue()[:MOST])
 
 
@@ -76,8 +78,8 @@ def _verdict(outcome: Outcome, limit: float) -> Verdict:
     if isinstance(error, Mistake):
         return error.verdict
     where = place(error.__traceback__) or "calling your function, or reading its result"
-    said = f"{type(error).__name__}: {error}"
-    if isinstance(error, NameError):
+    said = f"{type(error).__name__}: {error}".removesuffix(": ")
+    if type(error) is NameError:
         said += ". If a cell above defines it, run that cell first"
     return Verdict("raises", f"{where}: {said}")
 

@@ -90,7 +90,7 @@ DDP_WINDOW = Exercise(
     edits=[
         *edits("sync-cadence/each", "nullcontext() if last else model.no_sync()", "nullcontext()"),
         *edits("loss-scale", " * dist.get_world_size()", ""),
-        *edits("token-weights", "dist.all_reduce(total)", "total *= dist.get_world_size()"),
+        *edits("token-weights", "dist.all_reduce(total)", "pass", "total *= dist.get_world_size()"),
         *edits("token-weights/equal", "len(batch[0]) / total * dist.get_world_size()", "1 / len(window)"),
         *edits("by-hand", STEP, f"for p in model.parameters(): dist.all_reduce(p.grad)\n{STEP}"),
     ],

@@ -48,7 +48,7 @@ def watch(answer: Callable, case: str) -> Seen:
     window = _window(what)
     got = returned(read_all(answer(window, kind), at_most=100), "a list of tensors")
     if not isinstance(got, (list, tuple)) or not all(isinstance(entry, Tensor) for entry in got):
-        raise Mistake("wrong-type", f"{case}: expected a list of tensors, got {type(got).__name__}.")
+        raise Mistake("wrong-type", f"{case}: expected a list with a tensor for each micro-batch, got {got!r}.")
     return {
         "shapes": [tuple(entry.shape) for entry in got],
         "all weights are finite": all(bool(entry.isfinite().all()) for entry in got),

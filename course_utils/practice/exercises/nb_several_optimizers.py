@@ -51,9 +51,11 @@ def watch(answer: Callable, case: Case) -> Seen:
         return answer(g.model, d.model, batches, g.loss, d.loss, g.optimizer, d.optimizer, case.n)
 
     seen = g.run(call)
-    return {**d.seen(), **g.seen(), "input": seen["input"]}
+    learn = all(p.requires_grad for net in (g, d) for p in net.model.parameters())
+    return {**d.seen(), **g.seen(), LEARN: learn, "input": seen["input"]}
 
 
+LEARN = "both networks learn at the end"
 LOSSES = "((d_loss, d_optimizer), (g_loss, g_optimizer))"
 STEP, ZERO = "optimizer.step()", "optimizer.zero_grad()"
 GAN_UPDATES = Exercise(
@@ -67,5 +69,8 @@ GAN_UPDATES = Exercise(
         *edits("wrong-order", LOSSES, "((g_loss, g_optimizer), (d_loss, d_optimizer))"),
         *edits("wrong-order", STEP, "loss is g_loss and [each.step() for each in (d_optimizer, g_optimizer)]"),
     ],
-    channels={FOREIGN.format(name): "foreign-gradients" for name in ("discriminator", "generator")},
+    channels={
+        **{FOREIGN.format(name): "foreign-gradients" for name in ("discriminator", "generator")},
+        LEARN: "orphan-parameters",
+    },
 )

@@ -59,7 +59,7 @@ def watch(answer: Callable, _: None) -> Seen:
     before = deepcopy(_state(model))
     names = read_all(returned(answer(model), "a list of names"), at_most=50)
     if not isinstance(names, (list, set)) or not all(isinstance(name, str) for name in names):
-        raise Mistake("wrong-type", f"expected a list of parameter names, got a {type(names).__name__}.")
+        raise Mistake("wrong-type", f"expected a list of parameters' names, as text, got {names!r}.")
     return {"the model is as before": agree(_state(model), before, 0.0, 0.0), "names": Names(list(names))}
 
 

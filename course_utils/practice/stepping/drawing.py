@@ -65,7 +65,7 @@ def ledger(steps: Steps, frame: Frame) -> str:
         seen: set[int] = set()
         for count, update in enumerate(whole.updates, start=1):
             made = count <= len(book.updates)
-            rows[f"▲ update {count}"] = (_blocks(update, seen) or "nothing") if made else ""
+            rows[f"◆ update {count}"] = (_blocks(update, seen) or "nothing") if made else ""
             again = again or not seen.isdisjoint(update)
             seen.update(update)
         body = "".join(f"<tr><td>{head}</td><td>{content}</td></tr>" for head, content in rows.items())
