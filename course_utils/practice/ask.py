@@ -148,7 +148,7 @@ def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) 
         ValueError: If no exercise has this name.
 
     Example:
-        check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))    # Right. 5 functions, 2 distances: ...
+        check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))    # Right. 2 parabolas, 2 distances: ...
     """
     verdict = judge(exercise, answer, limit)
     if scored:
