@@ -245,6 +245,89 @@ def refusal_of(train):
         return str(error)
 
 
+class TwoHeads(nn.Module):
+    """A batch names the heads that it uses."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.body, self.heads = nn.Linear(3, 5), nn.ModuleList([nn.Linear(5, 2), nn.Linear(5, 2)])
+
+    def forward(self, x, heads):
+        hidden = self.body(x).tanh()
+        return sum(self.heads[k](hidden) for k in heads)
+
+
+def two_headed(kind):
+    """A model, its loss, and the heads of each micro-batch of this rank."""
+    module, rank = TwoHeads(), dist.get_rank()
+    heads = {
+        "the last uses one head": [[0, 1], [0, 1], [0]],
+        "the last uses another head on each rank": [[0, 1], [0, 1], [rank]],
+        "the last uses one head on one rank": [[0, 1], [0, 1], [0, 1][: 1 + rank]],
+        "found unused": [[0, 1], [0], [rank]],
+        "found unused, a head in none": [[0], [0], [0]],
+    }.get(kind, [[0, 1]] * 3)
+    if kind == "unfrozen later":
+        module.heads[1].requires_grad_(False)
+    # Small buckets: a rank whose last one is never full has exchanged the others.
+    model = DistributedDataParallel(module, find_unused_parameters="found" in kind, bucket_cap_mb=1e-5)
+    if kind == "unfrozen later":
+        module.heads[1].requires_grad_(True)
+    if kind == "added later":
+        module.heads[1] = nn.Linear(5, 2)
+
+    def loss_fn(model, batch):
+        called = model.module if "model.module" in kind and hasattr(model, "module") else model
+        return called(*batch).square().mean()
+
+    torch.manual_seed(dist.get_rank())
+    return model, loss_fn, [(torch.randn(4, 3), used) for used in heads]
+
+
+def not_exchanged(kind):
+    """What is said by `train_epoch` and by `backward_window`, and whether both leave the model as it was."""
+    model, loss_fn, batches = two_headed(kind)
+    before = whole(model.parameters())
+    optimizer = optimizer_of("SGD", model.parameters())
+    weight = lambda batch: 4  # noqa: E731
+    said = [
+        refusal_of(lambda: train_epoch(model, batches, loss_fn, optimizer, 3, weight)),
+        refusal_of(lambda: backward_window(model, batches, loss_fn, weight)),
+    ]
+    unchanged = all(map(torch.equal, before, whole(model.parameters())))
+    return said, unchanged and all(p.grad is None for p in model.parameters())
+
+
+def exchanged(kind):
+    """The gradients of all ranks' micro-batches, by DDP and in one process."""
+    model, loss_fn, batches = two_headed(kind)
+    everything = [None] * dist.get_world_size()
+    dist.all_gather_object(everything, batches)
+    backward_window(model, batches, loss_fn, lambda batch: 4)
+    alone, every = TwoHeads(), sum(everything, [])  # noqa: RUF017
+    for batch in every:
+        (loss_fn(alone, batch) / len(every)).backward()
+    return [[p.grad for p in one.parameters()] for one in (model, alone)]
+
+
+def with_unequal_options(name):
+    """Rank 0 has an option that the others don't have."""
+    model = wrapped("DDP")
+    optimizer = optimizer_of("SGD", model.parameters())
+    options = {
+        "max_norm": {"max_norm": 0.3},
+        "scheduler": {"scheduler": ExponentialLR(optimizer, 0.5)},
+        "scaler": {"scaler": GradScaler("cpu")},
+        "on_update": {"on_update": print},
+    }.get(name, {})
+    if name == "learning rate" and dist.get_rank() == 0:
+        optimizer.param_groups[0]["lr"] = 0.2
+    batches = shards(2, equal=True)[dist.get_rank()]
+    mine = options if dist.get_rank() == 0 else {}
+    return refusal_of(lambda: train_epoch(model, batches, masked_mse, optimizer, 3, tokens, **mine))
+
+
 def trained(kind, n):
     """Training with one of the unusual models."""
     model = unusual(kind)
@@ -373,17 +456,13 @@ def evaluated_with_statistics_of_its_own(kind):
     return score, module[1].running_mean.tolist()
 
 
-def updates_told(kind, everyone):
+def updates_told(kind):
     told = []
     batches = shards(2, equal=kind != "DDP")[dist.get_rank()]
     model = wrapped(kind)
     optimizer = optimizer_of("SGD", model.parameters())
     seen = gradients_at_steps(model, optimizer)
-    on_update = told.append if everyone or dist.get_rank() == 0 else None
-    try:
-        losses = train_epoch(model, batches, masked_mse, optimizer, 3, tokens, on_update=on_update)
-    except ValueError as error:
-        return str(error)
+    losses = train_epoch(model, batches, masked_mse, optimizer, 3, tokens, on_update=told.append)
     return losses, [float(nn.utils.get_total_norm(gradients)) for gradients in seen], [tuple(update) for update in told]
 
 

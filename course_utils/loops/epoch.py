@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from math import isfinite
 from numbers import Real
@@ -13,16 +13,19 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from course_utils.loops.parallel import Adapter, adapter_of
 from course_utils.loops.window import (
     accumulate,
     check_weights,
     check_window_options,
+    fresh_copies,
     items,
     iterator_of,
     read,
     share_out,
+    warn_of_padding,
     windows,
 )
 from gradaudit.interrupts import uninterrupted
@@ -44,8 +47,7 @@ class Update(NamedTuple):
     number: int  # of the window in this epoch, from 1
     micro_batches: int  # that this rank ran in the window
     loss: float  # the mean over the window and all ranks, before the update
-    norm: float  # of the gradient over the optimizer's parameters and all ranks, unscaled, before clipping;
-    #                infinite where its squares overflow, too
+    norm: float  # of the gradient over the optimizer's parameters and all ranks, unscaled, before clipping
     lr: list[float | None]  # of each parameter group, as the update used it; None where it has none
     skipped: bool  # the gradient held an infinity or a NaN
 
@@ -131,30 +133,44 @@ def train_epoch(
     """
     parallel = adapter_of(model, hold_back=hold_back)
     check_window_options(weight, scaler, autocast)
-    not_owned = _check_optimizer(model, optimizer, parallel.world_size)
+    family = _family(optimizer)
+    _check_optimizer(model, optimizer, family, parallel.world_size)
     _check_update_options(model, optimizer, max_norm, scheduler, on_update)
-    given, losses, skipped, cause = windows(batches, n), [], 0, ""
-    parallel.check_epoch(batches, on_update is not None)
-    while (window := share_out(parallel, next(given, []), weight)).going:
-        if not window.total:
-            continue
-        if not losses:
-            _zero(optimizer, not_owned)
-        losses.append(accumulate(parallel, window, loss_fn, scaler, autocast))
-        rates = _rates(optimizer) if on_update else []
-        with uninterrupted():
-            updated, norm = _update(optimizer, parallel, scaler, max_norm, on_update is not None)
-            if not updated:
-                skipped += 1
-                cause = _cause(model, parallel) if len(losses) == 1 else cause
-            elif scheduler:
-                scheduler.step()
-            _zero(optimizer, not_owned)
-        if on_update:
-            loss, norm = read([losses[-1], norm])
-            (loss,) = parallel.all_reduce_sum([loss])
-            loss /= parallel.world_size
-            on_update(Update(len(losses), len(window.shares), loss, norm, rates, not updated))
+    given, losses, skipped, cause, begun = windows(batches, n), [], 0, "", False
+    if parallel.world_size > 1:
+        parallel.check_epoch(batches, _options(optimizer, scaler, max_norm, scheduler, on_update))
+    try:
+        while True:
+            window = next(given, [])
+            if weight is items and not losses:
+                warn_of_padding(window)
+            window = share_out(parallel, window, weight)
+            if not window.going:
+                break
+            if not window.holds_any:
+                continue
+            if not begun:
+                begun = True
+                _zero(model, family)
+            losses.append(accumulate(parallel, window, loss_fn, scaler, autocast))
+            rates = _rates(optimizer) if on_update else []
+            with uninterrupted():
+                norm = _update(family, parallel, scaler, max_norm)
+                if not isfinite(norm):
+                    skipped += 1
+                    cause = _cause(model, parallel) if len(losses) == 1 else cause
+                elif scheduler:
+                    scheduler.step()
+                _zero(model, family)
+            if on_update:
+                (loss,) = parallel.all_reduce_sum(read([losses[-1]]))
+                loss /= parallel.world_size
+                on_update(Update(len(losses), len(window.shares), loss, norm, rates, not isfinite(norm)))
+            window.shares.clear()  # not to hold its inputs while the next ones are fetched
+    except BaseException:
+        if begun:
+            _zero(model, family)
+        raise
     if not losses:
         raise ValueError(_EMPTY)
     losses = [loss / parallel.world_size for loss in parallel.all_reduce_sum(read(losses))]
@@ -170,58 +186,111 @@ def train_epoch(
     return losses
 
 
-def _update(
-    optimizer: Optimizer, parallel: Adapter, scaler: GradScaler | None, max_norm: float | None, watched: bool
-) -> tuple[bool, Tensor | None]:
+def _update(family: list[Optimizer], parallel: Adapter, scaler: GradScaler | None, max_norm: float | None) -> float:
     """Makes one update with the gradient of a whole window, unless it holds an infinity or a NaN.
 
     Returns:
-        Whether it made one, and the norm of the gradient if the updates are watched.
+        The norm of the gradient; not finite if there was no update.
     """
-    gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
-    if not gradients:
+    parameters = [p for p in _parameters(family) if p.grad is not None]
+    if not parameters:
         raise ValueError("the loss of this window reached no parameter of the optimizer, so there is no gradient")
-    if max_norm is not None and any(gradient.is_sparse for gradient in gradients):
+    if max_norm is not None and any(p.grad.is_sparse for p in parameters):
         raise ValueError(_SPARSE)
-    _unscale(optimizer, scaler)
     try:
-        norm = parallel.norm(gradients) if watched else None
+        if scaler:
+            for optimizer in _owners(family):
+                scaler.unscale_(optimizer)
+        gradients = [p.grad for p in parameters]
+        norm = parallel.norm(gradients)
         # Neither optimizer.step() nor scaler.step() may see an overflow: a fused optimizer would be called all the
         # same, and its first call leaves a momentum buffer that it has allocated and not written.
-        if finite := parallel.all_finite(gradients):
+        if not isfinite(size := float(norm)):
+            norm = parallel.norm_of_large(gradients)
+            size = float(norm)
+        if isfinite(size):
             if max_norm is not None:
-                nn.utils.clip_grad_norm_(_parameters(optimizer), max_norm)
-            optimizer.step()
-        return finite, norm
+                nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+            _step(family)
+        return size
     finally:  # also after an interrupt: a scaler that has unscaled and not updated refuses its next window
         if scaler:
             scaler.update()
 
 
+def _step(family: list[Optimizer]) -> None:
+    """Steps, and notices where an optimizer that wraps another has declined to."""
+    stepped = []
+    # Only for those that hold others: inside a compiled step, each new hook would be compiled again.
+    handle = register_optimizer_step_post_hook(lambda one, *_: stepped.append(one)) if family[1:] else None
+    try:
+        family[0].step()
+    finally:
+        if handle:
+            handle.remove()
+    if handle and not stepped:
+        raise ValueError(
+            f"the step of {type(family[0]).__name__} made no update, as that of a prepared optimizer while its library "
+            "accumulates: pass the optimizer that you made"
+        )
+
+
 def _cause(model: nn.Module, parallel: Adapter) -> str:
     for name, p in model.named_parameters():
-        if p.grad is not None and not parallel.all_finite([p.grad]):
+        if p.grad is not None and not isfinite(parallel.norm_of_large([p.grad])):
             return f"the gradient of {name!r} held an infinity or a NaN"
     return "the gradient of a parameter outside of the model held an infinity or a NaN"
-
-
-def _unscale(optimizer: Optimizer, scaler: GradScaler | None) -> None:
-    if scaler:
-        scaler.unscale_(optimizer)
 
 
 def _rates(optimizer: Optimizer) -> list[float | None]:
     return [None if group.get("lr") is None else float(group["lr"]) for group in optimizer.param_groups]
 
 
-def _zero(optimizer: Optimizer, not_owned: Iterable[Tensor]) -> None:
-    optimizer.zero_grad()
-    for parameter in not_owned:
-        parameter.grad = None
+def _options(optimizer: Optimizer, scaler: Any, max_norm: Any, scheduler: Any, on_update: Any) -> dict[str, float]:
+    """What would make the ranks' updates differ if it differed, as numbers."""
+    return {
+        "on_update": on_update is not None,
+        "max_norm": max_norm or 0.0,
+        "scheduler": scheduler is not None,
+        "scaler": scaler.get_scale() if scaler else 0.0,
+        "learning rate": sum(rate or 0.0 for rate in _rates(optimizer)),
+    }
 
 
-def _parameters(optimizer: Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
+def _zero(model: nn.Module, family: list[Optimizer]) -> None:
+    for optimizer in family:
+        optimizer.zero_grad()
+    owned = set(_parameters(family))
+    for p in model.parameters():
+        if p not in owned:
+            p.grad = None
+
+
+def _family(optimizer: Any) -> list[Any]:
+    """The optimizer and those that it holds: one that a library has wrapped, or the AdamW inside of a Muon."""
+    family = [optimizer]
+    for one in family:
+        for held in getattr(one, "__dict__", {}).values():
+            several = held.values() if isinstance(held, dict) else held
+            for each in several if isinstance(several, Collection) else [held]:
+                if isinstance(each, Optimizer) and each not in family:
+                    family.append(each)
+    return family
+
+
+def _owners(family: list[Optimizer]) -> list[Optimizer]:
+    """Those with parameters of their own: a wrapper and what it wraps share theirs."""
+    owners, seen = [], set()
+    for optimizer in family:
+        if not seen.issuperset(own := _parameters([optimizer])):
+            owners.append(optimizer)
+            seen.update(own)
+    return owners
+
+
+def _parameters(family: list[Optimizer]) -> list[Tensor]:
+    """The parameters of these optimizers, each once."""
+    return list(dict.fromkeys(p for optimizer in family for group in optimizer.param_groups for p in group["params"]))
 
 
 @torch.no_grad()
@@ -260,7 +329,7 @@ def evaluate(
     results, counts = [], []
     model.eval()
     try:
-        with parallel.evaluation():
+        with fresh_copies(), parallel.evaluation():
             for batch in iterator_of(batches):
                 count = weight(batch)
                 if isinstance(count, Tensor) or count != 0:
@@ -282,16 +351,14 @@ def _kept(value: Any) -> Any:
     return value.detach().clone().squeeze() if isinstance(value, Tensor) else value
 
 
-def _check_optimizer(model: nn.Module, optimizer: Any, world_size: int) -> set[Tensor]:
-    """Checks the optimizer, and returns the parameters of the model that it doesn't own."""
+def _check_optimizer(model: nn.Module, optimizer: Any, family: list[Any], world_size: int) -> None:
     if not isinstance(optimizer, Optimizer) or _needs_closure(optimizer):
         raise TypeError(f"optimizer must be one that steps without a closure, got {type(optimizer).__name__}")
-    owned, parameters = set(_parameters(optimizer)), set(model.parameters())
+    owned, parameters = set(_parameters(family)), set(model.parameters())
     if owned.isdisjoint(parameters):
         raise ValueError("none of the optimizer's parameters belongs to the model: was it made for another model?")
     if world_size > 1 and owned - parameters:
         raise ValueError("the optimizer owns parameters outside the model, whose gradients the ranks do not exchange")
-    return parameters - owned
 
 
 def _needs_closure(optimizer: Optimizer) -> bool:
@@ -310,7 +377,7 @@ def _check_update_options(
             raise TypeError(f"max_norm must be a number, got {max_norm!r} ({type(max_norm).__name__})")
         if not max_norm > 0:
             raise ValueError(f"max_norm must be a positive number, got {max_norm}")
-        owned = {p for p in _parameters(optimizer) if p.requires_grad}
+        owned = {p for p in _parameters(_family(optimizer)) if p.requires_grad}
         for module in model.modules():
             if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse and module.weight in owned:
                 raise ValueError(_SPARSE)

@@ -1,6 +1,7 @@
 """What a loop agrees on with other ranks when its model is wrapped in DDP or FSDP2. Needs torch alone."""
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
@@ -24,23 +25,23 @@ class Adapter:
         """Sums each value over the ranks."""
         return values
 
-    def check_epoch(self, batches: Iterable, watched: bool) -> None:
-        """Compares the ranks before their first window: how many `batches`, if that is known, and who has `on_update`.
+    def check_epoch(self, batches: Iterable, options: dict[str, float]) -> None:
+        """Compares the ranks before their first window: how many `batches`, if that is known, and their `options`.
 
         Raises:
             ValueError: If the ranks cannot go through this epoch together; on every rank.
         """
 
-    def agree(self, weight: float, micro_batches: int, going: bool) -> tuple[float, bool, bool]:
-        """Tells the ranks what this one holds of a window: its weight, its micro-batches, whether it has one at all.
+    def agree(self, counts: list[float], micro_batches: int, going: bool) -> tuple[list[float], bool, bool]:
+        """Tells the ranks what this one holds of a window: a count for each loss, its micro-batches, if it has one.
 
         Returns:
-            The weight over all ranks, whether every rank has a micro-batch, whether any rank has a window.
+            The counts over all ranks, whether every rank has a micro-batch, whether any rank has a window.
 
         Raises:
             ValueError: If the ranks cannot go through this window together; on every rank.
         """
-        return weight, True, going
+        return counts, True, going
 
     def gradient_sync(self, last: bool) -> AbstractContextManager:
         """Surrounds a micro-batch's forward and backward pass, and decides whether it exchanges gradients."""
@@ -52,13 +53,30 @@ class Adapter:
     def average_gradients(self) -> None:
         """Averages the gradients of a window that only some ranks have run, with their `local_model`."""
 
-    def all_finite(self, gradients: list[Tensor]) -> bool:
-        """Whether no gradient holds an infinity or a NaN, on any rank."""
-        return _all_finite(gradients)
+    def check_gradients(self) -> None:
+        """Compares the gradients of a window that every rank has run.
+
+        Raises:
+            ValueError: If the ranks have not exchanged them; on every rank.
+        """
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
         """The norm of all gradients together, over all ranks."""
         return nn.utils.get_total_norm([_values(gradient) for gradient in gradients])
+
+    def norm_of_large(self, gradients: list[Tensor]) -> Tensor:
+        """The same in float64, and finite also where the squares of finite gradients overflow."""
+        values = [v for v in map(_values, gradients) if v.numel()]  # a shard may be empty
+        magnitudes = torch.stack([v.abs().max().double().cpu() for v in values] or [torch.zeros(())])
+        (largest,) = self._sum_shards([magnitudes.max().item()])  # a sum is large enough to divide by
+        if not 0 < largest < math.inf:
+            return torch.tensor(largest, dtype=torch.float64)
+        squares = sum((v.abs() / largest).square().sum(dtype=torch.float64).item() for v in values)
+        return torch.tensor(largest * math.sqrt(*self._sum_shards([squares])), dtype=torch.float64)
+
+    def _sum_shards(self, values: list[float]) -> list[float]:
+        """Sums each value over the ranks that hold different parts of a gradient."""
+        return values
 
     def evaluation(self) -> AbstractContextManager:
         """Inside, every rank has the buffers that a checkpoint of rank 0 would hold; afterwards its own again."""
@@ -75,28 +93,43 @@ class _Group(Adapter):
         self.world_size = math.prod(map(dist.get_world_size, groups))
 
     def all_reduce_sum(self, values: list[float]) -> list[float]:
-        sums = torch.tensor(values, dtype=torch.float64, device=self.device)
-        for group in self.groups:
-            dist.all_reduce(sums, group=group)
-        return sums.tolist()
+        return self._all_reduce(values, self.groups)
 
-    def check_epoch(self, batches: Iterable, watched: bool) -> None:
+    def _all_reduce(self, values: list[float], groups: list, op: dist.ReduceOp = dist.ReduceOp.SUM) -> list[float]:
+        together = torch.tensor(values, dtype=torch.float64, device=self.device)
+        for group in groups:
+            dist.all_reduce(together, op, group=group)
+        return together.tolist()
+
+    def _extremes(self, values: list[float]) -> list[tuple[float, float]]:
+        """The lowest and the highest of each value over the ranks."""
+        ends = self._all_reduce([*values, *(-value for value in values)], self.groups, dist.ReduceOp.MAX)
+        return [(-low, high) for high, low in zip(ends[: len(values)], ends[len(values) :], strict=True)]
+
+    def check_epoch(self, batches: Iterable, options: dict[str, float]) -> None:
         length, known = 0, False
         if self.by_length:
             with suppress(Exception):  # of a loader that doesn't know its length
                 length, known = len(batches), True
-        together, squares, known, watched = self.all_reduce_sum([length, length**2, known, watched])
-        if watched not in (0, self.world_size):
-            raise ValueError("on_update must be passed on every rank or on none: its loss is that of all ranks")
-        if known == self.world_size:
-            self._check_equal(length, together, squares, "an epoch")
+        (known, _), (shortest, longest), *ends = self._extremes([known, length, *options.values()])
+        for name, (low, high) in zip(options, ends, strict=True):
+            if low != high:
+                raise ValueError(f"pass the same {name} on every rank, or the ranks' updates would differ")
+        if known and shortest != longest:
+            self._check_equal(length, *self.all_reduce_sum([length, length**2]), "an epoch")
 
-    def agree(self, weight: float, micro_batches: int, going: bool) -> tuple[float, bool, bool]:
-        mine = [weight, micro_batches > 0, going, micro_batches > 1, micro_batches, micro_batches**2]
-        weight, holding, going, accumulating, together, squares = self.all_reduce_sum(mine)
+    def agree(self, counts: list[float], micro_batches: int, going: bool) -> tuple[list[float], bool, bool]:
+        own = [*counts, 0.0][0], len(counts), len(counts) ** 2  # a rank without a window knows no losses
+        mine = [*own, micro_batches > 0, going, micro_batches > 1, micro_batches, micro_batches**2]
+        first, losses, lengths, holding, going, accumulating, together, squares = self.all_reduce_sum(mine)
         self._check_window(accumulating > 0)
         self._check_equal(micro_batches, together, squares, "a window")
-        return weight, holding == self.world_size, going > 0
+        if going * lengths != losses**2:
+            raise ValueError("weight(batch) must return equally many counts on every rank, one for each loss")
+        totals = [first]
+        if losses > going:
+            totals += self.all_reduce_sum(counts[1:] or [0.0] * (round(losses / going) - 1))
+        return totals, holding == self.world_size, going > 0
 
     def _check_window(self, accumulating: bool) -> None:
         """Refuses what this kind of model can't do in a window."""
@@ -154,6 +187,46 @@ class DataParallel(_Group):
     def gradient_sync(self, last: bool) -> AbstractContextManager:
         return nullcontext() if last else self.ddp.no_sync()
 
+    def check_gradients(self) -> None:
+        if self.world_size == 1:
+            return
+        named = dict(self.local_model.named_parameters())
+        left_out = self._left_out()
+        ends = self._extremes([math.inf if id(p) in left_out else _comparable(p.grad) for p in named.values()])
+        waits = [name for name, (_, high) in zip(named, ends, strict=True) if high == math.inf]
+        own = [name for name, (low, high) in zip(named, ends, strict=True) if high - low > 1e-5 * abs(high)]
+        if waits:
+            raise ValueError(
+                f"the last micro-batch of this window doesn't use {_listed(waits)} on every rank, and there DDP waits "
+                "for all parameters: build it with DistributedDataParallel(model, find_unused_parameters=True)"
+            )
+        if own:
+            raise ValueError(
+                f"DDP has not averaged the gradient of {_listed(own)} over the ranks: let loss_fn call the model that "
+                "it is given, not model.module; wrap the model again after a parameter was added or unfrozen"
+            )
+
+    def _left_out(self) -> set[int]:
+        """The ids of the parameters that the last backward pass left out, and for which DDP's reducer still waits.
+
+        It gets a zero for them, so that it does its part in the all-reduces in which other ranks may wait for this one.
+        """
+        try:
+            self.ddp._check_reducer_finalized()
+        except AttributeError:  # of another PyTorch: ranks whose gradients differ are noticed all the same
+            return set()
+        except RuntimeError as error:
+            found = re.search(r"indices which did not receive grad for rank \d+:((?: \d+)+)", str(error))
+            if not found:
+                raise
+            buckets = self.ddp.reducer._get_zeros_like_grad_buckets()
+            its_own = {id(p) for bucket in buckets for p in bucket.parameters()}  # not those that were unfrozen later
+            indexed = [p for p in self.ddp._module_parameters if id(p) in its_own]
+            left_out = [indexed[int(k)] for k in found[1].split()]
+            torch.autograd.backward(left_out, [torch.zeros_like(p) for p in left_out])
+            return set(map(id, left_out))
+        return set()
+
     def average_gradients(self) -> None:
         sparse = {id(m.weight) for m in self.local_model.modules() if getattr(m, "sparse", False)}  # DDP's own rule
         parameters = [p for p in self.local_model.parameters() if p.requires_grad]
@@ -192,6 +265,9 @@ class FullySharded(_Group):
         super().__init__(model, mesh.get_all_groups(), torch.device(mesh.device_type))
         self.fsdp, self.hold_back = fsdp, hold_back
 
+    def _sum_shards(self, values: list[float]) -> list[float]:
+        return self._all_reduce(values, self.groups[-1:])  # with HSDP, the other group holds copies
+
     @contextmanager
     def gradient_sync(self, last: bool) -> Iterator[None]:
         self.fsdp.set_requires_gradient_sync(last or not self.hold_back)
@@ -208,7 +284,8 @@ class FullySharded(_Group):
         for state in [module._get_fsdp_state() for module in self._sharded()]:
             groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # PyTorch 2.12 has one
             for p in [p for group in filter(None, groups) for p in group.fsdp_params]:
-                p.unsharded_accumulated_grad = None  # what isn't reduced yet survives the reset
+                with suppress(AttributeError):  # from PyTorch 2.15 on it is the gradient of the next lines
+                    p.unsharded_accumulated_grad = None  # what isn't reduced yet survives the reset
                 if hasattr(p, "_unsharded_param"):
                     p._unsharded_param.grad = None
 
@@ -227,28 +304,28 @@ class FullySharded(_Group):
     def _sharded(self) -> list[nn.Module]:
         return [module for module in self.fsdp.modules() if hasattr(module, "_get_fsdp_state")]
 
-    def all_finite(self, gradients: list[Tensor]) -> bool:
-        return not sum(self.all_reduce_sum([not _all_finite([gradient.to_local() for gradient in gradients])]))
-
     def norm(self, gradients: list[Tensor]) -> Tensor:
         return nn.utils.get_total_norm(gradients).full_tensor()
 
 
-def _all_finite(gradients: list[Tensor]) -> bool:
-    """Whether all are finite. Sums of squares tell fast; where one overflows, the largest magnitudes tell."""
-    values = [v for v in map(_values, gradients) if v.numel()]  # a shard may be empty
-    return not values or any(_finite_norms(values, order) for order in (2, math.inf))
-
-
 def _values(gradient: Tensor) -> Tensor:
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
+    """Its numbers on this rank."""
+    if gradient.is_sparse:
+        return gradient.coalesce().values()
+    return gradient.to_local() if hasattr(gradient, "to_local") else gradient
 
 
-def _finite_norms(values: list[Tensor], order: float) -> bool:
-    norms = torch._foreach_norm(values, order)
-    if not norms[0].is_cpu:  # one synchronisation, not one per parameter
-        norms = [torch.stack([norm.to(norms[0].device) for norm in norms]).max()]
-    return all(map(math.isfinite, norms))
+def _comparable(gradient: Tensor | None) -> float:
+    """A number that is the same on ranks that hold the same gradient."""
+    if gradient is None:
+        return -1.0
+    values = _values(gradient)
+    norm = torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32)).item()
+    return norm if math.isfinite(norm) else -2.0
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + f" and {len(names) - 3} more" * (len(names) > 3)
 
 
 def adapter_of(model: nn.Module, training: bool = True, hold_back: bool = False) -> Adapter:

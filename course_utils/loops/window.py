@@ -1,11 +1,13 @@
 """The window: which micro-batches make one update, and the gradient of their mean loss."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import reduce
 from itertools import islice
 from math import inf, isfinite
 from numbers import Real
-from operator import index
+from operator import add, index
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from course_utils.loops.parallel import Adapter, adapter_of
 
+_IGNORED = -100  # the target that cross_entropy leaves out by default
 _ONE_SHOT = type(contextmanager(lambda: iter([None]))())
 
 
@@ -185,8 +188,11 @@ def backward_window(
     """
     check_window_options(weight, scaler, autocast)
     parallel = adapter_of(model, hold_back=hold_back)
-    window = share_out(parallel, list(window), weight)
-    if not window.total:
+    window = list(window)
+    if weight is items:
+        warn_of_padding(window)
+    window = share_out(parallel, window, weight)
+    if not window.holds_any:
         return None
     loss = accumulate(parallel, window, loss_fn, scaler, autocast)
     if parallel.world_size > 1:
@@ -213,38 +219,45 @@ def check_window_options(weight: Any, scaler: Any, autocast: Any) -> None:
 class Window:
     """A window of this rank, and what all ranks hold of it together."""
 
-    def __init__(self, shares: list[tuple[Any, float]], total: float, everyone: bool, going: bool):
-        self.shares = shares  # (micro-batch, its share of the mean over all ranks)
-        self.total = total  # samples or tokens over all ranks
+    def __init__(self, shares: list[tuple[Any, list[float]]], holds_any: bool, everyone: bool, going: bool):
+        self.shares = shares  # (micro-batch, for each of its losses the share of the mean over all ranks)
+        self.holds_any = holds_any  # samples or tokens, on any rank?
         self.everyone = everyone  # does every rank have something to run?
         self.going = going  # has any rank a window left?
 
 
-def share_out(parallel: Adapter, window: list, weight: Callable[[Any], float]) -> Window:
+def share_out(parallel: Adapter, window: list, weight: Callable[[Any], Any]) -> Window:
     """Gives each micro-batch its share of the mean over all ranks. Micro-batches of weight 0 are left out."""
-    weights = weights_of(window, weight)
-    if 0 in weights:
-        window = [batch for batch, count in zip(window, weights, strict=True) if count]
-    held = list(filter(None, weights))
-    total, everyone, going = parallel.agree(sum(held), len(held), bool(weights))
-    if not isfinite(total):
-        raise ValueError(f"the weights of a window must have a finite sum, got {total}")
-    return Window(list(zip(window, _shares(held, total, parallel.world_size), strict=True)), total, everyone, going)
+    counts = counts_of(window, weight)
+    held = [(batch, own) for batch, own in zip(window, counts, strict=True) if any(own)]
+    sums = [sum(column) for column in zip(*counts, strict=True)]
+    totals, everyone, going = parallel.agree(sums, len(held), bool(counts))
+    for total in totals:
+        if not isfinite(total):
+            raise ValueError(f"the weights of a window must have a finite sum, got {total}")
+    shares = [(batch, _shares(own, totals, parallel.world_size)) for batch, own in held]
+    return Window(shares, any(totals), everyone, going)
 
 
-def _shares(weights: list[float], total: float, world_size: int) -> list[float]:
+def _shares(counts: Iterable[float], totals: list[float], world_size: int) -> list[float]:
     # Gradients are averaged over the ranks, which divides them by their number.
-    return [world_size * weight / total for weight in weights]
+    return [world_size * count / total if count else 0.0 for count, total in zip(counts, totals, strict=True)]
 
 
-def weights_of(window: list, weight: Callable[[Any], float]) -> list[float]:
-    """The weight of each micro-batch, as a number of samples or tokens that has been checked.
+def counts_of(window: list, weight: Callable[[Any], Any]) -> list[tuple[float, ...]]:
+    """The weight of each micro-batch: checked numbers of samples or tokens, one for each loss.
 
     Example:
-        >>> weights_of([torch.zeros(3), torch.zeros(1)], items)
-        [3, 1]
+        >>> counts_of([torch.zeros(3), torch.zeros(1)], items)
+        [(3,), (1,)]
     """
-    return check_weights([weight(batch) for batch in window])
+    counts = [weight(batch) for batch in window]
+    counts = [tuple(own) if isinstance(own, (tuple, list)) else (own,) for own in counts]
+    losses = {len(own) for own in counts}
+    if len(losses) > 1 or 0 in losses:
+        raise ValueError(f"weight(batch) must return equally many counts for every batch, got {sorted(losses)}")
+    numbers = iter(check_weights([count for own in counts for count in own]))
+    return [tuple(next(numbers) for _ in own) for own in counts]
 
 
 def check_weights(weights: list) -> list[float]:
@@ -255,6 +268,21 @@ def check_weights(weights: list) -> list[float]:
         if not 0 <= count < inf:  # nor NaN
             raise ValueError(f"weight(batch) must be a number of items or tokens, 0 or more, got {count}")
     return weights
+
+
+def warn_of_padding(window: list) -> None:
+    """Warns where padded tokens are about to be counted as samples."""
+    for batch in window:
+        for _, tensor in _tensors(batch):
+            if tensor.dtype is torch.int64 and (tensor == _IGNORED).any():
+                warnings.warn(
+                    f"a micro-batch holds integers of {_IGNORED}, which cross_entropy leaves out of its mean, and is "
+                    "counted by its samples: if they are targets, count tokens, as with "
+                    f'weight=lambda batch: (batch["labels"] != {_IGNORED}).sum()',
+                    UserWarning,
+                    stacklevel=3,
+                )
+                return
 
 
 def read(values: list) -> list:
@@ -281,17 +309,21 @@ def accumulate(
     The part counts `world_size` times, as the gradients do before they are averaged.
     """
     model = parallel.model if window.everyone else parallel.local_model
-    autocast = autocast or nullcontext()
-    window_loss = 0.0
+    window_loss, began = 0.0, False
     try:
-        for k, (batch, share) in enumerate(window.shares, start=1):
-            with parallel.gradient_sync(k == len(window.shares)):
-                loss = _forward(model, batch, share, loss_fn, autocast)
+        for k, (batch, shares) in enumerate(window.shares, start=1):
+            with parallel.gradient_sync(window.everyone and k == len(window.shares)):
+                loss = _forward(model, batch, shares, loss_fn, autocast or nullcontext())
+                began = True
                 _backward(loss, scaler)
             # A sum in 16 bits would lose what is small.
             window_loss += loss.detach().to(torch.promote_types(loss.dtype, torch.float32))
+        if window.everyone:
+            parallel.check_gradients()
     except BaseException:
         parallel.abandon_window()
+        if began:
+            parallel.model.zero_grad()  # half a window
         raise
     if not window.everyone:
         parallel.average_gradients()
@@ -300,17 +332,43 @@ def accumulate(
     return window_loss
 
 
-def _forward(model: nn.Module, batch: Any, share: float, loss_fn: Callable, autocast: Any) -> Tensor:
-    with autocast:
-        loss = loss_fn(model, batch)
-        if not isinstance(loss, Tensor):
-            raise TypeError(f"loss_fn must return a scalar tensor, got {loss!r} ({type(loss).__name__})")
-        if loss.dim() or not loss.requires_grad:
-            raise ValueError(
-                f"loss_fn must return a scalar tensor with a graph, got one of shape {tuple(loss.shape)}, "
-                f"requires_grad={loss.requires_grad}"
+def _forward(
+    model: nn.Module, batch: Any, shares: list[float], loss_fn: Callable, autocast: AbstractContextManager
+) -> Tensor:
+    with fresh_copies(), autocast:
+        losses = loss_fn(model, batch)
+        losses = losses if isinstance(losses, (tuple, list)) else [losses]
+        if len(losses) != len(shares):
+            raise TypeError(
+                f"loss_fn must return one mean loss for each count of weight(batch), got {len(losses)} for "
+                f"{len(shares)}: with several losses let weight return several counts, such as (tokens, samples)"
             )
-        return loss * share
+        # Without a count there is no mean: its loss may be NaN.
+        return reduce(add, [_checked(loss) * share for loss, share in zip(losses, shares, strict=True) if share])
+
+
+def _checked(loss: Any) -> Tensor:
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"loss_fn must return a scalar tensor, got {loss!r} ({type(loss).__name__})")
+    if loss.dim() or not loss.requires_grad:
+        raise ValueError(
+            f"loss_fn must return a scalar tensor with a graph, got one of shape {tuple(loss.shape)}, "
+            f"requires_grad={loss.requires_grad}"
+        )
+    return loss
+
+
+@contextmanager
+def fresh_copies() -> Iterator[None]:
+    """Autocast copies no weight from before an update, and leaves no copy to a later one.
+
+    It keeps its copies of the weights until the outermost context ends, which may surround the whole training.
+    """
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
 
 
 def _backward(loss: Tensor, scaler: GradScaler | None) -> None:

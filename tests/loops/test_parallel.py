@@ -91,6 +91,42 @@ def test_what_several_ranks_would_train_wrongly_is_refused_before_anything_chang
         assert unchanged
 
 
+WAITS = r"of this window doesn't use .*'heads.{}.weight'.* find_unused_parameters=True"
+
+
+@pytest.mark.parametrize(
+    ("kind", "saying"),
+    [
+        ("the last uses one head", WAITS.format(1)),
+        ("the last uses another head on each rank", WAITS.format(0)),
+        ("the last uses one head on one rank", WAITS.format(1)),
+        ("unfrozen later", "has not averaged the gradient of 'heads.1.weight', 'heads.1.bias' over .* wrap the model"),
+        ("added later", "has not averaged the gradient of 'heads.1.weight', 'heads.1.bias' over .* wrap the model"),
+        ("through model.module", "has not averaged the gradient of 'body.weight', .* and 3 more .* not model.module"),
+    ],
+)
+def test_gradients_that_ddp_has_not_exchanged_are_refused_on_every_rank_before_the_step(two, kind, saying):
+    for said, unchanged in two.run(on_ranks.not_exchanged, kind):
+        for sentence in said:
+            assert re.search(saying, sentence)
+        assert unchanged or kind == "added later"  # ranks that add a layer draw its weights themselves
+
+
+@pytest.mark.parametrize("kind", ["all used", "found unused", "found unused, a head in none"])
+def test_a_micro_batch_may_leave_out_parameters_that_ddp_looks_for(two, kind):
+    for ours, theirs in two.run(on_ranks.exchanged, kind):
+        for a, b in zip(ours, theirs, strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["max_norm", "scheduler", "scaler", "on_update", "learning rate"])
+def test_options_by_which_the_updates_of_ranks_would_differ_are_refused_on_every_rank(two, name):
+    for said in two.run(on_ranks.with_unequal_options, name):
+        assert said == f"pass the same {name} on every rank, or the ranks' updates would differ"
+
+
 def test_each_rank_trains_a_model_of_its_own_where_the_model_says_so(two):
     for rank, (losses, parameters, scored) in enumerate(two.run(on_ranks.trained, "a model per rank", 3)):
         model = on_ranks.new_model()
@@ -102,8 +138,9 @@ def test_each_rank_trains_a_model_of_its_own_where_the_model_says_so(two):
 
 
 def test_ddp_all_reduces_its_gradients_once_a_window(two):
-    # besides: the epoch's length, each window's weights, the same once more to learn that all are done, the losses
-    assert [counts["all-reduce"] for counts in two.run(on_ranks.collectives, "DDP")] == [2 + 5] * 2
+    # besides: the options, each window's weights, the same once more to learn that all are done, a comparison of the
+    # gradients in each window, the losses
+    assert [counts["all-reduce"] for counts in two.run(on_ranks.collectives, "DDP")] == [2 + 7] * 2
 
 
 @pytest.fixture(scope="module")
@@ -151,11 +188,9 @@ def test_an_evaluation_is_that_of_the_checkpoint_of_rank_0_and_leaves_each_rank_
 
 @pytest.mark.parametrize("kind", ["DDP", "FSDP2"])
 def test_each_update_is_told_with_the_loss_and_the_norm_of_all_ranks(two, kind):
-    for losses, norms, told in two.run(on_ranks.updates_told, kind, True):
+    for losses, norms, told in two.run(on_ranks.updates_told, kind):
         assert [update[2] for update in told] == pytest.approx(losses, rel=1e-12)
         assert [update[3] for update in told] == pytest.approx(norms, rel=1e-12)
-    for message in two.run(on_ranks.updates_told, kind, False):
-        assert message.startswith("on_update must be passed on every rank or on none")
 
 
 def test_fsdp2_with_unequal_numbers_of_micro_batches_is_refused_on_every_rank_before_anything_changes(two):

@@ -58,6 +58,9 @@ SCALAR = r"loss_fn must return a scalar tensor"
     [
         ({"weight": "4"}, TypeError, r"weight must be a function of one batch, got '4' \(str\)"),
         ({"weight": lambda batch: "4"}, TypeError, r"weight\(batch\) must be a number, got '4' \(str\)"),
+        ({"weight": lambda batch: (4, "4")}, TypeError, r"weight\(batch\) must be a number, got '4' \(str\)"),
+        ({"weight": lambda batch: [4] * len(batch[0])}, ValueError, r"equally many counts .*, got \[1, 2, 3, 4\]"),
+        ({"weight": lambda batch: ()}, ValueError, r"equally many counts .*, got \[0\]"),
         ({"weight": lambda batch: None}, TypeError, r"got None \(NoneType\)"),
         ({"weight": lambda batch: torch.ones(2)}, TypeError, r"got tensor\(\[1., 1.\]\) \(Tensor\)"),
         ({"weight": lambda batch: 1e308}, ValueError, "a finite sum, got inf"),
@@ -81,7 +84,8 @@ def test_what_a_window_cannot_use(model, batches, of_window, error, saying):
     [
         (lambda loss: loss.item(), TypeError, rf"{SCALAR}, got .* \(float\)"),
         (lambda loss: None, TypeError, r"got None \(NoneType\)"),
-        (lambda loss: (loss, loss), TypeError, r"\(tuple\)"),
+        (lambda loss: (loss, loss), TypeError, r"one mean loss for each count of weight\(batch\), got 2 for 1"),
+        (lambda loss: [], TypeError, "got 0 for 1"),
         (lambda loss: loss.expand(2), ValueError, rf"{SCALAR} with a graph, got one of shape \(2,\)"),
         (lambda loss: loss.detach(), ValueError, "requires_grad=False"),
     ],

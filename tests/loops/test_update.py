@@ -1,6 +1,9 @@
 """What shares the update with the step: token weights, the scaler, clipping, the schedule, autocast; all at once."""
 
+import copy
 import math
+import weakref
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -8,8 +11,8 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.optim.lr_scheduler import ExponentialLR
 
-from course_utils import mlp, train_epoch
-from on_ranks import masked_mse, shards, tokens
+from course_utils import backward_window, evaluate, mlp, train_epoch, windows
+from on_ranks import masked_mse, optimizer_of, shards, tokens
 
 
 @pytest.fixture
@@ -105,3 +108,256 @@ def test_one_process_also_trains_parameters_that_its_optimizer_owns_outside_the_
     optimizer = torch.optim.SGD([*model.parameters(), temperature], lr=0.1)
     train_epoch(model, [torch.ones(3, 2)], lambda model, x: model(x).mean() + temperature, optimizer)
     assert temperature.item() == pytest.approx(0.9)
+
+
+# Autocast that is open around the loop keeps its copies of the weights until it closes.
+
+
+@pytest.mark.parametrize("given", [None, torch.autocast("cpu", torch.bfloat16)], ids=["not given", "given"])
+@pytest.mark.parametrize("loop", ["train_epoch", "backward_window", "evaluate between"])
+def test_an_update_is_seen_by_the_next_forward_pass_inside_an_open_autocast(loop, given):
+    torch.manual_seed(0)
+    start = nn.Linear(3, 2)  # in float32, of which autocast keeps copies
+    batches = [torch.randn(4, 3) for _ in range(6)]
+
+    def loss_fn(model, x):
+        return model(x).float().square().mean()
+
+    def losses(around, autocast):
+        model = copy.deepcopy(start)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        with around:
+            if loop == "train_epoch":
+                return train_epoch(model, batches, loss_fn, optimizer, 2, autocast=autocast)
+            if loop == "evaluate between":
+                found = []
+                for batch in batches:
+                    train_epoch(model, [batch], loss_fn, optimizer, autocast=autocast)
+                    with autocast or nullcontext():
+                        found.append(evaluate(model, batches, loss_fn))
+                return found
+            found = []
+            for window in windows(batches, 2):
+                found.append(float(backward_window(model, window, loss_fn, autocast=autocast)))
+                optimizer.step()
+                optimizer.zero_grad()
+            return found
+
+    expected = losses(nullcontext(), torch.autocast("cpu", torch.bfloat16))
+    assert losses(torch.autocast("cpu", torch.bfloat16), given) == expected
+
+
+# Optimizers that hold others
+
+
+class Muon(torch.optim.Optimizer):
+    """Steps matrices itself and leaves the rest to an AdamW of its own, as several of that name do."""
+
+    def __init__(self, model, **options):
+        parameters = list(model.parameters())
+        super().__init__([p for p in parameters if p.dim() == 2], {"lr": 0.1})
+        self.inner = torch.optim.SGD([p for p in parameters if p.dim() != 2], lr=0.1)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p -= group["lr"] * p.grad
+        self.inner.step()
+
+
+class Prepared(torch.optim.Optimizer):
+    """A wrapper that steps, or declines to, as a library's does while it accumulates."""
+
+    def __init__(self, optimizer, steps=True):
+        self.optimizer, self.steps = optimizer, steps
+
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+
+    def step(self, closure=None):
+        if self.steps:
+            self.optimizer.step(closure)
+
+    def zero_grad(self, set_to_none=True):
+        if self.steps:
+            self.optimizer.zero_grad(set_to_none)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("wrap", [Muon, lambda model: Prepared(sgd_of(model)), lambda model: Prepared(Muon(model))])
+def test_an_optimizer_that_holds_another_makes_the_same_updates(model, batches, wrap, scaled):
+    plain = copy.deepcopy(model)
+    extras = {"scaler": GradScaler("cpu", init_scale=8.0)} if scaled else {}
+    poisoned = [*batches, {**batches[0], "y": batches[0]["y"] + math.inf}]
+    for one, optimizer in ((model, wrap(model)), (plain, sgd_of(plain))):
+        with pytest.warns(RuntimeWarning, match="1 of"):
+            train_epoch(one, poisoned, masked_mse, optimizer, 3, tokens, max_norm=0.05, **extras)
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def sgd_of(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_an_optimizer_that_declines_to_step_is_noticed(model, batches):
+    optimizer = Prepared(sgd_of(model), steps=False)
+    with pytest.raises(ValueError, match=r"the step of Prepared made no update.* pass the optimizer that you made"):
+        train_epoch(model, batches, masked_mse, optimizer, 2, tokens, on_update=lambda _: pytest.fail("told"))
+    assert all(p.grad is None for p in model.parameters())
+
+
+# Gradients whose squares overflow
+
+
+@pytest.mark.parametrize("parts", [1, 16], ids=["in one tensor", "in the sum over tensors"])
+@pytest.mark.parametrize("max_norm", [0.5, math.inf])
+def test_a_finite_gradient_whose_norm_overflows_is_clipped_and_not_lost(parts, max_norm):
+    torch.set_default_dtype(torch.float32)
+    large = 2e19 / math.sqrt(parts)
+    model = nn.ParameterList([nn.Parameter(torch.zeros(4)) for _ in range(parts)])
+    optimizer, told = torch.optim.SGD(model.parameters(), lr=1.0), []
+
+    def loss_fn(model, x):
+        return (large * x * torch.cat(list(model))).sum()
+
+    train_epoch(model, [torch.ones(1)], loss_fn, optimizer, max_norm=max_norm, on_update=told.append)
+    updated = torch.cat(list(model)).double().norm().item()
+    assert updated == pytest.approx(min(max_norm, 4e19), rel=1e-6)
+    assert told[0].norm == pytest.approx(4e19, rel=1e-6)
+    assert not told[0].skipped
+
+
+# Parameters that come later
+
+
+class Grows(nn.Module):
+    """Makes a parameter in its first forward pass, which its optimizer doesn't own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        if not hasattr(self, "late"):
+            self.late = nn.Parameter(torch.ones(2))
+        return self.layer(x) * self.late
+
+
+def test_a_parameter_born_in_a_forward_pass_is_zeroed_with_the_others():
+    model, seen = Grows(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    optimizer.register_step_pre_hook(lambda *_: seen.append(model.late.grad.clone()))
+    train_epoch(model, [torch.ones(4, 3)] * 6, lambda model, x: model(x).sum(), optimizer, 2)
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[0], seen[2])
+    assert model.late.grad is None
+
+
+# Several losses, each with its own count
+
+
+def two_losses(model, batch):
+    """A mean over tokens and a mean over sequences; the first of them NaN where there are no tokens."""
+    predicted = model(batch["x"])
+    return masked_mse(lambda _: predicted, batch), predicted.square().mean()
+
+
+def two_counts(batch):
+    return batch["mask"].sum(), len(batch["x"])
+
+
+def test_each_of_two_losses_is_divided_by_what_its_own_window_holds(model, batches):
+    assert 0 in map(int, map(tokens, batches))
+    optimizer, seen = optimizer_of("SGD", model.parameters()), []
+    optimizer.register_step_pre_hook(lambda *_: seen.append([p.grad.clone() for p in model.parameters()]))
+    alone, expected = copy.deepcopy(model), []
+    their_optimizer = optimizer_of("SGD", alone.parameters())
+    losses = train_epoch(model, batches, two_losses, optimizer, 3, two_counts)
+    for k, window in enumerate(windows(batches, 3)):
+        together = {key: torch.cat([batch[key] for batch in window]) for key in window[0]}
+        loss = sum(two_losses(alone, together))
+        assert losses[k] == pytest.approx(loss.item(), rel=1e-12)
+        loss.backward()
+        expected.append([p.grad.clone() for p in alone.parameters()])
+        their_optimizer.step()
+        their_optimizer.zero_grad()
+    for ours, theirs in zip(seen, expected, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+# Padding
+
+
+@pytest.mark.parametrize(
+    ("targets", "options", "warns"),
+    [
+        (torch.tensor([1, -100, 0]), {}, True),
+        (torch.tensor([1, -100, 0]), {"weight": lambda batch: (batch[1] != -100).sum()}, False),
+        (torch.tensor([1, 2, 0]), {}, False),
+        (torch.tensor([1.0, -100.0, 0.0]), {}, False),
+    ],
+)
+def test_padded_targets_that_are_counted_as_samples_draw_one_warning(recwarn, targets, options, warns):
+    model, batches = nn.Linear(3, 3), [(torch.randn(3, 3), targets)] * 5
+
+    def loss_fn(model, batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1].long())
+
+    train_epoch(model, batches, loss_fn, sgd(model.parameters()), 2, **options)
+    backward_window(model, batches, loss_fn, **options)
+    said = [str(warning.message) for warning in recwarn if warning.filename == __file__]
+    assert len(said) == 2 * warns  # one of each loop
+    assert all('weight=lambda batch: (batch["labels"] != -100).sum()' in sentence for sentence in said)
+
+
+# After an error
+
+
+@pytest.mark.parametrize("failing", ["forward", "weight", "optimizer", "told"])
+def test_an_error_leaves_no_half_window_behind(model, batches, failing):
+    outside = nn.Parameter(torch.ones(()))
+    optimizer = sgd([*model.parameters(), outside])
+    calls = []
+
+    def fail(at):
+        calls.append(at)
+        if at == failing and calls.count(at) == 4:
+            raise RuntimeError(at)
+
+    def loss_fn(model, batch):
+        fail("forward")
+        return masked_mse(model, batch) * outside
+
+    def weight(batch):
+        fail("weight")
+        return tokens(batch)
+
+    optimizer.register_step_post_hook(lambda *_: fail("optimizer"))
+    with pytest.raises(RuntimeError, match=failing):
+        train_epoch(model, batches, loss_fn, optimizer, 2, weight, on_update=lambda _: fail("told"))
+    assert [p.grad for p in (*model.parameters(), outside)] == [None] * 5
+    failing = "forward"
+    calls.clear()
+    with pytest.raises(RuntimeError, match="forward"):
+        backward_window(model, batches, loss_fn, tokens)
+    assert [p.grad for p in model.parameters()] == [None] * 4
+
+
+def test_the_inputs_of_a_window_are_freed_before_the_next_ones_are_fetched(model):
+    alive, most = [], []
+
+    def loader():
+        for _ in range(6):
+            most.append(sum(ref() is not None for ref in alive))
+            batch = torch.randn(4, 3)
+            alive.append(weakref.ref(batch))
+            yield batch
+            del batch
+
+    train_epoch(model, loader(), lambda model, x: model(x).mean(), sgd(model.parameters()), 2)
+    assert max(most) == 1
