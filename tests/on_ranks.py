@@ -311,6 +311,43 @@ def exchanged(kind):
     return [[p.grad for p in one.parameters()] for one in (model, alone)]
 
 
+def clipped(kind, factor):
+    """The weights after an epoch with this factor before the loss, which clipping takes away."""
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    batches = shards(world, equal=True)[dist.get_rank()] if world > 1 else list(large_batches(4, 3, equal=True))
+    model = wrapped(kind) if kind else new_model()
+    optimizer, told = optimizer_of("SGD", model.parameters()), []
+    train_epoch(
+        model, batches, lambda model, batch: factor * masked_mse(model, batch), optimizer, 3 if kind else 1, tokens,
+        max_norm=0.3, on_update=told.append,
+    )  # fmt: skip
+    return whole(model.parameters()), [update.norm / factor for update in told]
+
+
+def two_losses(model, batch):
+    """A mean over tokens and one over sequences; the first is NaN where there are no tokens."""
+    predicted = model(batch["x"])
+    return masked_mse(lambda _: predicted, batch), predicted.square().mean()
+
+
+def two_counts(batch):
+    return tokens(batch), len(batch["x"])
+
+
+def with_two_losses(world=0):
+    """Losses and weights on this rank, or in one process with what so many ranks hold."""
+    batches = list(large_batches(world, 3)) if world else shards(dist.get_world_size())[dist.get_rank()]
+    model = new_model() if world else wrapped("DDP")
+    optimizer = optimizer_of("SGD", model.parameters())
+    return train_epoch(model, batches, two_losses, optimizer, 1 if world else 3, two_counts), whole(model.parameters())
+
+
+def with_more_losses_on_rank_0():
+    model = wrapped("DDP")
+    weight = two_counts if dist.get_rank() == 0 else tokens
+    return refusal_of(lambda: backward_window(model, shards(2)[dist.get_rank()], two_losses, weight))
+
+
 def with_unequal_options(name):
     """Rank 0 has an option that the others don't have."""
     model = wrapped("DDP")

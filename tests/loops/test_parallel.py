@@ -127,6 +127,25 @@ def test_options_by_which_the_updates_of_ranks_would_differ_are_refused_on_every
         assert said == f"pass the same {name} on every rank, or the ranks' updates would differ"
 
 
+@pytest.mark.parametrize(("kind", "world"), [("DDP", 4), ("FSDP2", 4), ("HSDP", 4)])
+def test_a_gradient_whose_squares_overflow_is_clipped_as_in_one_process(groups, kind, world):
+    weights, norms = on_ranks.clipped(None, 1e10)
+    for ours, our_norms in groups[world].run(on_ranks.clipped, kind, 1e160):
+        assert our_norms == pytest.approx(norms, rel=1e-9)
+        for a, b in zip(ours, weights, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_two_losses_are_divided_by_what_all_ranks_hold_also_where_one_holds_nothing(groups):
+    losses, weights = on_ranks.with_two_losses(4)
+    for ours, our_weights in groups[4].run(on_ranks.with_two_losses):
+        assert ours == pytest.approx(losses, rel=1e-12)
+        for a, b in zip(our_weights, weights, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    for said in groups[2].run(on_ranks.with_more_losses_on_rank_0):
+        assert said.startswith("weight(batch) must return equally many counts on every rank")
+
+
 def test_each_rank_trains_a_model_of_its_own_where_the_model_says_so(two):
     for rank, (losses, parameters, scored) in enumerate(two.run(on_ranks.trained, "a model per rank", 3)):
         model = on_ranks.new_model()

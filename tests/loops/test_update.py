@@ -12,7 +12,7 @@ from torch.amp import GradScaler
 from torch.optim.lr_scheduler import ExponentialLR
 
 from course_utils import backward_window, evaluate, mlp, train_epoch, windows
-from on_ranks import masked_mse, optimizer_of, shards, tokens
+from on_ranks import masked_mse, optimizer_of, shards, tokens, two_counts, two_losses
 
 
 @pytest.fixture
@@ -258,16 +258,6 @@ def test_a_parameter_born_in_a_forward_pass_is_zeroed_with_the_others():
 
 
 # Several losses, each with its own count
-
-
-def two_losses(model, batch):
-    """A mean over tokens and a mean over sequences; the first of them NaN where there are no tokens."""
-    predicted = model(batch["x"])
-    return masked_mse(lambda _: predicted, batch), predicted.square().mean()
-
-
-def two_counts(batch):
-    return batch["mask"].sum(), len(batch["x"])
 
 
 def test_each_of_two_losses_is_divided_by_what_its_own_window_holds(model, batches):
