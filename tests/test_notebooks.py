@@ -9,7 +9,7 @@ from course import FACTS, NOTEBOOKS
 from course_utils.practice.ask import FOLDED
 from course_utils.practice.exercises import EXERCISES
 from execute import LANGUAGE, WIDGET
-from notebooks import claims, is_folded, reading, tags
+from notebooks import ROOT, claims, is_folded, reading, tags
 from notebooks import displays as shown_by
 
 each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
@@ -135,6 +135,8 @@ def test_the_title_states_the_minutes_that_it_takes(notebook):
 def test_links_to_other_notebooks_lead_somewhere(notebook):
     for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", notebook.prose):
         assert (notebook.path.parent / target).is_file(), target
+        served = ROOT / "notebooks"  # all that JupyterLab shows, started as README says
+        assert (notebook.path.parent / target).resolve().is_relative_to(served), target
 
 
 ASSERTS = r"^\s*assert |\.reveal\((?!.*basis=)"  # reveal() fails if the course says something else
