@@ -48,7 +48,7 @@ __all__ = [  # noqa: RUF022
     "Ranks", "RankError",
     "ledger", "show",
     "digits", "words", "next_letters", "mlp", "Tally", "Transformer", "shares_of",
-    "predict", "check", "recall", "step_through",
+    "predict", "check", "recall", "step_through", "what_is_exact",
 ]  # fmt: skip
 
 

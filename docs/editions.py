@@ -276,9 +276,11 @@ def for_paper(text: str) -> str:
 
     >>> for_paper("Write it down. A click unfolds the hint.\\n\\nRun the cell below.")
     'Write it down.'
+    >>> for_paper("Press *Next* and watch `.grad` grow to 0.5. It holds a sum.")
+    'It holds a sum.'
     """
     there = r"[Cc]lick|[Uu]nfold|buttons|\*Next\*|[Rr]un (?:the|this|both) (?:folded )?cell|Shift\+Enter"
-    more = r"(?:(?!\n\n)[^.?!])*"
+    more = r"(?:(?!\n\n)[^.?!]|[.?!](?=[\w./`]))*"  # no sentence ends at the dot of `.grad`, 0.5 or a link
     text = re.sub(rf"(?<!\S)\(?(?=[A-Z]){more}?(?:{there}){more}[.?!]\)?(?: |\n(?!\n))?", "", text)
     return re.sub(r"\n{3,}", "\n\n", re.sub(r" +$", "", text, flags=re.M)).strip()
 

@@ -90,11 +90,17 @@ class Notebook:
 
 
 def read_notebooks() -> dict[str, Notebook]:
-    """All notebooks by name, in the order of the course."""
+    """All notebooks by name, in the order of the course.
+
+    Raises:
+        ValueError: If one was saved before all of its cells had run: what it asks and answers is in their outputs.
+    """
     folder = ROOT / "notebooks"
-    return {
-        path.stem: Notebook(path) for path in [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("deeper/*.ipynb"))]
-    }
+    books = [Notebook(path) for path in [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("deeper/*.ipynb"))]]
+    for book in books:
+        if not all(cell.execution_count for cell in book.code):
+            raise ValueError(f"{book.path} was saved before all of its cells had run; run tests/execute.py on it")
+    return {book.name: book for book in books}
 
 
 def tags(cell: NotebookNode) -> list[str]:

@@ -113,8 +113,8 @@ def _why_no_script(name: str) -> str:
     folder = path if path.is_dir() else path.parent
     scripts = sorted(str(each) for each in folder.glob("*.py"))
     if path.is_dir():
-        example = next((each for each in scripts if "train" in each.lower()), "train.py")
-        return f"{name} is a folder; name the script in it, such as {path / Path(example).name}"
+        scripts.sort(key=lambda each: "train" not in Path(each).name.lower())
+        return ", such as ".join([f"{name} is a folder; name the script in it", *scripts[:1]])
     return f"there is no script {name}; {did_you_mean(str(path), scripts, f'paths begin at {Path.cwd()}')}"
 
 

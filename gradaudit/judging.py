@@ -1,4 +1,4 @@
-"""From differences to findings: what the doubts and the words say of each."""
+"""From differences to findings: what the doubts say of each, and the fix."""
 
 from collections import Counter
 from dataclasses import KW_ONLY, dataclass, field, replace

@@ -72,6 +72,10 @@ def test_a_public_name_is_there_and_says_what_it_is_with_an_example(name):
     assert "Example:\n" in thing.__doc__
 
 
+def test_what_is_imported_later_is_as_public_as_the_rest():
+    assert {*course_utils._LATER} <= {*course_utils.__all__}
+
+
 def test_a_name_that_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'acumulate'"):
         course_utils.acumulate  # noqa: B018

@@ -1,4 +1,4 @@
-"""Words and boxes: how gradients flow back, which orders train, which questions decide."""
+"""Words and boxes: how gradients flow back, and which orders train."""
 
 from collections.abc import Collection, Mapping, Sequence
 

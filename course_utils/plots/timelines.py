@@ -1,4 +1,4 @@
-"""What happens when: on micro-batches, in slots, on ranks."""
+"""What happens when: the bytes that a loop holds, the all-reduces of each rank."""
 
 from collections.abc import Mapping, Sequence
 

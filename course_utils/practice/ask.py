@@ -96,6 +96,9 @@ class Guess:
 def predict(question: str, options: Sequence[Any]) -> Guess:
     """Asks for a prediction before an experiment.
 
+    Asked again, as when its cell runs once more, it keeps a choice that hasn't been revealed; after that it starts
+    afresh.
+
     Args:
         question: One sentence.
         options: Two or more different answers.
@@ -115,7 +118,10 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
         raise ValueError(f"a prediction needs at least two different options, got {options}")
     from ipywidgets import HTML, Layout, RadioButtons, VBox
 
-    choice = RadioButtons(options=options, value=None, layout=Layout(width="auto"))
+    asked, kept = _guesses.get(question), None
+    if asked and not asked._widget.disabled and asked.choice in options:  # a reveal disables it
+        kept = asked.choice
+    choice = RadioButtons(options=options, value=kept, layout=Layout(width="auto"))
     title = HTML(f"<b>Predict:</b> {escape(question)}")
     boxes = "".join(f"<div>&#9744; {escape(option)}</div>" for option in options)
     show_widget(

@@ -58,6 +58,9 @@ def what_is_exact(errors: Mapping[str, float]) -> None:
 
     Raises:
         KeyError: If a name was not measured.
+
+    Example:
+        what_is_exact(errors)  # notebook 07 has measured all of them
     """
     rows = [HEADER, *(tuple(_filled(text, errors) for text in row) for row in ROWS)]
     display.show_table(CAPTION, rows, strong=lambda text: text.split(",")[0] == "no")

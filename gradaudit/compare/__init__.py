@@ -1,6 +1,6 @@
 """What was observed and the intended windows, compared: which calls an update used, how many, how much each counts.
 
-Whether one is meant is not decided here: `doubts` says what speaks for it, and `words` what is said.
+Whether one is meant is not decided here: `doubts` says what speaks for it.
 """
 
 from importlib import import_module

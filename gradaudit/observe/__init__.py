@@ -1,1 +1,1 @@
-"""Every hook and patch, once: what a training loop does, seen from outside."""
+"""What a training loop does, seen from outside by hooks and patches."""

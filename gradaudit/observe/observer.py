@@ -1,6 +1,6 @@
 """Watches any training loop while it runs, without a change to its code, keeps the ledger, and tells a listener.
 
-Every hook and every patch of the instruments is attached here, and detached again however the block ends:
+Every hook and every patch of the instruments is detached again here, however the block ends:
 
 - a step is seen by the hooks that PyTorch runs around every `optimizer.step`;
 - a backward call is seen because `torch.autograd.backward` is wrapped;

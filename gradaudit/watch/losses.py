@@ -43,8 +43,8 @@ def watch_terms(root: Tensor, key: str, call: AuditedCall, probe: Callable, know
         key: The losses' nodes are marked under this name; under "" they aren't, which takes less time.
         call: Receives the terms. Its `again` is set if an earlier call has gone through one of the losses.
         probe: Registers a hook for this backward call, as `Observer.probe` does.
-        known: AuditedCall starts at `root` alone, a single number, with a gradient of 1. A root that is itself a loss
-            needs no hook then, and most are; a hook costs the smallest backward a tenth of its time.
+        known: Whether the call starts at `root` alone, a single number, with a gradient of 1. A root that is itself a
+            loss needs no hook then, and most are; a hook costs the smallest backward a tenth of its time.
 
     Returns:
         The marks on the losses' nodes.

@@ -178,6 +178,9 @@ def test_a_script_that_is_seen_in_part_is_judged_as_far_as_it_was_seen(audited):
         ("x/y.py", "there is no script x/y.py; paths begin at {}"),
         (".", ". is a folder; name the script in it, such as train.py"),
         ("src", "src is a folder; name the script in it, such as src/train.py"),
+        ("lib", "lib is a folder; name the script in it, such as lib/gan.py"),
+        ("training", "training is a folder; name the script in it, such as training/train.py"),
+        ("empty", "empty is a folder; name the script in it"),
         ("-m train.py", "there is no module train.py; to run the file, leave out -m"),
         (
             "-m no_such_package.train",
@@ -191,9 +194,10 @@ def test_a_script_that_is_seen_in_part_is_judged_as_far_as_it_was_seen(audited):
     ],
 )
 def test_what_cannot_run_ends_with_2_and_one_line_that_says_what_to_do(arguments, said, tmp_path, monkeypatch, capsys):
-    for script in (tmp_path / "train.py", tmp_path / "src" / "eval.py", tmp_path / "src" / "train.py"):
-        script.parent.mkdir(exist_ok=True)
-        script.write_text("raise SystemError")
+    for script in ("train.py", "src/eval.py", "src/train.py", "lib/gan.py", "training/gan.py", "training/train.py"):
+        (tmp_path / script).parent.mkdir(exist_ok=True)
+        (tmp_path / script).write_text("raise SystemError")
+    (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ending:
         main(arguments.split())

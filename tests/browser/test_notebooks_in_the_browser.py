@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from course_utils.practice.ask import FOLDED
 from course_utils.practice.display import COURSE
 from course_utils.practice.predictions import why
 from execute import LANGUAGE
@@ -81,6 +82,8 @@ def test_a_notebook_runs_answers_and_fits(lab, name):
     assert_it_fits(lab)  # as committed: in a copy that nobody has run
     assert_no_line_is_cut(lab)
     assert_it_is_saved(lab)
+    for number in places(lab.cells(), r"\.reveal\("):
+        assert lab.cell(number).locator(".jp-OutputPlaceholder").inner_text() == FOLDED
     committed = texts(lab.cells())
     lab.run_all()
     cells = lab.cells()
@@ -106,6 +109,9 @@ def predictions_respond(lab, cells) -> None:
             group.locator("input").first.check()
             assert group.locator("input").first.is_checked()
             assert not group.locator("input").last.is_checked()
+        if number == asking[0]:
+            lab.run_cell(number)  # a click selects the question's cell, and the next Shift+Enter runs it again
+            assert lab.cell(number).locator(".widget-radio-box input").first.is_checked()
         for output in outputs(lab, number) if number in revealing else ():
             data = output.get("data", {})
             if COURSE in data:

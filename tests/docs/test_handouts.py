@@ -130,6 +130,14 @@ def test_nobody_is_told_to_click_on_paper():
         assert not re.findall(r"[Cc]lick|[Uu]nfold|</?(?:details|summary)|\b(?:VBox|HTML)\(", outside), name
 
 
+@each_notebook
+def test_what_stands_between_backticks_stays_whole_on_paper(name):
+    for cell in (cell for cell in BOOKS[name].cells if cell.cell_type == "markdown"):
+        before, on_paper = (re.split(r"(`+)", text) for text in (cell.source, editions.for_paper(cell.source)))
+        assert len(on_paper[1::2]) % 2 == 0, cell.source
+        assert set(on_paper[2::4]) <= set(before[2::4])
+
+
 def test_a_loop_that_the_screen_shows_line_by_line_is_printed_as_a_table(tmp_path):
     rows = [["line", "what happens"], ["`a | b`", "`step()` moves w[0]: 1 → 2."]]
     output = show(kind="steps", loop="train", rows=rows)

@@ -7,6 +7,7 @@ import nbformat
 import pytest
 from nbformat import v4
 
+import notebooks
 from course import FACTS
 from notebooks import COURSE, Notebook, Reading, claims, read_claims, reading
 
@@ -49,6 +50,19 @@ def test_a_title_cell_that_lacks_something_is_an_error_that_says_what_it_must_ho
     nbformat.write(v4.new_notebook(cells=[v4.new_markdown_cell("# Title\n\n**35 minutes**")]), path)
     with pytest.raises(ValueError, match=r"x.ipynb: the first cell must hold a title, a line .* and a \*question\*"):
         Notebook(path)
+
+
+def test_a_notebook_that_was_saved_in_mid_run_is_an_error_that_names_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    for name, last in (("01_whole", 2), ("02_half", None)):
+        cells = [v4.new_markdown_cell(TITLE), *(v4.new_code_cell("a", execution_count=count) for count in (1, last))]
+        path = tmp_path / "notebooks" / f"{name}.ipynb"
+        path.parent.mkdir(exist_ok=True)
+        nbformat.write(v4.new_notebook(cells=cells), path)
+    with pytest.raises(ValueError, match=r"02_half.ipynb was saved before all of its cells had run"):
+        notebooks.read_notebooks()
+    path.unlink()
+    assert [*notebooks.read_notebooks()] == ["01_whole"]
 
 
 def test_what_is_asked_and_answered_is_read_from_the_data_beside_the_text(book):

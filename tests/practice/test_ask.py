@@ -301,11 +301,30 @@ def test_the_progress_line_counts_along(score, monkeypatch):
     assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "1 known of 2")
 
 
-def test_a_cell_that_is_run_again_asks_and_deals_anew(box, score):
-    for _ in range(2):
-        predict("Which?", ["a", "b"]).choice = "a"
-        recall(("When?", "Now."))
-    assert "0 right of 1 made (1 asked)" in score()
-    assert "0 known of 1" in score()
-    predict("Which?", ["a", "b"])
+@pytest.mark.parametrize(
+    ("chosen", "revealed", "options", "kept"),
+    [
+        ("a", False, ["a", "b"], "a"),  # a click selects the question's cell, so the next Shift+Enter asks again
+        (None, False, ["a", "b"], None),
+        ("a", True, ["a", "b"], None),
+        ("a", False, ["b", "c"], None),
+        ("a", False, ["b", "a"], "a"),
+    ],
+)
+def test_a_question_that_is_asked_again_keeps_a_choice_until_it_is_revealed(
+    shown, score, chosen, revealed, options, kept
+):
+    guess = predict("Which?", ["a", "b"])
+    guess.choice = chosen
+    if revealed:
+        guess.reveal("a")
+    again = predict("Which?", options)
+    assert again.choice == kept
+    assert score().startswith("So far here: predictions 0 right of 1 made (1 asked)" if kept else "Nothing is answered")
+
+
+def test_cards_that_are_dealt_again_are_not_known_yet(box, score):
+    recall(("When?", "Now."))
+    ask._cards[-1].value = True
+    recall(("When?", "Now."))
     assert score().startswith("Nothing is answered here yet")
