@@ -25,8 +25,9 @@ def windows(batches: Iterable, n: int) -> Iterator[list]:
     """Groups micro-batches into windows: lists of `n`, the last one shorter if `n` does not divide their number.
 
     A whole window is fetched before it is handed out, so that the loop knows what the window holds. The price is that
-    the inputs of `n` micro-batches are in memory at once, and that each must have memory of its own: a loader that
-    writes every batch into the same buffer would leave `n` copies of the last one.
+    the inputs of `n` micro-batches are in memory at once (of `2 * n` while the next window is fetched, unless the loop
+    ends with `del window, batch`), and that each must have memory of its own: a loader that writes every batch into
+    the same buffer would leave `n` copies of the last one.
 
     Args:
         batches: Any iterable of micro-batches, with or without a length.

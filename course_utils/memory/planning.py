@@ -99,7 +99,8 @@ def plan_memory(
     It trains on fake tensors, which have a shape and a dtype but hold no numbers, and notes the bytes in use before
     and after each operation of a forward pass, a backward pass and a step. Micro-batches of two sizes give a straight
     line for each moment, and a third size checks it. A forward pass finds gradients already, as all but the first of a
-    window do. Every weight that requires a gradient is assumed to get one.
+    window do. Every weight that requires a gradient is assumed to get one. The inputs are those of one micro-batch; a
+    loop over `windows` holds up to 2N of them, so move each to the device only when its turn comes.
 
     The operations are those of the CPU, so create everything there, in the functions that you pass. The default
     optimizers on a GPU treat all weights at once and need more in their step: plan for it with

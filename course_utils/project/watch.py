@@ -1,8 +1,8 @@
 """Runs a training script, unchanged, once or several times, and writes what its optimizer and its model did.
 
 `python -m course_utils.project.watch FILE KILL script.py RUNS`, where RUNS is a list of lists of arguments, in JSON.
-With KILL above 0 the process kills itself at the beginning of that forward pass, as a power cut would. Each rank adds
-its number to the name of the file.
+With KILL above 0 the process kills itself at the beginning of that forward pass, with no warning. Each rank adds its
+number to the name of the file.
 """
 
 import json

@@ -7,19 +7,25 @@ A rank computes on a GPU of its own if there are GPUs, and on the CPU otherwise.
 """
 
 import gc
+import math
 import os
 import sys
 from contextlib import nullcontext
+from itertools import islice
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from course_utils.data import digits  # your data instead
 
-N = 4  # micro-batches of each rank in a window; the last window may be shorter
+N = 4  # micro-batches of each rank in a window; an epoch's last window may be shorter
+EPOCHS = 2
+MAX_NORM = 0.3  # low enough to clip some of these updates
 
 
 def new_model() -> nn.Module:
@@ -27,40 +33,60 @@ def new_model() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
 
 
-def batches_of(rank: int, ranks: int) -> list[tuple[Tensor, Tensor]]:
+def new_optimizer(model: nn.Module, updates: int) -> tuple[torch.optim.Optimizer, CosineAnnealingLR]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return optimizer, CosineAnnealingLR(optimizer, updates)
+
+
+def loader_of(rank: int, ranks: int) -> DataLoader:
     """The micro-batches of one rank: as many as on every other rank, or the ranks would wait for each other."""
-    images, labels = digits()
-    everything = list(zip(images.split(48), labels.split(48), strict=True))  # the last one is smaller
-    return everything[: len(everything) // ranks * ranks][rank::ranks]
+    data = TensorDataset(*digits())
+    sampler = DistributedSampler(data, ranks, rank, drop_last=True)  # otherwise some samples may come twice
+    return DataLoader(data, batch_size=48, sampler=sampler)  # the last one of an epoch is smaller
 
 
 def train(rank: int, ranks: int, device: str | torch.device = "cpu") -> nn.Module:
+    device = torch.device(device)
     model = DDP(new_model().to(device))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    mine = batches_of(rank, ranks)
-    for start in range(0, len(mine), N):
-        window = mine[start : start + N]
-        total = torch.tensor(float(sum(len(x) for x, _ in window)), device=device)
-        dist.all_reduce(total)  # the samples of this window on all ranks
-        for k, (x, y) in enumerate(window, start=1):
-            with model.no_sync() if k < len(window) else nullcontext():  # around both passes
-                loss = F.cross_entropy(model(x.to(device)), y.to(device), reduction="sum") / total
-                (loss * ranks).backward()  # since DDP divides by the ranks
-        optimizer.step()
-        optimizer.zero_grad()
+    loader = loader_of(rank, ranks)
+    optimizer, scheduler = new_optimizer(model, EPOCHS * math.ceil(len(loader) / N))
+    scaler = torch.amp.GradScaler(device.type)
+    for epoch in range(EPOCHS):
+        loader.sampler.set_epoch(epoch)  # or every epoch has the same order
+        batches = iter(loader)
+        while window := list(islice(batches, N)):
+            total = torch.tensor(sum(len(x) for x, _ in window), device=device)
+            dist.all_reduce(total)  # the samples of this window on all ranks
+            for k, (x, y) in enumerate(window, start=1):
+                with model.no_sync() if k < len(window) else nullcontext():  # around both passes
+                    with torch.autocast(device.type, torch.float16):
+                        loss = F.cross_entropy(model(x.to(device)), y.to(device), reduction="sum") / total
+                    scaler.scale(loss * ranks).backward()  # since DDP divides by the ranks
+            scaler.unscale_(optimizer)
+            norm = nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)  # of the mean, so the same on every rank
+            if norm.isfinite():
+                scaler.step(optimizer)
+                scheduler.step()
+            scaler.update()
+            optimizer.zero_grad()
     return model.module
 
 
-def large_batches(shards: list[list[tuple[Tensor, Tensor]]], n: int) -> nn.Module:
+def large_batches(ranks: int, n: int) -> nn.Module:
     """What the ranks must end up with: the same windows in one process, each as one large batch. For a test."""
-    model = new_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for start in range(0, len(shards[0]), n):
-        pairs = [pair for mine in shards for pair in mine[start : start + n]]
-        x, y = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
+    model, loaders = new_model(), [loader_of(rank, ranks) for rank in range(ranks)]
+    optimizer, scheduler = new_optimizer(model, EPOCHS * math.ceil(len(loaders[0]) / n))
+    for epoch in range(EPOCHS):
+        for loader in loaders:
+            loader.sampler.set_epoch(epoch)
+        batches = zip(*loaders, strict=True)  # in each, a micro-batch of every rank
+        while window := list(islice(batches, n)):
+            x, y = (torch.cat(parts) for parts in zip(*sum(window, ()), strict=True))
+            F.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
     return model
 
 
@@ -69,7 +95,7 @@ def main() -> None:
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # the rank's number on its own machine
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl")
+        dist.init_process_group("nccl", device_id=device)  # so that NCCL needn't guess the rank's GPU
     else:
         device = torch.device("cpu")
         dist.init_process_group("gloo")

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Work:
-    """`flops`, the floating-point operations of matrix products, and `calls` of operations that compute something."""
+    """`flops`, of matrix products and convolutions alone, and `calls` of all operations that compute something."""
 
     flops = calls = 0
 
@@ -16,8 +16,9 @@ class Work:
 def count_work() -> Iterator[Work]:
     """Counts what PyTorch computes while the block runs, backward passes included.
 
-    A matrix product of (a, b) and (b, c) is 2abc floating-point operations; other operations count as calls alone.
-    The products inside fused attention on a CPU are counted since PyTorch 2.15 (`torch.utils.flop_counter`).
+    A matrix product of (a, b) and (b, c) is 2abc floating-point operations, a convolution twice its multiplications;
+    other operations count as calls alone. Of fused operations on a CPU, attention's products are counted since PyTorch
+    2.15 (`torch.utils.flop_counter`), an LSTM's are not.
     Views compute nothing and are left out. The counts are set when the block ends.
 
     Example:

@@ -42,7 +42,7 @@ class Ranks:
             call.synced, call.ranks, state.synced, state.ranks = state.synced, state.ranks, None, 1
 
     def _around_forward(self, module, *args, **kwargs) -> Generator:
-        self.thread.synced = module.require_backward_grad_sync  # what counts is the flag at the forward
+        self.thread.synced = module.require_backward_grad_sync  # by default the flag at the forward counts
         self.thread.ranks = module.process_group.size()
         if module.gradient_as_bucket_view:
             self.observer.look()

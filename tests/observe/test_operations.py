@@ -13,6 +13,13 @@ def test_a_product_of_matrices_counts_two_operations_for_each_pair():
     assert (work.flops, work.calls) == (2 * 3 * 4 * 5, 1)
 
 
+def test_a_convolution_counts_two_operations_for_each_multiplication():
+    x, kernels = torch.ones(3, 4, 10), torch.ones(5, 4, 3)
+    with count_work() as work:
+        nn.functional.conv1d(x, kernels)
+    assert (work.flops, work.calls) == (2 * 3 * 5 * 8 * 4 * 3, 1)
+
+
 def test_views_are_no_calls():
     a = torch.ones(3, 4)
     with count_work() as work:
