@@ -87,10 +87,11 @@ def train_epoch(
     those of parameters that this optimizer doesn't own. Gradients outside of both, such as those of a discriminator
     through which a generator is trained, are left to their owner. The model keeps the mode in which it comes.
 
-    How exact is it? On a CPU with torch 2.13, for a small MLP and a small transformer on padded words, the gradient of
-    a window differs from that of the large batch by 3e-16 of its norm in float64, 2e-7 in float32, 3e-3 with bfloat16
-    autocast and 7e-3 with bfloat16 weights (tests/benchmarks/exactness.py). Below float64 that is rounding, which the
-    large batch has as well: 2e-7, 4e-3 and 6e-3 from the gradient in float64.
+    How exact is it? What a sample (or token) adds to the gradient must depend on that sample and the weights alone;
+    notebook 07 lists what breaks that. On a CPU with torch 2.13, for a small MLP and a small transformer on padded
+    words, the gradient of a window differs from that of the large batch by 3e-16 of its norm in float64, 2e-7 in
+    float32, 3e-3 with bfloat16 autocast and 7e-3 with bfloat16 weights (tests/benchmarks/exactness.py). Below float64
+    that is rounding, which the large batch has as well: 2e-7, 4e-3 and 6e-3 from the gradient in float64.
 
     Args:
         model: The model, also wrapped in DDP or FSDP2, also compiled.

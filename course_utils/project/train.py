@@ -65,8 +65,7 @@ def train_epoch(model, batches, optimizer, scaler, schedule, options, done, save
     loss = 0.0
     for number, (inputs, targets) in enumerate(batches[done:], start=done + 1):
         with torch.autocast("cpu", torch.float16, enabled=options.precision == "float16"):
-            scores = model(inputs)
-            loss = loss + F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+            loss = loss + F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
         if number % options.window == 0:
             scaler.scale(loss).backward()
             norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip)

@@ -10,14 +10,14 @@ from notebooks import tags
 HANDED = (Path(course_utils.project.__file__).parent / "train.py").read_text(encoding="utf-8")
 LOOP = re.compile(r"^def train_epoch\(.*?(?=\n\n\n)", flags=re.M | re.S)
 
-_ADD = "            loss = loss + F.cross_entropy(scores.flatten(0, 1), targets.flatten())\n"
+_ADD = "            loss = loss + F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())\n"
 _BACKWARD = "            scaler.scale(loss).backward()\n"
 _UNSCALE = "            scaler.unscale_(optimizer)\n"
 _OF_WINDOW = """\
             first = (number - 1) // options.window * options.window
             window = [int((t != -100).sum()) for _, t in batches[first : first + options.window]]
             share = len(window) * int((targets != -100).sum()) / sum(window)
-            loss = loss + share * F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+            loss = loss + share * F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 """
 FIXES = {  # of one bug each: what to replace, and by what
     "memory": [(_BACKWARD, ""), (_ADD, _ADD.replace("loss + ", "") + _BACKWARD[4:])],

@@ -21,8 +21,7 @@ def solution(model, batches, optimizer, n):
         optimizer.zero_grad()
         window_loss = 0.0
         for inputs, targets in window:
-            scores = model(inputs).flatten(0, 1)
-            loss = F.cross_entropy(scores, targets.flatten(), reduction="sum") / total
+            loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum") / total
             loss.backward()
             window_loss += loss.detach()
         optimizer.step()
