@@ -1,5 +1,6 @@
 """The window: which micro-batches make one update, and the gradient of their mean loss."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
@@ -7,14 +8,18 @@ from math import inf, isfinite
 from numbers import Real
 from operator import index
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils.data import DataLoader, Dataset
 
 from course_utils.loops.parallel import Adapter, adapter_of
 
+_NOT_DATA = (str, bytes, int, float, complex, type(None), Dataset, DataLoader)  # nothing that a loader writes over
+_CONTAINERS = (tuple, list, set, frozenset, deque)
 _ONE_SHOT = type(contextmanager(lambda: iter([None]))())
 
 
@@ -23,7 +28,11 @@ def windows(batches: Iterable, n: int) -> Iterator[list]:
 
     A whole window is fetched before it is handed out, so that the loop knows what the window holds. The price is that
     the inputs of `n` micro-batches are in memory at once, and that each must have memory of its own: a loader that
-    writes every batch into the same buffer would leave `n` copies of the last one.
+    writes every batch into the same buffer, or fills the same object again, would leave `n` copies of the last one.
+
+    Wherever in a micro-batch that happens, it is an error: in tensors, arrays of NumPy, images of PIL, lists, mappings
+    and attributes of objects. The same data may come twice. Unnoticed are writes that PyTorch doesn't count: through
+    `.data`, by another process, and on a GPU by another library or to inference tensors.
 
     Args:
         batches: Any iterable of micro-batches, with or without a length.
@@ -34,8 +43,8 @@ def windows(batches: Iterable, n: int) -> Iterator[list]:
 
     Raises:
         TypeError: If `n` is not an integer, or `batches` not iterable (at the call).
-        ValueError: If `n` is below 1 (at the call), or if PyTorch has overwritten a tensor of a window while the rest
-            of that window was fetched. Writes that PyTorch doesn't count, such as NumPy's, go unnoticed.
+        ValueError: If `n` is below 1 (at the call), or if a micro-batch was overwritten while the rest of its window
+            was fetched.
 
     Example:
         >>> [len(window) for window in windows(range(10), 4)]
@@ -66,32 +75,81 @@ def iterator_of(batches: Any) -> Iterator:
 
 def _fetch(batches: Iterator, n: int) -> Iterator[list]:
     while True:
-        window, versions = [], []
+        window, seen = [], []
         for batch in islice(batches, n):
             window.append(batch)
-            versions.append([(tensor, _version(tensor)) for _, tensor in _tensors(batch)])
-        _check_for_overwriting(versions)
+            seen.append(marked(batch))
+        _check_for_overwriting(seen)
+        seen.clear()  # the caller may let go of a micro-batch that it has used
         if window:
             yield window
         if len(window) < n:  # some iterators would start again after their end
             return
 
 
-def _check_for_overwriting(versions: list[list[tuple[Tensor, int]]]) -> None:
-    for k, batch in enumerate(versions):
-        for tensor, version in batch:
-            # Only a tensor at the same address was written over: a write elsewhere in a shared storage is no concern.
-            if _version(tensor) != version and any(
-                other.data_ptr() == tensor.data_ptr() for later in versions[k + 1 :] for other, _ in later
-            ):
-                raise ValueError(
-                    "the loader reuses its buffers: a micro-batch of a window was overwritten while the others were "
-                    "fetched; yield a copy of each batch, for example with .clone()"
-                )
+def _check_for_overwriting(seen: list[list[tuple[Any, Any]]]) -> None:
+    for k, marks in enumerate(seen[:-1], start=1):
+        if any(_is_reused(part, seen[k:]) for part in changed(marks)):
+            raise ValueError(
+                "the loader reuses its buffers: a micro-batch of a window was overwritten while the others were "
+                "fetched; yield a copy of each batch, for example with .clone() or copy.deepcopy()"
+            )
 
 
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+def marked(batch: Any) -> list[tuple[Any, Any]]:
+    """Everything in a batch that can be written to, each with a mark that a write changes."""
+    found, left = {}, [batch]
+    while left:
+        part = left.pop()
+        if id(part) in found or isinstance(part, _NOT_DATA) or callable(part):  # models, classes, functions
+            continue
+        found[id(part)] = part, _mark(part)
+        left += _held_by(part)
+    return list(found.values())
+
+
+def changed(marks: list[tuple[Any, Any]]) -> list:
+    """The parts of a batch whose marks have changed."""
+    return [part for part, mark in marks if _mark(part) != mark]
+
+
+def _mark(part: Any) -> Any:
+    if (memory := _uncounted(part)) is not None:
+        return crc32(memory)
+    if isinstance(part, Tensor):
+        return None if part.is_inference() else part._version
+    return [(id(child), child) for child in _held_by(part)]  # the children are kept, so an id stands for one object
+
+
+def _uncounted(part: Any) -> Any:
+    """The memory of an array, an image or a tensor whose version doesn't tell when it is written to; else None."""
+    if not isinstance(part, Tensor):
+        return part.tobytes() if hasattr(type(part), "tobytes") else None
+    if part.layout is not torch.strided or part.device.type != "cpu" or part.is_shared():
+        return None
+    if part.untyped_storage().resizable() and not part.is_inference():  # NumPy has no access to it
+        return None
+    return part.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy()
+
+
+def _held_by(part: Any) -> list:
+    """The elements of a container, and the attributes of any object."""
+    elements = part.values() if isinstance(part, Mapping) else part if isinstance(part, _CONTAINERS) else ()
+    state = object.__getstate__(part)
+    attributes = state if isinstance(state, tuple) else (state,)  # in __dict__, and in slots
+    return [*elements, *(value for each in attributes if each for value in each.values())]
+
+
+def _is_reused(part: Any, later: list[list[tuple[Any, Any]]]) -> bool:
+    """Whether a changed part was written over, and not only another view of the same storage, which has its version."""
+    is_strided = isinstance(part, Tensor) and part.layout is torch.strided
+    if _uncounted(part) is not None or (is_strided and part.untyped_storage().nbytes() == part.nbytes):
+        return True
+    return any(_place(other) == _place(part) for marks in later for other, _ in marks)
+
+
+def _place(part: Any) -> int:
+    return part.data_ptr() if isinstance(part, Tensor) and part.layout is torch.strided else id(part)
 
 
 def _tensors(batch: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
