@@ -233,8 +233,9 @@ def evaluate(
 ) -> float:
     """Averages `metric(model, batch)` over everything in `batches`, in evaluation mode and without a graph.
 
-    The model and each of its parts are in their own mode again afterwards, also after an error. Results, and weights
-    that are tensors, are read from the device at the end.
+    The model and each of its parts are in their own mode again afterwards, also after an error. A part whose `train()`
+    does more than set a flag, such as a LoRA layer that merges its weights for evaluation, has it called. Results, and
+    weights that are tensors, are read from the device at the end.
 
     Args:
         model: The model. With DDP or FSDP2, all ranks take part, and all use rank 0's buffers, such as BatchNorm's
@@ -258,8 +259,8 @@ def evaluate(
     parallel = adapter_of(model, training=False)
     modes = [(module, module.training) for module in model.modules()]
     results, counts = [], []
-    model.eval()
     try:
+        model.eval()
         with parallel.evaluation():
             for batch in iterator_of(batches):
                 count = weight(batch)
@@ -267,14 +268,21 @@ def evaluate(
                     counts.append(_kept(count))
                     results.append(_kept(metric(parallel.local_model, batch)))
     finally:
-        for module, was_training in modes:
-            module.training = was_training
+        _restore(modes)
     counts = check_weights(counts)
     total = sum(float(result) * count for result, count in zip(read(results), counts, strict=True) if count)
     total, seen = parallel.all_reduce_sum([total, sum(counts)])
     if not seen:
         raise ValueError(_EMPTY)
     return total / seen
+
+
+def _restore(modes: list[tuple[nn.Module, bool]]) -> None:
+    for module, was_training in modes:  # parents first, since train() goes down to their parts
+        if module.training != was_training and getattr(module.train, "__func__", None) is not nn.Module.train:
+            module.train(was_training)  # its own, which may do more than set the flag
+    for module, was_training in modes:
+        module.training = was_training
 
 
 def _kept(value: Any) -> Any:
