@@ -23,12 +23,17 @@ from course_utils.loops.window import (
     iterator_of,
     read,
     share_out,
+    shown,
     windows,
 )
 from gradaudit.interrupts import uninterrupted
 
 _SPARSE = "max_norm can't clip sparse gradients: build the embedding with sparse=False"
 _EMPTY = "batches gave nothing: an empty loader, a generator that is used up, or weight(batch) 0 for every micro-batch?"
+_NO_GRADIENT = (
+    "no parameter of the optimizer has a gradient after the backward passes of this window: the loss reached none, or "
+    "a hook has used the gradients and cleared them inside backward(), which leaves nothing to accumulate"
+)
 
 
 class Update(NamedTuple):
@@ -180,7 +185,7 @@ def _update(
     """
     gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
     if not gradients:
-        raise ValueError("the loss of this window reached no parameter of the optimizer, so there is no gradient")
+        raise ValueError(_NO_GRADIENT)
     if max_norm is not None and any(gradient.is_sparse for gradient in gradients):
         raise ValueError(_SPARSE)
     _unscale(optimizer, scaler)
@@ -293,7 +298,11 @@ def _kept(value: Any) -> Any:
 def _check_optimizer(model: nn.Module, optimizer: Any, world_size: int) -> set[Tensor]:
     """Checks the optimizer, and returns the parameters of the model that it doesn't own."""
     if not isinstance(optimizer, Optimizer) or _needs_closure(optimizer):
-        raise TypeError(f"optimizer must be one that steps without a closure, got {type(optimizer).__name__}")
+        why = ": it may need a window's gradient more than once for an update, so write its loop with backward_window"
+        raise TypeError(
+            f"optimizer must be one that steps without a closure, got {type(optimizer).__name__}"
+            f"{why if isinstance(optimizer, Optimizer) else ''}"
+        )
     owned, parameters = set(_parameters(optimizer)), set(model.parameters())
     if owned.isdisjoint(parameters):
         raise ValueError("none of the optimizer's parameters belongs to the model: was it made for another model?")
@@ -312,10 +321,10 @@ def _check_update_options(
     model: nn.Module, optimizer: Optimizer, max_norm: Any, scheduler: Any, on_update: Any
 ) -> None:
     if on_update is not None and not callable(on_update):
-        raise TypeError(f"on_update must be a function of one Update, got {on_update!r} ({type(on_update).__name__})")
+        raise TypeError(f"on_update must be a function of one Update, got {shown(on_update)}")
     if max_norm is not None:
         if not isinstance(max_norm, Real) or isinstance(max_norm, bool):
-            raise TypeError(f"max_norm must be a number, got {max_norm!r} ({type(max_norm).__name__})")
+            raise TypeError(f"max_norm must be a number, got {shown(max_norm)}")
         if not max_norm > 0:
             raise ValueError(f"max_norm must be a positive number, got {max_norm}")
         owned = {p for p in _parameters(optimizer) if p.requires_grad}
@@ -324,7 +333,9 @@ def _check_update_options(
                 raise ValueError(_SPARSE)
     if scheduler is not None:
         if not isinstance(scheduler, LRScheduler):
-            raise TypeError(f"scheduler must be an LRScheduler, got {scheduler!r} ({type(scheduler).__name__})")
+            is_wrapper = isinstance(getattr(scheduler, "scheduler", None), LRScheduler)
+            hint = ": pass the scheduler that you made, not its wrapper" if is_wrapper else ""
+            raise TypeError(f"scheduler must be an LRScheduler, got {shown(scheduler)}{hint}")
         if isinstance(scheduler, ReduceLROnPlateau):
             raise TypeError("ReduceLROnPlateau needs a metric at each step: call its step(metric) after evaluate()")
         if scheduler.optimizer.param_groups is not optimizer.param_groups:

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from course_utils.loops.parallel import Adapter, adapter_of
 
-_NOT_DATA = (str, bytes, int, float, complex, type(None), Dataset, DataLoader)  # nothing that a loader writes over
+_PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype)
+_NOT_DATA = (*_PLAIN, Dataset, DataLoader)  # nothing that a loader writes over
 _CONTAINERS = (tuple, list, set, frozenset, deque)
 _ONE_SHOT = type(contextmanager(lambda: iter([None]))())
 
@@ -62,7 +63,20 @@ def whole_number(number: Any, name: str, unit: str) -> int:
             return index(number)  # NumPy's integers, too
     except TypeError:
         pass
-    raise TypeError(f"{name} must be a whole number {unit}, got {number!r} ({type(number).__name__})")
+    raise TypeError(f"{name} must be a whole number {unit}, got {shown(number)}")
+
+
+def shown(value: Any) -> str:
+    """A value in the text of an error: never the numbers of a tensor.
+
+    Example:
+        >>> shown("4"), shown(torch.ones(2))
+        ("'4' (str)", 'a Tensor of shape (2,)')
+    """
+    kind = type(value).__name__
+    if isinstance(value, Tensor):
+        return f"a {kind} of shape {tuple(value.shape)}"
+    return f"{value!r} ({kind})" if isinstance(value, _PLAIN) else kind
 
 
 def iterator_of(batches: Any) -> Iterator:
@@ -256,11 +270,11 @@ def backward_window(
 
 def check_window_options(weight: Any, scaler: Any, autocast: Any) -> None:
     if not callable(weight):
-        raise TypeError(f"weight must be a function of one batch, got {weight!r} ({type(weight).__name__})")
+        raise TypeError(f"weight must be a function of one batch, got {shown(weight)}")
     if autocast is not None and not isinstance(autocast, AbstractContextManager):
-        raise TypeError(f"autocast must be a context manager, got {autocast!r} ({type(autocast).__name__})")
+        raise TypeError(f"autocast must be a context manager, got {shown(autocast)}")
     if scaler is not None and not isinstance(scaler, GradScaler):
-        raise TypeError(f"scaler must be a GradScaler, got {scaler!r} ({type(scaler).__name__})")
+        raise TypeError(f"scaler must be a GradScaler, got {shown(scaler)}")
     if isinstance(autocast, _ONE_SHOT):
         raise TypeError(
             "autocast must be a context that can be entered for every micro-batch, such as torch.autocast(...); a "
@@ -309,7 +323,7 @@ def check_weights(weights: list) -> list[float]:
     weights = read(weights)
     for count in weights:
         if not isinstance(count, (int, float, Real)):
-            raise TypeError(f"weight(batch) must be a number, got {count!r} ({type(count).__name__})")
+            raise TypeError(f"weight(batch) must be a number, got {shown(count)}")
         if not 0 <= count < inf:  # nor NaN
             raise ValueError(f"weight(batch) must be a number of items or tokens, 0 or more, got {count}")
     return weights
@@ -362,7 +376,9 @@ def _forward(model: nn.Module, batch: Any, share: float, loss_fn: Callable, auto
     with autocast:
         loss = loss_fn(model, batch)
         if not isinstance(loss, Tensor):
-            raise TypeError(f"loss_fn must return a scalar tensor, got {loss!r} ({type(loss).__name__})")
+            its = ".loss" if hasattr(loss, "loss") else '["loss"]' if isinstance(loss, dict) and "loss" in loss else ""
+            hint = f": return its {its}" if its else ""
+            raise TypeError(f"loss_fn must return a scalar tensor, got {shown(loss)}{hint}")
         if loss.dim() or not loss.requires_grad:
             raise ValueError(
                 f"loss_fn must return a scalar tensor with a graph, got one of shape {tuple(loss.shape)}, "
