@@ -163,13 +163,10 @@ class MicroBatchFinder:
 def _leaves(loss: Any) -> set[Tensor]:
     """The tensors that get a gradient from a loss, or from several, as far as its graph shows them."""
     losses = loss if isinstance(loss, (tuple, list)) else (loss,)
-    left, seen, leaves = [each.grad_fn for each in losses if isinstance(each, Tensor)], set(), set()
-    while left:
-        node = left.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if type(node).__name__ == "AccumulateGrad":
-            leaves.add(node.variable)
-        left += [next_node for next_node, _ in node.next_functions]
-    return leaves
+    nodes = [each.grad_fn for each in losses if isinstance(each, Tensor) and each.grad_fn]
+    seen = {None, *nodes}
+    for node in nodes:  # which grow
+        new = {following for following, _ in node.next_functions} - seen
+        seen |= new
+        nodes += new
+    return {node.variable for node in nodes if type(node).__name__ == "AccumulateGrad"}
