@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from course_utils.loops.parallel import Adapter, adapter_of
 
 _PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype)
-_NOT_DATA = (*_PLAIN, Dataset, DataLoader)  # nothing that a loader writes over
+_NOT_DATA = (*_PLAIN, type, type(torch), nn.Module, Dataset, DataLoader)  # nothing that a loader writes over
 _CONTAINERS = (tuple, list, set, frozenset, deque)
 _ONE_SHOT = type(contextmanager(lambda: iter([None]))())
 
@@ -115,10 +115,10 @@ def marked(batch: Any) -> list[tuple[Any, Any]]:
     found, left = {}, [batch]
     while left:
         part = left.pop()
-        if id(part) in found or isinstance(part, _NOT_DATA) or callable(part):  # models, classes, functions
+        if id(part) in found or isinstance(part, _NOT_DATA):
             continue
         found[id(part)] = part, _mark(part)
-        left += _held_by(part)
+        left += [] if isinstance(part, Tensor) else _held_by(part)
     return list(found.values())
 
 

@@ -50,6 +50,9 @@ class Fields:
 class Slots:
     x: object
 
+    def __call__(self):  # as the graphs of PyTorch Geometric have it
+        return self.x
+
 
 class Pair(NamedTuple):
     x: object
