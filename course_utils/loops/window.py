@@ -123,8 +123,8 @@ def marked(batch: Any) -> list[tuple[Any, Any]]:
 
 
 def changed(marks: list[tuple[Any, Any]]) -> list:
-    """The parts of a batch whose marks have changed."""
-    return [part for part, mark in marks if _mark(part) != mark]
+    """The parts of a batch whose marks have changed. A mapping that makes its values when they are read has none."""
+    return [part for part, mark in marks if mark != (now := _mark(part)) and now == _mark(part)]
 
 
 def _mark(part: Any) -> Any:

@@ -144,7 +144,7 @@ def inference_tensors():
         ([torch.from_numpy(np.full((4, 3), math.nan))[:2] for _ in range(2)] * 2, 4),
         ([np.zeros(3), np.zeros(3)] * 2, 4),
         ([{"x": torch.ones(2)}, Fields(torch.ones(2), range(10**9))] * 2, 4),
-        ([Lazy(x=0), Lazy(x=0)], 2),
+        ([Lazy(x=0)] * 2, 2),
         (numpy_buffer(np.copy), 3),
         (numpy_buffer(torch.tensor), 3),
     ],
