@@ -20,11 +20,11 @@ from course_utils.loops.window import (
     accumulate,
     check_weights,
     check_window_options,
-    fresh_copies,
     items,
     iterator_of,
     read,
     share_out,
+    shown,
     warn_of_padding,
     windows,
 )
@@ -32,6 +32,10 @@ from gradaudit.interrupts import uninterrupted
 
 _SPARSE = "max_norm can't clip sparse gradients: build the embedding with sparse=False"
 _EMPTY = "batches gave nothing: an empty loader, a generator that is used up, or weight(batch) 0 for every micro-batch?"
+_NO_GRADIENT = (
+    "no parameter of the optimizer has a gradient after the backward passes of this window: the loss reached none, or "
+    "a hook has used the gradients and cleared them inside backward(), which leaves nothing to accumulate"
+)
 
 
 class Update(NamedTuple):
@@ -195,7 +199,7 @@ def _update(family: list[Optimizer], parallel: Adapter, scaler: GradScaler | Non
     """
     parameters = [p for p in _parameters(family) if p.grad is not None]
     if not parameters:
-        raise ValueError("the loss of this window reached no parameter of the optimizer, so there is no gradient")
+        raise ValueError(_NO_GRADIENT)
     if max_norm is not None and any(p.grad.is_sparse for p in parameters):
         raise ValueError(_SPARSE)
     try:
@@ -261,10 +265,11 @@ def _options(optimizer: Optimizer, scaler: Any, max_norm: Any, scheduler: Any, o
 def _zero(model: nn.Module, family: list[Optimizer]) -> None:
     for optimizer in family:
         optimizer.zero_grad()
-    owned = set(_parameters(family))
-    for p in model.parameters():
-        if p not in owned:
-            p.grad = None
+    if left := [p for p in model.parameters() if p.grad is not None]:
+        owned = set(_parameters(family))
+        for p in left:
+            if p not in owned:  # an optimizer may keep its gradients, as zeros
+                p.grad = None
 
 
 def _family(optimizer: Any) -> list[Any]:
@@ -303,8 +308,9 @@ def evaluate(
 ) -> float:
     """Averages `metric(model, batch)` over everything in `batches`, in evaluation mode and without a graph.
 
-    The model and each of its parts are in their own mode again afterwards, also after an error. Results, and weights
-    that are tensors, are read from the device at the end.
+    The model and each of its parts are in their own mode again afterwards, also after an error. A part whose `train()`
+    does more than set a flag, such as a LoRA layer that merges its weights for evaluation, has it called. Results, and
+    weights that are tensors, are read from the device at the end.
 
     Args:
         model: The model. With DDP or FSDP2, all ranks take part, and all use rank 0's buffers, such as BatchNorm's
@@ -328,23 +334,32 @@ def evaluate(
     parallel = adapter_of(model, training=False)
     modes = [(module, module.training) for module in model.modules()]
     results, counts = [], []
-    model.eval()
     try:
-        with fresh_copies(), parallel.evaluation():
+        model.eval()
+        torch.clear_autocast_cache()  # copies with a graph, of weights from before an update
+        with parallel.evaluation():
             for batch in iterator_of(batches):
                 count = weight(batch)
                 if isinstance(count, Tensor) or count != 0:
                     counts.append(_kept(count))
                     results.append(_kept(metric(parallel.local_model, batch)))
     finally:
-        for module, was_training in modes:
-            module.training = was_training
+        torch.clear_autocast_cache()  # copies without a graph
+        _restore(modes)
     counts = check_weights(counts)
     total = sum(float(result) * count for result, count in zip(read(results), counts, strict=True) if count)
     total, seen = parallel.all_reduce_sum([total, sum(counts)])
     if not seen:
         raise ValueError(_EMPTY)
     return total / seen
+
+
+def _restore(modes: list[tuple[nn.Module, bool]]) -> None:
+    for module, was_training in modes:  # parents first, since train() goes down to their parts
+        if module.training != was_training and getattr(module.train, "__func__", None) is not nn.Module.train:
+            module.train(was_training)  # its own, which may do more than set the flag
+    for module, was_training in modes:
+        module.training = was_training
 
 
 def _kept(value: Any) -> Any:
@@ -354,7 +369,11 @@ def _kept(value: Any) -> Any:
 
 def _check_optimizer(model: nn.Module, optimizer: Any, family: list[Any], world_size: int) -> None:
     if not isinstance(optimizer, Optimizer) or _needs_closure(optimizer):
-        raise TypeError(f"optimizer must be one that steps without a closure, got {type(optimizer).__name__}")
+        why = ": it may need a window's gradient more than once for an update, so write its loop with backward_window"
+        raise TypeError(
+            f"optimizer must be one that steps without a closure, got {type(optimizer).__name__}"
+            f"{why if isinstance(optimizer, Optimizer) else ''}"
+        )
     owned, parameters = set(_parameters(family)), set(model.parameters())
     if owned.isdisjoint(parameters):
         raise ValueError("none of the optimizer's parameters belongs to the model: was it made for another model?")
@@ -372,10 +391,10 @@ def _check_update_options(
     model: nn.Module, optimizer: Optimizer, max_norm: Any, scheduler: Any, on_update: Any
 ) -> None:
     if on_update is not None and not callable(on_update):
-        raise TypeError(f"on_update must be a function of one Update, got {on_update!r} ({type(on_update).__name__})")
+        raise TypeError(f"on_update must be a function of one Update, got {shown(on_update)}")
     if max_norm is not None:
         if not isinstance(max_norm, Real) or isinstance(max_norm, bool):
-            raise TypeError(f"max_norm must be a number, got {max_norm!r} ({type(max_norm).__name__})")
+            raise TypeError(f"max_norm must be a number, got {shown(max_norm)}")
         if not max_norm > 0:
             raise ValueError(f"max_norm must be a positive number, got {max_norm}")
         owned = {p for p in _parameters(_family(optimizer)) if p.requires_grad}
@@ -384,7 +403,9 @@ def _check_update_options(
                 raise ValueError(_SPARSE)
     if scheduler is not None:
         if not isinstance(scheduler, LRScheduler):
-            raise TypeError(f"scheduler must be an LRScheduler, got {scheduler!r} ({type(scheduler).__name__})")
+            is_wrapper = isinstance(getattr(scheduler, "scheduler", None), LRScheduler)
+            hint = ": pass the scheduler that you made, not its wrapper" if is_wrapper else ""
+            raise TypeError(f"scheduler must be an LRScheduler, got {shown(scheduler)}{hint}")
         if isinstance(scheduler, ReduceLROnPlateau):
             raise TypeError("ReduceLROnPlateau needs a metric at each step: call its step(metric) after evaluate()")
         if scheduler.optimizer.param_groups is not optimizer.param_groups:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from course_utils.loops.parallel import adapter_of
-from course_utils.loops.window import backward_window, items, whole_number
+from course_utils.loops.window import Contents, backward_window, items, whole_number
 
 
 def pieces(batch: Any, size: int) -> list:
@@ -111,27 +112,44 @@ class MicroBatchFinder:
             The mean loss of the window, without a graph and without the scaler's factor; None if it holds nothing.
 
         Raises:
-            ValueError: If the model is trained on several ranks.
+            ValueError: If the model is trained on several ranks, or if a window that ran out of memory has written to
+                its batches. The gradients are then empty.
             torch.OutOfMemoryError: If a single sample does not fit. The gradients are then empty.
         """
         if adapter_of(model).world_size > 1:
             raise ValueError("MicroBatchFinder works in one process: ranks would have to agree on the micro-batch")
         window, on_gpus = list(window), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        on_cpu = torch.get_rng_state()
+        on_cpu, before = torch.get_rng_state(), Contents(window)
+        inside, outside = set(model.parameters()), WeakTensorKeyDictionary()
+
+        def noting_what_it_reaches(model: nn.Module, batch: Any) -> Any:
+            loss = loss_fn(model, batch)
+            for leaf in _leaves(loss) - inside - set(outside):
+                outside[leaf] = None if leaf.grad is None else leaf.grad.clone()
+            return loss
+
         while True:
             parts = window
             if self.micro_batch is not None:
                 parts = [part for batch in window for part in split(batch, self.micro_batch)]
             model.zero_grad()
             try:
-                return backward_window(model, parts, loss_fn, weight, scaler=scaler, autocast=autocast)
+                return backward_window(model, parts, noting_what_it_reaches, weight, scaler=scaler, autocast=autocast)
             except torch.OutOfMemoryError as error:
                 reason = str(error)
             # Not inside the except: while an error is handled, its traceback keeps the activations that did not fit.
             model.zero_grad()
+            for leaf, gradient in outside.items():
+                leaf.grad = gradient
+            outside.clear()
             torch.set_rng_state(on_cpu)
             torch.cuda.set_rng_state_all(on_gpus)
             torch.cuda.empty_cache()
+            if Contents(window) != before:
+                raise ValueError(
+                    "a window that ran out of memory can't run again, since its forward pass has written to its input: "
+                    f"write to a copy in loss_fn, for example to a .clone() ({reason})"
+                )
             tried = max(len(split(part, 1)) for part in parts)
             if tried == 1:
                 raise torch.OutOfMemoryError(
@@ -140,3 +158,15 @@ class MicroBatchFinder:
                 )
             self.micro_batch = tried // 2
             self.failures += 1
+
+
+def _leaves(loss: Any) -> set[Tensor]:
+    """The tensors that get a gradient from a loss, or from several, as far as its graph shows them."""
+    losses = loss if isinstance(loss, (tuple, list)) else (loss,)
+    nodes = [each.grad_fn for each in losses if isinstance(each, Tensor) and each.grad_fn]
+    seen = {None, *nodes}
+    for node in nodes:  # which grow
+        new = {following for following, _ in node.next_functions} - seen
+        seen |= new
+        nodes += new
+    return {node.variable for node in nodes if type(node).__name__ == "AccumulateGrad"}

@@ -1,23 +1,30 @@
 """The window: which micro-batches make one update, and the gradient of their mean loss."""
 
+import io
+import pickle
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import reduce
 from itertools import islice
 from math import inf, isfinite
 from numbers import Real
 from operator import add, index
+from types import FunctionType, ModuleType
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils.data import DataLoader, Dataset
 
 from course_utils.loops.parallel import Adapter, adapter_of
 
 _IGNORED = -100  # the target that cross_entropy leaves out by default
+_SHORT = (str, bytes, int, float, complex, type(None), torch.dtype)
+_NOT_DATA = (FunctionType, ModuleType, type, nn.Module, Dataset, DataLoader)  # nothing that a loader writes over
 _ONE_SHOT = type(contextmanager(lambda: iter([None]))())
 
 
@@ -27,7 +34,8 @@ def windows(batches: Iterable, n: int) -> Iterator[list]:
     A whole window is fetched before it is handed out, so that the loop knows what the window holds. The price is that
     the inputs of `n` micro-batches are in memory at once (of `2 * n` while the next window is fetched, unless the loop
     ends with `del window, batch`), and that each must have memory of its own: a loader that writes every batch into
-    the same buffer would leave `n` copies of the last one.
+    the same buffer, or fills the same object again, would leave `n` copies of the last one. That is an error, wherever
+    in a micro-batch pickle sees it. The same data may come twice.
 
     Args:
         batches: Any iterable of micro-batches, with or without a length.
@@ -38,8 +46,9 @@ def windows(batches: Iterable, n: int) -> Iterator[list]:
 
     Raises:
         TypeError: If `n` is not an integer, or `batches` not iterable (at the call).
-        ValueError: If `n` is below 1 (at the call), or if PyTorch has overwritten a tensor of a window while the rest
-            of that window was fetched. Writes that PyTorch doesn't count, such as NumPy's, go unnoticed.
+        ValueError: If `n` is below 1 (at the call), or if a micro-batch was overwritten while the rest of its window
+            was fetched. Unnoticed are writes that PyTorch doesn't count: through `.data`, by another process, on a GPU
+            by another library or to inference tensors; and objects that can't be pickled.
 
     Example:
         >>> [len(window) for window in windows(range(10), 4)]
@@ -57,7 +66,20 @@ def whole_number(number: Any, name: str, unit: str) -> int:
             return index(number)  # NumPy's integers, too
     except TypeError:
         pass
-    raise TypeError(f"{name} must be a whole number {unit}, got {number!r} ({type(number).__name__})")
+    raise TypeError(f"{name} must be a whole number {unit}, got {shown(number)}")
+
+
+def shown(value: Any) -> str:
+    """A value in the text of an error: never the numbers of a tensor.
+
+    Example:
+        >>> shown("4"), shown(torch.ones(2))
+        ("'4' (str)", 'a Tensor of shape (2,)')
+    """
+    kind = type(value).__name__
+    if isinstance(value, Tensor):
+        return f"a {kind} of shape {tuple(value.shape)}"
+    return f"{value!r} ({kind})" if isinstance(value, _SHORT) else kind
 
 
 def iterator_of(batches: Any) -> Iterator:
@@ -70,32 +92,75 @@ def iterator_of(batches: Any) -> Iterator:
 
 def _fetch(batches: Iterator, n: int) -> Iterator[list]:
     while True:
-        window, versions = [], []
+        window, seen = [], []
         for batch in islice(batches, n):
             window.append(batch)
-            versions.append([(tensor, _version(tensor)) for _, tensor in _tensors(batch)])
-        _check_for_overwriting(versions)
+            seen.append(Contents(batch))
+            del batch  # what the caller lets go of is free
+        _check_for_overwriting(window, seen)
+        del seen
         if window:
             yield window
         if len(window) < n:  # some iterators would start again after their end
             return
 
 
-def _check_for_overwriting(versions: list[list[tuple[Tensor, int]]]) -> None:
-    for k, batch in enumerate(versions):
-        for tensor, version in batch:
-            # Only a tensor at the same address was written over: a write elsewhere in a shared storage is no concern.
-            if _version(tensor) != version and any(
-                other.data_ptr() == tensor.data_ptr() for later in versions[k + 1 :] for other, _ in later
-            ):
-                raise ValueError(
-                    "the loader reuses its buffers: a micro-batch of a window was overwritten while the others were "
-                    "fetched; yield a copy of each batch, for example with .clone()"
-                )
+def _check_for_overwriting(window: list, seen: list["Contents"]) -> None:
+    for k, (batch, before) in enumerate(zip(window[:-1], seen, strict=False), start=1):
+        written = [tensor for tensor, version in before.tensors if _version(tensor) != version]
+        if Contents(batch).rest != before.rest or any(_is_reused(tensor, seen[k:]) for tensor in written):
+            raise ValueError(
+                "the loader reuses its buffers: a micro-batch of a window was overwritten while the others were "
+                "fetched; yield a copy of each batch, for example with .clone() or copy.deepcopy()"
+            )
+
+
+def _is_reused(written: Tensor, later: list["Contents"]) -> bool:
+    """Whether the numbers of a tensor were overwritten, and not only others of the storage that it shares."""
+    if written.layout is not torch.strided or written.untyped_storage().nbytes() == written.nbytes:
+        return True
+    others = [tensor for contents in later for tensor, _ in contents.tensors if tensor.layout is torch.strided]
+    return any(tensor.data_ptr() == written.data_ptr() for tensor in others)
+
+
+class Contents(pickle.Pickler):
+    """What a batch holds: its tensors with their versions, and a checksum of all the rest that pickle sees.
+
+    Two that are made of one batch differ if it was written to in between.
+    """
+
+    def __init__(self, batch: Any):
+        written = io.BytesIO()
+        super().__init__(written, protocol=5)
+        self.tensors: list[tuple[Tensor, int]] = []
+        with suppress(Exception):  # of an object that can't be pickled: it is seen as far as pickle got
+            self.dump(batch)
+        self.rest = crc32(written.getbuffer())
+
+    def persistent_id(self, part: Any) -> Any:
+        if isinstance(part, Tensor):
+            self.tensors.append((part, _version(part)))
+            return id(part), _checksum(part)
+        return type(part).__name__ if isinstance(part, _NOT_DATA) else None
+
+    def __eq__(self, other: Any) -> bool:
+        versions = [[version for _, version in each.tensors] for each in (self, other)]
+        return self.rest == other.rest and versions[0] == versions[1]
+
+    __hash__ = None
 
 
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
+
+
+def _checksum(tensor: Tensor) -> int | None:
+    """Of memory that NumPy can write to, which changes no version: there a storage can't be resized."""
+    if tensor.layout is not torch.strided or (tensor.untyped_storage().resizable() and not tensor.is_inference()):
+        return None
+    if tensor.device.type != "cpu" or tensor.is_shared():
+        return None
+    return crc32(tensor.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy())
 
 
 def _tensors(batch: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -205,11 +270,11 @@ def backward_window(
 
 def check_window_options(weight: Any, scaler: Any, autocast: Any) -> None:
     if not callable(weight):
-        raise TypeError(f"weight must be a function of one batch, got {weight!r} ({type(weight).__name__})")
+        raise TypeError(f"weight must be a function of one batch, got {shown(weight)}")
     if autocast is not None and not isinstance(autocast, AbstractContextManager):
-        raise TypeError(f"autocast must be a context manager, got {autocast!r} ({type(autocast).__name__})")
+        raise TypeError(f"autocast must be a context manager, got {shown(autocast)}")
     if scaler is not None and not isinstance(scaler, GradScaler):
-        raise TypeError(f"scaler must be a GradScaler, got {scaler!r} ({type(scaler).__name__})")
+        raise TypeError(f"scaler must be a GradScaler, got {shown(scaler)}")
     if isinstance(autocast, _ONE_SHOT):
         raise TypeError(
             "autocast must be a context that can be entered for every micro-batch, such as torch.autocast(...); a "
@@ -265,7 +330,7 @@ def check_weights(weights: list) -> list[float]:
     weights = read(weights)
     for count in weights:
         if not isinstance(count, (int, float, Real)):
-            raise TypeError(f"weight(batch) must be a number, got {count!r} ({type(count).__name__})")
+            raise TypeError(f"weight(batch) must be a number, got {shown(count)}")
         if not 0 <= count < inf:  # nor NaN
             raise ValueError(f"weight(batch) must be a number of items or tokens, 0 or more, got {count}")
     return weights
@@ -319,6 +384,7 @@ def accumulate(
                 _backward(loss, scaler)
             # A sum in 16 bits would lose what is small.
             window_loss += loss.detach().to(torch.promote_types(loss.dtype, torch.float32))
+        torch.clear_autocast_cache()  # nor are this window's copies left to a forward pass after the update
         if window.everyone:
             parallel.check_gradients()
     except BaseException:
@@ -336,7 +402,8 @@ def accumulate(
 def _forward(
     model: nn.Module, batch: Any, shares: list[float], loss_fn: Callable, autocast: AbstractContextManager
 ) -> Tensor:
-    with fresh_copies(), autocast:
+    torch.clear_autocast_cache()  # an autocast that is open around the loop keeps copies from before the last update
+    with autocast:
         losses = loss_fn(model, batch)
         losses = losses if isinstance(losses, (tuple, list)) else [losses]
         if len(losses) != len(shares):
@@ -350,26 +417,14 @@ def _forward(
 
 def _checked(loss: Any) -> Tensor:
     if not isinstance(loss, Tensor):
-        raise TypeError(f"loss_fn must return a scalar tensor, got {loss!r} ({type(loss).__name__})")
+        its = ".loss" if hasattr(loss, "loss") else '["loss"]' if isinstance(loss, dict) and "loss" in loss else ""
+        raise TypeError(f"loss_fn must return a scalar tensor, got {shown(loss)}" + f": return its {its}" * bool(its))
     if loss.dim() or not loss.requires_grad:
         raise ValueError(
             f"loss_fn must return a scalar tensor with a graph, got one of shape {tuple(loss.shape)}, "
             f"requires_grad={loss.requires_grad}"
         )
     return loss
-
-
-@contextmanager
-def fresh_copies() -> Iterator[None]:
-    """Autocast copies no weight from before an update, and leaves no copy to a later one.
-
-    It keeps its copies of the weights until the outermost context ends, which may surround the whole training.
-    """
-    torch.clear_autocast_cache()
-    try:
-        yield
-    finally:
-        torch.clear_autocast_cache()
 
 
 def _backward(loss: Tensor, scaler: GradScaler | None) -> None:

@@ -18,6 +18,7 @@ from gradaudit.observe.ledger import Call, Record, Update, Zeroing
 from gradaudit.observe.observer import Listener, Observer, observing
 
 NO_OPTIMIZER = "no optimizer"
+_OVERLAPPED = "another thread ran during a backward call, so events may be missing, or be counted wrongly"
 _LETTERS = {"forward": "f", "backward": "b", "step": "S", "zero": "z", "change": "c"}
 
 
@@ -125,7 +126,8 @@ def record() -> Iterator[Trace]:
     (`ObserverFailure`), and the loop goes on.
 
     Backward calls are counted, so two losses per micro-batch with a call each count twice. A step inside
-    `torch.compile` isn't seen, nor are gradients from elsewhere, as from `torch.autograd.grad`: `trace.unseen` says so.
+    `torch.compile` isn't seen, nor are gradients from elsewhere, as from `torch.autograd.grad`, and where two threads
+    call `backward()` at once, the counts may be wrong: `trace.unseen` says so.
 
     Yields:
         A `Trace`, complete when the block has ended.
@@ -276,6 +278,10 @@ class TraceWriter(Listener):
         if not update.skipped:
             record.foreign += not (update.held or record.gradients.empty)
             self._add("step", record, record.made)
+
+    def overlapped(self) -> None:
+        if _OVERLAPPED not in self.trace.unseen:
+            self.trace.unseen.append(_OVERLAPPED)
 
     def ended(self, record: Record) -> None:
         if record.unnamed:

@@ -2,6 +2,7 @@
 
 import copy
 from collections import UserDict
+from contextlib import nullcontext
 from itertools import islice
 
 import pytest
@@ -186,3 +187,51 @@ def test_evaluation_restores_the_mode_of_the_model_and_of_its_parts(fails):
         assert fails
     assert modes == [[False] * 4]
     assert [module.training for module in model.modules()] == [True, True, True, False]
+
+
+class Merging(nn.Linear):
+    """Like a LoRA layer: its train() adds its matrix to the weights for evaluation, and takes it out again."""
+
+    def __init__(self):
+        super().__init__(3, 3, bias=False)
+        self.extra, self.drop, self.calls = nn.Parameter(torch.eye(3)), nn.Dropout(), []
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.calls.append(mode)
+        self.merged = not mode
+        return self
+
+    def forward(self, x):
+        return super().forward(x) if self.merged else super().forward(x) + self.drop(x) @ self.extra
+
+
+class Freezing(nn.Sequential):
+    def train(self, mode=True):
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("parent", [nn.Sequential, Freezing, lambda layer, *_: torch.compile(layer)])
+@pytest.mark.parametrize("own_mode", [True, False])
+def test_evaluation_calls_the_train_of_a_part_that_has_its_own(parent, own_mode, fails):
+    layer = Merging()
+    model = parent(layer, nn.BatchNorm1d(3), nn.Dropout()).train()
+    layer.train(own_mode)
+    layer.drop.eval()  # within it, in another mode than it
+    modes = [module.training for module in model.modules()]
+    layer.calls.clear()
+
+    def metric(model, batch):
+        assert layer.merged
+        if fails:
+            raise RuntimeError
+        return batch.mean()
+
+    with pytest.raises(RuntimeError) if fails else nullcontext():
+        evaluate(model, [torch.ones(4, 3)], metric)
+    assert [module.training for module in model.modules()] == modes
+    assert layer.merged is not own_mode
+    assert parent is Freezing or layer.calls == [False, True][: 1 + own_mode]  # what was in evaluation isn't touched

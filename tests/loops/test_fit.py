@@ -4,6 +4,7 @@ import gc
 from collections import UserDict
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -178,6 +179,55 @@ def test_random_numbers_are_drawn_as_if_nothing_had_happened(batches):
     knowing, _ = trained(batches, MicroBatchFinder(micro_batch=2), make_model=noisy)
     assert all(torch.equal(one, other) for one, other in zip(survived, knowing, strict=True))
     assert torch.equal(torch.rand(1), after)
+
+
+@pytest.mark.parametrize("before", [None, 7.0])
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_parameter_outside_the_model_keeps_nothing_of_the_half_window(batches, where, before):
+    model, temperature = mlp(3, 5, 2), torch.tensor(2.0, requires_grad=True)
+
+    def loss_fn(model, batch):
+        return mse(model, batch) * temperature
+
+    for full in (8, 3):
+        model.zero_grad()
+        temperature.grad = None if before is None else torch.tensor(before)
+        if full == 3:
+            Full(model, full, where)
+        MicroBatchFinder().backward_window(model, [batches[4], batches[0]], loss_fn)
+        if full == 8:
+            expected = temperature.grad
+    assert temperature.grad.item() == pytest.approx(expected.item(), abs=1e-12)
+
+
+def scales_in_place(x):
+    return x.mul_(0.5)
+
+
+def scales_by_numpy(x):
+    x.numpy()[:] *= 0.5
+    return x
+
+
+@pytest.mark.parametrize(
+    ("batch", "use"),
+    [
+        (torch.ones(8, 3), scales_in_place),
+        (torch.from_numpy(np.ones((8, 3))), scales_by_numpy),
+        ({"x": torch.ones(8, 3)}, lambda batch: batch["x"].mul_(0.5)),
+        ({"x": torch.ones(8, 3), "y": 0}, lambda batch: (batch.pop("x"), batch.pop("y"))[0]),
+    ],
+)
+def test_a_window_whose_forward_pass_wrote_to_its_input_is_not_run_again(batch, use):
+    model = nn.Linear(3, 2)
+    Full(model, 4, "forward")
+
+    def loss_fn(model, batch):
+        return model(use(batch).float()).mean()
+
+    with pytest.raises(ValueError, match=r"has written to its input: write to a copy"):
+        MicroBatchFinder().backward_window(model, [batch], loss_fn, lambda batch: 8)
+    assert all(p.grad is None for p in model.parameters())
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

@@ -3,6 +3,7 @@
 import copy
 import math
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ SCALAR = r"loss_fn must return a scalar tensor"
         ({"weight": lambda batch: [4] * len(batch[0])}, ValueError, r"equally many counts .*, got \[1, 2, 3, 4\]"),
         ({"weight": lambda batch: ()}, ValueError, r"equally many counts .*, got \[0\]"),
         ({"weight": lambda batch: None}, TypeError, r"got None \(NoneType\)"),
-        ({"weight": lambda batch: torch.ones(2)}, TypeError, r"got tensor\(\[1., 1.\]\) \(Tensor\)"),
+        ({"weight": lambda batch: torch.ones(2)}, TypeError, r"got a Tensor of shape \(2,\)$"),
         ({"weight": lambda batch: 1e308}, ValueError, "a finite sum, got inf"),
         ({"weight": lambda batch: torch.tensor(math.nan)}, ValueError, "0 or more, got nan"),
         ({"weight": lambda batch: math.inf}, ValueError, "0 or more, got inf"),
@@ -86,6 +87,9 @@ def test_what_a_window_cannot_use(model, batches, of_window, error, saying):
         (lambda loss: None, TypeError, r"got None \(NoneType\)"),
         (lambda loss: (loss, loss), TypeError, r"one mean loss for each count of weight\(batch\), got 2 for 1"),
         (lambda loss: [], TypeError, "got 0 for 1"),
+        (lambda loss: {"logits": loss}, TypeError, "got dict$"),
+        (lambda loss: {"loss": loss}, TypeError, r'got dict: return its \["loss"\]$'),
+        (lambda loss: SimpleNamespace(loss=loss, logits=1), TypeError, r"got SimpleNamespace: return its \.loss$"),
         (lambda loss: loss.expand(2), ValueError, rf"{SCALAR} with a graph, got one of shape \(2,\)"),
         (lambda loss: loss.detach(), ValueError, "requires_grad=False"),
     ],
@@ -124,10 +128,27 @@ def test_a_micro_batch_to_begin_with_that_is_no_number_of_samples(size, error):
         MicroBatchFinder(micro_batch=size)
 
 
+class Prepared:
+    """Like what Accelerate makes of a scheduler."""
+
+    def __init__(self, scheduler):
+        self.scheduler = scheduler
+
+
+class SAM(torch.optim.SGD):
+    def first_step(self):
+        pass
+
+    def step(self, closure=None):
+        assert closure
+
+
 def test_a_schedule_that_needs_a_metric_or_belongs_to_another_optimizer(model, batches):
     optimizer, other = sgd(model), ExponentialLR(sgd(model), 0.5)
     with refused(model, TypeError, r"ReduceLROnPlateau needs a metric .* step\(metric\) after evaluate"):
         train_epoch(model, batches, mse, optimizer, scheduler=ReduceLROnPlateau(optimizer))
+    with refused(model, TypeError, "got Prepared: pass the scheduler that you made, not its wrapper$"):
+        train_epoch(model, batches, mse, optimizer, scheduler=Prepared(ExponentialLR(optimizer, 0.5)))
     with refused(model, ValueError, "belongs to another optimizer"):
         train_epoch(model, batches, mse, optimizer, scheduler=other)
     assert other.get_last_lr() == [0.1]
@@ -136,8 +157,9 @@ def test_a_schedule_that_needs_a_metric_or_belongs_to_another_optimizer(model, b
 @pytest.mark.parametrize(
     ("optimizer", "error", "saying"),
     [
-        (lambda model: torch.optim.LBFGS(model.parameters()), TypeError, "steps without a closure"),
-        (lambda model: "SGD", TypeError, "steps without a closure"),
+        (lambda model: torch.optim.LBFGS(model.parameters()), TypeError, r"LBFGS: it may need .* more than once"),
+        (lambda model: SAM(model.parameters()), TypeError, r"SAM: it may need .* write its loop with backward_window$"),
+        (lambda model: "SGD", TypeError, "steps without a closure, got str$"),
         (lambda model: sgd(mlp(3, 2)), ValueError, "none of the optimizer's parameters belongs to the model"),
     ],
 )

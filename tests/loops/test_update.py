@@ -56,11 +56,24 @@ def test_a_window_whose_loss_reaches_no_parameter_of_the_optimizer_is_an_error_a
     model, batches, scaled
 ):
     optimizer, scaler = sgd(model[2].parameters()), GradScaler("cpu") if scaled else None
-    with pytest.raises(ValueError, match="reached no parameter of the optimizer"):
+    with pytest.raises(ValueError, match=r"no parameter of the optimizer has a gradient .* the loss reached none"):
         train_epoch(
             model, batches, lambda model, batch: model[0](batch["x"]).mean(), optimizer, 2, tokens, scaler=scaler
         )
     assert len(train_epoch(model, batches, masked_mse, optimizer, 2, tokens, scaler=scaler)) == 4
+
+
+def test_an_optimizer_that_steps_inside_backward_is_named_as_a_cause(model, batches):
+    optimizer = sgd(model.parameters())
+
+    def use_at_once(p):
+        p.data -= 0.1 * p.grad
+        p.grad = None
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(use_at_once)
+    with pytest.raises(ValueError, match=r"or a hook has used the gradients and cleared them inside backward\(\)"):
+        train_epoch(model, batches, masked_mse, optimizer, 2, tokens)
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -1,7 +1,15 @@
 """The gradient of one window, for loops of one's own; and what a window cannot be made of."""
 
+import math
+from array import array
+from collections import UserDict, deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from course_utils import windows
@@ -32,10 +40,90 @@ def test_a_loader_that_overwrites_a_batch_of_the_window_is_an_error(number, n, a
         list(windows(from_buffers(number, as_batch), n))
 
 
+@dataclass
+class Fields:
+    x: object
+    rest: object = None
+
+
+@dataclass(slots=True)
+class Slots:
+    x: object
+
+    def __call__(self):  # as the graphs of PyTorch Geometric have it
+        return self.x
+
+
+class Pair(NamedTuple):
+    x: object
+
+
+def filled_again(batch, fill):
+    """Hands out one object, each time with something else in it."""
+    for k in range(3):
+        fill(batch, k)
+        yield batch
+
+
+def numpy_buffer(view):
+    buffer = np.zeros((4, 3))
+    for k in range(3):
+        buffer[:] = k
+        yield view(buffer)
+
+
+def one_ahead():
+    """Fills the next of two buffers before it hands out this one."""
+    buffers = [torch.zeros(2), torch.zeros(2)]
+    for k in range(4):
+        buffers[(k + 1) % 2].fill_(k + 1)
+        yield buffers[k % 2]
+
+
+REUSED = {
+    "a tensor in a dataclass": lambda: from_buffers(1, Fields),
+    "in slots": lambda: from_buffers(1, Slots),
+    "in a named tuple": lambda: from_buffers(1, Pair),
+    "in an object in an object": lambda: from_buffers(1, lambda x: [Fields(1, {"boxes": Fields(x)})]),
+    "in a cycle": lambda: from_buffers(1, lambda x: (batch := Fields(x), setattr(batch, "rest", batch))[0]),
+    "a dataclass": lambda: filled_again(Fields(0), lambda batch, k: setattr(batch, "x", torch.ones(2) * k)),
+    "slots": lambda: filled_again(Slots(0), lambda batch, k: setattr(batch, "x", torch.ones(2) * k)),
+    "a dict": lambda: filled_again({}, lambda batch, k: batch.update(x=torch.ones(2) * k)),
+    "a mapping that is no dict": lambda: filled_again(UserDict(), lambda batch, k: batch.update(x=torch.ones(2) * k)),
+    "a list of numbers": lambda: filled_again([0], lambda batch, k: batch.__setitem__(0, 1000 + k)),
+    "a deque": lambda: filled_again(deque(maxlen=2), lambda batch, k: batch.append(torch.ones(2) * k)),
+    "a dict in new tuples": lambda: (
+        (batch, k) for k, batch in enumerate(filled_again({}, lambda batch, k: batch.update(x=torch.ones(2) * k)))
+    ),
+    "an array": lambda: numpy_buffer(lambda x: x),
+    "a view of an array": lambda: numpy_buffer(lambda x: {"x": x.T[:2]}),
+    "a tensor on an array": lambda: numpy_buffer(torch.from_numpy),
+    "a tensor on an array, in a dataclass": lambda: numpy_buffer(lambda x: Fields(torch.from_numpy(x)[1:])),
+    "an array on a tensor": lambda: filled_again(torch.zeros(2), lambda batch, k: batch.numpy().fill(k)),
+    "an array of Python's": lambda: filled_again(array("f", [0]), lambda batch, k: batch.__setitem__(0, k)),
+    "an image": lambda: filled_again(Image.new("L", (2, 2)), lambda batch, k: batch.putpixel((0, 0), k)),
+    "a buffer that is filled too early": one_ahead,
+}
+
+
+@pytest.mark.parametrize("kind", REUSED)
+def test_whatever_else_is_overwritten_in_its_window_is_an_error(kind):
+    assert list(windows(REUSED[kind](), 1))  # one at a time is used before the next comes
+    with pytest.raises(ValueError, match="the loader reuses its buffers"):
+        list(windows(REUSED[kind](), 2))
+
+
 def slices_of_one_ring():
     ring = torch.zeros(6, 3)
     for k in range(6):
         yield ring[k : k + 1].fill_(k)  # one storage and one version, six places
+
+
+class Lazy(UserDict):
+    """Makes its values when they are read."""
+
+    def __getitem__(self, key):
+        return torch.ones(2)
 
 
 def inference_tensors():
@@ -53,6 +141,12 @@ def inference_tensors():
         (slices_of_one_ring(), 6),
         (inference_tensors(), 2),
         (from_buffers(1, lambda buffer: buffer.clone()), 6),
+        ([torch.from_numpy(np.full((4, 3), math.nan))[:2] for _ in range(2)] * 2, 4),
+        ([np.zeros(3), np.zeros(3)] * 2, 4),
+        ([{"x": torch.ones(2)}, Fields(torch.ones(2), range(10**9))] * 2, 4),
+        ([Lazy(x=0)] * 2, 2),
+        (numpy_buffer(np.copy), 3),
+        (numpy_buffer(torch.tensor), 3),
     ],
 )
 def test_what_keeps_its_batches_is_none(batches, n):
