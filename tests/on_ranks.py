@@ -123,6 +123,9 @@ def wrapped(kind):
             if isinstance(layer, nn.Linear):
                 fully_shard(layer, mesh=mesh)
         return fully_shard(model, mesh=mesh)
+    if kind == "DDP, Python's reducer":
+        with torch._dynamo.config.patch(optimize_ddp="python_reducer"):
+            return DistributedDataParallel(model)
     if kind == "compiled DDP":
         return torch.compile(DistributedDataParallel(model), backend="eager")
     return DistributedDataParallel(model)

@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from math import isfinite
 from numbers import Real
@@ -59,10 +59,10 @@ class Update(NamedTuple):
 def train_epoch(
     model: nn.Module,
     batches: Iterable,
-    loss_fn: Callable[[nn.Module, Any], Tensor],
+    loss_fn: Callable[[nn.Module, Any], Tensor | Sequence[Tensor]],
     optimizer: Optimizer,
     n: int = 1,
-    weight: Callable[[Any], float] = items,
+    weight: Callable[[Any], float | Sequence[float]] = items,
     *,
     autocast: AbstractContextManager | None = None,
     scaler: GradScaler | None = None,
@@ -85,11 +85,14 @@ def train_epoch(
     micro-batch (see `hold_back`). In each window, FSDP2 needs equally many micro-batches on every rank, not counting
     those of weight 0, and a DDP model with SyncBatchNorm also needs loaders of one length: other numbers are refused. A
     collective of your own in the forward pass needs equal numbers, too, but can't be seen: unequal ranks would wait for
-    each other there. Anything but DDP and FSDP2 is refused on several ranks.
+    each other there. Under DDP the ranks also compare their gradients before each update. What would let them drift
+    apart is an error on every rank: a gradient that DDP hasn't averaged, such as that of a layer that was unfrozen
+    after DDP was made, and options that differ. Anything but DDP and FSDP2 is refused on several ranks.
 
     Before the first window and after every update, all gradients of the model and of the optimizer are zeroed, also
     those of parameters that this optimizer doesn't own. Gradients outside of both, such as those of a discriminator
-    through which a generator is trained, are left to their owner. The model keeps the mode in which it comes.
+    through which a generator is trained, are left to their owner. The model keeps the mode in which it comes. An
+    optimizer that holds others, as a Muon holds an AdamW, is clipped, unscaled and zeroed with them.
 
     How exact is it? What a sample (or token) adds to the gradient must depend on that sample and the weights alone;
     notebook 07 lists what breaks that. On a CPU with torch 2.13, for a small MLP and a small transformer on padded
@@ -100,11 +103,13 @@ def train_epoch(
     Args:
         model: The model, also wrapped in DDP or FSDP2, also compiled.
         batches: Micro-batches of any kind, with memory of their own (see `windows`).
-        loss_fn: `loss_fn(model, batch)` returns the mean loss of a micro-batch, a scalar tensor.
+        loss_fn: `loss_fn(model, batch)` returns the mean loss of a micro-batch, a scalar tensor; or several means, such
+            as a cross-entropy over tokens and a penalty over samples, of which the sum is minimised.
         optimizer: Any optimizer that steps without a closure, so neither LBFGS nor SAM.
         n: Micro-batches per update.
         weight: `weight(batch)` returns over how many samples or tokens that mean was taken; a micro-batch with 0 is
-            left out, and so is a window. By default, `items`: the first dimension, in which all tensors must agree.
+            left out, and so is a window. By default, `items`: the first dimension, in which all tensors must agree. For
+            several losses it returns as many counts, and each loss is divided by what its own window holds.
         autocast: The context for the forward pass, such as `torch.autocast("cuda", torch.bfloat16)`.
         scaler: A GradScaler for float16, one for the whole training.
         max_norm: The largest norm that the gradient of a window may have, over all parameters of the optimizer, none
@@ -125,7 +130,8 @@ def train_epoch(
         TypeError: If an argument, a weight or a loss has the wrong type.
         ValueError: If one has an unusable value, if `batches` gives nothing, if a loss reaches no parameter of the
             optimizer, or if the ranks cannot train this model together. Arguments are checked before anything changes,
-            weights and losses before their window's update; no later update contains what an error left behind.
+            weights and losses before their window's update. An error inside a window empties the gradients of the
+            model and the optimizer, so no later update contains what it left behind.
         FloatingPointError: If every window was skipped, with the first cause; unless a scaler may still find its scale,
             since the losses are finite and its scale is above 1.
 
@@ -133,7 +139,11 @@ def train_epoch(
         >>> model = nn.Linear(2, 1)
         >>> data = [(torch.ones(3, 2), torch.ones(3, 1)), (torch.ones(1, 2), torch.ones(1, 1))]
         >>> mse = lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1])
-        >>> len(train_epoch(model, data, mse, torch.optim.SGD(model.parameters(), lr=0.1), n=2))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> len(train_epoch(model, data, mse, optimizer, n=2))
+        1
+        >>> with_penalty = lambda model, batch: (mse(model, batch), model.weight.square().sum())
+        >>> len(train_epoch(model, data, with_penalty, optimizer, n=2, weight=lambda batch: (items(batch), 1)))
         1
     """
     parallel = adapter_of(model, hold_back=hold_back)

@@ -55,13 +55,15 @@ class MicroBatchFinder:
     """Finds the largest micro-batch that fits while training, without changing any update.
 
     A forward or backward pass that runs out of memory leaves half a window behind. `backward_window` discards those
-    gradients, halves the micro-batch and runs the window again from its beginning, with the same samples and so with
-    the same gradient. The optimizer and the scaler see none of it, and the random state is restored. Later windows
-    start with the size that was found.
+    gradients, also of parameters outside of the model, halves the micro-batch and runs the window again from its
+    beginning, with the same samples and so with the same gradient. The optimizer and the scaler see none of it, and
+    torch's default random generators are restored. Later windows start with the size that was found.
 
-    Whatever depends on the micro-batch itself changes with its size: BatchNorm normalises over fewer samples, and its
-    running averages keep the half window that was discarded; dropout draws other masks. Only `torch.OutOfMemoryError`,
-    as a GPU raises it, is caught, and only in one process: ranks would have to agree on the micro-batch.
+    What else the forward pass changes keeps the half window: running averages such as BatchNorm's, counters, and the
+    random state of NumPy, of Python and of generators of your own. A parameter outside of the model that only a
+    reentrant checkpoint reaches keeps its half gradient. Whatever depends on the micro-batch changes with its size:
+    BatchNorm normalises over fewer samples, and dropout draws other masks. Only `torch.OutOfMemoryError`, as a GPU
+    raises it, is caught, and only in one process: ranks would have to agree on the micro-batch.
 
     Args:
         micro_batch: The most samples to try at first; None takes the micro-batches as they come.

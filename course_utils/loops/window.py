@@ -3,7 +3,7 @@
 import io
 import pickle
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import reduce
 from itertools import islice
@@ -210,8 +210,8 @@ def items(batch: Any) -> int:
 def backward_window(
     model: nn.Module,
     window: Iterable,
-    loss_fn: Callable[[nn.Module, Any], Tensor],
-    weight: Callable[[Any], float] = items,
+    loss_fn: Callable[[nn.Module, Any], Tensor | Sequence[Tensor]],
+    weight: Callable[[Any], float | Sequence[float]] = items,
     *,
     scaler: GradScaler | None = None,
     autocast: AbstractContextManager | None = None,
@@ -229,7 +229,8 @@ def backward_window(
     Args:
         model: The model, also wrapped in DDP or FSDP2, also compiled.
         window: The micro-batches of one update, such as a list from `windows`.
-        loss_fn: `loss_fn(model, batch)` returns the mean loss of a micro-batch, a scalar tensor.
+        loss_fn: `loss_fn(model, batch)` returns the mean loss of a micro-batch, a scalar tensor; or several of them,
+            for several counts from `weight`, as in `train_epoch`.
         weight: `weight(batch)` returns over how many samples or tokens that mean was taken; a micro-batch with 0 is
             left out. By default, `items`.
         scaler: The GradScaler that multiplies the losses, for float16.
@@ -242,7 +243,8 @@ def backward_window(
 
     Raises:
         TypeError: If an argument, a weight or a loss has the wrong type.
-        ValueError: If a weight or a loss has an unusable value, or if the ranks cannot go through this window together.
+        ValueError: If a weight or a loss has an unusable value, if the ranks cannot go through this window together, or
+            if DDP has not averaged its gradients. An error after a backward pass empties the model's gradients.
 
     Example:
         >>> model = nn.Linear(2, 1)

@@ -47,6 +47,7 @@ def compare(ours, reference):
 ENGINES = [  # the engine, on how many ranks, N, the optimizer, and whether with everything else
     ("DDP", 2, 1, "SGD", PLAIN), ("DDP", 2, 5, "AdamW", PLAIN), ("DDP", 2, 3, "SGD", EVERYTHING),
     ("DDP", 4, 3, "AdamW", EVERYTHING), ("compiled DDP", 2, 3, "SGD", PLAIN),
+    ("DDP, Python's reducer", 2, 3, "SGD", PLAIN),
     ("FSDP2", 2, 1, "AdamW", PLAIN), ("FSDP2", 2, 3, "AdamW", EVERYTHING), ("HSDP", 4, 3, "AdamW", EVERYTHING),
 ]  # fmt: skip
 
