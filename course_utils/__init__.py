@@ -12,7 +12,9 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     plots      ledger and the other figures; they draw and compute nothing
     zoo        buggy loops from public bugs, each with its fix
     project    the training script of notebook 12, and what accepts it; `python -m course_utils.project`
-    practice   predict, check, recall, step_through, and the exercises by notebook
+    stepping   step_through: a training loop line by line, as it runs
+    exercises  what `check` judges, by notebook
+    ask        predict, check, recall: what a learner does
 """
 
 from importlib import import_module
@@ -33,12 +35,12 @@ _LATER = {  # these need more than torch: imported when they are first used
     "Ranks": "ranks",
     "RankError": "ranks",
     "ledger": "plots",
-    "show": "practice.display",
-    "predict": "practice",
-    "check": "practice",
-    "recall": "practice",
-    "step_through": "practice",
-    "what_is_exact": "practice.decisions",
+    "show": "ask.display",
+    "predict": "ask",
+    "check": "ask",
+    "recall": "ask",
+    "step_through": "stepping",
+    "what_is_exact": "ask.decisions",
 }
 
 __all__ = [  # noqa: RUF022

@@ -11,7 +11,7 @@ from math import ceil
 
 from nbformat import NotebookNode
 
-from course_utils.practice.exercises import EXERCISES
+from course_utils.exercises import EXERCISES
 from notebooks import (
     COURSE,
     Fact,

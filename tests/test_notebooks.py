@@ -6,8 +6,8 @@ import pytest
 
 from cells import run
 from course import FACTS, NOTEBOOKS
-from course_utils.practice.ask import FOLDED
-from course_utils.practice.exercises import EXERCISES
+from course_utils.ask import FOLDED
+from course_utils.exercises import EXERCISES
 from execute import LANGUAGE, WIDGET
 from notebooks import ROOT, claims, is_folded, reading, tags
 from notebooks import displays as shown_by
