@@ -7,7 +7,7 @@ an update holds of another call shows. On a real model, every parameter and the 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from inspect import isgenerator
 from itertools import zip_longest
 from math import inf
@@ -110,8 +110,7 @@ class Updates:
                 update = Update(self, want, k, right, call)
                 _, name, text, hint = next(bug for bug in (*MEMBERS, *self.case.bugs, *SHARES) if bug[0](update))
                 if name:
-                    says = (text(update) if callable(text) else text.format(update)).rstrip()
-                    says = self.name + says.replace("micro-batch", self.case.words[:-2])
+                    says = self.name + text.format(update).replace("micro-batch", self.case.words[:-2])
                     raise Mistake(name(update) if callable(name) else name, f"{says}.", hint)
 
 
@@ -127,187 +126,108 @@ class Update:
     """
 
     def __init__(self, mine: Updates, want: Updates, k: int | None, right: int | None, call: int):
-        self.case, self.k, self.right, self.owner, self.ran = mine.case, k, right, mine.owner, mine.ran
-        self.row = None if k is None else mine.rows[k]
+        self.case, self.k, self.right, self.ran = mine.case, k, right, mine.ran
         self.due = set() if right is None else want.held(right)
-        self.want = None if right is None else want.rows[right]
         self.has = set() if k is None else mine.held(k)
-        self.before = set() if k is None else mine.before[k]
-        self.later = set() if k is None else set().union(*map(mine.held, range(k, len(mine.rows))))
-        self.more = len(mine.rows) - len(want.rows)
         self.lost, self.strangers = self.due - self.has, self.has - self.due
+        self.more = len(mine.rows) - len(want.rows)
         self.epoch = " (in the second epoch)" * (call == 1 and self.case.n > 0)
-        self.name = "" if k is None else f"update {k + 1}{self.epoch}"
-
-    @property
-    def instead(self) -> str:
-        has = f"holds micro-batches {self.numbers(self.has)} instead of"
-        return f"{self.name} {has if self.has else 'found no gradient of micro-batches'} {self.numbers(self.due)}"
+        self.owed = self.numbers(self.due)
+        if k is not None:
+            self.row, self.before = mine.rows[k], mine.before[k]
+            self.later = set().union(*map(mine.held, range(k, len(mine.rows))))
+            self.name = f"update {k + 1}{self.epoch}"
+            has = f"holds micro-batches {self.numbers(self.has)} instead of"
+            self.instead = f"{self.name} {has if self.has else 'found no gradient of micro-batches'} {self.owed}"
+        if k is not None and right is not None:
+            self.want = want.rows[right]
+            self.factors, owner = (self.row / self.want)[self.want != 0], mine.owner[self.want != 0]
+            self.even = agree(self.factors, self.factors[:1].expand_as(self.factors), 1e-5)
+            each = [self.factors[owner == place] for place in owner.unique()]
+            self.sizes, self.each = [*map(len, each)], [float(factors.mean()) for factors in each]
+            # with three digits, or with as many as show that they are not 1
+            self.times = [float(f"{x:.3g}" if abs(x - 1) > 0.005 else f"{x:.6g}") for x in self.each]
+            counts = f"the {self.case.unit} of its micro-batches count {self.times} times what they should"
+            self.counts = f"in {self.name} {counts}"
+            norm, limit = float(self.row.norm()), float(self.want.norm())
+            self.norms = f"the norm at the step is {norm:.3g} instead of {limit:.3g} ({self.name})"
 
     def numbers(self, places: set[int]) -> list[int]:
         """Micro-batches as messages count them, from 1: in each epoch, or over all windows."""
         numbers = [number for call in self.case.calls for number, _ in enumerate(call, start=1)]
         return [numbers[place % len(numbers)] if self.case.n else place + 1 for place in sorted(places)]
 
-    # The factors of an update that holds the correct micro-batches.
-
-    @cached_property
-    def factors(self) -> Tensor:
-        return (self.row / self.want)[self.want != 0]
-
-    @cached_property
-    def each(self) -> list[float]:
-        """The factor of each micro-batch."""
-        owner = self.owner[self.want != 0]
-        return [float(self.factors[owner == place].mean()) for place in owner.unique()]
-
-    @property
-    def even(self) -> bool:
-        """Whether all samples have the same factor."""
-        return agree(self.factors, self.factors[:1].expand_as(self.factors), 1e-5)
-
-    @property
-    def one_size(self) -> bool:
-        owner = self.owner[self.want != 0]
-        return len({int((owner == place).sum()) for place in owner.unique()}) == 1
-
-    @property
-    def counts(self) -> str:
-        return (
-            f"in {self.name} the {self.case.unit} of its micro-batches count {_times(self.each)} times what they should"
-        )
-
-    @property
-    def norms(self) -> str:
-        norm, right = float(self.row.norm()), float(self.want.norm())
-        return f"the norm at the step is {norm:.3g} instead of {right:.3g} ({self.name})"
-
     def limited(self, row: Tensor) -> bool:
         return agree(float(row.norm()), self.case.max_norm, 1e-3)
 
 
-def _times(factors: Sequence[float]) -> list[float]:
-    """Factors with three digits, or with as many as show that they are not 1."""
-    return [float(f"{factor:.3g}" if abs(factor - 1) > 0.005 else f"{factor:.6g}") for factor in factors]
-
-
 # A bug of an update: a condition, the name, what was seen, and a hint. The first condition that holds gives the name.
 MEMBERS = (  # the micro-batches that it holds
-    (
-        lambda u: u.k is None,
-        lambda u: "skip-rule" if u.case.may_skip else "leftover-gradients",
-        lambda u: f"micro-batches {u.numbers(u.due)}{u.epoch} never get their step",
-        "Which call moves the weights? Does it also come after the last micro-batches, if there are fewer than N?",
-    ),
-    (
-        lambda u: not u.row.isfinite().all(),
-        lambda u: "unguarded-step" if u.case.factors else "nan",
-        "{0.name} uses a gradient with NaN or infinity",
-        "Which line should notice a gradient that is NaN or infinite, and does it run before the step?",
-    ),
-    (
-        lambda u: u.right is None and u.has,
-        lambda u: "skip-rule" if u.case.may_skip else "irregular-window",
-        "{0.name} is a step too many",
-        "Count the steps, and what should get one. Is a call inside a loop that belongs after it, or there twice?",
-    ),
-    (
-        lambda u: u.right is None,
-        "empty-step",
-        "{0.name} found no gradient",
-        "What is in `.grad` when `step()` runs? Print it just before.",
-    ),
-    (
-        lambda u: u.case.dirty and u.row.all(),
-        "stale-gradients",
-        "the old gradient entered the first update",
-        "What can be in `.grad` before your first backward pass, and which line empties it?",
-    ),
-    (
-        lambda u: u.has == u.strangers != set(),
-        lambda u: "leftover-gradients" if u.more < 0 else "irregular-window" if u.more else "wrong-batches",
-        "{0.instead}",
-        "Print which micro-batches are in every update, by their place in the list.",
-    ),
-    (
-        lambda u: u.strangers and min(u.strangers) < min(u.due),
-        "stale-gradients",
-        "{0.instead}: the others belong to earlier updates",
-        "Which line empties `.grad`, and is it reached between every step and the next backward pass?",
-    ),
-    (
-        lambda u: not u.has and u.lost - u.before and u.lost <= u.ran,
-        "empty-step",
-        "{0.instead}: the step came before their backward pass",
-        "Which call fills `.grad`, and does it come before the step?",
-    ),
-    (
-        lambda u: u.strangers or u.lost & u.later,
-        "irregular-window",
-        "{0.instead}",
-        "Count the micro-batches before each step, and look at the first count and the last.",
-    ),
-    (
-        lambda u: u.lost - u.ran,
-        lambda u: "missing-backward" if u.has else "empty-step",
-        "{0.instead}: no gradient came back through what is missing",
-        "Count your calls to `backward()` in one window. Is the call inside the inner loop?",
-    ),
-    (
-        lambda u: u.lost,
-        "discarded-gradients",
-        "{0.instead}: what is missing was zeroed before the step, or multiplied by 0",
-        "Which calls run between a `backward()` and the next `step()`? Does one zero `.grad`?",
-    ),
+    (lambda u: u.k is None, lambda u: "skip-rule" if u.case.may_skip else "leftover-gradients",
+     "micro-batches {0.owed}{0.epoch} never get their step",
+     "Which call moves the weights? Does it also come after the last micro-batches, if there are fewer than N?"),
+    (lambda u: not u.row.isfinite().all(), lambda u: "unguarded-step" if u.case.factors else "nan",
+     "{0.name} uses a gradient with NaN or infinity",
+     "Which line should notice a gradient that is NaN or infinite, and does it run before the step?"),
+    (lambda u: u.right is None and u.has, lambda u: "skip-rule" if u.case.may_skip else "irregular-window",
+     "{0.name} is a step too many",
+     "Count the steps, and what should get one. Is a call inside a loop that belongs after it, or there twice?"),
+    (lambda u: u.right is None, "empty-step",
+     "{0.name} found no gradient",
+     "What is in `.grad` when `step()` runs? Print it just before."),
+    (lambda u: u.case.dirty and u.row.all(), "stale-gradients",
+     "the old gradient entered the first update",
+     "What can be in `.grad` before your first backward pass, and which line empties it?"),
+    (lambda u: u.has == u.strangers != set(),
+     lambda u: "leftover-gradients" if u.more < 0 else "irregular-window" if u.more else "wrong-batches",
+     "{0.instead}",
+     "Print which micro-batches are in every update, by their place in the list."),
+    (lambda u: u.strangers and min(u.strangers) < min(u.due), "stale-gradients",
+     "{0.instead}: the others belong to earlier updates",
+     "Which line empties `.grad`, and is it reached between every step and the next backward pass?"),
+    (lambda u: not u.has and u.lost - u.before and u.lost <= u.ran, "empty-step",
+     "{0.instead}: the step came before their backward pass",
+     "Which call fills `.grad`, and does it come before the step?"),
+    (lambda u: u.strangers or u.lost & u.later, "irregular-window",
+     "{0.instead}",
+     "Count the micro-batches before each step, and look at the first count and the last."),
+    (lambda u: u.lost - u.ran, lambda u: "missing-backward" if u.has else "empty-step",
+     "{0.instead}: no gradient came back through what is missing",
+     "Count your calls to `backward()` in one window. Is the call inside the inner loop?"),
+    (lambda u: u.lost, "discarded-gradients",
+     "{0.instead}: what is missing was zeroed before the step, or multiplied by 0",
+     "Which calls run between a `backward()` and the next `step()`? Does one zero `.grad`?"),
     (lambda u: agree(u.row, u.want, CLIP_RTOL), "", "", ""),
-)
+)  # fmt: skip
 SHARES = (  # how much each of them counts
-    (
-        lambda u: u.limited(u.want),
-        "clip-timing",
-        lambda u: u.norms if u.even else f"{u.counts}: clipping came between backward passes",
-        "Of which gradient should the norm be limited: a micro-batch's, or the window's?",
-    ),
-    (
-        lambda u: u.even and (u.want.norm() > 100 or u.limited(u.row)),
-        "clip-limit",
-        "{0.norms}: something limits it, although it is small enough, or has no limit",
-        "Which number limits which norm? Which of your lines limits a gradient?",
-    ),
-    (
-        lambda u: max(u.each) > 100 * min(u.each) > 0,
-        "scaler-timing",
-        "{0.counts}: unscaled or rescaled inside the window",
-        "Each window needs one `unscale_()` and one `update()`, both after its last backward pass.",
-    ),
-    (
-        lambda u: max(abs(factor - 1) for factor in u.each) < 0.004,
-        "low-precision",
-        "{0.counts}: a factor is rounded, or was computed in a type of few digits",
-        "Print the dtype of the model, of the loss and of `.grad`. Which line changes it, or rounds?",
-    ),
-    (
-        lambda u: u.even,
-        "loss-scale",
-        lambda u: (
-            f"{u.name} is {_times(u.each)[0]:g} times what it should be"
-            + ". Fewer than N micro-batches count: divide by what it holds" * (len(u.each) < u.case.n)
-        ),
-        "What changes the loss, or `.grad`, before the step? Over one update the factors of its losses add up to 1.",
-    ),
-    (
-        lambda u: u.one_size,
-        "loss-scale",
-        "{0.counts}: all of them must count the same",
-        "By what do you multiply each loss? Over one update these factors should add up to 1.",
-    ),
-    (
-        lambda u: True,
-        "token-weights",
-        "{0.counts}: weight each micro-batch by the {0.case.unit} that it holds",
-        "Does every sample, or token, count the same? A mean of means favours small micro-batches.",
-    ),
-)
+    (lambda u: u.limited(u.want) and u.even, "clip-timing",
+     "{0.norms}",
+     "Where is the norm of the whole window's gradient limited, before the step reads it?"),
+    (lambda u: u.limited(u.want), "clip-timing",
+     "{0.counts}: clipping came between backward passes",
+     "Of which gradient should the norm be limited: a micro-batch's, or the window's?"),
+    (lambda u: u.even and (u.want.norm() > 100 or u.limited(u.row)), "clip-limit",
+     "{0.norms}: something limits it, although it is small enough, or has no limit",
+     "Which number limits which norm? Which of your lines limits a gradient?"),
+    (lambda u: max(u.each) > 100 * min(u.each) > 0, "scaler-timing",
+     "{0.counts}: unscaled or rescaled inside the window",
+     "Each window needs one `unscale_()` and one `update()`, both after its last backward pass."),
+    (lambda u: max(abs(factor - 1) for factor in u.each) < 0.004, "low-precision",
+     "{0.counts}: a factor is rounded, or was computed in a type of few digits",
+     "Print the dtype of the model, of the loss and of `.grad`. Which line changes it, or rounds?"),
+    (lambda u: u.even and len(u.each) < u.case.n, "loss-scale",
+     "{0.name} is {0.times[0]:g} times what it should be. Fewer than N micro-batches count: divide by what it holds",
+     "How many micro-batches does this update hold, and by what is each of its losses divided?"),
+    (lambda u: u.even, "loss-scale",
+     "{0.name} is {0.times[0]:g} times what it should be",
+     "What changes the loss, or `.grad`, before the step? Over one update the factors of its losses add up to 1."),
+    (lambda u: len({*u.sizes}) == 1, "loss-scale",
+     "{0.counts}: all of them must count the same",
+     "By what do you multiply each loss? Over one update these factors should add up to 1."),
+    (lambda u: True, "token-weights",
+     "{0.counts}: weight each micro-batch by the {0.case.unit} that it holds",
+     "Does every sample, or token, count the same? A mean of means favours small micro-batches."),
+)  # fmt: skip
 
 
 @dataclass

@@ -24,9 +24,15 @@ def solution(model, batches, loss_fn, optimizer):
         optimizer.zero_grad()
 
 
+STUCK = {
+    "not-attempted": "Does each call end with its parentheses, `()`? And is each one inside the loop, indented as far as "
+    "the line above it?"
+}
+
+
 @exercise
 def train(answer):
-    loops_agree(answer, solution, [*CLEAN, twice((2,) * 4, kind=BatchCase, dirty=True)])
+    loops_agree(answer, solution, [*CLEAN, twice((2,) * 4, kind=BatchCase, dirty=True)], hints=STUCK)
     return "with and without old gradients, 2 epochs, SGD and Adam: every update holds its own batch and nothing else."
 
 
