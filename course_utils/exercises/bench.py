@@ -173,6 +173,8 @@ def _mistakes() -> dict[str, dict[str, str]]:
 
 
 def agree(got: Any, want: Any, rtol: float = RTOL, atol: float = 1e-9) -> bool:
+    if hasattr(want, "difference"):
+        return type(got) is type(want) and got.agrees(want, rtol)
     return not _mistake(got, want, rtol) if hasattr(want, "compare") else judging.agree(got, want, rtol, atol)
 
 
@@ -186,6 +188,8 @@ def _mistake(got: Any, want: Any, rtol: float) -> Any:
 
 
 def difference(what: str, got: Any, want: Any) -> tuple[str, str]:
+    if hasattr(want, "difference") and type(got) is type(want):
+        return got.difference(want)
     if hasattr(want, "compare") and type(got) is type(want):
         verdict = _mistake(got, want, RTOL)
         return verdict.bug.replace("wrong-value", ""), verdict.message.rstrip(".")

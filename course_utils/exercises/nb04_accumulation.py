@@ -13,9 +13,7 @@ CASES = [
 
 @exercise
 def accumulate_equal(answer):
-    hints = {
-        "loss-scale": "Is each sample's weight too large, or too small? Count your divisions, and see Steps 1 and 7."
-    }
+    hints = {"loss-scale": "Does a sample count too much, or too little? Count your divisions, and see Steps 1 and 7."}
     loops_agree(answer, solution, CASES, hints=hints)
     return (
         "N = 1, 2, 3 and 4, with and without old gradients, on a model that counts samples and on a real one: every "

@@ -41,7 +41,7 @@ class TokenCase(Case):
     shapes: Sequence = ()
 
     def positions(self, held: Tensor) -> Iterator[Tensor]:
-        """The factors of these tokens, if a window's loss is divided by all positions, or each mean weighted by them."""
+        """The factors of these tokens if all positions count, in the divisor or as weights of means."""
         each = [(sum(valid for _, valid in shape), len(shape) * max(map(sum, shape))) for shape in self.shapes]
         ratios = torch.tensor([positions / valid for valid, positions in each for _ in range(valid)] * 2)[held]
         mean = len(ratios) / ratios.sum()

@@ -115,21 +115,21 @@ CHANNELS = {
 @exercise
 def amp_window(answer):
     hints = {
-        "clip-timing": "Whose norm do you limit, and when: a micro-batch's or the window's, scaled or not? Compare your "
+        "clip-timing": "Whose norm do you limit: a micro-batch's or the window's, scaled or not? Compare your "
         "calls with the two orders of Step 4.",
         "skip-rule": "The norm to compare with skip_norm is that of the true gradient: unscaled, and before clipping. "
         "clip_grad_norm_ returns one.",
-        "unguarded-step": "Who looks for an infinity or NaN when the scaler is switched off (Step 7)? A number that you "
-        "have already computed says it.",
+        "unguarded-step": "Who looks for an infinity or NaN when the scaler is switched off (Step 7)? A number that "
+        "you have already computed says it.",
         "stale-gradients": "Look at the window before the one that the message names. What did it leave in .grad?",
         "loss-scale": "Does the scaler divide by the number of micro-batches (Step 3)? By what does your loss do it?",
         "empty-step": "A window that is left out makes no step at all. What would a step on zeros do under momentum?",
     }
     compare(watch, answer, solution, CASES, CHANNELS, hints)
     return (
-        "full, short and ragged windows, clipped or not, infinity, NaN and spikes, a scale that grows, a scaler that is "
-        "switched off: every update is that of the large batch, and every window that has to be left out leaves nothing "
-        "behind."
+        "full, short and ragged windows, clipped or not, infinity, NaN and spikes, a scale that grows, a scaler that "
+        "is switched off: every update is that of the large batch, and every window that has to be left out leaves "
+        "nothing behind."
     )
 
 

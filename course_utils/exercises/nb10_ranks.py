@@ -64,7 +64,7 @@ def watch(answer: Callable, case: RanksCase) -> Seen:
         for rank, text in error.errors.items():
             if not text.startswith("had not ended") and "gloo" not in text:  # there, two other collectives have met
                 said = f"on rank {rank}, {text.rstrip().splitlines()[-1]}"
-                hint = "The last line names the error. `all_reduce` takes a tensor. If only one rank fails, is it its data?"
+                hint = "`all_reduce` takes a tensor. If only one rank fails, is it its data?"
                 raise Mistake("raises", f"{case}: {said}", hint) from None
         hint = (
             "Ranks must call equally many collectives. Is one of yours in an `if` that only one rank enters, or does "

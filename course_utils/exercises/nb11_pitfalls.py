@@ -40,6 +40,6 @@ def two_bugs(answer):
     }
     loops_agree(answer, solution, CASES, hints=hints)
     return (
-        "N = 1, 4 and longer than the epoch, short windows, old gradients, limits that act always, sometimes and never: "
-        "every window is its own mean, clipped once, and only one micro-batch's graph is held at a time."
+        "N = 1, 4 and longer than the epoch, short windows, old gradients, limits that act always, sometimes and "
+        "never: every window is its own mean, clipped once, and only one micro-batch's graph is held at a time."
     )

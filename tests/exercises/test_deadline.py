@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 import time
 from functools import partial
@@ -89,32 +88,19 @@ def test_a_stop_never_arrives_after_the_call():
 
     stopped = 0
     for early in [0.9, 0.98, 1.0, 1.02, 1.1] * 60:
-        outcome = run(partial(busy, 1e-3), early * 1e-3)
-        assert (outcome.value == "done") == (outcome.error is None) == (not outcome.stopped)
-        stopped += outcome.stopped == "endless"
+        try:
+            assert run(partial(busy, 1e-3), early * 1e-3) == "done"
+        except Endless:
+            stopped += 1
         sum(range(100))
     assert 0 < stopped < 300
-
-
-def test_a_module_that_is_being_imported_is_imported_to_its_end(tmp_path, monkeypatch):
-    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.3)\nwhole = True\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("course_utils.exercises.deadline._LIBRARIES", (str(tmp_path),))
-
-    def slope(*_):
-        import slow_to_import  # noqa: F401
-
-        empty()
-
-    assert judge("slope", slope, limit=LIMIT).bug == "endless"
-    assert sys.modules["slow_to_import"].whole
 
 
 class NoException(BaseException):
     pass
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, NoException, Endless])
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, NoException])
 def test_whatever_is_raised_becomes_a_verdict(error):
     def raises(*_):
         raise error("as it says")
@@ -124,21 +110,31 @@ def test_whatever_is_raised_becomes_a_verdict(error):
     assert verdict.message == f'line {line}, `raise error("as it says")`: {error.__name__}: as it says'
 
 
-@pytest.mark.parametrize(("answer", "presses"), [(empty, 1), (catches_everything, 1), (sleeps, 3)])
-def test_an_interrupt_stops_the_answer_and_goes_no_further(answer, presses, interruptible):
-    def press():
-        for _ in range(presses):
-            time.sleep(0.1)
-            if signal.getsignal(signal.SIGINT) is not before:
-                os.kill(os.getpid(), signal.SIGINT)
+@pytest.mark.parametrize(
+    ("answer", "bug"), [(empty, "interrupted"), (catches_everything, "endless"), (sleeps, "interrupted")]
+)
+def test_the_stop_button_goes_no_further_and_where_the_answer_catches_it_the_limit_ends_it(answer, bug, interruptible):
+    presser = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
 
     def slope(*_):
         presser.start()
         answer()
 
-    presser, before = threading.Thread(target=press), signal.getsignal(signal.SIGINT)
-    verdict = judge("slope", slope, limit=30.0)
+    verdict = judge("slope", slope, limit=2.0)
     presser.join()
-    assert verdict.bug == "interrupted"
-    assert verdict.message.startswith("stopped by you, in line ")
-    assert signal.getsignal(signal.SIGINT) is before
+    assert verdict.bug == bug
+    assert verdict.message.startswith("stopped")
+    assert ", in line " in verdict.message
+
+
+def without_parentheses(f, w, h):
+    f(w)
+    h.as_integer_ratio  # noqa: B018
+    return 0.0
+
+
+def test_a_call_that_lacks_its_parentheses_is_named_if_the_answer_is_wrong():
+    verdict = judge("slope", without_parentheses)
+    line = without_parentheses.__code__.co_firstlineno + 2
+    assert verdict.bug == "not-called"
+    assert verdict.message.startswith(f"line {line}, `h.as_integer_ratio")

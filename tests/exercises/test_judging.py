@@ -1,4 +1,4 @@
-"""The bench: when two results agree, which mistake a difference is named after, and what was seen of a loop."""
+"""When two results agree, which mistake a difference is named after, and what was seen of a loop."""
 
 import math
 import re
@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from course import NOTEBOOKS
-from course_utils.exercises import EXERCISES, bench
-from course_utils.exercises.bench import Exercise, Mistake, agree, changed, edits
+from course_utils.exercises.judging import Mistake, agree, changed, compare, on_paper
 from course_utils.exercises.loop import Memory, Weights, twice, watch_loop
+from solutions import solution
 
 
 @pytest.mark.parametrize(
@@ -37,61 +37,49 @@ def test_results_agree_up_to_rounding(got, want, same):
     assert agree(got, want) is same
 
 
-def double(x):
-    y = 2 * x
-    return y + 1
-
-
 def watch(answer, case):
     return {"first": float(answer(case)), "second": float(answer(10 * case))}
 
 
-DOUBLE = Exercise(
-    "double",
-    "",
-    watch,
-    double,
-    cases=[1.0, 2.0],
-    edits=[
-        *edits("no-sum", "y + 1", "y"),
-        *edits("no-product", "2 * x", "x"),
-        *edits("one", "return y + 1", "return 3.0"),
-    ],
-    channels={"second": "too-short"},
-)
-
-
-def mistake(answer, exercise=DOUBLE):
+def mistake(answer, **more):
     with pytest.raises(Mistake) as found:
-        exercise.judge(answer)
+        compare(watch, answer, lambda x: 2 * x + 1, [1.0, 2.0], **more)
     return found.value.verdict
 
 
-def test_a_difference_is_named_after_the_edit_that_gives_it_else_after_its_channel(monkeypatch):
-    table = {"passed": {"double": "all is right"}, "double": {"no-sum": {"says": "the sum is missing"}}}
-    monkeypatch.setattr(bench, "_mistakes", lambda: table)
-    assert DOUBLE.judge(lambda x: x + x + 1) == "all is right"
+def test_the_first_difference_is_named_after_its_channel_with_the_hint_of_the_exercise():
+    compare(watch, lambda x: x + x + 1, lambda x: 2 * x + 1, [1.0, 2.0])
     verdict = mistake(lambda x: x + x)
-    assert (verdict.bug, verdict.message) == ("no-sum", "1.0: first: expected 3, got 2: the sum is missing.")
-    assert mistake(lambda x: x + 1).bug == "no-product"
-    assert mistake(lambda x: 3.0).bug == "one"
-    assert mistake(lambda x: 2 * x + 1 + (x == 10)).bug == "too-short"
-    assert mistake(lambda x: 17 * x).bug == "wrong-value"
+    assert (verdict.bug, verdict.message) == ("wrong-value", "1.0: first: expected 3, got 2.")
+    channels = {"second": ("too-short", "it ends early", "Where does it end?")}
+    verdict = mistake(lambda x: 2 * x + 1 + (x == 10), channels=channels)
+    assert verdict.bug == "too-short"
+    assert verdict.message == "1.0: second: expected 21, got 22: it ends early."
+    assert verdict.hint == "Where does it end?"
+    assert mistake(lambda x: 0, channels=channels, hints={"wrong-value": "Add."}).hint == "Add."
 
 
-def test_an_edit_of_what_the_solution_does_not_say_is_an_error():
-    for exercise in EXERCISES.values():
-        for edit in exercise.edits:
-            exercise.made(edit)
-    with pytest.raises(AssertionError, match="'nowhere' is 0 times in"):
-        DOUBLE.made(bench.Edit("", "nowhere", ""))
+def wrong_on_paper(**answer):
+    with pytest.raises(Mistake) as found:
+        on_paper(answer, {"a": 1, "b": 2, "c": None}, ("added", {"a": 3, "b": 4}, "nothing is added", "Add?"))
+    return found.value.verdict.bug, found.value.verdict.message
+
+
+def test_on_paper_a_mistake_is_said_of_the_blanks_that_it_explains_and_of_no_other():
+    on_paper({"a": 1, "b": 2, "c": None}, {"a": 1, "b": 2, "c": None})
+    assert wrong_on_paper(a=..., b=..., c=...)[0] == "not-attempted"
+    assert wrong_on_paper(a=1, b=..., c=None)[0] == "unfinished"
+    assert wrong_on_paper(a=3, b=2, c=None) == ("added", "a = 3: nothing is added.")
+    assert wrong_on_paper(a=3, b=7, c=None) == ("added", "a = 3: nothing is added. Not right either: b = 7.")
+    assert wrong_on_paper(a=8, b=7, c=0) == ("wrong-value", "a = 8 and b = 7 and c = 0 are not right.")
+    assert wrong_on_paper(a=1, b=2, c=0) == ("wrong-value", "c = 0 is not right.")
 
 
 def test_the_program_on_paper_is_that_which_the_notebook_shows():
     (program,) = re.findall(r"```python\n(w = .*?)```", NOTEBOOKS["01_gradients"].prose, flags=re.S)
     names = {"torch": torch}
     exec(program, names)
-    found = EXERCISES["grad_on_paper"].solution()
+    found = solution("grad_on_paper")
     assert (found["w.grad"], found["x.grad"]) == (names["w"].grad.item(), names["x"].grad.item())
     assert not names["a"].is_leaf
 
@@ -109,16 +97,16 @@ def test_a_change_to_what_was_given_is_found_wherever_it_is():
 
 
 def test_each_call_of_a_loop_has_samples_of_its_own():
-    seen = watch_loop(EXERCISES["accumulate"].solution, twice((1, 3), 2))
+    seen = watch_loop(solution("accumulate"), twice((1, 3), 2))
     assert [row.tolist() for row in seen["updates"].rows] == [[0.25] * 4 + [0.0] * 4, [0.0] * 4 + [0.25] * 4]
     assert seen["updates"].call == [0, 1]
 
 
 def test_weights_and_memory_agree_within_their_limits_and_say_how_they_differ():
     right, near = (Weights({"w": torch.ones(2, dtype=torch.float64) * factor}) for factor in (1, 1 + 2e-5))
-    assert right.agrees(right, 0.0)
-    assert not near.agrees(right, 1e-6)
-    assert near.difference(right) == ("", "w ends up 2e-05 off")
-    assert Memory(17).agrees(Memory(10), 0.0)
-    assert not Memory(19).agrees(Memory(10), 0.0)
-    assert Memory(19).difference(Memory(10))[0] == "held-graphs"
+    right.compare(right, 0.0)
+    with pytest.raises(Mistake, match="w ends up 2e-05 off"):
+        near.compare(right, 1e-6)
+    Memory(17).compare(Memory(10))
+    with pytest.raises(Mistake, match="19 bytes are kept"):
+        Memory(19).compare(Memory(10))
