@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from course_utils.exercises import bench
 from course_utils.exercises.deadline import Endless, place, run, uncalled
 from course_utils.exercises.judging import EXERCISES, Exercise, Mistake, Verdict
 
@@ -68,8 +67,6 @@ def _judged(found: Exercise, answer: Any, limit: float) -> Verdict:
     torch.set_default_dtype(dtype)
     if torch.get_default_device() != device:
         torch.set_default_device(device)
-    if isinstance(found, bench.Exercise):
-        verdict = replace(verdict, hint=found.hints.get(verdict.bug) or verdict.hint or found.hint(verdict.bug))
     return replace(verdict, printed=printed.getvalue()[:MOST])
 
 
@@ -98,6 +95,4 @@ def _verdict(error: BaseException, answer: Any, limit: float) -> Verdict:
 
 
 for _path in sorted(Path(__file__).parent.glob("nb*.py")):
-    for _found in vars(import_module(f"{__name__}.{_path.stem}")).values():
-        if isinstance(_found, bench.Exercise):
-            EXERCISES[_found.name] = _found
+    import_module(f"{__name__}.{_path.stem}")

@@ -1,14 +1,15 @@
 """The exercise of *frameworks*: a loop for Accelerate, judged with a stand-in that divides as Accelerate does."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
-from torch import Tensor, nn
 
-from course_utils.exercises.bench import Exercise, Seen, edits
-from course_utils.exercises.loop import Case, Loop, twice
+from course_utils.exercises.judging import compare, exercise
+from course_utils.exercises.loop import Loop, twice
 from course_utils.loops import windows
+
+CASES = [twice(sizes, n, unit="tokens") for sizes, n in (((4, 1, 3, 2, 6), 3), ((5, 1, 4), 1), ((2, 2, 3), 4))]
+HINTS = {"loss-scale": "Follow one token: your factor, the division in `backward`, then the mean over both ranks."}
 
 
 class FakeAccelerator:
@@ -16,53 +17,40 @@ class FakeAccelerator:
 
     num_processes = 2
 
-    def __init__(self, n: int):
+    def __init__(self, n):
         self.gradient_accumulation_steps = n
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(self, loss):
         (loss / self.gradient_accumulation_steps).backward()
 
-    def gather(self, count: Tensor | int) -> Tensor:
+    def gather(self, count):
         own = torch.as_tensor(count).reshape(-1)
         return torch.cat([own, 2 * own])
 
-    def reduce(self, count: Tensor | int, reduction: str = "sum") -> Tensor:
-        total = 3 * torch.as_tensor(count)
-        return total if reduction == "sum" else total / self.num_processes
+    def reduce(self, count, reduction="sum"):
+        return self.gather(count).sum() / (1 if reduction == "sum" else self.num_processes)
 
-    def no_sync(self, model: nn.Module) -> nullcontext:
+    def no_sync(self, model):
         return nullcontext()
 
 
 def solution(accelerator, model, batches, optimizer):
     n = accelerator.gradient_accumulation_steps
     for window in windows(batches, n):
-        count = torch.tensor(sum(len(batch) for batch in window))
-        total = accelerator.gather(count).sum()
+        total = accelerator.gather(sum(map(len, window))).sum()
         for batch in window:
-            loss = model(batch).sum() * n * accelerator.num_processes / total
-            accelerator.backward(loss)
+            accelerator.backward(model(batch).sum() * n * accelerator.num_processes / total)
         optimizer.step()
         optimizer.zero_grad()
 
 
-def watch(answer: Callable, case: Case) -> Seen:
+def watch(answer, case):
     loop = Loop(case)
     loop.model.register_forward_hook(loop.observe)
     return loop.run(lambda batches: answer(FakeAccelerator(case.n), loop.model, batches, loop.optimizer))
 
 
-RANKS, GATHER = " * accelerator.num_processes", "accelerator.gather(count).sum()"
-FRAMEWORK_TOKENS = Exercise(
-    "framework_tokens",
-    "frameworks",
-    watch,
-    solution,
-    cases=[twice(sizes, n, unit="tokens") for sizes, n in (((4, 1, 3, 2, 6), 3), ((5, 1, 4), 1), ((2, 2, 3), 4))],
-    edits=[
-        *edits("one-average-missing", RANKS, ""),
-        *edits("own-rank", GATHER, "count"),
-        *edits("own-rank/times-ranks", GATHER, "count * accelerator.num_processes"),
-        *edits("wrong-scale-on-ranks", RANKS, RANKS * 2, " / accelerator.num_processes"),
-    ],
-)
+@exercise
+def framework_tokens(answer):
+    compare(watch, answer, solution, CASES, hints=HINTS)
+    return "unequal tokens, short windows, two ranks: every token counts 1 / total after the mean."

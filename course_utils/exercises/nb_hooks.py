@@ -1,82 +1,63 @@
 """The exercise of *hooks*: SGD with momentum that accumulates a window in its own buffers, piece by piece."""
 
-from collections.abc import Callable
+from copy import deepcopy
 
 import torch
 from torch import nn
 
-from course_utils.exercises.bench import Exercise, Seen, edits, returned
-from course_utils.exercises.loop import Weights
+from course_utils.exercises.judging import Mistake, agree, exercise, returned, same
 
-WINDOWS = (2, 3, 2), (2, 4), (3,), (5, 2, 3)  # the samples in each micro-batch
-
-
-def solution(model, lr, momentum, weight_decay):
-    trained = [p for p in model.parameters() if p.requires_grad]
-    buffers = {p: torch.zeros_like(p) for p in trained}
-    arrived = set()
-
-    def fold(p):
-        buffers[p] += p.grad
-        p.grad = None
-        arrived.add(p)
-
-    for p in trained:
-        p.register_post_accumulate_grad_hook(fold)
-
-    @torch.no_grad()
-    def step():
-        for p in arrived:
-            buffers[p] += weight_decay * p
-            p -= lr * buffers[p]
-            buffers[p] *= momentum
-        arrived.clear()
-
-    return step
+WINDOWS = (0, 1, 0), (0, 0), (1,), (1, 0, 1)  # the layer of each piece
+WRONG = {  # a setting of SGD that gives the same as a wrong answer, and a hint
+    "no-update": ({"lr": 0.0}, "Who moves the weights? The caller calls what you returned."),
+    "forgets-momentum": ({"momentum": 0.0}, "What is left of the buffer when the next window begins?"),
+    "no-weight-decay": ({"weight_decay": 0.0}, "SGD adds `weight_decay * p` before the gradient reaches the buffer."),
+}
+OTHER = "wrong-value", "", "Take one weight, two windows of two pieces, and write down its buffer after each call."
+STILL = "The weights must stand still until a window is complete. Which function ends one?"
+FREED = "keeps-gradients", "", "Step 4 frees each gradient as soon as it is used. Which of your lines does, and when?"
 
 
-def watch(answer: Callable, _: None) -> Seen:
-    """Watches the weights before and after each step, and the gradients that stand in .grad."""
-    held, still, seen = [], [], {}
-    model = nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 2)]).double()  # for even numbers of samples, and for odd ones
+def weights(model):
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def train(model, step):
+    """The weights after each window."""
+    torch.default_generator.manual_seed(1)
+    after = []
+    for window in WINDOWS:
+        before = weights(model)
+        for layer in window:
+            (model[layer](torch.randn(2 + layer, 3)).sum() / len(window)).backward()
+        if not agree(weights(model), before, 0.0, 0.0):
+            raise Mistake("steps-in-backward", "weights move before `step` is called.", STILL)
+        step()
+        after.append(weights(model))
+    return after
+
+
+def train_by_sgd(model, **setting):
+    model = deepcopy(model)
+    setting = {"lr": 0.1, "momentum": 0.75, "weight_decay": 0.5} | setting
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], **setting)
+    optimizer.register_step_post_hook(lambda *_: optimizer.zero_grad())
+    return train(model, optimizer.step)
+
+
+@exercise
+def fold_into_momentum(answer):
+    model, held = nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 2)]).double(), []
     model[0].bias.requires_grad_(False)
+    right = train_by_sgd(model)
+    wrong = [(bug, train_by_sgd(model, **setting), "", hint) for bug, (setting, hint) in WRONG.items()]
     trained = [p for p in model.parameters() if p.requires_grad]
     for p in trained:
         p.register_post_accumulate_grad_hook(lambda _: held.append(sum(p.grad is not None for p in trained)))
-    step = returned(answer(model, 0.1, 0.75, 0.5), "the function `step`")
-    for k, window in enumerate(WINDOWS, start=1):
-        before = _weights(model)
-        for size in window:
-            x = torch.randn(size, 3, dtype=torch.float64)
-            ((model[size % 2](x) - 1).square().mean() / len(window)).backward()
-        still.append(_weights(model).agrees(before, 0.0))
-        step()
-        seen[f"window {k}"] = _weights(model)
-    return {STILL: still, **seen, MOST: max(held, default=0)}
-
-
-def _weights(model: nn.Module) -> Weights:
-    return Weights({name: p.detach().clone() for name, p in model.named_parameters()})
-
-
-STILL, MOST = "weights stand still before `step`", "gradients in .grad at one moment"
-FOLD = "buffers[p] += p.grad"
-DECAY, AFTER = "buffers[p] += weight_decay * p", "buffers[p] *= momentum"
-FOLD_INTO_MOMENTUM = Exercise(
-    "fold_into_momentum",
-    "hooks",
-    watch,
-    solution,
-    edits=[
-        *edits("decays-each-piece", FOLD, "buffers[p] = buffers[p] * momentum ** (p in arrived) + p.grad"),
-        *edits("never-decays", AFTER, ""),
-        *edits("forgets-momentum", AFTER, "buffers[p].zero_()"),
-        *edits("no-update", "p -= lr * buffers[p]", ""),
-        *edits("no-weight-decay", DECAY, ""),
-        *edits("decays-weights-each-piece", FOLD, f"{FOLD} + weight_decay * p.detach() * (p in arrived)"),
-        *edits("decoupled-weight-decay", DECAY, "p *= 1 - lr * weight_decay"),
-        *edits("idle-parameter", "for p in arrived:", "for p in trained:"),
-        *edits("frozen-parameters/hook", " if p.requires_grad]", "]"),
-    ],
-    channels={STILL: "steps-in-backward", MOST: "keeps-gradients"},
-)
+    found = train(model, returned(answer(model, 0.1, 0.75, 0.5), "the function `step`"))
+    same("weights after each window", found, right, OTHER, wrong=wrong)
+    same("gradients in .grad at one moment", max(held), 1, FREED)
+    return (
+        "full and short windows, a frozen bias and a layer that is idle in some windows: the weights are those of "
+        "torch.optim.SGD, with one gradient at a time."
+    )

@@ -1,11 +1,9 @@
 """The exercise of *low precision*: a window of a bfloat16 model, summed in float32 and stepped on float32 copies."""
 
-from collections.abc import Callable
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from course_utils.exercises.bench import Exercise, Seen, edits
+from course_utils.exercises.judging import exercise, same
 from course_utils.exercises.loop import require_step
 
 WINDOWS = (  # for each micro-batch: its samples, and their gradient in the first column
@@ -13,63 +11,50 @@ WINDOWS = (  # for each micro-batch: its samples, and their gradient in the firs
     ((4, 1.0), (2, 2.0), (2, 3.0)),
     ((8, 64.0),),
 )
+EACH = torch.tensor([1.0, 2.0, 4.0, 1.0])  # the gradient in each column, and of the bias
+LR = 2.0**-10
+LOST = "The copies are the weights that count. In which direction does Step 3 copy, and when?"
+FORMAT = "wrong-format", "", "The model is to keep its format; only your sums and the copies are float32."
+STALE = "stale-copies", "", "What does the next forward pass read: the copies, or the model's own weights?"
 
 
-def sum_loss(model: nn.Module, batch: Tensor) -> Tensor:
+def sum_loss(model, batch):
     """The gradient of a sample is the sample itself: small integers, which bfloat16 holds exactly."""
     return (model.weight * batch).sum() + model.bias.sum() * batch[:, 0].sum()
 
 
-def solution(model, master, window, loss_fn, optimizer):
-    sums = [torch.zeros_like(copy) for copy in master]
-    for batch in window:
-        loss_fn(model, batch).backward()
-        for p, total in zip(model.parameters(), sums, strict=True):
-            total += p.grad
-        model.zero_grad()
-    samples = sum(len(batch) for batch in window)
-    for copy, total in zip(master, sums, strict=True):
-        copy.grad = total / samples
-    optimizer.step()
-    with torch.no_grad():
-        for p, copy in zip(model.parameters(), master, strict=True):
-            p.copy_(copy)
+def flat(tensors):
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
-def watch(answer: Callable, _: None) -> Seen:
-    """Watches the format, the float32 copies and the model's weights, window after window."""
-    model, seen = nn.Linear(3, 1, dtype=torch.bfloat16), {}
-    for p in model.parameters():
-        p.data.fill_(1.0)
-    master = [p.detach().float() for p in model.parameters()]
-    optimizer = torch.optim.SGD(master, lr=2.0**-10)
+@exercise
+def bf16_window(answer):
+    model = nn.Linear(3, 1, dtype=torch.bfloat16)
+    nn.init.ones_(model.weight), nn.init.ones_(model.bias)
+    master, used = [p.detach().float() for p in model.parameters()], []
+    optimizer, copies = torch.optim.SGD(master, lr=LR), flat(master)
+
+    def noted(*_):
+        used.append(flat(torch.zeros_like(p) if p.grad is None else p.grad for p in master))
+
+    optimizer.register_step_pre_hook(noted)
     for k, window in enumerate(WINDOWS, start=1):
-        batches = [torch.tensor([[1.0, 2.0, 4.0]] * size, dtype=torch.bfloat16) * value for size, value in window]
+        case = f"window {k} of {len(WINDOWS)}, {len(window)} micro-batches"
+        batches = [value * torch.tensor([[1.0, 2.0, 4.0]] * size, dtype=torch.bfloat16) for size, value in window]
         answer(model, list(master), batches, sum_loss, optimizer)
-        said = f"window {k} of {len(WINDOWS)}, {len(window)} micro-batches"
-        copies = torch.cat([copy.flatten() for copy in master])
-        require_step((copies != 1.0).any(), any(copy.grad is not None for copy in master), said)
-        seen[f"{said}: formats of the model"] = [str(p.dtype) for p in model.parameters()]
-        seen[f"{said}: copies"] = copies
-        seen[f"{said}: weights"] = torch.cat([p.detach().flatten() for p in model.parameters()])
-    return seen
-
-
-ADD, MEAN, COPY = "total += p.grad", "copy.grad = total / samples", "p.copy_(copy)"
-SUMS = "[torch.zeros_like(copy) for copy in master]"
-BF16_WINDOW = Exercise(
-    "bf16_window",
-    "low_precision",
-    watch,
-    solution,
-    edits=[
-        *edits("low-precision", ADD, "total.copy_(total.bfloat16() + p.grad)"),
-        *edits("lost-updates", MEAN, MEAN + "; copy.copy_(copy.bfloat16())"),
-        *edits("loss-scale", MEAN, "copy.grad = total"),
-        *edits("discarded-gradients", ADD, "total.copy_(p.grad)"),
-        *edits("stale-gradients", SUMS, f"optimizer.__dict__.setdefault('sums', {SUMS})"),
-        *edits("stale-gradients/grad", "model.zero_grad()", ""),
-        *edits("stale-copies", COPY, "pass"),
-        *edits("wrong-format", COPY, "p.data = copy.clone()"),
-    ],
-)
+        require_step(len(used) >= k, any(p.grad is not None for p in (*master, *model.parameters())), case)
+        total, samples = sum(size * value for size, value in window) * EACH, sum(size for size, _ in window)
+        same(f"{case}: the gradient at the step", used[-1], total / samples, wrong=[
+            ("loss-scale", total, "", "`loss_fn` gives a sum over samples. What turns the window's into its mean?"),
+            ("low-precision", EACH / 2, "", "Counting by ones, bfloat16 stops at 256. In which format do you add?"),
+        ])  # fmt: skip
+        copies -= LR * total / samples
+        weights = flat(model.parameters())
+        rounded = "lost-updates", flat(master).bfloat16().float(), "bfloat16 holds all of them", LOST
+        same(f"{case}: the copies", flat(master), copies, wrong=[rounded])
+        same(f"{case}: the model's format", weights.dtype, torch.bfloat16, FORMAT)
+        same(f"{case}: the model's weights", weights.float(), copies.bfloat16().float(), STALE)
+    return (
+        "512 micro-batches in one window, ragged ones, updates below the rounding step and above it: copies and "
+        "weights are those of a float32 sum."
+    )

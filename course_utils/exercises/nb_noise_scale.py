@@ -1,14 +1,12 @@
 """The exercise of *noise scale*: the gradient noise scale, from what an accumulation loop leaves in `.grad`."""
 
-import math
-from collections.abc import Callable
+from math import nan
 
 import torch
 
-from course_utils.exercises.bench import Exercise, Seen, changed, edits, number
+from course_utils.exercises.judging import CHANGED_INPUT, changed, exercise, number, same
 
-SIZES = (6, 4, 8), (5, 2, 3), (1, 4, 8), (3, 1, 8)
-CASES = {f"{windows} windows of {n} micro-batches of {b} samples": (windows, n, b) for windows, n, b in SIZES}
+ONE_SIZE = "one-size", "", "Every formula divides by a difference of the two batch sizes. With N = 1 it is zero."
 
 
 def readings(small, large, b, whole):
@@ -16,50 +14,41 @@ def readings(small, large, b, whole):
     return (whole * large - b * small) / (whole - b), (small - large) / (1 / b - 1 / whole)
 
 
-def solution(snapshots, b):
-    grads = torch.stack([torch.stack(window) for window in snapshots])
-    n = grads.shape[1]
-    if n == 1:
-        return math.nan
-    parts = n * grads.diff(dim=1, prepend=torch.zeros_like(grads[:, :1]))
-    small, large = parts.square().sum(2).mean(1), grads[:, -1].square().sum(1)
+def compare(case, found, each, sums, b):
+    """Compares a noise scale with that of the squared norms of each piece, and of what `.grad` held after it."""
+    n, small, large = each.shape[1], each.mean(1), sums[:, -1]
     squares, traces = readings(small, large, b, n * b)
-    return traces.mean() / squares.mean()
+
+    def ratio(small, large=large):
+        squares, traces = readings(small, large, b, n * b)
+        return float(traces.mean() / squares.mean())
+
+    same(case, found, ratio(small), wrong=[
+        ("ratio-first", float((traces / squares).mean()), "", "Step 2 averages something else before the ratio. What?"),
+        ("loss-scale", ratio(small / n**2), "", "The loop has divided by N. What does that do to a squared norm?"),
+        ("running-sum", ratio(sums.mean(1) * n**2), "", "A copy holds all micro-batches so far. What did each add?"),
+        ("not-squared", ratio(each.sqrt().mean(1), large.sqrt()), "", "Do you square before averaging, or after?"),
+        ("swapped", 1 / ratio(small), "", "Which of the two readings is the numerator?"),
+        ("inflated-norm", float(traces.mean() / large.mean()), "", "Which squared norm is free of noise (Step 1)?"),
+    ])  # fmt: skip
 
 
-def watch(answer: Callable, case: str) -> Seen:
-    windows, n, b = CASES[case]
-    noise = torch.randn(windows, n, 6, generator=torch.Generator().manual_seed(11), dtype=torch.float64) / b**0.5
-    true = torch.tensor([0.9, -0.6, 0.4, 0.0, 0.3, -0.2], dtype=torch.float64)
-    pieces = (true + noise) * torch.linspace(1.0, 0.5, windows, dtype=torch.float64)[:, None, None]
-    given = [[*(window / n).cumsum(0)] for window in pieces]  # of a loop that divides by n, and zeroes after a window
-    before = [[grad.clone() for grad in window] for window in given]
-    found = number(answer(given, b))
-    return {"the noise scale" if n > 1 else ONE_SIZE: found, "input": changed(given, before)}
-
-
-ONE_SIZE = "with N = 1 there is no second size"
-PARTS, SMALL = "n * grads.diff(dim=1, prepend=torch.zeros_like(grads[:, :1]))", "parts.square().sum(2).mean(1)"
-RATIO, LARGE = "traces.mean() / squares.mean()", "grads[:, -1].square().sum(1)"
-READ = "readings(small, large, b, n * b)"
-NOISE_SCALE = Exercise(
-    "noise_scale",
-    "noise_scale",
-    watch,
-    solution,
-    cases=[*CASES],
-    edits=[
-        *edits("ratio-first", RATIO, "(traces / squares).mean()"),
-        *edits("loss-scale", SMALL, f"{SMALL} / n**2", f"{SMALL} / n", f"{SMALL} * n**2"),
-        *edits("running-sum", PARTS, "grads", "n * grads"),
-        *edits("not-averaged", SMALL, f"n * {SMALL}"),
-        *edits("not-squared", f"{SMALL}, {LARGE}", "parts.norm(dim=2).mean(1), grads[:, -1].norm(dim=1)"),
-        *edits("swapped", RATIO, "squares.mean() / traces.mean()"),
-        *edits("swapped", READ, "readings(large, small, b, n * b)"),
-        *edits("wrong-unit", READ, "readings(small, large, 1, n)"),
-        *edits("inflated-norm", RATIO, "traces.mean() / large.mean()", "traces.mean() / small.mean()"),
-        *edits("one-window", RATIO, "traces[0] / squares[0]", "traces[-1] / squares[-1]"),
-        *edits("last-only", SMALL, "parts[:, -1].square().sum(1)", "parts[:, 0].square().sum(1)"),
-    ],
-    channels={ONE_SIZE: "one-size"},
-)
+@exercise
+def noise_scale(answer):
+    for windows, n, b in ((6, 4, 8), (5, 2, 3), (1, 4, 8), (3, 1, 8)):
+        case = f"{windows} windows of {n} micro-batches of {b} samples: the noise scale"
+        noise = torch.randn(windows, n, 6, generator=torch.Generator().manual_seed(11)) / b**0.5
+        pieces = torch.tensor([0.9, -0.6, 0.4, 0.0, 0.3, -0.2]) + noise
+        pieces *= torch.linspace(1.0, 0.5, windows)[:, None, None]
+        sums = (pieces / n).cumsum(1)  # of a loop that divides by n, and zeroes after a window
+        given = [[*window] for window in sums.clone()]
+        found = number(answer(given, b))
+        if n == 1:
+            same(case, found, nan, ONE_SIZE)
+        else:
+            compare(case, found, pieces.square().sum(2), sums.square().sum(2), b)
+        same("input", changed(given, [[*window] for window in sums]), "", CHANGED_INPUT)
+    return (
+        "N = 2 and 4, one window and several, weights that move, and N = 1: the noise scale is the ratio of the two "
+        "means."
+    )

@@ -64,22 +64,6 @@ def test_a_wrong_answer_is_rejected_by_the_name_of_its_bug(exercise, wrong):
     assert verdict.hint, f"no hint for {verdict.bug}"
 
 
-WITH_EDITS = [name for name in SOLVED if getattr(EXERCISES[name], "edits", ())]
-ON_PAPER = [name for name in WITH_EDITS if EXERCISES[name].takes is dict]
-
-
-@pytest.mark.parametrize("exercise", exhaustive.mark(WITH_EDITS, but=ON_PAPER))
-def test_a_known_mistake_is_rejected_by_its_own_name(exercise):
-    found = EXERCISES[exercise]
-    for edit in found.edits:
-        answer = found.made(edit)
-        verdict = judge(exercise, answer)
-        assert verdict.bug == edit.bug.partition("/")[0], (edit, verdict)
-        if exercise in ON_PAPER:
-            wrong = [blank for blank, got in answer.items() if got != solution(exercise)[blank]]
-            assert all(f"{blank} = " in verdict.message for blank in wrong)
-
-
 # Junk.
 
 
