@@ -25,8 +25,8 @@ def solution(model, batches, loss_fn, optimizer):
 
 
 STUCK = {
-    "not-attempted": "Does each call end with its parentheses, `()`? And is each one inside the loop, indented as far as "
-    "the line above it?"
+    "not-attempted": "Does each call end with its parentheses, `()`? And is each one inside the loop, indented as far "
+    "as the line above it?"
 }
 
 
