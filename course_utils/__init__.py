@@ -1,6 +1,7 @@
 """Gradient accumulation and zeroing in PyTorch: the course's helpers.
 
-The rooms, from the lowest to the highest. A room imports only rooms above it in this list, never below:
+The rooms. A room imports only rooms above it in this list, never below. Helpers, which you could copy into a project
+of your own, from the lowest to the highest:
 
     data       digits, words, next_letters: real data, shipped with the course
     source     functions from source texts, with lines for tracebacks
@@ -10,11 +11,14 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     recording  record, count_work and others: what any loop does, seen from outside
     ranks      Ranks: a function on several ranks; scripts in processes of their own
     plots      ledger and the other figures; they draw and compute nothing
+    ask        predict, recall: what a learner answers
+    stepping   step_through: a training loop line by line, as it runs
+
+Course material that happens to be Python:
+
     zoo        buggy loops from public bugs, each with its fix
     project    the training script of notebook 12, and what accepts it; `python -m course_utils.project`
-    stepping   step_through: a training loop line by line, as it runs
-    exercises  what `check` judges, by notebook
-    ask        predict, check, recall: what a learner does
+    exercises  check, and the exercises by notebook: a function an exercise
 """
 
 from importlib import import_module
@@ -37,7 +41,7 @@ _LATER = {  # these need more than torch: imported when they are first used
     "ledger": "plots",
     "show": "ask.display",
     "predict": "ask",
-    "check": "ask",
+    "check": "exercises",
     "recall": "ask",
     "step_through": "stepping",
     "what_is_exact": "ask.decisions",
