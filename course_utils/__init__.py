@@ -6,7 +6,7 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     source     functions from source texts, with lines for tracebacks
     models     mlp, Tally, Transformer: small models; shares_of: how much each micro-batch counts in each update
     loops      windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
-    memory     saved_bytes, held_bytes, plan_memory: what a step holds, measured or planned
+    memory     saved_bytes, held_bytes, update_bytes: what a training step holds
     recording  record, count_collectives and others: what any loop does, seen from outside
     ranks      Ranks: a function on several ranks; scripts in processes of their own
     plots      ledger and the other figures; they draw and compute nothing
@@ -19,7 +19,7 @@ from importlib import import_module
 
 from course_utils.data import digits, next_letters, words
 from course_utils.loops import MicroBatchFinder, backward_window, evaluate, train_epoch, windows
-from course_utils.memory import held_bytes, plan_memory, saved_bytes, update_bytes
+from course_utils.memory import held_bytes, saved_bytes, update_bytes
 from course_utils.models import Tally, Transformer, mlp, shares_of
 from course_utils.recording import count_collectives, held_gradients, record
 
@@ -37,7 +37,7 @@ _LATER = {  # these need more than torch: imported when they are first used
 __all__ = [  # noqa: RUF022
     "windows", "backward_window", "train_epoch", "evaluate", "MicroBatchFinder",
     "record", "held_gradients", "count_collectives",
-    "saved_bytes", "held_bytes", "update_bytes", "plan_memory",
+    "saved_bytes", "held_bytes", "update_bytes",
     "Ranks", "RankError",
     "ledger", "show",
     "digits", "words", "next_letters", "mlp", "Tally", "Transformer", "shares_of",
