@@ -167,9 +167,29 @@ def test_the_ledger_of_a_trace_without_events_is_an_error():
         plots.ledger(trace)
 
 
+def test_curves_pass_through_the_numbers_that_are_given():
+    (axis,) = FIGURES["curves"]().axes
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in axis.lines}
+    assert drawn == {"a": [[1, 1], [2, 2], [4, 4]], "b": [[1, 4], [2, 2], [4, 1]]}
+
+
+def test_arrows_lead_from_head_to_tail_and_the_sum_and_the_mean_from_the_origin():
+    (axis,) = plots.arrows([(1, 0), (2, 4)], (3, 4), (1.5, 2)).axes
+    arrows = [(*text.xyann, *text.xy) for text in axis.texts if not text.get_text()]
+    assert arrows == [(0, 0, 1, 0), (1, 0, 3, 4), (0, 0, 3, 4), (0, 0, 1.5, 2)]
+
+
 def test_the_names_of_lines_stand_in_the_order_in_which_they_end():
     figure = plots.curves({"a": [4, 1], "a long name of two lines": [2, 3], "b": [3, 2]}, [0, 1], "x", "y")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a long name of two\nlines", "b", "a"]
+
+
+def test_shares_are_written_into_their_cells_and_shade_them():
+    right, wrong = FIGURES["shares"]().axes
+    cells = {axis: [text.get_text() for text in axis.texts if text.get_text() != "update"] for axis in (right, wrong)}
+    assert cells == {right: ["0.5", "0.5", "1"], wrong: ["1", "1"]}
+    assert right.images[0].get_array().tolist() == [[0.5, 0.5, 0], [0, 0, 1]]
+    assert right.images[0].get_clim() == wrong.images[0].get_clim() == (0, 1.1)
 
 
 def test_shares_can_say_what_each_row_adds_up_to():
@@ -193,6 +213,8 @@ def test_the_layers_say_their_peak():
     assert [axis.get_title(loc="right") for axis in (one, every)] == ["peak 2e-06 MB", "peak 4 MB"]
     assert one.get_ylabel() == every.get_ylabel() == "MB held"
     assert one.get_ylim() == every.get_ylim() == (0, 4.2)
+    (area,) = every.collections
+    assert area.get_paths()[0].get_extents().get_points().tolist() == [[0, 0], [2, 4]]
 
 
 def test_errors_have_one_mark_below_the_limit_and_another_above_it_and_draw_zero():
