@@ -181,6 +181,16 @@ def test_clipping_is_a_change_and_an_update_by_hand_changes_the_weights(w):
     assert moved == [5]
 
 
+def test_no_step_has_used_what_a_skipped_step_leaves(w):
+    def overflow(w, optimizer, scaler):
+        scaler.scale(w * float("inf")).backward()
+        scaler.step(optimizer)
+
+    steps = record_steps(overflow, w, SGD([w], lr=0.5), torch.amp.GradScaler("cpu"))
+    ledger = steps.frames[-1].ledgers["SGD"]
+    assert (ledger.held, ledger.updates, ledger.unused) == ((1,), (), (1,))
+
+
 def test_a_closure_and_adam_are_recorded(w):
     def loop(w, optimizer):
         def closure():
