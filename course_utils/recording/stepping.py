@@ -34,7 +34,7 @@ class Values(NamedTuple):
     norm: float
 
     def __str__(self) -> str:
-        return ", ".join(map(number, self.numbers)) or f"norm {number(self.norm)}"
+        return ", ".join(map(format_number, self.numbers)) or f"norm {format_number(self.norm)}"
 
 
 class Ledger(NamedTuple):
@@ -359,17 +359,17 @@ def _short(value: Any) -> str | None:
     if isinstance(value, (bool, type(None))) or (isinstance(value, str) and len(value) <= 20):
         return repr(value)
     if isinstance(value, (int, float)):
-        return number(value)
+        return format_number(value)
     if isinstance(value, (list, tuple)) and len(value) <= 4 and all(isinstance(one, (int, float)) for one in value):
-        return f"[{', '.join(map(number, value))}]"
+        return f"[{', '.join(map(format_number, value))}]"
     return f"list of {len(value)}" if isinstance(value, list) else None
 
 
-def number(value: float) -> str:
-    """A number as it is shown, with four digits.
+def format_number(value: float) -> str:
+    """A number as text, with four digits.
 
-    >>> number(0.1 + 0.2), number(-0.0), number(3), number(12345.678), number(float("nan"))
-    ('0.3', '0', '3', '1.235e+04', 'NaN')
+    >>> [format_number(value) for value in (0.1 + 0.2, -0.0, 3, 12345.678, float("nan"))]
+    ['0.3', '0', '3', '1.235e+04', 'NaN']
     """
     if isinstance(value, int):
         return str(value)

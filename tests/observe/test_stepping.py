@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import LBFGS, SGD, Adam
 
 from course_utils import Tally
-from course_utils.recording.stepping import number, record_steps
+from course_utils.recording.stepping import format_number, record_steps
 from hooked import hooks
 
 
@@ -376,4 +376,4 @@ def test_a_decorated_loop_is_recorded_as_it_runs(w):
 
 def test_a_number_is_shown_with_four_digits():
     values = (0.30000000000000004, -0.0, 7, float("inf"), float("nan"), -1234567.0)
-    assert [number(value) for value in values] == ["0.3", "0", "7", "infinity", "NaN", "-1.235e+06"]
+    assert [format_number(value) for value in values] == ["0.3", "0", "7", "infinity", "NaN", "-1.235e+06"]
