@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_utils.exercises.judging import Mistake, Seen, compare, exercise, truth
+from course_utils.exercises.judging import Mistake, exercise, same, truth
 
 Batch = tuple[Tensor, Tensor]
 
@@ -61,26 +61,6 @@ CASES = (
 )
 
 
-def solution(model, window, loss_fn, accumulate):
-    for layer in model.modules():
-        if isinstance(layer, nn.Dropout):
-            layer.p = 0.0
-    large_batch = tuple(torch.cat(parts) for parts in zip(*window, strict=True))
-    model.zero_grad()
-    loss_fn(model, large_batch).backward()
-    large = torch.cat([p.grad.flatten() for p in model.parameters()])
-    model.zero_grad()
-    accumulate(model, window, loss_fn)
-    found = torch.cat([p.grad.flatten() for p in model.parameters()])
-    return bool((found - large).norm() < 1e-12 * large.norm())
-
-
-def watch(answer: Callable, _: None) -> Seen:
-    """The answers of a test, by window. They come in an order in which one that counts its calls cannot know them."""
-    said = {case.what: _says(answer, case) for case in random.Random(4).sample(CASES, len(CASES))}
-    return {case.what: said[case.what] for case in CASES}
-
-
 def _says(answer: Callable, case: Case) -> bool:
     """The answer of a test about a case, for which it gets a model and a window of its own."""
     torch.default_generator.manual_seed(3)
@@ -123,5 +103,8 @@ HINTS = {
 
 @exercise
 def is_exact(answer):
-    compare(watch, answer, solution, channels={case.what: (case.bug, "", HINTS[case.bug]) for case in CASES})
+    # in an order in which a test that counts its calls cannot know them
+    said = {case.what: _says(answer, case) for case in random.Random(4).sample(CASES, len(CASES))}
+    for case in CASES:
+        same(case.what, said[case.what], case.bug.startswith("accuses"), (case.bug, "", HINTS[case.bug]))
     return "your test finds all 9 that are not exact, and passes all 6 that are."
