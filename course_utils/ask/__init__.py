@@ -1,7 +1,8 @@
 """The interactive parts of a notebook: predictions, recall cards, the progress line.
 
-Each shows a widget where a kernel is live and the same in plain HTML where none is (on GitHub, in print), never the
-text of a widget, and describes itself in JSON. Widgets are imported when the first one is made.
+Each shows a widget where a kernel is live and the same in plain HTML where none is (on GitHub, in
+print), never the text of a widget, and describes itself in JSON. Widgets are imported when the
+first one is made.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ _line: Any = None  # the widget that shows it, once there is one
 
 
 class Guess:
-    """A prediction: made by the learner before the experiment, compared with what was measured after it."""
+    """A learner's prediction, made before an experiment and compared with its measurement."""
 
     def __init__(self, question: str, options: Sequence[str], widget: Any):
         self._question = question
@@ -51,11 +52,12 @@ class Guess:
         self._widget.value = option
 
     def reveal(self, measured: Any, basis: str = "measured") -> None:
-        """Shows the guess beside what was measured: one of the options, or a list that holds one of them.
+        """Shows the guess beside the measurement: one of the options, or a list with one of them.
 
-        From then on the guess can't be changed. After a wrong one a sentence says why it tempts; a notebook that is
-        stored without a guess doesn't give it away. So that no cell needs an assertion that answers its question, this
-        compares what was measured with what the course says.
+        From then on the guess can't be changed. After a wrong one a sentence says why it tempts; a
+        notebook that is stored without a guess doesn't give it away. So that no cell needs an
+        assertion that answers its question, this compares what was measured with what the course
+        says.
 
         Args:
             measured: The answer.
@@ -94,8 +96,8 @@ class Guess:
 def predict(question: str, options: Sequence[Any]) -> Guess:
     """Asks for a prediction before an experiment.
 
-    Asked again, as when its cell runs once more, it keeps a choice that hasn't been revealed; after that it starts
-    afresh.
+    Asked again, as when its cell runs once more, it keeps a choice that hasn't been revealed; after
+    that it starts afresh.
 
     Args:
         question: One sentence.
@@ -108,7 +110,7 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
         ValueError: If there are fewer than two options, or two that are the same.
 
     Example:
-        guess = predict("What does .grad hold after two backward passes?", ["the last gradient", "their sum"])
+        guess = predict("What does .grad hold after two passes?", ["the last gradient", "their sum"])
         guess.reveal("their sum")
     """
     options = [str(option) for option in options]
@@ -135,14 +137,14 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
 
 
 def tried(exercise: str, passed: bool | None) -> None:
-    """Counts an exercise; None where it has not been tried. An exercise that was once passed stays so."""
+    """Counts an exercise; None if it was not tried. What was once passed stays so."""
     before = _exercises.get(exercise)
     _exercises[exercise] = before if passed is None else before or passed
     _count()
 
 
 def recall(*cards: tuple[str, str]) -> None:
-    """Shows question cards whose answers unfold, a box to tick for each that was known, and the line that counts along.
+    """Shows cards whose answers unfold, a box to tick for each, and the progress line.
 
     Args:
         cards: Pairs of question and answer.

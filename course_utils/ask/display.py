@@ -1,7 +1,7 @@
-"""The outputs of a cell: a widget where a kernel is live, else the same in HTML and text (on GitHub, in print).
+"""Outputs of cells: a widget where a kernel is live, else the same in HTML and text.
 
-Beside these, an output of the course says in JSON what it is, so that the handouts need not read English sentences.
-Programs that show notebooks ignore a type of content that they do not know.
+Beside these, an output of the course says in JSON what it is, so that the handouts need not read
+English sentences. Programs that show notebooks ignore a type of content that they do not know.
 """
 
 import re
@@ -71,20 +71,21 @@ def as_table(caption: str, rows: Sequence[Sequence[str]], strong: Callable[[str]
 
 
 def show_widget(widget: Any, static: dict[str, Any]) -> None:
-    """Displays a widget where a kernel is live, and where none is `static`, a content for each type of content."""
+    """Displays a widget, or `static` where no kernel is live."""
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
     _display({"application/vnd.jupyter.widget-view+json": view, **static})
 
 
 def show_below(head: str, color: str, text: str, course: dict | None = None) -> None:
-    """Displays a text, with code between backticks, in a box of a colour, and above it a line, which a fold shows."""
+    """Displays a text, with code between backticks, in a box below a line that a fold shows."""
     _display(as_static(box(color, with_code(text)), f"{head}\n{text}", course, head))
 
 
 def show_verdict(color: str, text: str, hint: str, printed: str, course: dict) -> None:
     """Displays a verdict in a box, with its hint and what the answer printed in folds below it.
 
-    The text alone is the verdict without the hint, so that nothing gives a hint to those who did not ask.
+    The text alone is the verdict without the hint, so that nothing gives a hint to those who did
+    not ask.
     """
     lines = printed.rstrip("\n").split("\n")
     shown = "\n".join(line[:_WIDE] for line in lines[:_LINES])
@@ -118,8 +119,8 @@ def as_static(html: str, text: str, course: dict | None = None, head: str = " ")
         html: The HTML. Control characters that an answer printed, such as a terminal's colours, go.
         text: The same as plain text.
         course: A description in JSON, with a `kind`.
-        head: The first line of the HTML. Of outputs that are folded JupyterLab 4 shows the first line that is not
-            empty of the first one, raw: so it is never a tag.
+        head: The first line of the HTML. Of outputs that are folded JupyterLab 4 shows the first
+            line that is not empty of the first one, raw: so it is never a tag.
     """
     html = _CONTROL.sub("", f"{escape(head, quote=False)}\n{html}")
     return {"text/html": html, "text/plain": _CONTROL.sub("", text)} | ({COURSE: course} if course else {})

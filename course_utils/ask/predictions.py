@@ -1,6 +1,7 @@
-"""The answer to each prediction of the course, and why people predict something else: `data/predictions`, by notebook.
+"""The answer to each prediction of the course, and why a wrong one tempts: `data/predictions`.
 
-A table's name is the question. Neither answer nor sentence is in the notebooks, where they would answer the question.
+A table's name is the question. Neither answer nor sentence is in the notebooks, where they would
+answer the question.
 """
 
 import tomllib
@@ -10,20 +11,21 @@ from course_utils import data
 
 
 def why(question: str) -> str:
-    """A sentence that says why the wrong answer to a question of the course tempts; empty for any other question.
+    """A sentence on why the wrong answer to a question of the course tempts, or nothing.
 
     Args:
         question: As `predict` asks it.
 
     Example:
-        >>> why("4 ranks, plain SGD, only rank 0 zeroes: which momentum does that amount to?").partition("; ")[0]
+        >>> question = "4 ranks, plain SGD, only rank 0 zeroes: which momentum does that amount to?"
+        >>> why(question).partition("; ")[0]
         'One rank of four suggests a quarter'
     """
     return _tables().get(question, {}).get("why", "")
 
 
 def known(question: str) -> str | None:
-    """What the course says is measured; None for a question that isn't the course's.
+    """The measurement on record; None for a question that isn't the course's.
 
     Example:
         >>> known("4 ranks, plain SGD, only rank 0 zeroes: which momentum does that amount to?")

@@ -1,4 +1,4 @@
-"""The exercises, in modules by notebook: a function an exercise, and `check`, which runs one of them on an answer."""
+"""The exercises, in modules by notebook: a function an exercise; and `check`, which runs one."""
 
 import re
 import warnings
@@ -23,10 +23,11 @@ MOST = 100_000  # characters of what an answer prints
 
 
 def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) -> Verdict:
-    """Runs a learner's answer to an exercise and says whether it is right, or which bug it has and how that shows.
+    """Says whether an answer to an exercise is right, or which bug it has and how that shows.
 
-    No exception of the answer's leaves it, whatever the answer does. Nor does an interrupt from the keyboard: it stops
-    the answer, the verdict says so, and the cells that wait after this one run.
+    No exception of the answer's leaves it, whatever the answer does. Nor does an interrupt from the
+    keyboard: it stops the answer, the verdict says so, and the cells that wait after this one run.
+    An answer that catches the interrupt is stopped when its time is over.
 
     Args:
         exercise: The name of the exercise.
@@ -41,7 +42,7 @@ def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) 
         ValueError: If no exercise has this name.
 
     Example:
-        check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))    # Right. 2 parabolas, 2 distances: ...
+        check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))  # Right. 2 parabolas, ...
     """
     verdict = judge(exercise, answer, limit)
     if scored:
@@ -68,7 +69,7 @@ def _show(exercise: str, verdict: Verdict, scored: bool) -> None:
 
 
 def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
-    """Judges a learner's solution of an exercise. Whatever the solution raises becomes part of the verdict.
+    """Judges an answer to an exercise. Whatever the answer raises becomes part of the verdict.
 
     Args:
         name: The name of the exercise.
@@ -123,7 +124,8 @@ def _verdict(error: BaseException, answer: Any, limit: float) -> Verdict:
     if isinstance(error, Mistake):
         if line := uncalled(answer):
             hint = "A call ends with its parentheses, `()`."
-            return Verdict("not-called", f"{line}: no parentheses stand after it, so nothing is called.", hint)
+            says = f"{line}: no parentheses stand after it, so nothing is called; {error}"
+            return Verdict("not-called", says, hint)
         return error.verdict
     where = place(error.__traceback__)
     inside = f", in {where}" if where else ""

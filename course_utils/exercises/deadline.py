@@ -1,7 +1,8 @@
 """Stops a learner's function when its time is over: an alarm raises `Endless` in it.
 
-That needs the main thread, in which a kernel runs cells, and a system with timers, so not Windows. The stop button is
-Jupyter's, and works everywhere. A call into C, such as `sum(range(10**9))`, is stopped when it returns.
+That needs the main thread, in which a kernel runs cells, and a system with timers, so not Windows.
+The stop button is Jupyter's, and works everywhere. A call into C, such as `sum(range(10**9))`, is
+stopped when it returns.
 """
 
 import dis
@@ -31,7 +32,7 @@ _LIBRARIES = (
 
 
 class Endless(BaseException):
-    """The time is over. No `Exception`, so that `except Exception` in the function does not catch it."""
+    """The time is over. No `Exception`, so that `except Exception` doesn't catch it."""
 
 
 def run(function: Callable[[], Any], seconds: float) -> Any:
@@ -53,7 +54,7 @@ def run(function: Callable[[], Any], seconds: float) -> Any:
 
     def stop(_: int, frame: FrameType) -> None:
         if frame.f_code is not run.__code__:  # there, the function has ended
-            # Again at odd moments, one of which is that in which a bare `except:` has just caught the last.
+            # Again at odd moments, since a bare `except:` may have caught the last one.
             signal.setitimer(signal.ITIMER_REAL, 1e-6 + time.monotonic() % 2e-4)
             raise Endless
 
@@ -66,7 +67,7 @@ def run(function: Callable[[], Any], seconds: float) -> Any:
 
 
 def place(traceback: TracebackType | None) -> str:
-    """The innermost line of the learner's own code, as ``line 3, `while True:` ``; empty if there is none."""
+    """The innermost line of the learner's code, as ``line 3, `while True:` ``, or nothing."""
     learners = [
         (frame.f_code.co_filename, number)
         for frame, number in walk_tb(traceback)
@@ -76,7 +77,7 @@ def place(traceback: TracebackType | None) -> str:
 
 
 def uncalled(function: Callable) -> str:
-    """The first line of a function that is a name without parentheses, such as `optimizer.step`; empty without one."""
+    """The first line that is a name without parentheses, as `optimizer.step`, or nothing."""
     code = getattr(function, "__code__", None)
     steps = dis.get_instructions(code) if code else ()
     for name, after in pairwise(steps):

@@ -1,7 +1,7 @@
-"""What all exercises share: the registry, verdicts, and the comparison of an answer with a solution.
+"""Parts of all exercises: registry, verdicts, the comparison of an answer with a solution.
 
-An exercise is a function that runs an answer on its cases, raises a `Mistake` for the first thing that is wrong, and
-returns a sentence that says what was tried.
+An exercise is a function that runs an answer on its cases, raises a `Mistake` for the first thing
+that is wrong, and returns a sentence that says what was tried.
 """
 
 import math
@@ -24,7 +24,7 @@ Seen = Mapping[str, Any]  # what was seen of an answer, by channel, in the order
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a judgement: `bug` names the class of the mistake, and is empty when the answer is right."""
+    """A judgement: `bug` names the class of the mistake, and is empty for a right answer."""
 
     bug: str
     message: str
@@ -110,7 +110,7 @@ def compare(
     channels: Mapping[str, Bug] = MappingProxyType({}),
     hints: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Watches an answer and a solution on the same cases, and raises a `Mistake` for the first channel that differs.
+    """Raises a `Mistake` for the first channel in which an answer differs from a solution.
 
     Args:
         watch: Runs an answer on a case and returns what was seen.
@@ -118,7 +118,8 @@ def compare(
         solution: A correct answer.
         cases: The cases that both are run on.
         channels: The mistake that shows in a channel.
-        hints: For the name of a mistake a hint that suits this exercise better than the general one.
+        hints: For the name of a mistake a hint that suits this exercise better than the general
+            one.
     """
     right = [_seen(watch, solution, case) for case in cases]  # before an answer can have changed anything
     channels = {"input": CHANGED_INPUT, **channels}
@@ -161,13 +162,14 @@ def same(what: str, got: Any, want: Any, otherwise: Bug = WRONG_VALUE, wrong: Se
 
 
 def on_paper(answer: Mapping, right: Mapping[str, Any], *wrong: tuple[str, Mapping[str, Any], str, str]) -> None:
-    """Raises a `Mistake` unless the learner has written the correct numbers. It doesn't say what they are.
+    """Raises a `Mistake` unless the numbers are correct. It doesn't say what they are.
 
     Args:
         answer: By blank a number, None, or `...` where nothing is written yet.
         right: The correct numbers.
-        *wrong: For each known mistake its name, the numbers that it leads to where they are wrong, how it comes about,
-            and a hint. The one that explains most is named, with the blanks that it explains.
+        *wrong: For each known mistake its name, its numbers where they are wrong, how it comes
+            about, and a hint. The one that explains most is named, with the blanks that it
+            explains.
     """
     empty = [blank for blank in right if answer.get(blank, ...) is ...]
     if len(empty) == len(right):
@@ -194,7 +196,7 @@ def on_paper(answer: Mapping, right: Mapping[str, Any], *wrong: tuple[str, Mappi
 
 
 def agree(got: Any, want: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:
-    """Whether two things that were seen agree: numbers and tensors up to rounding, and NaN with NaN only."""
+    """Whether two values agree: numbers and tensors up to rounding, and NaN with NaN only."""
     if isinstance(want, Tensor):
         same_shape = isinstance(got, Tensor) and got.shape == want.shape
         return same_shape and torch.allclose(got.to(want), want, rtol=rtol, atol=atol, equal_nan=True)
@@ -221,7 +223,7 @@ def shown(value: Any) -> str:
 
 
 def read_all(result: object, at_most: int) -> object:
-    """The value that an answer returned; of a generator, which runs only when it is read, at most so many entries."""
+    """The value that an answer returned, with at most so many entries of a generator."""
     try:
         entries = iter(result)
     except TypeError:
@@ -230,7 +232,7 @@ def read_all(result: object, at_most: int) -> object:
 
 
 def returned(value: object, what: str) -> Any:
-    """The value that an answer returned, unless that is nothing; `what` says what it should return."""
+    """The value that an answer returned, unless that is nothing; `what` is for the message."""
     if value is None or value is Ellipsis:
         raise not_attempted(f"your function returned {value}; it should return {what}.")
     return value
@@ -246,7 +248,7 @@ def number(value: object) -> float:
 
 
 def numbers(got: object, expected: int, what: str) -> list[float]:
-    """The list of numbers that an answer returned; `what` says what it should return, `expected` how many of them."""
+    """The numbers that an answer returned; `what` is for the message, `expected` their count."""
     got = read_all(returned(got, what), expected + 100)
     if got == [] and expected:
         raise not_attempted(f"your function returned []; it should return {what}.")
@@ -264,7 +266,7 @@ def truth(value: object) -> bool:
 
 
 def changed(now: Any, before: Any) -> str:
-    """How the answer changed tensors that it was given, in lists and tuples; empty if it did not."""
+    """How the answer changed the tensors that it was given; empty if it did not."""
     if isinstance(before, (list, tuple)):
         if not isinstance(now, (list, tuple)) or len(now) != len(before):
             left = len(now) if isinstance(now, (list, tuple)) else "no"

@@ -1,7 +1,8 @@
-"""Watches a learner's training loop: which micro-batches are in each update, and how much each counts.
+"""Watches a training loop: which micro-batches are in each update, and how much each counts.
 
-On a `Tally` every sample has an entry of `.grad` of its own. Each call of the loop gets samples of its own, so whatever
-an update holds of another call shows. On a real model, every parameter and the memory are compared instead.
+On a `Tally` every sample has an entry of `.grad` of its own. Each call of the loop gets samples of
+its own, so whatever an update holds of another call shows. On a real model, every parameter and the
+memory are compared instead.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +42,8 @@ class Case:
         dirty: Whether an earlier backward pass has left something in `.grad`.
         real: Whether the model is a small perceptron.
         adam: Whether the optimizer is Adam, and not SGD.
-        factors: For some micro-batches, counted over all calls, by what their gradient is multiplied.
+        factors: For some micro-batches, counted over all calls, by what their gradient is
+            multiplied.
         max_norm: Where the loop is to clip.
         unit: What a micro-batch is made of.
     """
@@ -161,7 +163,7 @@ class Update:
         return agree(float(row.norm()), self.case.max_norm, 1e-3)
 
 
-# A bug of an update: a condition, the name, what was seen, and a hint. The first condition that holds gives the name.
+# A bug of an update: a condition, its name, what was seen, and a hint. The first that holds counts.
 MEMBERS = (  # the micro-batches that it holds
     (lambda u: u.k is None, lambda u: "skip-rule" if u.case.may_skip else "leftover-gradients",
      "micro-batches {0.owed}{0.epoch} never get their step",
@@ -268,7 +270,7 @@ class Memory:
 
 
 class Loop:
-    """The model, data, loss and optimizer that a learner's loop works with, and what is seen while it runs."""
+    """The model, data, loss and optimizer of a learner's loop, and a record of its updates."""
 
     def __init__(self, case: Case, losses: int = 1, model: nn.Module | None = None):
         sizes = [size for call in case.calls for size in call]
@@ -343,7 +345,7 @@ class Loop:
 
 
 def require_step(stepped: object, ran: object, about: str = "", end: str = ".") -> None:
-    """Raises a `Mistake` where no step has used a gradient, and says whether a backward pass has run."""
+    """Raises a `Mistake` where no step has used a gradient."""
     begins = f"{about}: " if about else ""
     if not stepped and ran:
         hint = "Which call moves the weights, and is it reached?"
@@ -366,7 +368,7 @@ def one_rank() -> Iterator[None]:
 
 
 def watch_loop(answer: Callable, case: Case) -> Seen:
-    """Watches a loop that gets a model, micro-batches, a loss and an optimizer, and N and `max_norm` if it has any."""
+    """Watches a loop of a model, micro-batches, a loss and an optimizer, with N and `max_norm`."""
     loop = Loop(case)
     more = [case.n] * (case.words != "batches") + [case.max_norm] * (case.max_norm < inf)
     return loop.run(lambda batches: answer(loop.model, batches, loop.loss_fn, loop.optimizer, *more))

@@ -1,4 +1,4 @@
-"""The exercises of notebook 02: a loop that may start with old gradients, and what a third step finds, on paper."""
+"""The exercises of notebook 02: a loop that may start with old gradients, and a third step."""
 
 from course_utils.exercises.judging import exercise, on_paper
 from course_utils.exercises.loop import Case, loops_agree, twice

@@ -1,4 +1,4 @@
-"""The exercise of notebook 05: accumulation over windows that may be short, of micro-batches of any size."""
+"""The exercise of notebook 05: windows that may be short, of micro-batches of any size."""
 
 from course_utils.exercises.judging import exercise
 from course_utils.exercises.loop import loops_agree, twice
@@ -6,8 +6,9 @@ from course_utils.loops import windows
 
 EQUAL, RAGGED, REAL = (2,) * 6, (4, 2, 1, 3, 2), (4, 4, 4, 2, 3)
 CASES = [
-    # Equal sizes come first: a lost tail, or one that is divided by N, then shows as itself. Six come first: with
-    # N = 2 a third window tells a counter that is never set back from a last window that gets no step.
+    # Equal sizes come first: a lost tail, or one that is divided by N, then shows as itself. Six
+    # come first: with N = 2 a third window tells a counter that is never set back from a last
+    # window that gets no step.
     *(twice(sizes, n) for n in (2, 4, 1, 100) for sizes in (EQUAL, EQUAL[:4])),
     *(twice(RAGGED, n) for n in (2, 4, 1, 100)),
     twice(EQUAL[:4], 2, dirty=True),

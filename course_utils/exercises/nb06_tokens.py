@@ -1,4 +1,4 @@
-"""The exercise of notebook 06: accumulation over padded sequences, where every token that is left counts the same."""
+"""The exercise of notebook 06: padded sequences, where every token that is left counts the same."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,13 +35,14 @@ class TokenCase(Case):
     """Two epochs of sequences.
 
     Args:
-        shapes: For each micro-batch and sequence, how many targets are masked at its start, and how many are valid.
+        shapes: For each micro-batch and sequence, how many targets are masked at its start, and how
+            many are valid.
     """
 
     shapes: Sequence = ()
 
     def positions(self, held: Tensor) -> Iterator[Tensor]:
-        """The factors of these tokens if all positions count, in the divisor or as weights of means."""
+        """The factors of these tokens if all positions count, in the divisor or as weights."""
         each = [(sum(valid for _, valid in shape), len(shape) * max(map(sum, shape))) for shape in self.shapes]
         ratios = torch.tensor([positions / valid for valid, positions in each for _ in range(valid)] * 2)[held]
         mean = len(ratios) / ratios.sum()
@@ -63,7 +64,7 @@ def padded(shapes: Sequence, n: int, **more) -> TokenCase:
 
 
 class Reader(Loop):
-    """Its model has two scores for every valid token alone, and for padding; or it is a real one, of 5 words."""
+    """A model with two scores for every valid token alone; or a real one, of 5 words."""
 
     def __init__(self, case: TokenCase):
         total = sum(map(sum, case.calls))
@@ -78,7 +79,7 @@ class Reader(Loop):
         self.updates.ran |= set(self.updates.owner[tokens[tokens > 0] - 1].tolist())
 
     def stepped(self, *_) -> None:
-        """Notes how much each token counts. A step without any gradient, which moves nothing, is none."""
+        """Notes how much each token counts. A step without any gradient moves nothing."""
         if not self.case.real and self.model.weight.grad is not None:
             self.note(self.model.weight.grad[1:, 0] / self.slopes)
 

@@ -1,4 +1,4 @@
-"""The exercise of notebook 07, a test of exactness: it is run against windows that are exact or not."""
+"""The exercise of notebook 07: a test of exactness runs against windows that are exact or not."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ def root_of_the_mean(model: nn.Module, batch: Batch) -> Tensor:
 
 
 class Case(NamedTuple):
-    """A window, and the name of a test's mistake on it; `bug` begins with "misses" if the window is not exact."""
+    """A window; `bug` is a test's mistake on it, and begins with "misses" if it is not exact."""
 
     bug: str
     what: str
@@ -38,7 +38,7 @@ class Case(NamedTuple):
 
 
 def _dropout() -> list[nn.Module]:
-    """Two layers of it: a seed alone would make one of them draw other masks for a window than for a large batch."""
+    """Two layers: with a seed alone one of them draws other masks than for a large batch."""
     return [nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.5)]
 
 

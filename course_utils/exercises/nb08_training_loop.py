@@ -47,7 +47,7 @@ class Epochs(Case):
 
 
 def watch(answer: Callable, case: Epochs) -> Seen:
-    """Watches all epochs of a loop, and the schedule that it makes, which halves the learning rate at each step."""
+    """Watches all epochs of a loop, and its schedule, which halves the learning rate."""
     loop, lengths, schedulers, before = Loop(case), [], [], []
 
     def make_scheduler(optimizer: Optimizer, updates: int) -> LRScheduler:

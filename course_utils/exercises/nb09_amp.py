@@ -1,4 +1,4 @@
-"""The exercises of notebook 09: one window under a GradScaler, and the calls of such a window put in order."""
+"""The exercises of notebook 09: one window under a GradScaler; its calls, put in order."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def scaler_for(case: AmpCase) -> GradScaler:
 
 
 def watch(answer: Callable, case: AmpCase) -> Seen:
-    """Watches window after window, and after each one the scale, the schedule, and what was returned."""
+    """Watches each window, and after it the scale, the schedule and the returned value."""
     loop, scaler = Loop(case), scaler_for(case)
     scheduler = ExponentialLR(loop.optimizer, gamma=0.7)
     steps, scales, made = [], [], []
@@ -165,7 +165,8 @@ def letters(answer: str | Sequence[str]) -> str:
 def assemble(order: str) -> Callable:
     """The loop that the lines make in this order.
 
-    A line that ends in a colon opens a block, and everything after it is inside. So an order needs no indentation.
+    A line that ends in a colon opens a block, and everything after it is inside. So an order needs
+    no indentation.
     """
     if "H" not in order:
         hint = "Which line makes everything after it happen once for each micro-batch?"

@@ -1,4 +1,4 @@
-"""The exercise of notebook 10: one window of micro-batches on two real ranks, with a single all-reduce of gradients."""
+"""The exercise of notebook 10: one window on two real ranks, with one all-reduce of gradients."""
 
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""The exercise of notebook 12: any training script of the learner's own, audited in a process of its own."""
+"""The exercise of notebook 12: a training script of the learner's, audited in its own process."""
 
 import atexit
 import inspect
@@ -44,17 +44,18 @@ class ScriptAudit:
 def audit_script(
     script: str | None, prediction: str | None, arguments: Sequence[str] = (), folder: str = ".", limit: float = 300.0
 ) -> ScriptAudit:
-    """Runs a training script under the auditor, in a process of its own, and prints the auditor's report.
+    """Runs a training script under the auditor, in a process of its own, and prints the report.
 
-    The script stays as it is. It runs as `python script.py arguments` would, and everything that it writes, it writes
-    again: checkpoints, logs. Nothing runs before a prediction is made.
+    The script stays as it is. It runs as `python script.py arguments` would, and writes again what
+    it writes: checkpoints, logs. Nothing runs before a prediction is made.
 
     Args:
         script: Its path. With None nothing runs.
-        prediction: The name of the rule that the auditor will report as an error, or "none". With None nothing runs.
+        prediction: The rule that the auditor will report as an error, or "none". With None nothing
+            runs.
         arguments: What stands after the script's name on the command line.
         folder: Where the script is run.
-        limit: Seconds after which the script is stopped. A few windows are enough; what ran until then is judged.
+        limit: Seconds after which the script is stopped, and judged by what it did.
 
     Returns:
         A `ScriptAudit`, for `check("own_script", ...)`.
@@ -78,7 +79,7 @@ def audit_script(
 
 
 def public_loop(number: int) -> str:
-    """Writes one of the zoo's loops to a file, for anyone who has no script at hand, and returns the file's path.
+    """Writes one of the zoo's loops to a file, for want of a script, and returns the file's path.
 
     Args:
         number: Which one. The numbers say nothing about the bug.
@@ -119,7 +120,7 @@ def own_script(answer):
 
 
 def _require_question(answer: ScriptAudit) -> None:
-    """Raises a `Mistake` unless there are a script and a prediction: before that the auditor doesn't run."""
+    """Raises a `Mistake` unless there are a script and a prediction."""
     from gradaudit.compare import RULES
     from gradaudit.text import did_you_mean
 

@@ -34,7 +34,7 @@ def whole_run(_, model, batches, loss_fn, optimizer, schedule, n):
 
 
 def process(answer, file, dies=""):
-    """One process of a script that calls the answer. Returns what each micro-batch found, and the model at the end."""
+    """Runs one process of a script: the state at each micro-batch, and the model at the end."""
     torch.default_generator.manual_seed(3)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2)).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5)

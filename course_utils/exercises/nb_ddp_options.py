@@ -1,4 +1,4 @@
-"""The exercise of *ddp options*, on paper: 8 ranks of 4 micro-batches of 32 samples, and 3 buckets."""
+"""The exercise of *ddp options*: 8 ranks of 4 micro-batches of 32 samples, and 3 buckets."""
 
 from course_utils.exercises.judging import exercise, on_paper
 

@@ -1,4 +1,4 @@
-"""The exercise of *frameworks*: a loop for Accelerate, judged with a stand-in that divides as Accelerate does."""
+"""The exercise of *frameworks*: a loop for Accelerate, judged with a stand-in."""
 
 from contextlib import nullcontext
 
@@ -13,7 +13,7 @@ HINTS = {"loss-scale": "Follow one token: your factor, the division in `backward
 
 
 class FakeAccelerator:
-    """Does what Accelerate 1.15 does to a loop on two ranks. The other one has twice as many tokens as this one."""
+    """A stand-in for Accelerate 1.15 on two ranks, of which the other has twice the tokens."""
 
     num_processes = 2
 

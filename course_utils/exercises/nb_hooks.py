@@ -1,4 +1,4 @@
-"""The exercise of *hooks*: SGD with momentum that accumulates a window in its own buffers, piece by piece."""
+"""The exercise of *hooks*: SGD with momentum that accumulates a window in its own buffers."""
 
 from copy import deepcopy
 

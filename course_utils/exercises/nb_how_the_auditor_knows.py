@@ -1,4 +1,4 @@
-"""The exercise of *how the auditor knows*: the learner's checker looks at loops of the zoo, and the zoo grades it."""
+"""The exercise of *how the auditor knows*: the zoo's loops grade the learner's checker."""
 
 import gc
 from contextlib import ExitStack
@@ -27,7 +27,8 @@ HOOKS = optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_
 def write_the_test(answer):
     """Shows a checker buggy loops, each with its fixed twin.
 
-    A checker gets a function without arguments or name that runs a loop, and returns whether the loop is buggy.
+    A checker gets a function without arguments or name that runs a loop, and returns whether the
+    loop is buggy.
     """
     from course_utils.zoo import ZOO
 
@@ -49,7 +50,7 @@ def write_the_test(answer):
 
 
 def says(checker, loop):
-    """What a checker says about a loop. What it hooks into torch, or replaces in it, is taken back."""
+    """The verdict of a checker on a loop. Its hooks in torch, and replacements, are taken back."""
     ran = []
 
     def run():

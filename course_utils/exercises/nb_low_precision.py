@@ -1,4 +1,4 @@
-"""The exercise of *low precision*: a window of a bfloat16 model, summed in float32 and stepped on float32 copies."""
+"""The exercise of *low precision*: a window of a bfloat16 model, summed and stepped in float32."""
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ STALE = "stale-copies", "", "What does the next forward pass read: the copies, o
 
 
 def sum_loss(model, batch):
-    """The gradient of a sample is the sample itself: small integers, which bfloat16 holds exactly."""
+    """A loss whose gradient is the sample itself: small integers, exact in bfloat16."""
     return (model.weight * batch).sum() + model.bias.sum() * batch[:, 0].sum()
 
 

@@ -1,4 +1,4 @@
-"""The exercise of *noise scale*: the gradient noise scale, from what an accumulation loop leaves in `.grad`."""
+"""The exercise of *noise scale*: the gradient noise scale, from copies of `.grad`."""
 
 from math import nan
 
@@ -10,12 +10,12 @@ ONE_SIZE = "one-size", "", "Every formula divides by a difference of the two bat
 
 
 def readings(small, large, b, whole):
-    """The squared norm of the true gradient, and the variance, from the squared norms of batches of two sizes."""
+    """Squared norm of the true gradient, and variance, from squared norms at two batch sizes."""
     return (whole * large - b * small) / (whole - b), (small - large) / (1 / b - 1 / whole)
 
 
 def compare(case, found, each, sums, b):
-    """Compares a noise scale with that of the squared norms of each piece, and of what `.grad` held after it."""
+    """Compares a noise scale with that of the pieces' squared norms and the sums'."""
     n, small, large = each.shape[1], each.mean(1), sums[:, -1]
     squares, traces = readings(small, large, b, n * b)
 

@@ -1,4 +1,4 @@
-"""The exercise of *rewards and packing*: what every token of a window counts, under three published normalisations."""
+"""The exercise of *rewards and packing*: a token's weight under three published normalisations."""
 
 import torch
 from torch import Tensor

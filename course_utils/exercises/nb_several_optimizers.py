@@ -28,7 +28,7 @@ def solution(g, d, batches, g_loss, d_loss, g_optimizer, d_optimizer, n):
 
 
 class Net(Loop):
-    """One of the two networks; its loss goes through the other one, which should be `ahead` by so many updates."""
+    """A network whose loss goes through the other one, which should be `ahead` in updates."""
 
     def __init__(self, case, name, ahead):
         super().__init__(case, losses=2)

@@ -1,4 +1,4 @@
-"""The exercise of *shards and pipelines*: several calls of a pipeline make one update; each valid token counts once."""
+"""The exercise of *shards and pipelines*: several calls of a pipeline make one update."""
 
 from copy import deepcopy
 

@@ -1,4 +1,4 @@
-"""The exercise of *skipped steps*, on paper: what a log of a scaler's scales says about ten windows."""
+"""The exercise of *skipped steps*, on paper: ten windows in a log of a scaler's scales."""
 
 from course_utils.exercises.judging import exercise, on_paper
 

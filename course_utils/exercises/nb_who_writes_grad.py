@@ -1,4 +1,4 @@
-"""The exercise of *who writes grad*: a guard that names the parameters whose gradient is not clean."""
+"""The exercise of *who writes grad*: a guard names the parameters with a gradient left."""
 
 from copy import deepcopy
 from math import inf, nan

@@ -16,10 +16,10 @@ __all__ = ["step_through"]
 
 
 def step_through(loop: Callable, *args: Any, **kwargs: Any) -> None:
-    """Runs a training loop, and shows what each of its lines does, moment by moment, with or without a kernel.
+    """Runs a training loop and shows what each of its lines does, with or without a kernel.
 
-    The loop runs for real, as if you had called it. To see what another line would do, edit the loop and run its cell
-    again.
+    The loop runs for real, as if you had called it. To see what another line would do, edit the
+    loop and run its cell again.
 
     Args:
         loop: A plain Python function.
@@ -49,7 +49,7 @@ def step_through(loop: Callable, *args: Any, **kwargs: Any) -> None:
 
 
 def frame(steps: Steps) -> str:
-    """A page on which a browser goes through a record, without a kernel and without a network, in a frame."""
+    """A page in a frame on which a browser goes through a record, without a kernel."""
     pieces: dict[str, int] = {}  # each text once: most moments change little
     told = [[with_code(sentence(steps, place)), *panel(steps, place)] for place in range(len(steps.frames))]
     moments = [[pieces.setdefault(piece, len(pieces)) for piece in moment] for moment in told]

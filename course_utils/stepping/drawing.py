@@ -1,7 +1,7 @@
-"""A moment of a record as HTML: the loop with its current line, weights and gradients, and the ledger below.
+"""A moment of a record as HTML: the loop with its current line, weights, gradients, the ledger.
 
-`page.html` has its styles. Its colours (of Okabe and Ito) are readable on white and on black; nothing is said by a
-colour alone.
+`page.html` has its styles. Its colours (of Okabe and Ito) are readable on white and on black;
+nothing is said by a colour alone.
 """
 
 from html import escape
@@ -54,7 +54,7 @@ def state(steps: Steps, place: int) -> str:
 
 
 def ledger(steps: Steps, frame: Frame) -> str:
-    """A block for each micro-batch: those in `.grad` now, those that were thrown away, and those of each update."""
+    """A block for each micro-batch: in `.grad` now, thrown away, or in an update."""
     last = steps.frames[-1].ledgers
     html, again = "<p>Ledger: which micro-batches</p>", False
     for lane, whole in last.items() or [("", Ledger())]:
@@ -83,7 +83,7 @@ def _blocks(numbers: tuple[int, ...], marked: set[int], mark: str = "used") -> s
 
 
 def key_frames(steps: Steps) -> list[int]:
-    """The places of the frames in which something happens to gradients or weights, at most 16; the last is the end."""
+    """The places of at most 16 frames that touch gradients or weights; the last is the end."""
     keys = [place for place, frame in enumerate(steps.frames) if frame.kind in KEYS]
     return keys if len(keys) <= _SHOWN_FRAMES else keys[: _SHOWN_FRAMES - 1] + keys[-1:]
 
