@@ -8,7 +8,7 @@ from cells import run
 from course import FACTS, NOTEBOOKS
 from course_utils.practice.ask import FOLDED
 from course_utils.practice.exercises import EXERCISES
-from execute import LANGUAGE, WIDGET
+from execute import KERNEL, WIDGET
 from notebooks import ROOT, claims, is_folded, reading, tags
 from notebooks import displays as shown_by
 
@@ -36,7 +36,7 @@ def test_every_code_cell_was_executed_in_order(notebook):
 @each_notebook
 def test_nothing_is_stored_that_differs_from_run_to_run(notebook):
     assert set(notebook.node.metadata) == {"kernelspec", "language_info"}
-    assert notebook.node.metadata.language_info == LANGUAGE
+    assert notebook.node.metadata.kernelspec == KERNEL
     for cell in notebook.cells:
         assert set(cell.metadata) <= {"tags", "jupyter", "cellView"}
         assert ("cellView" in cell.metadata) == is_folded(cell, "source"), "folded in Colab, too"
