@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from importlib import import_module
 from pathlib import Path
@@ -112,3 +113,12 @@ print(json.dumps([course_utils.__file__, list(images.shape), len(course_utils.wo
     assert Path(where).resolve() == (site / "course_utils" / "__init__.py").resolve()
     assert shape == [360, 64]
     assert words == 63875
+
+
+def test_the_sdist_holds_what_the_readme_and_the_tests_need(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with tarfile.open(tmp_path / hatchling.build.build_sdist(str(tmp_path))) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    tests = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/*.py")]
+    assert packed >= {*linked, *tests, "conftest.py", "pyproject.toml"}
