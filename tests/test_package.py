@@ -82,6 +82,13 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         course_utils.acumulate  # noqa: B018
 
 
+@pytest.mark.parametrize("name", ["check", "predict", "ledger", "Ranks"])
+def test_a_name_without_its_libraries_names_the_extra(name, monkeypatch):
+    monkeypatch.setattr(course_utils, "find_spec", lambda library: None if library == "matplotlib" else library)
+    with pytest.raises(ImportError, match=rf"{name} needs matplotlib: install .* extra `course`"):
+        getattr(course_utils, name)
+
+
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: "/".join(path.relative_to(ROOT).parts))
 def test_the_examples_in_docstrings_are_true(path):
