@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
@@ -21,7 +22,22 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils import train_epoch
 from runs import in_windows, mean, update, with_sgd
-from table import said
+
+PROGRAMS = []
+
+
+def said(*findings: str, name: str = "", window: int | None = None) -> Callable[[Callable], Callable]:
+    """All findings in the decorated program, such as "loss-scale error"; none if it is left alone."""
+
+    def add(program: Callable) -> Callable:
+        row(name or program.__name__.replace("_", " "), program, *findings, window=window)
+        return program
+
+    return add
+
+
+def row(name: str, program: Callable, *findings: str, window: int | None = None) -> None:
+    PROGRAMS.append(pytest.param(program, sorted(findings), window, id=name))
 
 
 def net(inputs: int = 3, outputs: int = 2) -> nn.Sequential:
@@ -239,19 +255,6 @@ def workers_that_call_backward_themselves():
         optimizer.step()
 
 
-@said("irregular-window undecided", "loss-scale undecided")
-def restarts_of_any_number_in_an_update():
-    restarts = random.Random(3)
-    model, optimizer = with_sgd(net())
-    for x, y in batches(16):
-        optimizer.zero_grad()
-        again = True
-        while again:
-            again = restarts.random() < 0.5
-            mean(model(x + 0.1 * torch.randn_like(x)), y).backward()
-        optimizer.step()
-
-
 @said("loss-scale undecided")
 def the_sum_over_tasks_of_meta_learning():
     model, optimizer = with_sgd(net())
@@ -278,17 +281,6 @@ def a_loss_in_shards_of_what_the_decoder_made():
             (F.cross_entropy(head(shard), torch.randint(9, (2,)), reduction="sum") / 8).backward()
         out.backward(leaf.grad)
         update(*optimizers)
-
-
-@said()
-def one_loss_for_two_parts_by_their_inputs():
-    encoder, head = net(3, 4), nn.Linear(4, 2)
-    optimizer = SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
-    for x, y in batches():
-        loss = mean(head(encoder(x)), y)
-        loss.backward(inputs=list(encoder.parameters()), retain_graph=True)
-        (2 * loss).backward(inputs=list(head.parameters()))
-        update(optimizer)
 
 
 @said("loss-scale undecided")
