@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from math import isfinite
 from numbers import Real
@@ -275,11 +275,10 @@ def _options(optimizer: Optimizer, scaler: Any, max_norm: Any, scheduler: Any, o
 def _zero(model: nn.Module, family: list[Optimizer]) -> None:
     for optimizer in family:
         optimizer.zero_grad()
-    if left := [p for p in model.parameters() if p.grad is not None]:
-        owned = set(_parameters(family))
-        for p in left:
-            if p not in owned:  # an optimizer may keep its gradients, as zeros
-                p.grad = None
+    owned = set(_parameters(family))
+    for p in model.parameters():
+        if p not in owned:  # an optimizer may keep its gradients, as zeros
+            p.grad = None
 
 
 def _family(optimizer: Any) -> list[Any]:
@@ -287,8 +286,8 @@ def _family(optimizer: Any) -> list[Any]:
     family = [optimizer]
     for one in family:
         for held in getattr(one, "__dict__", {}).values():
-            several = held.values() if isinstance(held, dict) else held
-            for each in several if isinstance(several, Collection) else [held]:
+            several = list(held.values()) if isinstance(held, dict) else held
+            for each in several if isinstance(several, (tuple, list, set)) else [held]:
                 if isinstance(each, Optimizer) and each not in family:
                     family.append(each)
     return family
