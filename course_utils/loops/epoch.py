@@ -296,7 +296,7 @@ def _family(optimizer: Any) -> list[Any]:
 def _owners(family: list[Optimizer]) -> list[Optimizer]:
     """Those with parameters of their own: a wrapper and what it wraps share theirs."""
     owners, seen = [], set()
-    for optimizer in family:
+    for optimizer in sorted(family, key=lambda one: -len(_parameters([one]))):  # one may have a part of another's
         if not seen.issuperset(own := _parameters([optimizer])):
             owners.append(optimizer)
             seen.update(own)

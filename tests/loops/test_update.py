@@ -198,9 +198,21 @@ class Prepared(torch.optim.Optimizer):
             self.optimizer.zero_grad(set_to_none)
 
 
+class PreparedInPart(Prepared):
+    @property
+    def param_groups(self):
+        return [{"params": super().param_groups[0]["params"][:1]}]
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize(
-    "wrap", [Muon, lambda model: Prepared(sgd_of(model)), lambda model: Prepared(Muon(model), torch.tensor(True))]
+    "wrap",
+    [
+        Muon,
+        lambda model: Prepared(sgd_of(model)),
+        lambda model: Prepared(Muon(model), torch.tensor(True)),
+        lambda model: PreparedInPart(sgd_of(model)),
+    ],
 )
 def test_an_optimizer_that_holds_another_makes_the_same_updates(model, batches, wrap, scaled):
     plain = copy.deepcopy(model)
