@@ -373,6 +373,11 @@ def with_unequal_options(name):
     }.get(name, {})
     if name == "learning rate" and dist.get_rank() == 0:
         optimizer.param_groups[0]["lr"] = 0.2
+    if name == "inner learning rate":
+        optimizer.inner = optimizer_of("SGD", model.parameters())
+        optimizer.inner.param_groups[0]["lr"] = 0.1 + dist.get_rank()
+    if name == "model" and dist.get_rank() == 0:
+        model.module.added = nn.Linear(2, 2)
     batches = shards(2, equal=True)[dist.get_rank()]
     mine = options if dist.get_rank() == 0 else {}
     return refusal_of(lambda: train_epoch(model, batches, masked_mse, optimizer, 3, tokens, **mine))

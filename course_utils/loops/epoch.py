@@ -153,7 +153,7 @@ def train_epoch(
     _check_update_options(model, optimizer, max_norm, scheduler, on_update)
     given, losses, skipped, cause, begun = windows(batches, n), [], 0, "", False
     if parallel.world_size > 1:
-        parallel.check_epoch(batches, _options(optimizer, scaler, max_norm, scheduler, on_update))
+        parallel.check_epoch(batches, _options(model, family, scaler, max_norm, scheduler, on_update))
     try:
         while True:
             window = next(given, [])
@@ -178,8 +178,7 @@ def train_epoch(
                     scheduler.step()
                 _zero(model, family)
             if on_update:
-                (loss,) = parallel.all_reduce_sum(read([losses[-1]]))
-                loss /= parallel.world_size
+                loss = parallel.all_reduce_sum(read([losses[-1]]))[0] / parallel.world_size
                 on_update(Update(len(losses), len(window.shares), loss, norm, rates, not isfinite(norm)))
             window.shares.clear()  # not to hold its inputs while the next ones are fetched
     except BaseException:
@@ -261,14 +260,15 @@ def _rates(optimizer: Optimizer) -> list[float | None]:
     return [None if group.get("lr") is None else float(group["lr"]) for group in optimizer.param_groups]
 
 
-def _options(optimizer: Optimizer, scaler: Any, max_norm: Any, scheduler: Any, on_update: Any) -> dict[str, float]:
+def _options(model: nn.Module, family: list, scaler: Any, max_norm: Any, scheduler: Any, on_update: Any) -> dict:
     """What would make the ranks' updates differ if it differed, as numbers."""
     return {
         "on_update": on_update is not None,
         "max_norm": max_norm or 0.0,
         "scheduler": scheduler is not None,
         "scaler": scaler.get_scale() if scaler else 0.0,
-        "learning rate": sum(rate or 0.0 for rate in _rates(optimizer)),
+        "learning rate": sum(rate or 0.0 for optimizer in family for rate in _rates(optimizer)),
+        "model": len(list(model.parameters())),
     }
 
 
