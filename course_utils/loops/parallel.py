@@ -194,7 +194,10 @@ class DataParallel(_Group):
             return
         named = dict(self.local_model.named_parameters())
         left_out = self._left_out()
-        ends = self._extremes([math.inf if id(p) in left_out else _comparable(p.grad) for p in named.values()])
+        numbers = _fingerprints([p.grad for p in named.values()], self.device)
+        ends = self._extremes(
+            [math.inf if id(p) in left_out else number for p, number in zip(named.values(), numbers, strict=True)]
+        )
         waits = [name for name, (_, high) in zip(named, ends, strict=True) if high == math.inf]
         own = [name for name, (low, high) in zip(named, ends, strict=True) if high - low > 1e-5 * abs(high)]
         if waits:
@@ -321,15 +324,17 @@ def _values(gradient: Tensor) -> Tensor:
     return gradient.to_local() if hasattr(gradient, "to_local") else gradient
 
 
-def _comparable(gradient: Tensor | None) -> float:
-    """A number that is the same on ranks that hold the same gradient."""
-    if gradient is None:
-        return -1.0
-    values = _values(gradient)
+def _fingerprints(gradients: list[Tensor | None], device: torch.device) -> list[float]:
+    """A number for each gradient, equal on ranks that hold the same gradient. The device is waited for once."""
+    numbers = [torch.tensor(-1.0) if gradient is None else _fingerprint(_values(gradient)) for gradient in gradients]
+    together = torch.stack([number.to(device, torch.float64) for number in numbers])
+    return together.nan_to_num(nan=-2.0, posinf=-2.0, neginf=-2.0).tolist()
+
+
+def _fingerprint(values: Tensor) -> Tensor:
     values = values.to(torch.promote_types(values.dtype, torch.float32))
     # The sum tells gradients of opposite signs apart; this part of it is between -norm and norm.
-    number = (2 * values.norm() + values.sum().real / math.sqrt(values.numel() or 1)).item()
-    return number if math.isfinite(number) else -2.0
+    return 2 * values.norm() + values.sum().real / math.sqrt(values.numel() or 1)
 
 
 def _listed(names: list[str]) -> str:

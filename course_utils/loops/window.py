@@ -299,6 +299,19 @@ class Window:
         self.going = going  # has any rank a window left?
 
 
+def rounds(parallel: Adapter, given: Iterator[list], weight: Callable[[Any], Any]) -> Iterator[Window]:
+    """The windows of this rank until no rank has one left, without those in which no rank holds anything."""
+    fetched = next(given, [])
+    if weight is items:
+        warn_of_padding(fetched, stacklevel=4)
+    while (window := share_out(parallel, fetched, weight)).going:
+        if window.holds_any:
+            yield window
+        window.shares.clear()  # not to hold its inputs while the next ones are fetched
+        del fetched
+        fetched = next(given, [])
+
+
 def share_out(parallel: Adapter, window: list, weight: Callable[[Any], Any]) -> Window:
     """Gives each micro-batch its share of the mean over all ranks. Micro-batches of weight 0 are left out."""
     counts = counts_of(window, weight)
@@ -343,7 +356,7 @@ def check_weights(weights: list) -> list[float]:
     return weights
 
 
-def warn_of_padding(window: list) -> None:
+def warn_of_padding(window: list, stacklevel: int = 3) -> None:
     """Warns where padded tokens are about to be counted as samples."""
     for batch in window:
         for _, tensor in _tensors(batch):
@@ -353,7 +366,7 @@ def warn_of_padding(window: list) -> None:
                     "counted by its samples: if they are targets, count tokens, as with "
                     f'weight=lambda batch: (batch["labels"] != {_IGNORED}).sum()',
                     UserWarning,
-                    stacklevel=3,
+                    stacklevel=stacklevel,
                 )
                 return
 
