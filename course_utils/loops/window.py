@@ -129,9 +129,13 @@ class Contents(pickle.Pickler):
     """
 
     def __init__(self, batch: Any):
+        self.tensors: list[tuple[Tensor, int]] = []
+        parts = batch if type(batch) in (tuple, list) else (batch,)
+        if all(type(part) is Tensor for part in parts):  # the commonest batches need no pickle
+            self.rest = list(map(self.persistent_id, parts))
+            return
         sums = [0]  # instead of a file, which would keep a copy of what is written
         super().__init__(SimpleNamespace(write=lambda part: sums.append(crc32(part, sums.pop()))), protocol=5)
-        self.tensors: list[tuple[Tensor, int]] = []
         with suppress(Exception):  # of a batch that is nested too deeply: it is seen as far as pickle got
             self.dump(batch)
         (self.rest,) = sums
