@@ -99,7 +99,7 @@ def read_notebooks() -> dict[str, Notebook]:
     books = [Notebook(path) for path in [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("deeper/*.ipynb"))]]
     for book in books:
         if not all(cell.execution_count for cell in book.code):
-            raise ValueError(f"{book.path} was saved before all of its cells had run; run tests/execute.py on it")
+            raise ValueError(f"{book.path} was saved before all of its cells had run; run docs/execute.py on it")
     return {book.name: book for book in books}
 
 
