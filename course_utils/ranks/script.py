@@ -19,7 +19,7 @@ _GRACE = 40.0  # seconds that a process gets to end when it is asked to: torchru
 def run_python(*command: object, title: str, limit: float, cwd: str | Path = ".", one_thread: bool = False) -> Ended:
     """Runs `python command` in a process of its own.
 
-    It finds this package even if it is not installed. No process is left behind, not even after an interrupt. After 2
+    It finds the modules that this process finds. No process is left behind, not even after an interrupt. After 2
     seconds a line shows for how long it has run.
 
     Args:
@@ -36,12 +36,13 @@ def run_python(*command: object, title: str, limit: float, cwd: str | Path = "."
         >>> run_python("-c", "print(6 * 7)", title="an example", limit=60)
         (0, '42\\n', False)
     """
-    end = time.monotonic() + limit
+    end, path = time.monotonic() + limit, os.pathsep.join(filter(None, sys.path))
+    threads = {"OMP_NUM_THREADS": "1"} if one_thread else {}
     with TemporaryFile() as printed:
         process = subprocess.Popen(
             [sys.executable, *map(str, command)],
             cwd=cwd,
-            env=_environment(one_thread),
+            env=threads | os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
@@ -90,14 +91,6 @@ def last_words(output: str) -> str:
     lines = [line for line in output.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
     errors = [line for line in lines if re.search("Error|error:|Exception", line)]
     return (errors or lines or ["it printed nothing"])[-1]
-
-
-def _environment(one_thread: bool) -> dict[str, str]:
-    folder = Path(__file__).resolve().parents[2]  # the one that holds the package
-    installed = folder.name.endswith("-packages")  # on the path anyway, and must not precede the standard library
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), "" if installed else str(folder)]))
-    threads = {"OMP_NUM_THREADS": "1"} if one_thread else {}
-    return threads | os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def _stop(process: subprocess.Popen) -> None:

@@ -185,7 +185,7 @@ def nested(k):
     return lambda n: n + k
 
 two = Ranks(2, timeout=60)
-print(two.run(work), two.run(nested(5), 1), two.run(lambda: SCALE))
+print(two.run(work), two.run(nested(5), 1), two.run(lambda: SCALE), two.run(lambda: dist.config.__name__)[0])
 SCALE = 100
 print(two.run(work))
 zero, one = two.run(objects)
@@ -229,7 +229,7 @@ def notebook(tmp_path_factory):
 
 def test_functions_and_classes_of_a_main_module_travel_and_their_errors_show_the_source(notebook):
     assert [notebook.stdout.readline().rstrip() for _ in range(7)] == [
-        "[10, 10] [6, 6] [10, 10]",
+        "[10, 10] [6, 6] [10, 10] torch.distributed.config",
         "[100, 100]",
         "True True True True",
         "Traceback (most recent call last):",
