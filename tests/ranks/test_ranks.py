@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 import torch
@@ -22,15 +22,12 @@ def two():
 
 
 def alive(pids):
-    return [pid for pid in pids if Path(f"/proc/{pid}").exists() or _answers(pid)]
-
-
-def _answers(pid):
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
+    found = []
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, 0)
+            found.append(pid)
+    return found
 
 
 def add(number):
