@@ -1,4 +1,4 @@
-"""What is recorded for frameworks is complete, and its loops, where their libraries are installed, still do that."""
+"""The record that frameworks shows is complete, and its loops still do that where they can run."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Runs a function on every rank of a group and gathers the results, or says which rank failed and where."""
+"""Runs a function on every rank of a group, and gathers results or says which rank failed where."""
 
 import os
 import sys
@@ -20,9 +20,11 @@ from course_utils.ranks.pickling import pack_call
 from course_utils.ranks.worker import serve
 from gradaudit.interrupts import uninterrupted
 
-_GRACE = 2.0  # seconds that the other ranks get to finish once one has failed, and each to say where it is
+# Seconds that the other ranks get to finish once one has failed, and each to say where it is.
+_GRACE = 2.0
 
-# On Linux each rank is forked from a server that has imported torch once and run nothing, so later starts are fast.
+# On Linux each rank is forked from a server that has imported torch once and run nothing, so later
+# starts are fast.
 _CONTEXT = get_context("forkserver" if sys.platform == "linux" else "spawn")
 if sys.platform == "linux":
     _CONTEXT.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp"])
@@ -44,7 +46,7 @@ class RankError(RuntimeError):
 
 
 class _Rank(NamedTuple):
-    """A rank as its parent process sees it: calls and results go through `jobs`."""
+    """A rank as its parent process sees it: calls and answers go through `jobs`."""
 
     process: BaseProcess
     jobs: Connection
@@ -72,9 +74,9 @@ class _Rank(NamedTuple):
 class Ranks(AbstractContextManager):
     """A group of processes on this machine, one per rank, ready to run functions.
 
-    The processes start at the first `run` and are kept, since starting them takes seconds. They end with `close()`, at
-    the end of the `with` block, or with this process, however it ends. They find each other through a file and need
-    no port.
+    The processes start at the first `run` and are kept, since starting them takes seconds. They end
+    with `close()`, at the end of the `with` block, or with this process, however it ends. They find
+    each other through a file and need no port.
 
     Args:
         n: The number of ranks, at least 1.
@@ -96,11 +98,12 @@ class Ranks(AbstractContextManager):
         self._ranks: list[_Rank] = []
 
     def run(self, function: Callable, *args: Any, timeout: float | None = None) -> list:
-        """Calls `function(*args)` on every rank at once, and returns what each rank returned, rank 0 first.
+        """Calls `function(*args)` on every rank at once and returns the results, rank 0's first.
 
-        The function, and classes that it uses, may be defined in the notebook; the global names that it reads are sent
-        along. Each run starts from this process's default dtype, seed, grad mode, folder and environment, whatever the
-        run before has left. What the ranks print is shown here, rank by rank, when all have finished.
+        The function, and classes that it uses, may be defined in the notebook; the global names it
+        reads are sent along. Each run starts from this process's default dtype, seed, grad mode,
+        folder and environment, whatever the run before has left. The ranks' output is shown here,
+        rank by rank, when all have finished.
 
         Args:
             function: What to call on each rank.
@@ -109,8 +112,8 @@ class Ranks(AbstractContextManager):
 
         Raises:
             TypeError: If the function or an argument cannot be sent to another process.
-            RankError: If a rank raises, dies, or exceeds the time limit. All processes of the group are then ended, as
-                they are after an interrupt; the next `run` starts new ones.
+            RankError: If a rank raises, dies, or exceeds the time limit. All processes of the group
+                are then ended, as they are after an interrupt; the next `run` starts new ones.
         """
         state = torch.get_default_dtype(), torch.initial_seed(), torch.is_grad_enabled()
         job = pack_call(function, args, *state, os.getcwd(), dict(os.environ))
@@ -161,12 +164,12 @@ class Ranks(AbstractContextManager):
         self._gather("starting", max(self.timeout, 20.0))
 
     def _gather(self, what: str, limit: float) -> list:
-        """Shows what the ranks have printed and returns their results, or raises what went wrong."""
+        """Shows the ranks' output and returns their results, or raises an error that has both."""
         answers = dict(self._answers(f"{what} {self.n} ranks", limit))
         for rank, (_, _, printed) in sorted(answers.items()):
             print("".join(f"rank {rank} | {line}" for line in printed.splitlines(keepends=True)), end="")
         results = {rank: value for rank, (kind, value, _) in answers.items() if kind == "result"}
-        errors = {  # in the order of causes: others fail because a rank has died, and wait because one has failed
+        errors = {  # a rank that has died comes first, since others then fail
             rank: value for kind in ("died", "error") for rank, (said, value, _) in answers.items() if said == kind
         }
         late = "when the group was ended" if errors else f"after {limit:g} s"
@@ -183,13 +186,13 @@ class Ranks(AbstractContextManager):
     def _answers(self, title: str, limit: float) -> Iterator[tuple[int, tuple[str, Any, str]]]:
         """Yields the ranks' answers as they come, until all have answered or the time is up.
 
-        A failure leaves the others 2 seconds. After 2 seconds a progress bar shows how many have answered.
+        A failure leaves the others 2 seconds. After 2 seconds a progress bar counts the answers.
         """
         waiting = {rank.jobs: number for number, rank in enumerate(self._ranks)}
         end = time.monotonic() + limit
         with tqdm(total=self.n, desc=title, unit="rank", leave=False, delay=2) as bar:
             while waiting and time.monotonic() < end:
-                for jobs in wait(list(waiting), timeout=0.1):  # briefly, for the bar and the time limit
+                for jobs in wait(list(waiting), timeout=0.1):  # for the bar and the time limit
                     number = waiting.pop(jobs)
                     answer = self._ranks[number].receive()
                     if answer[0] != "result":

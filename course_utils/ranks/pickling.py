@@ -1,4 +1,4 @@
-"""Pickles calls and results with cloudpickle, so that functions and classes of a notebook can travel to its ranks."""
+"""Pickles calls and results with cloudpickle, so that what a notebook defines can travel."""
 
 import importlib
 import io
@@ -14,7 +14,7 @@ import cloudpickle
 
 
 def pack_call(*call: Any) -> bytes:
-    """Pickles the parts of a call, and what another process does not have: source lines, classes of `__main__`.
+    """Pickles the parts of a call, with the classes of `__main__` and the source lines of its code.
 
     Example:
         >>> (function, number), _ = unpack_call(pack_call(lambda n: 2 * n, 21))
@@ -27,14 +27,14 @@ def pack_call(*call: Any) -> bytes:
 
 
 def unpack_call(packed: bytes) -> tuple[tuple, list[type]]:
-    """The parts of a call, and the classes that came with them by value. Tracebacks find the source lines."""
+    """The parts of a call, and the classes that came along; tracebacks find the source lines."""
     call, classes, sources = pickle.loads(packed)
     linecache.cache.update(sources)
     return call, classes
 
 
 def pack_result(result: Any, classes: Iterable[type]) -> bytes:
-    """Pickles a result; an instance of one of `classes` becomes an instance of the sender's own class again."""
+    """Pickles a result; an instance of one of `classes` gets the sender's own class again."""
     return _Pickler(classes).pack(result, "the result")
 
 
@@ -54,14 +54,17 @@ class _Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, CodeType):
-            if lines := linecache.getlines(thing.co_filename):
-                self.sources[thing.co_filename] = (0, None, lines, thing.co_filename)  # as in linecache.cache
-            return marshal.loads, (marshal.dumps(thing),)  # cloudpickle 3.1.3 would drop the name of its file
+            file = thing.co_filename
+            if lines := linecache.getlines(file):
+                self.sources[file] = (0, None, lines, file)  # as in linecache.cache
+            return marshal.loads, (marshal.dumps(thing),)  # cloudpickle 3.1.3 drops the file's name
         if isinstance(thing, ModuleType) and sys.modules.get(thing.__name__) is thing:
-            return importlib.import_module, (thing.__name__,)  # cloudpickle fails at torch.distributed.config
+            # Without this, cloudpickle fails at torch.distributed.config.
+            return importlib.import_module, (thing.__name__,)
         reduced = super().reducer_override(thing)
-        if isinstance(thing, type) and isinstance(reduced, tuple) and len(reduced) > 2:  # by value, not by name
+        by_value = isinstance(reduced, tuple) and len(reduced) > 2
+        if isinstance(thing, type) and by_value:
             if id(thing) in self._known:
-                return reduced[:2]  # without its attributes: cloudpickle would replace those of the sender's class
+                return reduced[:2]  # without its attributes, which the sender's class has
             self.classes.append(thing)
         return reduced

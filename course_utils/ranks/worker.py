@@ -1,4 +1,4 @@
-"""One rank: a process that runs the functions it is sent, one after the other, as long as its parent process lives."""
+"""One rank: a process that runs the functions it is sent, as long as its parent process lives."""
 
 import os
 import pickle
@@ -19,8 +19,8 @@ from course_utils.ranks.pickling import pack_result, unpack_call
 
 
 def serve(jobs: Connection, asked: Connection, rank: int, world: int, backend: str, log: Path) -> None:
-    """Joins the group, then runs each call that comes through `jobs`. What libraries print goes to the file `log`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the keyboard is for the parent process
+    """Joins the group, then runs each call that comes through `jobs`; libraries print to `log`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the keyboard is for the parent
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -32,14 +32,15 @@ def serve(jobs: Connection, asked: Connection, rank: int, world: int, backend: s
     never = timedelta(days=1)  # `Ranks.run` has a time limit of its own
     dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=never)
     jobs.send(("result", None, ""))
+    # The environment under torchrun.
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": 29500}
-    place = {"MASTER_ADDR": "127.0.0.1"} | {name: str(number) for name, number in numbers.items()}  # as under torchrun
+    rank_env = {"MASTER_ADDR": "127.0.0.1"} | {name: str(number) for name, number in numbers.items()}
     while True:
-        jobs.send_bytes(_work(jobs.recv_bytes(), place))
+        jobs.send_bytes(_work(jobs.recv_bytes(), rank_env))
 
 
 def _say_where(asked: Connection, worker: int) -> None:
-    """Answers with the lines on which the rank is, even where it hangs; ends it when its parent process is gone."""
+    """Answers with the rank's lines, even where it hangs, and ends it when its parent is gone."""
     with suppress(EOFError, OSError):
         while asked.recv():
             stack = traceback.extract_stack(sys._current_frames()[worker])
@@ -47,8 +48,8 @@ def _say_where(asked: Connection, worker: int) -> None:
     os._exit(0)
 
 
-def _work(job: bytes, place: dict[str, str]) -> bytes:
-    """The answer to one job. What it prints goes along, so that the ranks' lines do not mix."""
+def _work(job: bytes, rank_env: dict[str, str]) -> bytes:
+    """The answer to one job, with its output, so that the ranks' lines do not mix."""
     printed = StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
         try:
@@ -58,7 +59,7 @@ def _work(job: bytes, place: dict[str, str]) -> bytes:
             torch.set_grad_enabled(with_grad)
             os.chdir(folder)
             os.environ.clear()
-            os.environ.update(environment | place)
+            os.environ.update(environment | rank_env)
             return pack_result(("result", function(*args), printed.getvalue()), classes)
         except BaseException as error:
             lines = traceback.TracebackException.from_exception(error)

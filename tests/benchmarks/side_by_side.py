@@ -1,8 +1,8 @@
-"""How far some libraries' updates are from the large batch: `python tests/benchmarks/side_by_side.py [--write]`.
+"""How far libraries' updates are from the large batch: `python tests/benchmarks/side_by_side.py`.
 
-On one rank and on two. Needs `pip install -e ".[bench]"`. Runs the cells of notebooks/deeper/frameworks.ipynb up to its
-exercises, so what is measured is what learners copy. `--write` keeps the rows, which notebook, README and the site's
-page show.
+On one rank and on two. Needs `pip install -e ".[bench]"`. Runs the loops of the notebook
+frameworks, which learners copy. `--write` keeps the rows, which the notebook, README and the site
+show.
 """
 
 import argparse
@@ -47,7 +47,7 @@ LIBRARIES = {  # of the notebook's tables, and the package that each needs
 }
 PACKAGES = tuple(dict.fromkeys(LIBRARIES.values()))
 
-TRAINER = {  # arguments for the Trainer of transformers: one epoch on this CPU, in order, without clipping or files
+TRAINER = {  # for the Trainer of transformers: an epoch on this CPU, in order, no clipping, no files
     "output_dir": gettempdir(),
     "num_train_epochs": 1,
     "per_device_train_batch_size": 1,
@@ -58,25 +58,26 @@ TRAINER = {  # arguments for the Trainer of transformers: one epoch on this CPU,
     "save_strategy": "no",
     "disable_tqdm": True,
 }
-QUIET = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")  # options of Lightning
+# Options of Lightning.
+QUIET = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 
 
 def place() -> dict:
-    """What Lightning and Fabric must be told about this rank: CPU, DDP if there are several ranks, and float64."""
+    """Options of Lightning and Fabric for this rank: CPU, DDP on several ranks, and float64."""
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     strategy = "ddp" if ranks > 1 else "auto"
     return {"accelerator": "cpu", "devices": ranks, "strategy": strategy, "precision": "64-true"}
 
 
 def one_epoch(library: str, loop, new_model, batches: list) -> tuple[tuple[int, ...], list[torch.Tensor], int]:
-    """On this rank: the micro-batches and the gradient of each update, and how many steps the scheduler made."""
+    """On this rank: each update's micro-batches, counted, and gradient; the scheduler's steps."""
     options = {
         "transformers Trainer": TRAINER,
         "Lightning Trainer": dict.fromkeys(QUIET, False) | {"max_epochs": 1} | place(),
         "Lightning Fabric": place(),
     }
-    shards = library in ("Accelerate", "transformers Trainer", "Lightning Fabric")  # its loaders themselves
-    sampler = None if shards or not dist.is_initialized() else DistributedSampler(batches, shuffle=False)
+    shards_itself = library in ("Accelerate", "transformers Trainer", "Lightning Fabric")
+    sampler = None if shards_itself or not dist.is_initialized() else DistributedSampler(batches, shuffle=False)
     model, counts, gradients, schedulers, create = new_model(), [0], [], [], LRScheduler.__init__
 
     def on_forward(*_):
@@ -99,7 +100,7 @@ def one_epoch(library: str, loop, new_model, batches: list) -> tuple[tuple[int, 
 
 
 def errors(library: str, loop, names: dict, pieces: list, two: Ranks | None = None) -> dict:
-    """The largest errors of the updates of `pieces`, relative to their large batches; two ranks take them in turns."""
+    """An epoch's largest errors, relative to the large batches; two ranks take pieces in turns."""
     arguments = library, loop, names["letter_model"], [names["collate"](piece) for piece in pieces]
     ((counts, gradients, scheduled), *others) = two.run(one_epoch, *arguments) if two else [one_epoch(*arguments)]
     assert all(other[0] == counts for other in others), "the ranks' windows differ"
@@ -122,7 +123,7 @@ def errors(library: str, loop, names: dict, pieces: list, two: Ranks | None = No
 
 
 def of_the_notebook(libraries: Iterable[str] = tuple(LIBRARIES)) -> dict:
-    """The names of the notebook after its last loop: its `record` of `libraries` is made here, and its cells hold."""
+    """The notebook's names after its last loop; its `record` of `libraries` is made here."""
     cells = json.loads((ROOT / "notebooks" / "deeper" / "frameworks.ipynb").read_text(encoding="utf-8"))["cells"]
     end = next(k for k, cell in enumerate(cells) if cell["source"][0].startswith("## Your turn"))
     names = {"__name__": "__main__"}
