@@ -1,5 +1,6 @@
 """Pickles calls and results with cloudpickle, so that what a notebook defines can travel."""
 
+import functools
 import importlib
 import io
 import linecache
@@ -58,6 +59,8 @@ class _Pickler(cloudpickle.Pickler):
             if lines := linecache.getlines(file):
                 self.sources[file] = (0, None, lines, file)  # as in linecache.cache
             return marshal.loads, (marshal.dumps(thing),)  # cloudpickle 3.1.3 drops the file's name
+        if isinstance(thing, functools._lru_cache_wrapper) and thing.__module__ == "__main__":
+            return functools.cache, (thing.__wrapped__,)  # cloudpickle would send its name only
         if isinstance(thing, ModuleType) and sys.modules.get(thing.__name__) is thing:
             # Without this, cloudpickle fails at torch.distributed.config.
             return importlib.import_module, (thing.__name__,)

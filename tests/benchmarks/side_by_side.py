@@ -47,7 +47,7 @@ LIBRARIES = {  # of the notebook's tables, and the package that each needs
 }
 PACKAGES = tuple(dict.fromkeys(LIBRARIES.values()))
 
-TRAINER = {  # for the Trainer of transformers: an epoch on this CPU, in order, no clipping, no files
+TRAINER = {  # for the Trainer of transformers: an epoch on this CPU in order, no clipping, no files
     "output_dir": gettempdir(),
     "num_train_epochs": 1,
     "per_device_train_batch_size": 1,

@@ -143,7 +143,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_runs(two):
 
 
 NOTEBOOK = """
-import collections, dataclasses, linecache, os, signal, sys, threading, time
+import collections, dataclasses, functools, linecache, os, signal, sys, threading, time
 import torch, torch.distributed as dist
 from course_utils.ranks import RankError, Ranks
 
@@ -166,6 +166,7 @@ class Result:
 def even(n):
     return n == 0 or odd(n - 1)
 
+@functools.cache
 def odd(n):
     return n != 0 and even(n - 1)
 
