@@ -6,8 +6,8 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     source     functions from source texts, with lines for tracebacks
     models     mlp, Tally, Transformer: small models; shares_of: how much each micro-batch counts in each update
     loops      windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
-    memory     saved_bytes, held_bytes, plan_memory: what a step holds, measured or planned
-    recording  record, count_work and others: what any loop does, seen from outside
+    memory     saved_bytes, held_bytes, update_bytes: what a training step holds
+    recording  record, count_collectives and others: what any loop does, seen from outside
     ranks      Ranks: a function on several ranks; scripts in processes of their own
     plots      ledger and the other figures; they draw and compute nothing
     zoo        buggy loops from public bugs, each with its fix
@@ -20,15 +20,9 @@ from importlib.util import find_spec
 
 from course_utils.data import digits, next_letters, words
 from course_utils.loops import MicroBatchFinder, backward_window, evaluate, train_epoch, windows
-from course_utils.memory import held_bytes, plan_memory, saved_bytes, update_bytes
+from course_utils.memory import held_bytes, saved_bytes, update_bytes
 from course_utils.models import Tally, Transformer, mlp, shares_of
-from course_utils.recording import (
-    count_collectives,
-    count_work,
-    formats_of,
-    held_gradients,
-    record,
-)
+from course_utils.recording import count_collectives, held_gradients, record
 
 _LATER = {  # these need more than torch: imported when they are first used
     "Ranks": "ranks",
@@ -39,17 +33,16 @@ _LATER = {  # these need more than torch: imported when they are first used
     "check": "practice",
     "recall": "practice",
     "step_through": "practice",
-    "what_is_exact": "practice.decisions",
 }
 
 __all__ = [  # noqa: RUF022
     "windows", "backward_window", "train_epoch", "evaluate", "MicroBatchFinder",
-    "record", "held_gradients", "formats_of", "count_work", "count_collectives",
-    "saved_bytes", "held_bytes", "update_bytes", "plan_memory",
+    "record", "held_gradients", "count_collectives",
+    "saved_bytes", "held_bytes", "update_bytes",
     "Ranks", "RankError",
     "ledger", "show",
     "digits", "words", "next_letters", "mlp", "Tally", "Transformer", "shares_of",
-    "predict", "check", "recall", "step_through", "what_is_exact",
+    "predict", "check", "recall", "step_through",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Memory of a training loop: what it holds for backward, what the allocator gave it, what it will need.
+"""The memory of a training loop: what it holds, and what the allocator gave it.
 
 >>> import torch
 >>> model = torch.nn.Linear(64, 10)
@@ -10,10 +10,8 @@
 
 from course_utils.memory.allocator import Allocated, allocated
 from course_utils.memory.held import HeldBytes, held_bytes, resident_bytes, update_bytes
-from course_utils.memory.planning import MemoryPlan, plan_memory
 from course_utils.memory.saved import SavedBytes, saved_bytes
 
 __all__ = [  # noqa: RUF022
     "SavedBytes", "saved_bytes", "HeldBytes", "held_bytes", "resident_bytes", "update_bytes", "Allocated", "allocated",
-    "MemoryPlan", "plan_memory",
 ]  # fmt: skip

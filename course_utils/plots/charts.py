@@ -69,7 +69,7 @@ def _rounded(weight: float) -> str:
     return f"{weight:.3g}" if weight < 1000 else f"{weight:,.0f}"
 
 
-def errors(values: Mapping[str, float], limit: float, xlabel: str) -> Figure:
+def error_dots(values: Mapping[str, float], limit: float, xlabel: str) -> Figure:
     """One point per entry on a logarithmic axis: a circle below `limit`, a square above it. 0 is drawn at 1e-17."""
     figure, (axis,) = new_figure(height=0.9 + 0.25 * len(values))
     rows = range(len(values))
@@ -87,7 +87,7 @@ def errors(values: Mapping[str, float], limit: float, xlabel: str) -> Figure:
     return figure
 
 
-def blocks(widths: Sequence[float], heights: Sequence[float], labels: Sequence, xlabel: str, ylabel: str) -> Figure:
+def bar_blocks(widths: Sequence[float], heights: Sequence[float], labels: Sequence, xlabel: str, ylabel: str) -> Figure:
     """One bar per entry, side by side, each as wide and as high as given, with a dashed line at height 1."""
     figure, (axis,) = new_figure()
     edges = [sum(widths[:place]) for place in range(len(widths))]
@@ -101,7 +101,7 @@ def blocks(widths: Sequence[float], heights: Sequence[float], labels: Sequence, 
     return figure
 
 
-def pictures(images: Sequence[Sequence[float]], titles: Sequence[object]) -> Figure:
+def image_row(images: Sequence[Sequence[float]], titles: Sequence[object]) -> Figure:
     """A row of square grey-scale images, each given as a flat list of pixels from 0 (white) to 1 (black)."""
     figure, axes = new_figure(height=1.3, columns=len(images))
     for axis, image, title in zip(axes, images, titles, strict=True):

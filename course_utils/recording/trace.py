@@ -103,7 +103,7 @@ class Trace:
             lane: As for `on()`.
         """
         record = self.records.get(self._lane(lane))
-        return len(set(record.in_grad) - used_by_steps(record)) if record else 0
+        return record.unmade if record else 0
 
     def __str__(self) -> str:
         width = max(map(len, self.lanes), default=0)
@@ -318,19 +318,6 @@ class TraceWriter(Listener):
         for place in record.unnamed:
             self.trace.events[place] = self.trace.events[place]._replace(lane=name)
         record.unnamed.clear()
-
-
-def used_by_steps(record: Record) -> set[Call]:
-    """The calls that the record's steps have used: not what only an update used that a scaler skipped."""
-    used, waiting = set(), []
-    for update in record.updates:
-        if waiting and waiting[0].in_grad is not update.in_grad:  # zeroed after the skipped one
-            waiting.clear()
-        waiting.append(update)
-        if not update.skipped:
-            used.update(call for each in waiting for call in (each.fresh if each.held > each.stale else each.calls))
-            waiting.clear()
-    return used
 
 
 def _norms(gradients: list[Tensor | None]) -> list[float]:
