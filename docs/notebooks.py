@@ -188,7 +188,7 @@ class Fact:
         belief: What people say.
         verdict: What the belief is: "true", "true-if", "imprecise", "wrong", "outdated" or "missing".
         basis: What the statement rests on: "executed", "recorded", "cited" or "derived".
-        falsifier: What makes an executed fact's cell fail: a `breakage` of tests/breakages.py, or in the cell `new`
+        falsifier: What makes an executed fact's cell fail: a `breakage` of tests/falsifiers, or in the cell `new`
             instead of `old`.
     """
 
