@@ -4,7 +4,7 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
 
     data       digits, words, next_letters: real data, shipped with the course
     source     functions from source texts, with lines for tracebacks
-    models     mlp, Tally, Transformer: small models; shares_of: how much each micro-batch counts in each update
+    models     mlp, Tally, Transformer: small models; shares_of: how much a micro-batch counts
     loops      windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
     memory     saved_bytes, held_bytes, update_bytes: what a training step holds
     recording  record, count_collectives and others: what any loop does, seen from outside

@@ -4,7 +4,7 @@
 >>> model = torch.nn.Linear(64, 10)
 >>> with allocated() as memory, saved_bytes(model) as saved:
 ...     y = model(torch.zeros(8, 64)).exp()
->>> saved.peak, memory.peak             # one input and one result; `allocated` also counts what is not saved
+>>> saved.peak, memory.peak  # an input and a result; `allocated` also counts unsaved tensors
 (2368, 2688)
 """
 

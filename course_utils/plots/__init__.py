@@ -1,6 +1,7 @@
-"""The course's figures. They draw what they are given and compute nothing; `show()` puts one into a notebook.
+"""The course's figures, which compute nothing; `show()` puts one into a notebook.
 
-`traces` draws ledgers; `lines`, `charts` and `timelines` draw numbers; `diagrams` draws words. All share `look`.
+`traces` draws ledgers; `lines`, `charts` and `timelines` draw numbers; `diagrams` draws words. All
+share `look`.
 """
 
 from course_utils.plots.charts import bar_blocks, error_dots, image_row, shares

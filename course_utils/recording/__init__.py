@@ -1,4 +1,4 @@
-"""What a training loop does, seen from outside."""
+"""Records a training loop from outside: its events, its lines and its collectives."""
 
 from course_utils.recording.collectives import Collectives, count_collectives, held_gradients
 from course_utils.recording.trace import Event, Trace, record

@@ -1,7 +1,8 @@
-"""The classic pitfalls in one table: symptom, cause, check and fix, each with a loop of the zoo that has the bug.
+"""The table of classic pitfalls: symptom, cause, check and fix, each with a loop of the zoo.
 
-Notebook 11, the sheet for the wall and the site show `PITFALLS`. A check is a number of a run: `Pitfall.measured()`
-takes it from the buggy loop and from its fixed twin, so a row holds only if the two differ.
+Notebook 11, the sheet for the wall and the site show `PITFALLS`. A check is a number of a run:
+`Pitfall.measured()` takes it from the buggy loop and from its fixed twin, so a row holds only if
+the two differ.
 """
 
 import warnings
