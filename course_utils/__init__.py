@@ -1,6 +1,7 @@
 """Gradient accumulation and zeroing in PyTorch: the course's helpers.
 
-The rooms, from the lowest to the highest. A room imports only rooms above it in this list, never below:
+The rooms. A room imports only rooms above it in this list, never below. Helpers, which you could copy into a project
+of your own, from the lowest to the highest:
 
     data       digits, words, next_letters: real data, shipped with the course
     source     functions from source texts, with lines for tracebacks
@@ -10,9 +11,14 @@ The rooms, from the lowest to the highest. A room imports only rooms above it in
     recording  record, count_collectives and others: what any loop does, seen from outside
     ranks      Ranks: a function on several ranks; scripts in processes of their own
     plots      ledger and the other figures; they draw and compute nothing
+    ask        predict, recall: what a learner answers
+    stepping   step_through: a training loop line by line, as it runs
+
+Course material that happens to be Python:
+
     zoo        buggy loops from public bugs, each with its fix
     project    the training script of notebook 12, and what accepts it; `python -m course_utils.project`
-    practice   predict, check, recall, step_through, and the exercises by notebook
+    exercises  check, and the exercises by notebook: a function an exercise
 """
 
 from importlib import import_module
@@ -28,11 +34,11 @@ _LATER = {  # these need more than torch: imported when they are first used
     "Ranks": "ranks",
     "RankError": "ranks",
     "ledger": "plots",
-    "show": "practice.display",
-    "predict": "practice",
-    "check": "practice",
-    "recall": "practice",
-    "step_through": "practice",
+    "show": "ask.display",
+    "predict": "ask",
+    "check": "exercises",
+    "recall": "ask",
+    "step_through": "stepping",
 }
 
 __all__ = [  # noqa: RUF022

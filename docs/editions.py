@@ -11,7 +11,6 @@ from math import ceil
 
 from nbformat import NotebookNode
 
-from course_utils.practice.exercises import EXERCISES
 from notebooks import (
     COURSE,
     Fact,
@@ -151,11 +150,7 @@ class Handout:
     def _exercise(self, cell: NotebookNode) -> None:
         (verdict,) = [shown for shown in displays(cell) if shown["kind"] == "verdict"]
         if self.answers:
-            by_hint: dict[str, list[str]] = {}
-            for bug, hint in EXERCISES[verdict["exercise"]].hints.items():
-                by_hint.setdefault(hint, []).append(bug)
-            hints = (div("hint", f"**{' or '.join(bugs)}:** {hint}") for hint, bugs in by_hint.items())
-            self.body += [code(cell.source), div("inline-hints", *hints)]
+            self.body.append(code(cell.source))
             return
         checked = f'check("{verdict["exercise"]}"'
         solution = next(c.source for c in self.book.code if "solution" in tags(c) and checked in c.source)

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from course_utils import digits, mlp, plots, record
-from course_utils.practice.display import png
+from course_utils.ask.display import png
 
 torch.set_default_dtype(torch.float64)
 images, labels = digits()

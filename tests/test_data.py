@@ -27,7 +27,7 @@ def test_digits_are_images_from_0_to_1_in_the_default_dtype_with_a_label_each(dt
 def test_the_manifest_lists_every_file_but_those_that_the_course_writes_and_no_other():
     folder = data.folder()
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    written = {"manifest.json", "claims.csv", "mistakes.toml"}
+    written = {"manifest.json", "claims.csv"}
     described = {name for name in files - written if not name.startswith(("facts/", "predictions/"))}
     assert described == MANIFEST.keys()
 

@@ -5,7 +5,7 @@ from html import unescape
 
 import pytest
 
-from course_utils.practice import display
+from course_utils.ask import display
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -6,8 +6,7 @@ import pytest
 
 from cells import run
 from course import FACTS, NOTEBOOKS
-from course_utils.practice.ask import FOLDED
-from course_utils.practice.exercises import EXERCISES
+from course_utils.ask import FOLDED
 from execute import KERNEL, WIDGET
 from notebooks import ROOT, claims, is_folded, reading, relinked, tags
 from notebooks import displays as shown_by
@@ -98,7 +97,7 @@ def test_what_is_asked_and_answered_is_stored_as_data_beside_its_text(notebook):
 
 
 @each_notebook
-def test_every_exercise_has_a_stub_hints_and_a_checked_solution(notebook):
+def test_every_exercise_has_a_stub_and_a_checked_solution(notebook):
     checks = [(cell, verdict) for cell in notebook.code for verdict in displays(cell, "verdict")]
     solved = {True: [], False: []}
     for cell, verdict in checks:
@@ -110,8 +109,6 @@ def test_every_exercise_has_a_stub_hints_and_a_checked_solution(notebook):
         if not is_solution:
             assert verdict["bug"] == "not-attempted", verdict
     assert solved[True] == solved[False], "every stub is followed by its solution"
-    for exercise in solved[True]:
-        assert len(EXERCISES[exercise].hints) >= 2, f"{exercise} has hints of its own"
 
 
 @each_notebook

@@ -107,7 +107,7 @@ def test_installed_from_a_wheel_into_an_empty_folder_the_data_are_there(tmp_path
     wheel = tmp_path / hatchling.build.build_wheel(str(tmp_path))
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    assert (site / "course_utils" / "practice" / "stepping" / "page.html").is_file()
+    assert (site / "course_utils" / "stepping" / "page.html").is_file()
     folder = site / "course_utils" / "_data"
     packed = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
     assert packed >= json.loads(data.read("manifest.json")).keys() | {"manifest.json"}

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.path import Path
 
 from course_utils import plots, record, show
-from course_utils.practice import display
+from course_utils.ask import display
 from course_utils.recording.trace import Event, Trace
 
 TRACE = Trace(

@@ -3,6 +3,7 @@
 import torch
 
 from answers import edited, right, wrong
+from solutions import solution
 
 BOTH = "first_loop", "train"
 FOR = "for batch in batches:\n"
@@ -73,3 +74,29 @@ for bug, *changes in (
 ):
     for exercise in BOTH:
         wrong(exercise, bug)(edited(exercise, *changes))
+
+# The loop of an update that steps first: update 1 finds nothing, whatever is zeroed later.
+wrong("train", "empty-step", "update 1 found no gradient of batches [1]: the step came before")(
+    edited("train", (STEP, ""), (FOR, f"{FOR}{ZERO}{STEP}"))
+)
+for old, new in (
+    (STEP, "        optimizer.step\n"),
+    (ZERO, "        optimizer.zero_grad\n"),
+    ("backward()", "backward"),
+):
+    wrong("train", "not-called", "no parentheses")(edited("train", (old, new)))
+
+for bug, says, numbers in (
+    ("nothing-clears", "fbs = 100: there is no z", {"fbs": 100}),
+    ("forgets-z", "bszf = 11 and fbszs = 11: a z clears", {"bszf": 11, "fbszs": 11}),
+    ("counts-rounds", "fbszs = 100 and fbzfbs = 100: ", {"fbszs": 100, "fbzfbs": 100}),
+    ("backward-before-forward", "bszf = 100: ", {"bszf": 100}),
+    ("none-is-not-zero", "fbzs = 0: ", {"fbzs": 0}),
+    # Five errors, of which one reason explains one.
+    (
+        "nothing-clears",
+        "fbs = 100: there is no z in it, and neither b nor s clears. Not right either: bszf = 1, fbszs = 2,",
+        {"fbs": 100, "bszf": 1, "fbszs": 2, "fbzfbs": 3, "fbzs": 4},
+    ),
+):
+    wrong("third_step", bug, says)(solution("third_step") | numbers)

@@ -44,6 +44,7 @@ for bug, *changes in (
     ("off-by-one", (STEP, ""), ("        in_grad +=", f"{STEP}        in_grad +=")),
     ("zeroed", ("in_grad += gradient", "in_grad = gradient")),
     ("uphill", ("w -=", "w +=")),
+    ("decays", ("in_grad += gradient", "in_grad = 0.9 * in_grad + gradient")),
     ("decays", ("lr * in_grad", "lr * in_grad / (len(positions) + 1)")),
     ("changed-input", ("return positions", "gradients.clear()\n    return positions")),
     ("raises", ("positions.append(w)", "positions[len(positions)] = w")),

@@ -17,6 +17,7 @@ wrong = partial(_wrong, "accumulate_tokens")
 SKIP = "        window = [batch for batch in window if (batch[1] != -100).any()]\n"
 SUM = 'reduction="sum") / total'
 OWN = "(targets != -100).sum()"
+NUMELS = "sum(each.numel() for _, each in window)"
 BACKWARD = "loss.backward()"
 STEP = "        optimizer.step()\n"
 ZERO = "optimizer.zero_grad()"
@@ -74,6 +75,8 @@ for bug, says, *changes in (
         (SUM, 'reduction="mean") / len(window)'),
     ),  # in huggingface/trl#2175
     ("loss-scale", "", (SUM, f"{SUM} * len(window)")),
+    ("padding", "count [0.941, 0.941, 0.941, 0.941] times", ("(targets != -100).sum() for _", "targets.numel() for _")),
+    ("padding", "masked targets", (SUM, f'reduction="mean") * targets.numel() / {NUMELS}')),
     ("nan", "0 times NaN is NaN", *ALWAYS, (SUM, f'reduction="mean") * {OWN} / total')),
     ("empty-step", "", *ALWAYS, ("total = sum(", "total = 1e-9 + sum(")),
     ("stale-gradients", "", (ZERO, "pass")),

@@ -42,6 +42,8 @@ ZERO = "            optimizer.zero_grad()\n"
 UPDATES = "epochs * math.ceil(len(batches) / n)"
 for bug, *changes in (
     ("wrong-length", (UPDATES, "epochs * len(batches)")),
+    ("wrong-length", (UPDATES, "epochs * (len(batches) // n)")),
+    ("scheduler-cadence", (SCHEDULE, "")),
     (
         "leftover-gradients",
         (EPOCH, f"{EPOCH}        optimizer.zero_grad()\n"),

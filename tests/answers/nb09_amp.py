@@ -56,6 +56,7 @@ def leaves_spikes_scaled(model, window, loss_fn, optimizer, scaler, scheduler, m
 SHARE = "(len(batch) / samples)"
 SCALED = "        scaler.scale(loss).backward()\n"
 UNSCALE = "    scaler.unscale_(optimizer)\n"
+CLIP = "norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
 RULE = "bool(norm.isfinite() and norm <= skip_norm)"
 SCHEDULE = "        scheduler.step()\n"
 UPDATE = "    scaler.update()"
@@ -69,6 +70,12 @@ for bug, says, *changes in (
     ("loss-scale", "", (f" * {SHARE}", "")),
     ("token-weights", "", (SHARE, "(1 / len(window))")),
     ("clip-timing", "", (UNSCALE, f"    nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n{UNSCALE}")),
+    ("clip-timing", "still scaled", (UNSCALE, ""), (CLIP, f"{CLIP}; scaler.unscale_(optimizer)")),
+    ("clip-timing", "", (CLIP, "norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])")),
+    ("skip-rule", "a step too many", ("norm <= skip_norm", "min(norm, max_norm) <= skip_norm")),
+    ("skip-rule", "never get their step", ("norm <= skip_norm", "norm < skip_norm")),
+    ("scheduler-cadence", "", (SCHEDULE, SCHEDULE * 2)),
+    ("raises", "unscale_() has already been called", (UPDATE, f"    if made: {UPDATE.strip()}")),
     ("irregular-window", "", (UPDATE, f"    optimizer.step()\n{UPDATE}")),
     (  # epfLLM/Megatron-LLM!34: without a scaler that is switched on, nobody looks for a NaN
         "unguarded-step",

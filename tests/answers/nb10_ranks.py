@@ -17,6 +17,7 @@ right("ddp_window")(edited("ddp_window", (HELD, "model.no_sync()"), (WORLD, ""),
 for bug, says, *changes in (
     ("sync-cadence", "", (HELD, "nullcontext()")),
     ("ranks-differ", "", (HELD, "model.no_sync()")),
+    ("token-weights", "", ("len(inputs) for", "sum(p.numel() > 0 for p in [inputs]) for"), ("len(batch[0])", "1")),
     ("token-weights", "", (COUNT, "    pass"), (WORLD, "")),
     ("loss-scale", "0.5 times", (WORLD, "")),
     ("irregular-window", "", (STEP, f"    {STEP}")),
@@ -25,6 +26,6 @@ for bug, says, *changes in (
     ("discarded-gradients", "", (STEP, f"    optimizer.zero_grad()\n{STEP}")),
     ("waits", "", ("    dist.all_reduce", "    dist.get_rank() or dist.all_reduce")),
     ("raises", "rank 1, IndexError", ("    total =", "    window[3 * dist.get_rank()]\n    total =")),
-    ("by-hand", "", BY_HAND),
+    ("loss-scale", "2 times", BY_HAND),
 ):
     wrong("ddp_window", bug, says)(edited("ddp_window", *changes))

@@ -1,7 +1,7 @@
 """Answers to "own_script": what the auditor said about a script, beside what was predicted."""
 
 from answers import right, wrong
-from course_utils.practice.own_script import ScriptAudit
+from course_utils.exercises.nb12_project import ScriptAudit
 
 
 def audited(prediction, *rules, **more):

@@ -37,6 +37,11 @@ DECAY = "buffers[p] += weight_decay * p"
 for bug, *changes in (
     ("keeps-gradients", (FOLD, ""), (DECAY, f"buffers[p] += p.grad; p.grad = None; {DECAY}")),
     ("steps-in-backward", ("        arrived.add(p)\n", "        arrived.add(p)\n        step()\n")),
+    ("no-update", ("p -= lr * buffers[p]", "pass")),
+    ("forgets-momentum", ("buffers[p] *= momentum", "buffers[p] *= 0")),
+    ("no-weight-decay", (DECAY, "pass")),
+    ("wrong-value", ("buffers[p] *= momentum", "pass")),
+    ("wrong-value", ("for p in arrived", "for p in trained")),
     ("wrong-value", ("if p.requires_grad]", "if p.requires_grad and p.dim() > 1]")),
 ):
     wrong("fold_into_momentum", bug)(edited("fold_into_momentum", *changes))

@@ -28,4 +28,14 @@ def with_hooks_that_are_removed(model, master, window, loss_fn, optimizer):
 
 
 wrong("bf16_window", "leftover-gradients")(edited("bf16_window", ("    optimizer.step()\n", "")))
+MEAN, COPY = "copy.grad = total / samples", "p.copy_(copy)"
+for bug, *changes in (
+    ("loss-scale", (MEAN, "copy.grad = total")),
+    ("low-precision", ("total += p.grad", "total.copy_(total.bfloat16() + p.grad)")),
+    ("lost-updates", (COPY, f"copy.copy_(copy.bfloat16()), {COPY}")),
+    ("wrong-format", (COPY, "p.data = copy.clone()")),
+    ("stale-copies", (COPY, "pass")),
+    ("wrong-value", ("        model.zero_grad()", "        pass")),
+):
+    wrong("bf16_window", bug)(edited("bf16_window", *changes))
 wrong("bf16_window", "wrong-value")(edited("bf16_window", ("optimizer.step()", "optimizer.step(), optimizer.step()")))

@@ -27,6 +27,7 @@ for bug, *changes in (
         ("(part * n).square().sum()", "(part * n).norm()"),
         ("window[-1].square().sum()", "window[-1].norm()"),
     ),
+    ("swapped", (RESULT, "sum(squares) / sum(traces)")),
     ("one-size", ("math.nan", "math.inf")),
     ("changed-input", (f"return {RESULT}", f"snapshots[0].insert(0, snapshots[0][0])\n    return {RESULT}")),
 ):

@@ -28,6 +28,10 @@ def counts_with_dictionaries(window, kind):
 
 RETURN = "return [mask / own[:, None] for (mask, _), own in pairs]"
 for bug, change in (
+    (
+        "own-micro-batch",
+        (RETURN, f"return [token_weights([batch], kind)[0] for batch in window] if window[1:] else {RETURN[7:]}"),
+    ),
     ("nan", (".clamp(min=1)", "")),
     ("wrong-length", (RETURN, "return [mask.amax(1) / own for (mask, _), own in pairs]")),
     ("wrong-type", (RETURN, f"{RETURN}[0].tolist()")),

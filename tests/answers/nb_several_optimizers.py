@@ -23,7 +23,14 @@ for bug, *changes in (
     ("foreign-gradients", (ZERO, "            pass"), (STEP, f"{STEP}{ZERO}\n")),  # Lightning-AI/pytorch-lightning#591
     ("stale-gradients", (ZERO, "            if loss is g_loss: optimizer.zero_grad()")),
     ("token-weights", (SHARE, "/ len(window)")),
-    ("orphan-parameters", (ZERO, f"            (g if loss is d_loss else d).requires_grad_(False)\n{ZERO}")),
+    (
+        "orphan-parameters",
+        (ZERO, f"            for net, own in ((d, d_loss), (g, g_loss)): net.requires_grad_(loss is own)\n{ZERO}"),
+    ),
+    (
+        "wrong-order",
+        ("((d_loss, d_optimizer), (g_loss, g_optimizer))", "((g_loss, g_optimizer), (d_loss, d_optimizer))"),
+    ),
 ):
     wrong("gan_updates", bug)(edited("gan_updates", *changes))
 

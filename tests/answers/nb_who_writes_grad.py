@@ -38,4 +38,5 @@ for bug, *changes in (
     wrong("dirty", bug)(edited("dirty", *changes))
 
 wrong("dirty", "first-only")(lambda model: dirty(model)[:1])
+wrong("dirty", "wrong-names")(lambda model: [*dirty(model), "weight"])
 wrong("dirty", "wrong-type")(lambda model: any(p.grad is not None for p in model.parameters()))

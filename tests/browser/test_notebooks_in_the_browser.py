@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from course_utils.practice.ask import FOLDED
-from course_utils.practice.display import COURSE
-from course_utils.practice.predictions import why
+from course_utils.ask import FOLDED
+from course_utils.ask.display import COURSE
+from course_utils.ask.predictions import why
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 FOUND = [*sorted(FOLDER.glob("*.ipynb")), *sorted(FOLDER.glob("deeper/*.ipynb"))]

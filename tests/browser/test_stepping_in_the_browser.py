@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from course_utils import Tally
-from course_utils.practice.stepping import frame
 from course_utils.recording.stepping import record_steps
+from course_utils.stepping import frame
 
 NOTEBOOKS = Path(__file__).parent.parent.parent / "notebooks"
 

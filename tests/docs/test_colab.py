@@ -79,7 +79,7 @@ for name in json.loads(course_utils.data.read("manifest.json")):
     assert run.returncode == 0, run.stderr
     said, _, where = run.stdout.splitlines()[0].rpartition(" ")
     assert said == "Unpacked. To look into it, run this in a cell of its own: !ls -R"
-    assert (Path(where) / "course_utils" / "practice" / "stepping" / "page.html").is_file()
+    assert (Path(where) / "course_utils" / "stepping" / "page.html").is_file()
 
 
 def test_the_set_up_cell_alone_asks_for_the_folded_one(monkeypatch):

@@ -100,13 +100,13 @@ def test_every_figure_is_there_for_learners_too(name):
 
 
 @some_notebooks
-def test_the_instructor_gets_claims_notes_hints_and_minutes_and_the_learner_does_not(name):
+def test_the_instructor_gets_claims_notes_and_minutes_and_the_learner_does_not(name):
     text, full = learner(name), instructor(name)
     for claim in (claim for cell in BOOKS[name].code for claim in claims(cell)):
         assert f"**Evidence** `{claim}`" in full
         assert verbatim(FACTS[claim].statement) in full
     assert full.count("{.minutes}") == len(BOOKS[name].sections)
-    for said in ("**Listen for**", "{.minutes}", "::::: hint", "**Evidence**"):
+    for said in ("**Listen for**", "{.minutes}", "**Evidence**"):
         assert said in full
         assert said not in text
 

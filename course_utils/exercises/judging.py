@@ -1,0 +1,292 @@
+"""What all exercises share: the registry, verdicts, and the comparison of an answer with a solution.
+
+An exercise is a function that runs an answer on its cases, raises a `Mistake` for the first thing that is wrong, and
+returns a sentence that says what was tried.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from numbers import Number
+from reprlib import repr
+from types import UnionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+RTOL, ATOL = 1e-6, 1e-9  # a quotient of two counts that are tensors is a float32, whatever it is multiplied with
+
+Seen = Mapping[str, Any]  # what was seen of an answer, by channel, in the order in which the channels are compared
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a judgement: `bug` names the class of the mistake, and is empty when the answer is right."""
+
+    bug: str
+    message: str
+    hint: str = ""  # what to look at next
+    printed: str = field(default="", compare=False)  # by the answer, while it was judged
+
+    @property
+    def passed(self) -> bool:
+        return not self.bug
+
+
+class Mistake(Exception):
+    """A bug of an answer.
+
+    Args:
+        bug: The name of its class.
+        message: What was seen.
+        hint: What to look at next, without giving the solution away.
+    """
+
+    def __init__(self, bug: str, message: str, hint: str = ""):
+        super().__init__(message)
+        self.verdict = Verdict(bug, message, hint)
+
+
+def not_attempted(message: str) -> Mistake:
+    hint = "Write your answer into this cell, then run it again: the verdict says what is still wrong."
+    return Mistake("not-attempted", message, hint)
+
+
+def wrong_type(message: str) -> Mistake:
+    return Mistake("wrong-type", message, "Read in the task what form the answer takes, and compare it with yours.")
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise.
+
+    Args:
+        judge: Runs an answer, raises a `Mistake` or returns what was tried.
+        takes: What an answer is.
+        praise: How the verdict on an answer without a mistake begins.
+        extra: Seconds beyond the limit, where processes have to start.
+    """
+
+    judge: Callable[[Any], str]
+    takes: type | UnionType = Callable
+    praise: str = "Right."
+    extra: float = 0.0
+
+    @property
+    def notebook(self) -> str:
+        """The notebook that sets it."""
+        return self.judge.__module__.rpartition(".nb")[2].removeprefix("_")
+
+
+EXERCISES: dict[str, Exercise] = {}  # by name
+
+
+def exercise(judge: Callable[[Any], str] | None = None, **more: Any) -> Callable:
+    """Registers a function as the exercise of its name; `more` are fields of `Exercise`."""
+    if judge is None:
+        return partial(exercise, **more)
+    EXERCISES[judge.__name__] = Exercise(judge, **more)
+    return judge
+
+
+# What was seen of an answer, beside what is right.
+
+
+def compare(
+    watch: Callable[[Any, Any], Seen],
+    answer: Any,
+    solution: Any,
+    cases: Sequence = (None,),
+    channels: Mapping[str, tuple[str, str, str]] | None = None,
+    hints: Mapping[str, str] | None = None,
+    rtol: float = RTOL,
+) -> None:
+    """Watches an answer and a solution on the same cases, and raises a `Mistake` for the first channel that differs.
+
+    Args:
+        watch: Runs an answer on a case and returns what was seen.
+        answer: The learner's.
+        solution: A correct answer.
+        cases: What both are run on.
+        channels: For a channel the name of the mistake that shows in it, how it comes about, and a hint.
+        hints: For the name of a mistake a hint that suits this exercise better than the general one.
+        rtol: The relative tolerance.
+    """
+    right = [_seen(watch, solution, case) for case in cases]  # before an answer can have changed anything
+    channels = {"input": CHANGED_INPUT} | dict(channels or {})
+    for case, want in zip(cases, right, strict=True):
+        try:
+            got = _seen(watch, answer, case)
+            try:
+                for channel, value in want.items():
+                    same(channel, got.get(channel), value, channels.get(channel, WRONG_VALUE), rtol)
+            except Mistake as mistake:
+                about = f"{case}: " if case else ""
+                raise Mistake(mistake.verdict.bug, about + mistake.verdict.message, mistake.verdict.hint) from None
+        except Mistake as mistake:
+            found = mistake.verdict
+            raise Mistake(found.bug, found.message, (hints or {}).get(found.bug, found.hint)) from None
+
+
+WRONG_VALUE = (
+    *("wrong-value", ""),
+    "Take a small case, work it out by hand step by step, and compare every value on the way.",
+)
+CHANGED_INPUT = (
+    *("changed-input", ""),
+    "The caller owns what your function is given and uses it again. Which line of yours writes to it?",
+)
+
+
+def _seen(watch: Callable[[Any, Any], Seen], answer: Any, case: Any) -> Seen:
+    torch.default_generator.manual_seed(1)
+    return watch(answer, case)
+
+
+def same(
+    what: str,
+    got: Any,
+    want: Any,
+    otherwise: tuple[str, str, str] = WRONG_VALUE,
+    rtol: float = RTOL,
+    wrong: Sequence = (),
+) -> None:
+    """Raises a `Mistake` unless a value is as it should be.
+
+    Args:
+        what: What the value is, for the message.
+        got: The learner's; one with a method `compare` compares itself.
+        want: The correct one.
+        otherwise: The mistake: its name, how it comes about, and a hint.
+        rtol: The relative tolerance.
+        wrong: For each known wrong value its name, the value, how it comes about, and a hint.
+    """
+    if hasattr(want, "compare") and type(got) is type(want):
+        return got.compare(want, rtol)
+    if agree(got, want, rtol):
+        return None
+    bug, says, hint = next(
+        ((bug, says, hint) for bug, value, says, hint in wrong if agree(got, value, rtol)), otherwise
+    )
+    shows = (
+        f"all else is right, but {got}"
+        if what == "input"
+        else (f"{what}: expected {shown(want):.300}, got {shown(got):.300}")
+    )
+    raise Mistake(bug, f"{shows}: {says}." if says else f"{shows}.", hint)
+
+
+def on_paper(answer: Mapping, right: Mapping[str, Any], *wrong: tuple[str, Mapping[str, Any], str, str]) -> None:
+    """Raises a `Mistake` unless the learner has written the correct numbers. It doesn't say what they are.
+
+    Args:
+        answer: By blank a number, None, or `...` where nothing is written yet.
+        right: The correct numbers.
+        *wrong: For each known mistake its name, the numbers that it leads to where they are wrong, how it comes about,
+            and a hint. The one that explains most is named, with the blanks that it explains.
+    """
+    empty = [blank for blank in right if answer.get(blank, ...) is ...]
+    if len(empty) == len(right):
+        raise not_attempted(f"nothing is written for {', '.join(empty)} yet.")
+    if empty:
+        hint = "Fill in every blank. Write `None` where there is no tensor at all."
+        raise Mistake("unfinished", f"nothing is written for {', '.join(empty)} yet.", hint)
+    got = {blank: None if answer[blank] is None else number(answer[blank]) for blank in right}
+    off = {blank: f"{blank} = {shown(got[blank])}" for blank in right if not agree(got[blank], right[blank])}
+    if not off:
+        return
+    explained = [
+        [blank for blank in off if agree(got[blank], numbers.get(blank, right[blank]))] for _, numbers, *_ in wrong
+    ]
+    best = max(range(len(wrong)), key=lambda k: len(explained[k]), default=0)
+    if not (wrong and explained[best]):
+        are = "is" if len(off) == 1 else "are"
+        hint = "Write down every step on the way to the first of them, and compare."
+        raise Mistake("wrong-value", f"{' and '.join(off.values())} {are} not right.", hint)
+    bug, _, says, hint = wrong[best]
+    others = [said for blank, said in off.items() if blank not in explained[best]]
+    more = f" Not right either: {', '.join(others)}." if others else ""
+    raise Mistake(bug, f"{' and '.join(off[blank] for blank in explained[best])}: {says}.{more}", hint)
+
+
+def agree(got: Any, want: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:
+    """Whether two things that were seen agree: numbers and tensors up to rounding, and NaN with NaN only."""
+    if isinstance(want, Tensor):
+        same_shape = isinstance(got, Tensor) and got.shape == want.shape
+        return same_shape and torch.allclose(got.to(want), want, rtol=rtol, atol=atol, equal_nan=True)
+    if isinstance(want, (list, tuple)):
+        same_length = isinstance(got, (list, tuple)) and len(got) == len(want)
+        return same_length and all(agree(g, w, rtol, atol) for g, w in zip(got, want, strict=True))
+    if isinstance(want, bool) or not isinstance(want, Number) or not isinstance(got, Number):
+        return type(got) is type(want) and got == want
+    if math.isfinite(got - want):
+        return abs(got - want) <= atol + rtol * abs(want)
+    return got == want or (math.isnan(got) and math.isnan(want))
+
+
+def shown(value: Any) -> str:
+    """A value as messages show it."""
+    if isinstance(value, Tensor):
+        return shown(value.flatten()[:8].tolist())
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(shown, value))}]"
+    return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
+# What an answer returned.
+
+
+def read_all(result: object, at_most: int) -> object:
+    """The value that an answer returned; of a generator, which runs only when it is read, at most so many entries."""
+    try:
+        entries = iter(result)
+    except TypeError:
+        return result
+    return result if isinstance(result, (str, bytes, dict, set)) else list(islice(entries, at_most))
+
+
+def returned(value: object, what: str) -> Any:
+    """The value that an answer returned, unless that is nothing; `what` says what it should return."""
+    if value is None or value is Ellipsis:
+        raise not_attempted(f"your function returned {value}; it should return {what}.")
+    return value
+
+
+def number(value: object) -> float:
+    """The number that an answer returned, as a float."""
+    returned(value, "a number")
+    try:
+        return float(value.detach() if isinstance(value, Tensor) else value)
+    except Exception:
+        raise wrong_type(f"expected a number, got {repr(value)} ({type(value).__name__}).") from None
+
+
+def numbers(got: object, expected: int, what: str) -> list[float]:
+    """The list of numbers that an answer returned; `what` says what it should return, `expected` how many of them."""
+    got = read_all(returned(got, what), expected + 100)
+    if got == [] and expected:
+        raise not_attempted(f"your function returned []; it should return {what}.")
+    if not isinstance(got, list):
+        raise wrong_type(f"expected {what}, got {repr(got)}.")
+    return [number(value) for value in got]
+
+
+def truth(value: object) -> bool:
+    """The True or False that an answer returned; a tensor or an array of one entry will do."""
+    returned(value, "True or False")
+    if isinstance(value, bool) or getattr(value, "shape", None) == ():
+        return bool(value)
+    raise wrong_type(f"expected True or False, got {repr(value)}.")
+
+
+def changed(now: Any, before: Any) -> str:
+    """How the answer changed tensors that it was given, in lists and tuples; empty if it did not."""
+    if isinstance(before, (list, tuple)):
+        if not isinstance(now, (list, tuple)) or len(now) != len(before):
+            left = len(now) if isinstance(now, (list, tuple)) else "no"
+            return f"what your function was given has {left} entries afterwards instead of {len(before)}"
+        return next(filter(None, map(changed, now, before)), "")
+    return "" if agree(now, before, 0.0, 0.0) else "your function changed it in place"

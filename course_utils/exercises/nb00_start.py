@@ -1,0 +1,11 @@
+"""The exercise of notebook 00: a loop with one update per batch."""
+
+from course_utils.exercises.judging import exercise
+from course_utils.exercises.loop import loops_agree
+from course_utils.exercises.nb02_zeroing import CLEAN, STUCK, solution
+
+
+@exercise
+def first_loop(answer):
+    loops_agree(answer, solution, CLEAN, hints=STUCK)
+    return "equal batches and unequal ones, two optimizers: every update holds its own batch and nothing else."

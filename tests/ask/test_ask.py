@@ -1,0 +1,329 @@
+"""The interactive parts: each output has HTML and plain text, and no widget's text is ever shown."""
+
+import json
+import re
+import sys
+from html import unescape
+
+import IPython.display
+import pytest
+
+from course_utils import ask, check, predict, recall
+from course_utils.ask.display import COURSE
+from course_utils.exercises import judge
+from course_utils.exercises.nb12_project import ScriptAudit
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The bundles that have been displayed."""
+    bundles = []
+
+    def show(bundle, raw, metadata=None):
+        assert raw
+        assert bundle.keys() - {WIDGET} in ({"text/html", "text/plain", COURSE}, {"image/png", "text/plain", COURSE})
+        assert json.loads(json.dumps(bundle[COURSE], allow_nan=False)) == bundle[COURSE]
+        for kind in bundle.keys() & {"text/html", "text/plain"}:
+            assert not re.search(r"\w+\(|object at 0x", bundle[kind]), f"a repr in {kind}: {bundle[kind]}"
+        bundles.append(bundle)
+
+    monkeypatch.setattr(IPython.display, "display", show)
+    return bundles
+
+
+@pytest.fixture
+def box(monkeypatch):
+    """The widget of the next output."""
+    widgets = []
+    monkeypatch.setattr(ask, "show_widget", lambda widget, *static: widgets.append(widget))
+    return lambda: widgets[-1]
+
+
+# predict and reveal
+
+
+def test_a_question_is_shown_as_a_widget_and_in_html_and_text(shown):
+    predict("Is 1 < 2?", ["yes & no", 3.5])
+    (bundle,) = shown
+    assert bundle[WIDGET]["model_id"]
+    assert "Is 1 &lt; 2?" in bundle["text/html"]
+    assert bundle["text/html"].index("yes &amp; no") < bundle["text/html"].index("3.5")
+    assert bundle["text/plain"] == "Predict: Is 1 < 2?\n  [ ] yes & no\n  [ ] 3.5"
+
+
+def test_a_question_offers_its_options_and_chooses_none(box):
+    guess = predict("Which?", ["a", "b"])
+    choice = box().children[1]
+    assert choice.options == ("a", "b")
+    assert guess.choice is None
+    choice.value = "b"
+    assert guess.choice == "b"
+
+
+@pytest.mark.parametrize("options", [[], ["one"], ["same", "same"], [1, "1"]])
+def test_a_question_without_two_different_options_is_an_error(options):
+    with pytest.raises(ValueError, match="at least two different options"):
+        predict("Which?", options)
+
+
+@pytest.mark.parametrize(
+    ("choice", "revealed", "text"),
+    [
+        ("4", (4,), "Right. You predicted “4”, and that is what was measured."),
+        ("4", ([4],), "Right. You predicted “4”, and that is what was measured."),
+        ("1", ("4",), "Not quite. You predicted “1”; measured: 4."),
+        (None, (4,), "Measured: 4."),
+        ("4", (4, "recorded"), "Right. You predicted “4”, and that is what was recorded."),
+        ("1", (4, "recorded"), "Not quite. You predicted “1”; recorded: 4."),
+        (None, (4, "recorded"), "Recorded: 4."),
+    ],
+)
+def test_the_reveal_compares_the_prediction_with_what_was_measured_or_recorded(shown, choice, revealed, text):
+    guess = predict("How many times?", [1, 4])
+    guess.choice = choice
+    guess.reveal(*revealed)
+    assert shown[-1][COURSE].get("basis", "measured") == (revealed[1:] or ("measured",))[0]
+    assert shown[-1].keys() == {"text/html", "text/plain", COURSE}
+    assert shown[-1]["text/plain"] == f"Your prediction\n{text}"
+    assert text in unescape(shown[-1]["text/html"])
+
+
+def test_a_reveal_knows_two_bases(shown):
+    with pytest.raises(ValueError, match="'guessed'"):
+        predict("How many times?", [1, 4]).reveal(4, "guessed")
+
+
+def test_the_first_line_of_every_html_is_no_tag_and_that_of_a_reveal_gives_nothing_away(shown):
+    """JupyterLab shows it where the outputs are folded."""
+    predict("Is a < b?", ["yes", "no"]).reveal("yes")
+    check("slope", lambda f, w, h: None)
+    recall(("When?", "Now."))
+    lines = [bundle["text/html"].split("\n")[0] for bundle in shown]
+    assert lines == [" ", "Your prediction", " ", " ", " "]
+
+
+@pytest.mark.parametrize("measured", [5, None, [], [1, 4]])
+def test_what_was_measured_must_be_one_of_the_options(shown, measured):
+    guess = predict("How many times?", [1, 4])
+    with pytest.raises(ValueError, match="none of the options"):
+        guess.reveal(measured)
+    assert len(shown) == 1
+
+
+def test_after_the_measurement_nothing_can_be_chosen(box):
+    guess = predict("How many times?", [1, 4])
+    choice = box().children[1]
+    assert not choice.disabled
+    guess.reveal(4)
+    assert choice.disabled
+
+
+# check
+
+
+@pytest.mark.parametrize(
+    ("answer", "bug", "beginning"),
+    [
+        (lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h), "", "Right. "),
+        (lambda f, w, h: (f(w + h) - f(w)) / h, "one-sided", "Not yet right (one-sided). "),
+        (lambda f, w, h: None, "not-attempted", "Not done yet. "),
+    ],
+    ids=["right", "wrong", "untouched"],
+)
+def test_a_check_shows_the_verdict_and_returns_it(monkeypatch, answer, bug, beginning):
+    bundles = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata=None: bundles.append(bundle))
+    verdict = check("slope", answer)
+    assert verdict.bug == bug
+    (bundle,) = bundles
+    assert bundle["text/plain"] == beginning + verdict.message[0].upper() + verdict.message[1:]
+    assert bundle["text/html"].startswith(" \n<div")
+
+
+def test_a_prediction_that_did_not_come_true_is_not_called_right(shown):
+    check("own_script", ScriptAudit(__file__, "none", status=1, found={"token-weights": "error"}, judged=True))
+    text = "Done. You predicted none, the auditor found token-weights (error), which is something else"
+    assert shown[-1]["text/plain"].startswith(text)
+
+
+def test_the_hint_of_a_bug_is_in_a_fold_and_in_json_but_not_in_the_text(shown):
+    verdict = check("slope", lambda f, w, h: (f(w + h) - f(w)) / h)
+    assert verdict.hint
+    (bundle,) = shown
+    assert bundle["text/html"].count("<details") == 1
+    assert (
+        f'<summary style="cursor:pointer">Hint</summary><div style="padding:0.3em 0 0 1.1em">{verdict.hint}</div>'
+        in (bundle["text/html"])
+    )
+    assert bundle[COURSE]["hint"] == verdict.hint
+    assert verdict.hint not in bundle["text/plain"]
+
+
+def test_what_an_answer_prints_is_in_a_fold_up_to_twenty_lines(monkeypatch, capsys):
+    bundles = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata=None: bundles.append(bundle))
+
+    def slope(f, w, h):
+        print("w <is>", w)
+        print("to stderr", file=sys.stderr)
+        return 0.0
+
+    check("slope", slope)
+    check("slope", lambda f, w, h: [print(line) for line in range(30)])
+    assert capsys.readouterr() == ("", "")
+    few, many = (bundle["text/html"].partition("What your code printed")[2] for bundle in bundles)
+    assert ">w &lt;is&gt; -1.5\nto stderr</pre>" in few
+    assert ">0\n1\n" in many
+    assert "\n19\n... and 10 more lines</pre>" in many
+    assert "to stderr" not in bundles[0]["text/plain"]
+
+
+def test_what_a_terminal_would_obey_is_not_shown(shown):
+    loud = ValueError("\x1b[1mbold\x00")
+
+    def slope(f, w, h):
+        print("\x1b[1;31mred\x1b[0m\tand\x07 loud")
+        raise loud
+
+    assert "\x1b[1mbold" in check("slope", slope).message
+    (bundle,) = shown
+    shown_as = bundle["text/html"] + bundle["text/plain"]
+    assert [character for character in shown_as if not character.isprintable() and character not in "\t\n"] == []
+    assert ">red\tand loud</pre>" in bundle["text/html"]
+    assert bundle["text/plain"].endswith("ValueError: bold")
+
+
+def test_code_in_a_verdict_is_shown_as_code(monkeypatch):
+    bundles = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata=None: bundles.append(bundle))
+
+    def slope(f, w, h):
+        return f(w) < "text"
+
+    check("slope", slope)
+    line = slope.__code__.co_firstlineno + 1
+    assert f"Line {line}, <code>return f(w) &lt; &quot;text&quot;</code>: TypeError: " in bundles[0]["text/html"]
+
+
+def test_a_name_that_is_missing_may_be_that_of_a_cell_above():
+    def slope(f, w, h):
+        return readings(f(w))  # noqa: F821
+
+    said = "NameError: name 'readings' is not defined. If a cell above defines it, run that cell first"
+    assert judge("slope", slope).message.endswith(said)
+
+
+def test_every_output_says_in_json_what_it_is(shown, score):
+    def right(f, w, h):
+        return (f(w + h) - f(w - h)) / (2 * h)
+
+    guess = predict("Which?", [1, "two"])
+    guess.reveal("two")
+    passed, failed = check("slope", right), check("slope", lambda f, w, h: -right(f, w, h))
+    recall(("When?", "Now."), ("Why?", "Because."))
+    verdict = {"kind": "verdict", "exercise": "slope", "passed": True, "bug": "", "message": passed.message}
+    hint = {"hint": failed.hint}
+    assert [bundle[COURSE] for bundle in shown] == [
+        {"kind": "prediction", "question": "Which?", "options": ["1", "two"]},
+        {"kind": "reveal", "question": "Which?", "measured": "two"},
+        verdict,
+        {
+            **verdict,
+            "passed": False,
+            "bug": "wrong-sign",
+            "message": failed.message[:1].upper() + failed.message[1:],
+            **hint,
+        },
+        {"kind": "cards", "cards": [["When?", "Now."], ["Why?", "Because."]]},
+        {"kind": "score"},
+    ]
+
+
+# recall and progress
+
+
+@pytest.fixture
+def score(monkeypatch):
+    """What the progress line says, from the beginning of a notebook on."""
+    for name, empty in {"_guesses": {}, "_exercises": {}, "_cards": [], "_line": None}.items():
+        monkeypatch.setattr(ask, name, empty)
+    return ask._score
+
+
+def test_cards_fold_their_answers_away(shown, score):
+    recall(("When is x < 0?", "Never & always."), ("Why?", "Because."))
+    cards, line = shown
+    assert cards["text/html"].count("<details") == 2
+    assert "<summary>When is x &lt; 0?</summary>" in cards["text/html"]
+    assert "Never &amp; always." in cards["text/html"]
+    assert cards["text/plain"] == "Q: When is x < 0?\nA: Never & always.\nQ: Why?\nA: Because."
+    assert WIDGET in cards
+    assert "2 cards" in line["text/plain"]
+
+
+def test_the_progress_line_says_what_waits_when_nothing_was_answered(shown, score):
+    predict("Which?", ["a", "b"]).reveal("a")
+    check("slope", lambda f, w, h: ...)
+    check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h), scored=False)
+    recall(("When?", "Now."))
+    text = "Nothing is answered here yet. Waiting for you: 1 prediction, 1 exercise, 1 card."
+    assert shown[-1]["text/plain"] == text
+    assert text in shown[-1]["text/html"]
+    assert WIDGET in shown[-1]
+
+
+def test_the_progress_line_counts_along(score, monkeypatch):
+    boxes = []
+    monkeypatch.setattr(ask, "show_widget", lambda widget, *static: boxes.append(widget))
+    recall(("When?", "Now."), ("Why?", "Because."))
+    (_, line), (first, second) = boxes, boxes[0].children
+
+    def says(predictions, exercises, cards):
+        return f"So far here: predictions {predictions}; exercises {exercises}; cards {cards}." in line.value
+
+    guess, other = (predict(question, ["a", "b"]) for question in ("Which?", "Who?"))
+    guess.choice = "a"
+    assert says("0 right of 1 made (2 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    guess.reveal("a")
+    other.choice = "a"
+    other.reveal("b")
+    assert says("1 right of 2 made (2 asked)", "0 passed of 0 tried (0 set)", "0 known of 2")
+    check("slope", lambda f, w, h: 0.0)
+    assert says("1 right of 2 made (2 asked)", "0 passed of 1 tried (1 set)", "0 known of 2")
+    check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))
+    check("slope", lambda f, w, h: 0.0)  # what was once passed stays so
+    first.children[1].value = second.children[1].value = True
+    assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "2 known of 2")
+    second.children[1].value = False
+    assert says("1 right of 2 made (2 asked)", "1 passed of 1 tried (1 set)", "1 known of 2")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "revealed", "options", "kept"),
+    [
+        ("a", False, ["a", "b"], "a"),  # a click selects the question's cell, so the next Shift+Enter asks again
+        (None, False, ["a", "b"], None),
+        ("a", True, ["a", "b"], None),
+        ("a", False, ["b", "c"], None),
+        ("a", False, ["b", "a"], "a"),
+    ],
+)
+def test_a_question_that_is_asked_again_keeps_a_choice_until_it_is_revealed(
+    shown, score, chosen, revealed, options, kept
+):
+    guess = predict("Which?", ["a", "b"])
+    guess.choice = chosen
+    if revealed:
+        guess.reveal("a")
+    again = predict("Which?", options)
+    assert again.choice == kept
+    assert score().startswith("So far here: predictions 0 right of 1 made (1 asked)" if kept else "Nothing is answered")
+
+
+def test_cards_that_are_dealt_again_are_not_known_yet(box, score):
+    recall(("When?", "Now."))
+    ask._cards[-1].value = True
+    recall(("When?", "Now."))
+    assert score().startswith("Nothing is answered here yet")

@@ -1,0 +1,72 @@
+"""Each prediction of the course has its answer on record, and a sentence that says why a wrong one tempts."""
+
+import tomllib
+
+import IPython.display
+import pytest
+
+from course import NOTEBOOKS
+from course_utils import data, predict
+from course_utils.ask import display, predictions
+from course_utils.ask.predictions import why
+
+each_notebook = pytest.mark.parametrize("name", NOTEBOOKS)
+
+
+def tables(name):
+    return tomllib.loads((data.folder() / "predictions" / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def sentences(name):
+    return {question: table["why"] for question, table in tables(name).items() if table.keys() == {"answer", "why"}}
+
+
+@each_notebook
+def test_each_prediction_has_a_sentence_and_none_is_left_over(name):
+    questions = [prediction["question"] for prediction in NOTEBOOKS[name].predictions]
+    assert list(sentences(name)) == questions
+    assert [why(question) for question in questions] == list(sentences(name).values())
+
+
+def test_two_files_have_no_question_in_common_and_each_belongs_to_a_notebook():
+    files = {path.stem for path in (data.folder() / "predictions").iterdir()}
+    assert files == NOTEBOOKS.keys()
+    questions = [question for name in NOTEBOOKS for question in sentences(name)]
+    assert len(set(questions)) == len(questions)
+
+
+def test_a_measurement_that_the_course_does_not_know_is_an_error():
+    guess = predict("w is 1.0, and (2 * w).backward() is called three times. What is w.grad?", ["2.0", "6.0"])
+    with pytest.raises(AssertionError, match=r"measured '2\.0', but the course says '6\.0'"):
+        guess.reveal(2.0)
+
+
+@pytest.mark.parametrize(("choice", "shown"), [("2.0", True), ("6.0", False), (None, False)])
+def test_the_sentence_follows_a_wrong_choice_and_no_other(choice, shown, monkeypatch):
+    bundles = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata: bundles.append(bundle))
+    question = "w is 1.0, and (2 * w).backward() is called three times. What is w.grad?"
+    guess = predict(question, ["2.0", "6.0", "8.0", "None"])
+    guess.choice = choice
+    guess.reveal(6.0)
+    assert (f" {why(question)}" in bundles[-1]["text/plain"]) == shown
+    assert ("<code>backward()</code> adds" in bundles[-1]["text/html"]) == shown
+    assert why(question) not in str(bundles[:-1])
+
+
+def test_predictions_that_are_missing_or_damaged_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "folder", lambda: tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no predictions in .*: install the course again"):
+        predictions._tables.__wrapped__()
+    (tmp_path / "predictions").mkdir()
+    (tmp_path / "predictions" / "00_start.toml").write_text("[broken")
+    with pytest.raises(ValueError, match=r"00_start\.toml is damaged .*: install the course again"):
+        predictions._tables.__wrapped__()
+
+
+@pytest.mark.parametrize("library", ["ipywidgets", "IPython"])
+def test_a_library_that_is_missing_is_named_with_its_extra(library, monkeypatch):
+    found = display.find_spec
+    monkeypatch.setattr(display, "find_spec", lambda name: None if name == library else found(name))
+    with pytest.raises(ImportError, match=rf"{library} is missing: pip install .*\[course\]"):
+        predict("Which?", ["a", "b"])

@@ -1,0 +1,64 @@
+"""A learner's own script, audited in a process of its own: here with real processes."""
+
+from pathlib import Path
+
+import pytest
+
+from course_utils.exercises import judge
+from course_utils.exercises.nb12_project import ScriptAudit, audit_script, public_loop
+from course_utils.zoo import ZOO
+
+LOOP = """
+import sys, time, torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(8):
+    {}
+    model(torch.ones(3, 2)).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_correct_script_runs_in_its_folder_with_its_arguments(train_py, capsys):
+    path = train_py(LOOP.format("optimizer.zero_grad()") + "open('arguments.txt', 'w').write(str(sys.argv[1:]))\n")
+    audited = audit_script("train.py", "none", ["--epochs", 1], folder=path.parent)
+    assert (audited.status, audited.found, audited.judged, audited.stopped) == (0, {}, True, False)
+    assert path.with_name("arguments.txt").read_text() == "['--epochs', '1']"
+    assert "\nNo error in 8 updates\n" in capsys.readouterr().out
+    verdict = judge("own_script", audited)
+    assert verdict.passed
+    assert "you predicted none, the auditor found none, as you said; exit status 0" in verdict.message
+
+
+def test_a_script_that_runs_too_long_is_stopped_and_judged_by_what_it_did(train_py, capsys):
+    path = train_py(LOOP.format("").replace("range(8)", "iter(int, 1)") + "    open('updates', 'a').write('.')\n")
+    seconds = 3
+    while not (path.with_name("updates").exists() and path.with_name("updates").stat().st_size > 10):
+        seconds *= 2  # on a busy machine it may start late
+        audited = audit_script(path, "stale-gradients", folder=path.parent, limit=seconds)
+    assert (audited.status, audited.stopped) == (3, True)
+    assert "\nERROR stale-gradients  train.py:8\n" in capsys.readouterr().out
+    message = "you predicted stale-gradients, the auditor found stale-gradients (error), as you said; exit status 3"
+    assert message in judge("own_script", audited).message
+
+
+@pytest.mark.parametrize(
+    ("name", "prediction"),
+    [(None, None), (None, "none"), ("train.py", None), ("train.py", "gradients"), ("no.py", "none")],
+)
+def test_nothing_runs_before_there_is_a_script_and_a_prediction(train_py, name, prediction):
+    folder = train_py("open('ran', 'w')").parent
+    assert audit_script(name, prediction, folder=folder) == ScriptAudit(name, prediction, folder=str(folder))
+    assert not (folder / "ran").exists()
+
+
+def test_every_loop_of_the_zoo_is_a_script_whose_name_says_nothing():
+    listings = set()
+    for number in range(len(ZOO)):
+        path = Path(public_loop(number))
+        text = path.read_text(encoding="utf-8")
+        compile(text, str(path), "exec")
+        assert path.name == f"loop_{number}.py"
+        assert "specimen" not in text
+        listings.add(text)
+    assert len(listings) == len(ZOO)
