@@ -22,6 +22,7 @@ Course material that happens to be Python:
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 
 from course_utils.data import digits, next_letters, words
 from course_utils.loops import MicroBatchFinder, backward_window, evaluate, train_epoch, windows
@@ -51,8 +52,14 @@ __all__ = [  # noqa: RUF022
 ]  # fmt: skip
 
 
+_EXTRA = "cloudpickle", "ipywidgets", "matplotlib", "tqdm"
+
+
 def __getattr__(name: str):
     if name in _LATER:
+        if missing := [library for library in _EXTRA if find_spec(library) is None]:
+            how = 'install the course with its extra `course`, as in pip install -e ".[course]"'
+            raise ImportError(f"course_utils.{name} needs {', '.join(missing)}: {how}")
         return getattr(import_module(f"course_utils.{_LATER[name]}"), name)
     raise AttributeError(f"module 'course_utils' has no attribute {name!r}")
 

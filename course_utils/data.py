@@ -1,7 +1,9 @@
 """The course's real data, which come with it and stand in `data/manifest.json`. No downloads."""
 
 import gzip
+import json
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import torch
@@ -73,8 +75,17 @@ def next_letters(words: Sequence[str]) -> tuple[Tensor, Tensor]:
 
 
 def read(name: str) -> bytes:
-    """The bytes of a data file."""
-    return (folder() / name).read_bytes()
+    """The bytes of a data file.
+
+    Raises:
+        OSError: If it is missing, or not the file that `manifest.json` describes.
+    """
+    path = folder() / name
+    described = json.loads((folder() / "manifest.json").read_bytes())
+    if not path.is_file() or (name in described and sha256(path.read_bytes()).hexdigest() != described[name]["sha256"]):
+        how = "restore it with `git checkout -- data`, or install the course again"
+        raise OSError(f"{path} is missing or damaged: {how}")
+    return path.read_bytes()
 
 
 def folder() -> Path:

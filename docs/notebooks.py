@@ -99,7 +99,7 @@ def read_notebooks() -> dict[str, Notebook]:
     books = [Notebook(path) for path in [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("deeper/*.ipynb"))]]
     for book in books:
         if not all(cell.execution_count for cell in book.code):
-            raise ValueError(f"{book.path} was saved before all of its cells had run; run tests/execute.py on it")
+            raise ValueError(f"{book.path} was saved before all of its cells had run; run docs/execute.py on it")
     return {book.name: book for book in books}
 
 
@@ -188,7 +188,7 @@ class Fact:
         belief: What people say.
         verdict: What the belief is: "true", "true-if", "imprecise", "wrong", "outdated" or "missing".
         basis: What the statement rests on: "executed", "recorded", "cited" or "derived".
-        falsifier: What makes an executed fact's cell fail: a `breakage` of tests/breakages.py, or in the cell `new`
+        falsifier: What makes an executed fact's cell fail: a `breakage` of tests/falsifiers, or in the cell `new`
             instead of `old`.
     """
 

@@ -1,6 +1,6 @@
 """Correct training programs of many kinds: an error that the auditor finds in one of them is a bug of the auditor.
 
-Each trains a small model, and `PROGRAMS` holds them by name. What some do on purpose can't be known from outside: their
+Each trains a small model. What some do on purpose can't be known from outside: their
 rows say what is asked.
 """
 
@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
@@ -21,19 +22,22 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils import train_epoch
 from runs import in_windows, mean, update, with_sgd
-from table import said
 
-PROGRAMS: dict[str, Callable] = {}
+PROGRAMS = []
 
 
-def correct(*findings: str, name: str = "") -> Callable[[Callable], Callable]:
-    """A row of the table whose program is correct."""
+def said(*findings: str, name: str = "", window: int | None = None) -> Callable[[Callable], Callable]:
+    """All findings in the decorated program, such as "loss-scale error"; none if it is left alone."""
 
     def add(program: Callable) -> Callable:
-        PROGRAMS[name or program.__name__] = program
-        return said(*findings, name=name)(program)
+        row(name or program.__name__.replace("_", " "), program, *findings, window=window)
+        return program
 
     return add
+
+
+def row(name: str, program: Callable, *findings: str, window: int | None = None) -> None:
+    PROGRAMS.append(pytest.param(program, sorted(findings), window, id=name))
 
 
 def net(inputs: int = 3, outputs: int = 2) -> nn.Sequential:
@@ -66,13 +70,13 @@ def zeroing(how: str) -> None:
 
 
 for how in ("optimizer", "in place", "None", "data"):
-    correct(name=f"zeroing, {how}")(lambda how=how: zeroing(how))
+    said(name=f"zeroing, {how}")(lambda how=how: zeroing(how))
 
 
 # Accumulation
 
 
-@correct()
+@said()
 def the_courses_loop():
     model = net()
     data = [(torch.randn(k, 3), torch.randint(2, (k,))) for k in (4, 2, 1, 3, 2, 4, 1, 4, 4, 2)]
@@ -80,7 +84,7 @@ def the_courses_loop():
         train_epoch(model, data, lambda model, b: mean(model(b[0]), b[1]), AdamW(model.parameters()), n=4)
 
 
-@correct("leftover-gradients undecided")
+@said("leftover-gradients undecided")
 def a_window_that_a_resumed_run_goes_on_with():
     def run(model, optimizer, pending):
         for x, y in batches(6):
@@ -99,7 +103,7 @@ def a_window_that_a_resumed_run_goes_on_with():
     assert run(resumed, optimizer, pending) == 0
 
 
-@correct("token-weights advice")
+@said("token-weights advice")
 def windows_over_a_data_set_with_a_short_last_batch():
     for samples, updates in ((30, 8), (110, 7)):  # the end is reached often, and once
         model, optimizer = with_sgd(net())
@@ -111,7 +115,7 @@ def windows_over_a_data_set_with_a_short_last_batch():
             update(optimizer)
 
 
-@correct("irregular-window undecided", "loss-scale undecided")
+@said("irregular-window undecided", "loss-scale undecided")
 def one_episode_that_is_longer_in_a_single_loop():
     ends = {5, 10, 15, 23, 28, 33, 38}
     model, optimizer = with_sgd(net(3, 1))
@@ -122,7 +126,7 @@ def one_episode_that_is_longer_in_a_single_loop():
             update(optimizer)
 
 
-@correct("irregular-window undecided")
+@said("irregular-window undecided")
 def episodes_of_any_length():
     for lengths in ([9, 14, 11, 11, 10], [10, 10, 25, 10], [5, 7, 5, 7, 5, 7]):
         model, optimizer = with_sgd(net())
@@ -133,12 +137,12 @@ def episodes_of_any_length():
             optimizer.step()
 
 
-@correct()
+@said()
 def tasks_whose_windows_are_not_alike():
     in_windows(lambda out, y, n: -out.log_softmax(1).gather(1, y[:, None]).logsumexp(0).sum() / n, (2, 4) * 6, net())
 
 
-@correct("discarded-gradients undecided")
+@said("discarded-gradients undecided")
 def a_window_that_is_given_up_at_a_spike():
     model, optimizer = with_sgd(net())
     held = 0
@@ -156,12 +160,12 @@ def a_window_that_is_given_up_at_a_spike():
 # Losses, several of which are meant to be added up
 
 
-@correct("loss-scale undecided")
+@said("loss-scale undecided")
 def half_a_squared_error_in_windows_of_two():
     in_windows(lambda out, y, n: F.mse_loss(out[:, 0], y.float()) / 2 / n, [2] * 6, net())
 
 
-@correct("token-weights undecided")
+@said("token-weights undecided")
 def answers_that_are_averaged_one_by_one():
     model, optimizer = with_sgd(net())
     for i in range(12):
@@ -172,7 +176,7 @@ def answers_that_are_averaged_one_by_one():
             update(optimizer)
 
 
-@correct("loss-scale undecided", "token-weights undecided")
+@said("loss-scale undecided", "token-weights undecided")
 def episodes_whose_means_are_added_up():
     model, optimizer = with_sgd(net())
     for i in range(20):
@@ -182,7 +186,7 @@ def episodes_whose_means_are_added_up():
             update(optimizer)
 
 
-@correct("loss-scale undecided")
+@said("loss-scale undecided")
 def contrasts_with_the_stored_features_of_the_others():
     model, optimizer = with_sgd(net(3, 4))
     for _ in range(6):
@@ -195,7 +199,7 @@ def contrasts_with_the_stored_features_of_the_others():
         update(optimizer)
 
 
-@correct("loss-scale undecided")
+@said("loss-scale undecided")
 def real_and_fake_in_a_loop():
     def learn(critic, real, fake):
         for x, label in ((real, 0.9), (fake, 0.1)):
@@ -212,7 +216,7 @@ def real_and_fake_in_a_loop():
         g.step()
 
 
-@correct("loss-scale undecided")
+@said("loss-scale undecided")
 def a_loader_for_each_domain():
     model, optimizer = with_sgd(net())
     domains = [DataLoader(TensorDataset(torch.randn(48, 3), torch.randint(2, (48,))), 4) for _ in range(3)]
@@ -223,7 +227,7 @@ def a_loader_for_each_domain():
         optimizer.step()
 
 
-@correct("loss-scale undecided", "token-weights undecided")
+@said("loss-scale undecided", "token-weights undecided")
 def losses_of_several_scales():
     model, optimizer = with_sgd(net(3, 3))
     for x, _ in batches(size=8):
@@ -233,7 +237,7 @@ def losses_of_several_scales():
         optimizer.step()
 
 
-@correct("loss-scale undecided")
+@said("loss-scale undecided")
 def workers_that_call_backward_themselves():
     class Worker:
         def __init__(self, model):
@@ -251,20 +255,7 @@ def workers_that_call_backward_themselves():
         optimizer.step()
 
 
-@correct("irregular-window undecided", "loss-scale undecided")
-def restarts_of_any_number_in_an_update():
-    restarts = random.Random(3)
-    model, optimizer = with_sgd(net())
-    for x, y in batches(16):
-        optimizer.zero_grad()
-        again = True
-        while again:
-            again = restarts.random() < 0.5
-            mean(model(x + 0.1 * torch.randn_like(x)), y).backward()
-        optimizer.step()
-
-
-@correct("loss-scale undecided")
+@said("loss-scale undecided")
 def the_sum_over_tasks_of_meta_learning():
     model, optimizer = with_sgd(net())
     for _ in range(6):
@@ -279,7 +270,7 @@ def the_sum_over_tasks_of_meta_learning():
         optimizer.step()
 
 
-@correct()
+@said()
 def a_loss_in_shards_of_what_the_decoder_made():
     encoder, decoder, head = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 9)
     optimizers = [Adam(encoder.parameters()), Adam([*decoder.parameters(), *head.parameters()])]
@@ -292,18 +283,7 @@ def a_loss_in_shards_of_what_the_decoder_made():
         update(*optimizers)
 
 
-@correct()
-def one_loss_for_two_parts_by_their_inputs():
-    encoder, head = net(3, 4), nn.Linear(4, 2)
-    optimizer = SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
-    for x, y in batches():
-        loss = mean(head(encoder(x)), y)
-        loss.backward(inputs=list(encoder.parameters()), retain_graph=True)
-        (2 * loss).backward(inputs=list(head.parameters()))
-        update(optimizer)
-
-
-@correct("loss-scale undecided")
+@said("loss-scale undecided")
 def hooks_that_divide():
     model = net()
     for p in model.parameters():
@@ -314,7 +294,7 @@ def hooks_that_divide():
 # Several optimizers, and parameters that only some of them hold
 
 
-@correct("foreign-gradients undecided")
+@said("foreign-gradients undecided")
 def a_trunk_and_the_value_head_of_another_optimizer():
     trunk, value, policy = nn.Linear(3, 4), nn.Linear(4, 1), nn.Linear(4, 2)
     of_policy, of_value = Adam([*trunk.parameters(), *policy.parameters()]), Adam(value.parameters())
@@ -327,7 +307,7 @@ def a_trunk_and_the_value_head_of_another_optimizer():
         of_policy.step()
 
 
-@correct("foreign-gradients undecided")
+@said("foreign-gradients undecided")
 def a_head_with_a_loss_of_its_own():
     encoder, head = net(3, 4), nn.Linear(4, 2)
     optimizers = [Adam(encoder.parameters()), Adam(head.parameters())]
@@ -340,7 +320,7 @@ def a_head_with_a_loss_of_its_own():
             optimizer.zero_grad()
 
 
-@correct("foreign-gradients undecided")
+@said("foreign-gradients undecided")
 def an_embedding_that_steps_before_the_hypernetworks_regularizer():
     network, tasks = nn.Linear(2, 6), nn.Parameter(torch.randn(3, 2))
     of_network, of_tasks = Adam(network.parameters()), Adam([tasks])
@@ -354,7 +334,7 @@ def an_embedding_that_steps_before_the_hypernetworks_regularizer():
         of_network.step()
 
 
-@correct("discarded-gradients undecided", "leftover-gradients undecided")
+@said("discarded-gradients undecided", "leftover-gradients undecided")
 def a_critic_whose_steps_have_not_begun():
     generator, critic = net(2, 3), net(3, 1)
     g, d = Adam(generator.parameters()), Adam(critic.parameters())
@@ -380,8 +360,8 @@ def every_optimizer_steps(after: nn.Module) -> None:
             optimizer.step()
 
 
-correct("orphan-parameters undecided", name="every optimizer steps")(lambda: every_optimizer_steps(nn.Identity()))
-correct("orphan-parameters undecided", name="every optimizer steps beside a loss network")(
+said("orphan-parameters undecided", name="every optimizer steps")(lambda: every_optimizer_steps(nn.Identity()))
+said("orphan-parameters undecided", name="every optimizer steps beside a loss network")(
     lambda: every_optimizer_steps(net(2, 2))
 )
 
@@ -389,7 +369,7 @@ correct("orphan-parameters undecided", name="every optimizer steps beside a loss
 # Gradients that are read, replaced, or used in more than one way
 
 
-@correct("discarded-gradients undecided")
+@said("discarded-gradients undecided")
 def an_attack_that_saturates():
     model, optimizer = with_sgd(net())
     for x, y in batches():
@@ -403,7 +383,7 @@ def an_attack_that_saturates():
         optimizer.step()
 
 
-@correct("discarded-gradients undecided")
+@said("discarded-gradients undecided")
 def the_norm_of_each_loss_before_their_sum():
     model, optimizer = with_sgd(net())
     for x, y in batches():
@@ -415,7 +395,7 @@ def the_norm_of_each_loss_before_their_sum():
         optimizer.step()
 
 
-@correct("stale-gradients undecided")
+@said("stale-gradients undecided")
 def a_line_search():
     model, optimizer = with_sgd(net())
     for x, y in batches():
@@ -429,7 +409,7 @@ def a_line_search():
             optimizer.step()
 
 
-@correct("leftover-gradients undecided")
+@said("leftover-gradients undecided")
 def the_gradient_is_measured_at_the_end_by_the_same_helper():
     model, optimizer = with_sgd(net())
 
@@ -445,7 +425,7 @@ def the_gradient_is_measured_at_the_end_by_the_same_helper():
         backward(x, y)
 
 
-@correct("stale-gradients undecided")
+@said("stale-gradients undecided")
 def weights_of_losses_whose_gradient_is_replaced():
     model, weights = net(3, 3), nn.Parameter(torch.ones(2))
     of_model, of_weights = Adam(model.parameters()), Adam([weights], lr=0.01)
@@ -461,7 +441,7 @@ def weights_of_losses_whose_gradient_is_replaced():
         of_weights.step()
 
 
-@correct("empty-step undecided")
+@said("empty-step undecided")
 def gradients_that_are_masked_to_zeros():
     """As where only what all domains agree on is learned, and they agree on nothing."""
     model, optimizer = with_sgd(net())
@@ -473,7 +453,7 @@ def gradients_that_are_masked_to_zeros():
         optimizer.step()
 
 
-@correct("empty-step undecided")
+@said("empty-step undecided")
 def margins_that_are_kept():
     model, optimizer = with_sgd(net(3, 1))
     for i, (x, _) in enumerate(batches()):
@@ -485,7 +465,7 @@ def margins_that_are_kept():
 # Optimizers of the script's own, and updates without one
 
 
-@correct()
+@said()
 def the_optimizer_in_the_backward():
     model = net()
     optimizers = {p: SGD([p], lr=0.1) for p in model.parameters()}
@@ -495,7 +475,7 @@ def the_optimizer_in_the_backward():
         mean(model(x), y).backward()
 
 
-@correct("stale-gradients undecided")
+@said("stale-gradients undecided")
 def an_optimizer_that_counts_inside():
     class Accumulating(SGD):
         calls = 0
@@ -517,7 +497,7 @@ def an_optimizer_that_counts_inside():
         optimizer.step()
 
 
-@correct()
+@said()
 def points_that_are_added_to_a_scene():
     """The optimizer's parameter is replaced by a longer one, before the step."""
     points = nn.Parameter(torch.randn(10, 3))
@@ -536,7 +516,7 @@ def update_by_hand(model: nn.Module, rate: float = 0.1) -> None:
         p -= rate * p.grad
 
 
-@correct()
+@said()
 def an_embedding_by_hand():
     for sparse in (False, True):
         table = nn.Embedding(50, 4, sparse=sparse)
@@ -547,7 +527,7 @@ def an_embedding_by_hand():
             table.weight.grad = None
 
 
-@correct("leftover-gradients undecided")
+@said("leftover-gradients undecided")
 def first_order_meta_learning():
     model, optimizer = with_sgd(net())
     for _ in range(4):
@@ -568,7 +548,7 @@ def first_order_meta_learning():
         optimizer.step()
 
 
-@correct("loss-scale undecided", "stale-gradients undecided")
+@said("loss-scale undecided", "stale-gradients undecided")
 def weights_that_follow_a_change_that_is_learned():
     """Their own gradients are never used: an optimizer learns the change, and then it is added to the weights."""
     weights = [nn.Parameter(torch.randn(3, 5)), nn.Parameter(torch.randn(5, 2))]
@@ -601,11 +581,11 @@ def checkpointed(reentrant: bool) -> None:
             update(optimizer)
 
 
-correct(name="checkpoint, reentrant")(lambda: checkpointed(True))
-correct(name="checkpoint, not reentrant")(lambda: checkpointed(False))
+said(name="checkpoint, reentrant")(lambda: checkpointed(True))
+said(name="checkpoint, not reentrant")(lambda: checkpointed(False))
 
 
-@correct()
+@said()
 def a_backward_call_on_meta_tensors_before_the_loop():
     """As a count of the operations does; then training."""
     with torch.device("meta"):
@@ -638,7 +618,7 @@ for name, make, per_epoch in [
     ("one cycle", lambda o: OneCycleLR(o, 0.1, total_steps=12), False),
     ("a warm-up", lambda o: SequentialLR(o, [LinearLR(o), StepLR(o, 4)], milestones=[4]), False),
 ]:
-    correct(name=name)(lambda make=make, per_epoch=per_epoch: scheduled(make, per_epoch))
+    said(name=name)(lambda make=make, per_epoch=per_epoch: scheduled(make, per_epoch))
 
 
 def scaled(fused: bool) -> None:
@@ -659,11 +639,11 @@ def scaled(fused: bool) -> None:
             optimizer.zero_grad()
 
 
-correct(name="a scaler that skips a step")(lambda: scaled(False))
-correct(name="a scaler that skips a fused step")(lambda: scaled(True))
+said(name="a scaler that skips a step")(lambda: scaled(False))
+said(name="a scaler that skips a fused step")(lambda: scaled(True))
 
 
-@correct("scaler-timing undecided")
+@said("scaler-timing undecided")
 def two_stages_with_a_scaler_each():
     model, optimizer = with_sgd(net())
 
@@ -679,7 +659,7 @@ def two_stages_with_a_scaler_each():
     train()
 
 
-@correct()
+@said()
 def the_norm_is_only_measured():
     model, optimizer = with_sgd(net())
     scaler = GradScaler("cpu")
@@ -693,7 +673,7 @@ def the_norm_is_only_measured():
             optimizer.zero_grad()
 
 
-@correct()
+@said()
 def clipping_by_value():
     model, optimizer = with_sgd(net())
     for x, y in batches():
@@ -702,7 +682,7 @@ def clipping_by_value():
         update(optimizer)
 
 
-@correct()
+@said()
 def clipping_where_a_batch_has_no_loss():
     for steps_all_the_same in (True, False):
         model, optimizer = with_sgd(net())

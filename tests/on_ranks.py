@@ -255,10 +255,16 @@ class TwoHeads(nn.Module):
         super().__init__()
         torch.manual_seed(3)
         self.body, self.heads = nn.Linear(3, 5), nn.ModuleList([nn.Linear(5, 2), nn.Linear(5, 2)])
+        self.sparse = True  # a name of its own, which says nothing about gradients
 
     def forward(self, x, heads):
         hidden = self.body(x).tanh()
         return sum(self.heads[k](hidden) for k in heads)
+
+
+class Rows(nn.Embedding):
+    def forward(self, hidden):
+        return super().forward(torch.arange(len(hidden)))
 
 
 def two_headed(kind):
@@ -268,23 +274,27 @@ def two_headed(kind):
         "the last uses one head": [[0, 1], [0, 1], [0]],
         "the last uses another head on each rank": [[0, 1], [0, 1], [rank]],
         "the last uses one head on one rank": [[0, 1], [0, 1], [0, 1][: 1 + rank]],
+        "the last leaves out sparse rows on one rank": [[0, 1], [0, 1], [0, 1][: 1 + rank]],
         "found unused": [[0, 1], [0], [rank]],
         "found unused, a head in none": [[0], [0], [0]],
     }.get(kind, [[0, 1]] * 3)
-    if kind == "unfrozen later":
+    if "sparse" in kind:
+        module.heads[1] = Rows(4, 2, sparse=True)
+    if "unfrozen later" in kind:
         module.heads[1].requires_grad_(False)
     # Small buckets: a rank whose last one is never full has exchanged the others.
     model = DistributedDataParallel(module, find_unused_parameters="found" in kind, bucket_cap_mb=1e-5)
-    if kind == "unfrozen later":
-        module.heads[1].requires_grad_(True)
+    if "frozen later" in kind:
+        module.heads[1].requires_grad_("unfrozen" in kind or (rank == 1 and "on one rank" in kind))
     if kind == "added later":
         module.heads[1] = nn.Linear(5, 2)
 
     def loss_fn(model, batch):
         called = model.module if "model.module" in kind and hasattr(model, "module") else model
-        return called(*batch).square().mean()
+        predicted = called(*batch)
+        return predicted.mean() * (-1) ** rank if "signs" in kind else predicted.square().mean()
 
-    torch.manual_seed(dist.get_rank())
+    torch.manual_seed(rank)
     return model, loss_fn, [(torch.randn(4, 3), used) for used in heads]
 
 
@@ -363,6 +373,11 @@ def with_unequal_options(name):
     }.get(name, {})
     if name == "learning rate" and dist.get_rank() == 0:
         optimizer.param_groups[0]["lr"] = 0.2
+    if name == "inner learning rate":
+        optimizer.inner = optimizer_of("SGD", model.parameters())
+        optimizer.inner.param_groups[0]["lr"] = 0.1 + dist.get_rank()
+    if name == "model" and dist.get_rank() == 0:
+        model.module.added = nn.Linear(2, 2)
     batches = shards(2, equal=True)[dist.get_rank()]
     mine = options if dist.get_rank() == 0 else {}
     return refusal_of(lambda: train_epoch(model, batches, masked_mse, optimizer, 3, tokens, **mine))

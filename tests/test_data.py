@@ -44,3 +44,15 @@ def test_a_batch_of_words_asks_for_each_next_letter_and_the_end():
     assert inputs.tolist() == [[0, 26, 15, 15], [0, 1, 0, 0]]
     assert targets.tolist() == [[26, 15, 15, 0], [1, 0, -100, -100]]
     assert inputs.dtype == targets.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"version https://git-lfs.github.com/spec/v1", data.read("words.txt.gz")]
+)
+def test_a_file_that_is_missing_or_damaged_is_named_with_what_to_do(content, tmp_path, monkeypatch):
+    (tmp_path / "manifest.json").write_bytes(data.read("manifest.json"))
+    if content is not None:
+        (tmp_path / "digits.csv.gz").write_bytes(content)
+    monkeypatch.setattr(data, "folder", lambda: tmp_path)
+    with pytest.raises(OSError, match=r"digits\.csv\.gz is missing or damaged: restore it with `git checkout -- data`"):
+        digits()

@@ -7,8 +7,8 @@ import pytest
 from cells import run
 from course import FACTS, NOTEBOOKS
 from course_utils.ask import FOLDED
-from execute import LANGUAGE, WIDGET
-from notebooks import ROOT, claims, is_folded, reading, tags
+from execute import KERNEL, WIDGET
+from notebooks import ROOT, claims, is_folded, reading, relinked, tags
 from notebooks import displays as shown_by
 
 each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=NOTEBOOKS)
@@ -35,7 +35,7 @@ def test_every_code_cell_was_executed_in_order(notebook):
 @each_notebook
 def test_nothing_is_stored_that_differs_from_run_to_run(notebook):
     assert set(notebook.node.metadata) == {"kernelspec", "language_info"}
-    assert notebook.node.metadata.language_info == LANGUAGE
+    assert notebook.node.metadata.kernelspec == KERNEL
     for cell in notebook.cells:
         assert set(cell.metadata) <= {"tags", "jupyter", "cellView"}
         assert ("cellView" in cell.metadata) == is_folded(cell, "source"), "folded in Colab, too"
@@ -161,3 +161,49 @@ def test_every_fact_has_a_cell_and_one_that_is_executed_has_an_assertion_in_it(n
             rests_on = around if fact.basis == "recorded" else cell.source
             assert re.search(SHOWS_THAT[fact.basis], rests_on, flags=re.I), f"{fact.id}: {fact.basis}?"
     assert shown == facts.keys()
+
+
+# Numbers in sentences: of two digits at least, since a digit alone stands in some cell whatever it says.
+NUMBER = r"(?<![\w.,/#$^-])(?:\d\d+(?:\.\d+)?|\d\.\d+)(?![\w/])"
+NOT_READ = (
+    r"```.*?```|`[^`]*`|<[^>]+>|\$[^$]*\$|(?:Steps?|Notebook) \d+|\d+ minutes\b|\b20\d\d\b|(?:PyTorch|Python) [\d.]+"
+)
+CITED = r"\]\(http|[Rr]ecorded|reported|[Tt]ested"  # in a sentence whose numbers are somebody's, or on record
+NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a reader has to check these
+    "00_start": "2.3 115",
+    "02_zeroing": "100 101",
+    "04_accumulation": "2.4",
+    "08_training_loop": "16000 1000",
+    "09_amp": "258 744 2000",
+    "11_pitfalls": "22 90",
+    "12_project": "60 150 3.3 15547 65536 16160 300 44",
+    "checkpoints": "11 30",
+    "ddp_options": "1003",
+    "frameworks": "125",
+    "hooks": "12 14 36",
+    "how_the_auditor_knows": "15 2.13 22 394 432",
+    "memory": "0.65 46 1000",
+    "noise_scale": "1437 48",
+    "several_optimizers": "2.9",
+    "should_you_accumulate": "80 16384 244 0.01 0.1 0.44 3.4",
+    "skipped_steps": "65536",
+    "who_writes_grad": "65520",
+}
+
+
+def without_commas(text: str) -> str:
+    return re.sub(r"(?<=\d)[_,](?=\d{3})", "", text)
+
+
+@each_notebook
+def test_a_number_in_a_sentence_is_one_that_a_cell_holds_or_shows(notebook):
+    metadata = [str(output.get("metadata", "")) for cell in notebook.code for output in cell.outputs]
+    cells = [part for cell in notebook.code for part in (cell.source, text_of(cell))]
+    known = {*re.findall(r"\d+(?:\.\d+)?", without_commas("\n".join(cells + metadata)))}
+    known |= {*NOT_COMPUTED.get(notebook.name, "").split()}
+    for cell in notebook.cells[1:]:
+        if cell.cell_type == "markdown":
+            text = re.sub(NOT_READ, " ", relinked(cell.source, lambda *_: ""), flags=re.S)
+            for sentence in re.split(r"(?<=[.?!])\s+|\n", text):
+                if not re.search(CITED, sentence):
+                    assert {*re.findall(NUMBER, without_commas(sentence))} <= known, sentence

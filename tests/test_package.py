@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from importlib import import_module
 from pathlib import Path
@@ -81,6 +82,13 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         course_utils.acumulate  # noqa: B018
 
 
+@pytest.mark.parametrize("name", ["check", "predict", "ledger", "Ranks"])
+def test_a_name_without_its_libraries_names_the_extra(name, monkeypatch):
+    monkeypatch.setattr(course_utils, "find_spec", lambda library: None if library == "matplotlib" else library)
+    with pytest.raises(ImportError, match=rf"{name} needs matplotlib: install .* extra `course`"):
+        getattr(course_utils, name)
+
+
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: "/".join(path.relative_to(ROOT).parts))
 def test_the_examples_in_docstrings_are_true(path):
@@ -112,3 +120,12 @@ print(json.dumps([course_utils.__file__, list(images.shape), len(course_utils.wo
     assert Path(where).resolve() == (site / "course_utils" / "__init__.py").resolve()
     assert shape == [360, 64]
     assert words == 63875
+
+
+def test_the_sdist_holds_what_the_readme_and_the_tests_need(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with tarfile.open(tmp_path / hatchling.build.build_sdist(str(tmp_path))) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    tests = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/*.py")]
+    assert packed >= {*linked, *tests, "conftest.py", "pyproject.toml"}

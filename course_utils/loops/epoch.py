@@ -2,8 +2,8 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from math import isfinite
 from numbers import Real
 from typing import Any, NamedTuple
@@ -23,9 +23,8 @@ from course_utils.loops.window import (
     items,
     iterator_of,
     read,
-    share_out,
+    rounds,
     shown,
-    warn_of_padding,
     windows,
 )
 from gradaudit.interrupts import uninterrupted
@@ -73,67 +72,46 @@ def train_epoch(
 ) -> list[float]:
     """Trains for one pass over `batches`, with one update per window of `n` micro-batches.
 
-    Each update uses the gradient that one large batch would have: of the mean loss over everything in its window, also
-    if micro-batches differ in size and if the last window is short. Once per window, in this order, come unscaling,
-    clipping, the optimizer step, the scale's update, the scheduler step and zeroing. A gradient that holds an infinity
-    or a NaN makes no update and no scheduler step, with or without a scaler; a warning counts such windows, and an
-    epoch of nothing else is an error. Ctrl-C waits until an update that has begun is whole.
+    Each update uses the gradient of one large batch: of the mean loss over everything in its window,
+    also if micro-batches differ in size and if the last window is short. Once per window, in this
+    order, come unscaling, clipping, the optimizer step, the scale's update, the scheduler step and
+    zeroing. A gradient that holds an infinity or a NaN makes no update and no scheduler step. Ctrl-C
+    waits until an update that has begun is whole.
 
-    On several ranks, a model wrapped in DDP or FSDP2 (also HSDP) trains on the windows of all ranks as if they were
-    one: the mean is over what they hold together, even if some hold less or have run out. Before a window's first
-    forward pass the ranks all-reduce a few numbers. DDP exchanges the gradients once per window, FSDP2 after every
-    micro-batch (see `hold_back`). In each window, FSDP2 needs equally many micro-batches on every rank, not counting
-    those of weight 0, and a DDP model with SyncBatchNorm also needs loaders of one length: other numbers are refused. A
-    collective of your own in the forward pass needs equal numbers, too, but can't be seen: unequal ranks would wait for
-    each other there. Under DDP the ranks also compare their gradients before each update. What would let them drift
-    apart is an error on every rank: a gradient that DDP hasn't averaged, such as that of a layer that was unfrozen
-    after DDP was made, and options that differ. Anything but DDP and FSDP2 is refused on several ranks.
-
-    Before the first window and after every update, all gradients of the model and of the optimizer are zeroed, also
-    those of parameters that this optimizer doesn't own. Gradients outside of both, such as those of a discriminator
-    through which a generator is trained, are left to their owner. The model keeps the mode in which it comes. An
-    optimizer that holds others, as a Muon holds an AdamW, is clipped, unscaled and zeroed with them.
-
-    How exact is it? What a sample (or token) adds to the gradient must depend on that sample and the weights alone;
-    notebook 07 lists what breaks that. On a CPU with torch 2.13, for a small MLP and a small transformer on padded
-    words, the gradient of a window differs from that of the large batch by 3e-16 of its norm in float64, 2e-7 in
-    float32, 3e-3 with bfloat16 autocast and 7e-3 with bfloat16 weights (tests/benchmarks/exactness.py). Below float64
-    that is rounding, which the large batch has as well: 2e-7, 4e-3 and 6e-3 from the gradient in float64.
+    All gradients of the model and the optimizer are zeroed before the first window and after every
+    update. An optimizer that holds others, as a Muon holds an AdamW, is treated as one with them. A
+    model wrapped in DDP or FSDP2 trains on the windows of all ranks as if they were one.
+    `docs/loop.md` says how exact that is, and what ranks need; notebook 07 lists what breaks it.
 
     Args:
-        model: The model, also wrapped in DDP or FSDP2, also compiled.
+        model: The model, also wrapped in DDP or FSDP2, also compiled. Keeps its mode.
         batches: Micro-batches of any kind, with memory of their own (see `windows`).
-        loss_fn: `loss_fn(model, batch)` returns the mean loss of a micro-batch, a scalar tensor; or several means, such
-            as a cross-entropy over tokens and a penalty over samples, of which the sum is minimised.
+        loss_fn: `loss_fn(model, batch)` returns the mean loss of a micro-batch, a scalar tensor; or
+            several means, such as over tokens and over samples, of which the sum is minimised.
         optimizer: Any optimizer that steps without a closure, so neither LBFGS nor SAM.
         n: Micro-batches per update.
-        weight: `weight(batch)` returns over how many samples or tokens that mean was taken; a micro-batch with 0 is
-            left out, and so is a window. By default, `items`: the first dimension, in which all tensors must agree. For
-            several losses it returns as many counts, and each loss is divided by what its own window holds.
-        autocast: The context for the forward pass, such as `torch.autocast("cuda", torch.bfloat16)`.
+        weight: `weight(batch)` returns over how many samples or tokens that mean was taken; for
+            several losses, a count for each. A micro-batch with 0 is left out. By default, `items`:
+            the first dimension, in which all tensors must agree.
+        autocast: The context for the forward pass: `torch.autocast("cuda", torch.bfloat16)`.
         scaler: A GradScaler for float16, one for the whole training.
-        max_norm: The largest norm that the gradient of a window may have, over all parameters of the optimizer, none
-            of which may have sparse gradients.
+        max_norm: The largest norm that the gradient of a window may have, over all parameters of
+            the optimizer, none of which may have sparse gradients.
         scheduler: Stepped once per update, so that its lengths count updates.
-        on_update: Called after each window with an `Update`, for logging; all ranks pass it, or none. The loss
-            and the norm are read from the device for it; on several ranks the loss is all-reduced, too. For a progress
-            bar: `bar = tqdm(total=updates)`, then in it `bar.set_postfix(loss=update.loss)` and `bar.update()`.
-        hold_back: Under FSDP2, reduce the gradients once per window and not once per micro-batch. Until the window
-            ends, every rank then holds an unreduced gradient of the whole model, and `.grad` is None. It is summed in
-            the `reduce_dtype` of FSDP2's MixedPrecisionPolicy, or else in its `param_dtype`: in bfloat16 a long window
-            loses what is small. Without it, `.grad` is a shard in the parameter's own dtype. No effect elsewhere.
+        on_update: Called after each window with an `Update`, for a log or a progress bar. The loss
+            and the norm are read from the device for it.
+        hold_back: Under FSDP2, reduce the gradients once per window and not once per micro-batch;
+            until then every rank holds an unreduced gradient of the whole model.
 
     Returns:
         The mean loss of each window before its update, over all ranks and without the scaler's factor.
 
     Raises:
         TypeError: If an argument, a weight or a loss has the wrong type.
-        ValueError: If one has an unusable value, if `batches` gives nothing, if a loss reaches no parameter of the
-            optimizer, or if the ranks cannot train this model together. Arguments are checked before anything changes,
-            weights and losses before their window's update. An error inside a window empties the gradients of the
-            model and the optimizer, so no later update contains what it left behind.
-        FloatingPointError: If every window was skipped, with the first cause; unless a scaler may still find its scale,
-            since the losses are finite and its scale is above 1.
+        ValueError: If one has an unusable value, if `batches` gives nothing, if a loss reaches no
+            parameter of the optimizer, or if the ranks cannot train this model together or have not
+            exchanged its gradients. No error makes a wrong update, or leaves half a window in `.grad`.
+        FloatingPointError: If every window was skipped, unless a scaler may still find its scale.
 
     Example:
         >>> model = nn.Linear(2, 1)
@@ -151,21 +129,12 @@ def train_epoch(
     family = _family(optimizer)
     _check_optimizer(model, optimizer, family, parallel.world_size)
     _check_update_options(model, optimizer, max_norm, scheduler, on_update)
-    given, losses, skipped, cause, begun = windows(batches, n), [], 0, "", False
     if parallel.world_size > 1:
-        parallel.check_epoch(batches, _options(optimizer, scaler, max_norm, scheduler, on_update))
-    try:
-        while True:
-            window = next(given, [])
-            if weight is items and not losses:
-                warn_of_padding(window)
-            window = share_out(parallel, window, weight)
-            if not window.going:
-                break
-            if not window.holds_any:
-                continue
-            if not begun:
-                begun = True
+        parallel.check_epoch(batches, _options(model, family, scaler, max_norm, scheduler, on_update))
+    losses, skipped, cause = [], 0, ""
+    for window in rounds(parallel, windows(batches, n), weight):
+        with _emptied_by_an_error(model, family):
+            if not losses:
                 _zero(model, family)
             losses.append(accumulate(parallel, window, loss_fn, scaler, autocast))
             rates = _rates(optimizer) if on_update else []
@@ -177,15 +146,9 @@ def train_epoch(
                 elif scheduler:
                     scheduler.step()
                 _zero(model, family)
-            if on_update:
-                (loss,) = parallel.all_reduce_sum(read([losses[-1]]))
-                loss /= parallel.world_size
-                on_update(Update(len(losses), len(window.shares), loss, norm, rates, not isfinite(norm)))
-            window.shares.clear()  # not to hold its inputs while the next ones are fetched
-    except BaseException:
-        if begun:
-            _zero(model, family)
-        raise
+        if on_update:
+            loss = parallel.all_reduce_sum(read([losses[-1]]))[0] / parallel.world_size
+            on_update(Update(len(losses), len(window.shares), loss, norm, rates, not isfinite(norm)))
     if not losses:
         raise ValueError(_EMPTY)
     losses = [loss / parallel.world_size for loss in parallel.all_reduce_sum(read(losses))]
@@ -261,25 +224,35 @@ def _rates(optimizer: Optimizer) -> list[float | None]:
     return [None if group.get("lr") is None else float(group["lr"]) for group in optimizer.param_groups]
 
 
-def _options(optimizer: Optimizer, scaler: Any, max_norm: Any, scheduler: Any, on_update: Any) -> dict[str, float]:
+def _options(model: nn.Module, family: list, scaler: Any, max_norm: Any, scheduler: Any, on_update: Any) -> dict:
     """What would make the ranks' updates differ if it differed, as numbers."""
     return {
         "on_update": on_update is not None,
         "max_norm": max_norm or 0.0,
         "scheduler": scheduler is not None,
         "scaler": scaler.get_scale() if scaler else 0.0,
-        "learning rate": sum(rate or 0.0 for rate in _rates(optimizer)),
+        "learning rate": sum(rate or 0.0 for optimizer in family for rate in _rates(optimizer)),
+        "model": len(list(model.parameters())),
     }
 
 
 def _zero(model: nn.Module, family: list[Optimizer]) -> None:
     for optimizer in family:
         optimizer.zero_grad()
-    if left := [p for p in model.parameters() if p.grad is not None]:
-        owned = set(_parameters(family))
-        for p in left:
-            if p not in owned:  # an optimizer may keep its gradients, as zeros
-                p.grad = None
+    owned = set(_parameters(family))
+    for p in model.parameters():
+        if p not in owned:  # an optimizer may keep its gradients, as zeros
+            p.grad = None
+
+
+@contextmanager
+def _emptied_by_an_error(model: nn.Module, family: list[Optimizer]) -> Iterator[None]:
+    """Leaves no half window in `.grad` where the block ends in an error or an interrupt."""
+    try:
+        yield
+    except BaseException:
+        _zero(model, family)
+        raise
 
 
 def _family(optimizer: Any) -> list[Any]:
@@ -287,8 +260,8 @@ def _family(optimizer: Any) -> list[Any]:
     family = [optimizer]
     for one in family:
         for held in getattr(one, "__dict__", {}).values():
-            several = held.values() if isinstance(held, dict) else held
-            for each in several if isinstance(several, Collection) else [held]:
+            several = list(held.values()) if isinstance(held, dict) else held
+            for each in several if isinstance(several, (tuple, list, set)) else [held]:
                 if isinstance(each, Optimizer) and each not in family:
                     family.append(each)
     return family
@@ -297,7 +270,7 @@ def _family(optimizer: Any) -> list[Any]:
 def _owners(family: list[Optimizer]) -> list[Optimizer]:
     """Those with parameters of their own: a wrapper and what it wraps share theirs."""
     owners, seen = [], set()
-    for optimizer in family:
+    for optimizer in sorted(family, key=lambda one: -len(_parameters([one]))):  # one may have a part of another's
         if not seen.issuperset(own := _parameters([optimizer])):
             owners.append(optimizer)
             seen.update(own)

@@ -131,7 +131,8 @@ class MicroBatchFinder:
             return loss
 
         while True:
-            parts = window
+            # Copies, since some batches are moved to a device in place.
+            parts = [copy.copy(batch) if isinstance(batch, MutableMapping) else batch for batch in window]
             if self.micro_batch is not None:
                 parts = [part for batch in window for part in split(batch, self.micro_batch)]
             model.zero_grad()

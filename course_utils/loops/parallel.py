@@ -167,6 +167,8 @@ class DataParallel(_Group):
     def __init__(self, model: nn.Module, ddp: DistributedDataParallel):
         super().__init__(model, [ddp.process_group], next(ddp.parameters()).device)
         self.ddp, self.local_model = ddp, ddp.module
+        embeddings = [m for m in ddp.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+        self.sparse = {id(m.weight) for m in embeddings if m.sparse}  # DDP's own rule
         if self.world_size > 1 and ddp.parameters_to_ignore:
             raise ValueError(f"DDP ignores {sorted(ddp.parameters_to_ignore)}, whose gradients it would not average")
         if ddp._join_config.enable:
@@ -192,13 +194,16 @@ class DataParallel(_Group):
             return
         named = dict(self.local_model.named_parameters())
         left_out = self._left_out()
-        ends = self._extremes([math.inf if id(p) in left_out else _comparable(p.grad) for p in named.values()])
+        numbers = _fingerprints([p.grad for p in named.values()], self.device)
+        ends = self._extremes(
+            [math.inf if id(p) in left_out else number for p, number in zip(named.values(), numbers, strict=True)]
+        )
         waits = [name for name, (_, high) in zip(named, ends, strict=True) if high == math.inf]
         own = [name for name, (low, high) in zip(named, ends, strict=True) if high - low > 1e-5 * abs(high)]
         if waits:
             raise ValueError(
-                f"the last micro-batch of this window doesn't use {_listed(waits)} on every rank, and there DDP waits "
-                "for all parameters: build it with DistributedDataParallel(model, find_unused_parameters=True)"
+                f"the last micro-batch of this window doesn't use {_listed(waits)} on every rank, or it is frozen, and "
+                "DDP waits for it: build it with DistributedDataParallel(model, find_unused_parameters=True)"
             )
         if own:
             raise ValueError(
@@ -219,16 +224,20 @@ class DataParallel(_Group):
             found = re.search(r"indices which did not receive grad for rank \d+:((?: \d+)+)", str(error))
             if not found:
                 raise
-            buckets = self.ddp.reducer._get_zeros_like_grad_buckets()
-            its_own = {id(p) for bucket in buckets for p in bucket.parameters()}  # not those that were unfrozen later
+            its_own = {id(p) for p in self.ddp._module_parameters if p.requires_grad}
+            with suppress(RuntimeError):  # of a sparse bucket without a gradient; else not those unfrozen later
+                its_own = {id(p) for each in self.ddp.reducer._get_zeros_like_grad_buckets() for p in each.parameters()}
             indexed = [p for p in self.ddp._module_parameters if id(p) in its_own]
             left_out = [indexed[int(k)] for k in found[1].split()]
-            torch.autograd.backward(left_out, [torch.zeros_like(p) for p in left_out])
+            for p in left_out:
+                zero, trains = torch.zeros_like(p), p.requires_grad
+                p.requires_grad_()  # it may have been frozen later
+                torch.autograd.backward(p, zero.to_sparse(1) if id(p) in self.sparse else zero)
+                p.requires_grad_(trains)
             return set(map(id, left_out))
         return set()
 
     def average_gradients(self) -> None:
-        sparse = {id(m.weight) for m in self.local_model.modules() if getattr(m, "sparse", False)}  # DDP's own rule
         parameters = [p for p in self.local_model.parameters() if p.requires_grad]
         own = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in parameters]
         used = own[0].new_tensor([p.grad is not None for p in parameters])
@@ -237,7 +246,7 @@ class DataParallel(_Group):
         *sums, used = flat.split([p.numel() for p in parameters] + [len(parameters)])
         for parameter, total, ranks in zip(parameters, sums, used.tolist(), strict=True):
             mean = (total / self.world_size).view_as(parameter).to(parameter.dtype) if ranks else None
-            parameter.grad = mean.to_sparse(1) if ranks and id(parameter) in sparse else mean
+            parameter.grad = mean.to_sparse(1) if ranks and id(parameter) in self.sparse else mean
 
 
 class FullySharded(_Group):
@@ -315,13 +324,17 @@ def _values(gradient: Tensor) -> Tensor:
     return gradient.to_local() if hasattr(gradient, "to_local") else gradient
 
 
-def _comparable(gradient: Tensor | None) -> float:
-    """A number that is the same on ranks that hold the same gradient."""
-    if gradient is None:
-        return -1.0
-    values = _values(gradient)
-    norm = torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32)).item()
-    return norm if math.isfinite(norm) else -2.0
+def _fingerprints(gradients: list[Tensor | None], device: torch.device) -> list[float]:
+    """A number for each gradient, equal on ranks that hold the same gradient. The device is waited for once."""
+    numbers = [torch.tensor(-1.0) if gradient is None else _fingerprint(_values(gradient)) for gradient in gradients]
+    together = torch.stack([number.to(device, torch.float64) for number in numbers])
+    return together.nan_to_num(nan=-2.0, posinf=-2.0, neginf=-2.0).tolist()
+
+
+def _fingerprint(values: Tensor) -> Tensor:
+    values = values.to(torch.promote_types(values.dtype, torch.float32))
+    # The sum tells gradients of opposite signs apart; this part of it is between -norm and norm.
+    return 2 * values.norm() + values.sum().real / math.sqrt(values.numel() or 1)
 
 
 def _listed(names: list[str]) -> str:

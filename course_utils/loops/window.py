@@ -1,6 +1,5 @@
 """The window: which micro-batches make one update, and the gradient of their mean loss."""
 
-import io
 import pickle
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from itertools import islice
 from math import inf, isfinite
 from numbers import Real
 from operator import add, index
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -48,7 +47,7 @@ def windows(batches: Iterable, n: int) -> Iterator[list]:
         TypeError: If `n` is not an integer, or `batches` not iterable (at the call).
         ValueError: If `n` is below 1 (at the call), or if a micro-batch was overwritten while the rest of its window
             was fetched. Unnoticed are writes that PyTorch doesn't count: through `.data`, by another process, on a GPU
-            by another library or to inference tensors; and objects that can't be pickled.
+            by another library or to inference tensors; and to what an object holds that can't be pickled.
 
     Example:
         >>> [len(window) for window in windows(range(10), 4)]
@@ -130,18 +129,28 @@ class Contents(pickle.Pickler):
     """
 
     def __init__(self, batch: Any):
-        written = io.BytesIO()
-        super().__init__(written, protocol=5)
         self.tensors: list[tuple[Tensor, int]] = []
-        with suppress(Exception):  # of an object that can't be pickled: it is seen as far as pickle got
+        parts = batch if type(batch) in (tuple, list) else (batch,)
+        if all(type(part) is Tensor for part in parts):  # the commonest batches need no pickle
+            self.rest = list(map(self.persistent_id, parts))
+            return
+        sums = [0]  # instead of a file, which would keep a copy of what is written
+        super().__init__(SimpleNamespace(write=lambda part: sums.append(crc32(part, sums.pop()))), protocol=5)
+        with suppress(Exception):  # of a batch that is nested too deeply: it is seen as far as pickle got
             self.dump(batch)
-        self.rest = crc32(written.getbuffer())
+        (self.rest,) = sums
 
     def persistent_id(self, part: Any) -> Any:
         if isinstance(part, Tensor):
             self.tensors.append((part, _version(part)))
             return id(part), _checksum(part)
         return type(part).__name__ if isinstance(part, _NOT_DATA) else None
+
+    def reducer_override(self, part: Any) -> Any:
+        try:
+            return part.__reduce_ex__(5)
+        except Exception:  # of a lock or a generator, which can't be pickled: the rest of the batch is seen
+            return str, (type(part).__name__,)
 
     def __eq__(self, other: Any) -> bool:
         versions = [[version for _, version in each.tensors] for each in (self, other)]
@@ -294,6 +303,19 @@ class Window:
         self.going = going  # has any rank a window left?
 
 
+def rounds(parallel: Adapter, given: Iterator[list], weight: Callable[[Any], Any]) -> Iterator[Window]:
+    """The windows of this rank until no rank has one left, without those in which no rank holds anything."""
+    fetched = next(given, [])
+    if weight is items:
+        warn_of_padding(fetched, stacklevel=4)
+    while (window := share_out(parallel, fetched, weight)).going:
+        if window.holds_any:
+            yield window
+        window.shares.clear()  # not to hold its inputs while the next ones are fetched
+        del fetched
+        fetched = next(given, [])
+
+
 def share_out(parallel: Adapter, window: list, weight: Callable[[Any], Any]) -> Window:
     """Gives each micro-batch its share of the mean over all ranks. Micro-batches of weight 0 are left out."""
     counts = counts_of(window, weight)
@@ -338,17 +360,17 @@ def check_weights(weights: list) -> list[float]:
     return weights
 
 
-def warn_of_padding(window: list) -> None:
+def warn_of_padding(window: list, stacklevel: int = 3) -> None:
     """Warns where padded tokens are about to be counted as samples."""
     for batch in window:
         for _, tensor in _tensors(batch):
-            if tensor.dtype is torch.int64 and (tensor == _IGNORED).any():
+            if (tensor.dtype, tensor.layout) == (torch.int64, torch.strided) and (tensor == _IGNORED).any():
                 warnings.warn(
                     f"a micro-batch holds integers of {_IGNORED}, which cross_entropy leaves out of its mean, and is "
                     "counted by its samples: if they are targets, count tokens, as with "
                     f'weight=lambda batch: (batch["labels"] != {_IGNORED}).sum()',
                     UserWarning,
-                    stacklevel=3,
+                    stacklevel=stacklevel,
                 )
                 return
 

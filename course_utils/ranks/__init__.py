@@ -1,4 +1,4 @@
-"""Several ranks on this machine: processes that form one `torch.distributed` group. For lessons and tests.
+"""Several ranks on this machine, for lessons and tests: processes in one `torch.distributed` group.
 
 `Ranks` runs a function on every rank and returns the results.
 """

@@ -2,8 +2,9 @@
 
     torchrun --nproc-per-node 2 ddp_example.py weights.pt
 
-Each update is that of one process which has the micro-batches of all ranks. Notebook 10 runs `train` and compares.
-A rank computes on a GPU of its own if there are GPUs, and on the CPU otherwise. The course has run it on CPUs only.
+Each update is that of one process which has the micro-batches of all ranks. Notebook 10 runs
+`train` and compares. A rank computes on a GPU of its own if there are GPUs, and on the CPU
+otherwise. The course has run it on CPUs only.
 """
 
 import gc
@@ -29,7 +30,8 @@ MAX_NORM = 0.3  # low enough to clip some of these updates
 
 
 def new_model() -> nn.Module:
-    torch.manual_seed(0)  # DDP sends rank 0's weights to all ranks anyway; dropout would need a seed for each rank
+    # DDP sends rank 0's weights to all ranks anyway; dropout would need a seed for each rank.
+    torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
 
 
@@ -39,9 +41,10 @@ def new_optimizer(model: nn.Module, updates: int) -> tuple[torch.optim.Optimizer
 
 
 def loader_of(rank: int, ranks: int) -> DataLoader:
-    """The micro-batches of one rank: as many as on every other rank, or the ranks would wait for each other."""
+    """The micro-batches of one rank: as many as others have, or ranks would wait for each other."""
     data = TensorDataset(*digits())
-    sampler = DistributedSampler(data, ranks, rank, drop_last=True)  # otherwise some samples may come twice
+    # Without drop_last some samples may come twice.
+    sampler = DistributedSampler(data, ranks, rank, drop_last=True)
     return DataLoader(data, batch_size=48, sampler=sampler)  # the last one of an epoch is smaller
 
 
@@ -63,7 +66,8 @@ def train(rank: int, ranks: int, device: str | torch.device = "cpu") -> nn.Modul
                         loss = F.cross_entropy(model(x.to(device)), y.to(device), reduction="sum") / total
                     scaler.scale(loss * ranks).backward()  # since DDP divides by the ranks
             scaler.unscale_(optimizer)
-            norm = nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)  # of the mean, so the same on every rank
+            # The norm of the mean, so the same on every rank.
+            norm = nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
             if norm.isfinite():
                 scaler.step(optimizer)
                 scheduler.step()
@@ -73,7 +77,7 @@ def train(rank: int, ranks: int, device: str | torch.device = "cpu") -> nn.Modul
 
 
 def large_batches(ranks: int, n: int) -> nn.Module:
-    """What the ranks must end up with: the same windows in one process, each as one large batch. For a test."""
+    """The model that the ranks must end up with: the same windows as large batches. For a test."""
     model, loaders = new_model(), [loader_of(rank, ranks) for rank in range(ranks)]
     optimizer, scheduler = new_optimizer(model, EPOCHS * math.ceil(len(loaders[0]) / n))
     for epoch in range(EPOCHS):
@@ -93,16 +97,18 @@ def large_batches(ranks: int, n: int) -> nn.Module:
 def main() -> None:
     torch.set_default_dtype(torch.float64)  # to compare with one process; leave it out
     if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # the rank's number on its own machine
+        # The rank's number on its own machine.
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)  # so that NCCL needn't guess the rank's GPU
+        dist.init_process_group("nccl", device_id=device)  # or NCCL would guess the rank's GPU
     else:
         device = torch.device("cpu")
         dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = train(rank, ranks, device)
     if rank == 0:
-        torch.save(model.cpu().state_dict(), sys.argv[1])  # from the CPU, so that any machine can load it
+        # From the CPU, so that any machine can load it.
+        torch.save(model.cpu().state_dict(), sys.argv[1])
         print(f"trained on {ranks} ranks, device: {device.type}")
     dist.barrier()  # nobody leaves before the file is there
     gc.collect()  # frees DDP before its group

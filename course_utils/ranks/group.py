@@ -1,18 +1,17 @@
-"""Runs a function on every rank of a group and gathers the results, or says which rank failed and where."""
+"""Runs a function on every rank of a group, and gathers results or says which rank failed where."""
 
 import os
-import pickle
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tqdm import tqdm
@@ -21,9 +20,11 @@ from course_utils.ranks.pickling import pack_call
 from course_utils.ranks.worker import serve
 from gradaudit.interrupts import uninterrupted
 
-_GRACE = 2.0  # seconds that the other ranks get to finish once one has failed, and to say where they are
+# Seconds that the other ranks get to finish once one has failed, and each to say where it is.
+_GRACE = 2.0
 
-# On Linux each rank is forked from a server that has imported torch once and run nothing, so later starts are fast.
+# On Linux each rank is forked from a server that has imported torch once and run nothing, so later
+# starts are fast.
 _CONTEXT = get_context("forkserver" if sys.platform == "linux" else "spawn")
 if sys.platform == "linux":
     _CONTEXT.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp"])
@@ -44,12 +45,38 @@ class RankError(RuntimeError):
         self.errors, self.results = errors, results
 
 
+class _Rank(NamedTuple):
+    """A rank as its parent process sees it: calls and answers go through `jobs`."""
+
+    process: BaseProcess
+    jobs: Connection
+    asked: Connection
+    log: Path
+
+    def receive(self) -> tuple[str, Any, str]:
+        """The kind of an answer (result, error, died), its value, and what the rank has printed."""
+        try:
+            return self.jobs.recv()
+        except (EOFError, OSError):
+            self.process.join(_GRACE)
+            printed = self.log.read_text(encoding="utf-8", errors="replace")
+            return "died", f"its process ended with status {self.process.exitcode}\n{printed}", ""
+
+    def where(self) -> str:
+        """The lines on which the rank is."""
+        with suppress(EOFError, OSError):
+            self.asked.send("where")
+            if self.asked.poll(_GRACE):
+                return f"was here:\n{self.asked.recv()}"
+        return "does not answer"
+
+
 class Ranks(AbstractContextManager):
     """A group of processes on this machine, one per rank, ready to run functions.
 
-    The processes start at the first `run` and are kept, since starting them takes seconds. They end with `close()`, at
-    the end of the `with` block, or with this process, however it ends. They find each other through a file and need
-    no port.
+    The processes start at the first `run` and are kept, since starting them takes seconds. They end
+    with `close()`, at the end of the `with` block, or with this process, however it ends. They find
+    each other through a file and need no port.
 
     Args:
         n: The number of ranks, at least 1.
@@ -68,14 +95,15 @@ class Ranks(AbstractContextManager):
         if n < 1:
             raise ValueError(f"n must be at least 1 rank, got {n}")
         self.n, self.timeout, self.backend = n, timeout, backend
-        self._ranks: list[tuple[BaseProcess, Connection]] = []
+        self._ranks: list[_Rank] = []
 
     def run(self, function: Callable, *args: Any, timeout: float | None = None) -> list:
-        """Calls `function(*args)` on every rank at once, and returns what each rank returned, rank 0 first.
+        """Calls `function(*args)` on every rank at once and returns the results, rank 0's first.
 
-        The function, and classes that it uses, may be defined in the notebook; the global names that it reads are sent
-        along. Each run starts from this process's default dtype, seed, grad mode, folder and environment, whatever the
-        run before has left. What the ranks print is shown here, rank by rank, when all have finished.
+        The function, and classes that it uses, may be defined in the notebook; the global names it
+        reads are sent along. Each run starts from this process's default dtype, seed, grad mode,
+        folder and environment, whatever the run before has left. The ranks' output is shown here,
+        rank by rank, when all have finished.
 
         Args:
             function: What to call on each rank.
@@ -84,32 +112,32 @@ class Ranks(AbstractContextManager):
 
         Raises:
             TypeError: If the function or an argument cannot be sent to another process.
-            RankError: If a rank raises, dies, or exceeds the time limit. All processes of the group are then ended, as
-                they are after an interrupt; the next `run` starts new ones.
+            RankError: If a rank raises, dies, or exceeds the time limit. All processes of the group
+                are then ended, as they are after an interrupt; the next `run` starts new ones.
         """
-        call = pack_call(function, args)
         state = torch.get_default_dtype(), torch.initial_seed(), torch.is_grad_enabled()
-        job = pickle.dumps((state, os.getcwd(), dict(os.environ), call))
+        job = pack_call(function, args, *state, os.getcwd(), dict(os.environ))
         try:
             if not self._ranks:
                 self._start()
-            for rank in range(self.n):
-                self._send(rank, job)
-            results = self._gather("running", self.timeout if timeout is None else timeout)
+            for rank in self._ranks:
+                with suppress(OSError):  # it has died, as `receive` will say
+                    rank.jobs.send_bytes(job)
+            return self._gather("running", self.timeout if timeout is None else timeout)
         except BaseException:
             self.close()
             raise
-        return [results[rank] for rank in range(self.n)]
 
     def close(self) -> None:
         """Ends the processes, if there are any. The next `run` starts new ones."""
         with uninterrupted():
             ranks, self._ranks = self._ranks, []
-            for process, connection in ranks:
-                process.kill()
-                connection.close()
-            for process, _ in ranks:
-                process.join()
+            for rank in ranks:
+                rank.process.kill()
+            for rank in ranks:
+                rank.process.join()
+                rank.jobs.close()
+                rank.asked.close()
             if ranks:
                 self._folder.cleanup()
 
@@ -118,76 +146,56 @@ class Ranks(AbstractContextManager):
 
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        meeting = (Path(self._folder.name) / "meeting").as_uri()
         # The processes must not import the script that runs here, which may have no main guard.
         main = sys.modules["__main__"]
         with uninterrupted():
             sys.modules["__main__"] = ModuleType("__main__")
             try:
-                for rank in range(self.n):
-                    ours, theirs = _CONTEXT.Pipe()
-                    setup = (theirs, rank, self.n, self.backend, meeting, str(self._log(rank)))
+                for number in range(self.n):
+                    log = Path(self._folder.name, f"rank {number}.txt")
+                    (jobs, its_jobs), (asked, its_asked) = _CONTEXT.Pipe(), _CONTEXT.Pipe()
+                    setup = (its_jobs, its_asked, number, self.n, self.backend, log)
                     process = _CONTEXT.Process(target=serve, args=setup, daemon=True)
-                    process.start()
-                    theirs.close()
-                    self._ranks.append((process, ours))
+                    with its_jobs, its_asked:
+                        process.start()
+                    self._ranks.append(_Rank(process, jobs, asked, log))
             finally:
                 sys.modules["__main__"] = main
         self._gather("starting", max(self.timeout, 20.0))
 
-    def _log(self, rank: int) -> Path:
-        return Path(self._folder.name) / f"rank {rank}.txt"
-
-    def _send(self, rank: int, request: bytes) -> None:
-        with suppress(OSError):  # the rank has died: _receive will report it
-            self._ranks[rank][1].send_bytes(request)
-
-    def _receive(self, rank: int) -> tuple[str, Any, str]:
-        """What this rank answers: the kind, the value, and what it has printed."""
-        process, connection = self._ranks[rank]
-        try:
-            return connection.recv()
-        except (EOFError, OSError):
-            process.join(_GRACE)
-            printed = self._log(rank).read_text(encoding="utf-8", errors="replace")
-            return "died", f"its process ended with status {process.exitcode}\n{printed}", ""
-
-    def _gather(self, what: str, limit: float) -> dict[int, Any]:
-        """Waits for each rank's answer. After 2 seconds a progress bar shows how many have come.
-
-        A rank that is late, or not ready soon after an error, is asked where it is.
-        """
-        results, printed, errors, late = {}, {}, {}, ""
-        waiting = {connection: rank for rank, (_, connection) in enumerate(self._ranks)}
-        end = time.monotonic() + limit
-        with tqdm(total=self.n, desc=f"{what} {self.n} ranks", unit="rank", leave=False, delay=2) as bar:
-            while waiting:
-                for connection in wait(list(waiting), timeout=0.1):  # briefly, so that an interrupt is noticed
-                    rank = waiting.pop(connection)
-                    kind, value, printed[rank] = self._receive(rank)
-                    if late:
-                        place = value if kind == "where" else "at its end"
-                        errors[rank] = f"had not ended {late}, and was here:\n{place}"
-                    elif kind == "result":
-                        results[rank] = pickle.loads(value)
-                    else:
-                        died = kind == "died"  # that is the cause of the others' errors
-                        errors = {rank: value, **errors} if died else {**errors, rank: value}
-                        end = min(end, time.monotonic() + _GRACE)
-                bar.update(self.n - len(waiting) - bar.n)
-                if time.monotonic() > end:
-                    if late:
-                        break
-                    late = "when the group was ended" if errors else f"after {limit:g} s"
-                    end = time.monotonic() + _GRACE
-                    for rank in waiting.values():
-                        self._send(rank, b"where")
-        errors |= {rank: f"had not ended {late}, and does not answer" for rank in waiting.values()}
-        for rank, text in sorted(printed.items()):
-            print("".join(f"rank {rank} | {line}" for line in text.splitlines(keepends=True)), end="")
+    def _gather(self, what: str, limit: float) -> list:
+        """Shows the ranks' output and returns their results, or raises an error that has both."""
+        answers = dict(self._answers(f"{what} {self.n} ranks", limit))
+        for rank, (_, _, printed) in sorted(answers.items()):
+            print("".join(f"rank {rank} | {line}" for line in printed.splitlines(keepends=True)), end="")
+        results = {rank: value for rank, (kind, value, _) in answers.items() if kind == "result"}
+        errors = {  # a rank that has died comes first, since others then fail
+            rank: value for kind in ("died", "error") for rank, (said, value, _) in answers.items() if said == kind
+        }
+        late = "when the group was ended" if errors else f"after {limit:g} s"
+        for number, rank in enumerate(self._ranks):
+            if number not in answers:
+                errors[number] = f"had not ended {late}, and {rank.where()}"
         if errors:
             lines = [f"{what} {self.n} ranks failed", *(f"rank {rank}: {text}" for rank, text in errors.items())]
             if results:
                 lines.append(f"ranks that finished without an error: {sorted(results)}")
             raise RankError("\n".join(lines), errors, results)
-        return results
+        return [results[rank] for rank in range(self.n)]
+
+    def _answers(self, title: str, limit: float) -> Iterator[tuple[int, tuple[str, Any, str]]]:
+        """Yields the ranks' answers as they come, until all have answered or the time is up.
+
+        A failure leaves the others 2 seconds. After 2 seconds a progress bar counts the answers.
+        """
+        waiting = {rank.jobs: number for number, rank in enumerate(self._ranks)}
+        end = time.monotonic() + limit
+        with tqdm(total=self.n, desc=title, unit="rank", leave=False, delay=2) as bar:
+            while waiting and time.monotonic() < end:
+                for jobs in wait(list(waiting), timeout=0.1):  # for the bar and the time limit
+                    number = waiting.pop(jobs)
+                    answer = self._ranks[number].receive()
+                    if answer[0] != "result":
+                        end = min(end, time.monotonic() + _GRACE)
+                    yield number, answer
+                bar.update(self.n - len(waiting) - bar.n)

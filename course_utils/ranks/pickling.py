@@ -1,51 +1,52 @@
-"""Pickles calls and results with cloudpickle, so that functions and classes of a notebook can travel to its ranks."""
+"""Pickles calls and results with cloudpickle, so that what a notebook defines can travel."""
 
 import functools
+import importlib
 import io
 import linecache
 import marshal
 import pickle
-from collections.abc import Callable, Iterable
-from types import CodeType
+import sys
+from collections.abc import Iterable
+from types import CodeType, ModuleType
 from typing import Any
 
 import cloudpickle
 
 
-def pack_call(function: Callable, args: tuple) -> bytes:
-    """Pickles a call, with what another process does not have: source lines for tracebacks, classes of `__main__`.
+def pack_call(*call: Any) -> bytes:
+    """Pickles the parts of a call, with the classes of `__main__` and the source lines of its code.
 
     Example:
-        >>> function, args, _ = unpack_call(pack_call(lambda n: 2 * n, (21,)))
-        >>> function(*args)
+        >>> (function, number), _ = unpack_call(pack_call(lambda n: 2 * n, 21))
+        >>> function(number)
         42
     """
-    pickler = _Pickler(io.BytesIO())
-    # The last two are filled while the first two are pickled.
-    return pickler.bytes_of((function, args, pickler.classes, pickler.sources), "the function or one of its arguments")
+    pickler = _Pickler()
+    # The last two are filled while the call is pickled.
+    return pickler.pack((call, pickler.classes, pickler.sources), "the function or one of its arguments")
 
 
-def unpack_call(pickled: bytes) -> tuple[Callable, tuple, list[type]]:
-    """The function, its arguments, and the classes that came with them by value."""
-    function, args, classes, sources = pickle.loads(pickled)
-    for file, lines in sources.items():
-        linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
-    return function, args, classes
+def unpack_call(packed: bytes) -> tuple[tuple, list[type]]:
+    """The parts of a call, and the classes that came along; tracebacks find the source lines."""
+    call, classes, sources = pickle.loads(packed)
+    linecache.cache.update(sources)
+    return call, classes
 
 
 def pack_result(result: Any, classes: Iterable[type]) -> bytes:
-    """Pickles a result; an instance of one of `classes` becomes an instance of the sender's own class again."""
-    return _Pickler(io.BytesIO(), classes).bytes_of(result, "the result")
+    """Pickles a result; an instance of one of `classes` gets the sender's own class again."""
+    return _Pickler(classes).pack(result, "the result")
 
 
 class _Pickler(cloudpickle.Pickler):
-    def __init__(self, stream: io.BytesIO, known: Iterable[type] = ()):
-        super().__init__(stream)
-        self._stream, self._known = stream, set(map(id, known))
+    def __init__(self, known: Iterable[type] = ()):
+        self._stream, self._known = io.BytesIO(), set(map(id, known))
         self.classes: list[type] = []
-        self.sources: dict[str, list[str]] = {}
+        self.sources: dict[str, tuple] = {}
+        super().__init__(self._stream)
 
-    def bytes_of(self, thing: Any, name: str) -> bytes:
+    def pack(self, thing: Any, name: str) -> bytes:
         try:
             self.dump(thing)
         except Exception as error:  # a class may say how it is pickled, and fail in its own way
@@ -54,18 +55,19 @@ class _Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, CodeType):
-            if lines := linecache.getlines(thing.co_filename):
-                self.sources[thing.co_filename] = lines
-            return marshal.loads, (marshal.dumps(thing),)  # cloudpickle 3.1.3 would drop the name of its file
+            file = thing.co_filename
+            if lines := linecache.getlines(file):
+                self.sources[file] = (0, None, lines, file)  # as in linecache.cache
+            return marshal.loads, (marshal.dumps(thing),)  # cloudpickle 3.1.3 drops the file's name
         if isinstance(thing, functools._lru_cache_wrapper) and thing.__module__ == "__main__":
-            return _cached, (thing.__wrapped__, thing.cache_parameters())  # cloudpickle would send its name only
+            return functools.cache, (thing.__wrapped__,)  # cloudpickle would send its name only
+        if isinstance(thing, ModuleType) and sys.modules.get(thing.__name__) is thing:
+            # Without this, cloudpickle fails at torch.distributed.config.
+            return importlib.import_module, (thing.__name__,)
         reduced = super().reducer_override(thing)
-        if isinstance(thing, type) and isinstance(reduced, tuple) and len(reduced) > 2:  # by value, not by name
+        by_value = isinstance(reduced, tuple) and len(reduced) > 2
+        if isinstance(thing, type) and by_value:
             if id(thing) in self._known:
-                return reduced[:2]  # without its attributes: cloudpickle would replace those of the sender's class
+                return reduced[:2]  # without its attributes, which the sender's class has
             self.classes.append(thing)
         return reduced
-
-
-def _cached(function: Callable, parameters: dict) -> Callable:
-    return functools.lru_cache(**parameters)(function)

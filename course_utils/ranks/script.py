@@ -1,4 +1,4 @@
-"""Runs Python commands in processes of their own: any script, or one on several ranks with `torchrun`."""
+"""Runs Python commands in processes of their own: scripts, also on several ranks by `torchrun`."""
 
 import os
 import re
@@ -12,40 +12,43 @@ from tempfile import TemporaryFile
 
 from tqdm import tqdm
 
-Ended = tuple[int, str, bool]  # the exit status, what was printed, and whether it had to be stopped
-_GRACE = 40.0  # seconds that a process gets to end when it is asked to: torchrun kills its ranks after 30
+Ended = tuple[int, str, bool]  # the exit status, the output, and whether it had to be stopped
+# Seconds that a process gets to end when it is asked to: torchrun kills its ranks after 30.
+_GRACE = 40.0
 
 
 def run_python(*command: object, title: str, limit: float, cwd: str | Path = ".", one_thread: bool = False) -> Ended:
     """Runs `python command` in a process of its own.
 
-    It finds this package even if it is not installed. No process is left behind, not even after an interrupt. After 2
-    seconds a line shows for how long it has run.
+    It finds the modules that this process finds. No process is left behind, not even after an
+    interrupt. After 2 seconds a line shows for how long it has run.
 
     Args:
         *command: A script, or `"-m"` and a module, and their arguments.
-        title: What the line says.
+        title: The line's text.
         limit: Seconds after which it is asked to end.
         cwd: The folder in which it runs.
         one_thread: Whether it computes with one thread, unless `OMP_NUM_THREADS` is set.
 
     Returns:
-        Its exit status, negative if a signal ended it; all that it has printed; and whether it had to be stopped.
+        Its exit status, negative if a signal ended it; all that it has printed; and whether it had
+        to be stopped.
 
     Example:
         >>> run_python("-c", "print(6 * 7)", title="an example", limit=60)
         (0, '42\\n', False)
     """
-    end = time.monotonic() + limit
+    end, path = time.monotonic() + limit, os.pathsep.join(filter(None, sys.path))
+    threads = {"OMP_NUM_THREADS": "1"} if one_thread else {}
     with TemporaryFile() as printed:
         process = subprocess.Popen(
             [sys.executable, *map(str, command)],
             cwd=cwd,
-            env=_environment(one_thread),
+            env=threads | os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that an interrupt at the keyboard reaches this process alone
+            start_new_session=True,  # an interrupt at the keyboard reaches this process alone
         )
         try:
             with tqdm(
@@ -64,17 +67,18 @@ def run_python(*command: object, title: str, limit: float, cwd: str | Path = "."
 def torchrun(script: str | Path, *arguments: object, limit: float, cwd: str | Path = ".", n: int = 2) -> Ended:
     """Runs `torchrun --standalone --nproc-per-node n -- script arguments`: see `run_python`.
 
-    Each rank computes with one thread unless `OMP_NUM_THREADS` is set. While it runs, PyTorch's launcher listens on
-    ports of all of this machine's network interfaces.
+    Each rank computes with one thread unless `OMP_NUM_THREADS` is set. While it runs, PyTorch's
+    launcher listens on ports of all of this machine's network interfaces.
 
     Args:
         script: A file, or `"-m"` with the name of a module as the first argument.
-        *arguments: What the script finds in `sys.argv`.
+        *arguments: The script's `sys.argv`.
         limit: Seconds that the whole run may take.
         cwd: The folder in which it runs.
         n: The number of ranks.
     """
-    started = ["-m", "--"] if script == "-m" else ["--", script]  # or torchrun takes options of the script for its own
+    # Without "--", torchrun takes the script's options for its own.
+    started = ["-m", "--"] if script == "-m" else ["--", script]
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n, *started, *arguments]
     return run_python(*command, title=f"torchrun, {n} ranks", limit=limit, cwd=cwd, one_thread=True)
 
@@ -83,7 +87,7 @@ def last_words(output: str) -> str:
     """The error that ended a script, from what it printed.
 
     Example:
-        >>> last_words("Traceback (most recent call last):\\n  File x\\nValueError: no data\\n\\nIt ended.\\n")
+        >>> last_words("Traceback (most recent call last):\\n  File x\\nValueError: no data\\n")
         'ValueError: no data'
     """
     output = output.partition("torch.distributed.elastic")[0]  # from where on torchrun reports
@@ -92,20 +96,12 @@ def last_words(output: str) -> str:
     return (errors or lines or ["it printed nothing"])[-1]
 
 
-def _environment(one_thread: bool) -> dict[str, str]:
-    folder = Path(__file__).resolve().parents[2]  # the one that holds the package
-    installed = folder.name.endswith("-packages")  # on the path anyway, and must not precede the standard library
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), "" if installed else str(folder)]))
-    threads = {"OMP_NUM_THREADS": "1"} if one_thread else {}
-    return threads | os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-
-
 def _stop(process: subprocess.Popen) -> None:
     """Asks a process to end; then kills it, and what it has started."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE)
-    with suppress(AttributeError, OSError):  # Windows has no groups; usually nothing is left of this one
+    with suppress(AttributeError, OSError):  # Windows has no groups; this one is usually empty
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.wait()

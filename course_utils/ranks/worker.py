@@ -1,18 +1,16 @@
-"""One rank: a process that runs the functions it is sent, one after the other, as long as its parent process lives."""
+"""One rank: a process that runs the functions it is sent, as long as its parent process lives."""
 
 import os
 import pickle
-import queue
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from datetime import timedelta
 from io import StringIO
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,65 +18,53 @@ import torch.distributed as dist
 from course_utils.ranks.pickling import pack_result, unpack_call
 
 
-def serve(connection: Connection, rank: int, world: int, backend: str, meeting: str, log: str) -> None:
-    """Joins the group, then runs what it is sent. What libraries print goes to the file `log`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the keyboard is for the parent process
+def serve(jobs: Connection, asked: Connection, rank: int, world: int, backend: str, log: Path) -> None:
+    """Joins the group, then runs each call that comes through `jobs`; libraries print to `log`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the keyboard is for the parent
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}  # as torchrun sets them
-    place = {name: str(number) for name, number in (place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29500}).items()}
+    threading.Thread(target=_say_where, args=(asked, threading.get_ident()), daemon=True).start()
     torch.set_num_threads(1)
-    jobs, lock = queue.SimpleQueue(), threading.Lock()
-
-    def answer(kind: str, value: Any, printed: str = "") -> None:
-        with lock:  # two threads answer: this one, which works, and the one that listens
-            connection.send((kind, value, printed))
-
-    listener = threading.Thread(target=_listen, args=(connection, answer, jobs, threading.get_ident()), daemon=True)
-    listener.start()
     if backend == "nccl":
         torch.cuda.set_device(rank)
+    meeting = (log.parent / "meeting").as_uri()
     never = timedelta(days=1)  # `Ranks.run` has a time limit of its own
     dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=never)
-    answer("result", pickle.dumps(None))
+    jobs.send(("result", None, ""))
+    # The environment under torchrun.
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": 29500}
+    rank_env = {"MASTER_ADDR": "127.0.0.1"} | {name: str(number) for name, number in numbers.items()}
     while True:
-        answer(*_work(jobs.get(), place))
+        jobs.send_bytes(_work(jobs.recv_bytes(), rank_env))
 
 
-def _listen(connection: Connection, answer: Callable, jobs: queue.SimpleQueue, worker: int) -> None:
-    """Answers the parent process even while the rank works or hangs, and ends the rank when the parent is gone."""
-    try:
-        while True:
-            job = connection.recv_bytes()
-            if job == b"where":
-                stack = traceback.extract_stack(sys._current_frames()[worker])
-                answer("where", "".join(traceback.format_list(_own(stack))))
-            else:
-                jobs.put(job)
-    finally:
-        os._exit(0)
+def _say_where(asked: Connection, worker: int) -> None:
+    """Answers with the rank's lines, even where it hangs, and ends it when its parent is gone."""
+    with suppress(EOFError, OSError):
+        while asked.recv():
+            stack = traceback.extract_stack(sys._current_frames()[worker])
+            asked.send("".join(traceback.format_list(_own(stack))))
+    os._exit(0)
 
 
-def _work(job: bytes, place: dict[str, str]) -> tuple[str, Any, str]:
-    """Runs one job. What it prints goes back with its result, so that the ranks' lines do not mix."""
+def _work(job: bytes, rank_env: dict[str, str]) -> bytes:
+    """The answer to one job, with its output, so that the ranks' lines do not mix."""
     printed = StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
         try:
-            (dtype, seed, with_grad), folder, environment, call = pickle.loads(job)
+            (function, args, dtype, seed, with_grad, folder, environment), classes = unpack_call(job)
             torch.set_default_dtype(dtype)
             torch.manual_seed(seed)
             torch.set_grad_enabled(with_grad)
             os.chdir(folder)
             os.environ.clear()
-            os.environ.update(environment | place)
-            function, args, classes = unpack_call(call)
-            result = pack_result(function(*args), classes)
+            os.environ.update(environment | rank_env)
+            return pack_result(("result", function(*args), printed.getvalue()), classes)
         except BaseException as error:
             lines = traceback.TracebackException.from_exception(error)
             lines.stack = traceback.StackSummary.from_list(_own(lines.stack))
-            return "error", "".join(lines.format()), printed.getvalue()
-    return "result", result, printed.getvalue()
+            return pickle.dumps(("error", "".join(lines.format()), printed.getvalue()))
 
 
 def _own(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:

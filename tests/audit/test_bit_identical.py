@@ -273,12 +273,6 @@ def test_training_is_the_same_bit_for_bit(name):
         assert report.errors == []
 
 
-def test_the_comparison_sees_a_difference():
-    assert bits(torch.tensor([0.0])) != bits(torch.tensor([-0.0]))
-    run = SCENARIOS["dropout_and_batchnorm"]
-    assert bits(run()) != bits(run())  # from one random state to the next
-
-
 def test_recording_changes_nothing_either():
     run = SCENARIOS["dropout_and_batchnorm"]
     assert outcome(run, record)[0] == outcome(run, nullcontext)[0]

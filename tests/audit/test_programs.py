@@ -1,11 +1,547 @@
-"""What the auditor says of each program of the table: no error in a correct one, and what it asks is listed."""
+"""What the auditor says of each program of the table: no error in a correct one, and what it asks is listed.
 
-import guards  # noqa: F401
+Correct programs are in `tests/correct_programs.py`. Those below are for the doubts and guards of the rules: each would
+raise a false alarm, or hide a bug, without its own.
+"""
+
+import functools
+from collections import deque
+
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, ExponentialLR, LambdaLR
+from torch.utils.data import DataLoader
 
-import correct_programs  # noqa: F401
+from correct_programs import PROGRAMS, row, said
 from gradaudit import audit
-from table import PROGRAMS
+from runs import data, in_windows, mean, net, scaled_steps, update, with_sgd
+
+INFINITY = float("inf")
+
+
+def squares(out, reduction="mean"):
+    return F.mse_loss(out, torch.zeros_like(out), reduction=reduction)
+
+
+def steps_with(optimizer, model, before_the_step=lambda: None):
+    for x, y in data():
+        mean(model(x), y).backward()
+        before_the_step()
+        update(optimizer)
+
+
+# Windows, and the loss of each micro-batch in them
+
+for name, loss, sizes, *findings in [
+    ("a tail that counts what its author gave it", lambda out, y, n: mean(out, y) * {4: 0.25, 2: 0.4}[n], [4, 4, 4, 2]),
+    ("losses that nobody knows", lambda out, *_: out.abs().max() / 4, [1, 4, 4, 4, 4], "irregular-window error"),
+    ("a sum that is divided by the window first", lambda out, *_: 0.3 * squares(out, "sum") / 2 / len(out), [2] * 3),
+]:
+    row(name, lambda loss=loss, sizes=sizes: in_windows(loss, sizes), *findings)
+for sizes in ([5, 5, 9, 5, 5, 8, 5, 5], [5, 6, 5, 5, 5, 5, 4, 5]):
+    run = functools.partial(in_windows, lambda out, y, n: mean(out, y), sizes)
+    row(f"sums over episodes of {sizes}", run, "irregular-window undecided", "loss-scale undecided")
+row("a declared window's short tail", lambda: in_windows(mean, [4, 4, 4, 2]), window=4)
+row("a declared window's short start", lambda: in_windows(mean, [2, 4, 4, 4]), "irregular-window error", window=4)
+
+
+declared = functools.partial(in_windows, lambda out, y, n: mean(out, y, 4), [4, 4, 7, 4, 4, 7])
+row("declared windows and shorter ones", declared, "irregular-window error", "loss-scale undecided", window=7)
+
+
+@said("loss-scale undecided")
+def a_micro_batch_left_out_in_the_middle_of_an_epoch():
+    model, optimizer = with_sgd()
+    for k, (x, y) in enumerate(DataLoader(data(16), batch_size=None), start=1):
+        if k != 7:
+            mean(model(x), y, 4).backward()
+        if k % 4 == 0:
+            update(optimizer)
+
+
+@said("leftover-gradients undecided")
+def a_run_that_ends_before_its_last_step():
+    model, optimizer = with_sgd()
+    for i, (x, y) in enumerate(data()):
+        mean(model(x), y).backward()
+        if i < 7:
+            update(optimizer)
+
+
+@said("loss-scale error")
+def a_loss_times_a_weight_that_is_trained():
+    model = net()
+    model.of_the_loss = nn.Parameter(torch.tensor(1.0))
+    in_windows(lambda out, y, n: mean(out, y) * model.of_the_loss, model=model)
+
+
+@said("loss-scale undecided", "token-weights undecided")
+def a_loss_of_each_of_two_data_sets():
+    model, optimizer = with_sgd()
+
+    def add(size):
+        ((x, y),) = data(1, size)
+        mean(model(x), y).backward()
+
+    for _ in range(4):
+        add(4)
+        add(8)
+        update(optimizer)
+
+
+@said("leftover-gradients undecided")
+def windows_over_an_epochs_end_that_are_divided_by_hand():
+    model, optimizer = with_sgd()
+    held = 0
+    for count in (10, 8):
+        for k, (x, y) in enumerate(DataLoader(data(count), batch_size=None), start=1):
+            F.cross_entropy(model(x), y, reduction="sum").backward()
+            held += len(x)
+            if k % 4 == 0:
+                for p in model.parameters():
+                    p.grad /= held
+                update(optimizer)
+                held = 0
+
+
+@said("loss-scale undecided")
+def an_optimizer_beside_one_that_steps_in_each_micro_batch():
+    body, head = net(), nn.Linear(2, 2)
+    slow, fast = SGD(body.parameters(), lr=0.1), SGD(head.parameters(), lr=0.1)
+    for k, (x, y) in enumerate(data(16), start=1):
+        mean(head(body(x)), y).backward()
+        update(fast)
+        if k % 4 == 0:
+            update(slow)
+
+
+def before_the_loop(factor):
+    model, optimizer = with_sgd()
+    (model(torch.randn(4, 3)) * factor).mean().backward()
+    for i, (x, y) in enumerate(data(12)):
+        ((model(x) - F.one_hot(y, 2)).square().mean() / 4).backward()
+        if (i + 1) % 4 == 0:
+            update(optimizer)
+
+
+row("a call of zeros before the loop", lambda: before_the_loop(0))
+row("a call before the loop that brings more than zeros", lambda: before_the_loop(1e-3), "irregular-window error")
+
+
+@said("irregular-window error")
+def a_new_optimizer_for_each_update_counts_as_one():
+    model = net()
+    for n in (1, 4, 4, 4):
+        optimizer = SGD(model.parameters(), lr=0.1)
+        for x, y in data(n):
+            mean(model(x), y, 4).backward()
+        update(optimizer)
+
+
+def several_losses(trunk, n=1):
+    """A backward call for each of three heads, in a forward pass of its own."""
+    heads = [net() for _ in range(3)]
+    optimizer = Adam([p for part in (trunk, *heads) for p in part.parameters()], lr=0.01)
+    for _ in range(4):
+        for x, y in data(n):
+            for head in heads:
+                mean(head(trunk(x)), y).backward()
+        update(optimizer)
+
+
+row("three losses of an ensemble, undivided", lambda: several_losses(nn.Identity(), n=2), "loss-scale error")
+row("three tasks, or three micro-batches", lambda: several_losses(nn.Linear(3, 3)), "loss-scale undecided")
+
+
+@said("held-graphs advice", "loss-scale undecided")
+def a_state_that_is_carried_on_with_its_graph():
+    cell = nn.RNNCell(3, 4)
+    optimizer = SGD(cell.parameters(), lr=0.1)
+    for _ in range(3):
+        state = torch.zeros(4, 4)
+        for x, _ in data(3):
+            state = cell(x, state)
+            F.mse_loss(state, torch.ones(4, 4)).backward(retain_graph=True)
+        update(optimizer)
+
+
+# Gradients that are written over, put back, or used again
+
+
+def put_back(put, last_zeroed=True):
+    """Gradient surgery: the gradients of each task are read, zeroed, combined and put back before the step."""
+    model, optimizer = with_sgd()
+    for _ in range(4):
+        gradients = []
+        for k, (x, y) in enumerate(data(3)):
+            mean(model(x), y).backward()
+            gradients.append([p.grad.clone() for p in model.parameters()])
+            if k < 2 or last_zeroed:
+                optimizer.zero_grad()
+        for p, pieces in zip(model.parameters(), zip(*gradients, strict=True), strict=True):
+            put(p, sum(pieces))
+        update(optimizer)
+
+
+def put_new(p, gradient):
+    p.grad = gradient
+
+
+row("gradients that are put back", lambda: put_back(put_new))
+row("gradients that replace the last", lambda: put_back(put_new, last_zeroed=False))
+row(
+    "gradients put back in place",
+    lambda: put_back(lambda p, gradient: p.grad.copy_(gradient), last_zeroed=False),
+    "discarded-gradients undecided",
+)
+
+
+def partly_zeroed(later):
+    body, head = nn.Linear(3, 4).requires_grad_(not later), nn.Linear(4, 2)
+    optimizer = SGD([*head.parameters()] if later else [*body.parameters(), *head.parameters()], lr=0.1)
+    for i, (x, y) in enumerate(data(12)):
+        if later and i == 6:
+            body.requires_grad_(True)
+            optimizer.add_param_group({"params": body.parameters()})
+        mean(head(body(x)), y, 2).backward()
+        if i % 2:
+            optimizer.step()
+            head.zero_grad(set_to_none=later)
+
+
+row("a part that is never zeroed, and the other in place", lambda: partly_zeroed(False), "stale-gradients error")
+row("a group that was added later and is not zeroed", lambda: partly_zeroed(True), "stale-gradients error")
+
+
+@said("clip-timing error", "stale-gradients undecided")
+def a_clip_after_the_step_where_momentum_is_not_kept_any_more():
+    model, optimizer = with_sgd()
+    for k, (x, y) in enumerate(data()):
+        mean(model(x), y).backward()
+        optimizer.step()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        if k < 4:
+            for p in model.parameters():
+                p.grad.mul_(0.9)
+        else:
+            optimizer.zero_grad()
+
+
+@said()
+def a_backward_call_before_a_loop_of_two_updates():
+    model = net()
+    mean(model(torch.ones(1, 3)), torch.tensor([1])).backward()
+    in_windows(mean, [1, 1], model)
+
+
+# Gradients that are never used, and steps without any
+
+
+@said()
+def a_step_before_the_first_backward():
+    model, optimizer = with_sgd()
+    optimizer.step()
+    steps_with(optimizer, model)
+
+
+@said()
+def a_step_that_the_scaler_skips_after_the_script_has_zeroed():
+    def zero(model, optimizer, scaler):
+        scaler.unscale_(optimizer)
+        if not model.weight.grad.isfinite().all():
+            optimizer.zero_grad()
+
+    scaled_steps([1.0, 1.0, 1.0, INFINITY, 1.0, 1.0], before_the_step=zero)
+
+
+# Gradients of another loss, and parameters that an optimizer holds or doesn't
+
+
+def holding(owned, trained):
+    parts = {name: net() for name in ("body", "head", "copy")}
+    parts |= {"wide": nn.Linear(3, 5), "frozen": net().requires_grad_(False)}
+    optimizer = SGD([p for name in owned.split() for p in parts[name].parameters()], lr=0.1)
+    for x, y in data(4):
+        sum(mean(parts[name](x), y) for name in trained.split()).backward()
+        optimizer.step()
+        for part in parts.values():
+            part.zero_grad()
+
+
+for owned, trained, *findings in [
+    ("body head", "body wide", "orphan-parameters advice", "orphan-parameters advice"),  # of other shapes
+    ("body head", "body copy", "orphan-parameters error"),  # of the shapes of the head
+    ("body head", "body", "orphan-parameters advice"),
+    ("head", "wide", "orphan-parameters error"),
+    ("head", "copy", "orphan-parameters error", "empty-step error"),
+    ("frozen", "body", "orphan-parameters error"),
+]:
+    row(f"{owned}: held; {trained}: trained", lambda o=owned, t=trained: holding(o, t), *findings)
+
+
+@said("orphan-parameters advice")
+def an_optimizer_of_frozen_parameters_beside_another():
+    model, frozen = net(), net().requires_grad_(False)
+    idle = SGD(frozen.parameters(), lr=0.1)
+    steps_with(SGD(model.parameters(), lr=0.1), model, before_the_step=idle.step)
+
+
+# Updates that no torch optimizer makes
+
+
+@torch.no_grad()
+def in_place(p, change):
+    p -= change
+
+
+def data_add_(p, change):
+    p.data.add_(change, alpha=-1)
+
+
+def new_data(p, change):
+    p.data = p.data - change
+
+
+@torch.no_grad()
+def foreach(p, change):
+    torch._foreach_sub_([p], [change])
+
+
+def by_hand(write=in_place, divide=4, zero=True, count=12):
+    model = net()
+    for i, (x, y) in enumerate(data(count)):
+        mean(model(x), y, divide).backward()
+        if (i + 1) % 4 == 0:
+            for p in model.parameters():
+                write(p, 0.1 * p.grad)
+            if zero:
+                model.zero_grad()
+
+
+for write in (in_place, data_add_, new_data, foreach):
+    how = f"updates by hand with {write.__name__}"
+    row(how, lambda write=write: by_hand(write, zero=False), "stale-gradients error")
+row("updates by hand", by_hand)
+row("leftovers of updates by hand", lambda: by_hand(count=14), "leftover-gradients error")
+row("undivided losses and updates by hand, which may divide", lambda: by_hand(divide=1), "loss-scale undecided")
+
+
+@said("discarded-gradients undecided")
+def updates_by_hand_whose_first_learning_rate_is_0():
+    model, optimizer = with_sgd()
+    for k, (x, y) in enumerate(data()):
+        mean(model(x), y).backward()
+        for p in model.parameters():
+            p.data.add_(p.grad, alpha=-0.01 * k)
+        optimizer.zero_grad()
+
+
+def masters(zero):
+    model = net().to(torch.bfloat16)
+    weights = [p.detach().float().requires_grad_() for p in model.parameters()]
+    optimizer = SGD(weights, lr=0.1)
+    for x, y in data(6):
+        (mean(model(x.bfloat16()), y) * 8).backward()
+        for master, p in zip(weights, model.parameters(), strict=True):
+            master.grad = p.grad.float() / 8
+        optimizer.step()
+        with torch.no_grad():
+            for master, p in zip(weights, model.parameters(), strict=True):
+                p.copy_(master)
+        if zero:
+            model.zero_grad()
+
+
+row("master weights in another type", lambda: masters(True))
+row("master weights in another type that are never zeroed", lambda: masters(False), "stale-gradients error")
+
+
+@said("orphan-parameters advice")
+def weights_that_are_clamped_after_each_update_of_others():
+    model, other = net(), net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for x, y in data(12):
+        mean(model(x) + other(x), y).backward()
+        update(optimizer)
+        with torch.no_grad():
+            for p in other.parameters():
+                p.clamp_(-0.1, 0.1)
+
+
+# Clipping, scalers, schedules
+
+
+@said("clip-timing undecided")
+def assigned_gradients_that_are_limited_before_a_penalty_is_added():
+    model, optimizer = with_sgd()
+    parameters = list(model.parameters())
+    for x, y in data():
+        for p, gradient in zip(parameters, torch.autograd.grad(mean(model(x), y), parameters), strict=True):
+            p.grad = gradient
+        nn.utils.clip_grad_norm_(parameters, 0.1)
+        model.weight.square().sum().backward()
+        update(optimizer)
+
+
+@said()
+def the_part_of_each_agent_limited_by_itself():
+    agents = net(), net()
+    optimizer = SGD([p for agent in agents for p in agent.parameters()], lr=0.1)
+    for x, y in data():
+        for agent in agents:
+            mean(agent(x), y).backward()
+            nn.utils.clip_grad_norm_(agent.parameters(), 0.1)
+        update(optimizer)
+
+
+def with_a_limit_times_the_scale(limit, scale):
+    def clip(model, optimizer, scaler):
+        nn.utils.clip_grad_norm_(model.parameters(), limit * scaler.get_scale())
+
+    scaled_steps(scale=scale, before_the_step=clip)
+
+
+row("a limit times the scale", lambda: with_a_limit_times_the_scale(0.2, 1024.0))
+row("a limit times a scale that has fallen below 1", lambda: with_a_limit_times_the_scale(400.0, 0.5))
+
+
+row("a first window that overflows", lambda: scaled_steps([INFINITY] * 2 + [0.5] * 8, n=2))
+row("a fused sgd all of whose windows overflow", lambda: scaled_steps([INFINITY] * 3, momentum=0.9, fused=True))
+
+
+def scheduled(schedule_of, count=16, at=lambda k: True):
+    """Updates from 4 micro-batches each; the schedule steps after those whose number `at` says."""
+    model, optimizer = with_sgd()
+    schedule = schedule_of(optimizer)
+    for k, (x, y) in enumerate(data(count), start=1):
+        mean(model(x), y, 4).backward()
+        if k % 4 == 0:
+            update(optimizer)
+        if at(k):
+            schedule.step()
+
+
+def decaying(optimizer):
+    return ExponentialLR(optimizer, 0.9)
+
+
+def falling(total):
+    return lambda step: max(0.0, (total - step) / total)
+
+
+row("one scheduler step inside a window", lambda: scheduled(decaying, at=lambda k: k in (8, 10, 12, 16)))
+row(
+    "a scheduler step inside two windows",
+    lambda: scheduled(decaying, at=lambda k: k in (6, 10, 16)),
+    "scheduler-cadence error",
+)
+row(
+    "a schedule per epoch whose end is in the middle of a window",
+    lambda: scheduled(decaying, 40, at=lambda k: k % 10 == 0),
+)
+for name, schedule_of in {
+    "of one's own": lambda o: LambdaLR(o, lambda step: 1 / (1 + step)),
+    "whose length is in micro-batches": lambda o: CosineAnnealingLR(o, 16),
+    "of one's own whose length is in micro-batches": lambda o: LambdaLR(o, falling(16)),
+    "that changes nothing": lambda o: ConstantLR(o, factor=1.0),
+}.items():
+    row(f"a schedule {name}", lambda make=schedule_of: scheduled(make), "scheduler-cadence undecided")
+
+
+# Graphs that are held, and losses that no backward call reaches
+
+
+def with_the_last_ones_kept(count, kept):
+    model, optimizer = with_sgd()
+    last = deque(maxlen=kept)
+    for x, y in data(count):
+        loss = mean(model(x), y)
+        last.append(loss)
+        loss.backward()
+        update(optimizer)
+
+
+row("a few losses kept", lambda: with_the_last_ones_kept(8, kept=4))
+row("a few of many losses kept", lambda: with_the_last_ones_kept(40, kept=6))
+row("losses that are kept", lambda: with_the_last_ones_kept(12, kept=12), "held-graphs advice")
+
+
+@said("held-graphs error")
+def a_loss_that_counts_twice():
+    model, optimizer = with_sgd()
+    for x, y in data(4):
+        loss = mean(model(x), y)
+        loss.backward(retain_graph=True)
+        (loss + 0.1 * sum(p.square().sum() for p in model.parameters())).backward()
+        update(optimizer)
+
+
+@said("held-graphs undecided")
+def one_loss_of_a_whole_run_that_counts_twice():
+    model, optimizer = with_sgd()
+    for k, (x, y) in enumerate(data(5)):
+        loss = mean(model(x), y) / 2
+        loss.backward(retain_graph=True)
+        if k == 0:
+            loss.backward()
+        update(optimizer)
+
+
+def one_backward_call_for(micro_batches):
+    model, optimizer = with_sgd()
+    for _ in range(4):
+        torch.stack([mean(model(x), y) for x, y in data(micro_batches)]).mean().backward()
+        update(optimizer)
+
+
+row("one backward call for four micro-batches", lambda: one_backward_call_for(4), "held-graphs advice")
+
+
+@said()
+def domains_that_are_weighted_by_their_losses():
+    model, optimizer = with_sgd()
+    for _ in range(8):
+        losses = torch.stack([mean(model(x), y) for x, y in data(3)])
+        (losses @ losses.detach().softmax(0)).backward()
+        update(optimizer)
+
+
+@said()
+def a_loss_that_is_logged():
+    model, optimizer = with_sgd()
+    for x, y in data(12):
+        out = model(x)
+        avg_loss = squares(out)
+        mean(out, y).backward()
+        str(avg_loss)
+        update(optimizer)
+
+
+@said("unused-loss advice")
+def a_loss_that_is_forgotten_in_the_total():
+    model, optimizer = with_sgd()
+    for x, y in data(12):
+        out = model(x)
+        aux = squares(out)
+        mean(out, y).backward()
+        str(aux)  # no assert: pytest would rewrite it
+        update(optimizer)
+
+
+# Layers that normalize micro-batches, and short numbers
+
+
+def with_batchnorm():
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+row("batchnorm", lambda: in_windows(mean, model=with_batchnorm()), "batchnorm advice")
+row("batchnorm that is frozen", lambda: in_windows(mean, model=with_batchnorm().eval()))
+row("bfloat16", lambda: in_windows(mean, model=net().bfloat16()), "low-precision-accumulation advice")
+row("bfloat16 without accumulation", lambda: in_windows(mean, [1] * 4, net().bfloat16()))
 
 
 @pytest.mark.filterwarnings("ignore")

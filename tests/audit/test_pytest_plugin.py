@@ -2,13 +2,13 @@
 
 import sys
 import warnings
+from importlib import import_module
 
 import pytest
 import torch
-import torch._dynamo  # as an optimizer would: pytester forgets what the inner run imports, which torch doesn't bear
 from torch.optim import Optimizer
 
-import gradaudit  # noqa: F401
+import gradaudit.auditing  # noqa: F401, or an inner run would import it, and pytester forget it
 
 pytest_plugins = ["pytester"]
 
@@ -31,6 +31,12 @@ def train(n=4, divide=True, count=8):
             optimizer.step()
             optimizer.zero_grad()
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _dynamo():
+    """Imported before an optimizer does it: pytester forgets what the inner run imports, which torch doesn't bear."""
+    import_module("torch._dynamo")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from gradaudit.callsite import Place
 from gradaudit.compare import RULES
 from gradaudit.explain import explain
 from gradaudit.lines import cause
-from gradaudit.text import as_text, has_colour, lines_of, width_of
+from gradaudit.text import as_text, has_colour, width_of
 from runs import data, train, with_sgd
 
 
@@ -232,13 +232,6 @@ def test_no_line_is_wider_than_asked_and_no_word_is_broken(width, many):
     assert width > 60 or "\n       " in text  # under the first word of the fix
 
 
-def test_a_place_that_does_not_fit_beside_the_rule_has_a_line_of_its_own():
-    report = reported(Finding("error", "words", where=f"{'deep/' * 12}train.py:7", rule="loss-scale"))
-    head, place = as_text(report, 60).split("\n\n")[1].splitlines()[:2]
-    assert (head, place) == ("ERROR loss-scale", f"    {'deep/' * 12}train.py:7")
-    assert "ERROR loss-scale  deep/" in as_text(report, 100)
-
-
 def test_a_terminal_obeys_no_character_of_a_message(monkeypatch):
     in_file(monkeypatch, "go('\033[2J')", file="x\033c.py")
     finding = Finding(
@@ -248,13 +241,6 @@ def test_a_terminal_obeys_no_character_of_a_message(monkeypatch):
     assert not re.search(r"[^\n -~]", text)
     assert r"\x1b[31mred\x1b[0m one\x07" in text
     assert r"x\x1bc.py" in text
-
-
-def test_a_formula_stays_on_one_line():
-    for width in range(30, 60):
-        lines = lines_of("step after every n-th micro-batch, counted from 1: (i + 1) % n == 0, or not", width)
-        assert any("(i + 1) % n == 0" in line for line in lines)
-        assert max(map(len, lines)) <= width
 
 
 def test_without_a_terminal_the_text_is_the_same_everywhere(many, monkeypatch):

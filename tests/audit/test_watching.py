@@ -7,13 +7,12 @@ import weakref
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
 
+from course_utils import record
 from gradaudit import audit
 from gradaudit.observe.ledger import Kept
-from gradaudit.watch.graphs import leaves
 from runs import data, found, mean, net, train, update, with_sgd
 
 
@@ -67,45 +66,6 @@ def test_the_coefficient_of_a_loss_that_backward_is_called_on(backward, coeffici
 
 
 # Loops that are hard to see through
-
-
-def test_a_script_may_put_a_zero_grad_of_its_own_and_keeps_it():
-    original = SGD.zero_grad
-
-    def mine(self, set_to_none=True):
-        return original(self, set_to_none)
-
-    try:
-        with audit() as report:
-            torch.optim.Optimizer.zero_grad = mine
-            train()
-        assert report.findings == []
-        assert vars(torch.optim.Optimizer)["zero_grad"] is mine
-    finally:
-        torch.optim.Optimizer.zero_grad = original
-
-
-def test_a_schedule_of_the_scripts_own_is_seen():
-    with audit() as report:
-
-        class Own(torch.optim.lr_scheduler.LRScheduler):
-            def step(self, epoch=None):
-                self._step_count = 1
-                self.optimizer.param_groups[0]["lr"] *= 0.9
-
-            def get_lr(self):
-                return self.base_lrs
-
-        model, optimizer = with_sgd()
-        schedule = Own(optimizer)
-        for i, (x, y) in enumerate(data()):
-            (F.cross_entropy(model(x), y) / 4).backward()
-            if (i + 1) % 4 == 0:
-                update(optimizer)
-            schedule.step()
-        step = vars(Own)["step"]
-    assert found(report) == [("scheduler-cadence", "undecided")]
-    assert vars(Own)["step"] is not step
 
 
 def test_the_audit_keeps_no_model_alive():
@@ -175,24 +135,13 @@ def test_where_trainings_overlap_nothing_is_certain():
             Meet.apply(F.cross_entropy(model(x), y)).backward()
             optimizer.step()
 
-    with audit() as report:
+    with record() as trace, audit() as report:
         in_threads(one, one)
     assert report.errors == []
     assert "threads overlapped" in str(report)
-
-
-# What is found without a long search: optimizers from before the audit, and leaves
-
-
-def test_one_walk_over_the_heap_for_each_audit(monkeypatch):
-    walks = []
-    for name in ("get_objects", "get_referrers"):
-        original = getattr(gc, name)
-        monkeypatch.setattr(gc, name, lambda *args, name=name, original=original: walks.append(name) or original(*args))
-    with audit():
-        train()
-        train()
-    assert walks == ["get_referrers"]
+    assert trace.unseen == [
+        "another thread ran during a backward call, so events may be missing, or be counted wrongly"
+    ]
 
 
 class Own(SGD):
@@ -212,15 +161,3 @@ def test_an_optimizer_from_before_is_found_wherever_it_is_kept(kind):
             F.cross_entropy(model(x), y).backward()
     assert [each.name for each in report.history.records if each.left_over] == [kind.__name__]
     assert kept() is not None
-
-
-def test_the_leaves_of_a_backward_call_are_those_that_get_gradients():
-    used, shared, frozen, detached = (nn.Parameter(torch.ones(2)) for _ in range(4))
-    frozen.requires_grad_(False)
-    roots = [(used * shared * frozen).sum() + detached.detach().sum(), shared.exp().sum()]
-    found, _ = leaves(roots)
-    assert {id(p) for p in found} == {id(used), id(shared)}
-    assert len(found) == 2
-    torch.autograd.backward(roots)
-    assert [p.grad is None for p in (used, shared, frozen, detached)] == [False, False, True, True]
-    assert leaves([torch.ones(())]) == ([], False)

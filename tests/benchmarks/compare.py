@@ -28,7 +28,7 @@ from itertools import islice
 from operator import itemgetter
 
 import torch
-from side_by_side import ROOT, asked_to_write, keep
+from side_by_side import EXACT, PACKAGES, ROOT, TRAINER, asked_to_write, keep, place, quiet
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -37,7 +37,6 @@ from tqdm import tqdm
 
 from course_utils import mlp, train_epoch, windows
 from course_utils.data import folder, read
-from course_utils.ranks.side_by_side import EXACT, PACKAGES, TRAINER, place, quiet, shown
 from gradaudit import audit
 from gradaudit.history import PROBED_GRAPHS
 
@@ -289,7 +288,10 @@ def errors(name: str) -> list[str]:
     measured = json.loads(read("measurements/side_by_side.json"))["rows"]
     kept = {f"{row['library']}, {row['form']}": row for row in measured if row["ranks"] == 1}
     rows = [kept.get(form) for form in FORMS.get(name, ("", ""))]
-    both = [[shown(row[which]) for which in ("full", "short")] if row else [""] for row in rows]
+    both = [
+        ["exact" if row[which] < EXACT else f"{row[which]:.0%}" for which in ("full", "short")] if row else [""]
+        for row in rows
+    ]
     return [", short ".join(dict.fromkeys(texts)) for texts in both]
 
 

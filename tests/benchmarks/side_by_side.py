@@ -1,8 +1,8 @@
-"""How far some libraries' updates are from the large batch: `python tests/benchmarks/side_by_side.py [--write]`.
+"""How far libraries' updates are from the large batch: `python tests/benchmarks/side_by_side.py`.
 
-On one rank and on two. Needs `pip install -e ".[bench]"`; a library that is not installed is an error here. Runs the
-cells of notebooks/deeper/frameworks.ipynb up to its exercises, so what is measured is what learners copy. `--write`
-keeps the rows, which notebook, README and the site's page show.
+On one rank and on two. Needs `pip install -e ".[bench]"`. Runs the loops of the notebook
+frameworks, which learners copy. `--write` keeps the rows, which the notebook, README and the site
+show.
 """
 
 import argparse
@@ -10,36 +10,155 @@ import hashlib
 import json
 import logging
 import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import date
 from importlib.metadata import version
 from importlib.util import find_spec
+from io import StringIO
+from itertools import accumulate, pairwise
+from math import nan
+from operator import itemgetter
 from pathlib import Path
+from tempfile import gettempdir
 from types import SimpleNamespace
+from unittest.mock import patch
 
+import torch
+import torch.distributed as dist
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader, DistributedSampler
+
+from course_utils import Ranks
 from course_utils.data import folder, read
-from course_utils.ranks.side_by_side import PACKAGES, SideBySide
 
 ROOT = Path(__file__).parents[2]
 OUT = folder() / "measurements" / "side_by_side.json"
+EXACT = 1e-12  # a relative error below this is rounding, in float64
+LIBRARIES = {  # of the notebook's tables, and the package that each needs
+    "this course": "torch",
+    "torchtitan's loop": "torch",
+    "Accelerate": "accelerate",
+    "transformers Trainer": "transformers",
+    "Lightning Trainer": "lightning",
+    "Lightning Fabric": "lightning",
+}
+PACKAGES = tuple(dict.fromkeys(LIBRARIES.values()))
+
+TRAINER = {  # for the Trainer of transformers: an epoch on this CPU in order, no clipping, no files
+    "output_dir": gettempdir(),
+    "num_train_epochs": 1,
+    "per_device_train_batch_size": 1,
+    "max_grad_norm": 0.0,
+    "train_sampling_strategy": "sequential",
+    "remove_unused_columns": False,
+    "use_cpu": True,
+    "save_strategy": "no",
+    "disable_tqdm": True,
+}
+# Options of Lightning.
+QUIET = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 
 
-def of_the_notebook() -> SideBySide:
-    """Runs the notebook's cells up to the exercises; its tables are printed as there, its assertions hold as there."""
+def place() -> dict:
+    """Options of Lightning and Fabric for this rank: CPU, DDP on several ranks, and float64."""
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    strategy = "ddp" if ranks > 1 else "auto"
+    return {"accelerator": "cpu", "devices": ranks, "strategy": strategy, "precision": "64-true"}
+
+
+def one_epoch(library: str, loop, new_model, batches: list) -> tuple[tuple[int, ...], list[torch.Tensor], int]:
+    """On this rank: each update's micro-batches, counted, and gradient; the scheduler's steps."""
+    options = {
+        "transformers Trainer": TRAINER,
+        "Lightning Trainer": dict.fromkeys(QUIET, False) | {"max_epochs": 1} | place(),
+        "Lightning Fabric": place(),
+    }
+    shards_itself = library in ("Accelerate", "transformers Trainer", "Lightning Fabric")
+    sampler = None if shards_itself or not dist.is_initialized() else DistributedSampler(batches, shuffle=False)
+    model, counts, gradients, schedulers, create = new_model(), [0], [], [], LRScheduler.__init__
+
+    def on_forward(*_):
+        counts[-1] += 1
+
+    def on_step(optimizer, *_):
+        counts.append(0)
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        gradients.append(torch.cat([getattr(grad, "full_tensor", grad.clone)().flatten() for grad in grads]))
+
+    def created(scheduler, *arguments, **more):
+        schedulers.append(scheduler)
+        create(scheduler, *arguments, **more)
+
+    model.register_forward_pre_hook(on_forward)
+    with quiet(), register_optimizer_step_post_hook(on_step), patch.object(LRScheduler, "__init__", created):
+        loader = DataLoader(batches, batch_size=1, collate_fn=itemgetter(0), sampler=sampler)
+        loop(model, loader, **options.get(library, {}))
+    return tuple(counts[:-1]), gradients, max((scheduler.last_epoch for scheduler in schedulers), default=0)
+
+
+def errors(library: str, loop, names: dict, pieces: list, two: Ranks | None = None) -> dict:
+    """An epoch's largest errors, relative to the large batches; two ranks take pieces in turns."""
+    arguments = library, loop, names["letter_model"], [names["collate"](piece) for piece in pieces]
+    ((counts, gradients, scheduled), *others) = two.run(one_epoch, *arguments) if two else [one_epoch(*arguments)]
+    assert all(other[0] == counts for other in others), "the ranks' windows differ"
+    ranks, every = 1 + len(others), names["N"] * (1 + len(others))
+    windows = [[*range(start, end)] for start, end in pairwise(accumulate((n * ranks for n in counts), initial=0))]
+    found = []
+    for window, gradient in zip(windows, gradients, strict=True):
+        model = names["letter_model"]()
+        names["mean_loss"](model, names["collate"]([word for k in window for word in pieces[k]])).backward()
+        large = names["flat_gradient"](model)
+        found.append((len(window) == every, float((gradient - large).norm() / large.norm())))
+    return {
+        "windows": windows,
+        "regular": windows == [[*range(len(pieces))[k : k + every]] for k in range(0, len(pieces), every)],
+        "largest": max(error for _, error in found),
+        "full": max((error for is_full, error in found if is_full), default=nan),
+        "short": max((error for is_full, error in found if not is_full), default=nan),
+        "scheduled": scheduled,
+    }
+
+
+def of_the_notebook(libraries: Iterable[str] = tuple(LIBRARIES)) -> dict:
+    """The notebook's names after its last loop; its `record` of `libraries` is made here."""
     cells = json.loads((ROOT / "notebooks" / "deeper" / "frameworks.ipynb").read_text(encoding="utf-8"))["cells"]
-    names: dict = {"__name__": "__main__"}
-    for cell in cells:
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "markdown" and source.startswith("## Your turn"):
-            break
-        if cell["cell_type"] == "code":
+    end = next(k for k, cell in enumerate(cells) if cell["source"][0].startswith("## Your turn"))
+    names = {"__name__": "__main__"}
+
+    def measured(library, **loops):
+        record = names["record"]
+        if library in libraries:
+            record["rows"] = [row for row in record["rows"] if row["library"] != library]
+            for name, loop in loops.items():
+                row, ragged = {"library": library, "form": name.replace("_", " ")}, names["ragged"]
+                one = row | {"ranks": 1} | errors(library, loop, names, ragged[: len(ragged) // 2])
+                one |= {which: errors(library, loop, names, names[which])["largest"] for which in ("equal", "fixed")}
+                record["rows"] += [one, row | {"ranks": 2} | errors(library, loop, names, ragged, two)]
+        return recorded(library, **loops)
+
+    with Ranks(2, timeout=300) as two:
+        for source in ("".join(cell["source"]) for cell in cells[:end] if cell["cell_type"] == "code"):
             exec(compile(source, "frameworks.ipynb", "exec"), names)
             names["predict"] = lambda *_: SimpleNamespace(reveal=lambda *_: None)
-    return names["beside"]
+            if "def recorded" in source:
+                recorded, names["recorded"] = names["recorded"], measured
+    return names
 
 
-def as_record(beside: SideBySide) -> dict:
-    """The versions and the rows."""
-    return {"versions": {name: version(name) for name in PACKAGES}, "rows": beside.rows}
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hides what libraries say, and leaves the random state as it was."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=()):
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+                warnings.simplefilter("ignore")
+                yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def keep(path: Path, title: str, found: dict, origin: str = "") -> None:
@@ -69,11 +188,10 @@ def asked_to_write(description: str, out: Path) -> bool:
 
 def main() -> None:
     write = asked_to_write(__doc__.splitlines()[0], OUT)
-    SideBySide.runs = lambda beside, package: True
-    beside = of_the_notebook()
-    print(*beside.versions(), sep="\n")
+    names = of_the_notebook()
     if write:
-        found = {"date": str(date.today()), "n": beside.n} | as_record(beside)
+        found = {"date": str(date.today()), "n": names["N"]}
+        found |= {"versions": {name: version(name) for name in PACKAGES}, "rows": names["record"]["rows"]}
         title = "Windows and errors of the gradients of Accelerate, Lightning and transformers: "
         keep(OUT, title + "what tests/benchmarks/side_by_side.py has written", found)
 

@@ -1,7 +1,8 @@
 """A real JupyterLab on a copy of the course, and a real browser that opens it.
 
-`pytest tests/browser` runs these tests (the README's test command leaves them out: they take minutes). With the
-environment variable SCREENSHOTS naming a folder, a picture of every notebook is left there.
+`pytest tests/browser` runs these tests, with the extra `browser` and a browser; the README's test command leaves them
+out, since they take minutes. With the environment variable SCREENSHOTS naming a folder, a picture of every notebook is
+left there.
 """
 
 import json
@@ -33,9 +34,10 @@ def chromium():
     """A browser without a window."""
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     if executable is None:
-        pytest.skip(f"no browser is installed (looked for {', '.join(BROWSERS)}); on Debian: apt install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason='no playwright; pip install -e ".[browser]"')
-    with playwright.sync_playwright() as driver:
+        pytest.fail(f"no browser is installed (looked for {', '.join(BROWSERS)}); on Debian: apt install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
         arguments = ["--no-sandbox", "--disable-dev-shm-usage"]  # as root, and in a container with little shared memory
         browser = driver.chromium.launch(executable_path=executable, args=arguments)
         yield browser
@@ -45,7 +47,6 @@ def chromium():
 @pytest.fixture(scope="session")
 def server(chromium, tmp_path_factory):
     """The address of a JupyterLab that serves a copy of the course; it ends with the tests, kernels and all."""
-    pytest.importorskip("jupyterlab", reason='no JupyterLab; pip install -e ".[browser]"')
     folder = tmp_path_factory.mktemp("lab")
     for name in ("course_utils", "data", "gradaudit", "notebooks"):
         shutil.copytree(ROOT / name, folder / "course" / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -9,7 +9,7 @@ from nbformat import v4
 
 import notebooks
 from course import FACTS
-from notebooks import COURSE, Notebook, Reading, claims, read_claims, reading
+from notebooks import COURSE, Notebook, claims, read_claims
 
 TITLE = "# Zeroing: when\n\n**35 minutes · after [01](01_gradients.ipynb)**\n\n*Where does it belong?*\n\n"
 TITLE += "**On the 90-minute path:** Why, Your turn. **Skip** Step 5 if you can.\n\nAfter this notebook"
@@ -69,20 +69,6 @@ def test_what_is_asked_and_answered_is_read_from_the_data_beside_the_text(book):
     assert book.predictions == [{"kind": "prediction", "question": "Which?", "options": ["a", "b"]}]
     assert book.cards == [("Q?", "A.")]
     assert claims(book.code[0]) == ["one", "two"]
-
-
-@pytest.mark.parametrize(
-    ("sections", "expected"),
-    [
-        (["Why"], Reading(words=7, lines=2, exercises=0)),
-        (["Your turn"], Reading(words=12, lines=2, exercises=5)),
-        (["Why", "Your turn"], Reading(words=19, lines=4, exercises=5)),
-        (["None such"], Reading(words=0, lines=0, exercises=0)),
-    ],
-)
-def test_words_lines_and_exercises_are_counted_in_the_sections_that_are_named(book, sections, expected):
-    assert reading(book, sections) == expected
-    assert expected.minutes == expected.words / 180 + expected.lines / 12 + expected.exercises
 
 
 def test_every_fact_says_what_people_believe_and_what_it_rests_on():

@@ -215,7 +215,7 @@ def scales_by_numpy(x):
         (torch.ones(8, 3), scales_in_place),
         (torch.from_numpy(np.ones((8, 3))), scales_by_numpy),
         ({"x": torch.ones(8, 3)}, lambda batch: batch["x"].mul_(0.5)),
-        ({"x": torch.ones(8, 3), "y": 0}, lambda batch: (batch.pop("x"), batch.pop("y"))[0]),
+        ([torch.ones(8, 3)], lambda batch: batch.pop()),
     ],
 )
 def test_a_window_whose_forward_pass_wrote_to_its_input_is_not_run_again(batch, use):
@@ -228,6 +228,13 @@ def test_a_window_whose_forward_pass_wrote_to_its_input_is_not_run_again(batch, 
     with pytest.raises(ValueError, match=r"has written to its input: write to a copy"):
         MicroBatchFinder().backward_window(model, [batch], loss_fn, lambda batch: 8)
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_batch_that_is_moved_to_a_device_in_place_can_run_again():
+    model, finder, batch = nn.Linear(3, 2), MicroBatchFinder(), Encoding(x=torch.ones(8, 3))
+    Full(model, 4)
+    finder.backward_window(model, [batch], lambda model, batch: model(batch.to("cpu")["x"]).mean())
+    assert finder.micro_batch == 4
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -263,6 +270,10 @@ class Encoding(UserDict):
 
     def __getattr__(self, name):
         return self.data[name]
+
+    def to(self, device):
+        self.data = {name: x.to(device, copy=True) for name, x in self.data.items()}
+        return self
 
 
 def test_pieces_of_a_mapping_are_of_its_own_class():

@@ -101,6 +101,10 @@ WAITS = r"of this window doesn't use .*'heads.{}.weight'.* find_unused_parameter
         ("the last uses one head", WAITS.format(1)),
         ("the last uses another head on each rank", WAITS.format(0)),
         ("the last uses one head on one rank", WAITS.format(1)),
+        ("the last leaves out sparse rows on one rank", WAITS.format(1)),
+        ("frozen later", WAITS.format(1)),
+        ("frozen later on one rank", WAITS.format(1)),
+        ("unfrozen later, and other signs", "has not averaged the gradient of 'heads.1.weight', 'heads.1.bias' over"),
         ("unfrozen later", "has not averaged the gradient of 'heads.1.weight', 'heads.1.bias' over .* wrap the model"),
         ("added later", "has not averaged the gradient of 'heads.1.weight', 'heads.1.bias' over .* wrap the model"),
         ("through model.module", "has not averaged the gradient of 'body.weight', .* and 3 more .* not model.module"),
@@ -122,10 +126,14 @@ def test_a_micro_batch_may_leave_out_parameters_that_ddp_looks_for(two, kind):
                 torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["max_norm", "scheduler", "scaler", "on_update", "learning rate"])
+OPTIONS = ["max_norm", "scheduler", "scaler", "on_update", "learning rate", "inner learning rate", "model"]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
 def test_options_by_which_the_updates_of_ranks_would_differ_are_refused_on_every_rank(two, name):
     for said in two.run(on_ranks.with_unequal_options, name):
-        assert said == f"pass the same {name} on every rank, or the ranks' updates would differ"
+        option = name.removeprefix("inner ")
+        assert said == f"pass the same {option} on every rank, or the ranks' updates would differ"
 
 
 @pytest.mark.parametrize(("kind", "world"), [("DDP", 4), ("FSDP2", 4), ("HSDP", 4)])

@@ -198,8 +198,22 @@ class Prepared(torch.optim.Optimizer):
             self.optimizer.zero_grad(set_to_none)
 
 
+class PreparedInPart(Prepared):
+    @property
+    def param_groups(self):
+        return [{"params": super().param_groups[0]["params"][:1]}]
+
+
 @pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("wrap", [Muon, lambda model: Prepared(sgd_of(model)), lambda model: Prepared(Muon(model))])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        Muon,
+        lambda model: Prepared(sgd_of(model)),
+        lambda model: Prepared(Muon(model), torch.tensor(True)),
+        lambda model: PreparedInPart(sgd_of(model)),
+    ],
+)
 def test_an_optimizer_that_holds_another_makes_the_same_updates(model, batches, wrap, scaled):
     plain = copy.deepcopy(model)
     extras = {"scaler": GradScaler("cpu", init_scale=8.0)} if scaled else {}
@@ -303,13 +317,14 @@ def test_each_of_two_losses_is_divided_by_what_its_own_window_holds(model, batch
         (torch.tensor([1, -100, 0]), {"weight": lambda batch: (batch[1] != -100).sum()}, False),
         (torch.tensor([1, 2, 0]), {}, False),
         (torch.tensor([1.0, -100.0, 0.0]), {}, False),
+        (torch.tensor([1, 2, 0]).to_sparse(), {}, False),
     ],
 )
 def test_padded_targets_that_are_counted_as_samples_draw_one_warning(recwarn, targets, options, warns):
     model, batches = nn.Linear(3, 3), [(torch.randn(3, 3), targets)] * 5
 
     def loss_fn(model, batch):
-        return nn.functional.cross_entropy(model(batch[0]), batch[1].long())
+        return nn.functional.cross_entropy(model(batch[0]), batch[1].to_dense().long())
 
     train_epoch(model, batches, loss_fn, sgd(model.parameters()), 2, **options)
     backward_window(model, batches, loss_fn, **options)

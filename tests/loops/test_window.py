@@ -1,9 +1,11 @@
 """The gradient of one window, for loops of one's own; and what a window cannot be made of."""
 
 import math
+import tracemalloc
 from array import array
 from collections import UserDict, deque
 from dataclasses import dataclass
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -101,9 +103,20 @@ REUSED = {
     "a tensor on an array, in a dataclass": lambda: numpy_buffer(lambda x: Fields(torch.from_numpy(x)[1:])),
     "an array on a tensor": lambda: filled_again(torch.zeros(2), lambda batch, k: batch.numpy().fill(k)),
     "an array of Python's": lambda: filled_again(array("f", [0]), lambda batch, k: batch.__setitem__(0, k)),
+    "an array beside a lock": lambda: numpy_buffer(lambda x: [(Lock(), x)]),
+    "a tensor in an object with a lock": lambda: from_buffers(1, lambda x: Fields(Lock(), x)),
     "an image": lambda: filled_again(Image.new("L", (2, 2)), lambda batch, k: batch.putpixel((0, 0), k)),
     "a buffer that is filled too early": one_ahead,
 }
+
+
+def test_comparing_batches_keeps_no_copy_of_them():
+    batches = iter([np.zeros(1_000_000) for _ in range(4)])
+    tracemalloc.start()
+    next(windows(batches, 4))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3 * 8_000_000  # pickle writes one array at a time
 
 
 @pytest.mark.parametrize("kind", REUSED)

@@ -1,7 +1,5 @@
 """record(): every forward, backward, change, step and zeroing of any loop is seen, and nothing is changed."""
 
-import threading
-
 import pytest
 import torch
 from torch import nn
@@ -249,38 +247,6 @@ def test_all_is_seen_where_a_script_only_makes_gradients_or_a_step_finds_none(mo
     with record() as without_a_step:
         model(X).mean().backward()
     assert trace.unseen == without_a_step.unseen == []
-
-
-def test_backward_calls_of_two_threads_may_be_miscounted_and_the_trace_says_so():
-    together = threading.Barrier(2, timeout=60)
-
-    class Meet(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 1.0
-
-        @staticmethod
-        def backward(ctx, gradient):
-            together.wait()
-            return gradient
-
-    def train():
-        model = nn.Linear(2, 1)
-        optimizer = SGD(model.parameters(), lr=0.1)
-        for _ in range(3):
-            Meet.apply(model(X)).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    with record() as trace:
-        threads = [threading.Thread(target=train) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert trace.unseen == [
-        "another thread ran during a backward call, so events may be missing, or be counted wrongly"
-    ]
 
 
 # Lanes.

@@ -1,6 +1,6 @@
-"""Runs notebooks in place and leaves in them only what is committed: `python tests/execute.py notebooks/*.ipynb`.
+"""Runs notebooks in place and leaves in them only what is committed: `python docs/execute.py notebooks/*.ipynb`.
 
-Widgets' ids, the state of widgets, times and this machine's versions go; text, HTML and images stay.
+Widgets' ids, the state of widgets and times go; text, HTML, images and the version of Python stay.
 """
 
 import os
@@ -14,15 +14,6 @@ from nbclient import NotebookClient
 from tqdm import tqdm
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-LANGUAGE = {  # what JupyterLab writes when it opens a notebook: if nothing changes then, nothing is unsaved
-    "codemirror_mode": {"name": "ipython", "version": 3},
-    "file_extension": ".py",
-    "mimetype": "text/x-python",
-    "name": "python",
-    "nbconvert_exporter": "python",
-    "pygments_lexer": "ipython3",
-    "version": "3.11.7",  # with another Python it is unsaved all the same (jupyter/notebook#2123)
-}
 LONG = 3.0  # seconds
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -51,7 +42,7 @@ def silent(notebook: nbformat.NotebookNode) -> Iterator[tuple[int, float]]:
 
 def clean(notebook: nbformat.NotebookNode) -> None:
     """Removes from a notebook what differs from run to run or from machine to machine."""
-    notebook.metadata = {"kernelspec": KERNEL, "language_info": LANGUAGE}
+    notebook.metadata = {"kernelspec": KERNEL, "language_info": notebook.metadata.language_info}
     for cell in notebook.cells:
         for key in set(cell.metadata) - {"tags", "jupyter"}:
             del cell.metadata[key]

@@ -1,4 +1,4 @@
-"""Draws the picture of the README: `python tests/readme_picture.py`."""
+"""Draws the picture of the README: `python docs/readme_picture.py`."""
 
 from pathlib import Path
 
