@@ -21,14 +21,8 @@ from typing import Any
 import torch
 
 _OURS = [str(Path(__file__).parents[2] / package) for package in ("course_utils", "gradaudit")]
-_LIBRARIES = (
-    *sysconfig.get_paths().values(),
-    str(Path(torch.__file__).parent),
-    *_OURS,
-    "<frozen ",
-    "<made ",
-    "<string>",
-)
+_TORCH = str(Path(torch.__file__).parent)
+_LIBRARIES = (*sysconfig.get_paths().values(), _TORCH, *_OURS, "<frozen ", "<made ", "<string>")
 
 
 class Endless(BaseException):

@@ -102,11 +102,9 @@ CASES = [
 ]
 CHANNELS = {
     "schedule": ("scheduler-cadence", "the schedule steps once after each update, and not where none was made",
-                 "How does your loop learn whether the step was made? A scale may also grow. And with an infinite "
-                 "skip_norm, is an infinite norm above it?"),
+                 "How does your loop learn whether the step was made? A scale may also grow."),
     "scale": ("scaler-timing", "each window needs one update(), also one that is left out",
-              "A call is missing, or one call comes twice in a window. Which calls does the loop of Step 8 make for a "
-              "window that it skips?"),
+              "Which calls does the loop of Step 8 make for a window that it skips?"),
     "returned": ("wrong-value", "the function returns whether the update was made",
                  "Print what the function returns for a good window, a spike and an infinity."),
 }  # fmt: skip
@@ -168,21 +166,10 @@ def assemble(order: str) -> Callable:
     A line that ends in a colon opens a block, and everything after it is inside. So an order needs
     no indentation.
     """
-    if "H" not in order:
-        hint = "Which line makes everything after it happen once for each micro-batch?"
-        raise Mistake("no-loop", f"no line of {' '.join(order)} repeats anything.", hint)
-    if order.count("H") > 1:
-        hint = "One pass over the micro-batches is enough: how often does the loop inside the loop run?"
-        raise Mistake("nested-loop", "line H opens a second loop inside the first.", hint)
-    for early in order.partition("H")[0]:
-        if early in "CE":
-            name = "batch" if early == "C" else "i"
-            hint = "Which line makes `i` and `batch`, and which of your lines comes before it?"
-            message = f"line {early}, `{LINES[early]}`, uses `{name}` before line H has made it."
-            raise Mistake("used-too-early", message, hint)
-    if order[-1] in "EH":
-        hint = "Everything that is to happen for each batch comes after the line that ends in a colon."
-        raise Mistake("empty-block", f"nothing comes after line {order[-1]}, `{LINES[order[-1]]}`.", hint)
+    if order.count("H") != 1 or {*order.partition("H")[0]} & {*"CE"} or order[-1] in "EH":
+        message = "these lines make no loop: H stands there once, before each C and E, and what it repeats comes after."
+        hint = "Which line makes `i` and `batch`, which lines use them, and which line opens a block that needs more?"
+        raise Mistake("no-loop", message, hint)
     source, depth = ["def train(model, batches, loss_fn, optimizer, scaler, n, max_norm, clip_grad_norm_):"], 1
     for letter in order:
         source.append("    " * depth + LINES[letter])
