@@ -5,6 +5,7 @@ its own, so whatever an update holds of another call shows. On a real model, eve
 memory are compared instead.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -364,6 +365,9 @@ def one_rank() -> Iterator[None]:
     try:
         yield
     finally:
+        # Gloo's thread may still need the GIL to free its last tensors. Whoever frees the group holds
+        # the GIL and waits for that thread: both would wait for ever.
+        time.sleep(0.05)
         dist.destroy_process_group()
 
 
