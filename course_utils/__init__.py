@@ -1,35 +1,33 @@
 """Gradient accumulation and zeroing in PyTorch: the course's helpers.
 
-The rooms, from the lowest to the highest. A room imports only rooms above it in this list, never below:
+The rooms. A room imports only rooms above it in this list, never below. Helpers, which you could copy into a project
+of your own, from the lowest to the highest:
 
     data       digits, words, next_letters: real data, shipped with the course
     source     functions from source texts, with lines for tracebacks
-    models     mlp, Tally, Transformer: small models; shares_of: how much each micro-batch counts in each update
+    models     mlp, Tally, Transformer: small models; shares_of: how much a micro-batch counts
     loops      windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
-    memory     saved_bytes, held_bytes, plan_memory: what a step holds, measured or planned
-    recording  record, count_work and others: what any loop does, seen from outside
+    memory     saved_bytes, held_bytes, update_bytes: what a training step holds
+    recording  record, count_collectives and others: what any loop does, seen from outside
     ranks      Ranks: a function on several ranks; scripts in processes of their own
     plots      ledger and the other figures; they draw and compute nothing
+    ask        predict, recall: what a learner answers
+    stepping   step_through: a training loop line by line, as it runs
+
+Course material that happens to be Python:
+
     zoo        buggy loops from public bugs, each with its fix
     project    the training script of notebook 12, and what accepts it; `python -m course_utils.project`
-    stepping   step_through: a training loop line by line, as it runs
-    exercises  what `check` judges, by notebook
-    ask        predict, check, recall: what a learner does
+    exercises  check, and the exercises by notebook: a function an exercise
 """
 
 from importlib import import_module
 
 from course_utils.data import digits, next_letters, words
 from course_utils.loops import MicroBatchFinder, backward_window, evaluate, train_epoch, windows
-from course_utils.memory import held_bytes, plan_memory, saved_bytes, update_bytes
+from course_utils.memory import held_bytes, saved_bytes, update_bytes
 from course_utils.models import Tally, Transformer, mlp, shares_of
-from course_utils.recording import (
-    count_collectives,
-    count_work,
-    formats_of,
-    held_gradients,
-    record,
-)
+from course_utils.recording import count_collectives, held_gradients, record
 
 _LATER = {  # these need more than torch: imported when they are first used
     "Ranks": "ranks",
@@ -37,20 +35,19 @@ _LATER = {  # these need more than torch: imported when they are first used
     "ledger": "plots",
     "show": "ask.display",
     "predict": "ask",
-    "check": "ask",
+    "check": "exercises",
     "recall": "ask",
     "step_through": "stepping",
-    "what_is_exact": "ask.decisions",
 }
 
 __all__ = [  # noqa: RUF022
     "windows", "backward_window", "train_epoch", "evaluate", "MicroBatchFinder",
-    "record", "held_gradients", "formats_of", "count_work", "count_collectives",
-    "saved_bytes", "held_bytes", "update_bytes", "plan_memory",
+    "record", "held_gradients", "count_collectives",
+    "saved_bytes", "held_bytes", "update_bytes",
     "Ranks", "RankError",
     "ledger", "show",
     "digits", "words", "next_letters", "mlp", "Tally", "Transformer", "shares_of",
-    "predict", "check", "recall", "step_through", "what_is_exact",
+    "predict", "check", "recall", "step_through",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The course's real data, shipped with it: `data/manifest.json` describes them. Nothing is downloaded."""
+"""The course's real data, which come with it and stand in `data/manifest.json`. No downloads."""
 
 import gzip
 from collections.abc import Sequence
@@ -13,13 +13,15 @@ from torch.nn.utils.rnn import pad_sequence
 def digits(split: str = "train") -> tuple[Tensor, Tensor]:
     """Handwritten digits, 8 x 8 pixels: 1,437 for training and 360 for testing.
 
-    Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998 (CC BY 4.0).
+    Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits,
+    UCI, 1998 (CC BY 4.0).
 
     Args:
         split: `"train"` or `"test"` (the last fifth).
 
     Returns:
-        Images of shape (samples, 64), pixels from 0 to 1 in the default dtype, and labels 0 to 9 of shape (samples,).
+        Images of shape (samples, 64), pixels from 0 to 1 in the default dtype, and labels 0 to 9 of
+        shape (samples,).
 
     Example:
         >>> images, labels = digits("test")
@@ -35,7 +37,8 @@ def digits(split: str = "train") -> tuple[Tensor, Tensor]:
 def words() -> list[str]:
     """English words of lower-case letters, in alphabetical order: real sequences of unequal length.
 
-    Source: Debian's wamerican 2020.12.07, from SCOWL by Kevin Atkinson (licence in `data/words.LICENSE.txt`).
+    Source: Debian's wamerican 2020.12.07, from SCOWL by Kevin Atkinson (licence in
+    `data/words.LICENSE.txt`).
 
     Example:
         >>> words()[:3]
@@ -46,11 +49,11 @@ def words() -> list[str]:
 
 
 def next_letters(words: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """One padded batch of words, for a model that predicts each next letter and the end of the word.
+    """One padded batch of words, to predict each next letter and the end of the word.
 
-    The letters are 1 to 26. 0 begins every word of the inputs and ends every word of the targets, so a word of k
-    letters has k + 1 targets. Shorter words are padded: the inputs with 0, the targets with -100, which
-    `cross_entropy` ignores.
+    The letters are 1 to 26. 0 begins every word of the inputs and ends every word of the targets,
+    so a word of k letters has k + 1 targets. Shorter words are padded: the inputs with 0, the
+    targets with -100, which `cross_entropy` ignores.
 
     Args:
         words: Of lower-case letters a to z.
@@ -75,6 +78,6 @@ def read(name: str) -> bytes:
 
 
 def folder() -> Path:
-    """Where the data are: inside the package if it was installed from a wheel, otherwise in `data/` beside it."""
+    """The folder of the data: inside an installed package, or `data/` beside the source."""
     packaged = Path(__file__).parent / "_data"
     return packaged if packaged.is_dir() else Path(__file__).parent.parent / "data"

@@ -27,11 +27,12 @@ def mlp(*sizes: int) -> nn.Sequential:
 
 
 class Tally(nn.Module):
-    """A model whose gradient can be read: after a backward pass, `tally.weight.grad[i]` is the weight of sample `i`.
+    """A model whose gradient is readable: `tally.weight.grad[i]` is the weight of sample `i`.
 
-    Sample `i` is the integer `i`, and its loss is `weight[i]`, so the derivative of any weighted mean of losses with
-    respect to `weight[i]` is the weight of sample `i` in that mean. Run a training loop on a tally, and before each
-    step `.grad` shows what the loop makes of its data. The parameters start at zero.
+    Sample `i` is the integer `i`, and its loss is `weight[i]`, so the derivative of any weighted
+    mean of losses with respect to `weight[i]` is the weight of sample `i` in that mean. Run a
+    training loop on a tally, and before each step `.grad` shows what the loop makes of its data.
+    The parameters start at zero.
 
     Args:
         items: The number of samples.
@@ -53,10 +54,11 @@ class Tally(nn.Module):
 
 
 class Shares(NamedTuple):
-    """What a loop made of its micro-batches, as the weight of each one in each sum of gradients.
+    """The weight of each micro-batch in each update of a loop.
 
     Args:
-        updates: One row per update, with a weight for each micro-batch: what `.grad` held before the step.
+        updates: One row per update, with a weight for each micro-batch: what `.grad` held before
+            the step.
         left: The weights that are still in `.grad` at the end; empty if nothing is.
     """
 
@@ -65,11 +67,11 @@ class Shares(NamedTuple):
 
 
 def shares_of(loop: Callable, micro_batches: int, n: int, epochs: int = 1) -> Shares:
-    """Runs a training loop on a `Tally` with micro-batches of one sample each, and reads `.grad` before every step.
+    """Runs a loop on a `Tally`, with one sample per micro-batch; reads `.grad` before every step.
 
     Args:
-        loop: Called once per epoch as `loop(model, batches, loss_fn, optimizer, n)`, like the loops of the course;
-            `loss_fn(model, batch)` is the mean loss of a micro-batch.
+        loop: Called once per epoch as `loop(model, batches, loss_fn, optimizer, n)`, like the loops
+            of the course; `loss_fn(model, batch)` is the mean loss of a micro-batch.
         micro_batches: How many there are in an epoch.
         n: Handed to the loop: micro-batches per update.
         epochs: How often the loop runs, on the same micro-batches.
@@ -99,10 +101,10 @@ def shares_of(loop: Callable, micro_batches: int, n: int, epochs: int = 1) -> Sh
 
 
 class Transformer(nn.Module):
-    """A small causal transformer: for every position of every sequence, scores for the symbol that comes next.
+    """A small causal transformer, which scores the next symbol at every position.
 
-    It looks back only, so padding at the end of a sequence changes no score before it. Positions are learned, and
-    there is no dropout.
+    It looks back only, so padding at the end of a sequence changes no score before it. Positions
+    are learned, and there is no dropout.
 
     Args:
         symbols: How many there are, including padding and special symbols.
@@ -110,7 +112,8 @@ class Transformer(nn.Module):
         heads: Attention heads per block.
         blocks: How many blocks.
         longest: The length of the longest sequence.
-        checkpointed: Save only each block's input, and run its forward pass again in backward; can be set later, too.
+        checkpointed: Save only each block's input, and run its forward pass again in backward; can
+            be set later, too.
 
     Example:
         >>> Transformer(27, width=8)(torch.zeros(5, 4, dtype=torch.long)).shape
@@ -130,7 +133,7 @@ class Transformer(nn.Module):
         self.scores = nn.Linear(width, symbols)
 
     def forward(self, batch: Tensor) -> Tensor:
-        """Scores of shape (sequences, positions, symbols) for integers of shape (sequences, positions)."""
+        """Scores of shape (sequences, positions, symbols) for (sequences, positions) integers."""
         x = self.symbols(batch) + self.positions.weight[: batch.shape[1]]
         for block in self.blocks:
             x = checkpoint.checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
@@ -138,7 +141,7 @@ class Transformer(nn.Module):
 
 
 class Block(nn.Module):
-    """Causal self-attention, then a perceptron at each position: both residual, with the layer norm first."""
+    """Causal self-attention, then a perceptron at each position; residual, layer norm first."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Edited source texts, and functions from them, with their lines where tracebacks and `inspect` look for them."""
+"""Edits source texts, and makes functions of them that tracebacks and `inspect` can show."""
 
 import linecache
 import re
@@ -10,13 +10,15 @@ _numbers = count()
 
 
 def edited(text: str, old: str, new: str) -> str:
-    """A source in which something that stands there once is replaced.
+    """A source with one replacement.
 
     Args:
         text: The source.
-        old: Its lines after the first are found however they are indented.
-        new: Its lines after the first are indented as the first one is, and by what they begin with. A line of which
-            nothing is left goes.
+        old: Text that occurs once; indentation after its first line is ignored.
+        new: Replacement, indented as the first line. Lines that become empty are removed.
+
+    Raises:
+        ValueError: If `old` doesn't occur exactly once.
 
     Example:
         >>> edited("for x in xs:\\n    f(x)\\n    g(x)\\n", "f(x)\\ng(x)", "if x:\\n    g(x)")
@@ -24,7 +26,8 @@ def edited(text: str, old: str, new: str) -> str:
     """
     pattern = r"\n *".join(re.escape(line) for line in re.split(r"\n *", old))
     found = list(re.finditer(pattern, text))
-    assert len(found) == 1, f"{old!r} is {len(found)} times in\n{text}"
+    if len(found) != 1:
+        raise ValueError(f"{old!r} is {len(found)} times in\n{text}")
     before, after = text[: found[0].start()], text[found[0].end() :]
     indent = re.match(" *", before.rpartition("\n")[2])[0]
     text = before + new.replace("\n", f"\n{indent}") + after
@@ -35,9 +38,9 @@ def function(text: str, names: dict[str, Any], title: str = "made") -> Callable:
     """The function that a source text defines.
 
     Args:
-        text: Begins with `def`.
-        names: Its global names.
-        title: Of the text, where a traceback names it.
+        text: Source that begins with `def`.
+        names: Global names of the function.
+        title: Name of the text in a traceback.
 
     Example:
         >>> function("def double(x):\\n    return 2 * x\\n", {})(21)

@@ -47,10 +47,12 @@ FIGURES = {
         {"a": [1, 2], "b": [2, float("nan")]}, [1, 2], "x", "y", ylim=(0, 3), plain=["a"]
     ),
     "shares": lambda: plots.shares({"right": [[0.5, 0.5, 0], [0, 0, 1]], "wrong": [[1, 1, 0]]}, right=0.5),
-    "layers": lambda: plots.layers({"one by one": {"kept": [1, 2, 1]}, "all": {"kept": [1, 4e6, 1]}}),
-    "errors": lambda: plots.errors({"all at once": 1e-16, "one by one": 0.3}, 1e-12, "relative error"),
-    "blocks": lambda: plots.blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight"),
-    "ranks": lambda: plots.ranks({"nothing held": [[1, 1], [1, 1]], "all but the last": [[0, 1], [0, 1]]}),
+    "memory_layers": lambda: plots.memory_layers({"one by one": {"kept": [1, 2, 1]}, "all": {"kept": [1, 4e6, 1]}}),
+    "error_dots": lambda: plots.error_dots({"all at once": 1e-16, "one by one": 0.3}, 1e-12, "relative error"),
+    "bar_blocks": lambda: plots.bar_blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight"),
+    "rank_timeline": lambda: plots.rank_timeline(
+        {"nothing held": [[1, 1], [1, 1]], "all but the last": [[0, 1], [0, 1]]}
+    ),
 }
 
 
@@ -165,9 +167,29 @@ def test_the_ledger_of_a_trace_without_events_is_an_error():
         plots.ledger(trace)
 
 
+def test_curves_pass_through_the_numbers_that_are_given():
+    (axis,) = FIGURES["curves"]().axes
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in axis.lines}
+    assert drawn == {"a": [[1, 1], [2, 2], [4, 4]], "b": [[1, 4], [2, 2], [4, 1]]}
+
+
+def test_arrows_lead_from_head_to_tail_and_the_sum_and_the_mean_from_the_origin():
+    (axis,) = plots.arrows([(1, 0), (2, 4)], (3, 4), (1.5, 2)).axes
+    arrows = [(*text.xyann, *text.xy) for text in axis.texts if not text.get_text()]
+    assert arrows == [(0, 0, 1, 0), (1, 0, 3, 4), (0, 0, 3, 4), (0, 0, 1.5, 2)]
+
+
 def test_the_names_of_lines_stand_in_the_order_in_which_they_end():
     figure = plots.curves({"a": [4, 1], "a long name of two lines": [2, 3], "b": [3, 2]}, [0, 1], "x", "y")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a long name of two\nlines", "b", "a"]
+
+
+def test_shares_are_written_into_their_cells_and_shade_them():
+    right, wrong = FIGURES["shares"]().axes
+    cells = {axis: [text.get_text() for text in axis.texts if text.get_text() != "update"] for axis in (right, wrong)}
+    assert cells == {right: ["0.5", "0.5", "1"], wrong: ["1", "1"]}
+    assert right.images[0].get_array().tolist() == [[0.5, 0.5, 0], [0, 0, 1]]
+    assert right.images[0].get_clim() == wrong.images[0].get_clim() == (0, 1.1)
 
 
 def test_shares_can_say_what_each_row_adds_up_to():
@@ -180,21 +202,23 @@ def test_shares_can_say_what_each_row_adds_up_to():
 
 
 def test_pictures_are_square_with_a_title_each():
-    figure = plots.pictures([[0, 0.5, 1, 0], [1, 0, 0, 0]], [7, 3])
+    figure = plots.image_row([[0, 0.5, 1, 0], [1, 0, 0, 0]], [7, 3])
     assert [axis.get_title() for axis in figure.axes] == ["7", "3"]
     assert figure.axes[0].images[0].get_array().tolist() == [[0, 0.5], [1, 0]]
 
 
 def test_the_layers_say_their_peak():
-    one, every = FIGURES["layers"]().axes
+    one, every = FIGURES["memory_layers"]().axes
     assert [axis.get_title(loc="left") for axis in (one, every)] == ["one by one", "all"]
     assert [axis.get_title(loc="right") for axis in (one, every)] == ["peak 2e-06 MB", "peak 4 MB"]
     assert one.get_ylabel() == every.get_ylabel() == "MB held"
     assert one.get_ylim() == every.get_ylim() == (0, 4.2)
+    (area,) = every.collections
+    assert area.get_paths()[0].get_extents().get_points().tolist() == [[0, 0], [2, 4]]
 
 
 def test_errors_have_one_mark_below_the_limit_and_another_above_it_and_draw_zero():
-    axis = plots.errors({"none": 0.0, "rounding": 1e-16, "wrong": 0.3}, 1e-12, "relative error").axes[0]
+    axis = plots.error_dots({"none": 0.0, "rounding": 1e-16, "wrong": 0.3}, 1e-12, "relative error").axes[0]
     assert [line.get_marker() for line in axis.lines[:3]] == ["o", "o", "s"]
     assert [float(line.get_xdata()[0]) for line in axis.lines[:3]] == [1e-17, 1e-16, 0.3]
     assert axis.get_xscale() == "log"
@@ -211,7 +235,7 @@ def test_show_gives_an_image_a_text_and_an_alternative(monkeypatch):
 
 
 def test_blocks_stand_side_by_side_as_wide_and_as_high_as_given():
-    (axis,) = plots.blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight").axes
+    (axis,) = plots.bar_blocks([2, 6], [2.0, 0.5], ["go", "accumulate"], "tokens", "weight").axes
     bars = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in axis.patches]
     assert bars == [(0, 2, 2.0), (2, 6, 0.5)]
     assert [text.get_text() for text in axis.texts] == ["go", "accumulate"]
@@ -235,7 +259,7 @@ def test_no_arrow_crosses_a_label_and_no_two_labels_touch():
 
 
 def test_the_ranks_have_a_bar_after_each_micro_batch_that_is_all_reduced():
-    every, last = plots.ranks({"nothing held": [[1, 1], [1, 1]], "all but the last": [[0, 3], [0, 3]]}).axes
+    every, last = plots.rank_timeline({"nothing held": [[1, 1], [1, 1]], "all but the last": [[0, 3], [0, 3]]}).axes
     bars = {axis: [(bar.get_x(), bar.get_y() + bar.get_height() / 2) for bar in axis.patches] for axis in (every, last)}
     sent = {axis: [(int(x), rank) for x, rank in bars[axis] if x % 1] for axis in bars}
     assert sent[every] == [(0, 0), (1, 0), (0, 1), (1, 1)]

@@ -1,10 +1,9 @@
-"""The interactive parts of a notebook: predictions, exercises, recall cards, the progress line.
+"""The interactive parts of a notebook: predictions, recall cards, the progress line.
 
 Each shows a widget where a kernel is live and the same in plain HTML where none is (on GitHub, in print), never the
-text of a widget; and says in JSON what it is. Widgets are imported when the first one is made.
+text of a widget, and describes itself in JSON. Widgets are imported when the first one is made.
 """
 
-import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -16,15 +15,13 @@ from course_utils.ask.display import (
     as_static,
     box,
     folded,
+    needed,
     show_below,
-    show_verdict,
     show_widget,
 )
 from course_utils.ask.predictions import known, why
-from course_utils.exercises import EXERCISES, Verdict, judge
 
 FOLDED = "Your prediction"  # what shows of a reveal where the cell's outputs are folded
-_NOT_TRIED = {"not-attempted", "interrupted"}  # these say nothing about the answer
 
 # What has been asked in this kernel, for the progress line.
 _guesses: "dict[str, Guess]" = {}  # by question
@@ -73,7 +70,8 @@ class Guess:
         (answer,) = measured if isinstance(measured, (list, tuple)) and len(measured) == 1 else (measured,)
         answer = str(answer)
         expected = known(self._question) or answer
-        assert answer == expected, f"{basis} {answer!r}, but the course says {expected!r}: has the code been changed?"
+        if answer != expected:
+            raise AssertionError(f"{basis} {answer!r}, but the course says {expected!r}: has the code been changed?")
         if answer not in self._options:
             raise ValueError(f"{basis} {answer!r}, which is none of the options {self._options}")
         self._widget.disabled = True
@@ -116,6 +114,7 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
     options = [str(option) for option in options]
     if len(options) < 2 or len(set(options)) < len(options):
         raise ValueError(f"a prediction needs at least two different options, got {options}")
+    needed("ipywidgets")
     from ipywidgets import HTML, Layout, RadioButtons, VBox
 
     asked, kept = _guesses.get(question), None
@@ -135,51 +134,11 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
     return Guess(question, options, choice)
 
 
-def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) -> Verdict:
-    """Runs a learner's answer to an exercise and says whether it is right, or which bug it has and how that shows.
-
-    No exception of the answer's leaves it, whatever the answer does. Nor does an interrupt from the keyboard: it stops
-    the answer, the verdict says so, and the cells that wait after this one run.
-
-    Args:
-        exercise: The name of the exercise.
-        answer: The learner's function, or what the exercise takes instead of one.
-        scored: Whether it counts for the progress line, as the notebook's own solution does not.
-        limit: Seconds after which the answer is stopped.
-
-    Returns:
-        The `Verdict`, with `passed`, `bug`, `message` and `hint`. The hint is in a fold.
-
-    Raises:
-        ValueError: If no exercise has this name.
-
-    Example:
-        check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))    # Right. 2 parabolas, 2 distances: ...
-    """
-    verdict = judge(exercise, answer, limit)
-    if scored:
-        before = _exercises.get(exercise)  # what was once passed stays so
-        _exercises[exercise] = before if verdict.bug in _NOT_TRIED else before or verdict.passed
-        _count()
-    _show(exercise, verdict, scored)
-    return verdict
-
-
-def _show(exercise: str, verdict: Verdict, scored: bool) -> None:
-    is_code = re.match(r"[\w.]+ = ", verdict.message)  # "w.grad = 2.0: ...": no sentence begins here
-    message = verdict.message if is_code else verdict.message[:1].upper() + verdict.message[1:]
-    if verdict.passed:
-        color, text = (RIGHT, EXERCISES[exercise].praise) if scored else (ASK, "The solution passes.")
-        text = f"{text} {message}"
-    elif verdict.bug == "not-attempted":
-        color, text = ASK, f"Not done yet. {message}"
-    elif verdict.bug in _NOT_TRIED:
-        color, text = ASK, message
-    else:
-        color, text = WRONG, f"Not yet right ({verdict.bug}). {message}"
-    kind = {"kind": "verdict", "exercise": exercise, "passed": verdict.passed, "bug": verdict.bug, "message": message}
-    kind |= {"hint": verdict.hint} if verdict.hint else {}
-    show_verdict(color, text, verdict.hint, verdict.printed, kind)
+def tried(exercise: str, passed: bool | None) -> None:
+    """Counts an exercise; None where it has not been tried. An exercise that was once passed stays so."""
+    before = _exercises.get(exercise)
+    _exercises[exercise] = before if passed is None else before or passed
+    _count()
 
 
 def recall(*cards: tuple[str, str]) -> None:
@@ -192,6 +151,7 @@ def recall(*cards: tuple[str, str]) -> None:
         recall(("What does zero_grad() leave by default?", "None, and no tensor."))
     """
     global _line
+    needed("ipywidgets")
     from ipywidgets import HTML, Checkbox, HBox, Layout, VBox
 
     html = [folded(question, answer) for question, answer in cards]

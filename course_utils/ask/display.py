@@ -1,4 +1,4 @@
-"""What a cell shows: a widget where a kernel is live, the same in HTML and text where none is (on GitHub, in print).
+"""The outputs of a cell: a widget where a kernel is live, else the same in HTML and text (on GitHub, in print).
 
 Beside these, an output of the course says in JSON what it is, so that the handouts need not read English sentences.
 Programs that show notebooks ignore a type of content that they do not know.
@@ -7,6 +7,7 @@ Programs that show notebooks ignore a type of content that they do not know.
 import re
 from collections.abc import Callable, Sequence
 from html import escape
+from importlib.util import find_spec
 from io import BytesIO
 from typing import Any
 
@@ -111,12 +112,12 @@ def _fold(title: str, html: str) -> str:
 
 
 def as_static(html: str, text: str, course: dict | None = None, head: str = " ") -> dict[str, Any]:
-    """What is shown where no kernel is live, by type of content.
+    """The content that is shown where no kernel is live, by type.
 
     Args:
-        html: The HTML. It may hold what an answer printed: control characters, such as a terminal's colours, go.
+        html: The HTML. Control characters that an answer printed, such as a terminal's colours, go.
         text: The same as plain text.
-        course: What it is, as JSON, with a `kind`.
+        course: A description in JSON, with a `kind`.
         head: The first line of the HTML. Of outputs that are folded JupyterLab 4 shows the first line that is not
             empty of the first one, raw: so it is never a tag.
     """
@@ -137,7 +138,16 @@ def folded(question: str, answer: str) -> str:
     )
 
 
+def needed(library: str) -> None:
+    """Raises an `ImportError` that names the extra of a library that is missing."""
+    if find_spec(library) is None:
+        raise ImportError(
+            f"{library} is missing: pip install 'gradient-accumulation-course[course]', or {library} alone"
+        )
+
+
 def _display(bundle: dict[str, Any], metadata: dict | None = None) -> None:
+    needed("IPython")
     from IPython.display import display
 
     display(bundle, raw=True, metadata=metadata)

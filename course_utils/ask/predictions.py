@@ -35,6 +35,14 @@ def known(question: str) -> str | None:
 @cache
 def _tables() -> dict[str, dict[str, str]]:
     found = {}
-    for path in sorted((data.folder() / "predictions").glob("*.toml")):
-        found |= tomllib.loads(path.read_text(encoding="utf-8"))
+    paths = sorted((data.folder() / "predictions").glob("*.toml"))
+    if not paths:
+        raise FileNotFoundError(
+            f"there are no predictions in {data.folder() / 'predictions'}: install the course again"
+        )
+    for path in paths:
+        try:
+            found |= tomllib.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}): install the course again") from None
     return found

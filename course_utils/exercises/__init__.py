@@ -1,5 +1,6 @@
-"""The exercises, in modules by notebook: a function an exercise, and `judge`, which runs one of them on an answer."""
+"""The exercises, in modules by notebook: a function an exercise, and `check`, which runs one of them on an answer."""
 
+import re
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -12,10 +13,58 @@ from typing import Any
 
 import torch
 
+from course_utils.ask import tried
+from course_utils.ask.display import ASK, RIGHT, WRONG, show_verdict
 from course_utils.exercises.deadline import Endless, place, run, uncalled
 from course_utils.exercises.judging import EXERCISES, Exercise, Mistake, Verdict
 
+NOT_TRIED = {"not-attempted", "interrupted"}  # these say nothing about the answer
 MOST = 100_000  # characters of what an answer prints
+
+
+def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) -> Verdict:
+    """Runs a learner's answer to an exercise and says whether it is right, or which bug it has and how that shows.
+
+    No exception of the answer's leaves it, whatever the answer does. Nor does an interrupt from the keyboard: it stops
+    the answer, the verdict says so, and the cells that wait after this one run.
+
+    Args:
+        exercise: The name of the exercise.
+        answer: The learner's function, or what the exercise takes instead of one.
+        scored: Whether it counts for the progress line, as the notebook's own solution does not.
+        limit: Seconds after which the answer is stopped.
+
+    Returns:
+        The `Verdict`, with `passed`, `bug`, `message` and `hint`. The hint is in a fold.
+
+    Raises:
+        ValueError: If no exercise has this name.
+
+    Example:
+        check("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h))    # Right. 2 parabolas, 2 distances: ...
+    """
+    verdict = judge(exercise, answer, limit)
+    if scored:
+        tried(exercise, None if verdict.bug in NOT_TRIED else verdict.passed)
+    _show(exercise, verdict, scored)
+    return verdict
+
+
+def _show(exercise: str, verdict: Verdict, scored: bool) -> None:
+    is_code = re.match(r"[\w.]+ = ", verdict.message)  # "w.grad = 2.0: ...": no sentence begins here
+    message = verdict.message if is_code else verdict.message[:1].upper() + verdict.message[1:]
+    if verdict.passed:
+        color, text = (RIGHT, EXERCISES[exercise].praise) if scored else (ASK, "The solution passes.")
+        text = f"{text} {message}"
+    elif verdict.bug == "not-attempted":
+        color, text = ASK, f"Not done yet. {message}"
+    elif verdict.bug in NOT_TRIED:
+        color, text = ASK, message
+    else:
+        color, text = WRONG, f"Not yet right ({verdict.bug}). {message}"
+    kind = {"kind": "verdict", "exercise": exercise, "passed": verdict.passed, "bug": verdict.bug, "message": message}
+    kind |= {"hint": verdict.hint} if verdict.hint else {}
+    show_verdict(color, text, verdict.hint, verdict.printed, kind)
 
 
 def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:

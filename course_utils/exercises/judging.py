@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from numbers import Number
 from reprlib import repr
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any
 
 import torch
@@ -92,7 +92,14 @@ def exercise(judge: Callable[[Any], str] | None = None, **more: Any) -> Callable
     return judge
 
 
-# What was seen of an answer, beside what is right.
+# An answer beside a solution.
+
+Bug = tuple[str, str, str]  # a mistake's name, how it comes about, and a hint
+
+BY_HAND = "Take a small case, work it out by hand step by step, and compare every value on the way."
+WRONG_VALUE = "wrong-value", "", BY_HAND
+OWNED = "The caller owns what your function is given and uses it again. Which line of yours writes to it?"
+CHANGED_INPUT = "changed-input", "", OWNED
 
 
 def compare(
@@ -100,9 +107,8 @@ def compare(
     answer: Any,
     solution: Any,
     cases: Sequence = (None,),
-    channels: Mapping[str, tuple[str, str, str]] | None = None,
-    hints: Mapping[str, str] | None = None,
-    rtol: float = RTOL,
+    channels: Mapping[str, Bug] = MappingProxyType({}),
+    hints: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Watches an answer and a solution on the same cases, and raises a `Mistake` for the first channel that differs.
 
@@ -110,35 +116,22 @@ def compare(
         watch: Runs an answer on a case and returns what was seen.
         answer: The learner's.
         solution: A correct answer.
-        cases: What both are run on.
-        channels: For a channel the name of the mistake that shows in it, how it comes about, and a hint.
+        cases: The cases that both are run on.
+        channels: The mistake that shows in a channel.
         hints: For the name of a mistake a hint that suits this exercise better than the general one.
-        rtol: The relative tolerance.
     """
     right = [_seen(watch, solution, case) for case in cases]  # before an answer can have changed anything
-    channels = {"input": CHANGED_INPUT} | dict(channels or {})
+    channels = {"input": CHANGED_INPUT, **channels}
     for case, want in zip(cases, right, strict=True):
+        about = ""
         try:
             got = _seen(watch, answer, case)
-            try:
-                for channel, value in want.items():
-                    same(channel, got.get(channel), value, channels.get(channel, WRONG_VALUE), rtol)
-            except Mistake as mistake:
-                about = f"{case}: " if case else ""
-                raise Mistake(mistake.verdict.bug, about + mistake.verdict.message, mistake.verdict.hint) from None
+            about = f"{case}: " if case else ""
+            for channel, value in want.items():
+                same(channel, got.get(channel), value, channels.get(channel, WRONG_VALUE))
         except Mistake as mistake:
             found = mistake.verdict
-            raise Mistake(found.bug, found.message, (hints or {}).get(found.bug, found.hint)) from None
-
-
-WRONG_VALUE = (
-    *("wrong-value", ""),
-    "Take a small case, work it out by hand step by step, and compare every value on the way.",
-)
-CHANGED_INPUT = (
-    *("changed-input", ""),
-    "The caller owns what your function is given and uses it again. Which line of yours writes to it?",
-)
+            raise Mistake(found.bug, about + found.message, hints.get(found.bug, found.hint)) from None
 
 
 def _seen(watch: Callable[[Any, Any], Seen], answer: Any, case: Any) -> Seen:
@@ -146,37 +139,25 @@ def _seen(watch: Callable[[Any, Any], Seen], answer: Any, case: Any) -> Seen:
     return watch(answer, case)
 
 
-def same(
-    what: str,
-    got: Any,
-    want: Any,
-    otherwise: tuple[str, str, str] = WRONG_VALUE,
-    rtol: float = RTOL,
-    wrong: Sequence = (),
-) -> None:
+def same(what: str, got: Any, want: Any, otherwise: Bug = WRONG_VALUE, wrong: Sequence = ()) -> None:
     """Raises a `Mistake` unless a value is as it should be.
 
     Args:
-        what: What the value is, for the message.
-        got: The learner's; one with a method `compare` compares itself.
+        what: The name of the value, for the message.
+        got: The learner's value; one with a method `compare` compares itself.
         want: The correct one.
-        otherwise: The mistake: its name, how it comes about, and a hint.
-        rtol: The relative tolerance.
+        otherwise: The mistake of a value that is none of the known wrong ones.
         wrong: For each known wrong value its name, the value, how it comes about, and a hint.
     """
     if hasattr(want, "compare") and type(got) is type(want):
-        return got.compare(want, rtol)
-    if agree(got, want, rtol):
-        return None
-    bug, says, hint = next(
-        ((bug, says, hint) for bug, value, says, hint in wrong if agree(got, value, rtol)), otherwise
-    )
-    shows = (
-        f"all else is right, but {got}"
-        if what == "input"
-        else (f"{what}: expected {shown(want):.300}, got {shown(got):.300}")
-    )
-    raise Mistake(bug, f"{shows}: {says}." if says else f"{shows}.", hint)
+        got.compare(want)
+    elif not agree(got, want):
+        known = [(bug, says, hint) for bug, value, says, hint in wrong if agree(got, value)]
+        bug, says, hint = [*known, otherwise][0]
+        shows = f"{what}: expected {shown(want):.300}, got {shown(got):.300}"
+        if what == "input":
+            shows = f"all else is right, but {got}"
+        raise Mistake(bug, f"{shows}: {says}." if says else f"{shows}.", hint)
 
 
 def on_paper(answer: Mapping, right: Mapping[str, Any], *wrong: tuple[str, Mapping[str, Any], str, str]) -> None:

@@ -98,7 +98,7 @@ class Updates:
         """The micro-batches of an update."""
         return set(self.owner[self.rows[k] != 0].tolist())
 
-    def compare(self, want: "Updates", _: float = 0.0) -> None:
+    def compare(self, want: "Updates") -> None:
         """Raises a `Mistake` for the first update that is not as it should be."""
         if not self.rows:
             each = want.case.passes * (len(self.case.calls) if self.case.n else 1)
@@ -237,12 +237,9 @@ class Weights:
 
     values: dict[str, Tensor]
 
-    def agrees(self, other: "Weights", rtol: float) -> bool:
-        got, want = ([each[name] for name in sorted(each)] for each in (self.values, other.values))
-        return agree(got, want, rtol, 1e-7 if rtol else 0.0)  # or bit by bit
-
-    def compare(self, want: "Weights", rtol: float) -> None:
-        if not self.agrees(want, rtol):
+    def compare(self, want: "Weights") -> None:
+        names = [*want.values]
+        if not agree(*([each.values[name] for name in names] for each in (self, want)), atol=1e-7):
             off = {name: float((self.values[name] - value).abs().max()) for name, value in want.values.items()}
             name = max(off, key=off.get)
             raise Mistake("wrong-value", f"{name} ends up {off[name]:.2g} off.", WRONG_WEIGHTS)
@@ -260,7 +257,7 @@ class Memory:
 
     peak: int
 
-    def compare(self, want: "Memory", _: float = 0.0) -> None:
+    def compare(self, want: "Memory") -> None:
         if self.peak > 1.8 * want.peak:  # a loss that is written by hand keeps more; two micro-batches, twice as much
             raise Mistake(
                 "held-graphs",

@@ -13,8 +13,7 @@ CASES = [
 
 @exercise
 def accumulate_equal(answer):
-    hints = {"loss-scale": "Does a sample count too much, or too little? Count your divisions, and see Steps 1 and 7."}
-    loops_agree(answer, solution, CASES, hints=hints)
+    loops_agree(answer, solution, CASES)
     return (
         "N = 1, 2, 3 and 4, with and without old gradients, on a model that counts samples and on a real one: every "
         "window is the large batch."

@@ -28,11 +28,7 @@ def solution(model, batches, loss_fn, optimizer, n):
 
 @exercise
 def accumulate(answer):
-    hints = {
-        "leftover-gradients": "The last window may be short. Which condition in your loop isn't met then?",
-        "token-weights": "Your micro-batches don't count in proportion to their sizes: see Step 6.",
-    }
-    loops_agree(answer, solution, CASES, hints=hints)
+    loops_agree(answer, solution, CASES)
     return (
         "N = 1, 2, 4 and more than an epoch has, short windows, unequal micro-batches, old gradients, SGD and Adam: "
         "every sample counts as in the large batch."

@@ -148,9 +148,6 @@ CHANNELS = {
 def accumulate_tokens(answer):
     hints = {
         "not-attempted": "One update per window, and a list of losses: what do you append, and where do you return it?",
-        "token-weights": "Do you divide by micro-batches, sequences, or positions with their padding? See Step 4.",
-        "loss-scale": "Does the divisor count the tokens of this very window? An empty micro-batch has 0.",
-        "nan": "Step 5: which micro-batch has a mean of 0/0, and what does a weight of 0 do to it?",
         "empty-step": "Sometimes no token in a window counts. A step on zeros may still move weights (see 02).",
     }
     compare(watch, answer, solution, CASES, CHANNELS, hints)

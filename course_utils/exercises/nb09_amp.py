@@ -115,15 +115,10 @@ CHANNELS = {
 @exercise
 def amp_window(answer):
     hints = {
-        "clip-timing": "Whose norm do you limit: a micro-batch's or the window's, scaled or not? Compare your "
-        "calls with the two orders of Step 4.",
         "skip-rule": "The norm to compare with skip_norm is that of the true gradient: unscaled, and before clipping. "
         "clip_grad_norm_ returns one.",
         "unguarded-step": "Who looks for an infinity or NaN when the scaler is switched off (Step 7)? A number that "
         "you have already computed says it.",
-        "stale-gradients": "Look at the window before the one that the message names. What did it leave in .grad?",
-        "loss-scale": "Does the scaler divide by the number of micro-batches (Step 3)? By what does your loss do it?",
-        "empty-step": "A window that is left out makes no step at all. What would a step on zeros do under momentum?",
     }
     compare(watch, answer, solution, CASES, CHANNELS, hints)
     return (
@@ -215,10 +210,6 @@ def order_amp(answer):
     hints = {
         "stale-gradients": "A line may be used twice. What is in `.grad` before the first window, and what is there "
         "after a step, or after a step that the scaler has left out?",
-        "discarded-gradients": "Who else runs every time your zeroing does? It belongs to the whole window.",
-        "irregular-window": "Which of your lines run for each micro-batch, and which once a window?",
-        "clip-timing": "When you clip, is `.grad` scaled, and is the window complete? `max_norm` is meant for the true "
-        "gradient of a whole window.",
         "unguarded-step": "Two of the lines make a step. Which of them looks for an infinity first?",
     }
     compare(watch_order, answer, ORDER, ORDER_CASES, {"every line is needed": idle}, hints)

@@ -115,11 +115,7 @@ CHANNELS = {
 
 @exercise(extra=40.0)
 def ddp_window(answer):
-    hints = {
-        "token-weights": "What has each micro-batch's mean to be multiplied by, so that every sample of both ranks "
-        "counts the same? See Step 5.",
-        "loss-scale": "Every sample counts the same, but too little or too much. What does DDP divide by?",
-    }
+    hints = {"loss-scale": "Every sample counts the same, but too little or too much. What does DDP divide by?"}
     compare(watch, answer, solution, CASES, CHANNELS, hints)
     return (
         "two ranks, windows of one to three micro-batches, equal and ragged: the gradients were all-reduced once per "

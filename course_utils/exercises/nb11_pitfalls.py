@@ -31,14 +31,7 @@ CASES = [
 
 @exercise
 def two_bugs(answer):
-    hints = {
-        "loss-scale": "How many micro-batches does the update hold that is named, and by what is each of its losses "
-        "divided? Where the limit acts, clipping hides this bug.",
-        "clip-timing": "How often is the gradient clipped before a step reads it, and to which norm? Once is enough, "
-        "after the last backward pass of the window.",
-        "leftover-gradients": "The short window at the end of an epoch needs its update too.",
-    }
-    loops_agree(answer, solution, CASES, hints=hints)
+    loops_agree(answer, solution, CASES)
     return (
         "N = 1, 4 and longer than the epoch, short windows, old gradients, limits that act always, sometimes and "
         "never: every window is its own mean, clipped once, and only one micro-batch's graph is held at a time."

@@ -1,19 +1,17 @@
-"""Memory of a training loop: what it holds for backward, what the allocator gave it, what it will need.
+"""The memory of a training loop: what it holds, and what the allocator gave it.
 
 >>> import torch
 >>> model = torch.nn.Linear(64, 10)
 >>> with allocated() as memory, saved_bytes(model) as saved:
 ...     y = model(torch.zeros(8, 64)).exp()
->>> saved.peak, memory.peak             # one input and one result; `allocated` also counts what is not saved
+>>> saved.peak, memory.peak  # an input and a result; `allocated` also counts unsaved tensors
 (2368, 2688)
 """
 
 from course_utils.memory.allocator import Allocated, allocated
 from course_utils.memory.held import HeldBytes, held_bytes, resident_bytes, update_bytes
-from course_utils.memory.planning import MemoryPlan, plan_memory
 from course_utils.memory.saved import SavedBytes, saved_bytes
 
 __all__ = [  # noqa: RUF022
     "SavedBytes", "saved_bytes", "HeldBytes", "held_bytes", "resident_bytes", "update_bytes", "Allocated", "allocated",
-    "MemoryPlan", "plan_memory",
 ]  # fmt: skip

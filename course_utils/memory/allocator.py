@@ -1,4 +1,4 @@
-"""How much memory the allocator gave to a loop."""
+"""The allocator's peak during a loop."""
 
 import gc
 from collections.abc import Iterator
@@ -9,27 +9,27 @@ from torch.autograd import ProfilerConfig, ProfilerState, _disable_profiler_lega
 
 
 class Allocated:
-    """The `peak` of what was allocated at once, in bytes; set when the block ends."""
+    """The `peak` of the bytes allocated at once, set when the block ends."""
 
     peak: int
 
 
 @contextmanager
 def allocated() -> Iterator[Allocated]:
-    """Asks the allocator how much memory the block used at its peak, beyond what was in use before.
+    """Measures the peak of the memory that the block allocates.
 
-    On the CPU, torch's profiler sees each allocation and each release; the legacy profiler is used because it prints
-    nothing. (On a GPU, read `torch.cuda.max_memory_allocated()`.)
+    On the CPU, torch's profiler sees each allocation and each release; the legacy profiler is used
+    because it prints nothing. (On a GPU, read `torch.cuda.max_memory_allocated()`.)
 
     Example:
         >>> with allocated() as memory:
         ...     x = torch.zeros(1000)
-        ...     x = x.exp()                     # 4,000 bytes more, while the first 4,000 still exist
+        ...     x = x.exp()  # 4,000 bytes more, while the first 4,000 still exist
         >>> memory.peak
         8000
     """
     result = Allocated()
-    gc.collect()  # what is garbage already must not be freed inside of the block: the profiler would write a warning
+    gc.collect()  # garbage that was freed inside the block would draw the profiler's warning
     options = torch._C._profiler._ExperimentalConfig()
     _enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, options))
     try:

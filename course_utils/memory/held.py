@@ -1,4 +1,4 @@
-"""What a training loop holds while it runs: gradients and what is saved for backward, event by event."""
+"""The bytes of gradients and activations that a training loop holds, event by event."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ class HeldBytes:
     """Bytes at each event of a loop, as lists of equal length that grow while it runs."""
 
     gradients: list[int] = field(default_factory=list)  # in the `.grad` of all parameters
-    arriving: list[int] = field(default_factory=list)  # one that backward() has computed and not yet added into `.grad`
+    arriving: list[int] = field(default_factory=list)  # computed, and not yet added into `.grad`
     activations: list[int] = field(default_factory=list)  # saved for backward
 
     def most(self, *parts: str) -> int:
@@ -28,23 +28,23 @@ class HeldBytes:
 
 @contextmanager
 def held_bytes(model: nn.Module) -> Iterator[HeldBytes]:
-    """Notes what a loop holds whenever a forward pass saves more and whenever a gradient arrives at a parameter.
+    """Notes the bytes held, whenever a forward pass saves more or a gradient arrives.
 
-    The weights, the optimizer's state and what an operation needs only while it runs are not counted.
+    Weights, optimizer state and the temporary memory of operations are not counted.
 
     Args:
-        model: Its parameters' gradients are counted.
+        model: The model whose gradients are counted.
 
     Example:
         >>> model = nn.Linear(64, 10, bias=False)
         >>> with held_bytes(model) as held:
         ...     for _ in range(2):
         ...         model(torch.zeros(8, 64)).sum().backward()
-        >>> held.activations                    # start, forward, two moments of backward, forward, ...
+        >>> held.activations  # start, forward, two moments of backward, forward, ...
         [0, 2048, 0, 0, 2048, 0, 0, 0]
         >>> held.gradients
         [0, 0, 0, 2560, 2560, 2560, 2560, 2560]
-        >>> held.arriving                       # the second gradient is a tensor of its own until it has been added
+        >>> held.arriving  # the second gradient is a tensor of its own until it is added
         [0, 0, 2560, 0, 0, 2560, 0, 0]
     """
     held = HeldBytes()
@@ -72,7 +72,7 @@ def held_bytes(model: nn.Module) -> Iterator[HeldBytes]:
 
 
 def resident_bytes(model: nn.Module, optimizer: Optimizer) -> dict[str, int]:
-    """Bytes of what stays between updates: weights, gradients that are there now, and the optimizer's state.
+    """The bytes that stay between updates: weights, present gradients, optimizer state.
 
     Example:
         >>> model = nn.Linear(64, 10, bias=False)
@@ -95,19 +95,22 @@ def update_bytes(
     run: Callable[[nn.Module], object],
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = torch.optim.AdamW,
 ) -> dict[str, int]:
-    """The most bytes that each of the four parts of memory takes in one update. They peak at different moments.
+    """The peak of each of the four parts of memory in one update. They peak at different moments.
 
     Args:
-        model: Is trained by one step.
-        run: Called with the model: the forward and backward passes of one update.
-        optimizer: Called with the parameters that require a gradient, returns the optimizer.
+        model: The model, which one step trains.
+        run: Function of the model: the forward and backward passes of one update.
+        optimizer: Function of the parameters to train, which returns the optimizer.
 
     Returns:
-        The bytes of weights, gradients (one that is arriving counts beside `.grad`), optimizer state and activations.
+        The bytes of weights, gradients (one that is arriving counts beside `.grad`), optimizer
+        state and activations.
 
     Example:
         >>> sgd = torch.optim.SGD
-        >>> update_bytes(nn.Linear(64, 10, bias=False), lambda model: model(torch.zeros(8, 64)).sum().backward(), sgd)
+        >>> def backward(model):
+        ...     model(torch.zeros(8, 64)).sum().backward()
+        >>> update_bytes(nn.Linear(64, 10, bias=False), backward, sgd)
         {'weights': 2560, 'gradients': 2560, 'optimizer state': 0, 'activations': 2048}
     """
     made = optimizer([parameter for parameter in model.parameters() if parameter.requires_grad])

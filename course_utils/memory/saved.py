@@ -1,4 +1,4 @@
-"""How much memory a loop keeps for its backward passes."""
+"""The memory that a loop keeps for its backward passes."""
 
 import weakref
 from collections import Counter
@@ -36,11 +36,11 @@ class _Held:
     """A saved tensor, wrapped so that we learn when the graph frees it."""
 
     def __init__(self, tensor: Tensor):
-        self.tensor = tensor.detach()  # with its history, an operation that saves its own result would never be freed
+        self.tensor = tensor.detach()  # or an operation that saves its result is never freed
         self.version = None if tensor.is_inference() else tensor._version
 
     def unpack(self) -> Tensor:
-        """The tensor. Autograd doesn't compare versions where hooks hold what it saves, so this does."""
+        """The tensor, after the comparison of versions that autograd omits under hooks."""
         if self.version is not None and self.tensor._version != self.version:
             raise RuntimeError(
                 "a tensor needed for the gradient has been modified by an in-place operation: "
@@ -52,23 +52,24 @@ class _Held:
 
 @contextmanager
 def saved_bytes(model: nn.Module) -> Iterator[SavedBytes]:
-    """Counts the bytes that forward passes save for backward while the block runs: the activations.
+    """Counts the activations: the bytes that forward passes save for backward in the block.
 
-    Memory that several operations save is counted once, and freed by `backward()` or with the graph. The counts can
-    still be read after the block.
+    Memory that several operations save is counted once, and freed by `backward()` or with the
+    graph. The counts can still be read after the block.
 
     Args:
-        model: Its parameters and buffers are not counted: they exist anyway.
+        model: The model whose parameters and buffers are not counted: they exist anyway.
 
     Raises:
-        RuntimeError: From `backward()`, as without this block, if what it needs was modified in place.
+        RuntimeError: From `backward()`, as without this block, if what it needs was modified in
+            place.
 
     Example:
         >>> import torch
         >>> model = nn.Linear(64, 10)
         >>> with saved_bytes(model) as saved:
         ...     loss = model(torch.zeros(8, 64)).sum()
-        >>> saved.peak                          # the input: 8 x 64 numbers of 4 bytes
+        >>> saved.peak  # the input: 8 x 64 numbers of 4 bytes
         2048
     """
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}

@@ -1,15 +1,16 @@
-"""The course's figures. They draw what they are given and compute nothing; `show()` puts one into a notebook.
+"""The course's figures, which compute nothing; `show()` puts one into a notebook.
 
-`traces` draws ledgers; `lines`, `charts` and `timelines` draw numbers; `diagrams` draws words. All share `look`.
+`traces` draws ledgers; `lines`, `charts` and `timelines` draw numbers; `diagrams` draws words. All
+share `look`.
 """
 
-from course_utils.plots.charts import blocks, errors, pictures, shares
+from course_utils.plots.charts import bar_blocks, error_dots, image_row, shares
 from course_utils.plots.diagrams import backward_passes, orders
 from course_utils.plots.lines import arrows, curves
-from course_utils.plots.timelines import layers, ranks
+from course_utils.plots.timelines import memory_layers, rank_timeline
 from course_utils.plots.traces import ledger, ledgers
 
 __all__ = [  # noqa: RUF022
-    "ledger", "ledgers", "backward_passes", "orders", "curves", "arrows", "shares", "errors",
-    "blocks", "pictures", "layers", "ranks",
+    "ledger", "ledgers", "backward_passes", "orders", "curves", "arrows", "shares", "error_dots",
+    "bar_blocks", "image_row", "memory_layers", "rank_timeline",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tables, bars and points: how much of what."""
+"""Tables, bars, points and pictures."""
 
 from collections.abc import Mapping, Sequence
 from math import frexp
@@ -21,12 +21,12 @@ from course_utils.plots.look import (
 
 
 def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float, sums: bool = False) -> Figure:
-    """What each update is made of: for each loop a table with a row per update and a column per micro-batch.
+    """The shares of micro-batches in updates: a table per loop, with a row per update.
 
     Args:
-        tables: By the name of the loop, the weight of each micro-batch in each update. It is written into its cell.
-            Updates are numbered if a loop has more than one.
-        right: The weight that a micro-batch should have. A cell with this weight or more has the full shade.
+        tables: By the name of the loop, the weight of each micro-batch in each update. It is
+            written into its cell. Updates are numbered if a loop has more than one.
+        right: The weight that a micro-batch should have, on which the shades depend.
         sums: Whether to write beside each row what it adds up to, bold if that isn't 1.
     """
     rows = [len(table) for table in tables.values()]
@@ -69,8 +69,11 @@ def _rounded(weight: float) -> str:
     return f"{weight:.3g}" if weight < 1000 else f"{weight:,.0f}"
 
 
-def errors(values: Mapping[str, float], limit: float, xlabel: str) -> Figure:
-    """One point per entry on a logarithmic axis: a circle below `limit`, a square above it. 0 is drawn at 1e-17."""
+def error_dots(values: Mapping[str, float], limit: float, xlabel: str) -> Figure:
+    """One point per entry on a logarithmic axis: a circle below `limit`, a square above it.
+
+    0 is drawn at 1e-17.
+    """
     figure, (axis,) = new_figure(height=0.9 + 0.25 * len(values))
     rows = range(len(values))
     for row, value in zip(rows, values.values(), strict=True):
@@ -87,22 +90,22 @@ def errors(values: Mapping[str, float], limit: float, xlabel: str) -> Figure:
     return figure
 
 
-def blocks(widths: Sequence[float], heights: Sequence[float], labels: Sequence, xlabel: str, ylabel: str) -> Figure:
-    """One bar per entry, side by side, each as wide and as high as given, with a dashed line at height 1."""
+def bar_blocks(widths: Sequence[float], heights: Sequence[float], labels: Sequence, xlabel: str, ylabel: str) -> Figure:
+    """One bar per entry, side by side, of given widths and heights; a dashed line at height 1."""
     figure, (axis,) = new_figure()
     edges = [sum(widths[:place]) for place in range(len(widths))]
     axis.bar(edges, heights, widths, align="edge", color=SKY, edgecolor=BLACK)
     axis.axhline(1, color=BLACK, linewidth=1.2, linestyle="--")
     for edge, width, height, label in zip(edges, widths, heights, labels, strict=True):
-        write(axis, str(label), (edge + width / 2, max(height, 1)), (0, 5))  # above the line, which crosses no words
+        write(axis, str(label), (edge + width / 2, max(height, 1)), (0, 5))  # above the line
     axis.set_xlim(0, 1.003 * sum(widths))  # so that the last edge is drawn too
     axis.margins(y=0.12)
     name_axis(axis, xlabel, ylabel)
     return figure
 
 
-def pictures(images: Sequence[Sequence[float]], titles: Sequence[object]) -> Figure:
-    """A row of square grey-scale images, each given as a flat list of pixels from 0 (white) to 1 (black)."""
+def image_row(images: Sequence[Sequence[float]], titles: Sequence[object]) -> Figure:
+    """A row of square images, each a flat list of pixels from 0 (white) to 1 (black)."""
     figure, axes = new_figure(height=1.3, columns=len(images))
     for axis, image, title in zip(axes, images, titles, strict=True):
         side = round(len(image) ** 0.5)

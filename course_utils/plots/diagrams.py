@@ -26,17 +26,21 @@ def backward_passes(
     calls: Mapping[str, tuple[Sequence[tuple[str, str, float]], Mapping[str, str]]],
     leaves: Collection[str],
 ) -> Figure:
-    """Backward passes through a small computation graph: what flows along each edge, and where it adds up.
+    """Backward passes through a small computation graph, with the gradients on its edges.
 
-    There is one panel per call. Its arrows are what this call sends back; edges of the other calls are thin lines.
+    There is one panel per call. Its arrows are what this call sends back; edges of the other calls
+    are thin lines.
 
     Args:
-        places: Where each value stands, from left to right as the forward pass computes them.
-        calls: By the title of its panel, the flows of a call, each as (from, to, amount), and words beside a value.
-        leaves: The values whose `.grad` outlives a call. Their words have a solid frame, the others' a dashed one.
+        places: Position of each value, from left to right as the forward pass computes them.
+        calls: By the title of its panel, the flows of a call, each as (from, to, amount), and words
+            beside a value.
+        leaves: The values whose `.grad` outlives a call. Their words have a solid frame, the
+            others' a dashed one.
 
     Example:
-        backward_passes({"a": (0, 0), "loss": (1, 0)}, {"loss.backward()": ([("loss", "a", 6.0)], {"a": "6"})}, ["a"])
+        calls = {"loss.backward()": ([("loss", "a", 6.0)], {"a": "6"})}
+        backward_passes({"a": (0, 0), "loss": (1, 0)}, calls, ["a"])
     """
     figure, axes = new_figure(height=1.95 * len(calls), rows=len(calls))
     edges = {(start, end) for flows, _ in calls.values() for start, end, _ in flows}
@@ -77,13 +81,13 @@ def _flows(axis: Axes, places: Mapping[str, Pair], flows: Sequence[tuple[str, st
 
 
 def orders(loops: Sequence[Sequence[str]], outcomes: Mapping[str, str], title: str = "") -> Figure:
-    """Orders of the calls of a training loop: a row for each loop, begun at each of its calls, and what becomes of it.
+    """Orders of a training loop's calls: a row per loop, begun at each call, and its outcome.
 
-    A band leads from each backward pass, the letter b, to the step, the letter s, that comes after it.
+    A band leads from each backward pass, the letter b, to the next step, the letter s.
 
     Args:
         loops: Orders such as `"zfbs"`; those of a row are one loop.
-        outcomes: What becomes of each order, in words. What becomes of the first order is drawn as good.
+        outcomes: Outcome of each order, in words; that of the first order is drawn as good.
         title: Above the orders.
     """
     figure, (axis,) = new_figure(height=0.5 * len(loops) + 0.4)

@@ -1,4 +1,4 @@
-"""Lines and arrows over an axis: how a loss goes, where a step leads."""
+"""Lines and arrows over an axis."""
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import cycle
@@ -33,7 +33,7 @@ def curves(
     ylim: Pair | None = None,
     plain: Collection[str] = (),
 ) -> Figure:
-    """One line per entry of `lines` over a common `x`, their names beside them in the order in which they end.
+    """One line per entry of `lines` over a common `x`, named in the order of their ends.
 
     Args:
         lines: Name and values of each line; NaN where it has none.
@@ -42,10 +42,12 @@ def curves(
         ylabel: Beside the y axis.
         log: The axes that are logarithmic: `"x"`, `"y"` or `"xy"`.
         ylim: Limits of the y axis.
-        plain: Names of lines without markers, for what is not measured over `x`, such as a value to compare with.
+        plain: Names of lines without markers, for what is not measured over `x`, such as a value to
+            compare with.
 
     Example:
-        >>> figure = curves({"zeroed": [2.3, 1.1], "forgotten": [2.3, 4.0]}, [1, 2], "update", "loss")
+        >>> lines = {"zeroed": [2.3, 1.1], "forgotten": [2.3, 4.0]}
+        >>> figure = curves(lines, [1, 2], "update", "loss")
     """
     figure, (axis,) = new_figure()
     drawn = []
@@ -69,7 +71,7 @@ def curves(
 
 
 def arrows(gradients: Sequence[Pair], total: Pair, mean: Pair) -> Figure:
-    """Gradients of two weights as arrows laid head to tail, with their sum and their mean from the origin."""
+    """Gradients of two weights, head to tail, with their sum and their mean from the origin."""
     figure, (axis,) = new_figure(width=6.5, height=4.2)
     corners = [(0.0, 0.0)]
     for number, (dx, dy) in enumerate(gradients, start=1):

@@ -1,7 +1,7 @@
-"""What all figures share: colours, dashes, markers and sizes, labelled axes, and lines with their names beside them.
+"""The look of all figures: colours, dashes, markers, sizes and labelled axes.
 
-The colours are those of Okabe and Ito, which colour-blind readers can tell apart. Every line also has its own dashes
-and markers, so that a black-and-white print shows the same.
+The colours are those of Okabe and Ito, which colour-blind readers can tell apart. Every line also
+has its own dashes and markers, so that a black-and-white print shows the same.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What happens when: the bytes that a loop holds, the all-reduces of each rank."""
+"""Timelines of the bytes that a loop holds and of the all-reduces of ranks."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,14 +20,16 @@ from course_utils.plots.look import (
 )
 
 
-def layers(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
-    """The bytes that are held, event by event: one panel per loop on a common scale, with the peak of each.
+def memory_layers(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
+    """The bytes held, event by event: one panel per loop on a common scale, with its peak.
 
     Args:
-        panels: By the name of the loop, the bytes of each layer at each event; `vars(held_bytes(...))` has this form.
+        panels: By the name of the loop, the bytes of each layer at each event;
+            `vars(held_bytes(...))` has this form.
 
     Example:
-        >>> figure = layers({"one by one": {"gradients": [0, 4e6, 4e6], "activations": [2e6, 2e6, 0]}})
+        >>> held = {"gradients": [0, 4e6, 4e6], "activations": [2e6, 2e6, 0]}
+        >>> figure = memory_layers({"one by one": held})
     """
     figure, axes = new_figure(height=0.9 + 1.6 * len(panels), rows=len(panels))
     sums = {name: [sum(column) for column in zip(*parts.values(), strict=True)] for name, parts in panels.items()}
@@ -48,17 +50,18 @@ def layers(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
     return figure
 
 
-def ranks(panels: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
-    """After which micro-batches of a window the ranks of a group all-reduce, and the update that follows.
+def rank_timeline(panels: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
+    """The all-reduces of ranks among the micro-batches of a window, and the update.
 
     The order is that of the loop; widths are no times.
 
     Args:
-        panels: By title, for each rank how many all-reduces each of its micro-batches made, as `count_collectives()`
-            counts them.
+        panels: By title, for each rank how many all-reduces each of its micro-batches made, as
+            `count_collectives()` counts them.
 
     Example:
-        >>> figure = ranks({"nothing inside no_sync()": [[1, 1], [1, 1]], "all but the last": [[0, 1], [0, 1]]})
+        >>> every, last = [[1, 1], [1, 1]], [[0, 1], [0, 1]]
+        >>> figure = rank_timeline({"nothing inside no_sync()": every, "all but the last": last})
     """
     figure, axes = new_figure(height=0.5 + 1.25 * len(panels), rows=len(panels))
     for axis, (title, sent) in zip(axes, panels.items(), strict=True):

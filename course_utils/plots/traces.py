@@ -1,4 +1,4 @@
-"""The gradient ledger: what happened to `.grad`, event by event."""
+"""The gradient ledger: the events of `.grad`."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -35,22 +35,24 @@ _EVENTS = "events of the training loop, in order; updates are shaded"
 
 
 def ledger(trace: Trace, lanes: Mapping[str, str] | None = None, title: str = "") -> Figure:
-    """The gradient ledger: what happened to `.grad`, event by event, with one lane per optimizer.
+    """The gradient ledger: the events of `.grad`, with one lane per optimizer.
 
-    The line is the norm of all gradients in the lane. It rises with a backward pass and falls to 0 when the gradients
-    are zeroed; a step leaves it alone. The brackets below number the windows. Updates are shaded: what follows the
-    last pass of a window, up to the first pass of the next.
+    The line is the norm of all gradients in the lane. It rises with a backward pass and falls to 0
+    when the gradients are zeroed; a step leaves it alone. The brackets below number the windows.
+    Updates are shaded: what follows the last pass of a window, up to the first pass of the next.
 
     Args:
         trace: From `record()`.
-        lanes: Which lanes to draw, in this order, each with the name to show; by default all, under their own names.
+        lanes: Which lanes to draw, in this order, each with the name to show; by default all, under
+            their own names.
         title: Above the first lane.
 
     Raises:
         ValueError: If the trace has no events.
 
     Example:
-        >>> events = [Event("backward", "SGD", 1.0), Event("step", "SGD", 1.0), Event("zero", "SGD", 0.0)]
+        >>> norms = {"backward": 1.0, "step": 1.0, "zero": 0.0}
+        >>> events = [Event(kind, "SGD", norm) for kind, norm in norms.items()]
         >>> figure = ledger(Trace(events), title="one window")
     """
     if not trace.events:
@@ -69,10 +71,12 @@ def ledgers(traces: Mapping[str, Trace]) -> Figure:
     """Ledgers of several loops, one below the other on one scale.
 
     Args:
-        traces: By the title of its panel, what `record()` saw of each loop; of several lanes the one with a step.
+        traces: By the title of its panel, what `record()` saw of each loop; of several lanes the
+            one with a step.
 
     Example:
-        >>> trace = Trace([Event("backward", "SGD", 1.0), Event("step", "SGD", 1.0), Event("zero", "SGD", 0.0)])
+        >>> norms = {"backward": 1.0, "step": 1.0, "zero": 0.0}
+        >>> trace = Trace([Event(kind, "SGD", norm) for kind, norm in norms.items()])
         >>> figure = ledgers({"with zero_grad()": trace, "without": Trace(trace.events[:2])})
     """
     figure, axes = new_figure(height=0.75 + 1.75 * len(traces), rows=len(traces))
@@ -106,11 +110,11 @@ def _lane(axis: Axes, trace: Trace, lane: str | None = None) -> float:
 
 
 def _number(axis: Axes, events: Mapping[int, Event]) -> None:
-    """A numbered bracket below the passes of each window, dashed if no update follows, and a shade behind each update.
+    """Numbers the windows in brackets, dashed if no update follows, and shades the updates.
 
     Args:
-        axis: Where to draw.
-        events: Those of a lane, by their place.
+        axis: The axes to draw into.
+        events: The events of a lane, by their index in the trace.
     """
     line, text = (offset_copy(axis.get_xaxis_transform(), axis.figure, y=-down, units="points") for down in (8, 11))
     windows: dict[int, list[int]] = {}

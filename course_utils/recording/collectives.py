@@ -1,4 +1,4 @@
-"""Which collectives a rank takes part in: how many of each kind, over how many bytes; and what gradients it holds."""
+"""A rank's collectives, counted by kind and in bytes, and the gradients that it holds."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from gradaudit.observe.gradients import local
 from gradaudit.observe.sharded import shards
 
-_KINDS = {  # how the names of PyTorch's operations begin, without underscores; the longer ones first
+_KINDS = {  # beginnings of PyTorch's operations, without underscores; the longer ones first
     "allgather": "all-gather",
     "allreduce": "all-reduce",
     "alltoall": "all-to-all",
@@ -27,7 +27,7 @@ _KINDS = {  # how the names of PyTorch's operations begin, without underscores; 
 
 
 class Collectives(Counter[str]):
-    """How many collectives of each kind this rank took part in; `bytes` says over how much data."""
+    """The number of a rank's collectives by kind, and their `bytes` by kind."""
 
     def __init__(self, counts: Mapping[str, int] | Iterable[str] = ()) -> None:
         super().__init__(counts)
@@ -39,14 +39,15 @@ class Collectives(Counter[str]):
 
 @contextmanager
 def count_collectives() -> Iterator[Collectives]:
-    """Counts the collectives that this rank takes part in while the block runs, those of a backward pass included.
+    """Counts the collectives of this rank in the block, those of backward passes included.
 
-    The kinds are "all-reduce", "all-gather", "reduce-scatter", "broadcast", "send", "receive" and so on. The bytes of a
-    collective are those of the whole tensor that is gathered or summed, and not what a rank sends: in a ring of K
-    ranks, each rank sends (K - 1)/K of them in an all-gather or a reduce-scatter, and twice as much in an all-reduce.
+    The kinds are "all-reduce", "all-gather", "reduce-scatter", "broadcast", "send", "receive" and
+    so on. The bytes of a collective are those of the whole tensor that is gathered or summed, and
+    not what a rank sends: in a ring of K ranks, each rank sends (K - 1)/K of them in an all-gather
+    or a reduce-scatter, and twice as much in an all-reduce.
 
-    The count covers what DDP, FSDP2, pipelines and `torch.distributed`'s own functions do in this thread, and in the
-    threads that run its backward passes.
+    The count covers what DDP, FSDP2, pipelines and `torch.distributed`'s own functions do in this
+    thread, and in the threads that run its backward passes.
 
     Example:
         >>> import torch.distributed as dist
@@ -82,7 +83,7 @@ def _bytes(argument: object) -> int:
 
 
 def held_gradients(model: nn.Module) -> list[Tensor]:
-    """All gradients that this rank holds for a model: in `.grad`, and where FSDP2 keeps what it has not yet reduced.
+    """The gradients that this rank holds: in `.grad`, and in FSDP2 those not yet reduced.
 
     Of a sharded gradient it returns this rank's shard. Of FSDP1 it knows `.grad` alone.
 

@@ -1,7 +1,7 @@
-"""Records a training loop line by line: what each line did to the weights, to `.grad` and to the optimizer's state.
+"""Records what each line of a loop did to the weights, `.grad` and the optimizer's state.
 
-The loop runs for real. Lines are seen by Python's tracing of the loop's own code; what happens to gradients, by the
-observer.
+The loop runs for real. Lines are seen by Python's tracing of the loop's own code; what happens to
+gradients, by the observer.
 """
 
 import ast
@@ -28,23 +28,23 @@ _HEADERS = (ast.If, ast.For, ast.While)
 
 
 class Values(NamedTuple):
-    """A tensor at one moment: its numbers if it is small (otherwise an empty tuple), and its norm."""
+    """A tensor at one moment: its numbers, or an empty tuple if there are many, and its norm."""
 
     numbers: tuple[float, ...]
     norm: float
 
     def __str__(self) -> str:
-        return ", ".join(map(number, self.numbers)) or f"norm {number(self.norm)}"
+        return ", ".join(map(format_number, self.numbers)) or f"norm {format_number(self.norm)}"
 
 
 class Ledger(NamedTuple):
-    """What the ledger says at one moment of one optimizer: micro-batches by their number, which is that of their call.
+    """One optimizer's ledger at one moment: micro-batches by the number of their call.
 
     Args:
-        held: Those whose gradients are in `.grad`.
-        updates: For each step, those that it used.
-        lost: Those whose gradients were zeroed before any step used them.
-        unused: Those of `held` that no step has used.
+        held: Micro-batches whose gradients are in `.grad`.
+        updates: For each step, the micro-batches that it used.
+        lost: Micro-batches whose gradients were zeroed before any step used them.
+        unused: Micro-batches of `held` that no step has used.
     """
 
     held: tuple[int, ...] = ()
@@ -61,7 +61,7 @@ class Ledger(NamedTuple):
             numbers(record.in_grad),
             tuple(numbers(update.calls) for update in record.updates if not update.skipped),
             numbers(call for zeroing in record.lost for call in zeroing.calls if not call.read),
-            numbers(last(record.unused, record.in_grad)),
+            numbers(last(record.unmade, record.in_grad)),
         )
 
 
@@ -114,7 +114,7 @@ class Loop:
         self.function, self.name = function, function.__name__
         self.code = inspect.unwrap(function).__code__
         try:
-            lines, self.first = inspect.getsourcelines(function)  # the number of its first line in the file
+            lines, self.first = inspect.getsourcelines(function)  # its first line in the file
             source = textwrap.dedent("".join(lines)).rstrip()
             self.tree = ast.parse(source).body[0]
         except (OSError, SyntaxError, IndexError):
@@ -146,7 +146,7 @@ class Steps:
 
 
 def record_steps(loop: Callable, *args: Any, limit: int = LIMIT, **kwargs: Any) -> Steps:
-    """Runs a training loop, and records what each of its lines does. An error of the loop ends the record.
+    """Runs a training loop and records each of its lines. An error of the loop ends the record.
 
     Args:
         loop: A plain Python function.
@@ -165,8 +165,10 @@ def record_steps(loop: Callable, *args: Any, limit: int = LIMIT, **kwargs: Any) 
         ...         optimizer.step()
         >>> w = torch.tensor(1.0, requires_grad=True)
         >>> steps = record_steps(train, w, [2.0, 3.0], torch.optim.SGD([w], lr=0.5))
-        >>> [frame.grads["w"].numbers for frame in steps.frames if frame.kind == "backward"], w.item()
-        ([(2.0,), (5.0,)], -2.5)
+        >>> [frame.grads["w"].numbers for frame in steps.frames if frame.kind == "backward"]
+        [(2.0,), (5.0,)]
+        >>> w.item()
+        -2.5
     """
     loop = Loop(loop)
     parameters = _parameters(inspect.signature(loop.function).bind(*args, **kwargs).arguments)
@@ -178,12 +180,12 @@ def record_steps(loop: Callable, *args: Any, limit: int = LIMIT, **kwargs: Any) 
 
 
 class _Full(BaseException):
-    """The record is full. No `Exception`, so that `except Exception` in the loop does not catch it."""
+    """The end of a full record; no `Exception`, which the loop itself might catch."""
 
 
 @dataclass
 class _Line:
-    """A statement of the loop that is running. `shown`: it has a frame."""
+    """A running statement of the loop, and whether it is `shown` by a frame."""
 
     number: int = 1
     statement: ast.stmt | None = None
@@ -312,11 +314,11 @@ class _Recorder(TraceWriter):
 
 
 def _parameters(things: Any) -> dict[str, Tensor]:
-    """The tensors among these things that can be trained, by name: those of modules, of optimizers, and loose ones."""
+    """The trainable tensors of modules and optimizers, and loose ones, by name."""
     found: dict[str, Tensor] = {}
-    seen, all_of_them = set(), sorted(_all(things), key=lambda pair: isinstance(pair[1], Optimizer))  # these come last
-    several = sum(isinstance(thing, nn.Module) for _, thing in all_of_them) > 1
-    for name, thing in all_of_them:
+    optimizers_last = sorted(_all(things), key=lambda pair: isinstance(pair[1], Optimizer))
+    seen, several = set(), sum(isinstance(thing, nn.Module) for _, thing in optimizers_last) > 1
+    for name, thing in optimizers_last:
         some: Iterable[tuple[str, Any]] = [(name, thing)]
         if isinstance(thing, nn.Module):
             some = ((f"{name}.{own}" if several else own, p) for own, p in thing.named_parameters())
@@ -330,7 +332,7 @@ def _parameters(things: Any) -> dict[str, Tensor]:
 
 
 def _all(things: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The things themselves, and what lists, tuples and dicts among them hold, with the names that they have there."""
+    """The things, and the items of lists, tuples and dicts among them, each with its name."""
     if isinstance(things, dict):
         for key, thing in things.items():
             yield from _all(thing, key if isinstance(key, str) else name)
@@ -357,17 +359,17 @@ def _short(value: Any) -> str | None:
     if isinstance(value, (bool, type(None))) or (isinstance(value, str) and len(value) <= 20):
         return repr(value)
     if isinstance(value, (int, float)):
-        return number(value)
+        return format_number(value)
     if isinstance(value, (list, tuple)) and len(value) <= 4 and all(isinstance(one, (int, float)) for one in value):
-        return f"[{', '.join(map(number, value))}]"
+        return f"[{', '.join(map(format_number, value))}]"
     return f"list of {len(value)}" if isinstance(value, list) else None
 
 
-def number(value: float) -> str:
-    """A number as it is shown, with four digits.
+def format_number(value: float) -> str:
+    """A number as text, with four digits.
 
-    >>> number(0.1 + 0.2), number(-0.0), number(3), number(12345.678), number(float("nan"))
-    ('0.3', '0', '3', '1.235e+04', 'NaN')
+    >>> [format_number(value) for value in (0.1 + 0.2, -0.0, 3, 12345.678, float("nan"))]
+    ['0.3', '0', '3', '1.235e+04', 'NaN']
     """
     if isinstance(value, int):
         return str(value)

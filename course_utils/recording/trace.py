@@ -1,4 +1,4 @@
-"""What a training loop did, in order, with the norms of its gradients."""
+"""The events of a training loop, in order, with the norms of its gradients."""
 
 import threading
 from collections import defaultdict
@@ -26,14 +26,16 @@ class Event(NamedTuple):
     """One thing that happened on one lane.
 
     Args:
-        kind: "forward" (a module that is not inside another one was called), "backward" (one backward call brought
-            gradients), "step", "zero" (gradients became `None` or zero) or "change" (someone wrote to them: clipping).
+        kind: "forward" (a module that is not inside another one was called), "backward" (one
+            backward call brought gradients), "step", "zero" (gradients became `None` or zero) or
+            "change" (someone wrote to them: clipping).
         lane: The name of the lane.
-        norm: The Euclidean norm of all `.grad` of the lane after the event; for a step, the norm that it used. None
-            where nobody measured it.
-        held: Backward calls whose gradients are in `.grad` after the event; for a step, how many it used.
-        window: To which update of its lane it leads, counted from 1: a pass to the next one, what follows a step to
-            that one.
+        norm: The Euclidean norm of all `.grad` of the lane after the event; for a step, the norm
+            that it used. None where nobody measured it.
+        held: Number of backward calls whose gradients are in `.grad` after the event; for a step,
+            the number that it used.
+        window: The update of its lane that it belongs to, from 1: for a pass the next update, for
+            anything after a step that update.
     """
 
     kind: str
@@ -47,15 +49,18 @@ class Event(NamedTuple):
 class Trace:
     """The events of a loop, in order, on one lane per optimizer.
 
-    Parameters that receive gradients and belong to no optimizer have a lane of their own, "no optimizer".
-    `print(trace)` gives one line per lane: f forward, b backward, c change, S step, z zero.
+    Parameters that receive gradients and belong to no optimizer have a lane of their own, "no
+    optimizer". `print(trace)` gives one line per lane: f forward, b backward, c change, S step,
+    z zero.
 
     Args:
         events: The events, if there are some already.
 
     Attributes:
-        records: For each lane its part of the ledger, which says of every backward call which update used it.
-        unseen: What could not be seen, in sentences; empty if nothing is missing as far as anyone can tell.
+        records: For each lane its part of the ledger, which says of every backward call which
+            update used it.
+        unseen: What could not be seen, in sentences; empty if nothing is missing as far as anyone
+            can tell.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -85,11 +90,12 @@ class Trace:
         return lane
 
     def windows(self, lane: str | None = None) -> list[int]:
-        """For each step, how many micro-batches' gradients it used: the backward calls since the last zeroing.
+        """The number of micro-batches that each step used: backward calls since the last zeroing.
 
-        A correct loop with four micro-batches per update gives `[4, 4, 4]`; one that never zeroes `[4, 8, 12]`; one
-        that zeroes before it steps `[0, 0, 0]`. With two losses per micro-batch, and a backward call for each, four
-        micro-batches give 8. Steps and gradients that `unseen` names are missing here.
+        A correct loop with four micro-batches per update gives `[4, 4, 4]`; one that never zeroes
+        `[4, 8, 12]`; one that zeroes before it steps `[0, 0, 0]`. With two losses per micro-batch,
+        and a backward call for each, four micro-batches give 8. Steps and gradients that `unseen`
+        names are missing here.
 
         Args:
             lane: As for `on()`.
@@ -97,13 +103,13 @@ class Trace:
         return [event.held for event in self.on(lane) if event.kind == "step"]
 
     def leftover(self, lane: str | None = None) -> int:
-        """How many micro-batches' gradients are still in `.grad` at the end and were never used by a step.
+        """The number of micro-batches in `.grad` at the end that no step has used.
 
         Args:
             lane: As for `on()`.
         """
         record = self.records.get(self._lane(lane))
-        return len(set(record.in_grad) - used_by_steps(record)) if record else 0
+        return record.unmade if record else 0
 
     def __str__(self) -> str:
         width = max(map(len, self.lanes), default=0)
@@ -120,14 +126,15 @@ class Trace:
 def record() -> Iterator[Trace]:
     """Records what any training loop inside the block does. The loop's code stays as it is.
 
-    Optimizers that exist already and optimizers that the block creates are both seen. Everything is detached when the
-    block ends, also by an exception or an interrupt. A write through `.data` leaves no mark on a tensor: unless it
-    zeroes the gradients, it shows only at the next step. If the record itself fails, it ends with a warning
-    (`ObserverFailure`), and the loop goes on.
+    Optimizers that exist already and optimizers that the block creates are both seen. Everything is
+    detached when the block ends, also by an exception or an interrupt. A write through `.data`
+    leaves no mark on a tensor: unless it zeroes the gradients, it shows only at the next step. If
+    the record itself fails, it ends with a warning (`ObserverFailure`), and the loop goes on.
 
-    Backward calls are counted, so two losses per micro-batch with a call each count twice. A step inside
-    `torch.compile` isn't seen, nor are gradients from elsewhere, as from `torch.autograd.grad`, and where two threads
-    call `backward()` at once, the counts may be wrong: `trace.unseen` says so.
+    Backward calls are counted, so two losses per micro-batch with a call each count twice. A step
+    inside `torch.compile` isn't seen, nor are gradients from elsewhere, as from
+    `torch.autograd.grad`, and where two threads call `backward()` at once, the counts may be wrong:
+    `trace.unseen` says so.
 
     Yields:
         A `Trace`, complete when the block has ended.
@@ -156,7 +163,7 @@ class _MeasuredGradients(Gradients):
     def __init__(self) -> None:
         super().__init__()
         self.norms: dict[int, float] = {}
-        self.holds: set[int] = set()  # parameters to whose .grad anything has come since it was last zeroed
+        self.holds: set[int] = set()  # parameters with gradients since .grad was last zeroed
 
     def add(self, p: Tensor) -> None:
         super().add(p)
@@ -174,7 +181,7 @@ class _MeasuredGradients(Gradients):
         self.norms.update(zip(map(id, parameters), _norms([p.grad for p in parameters]), strict=True))
 
     def note_changes(self) -> set[str]:
-        """What has happened to those that were written, or to any: "change", "zero", both or nothing."""
+        """Kinds of events, "change" or "zero", of the gradients that were written, or of all."""
         kinds, before = set(), dict(self.norms)
         places = self.touched or range(len(self.parameters))
         self.measure(places)
@@ -198,10 +205,10 @@ class _MeasuredRecord(Record):
         super().__init__(*args)
         if args[0] is None:
             self.name, self.by_hand = NO_OPTIMIZER, True
-        self.unnamed: list[int] = []  # the places of its events from before it had a name
+        self.unnamed: list[int] = []  # indices of its events from before it had a name
         self.foreign = 0  # steps whose gradients came from no backward call
         self.weights: int | None = None  # their version at the last backward call
-        self.moved = False  # have they changed since a backward call?
+        self.moved = False  # whether they have changed since a backward call
 
     @property
     def steps(self) -> list[Update]:
@@ -209,7 +216,7 @@ class _MeasuredRecord(Record):
 
 
 class TraceWriter(Listener):
-    """Measures norms, where something has changed and where a step uses them, and writes a trace."""
+    """Writes a trace, with norms measured where gradients change and where a step uses them."""
 
     who = "record()"
     record_type = _MeasuredRecord
@@ -239,7 +246,7 @@ class TraceWriter(Listener):
         self.forward([record for record in self.observer.own() if not record.gradients.ids.isdisjoint(parameters)])
 
     def watch(self, parameters: list[Tensor]) -> None:
-        """Those that no optimizer has are in a lane of their own; one that gets them takes them over."""
+        """Gives parameters without an optimizer their own lane, until an optimizer takes them."""
         known = set().union(*[record.gradients.ids for record in self.observer.active])
         new = [p for p in parameters if id(p) not in known]
         for p in new:
@@ -252,7 +259,7 @@ class TraceWriter(Listener):
             self.depth.now = max(0, getattr(self.depth, "now", 0) - 1)
 
     def forward(self, records: list[Record]) -> None:
-        """A module that is not inside another one was called, which has parameters in these records."""
+        """Notes a call of an outermost module with parameters in these records."""
         for record in records:
             name, norm = record.name or record.kind, hypot(*record.gradients.norms.values())
             self.trace.events.append(Event("forward", name, norm, record.in_grad.total, record.made + 1))
@@ -274,7 +281,7 @@ class TraceWriter(Listener):
 
     def stepped(self, record: Record, update: Update) -> None:
         record.gradients.touched = []
-        self._add_changes(record, record.made)  # GradScaler.unscale_ and writes through .data raise no version
+        self._add_changes(record, record.made)  # unscale_ and writes to .data raise no version
         if not update.skipped:
             record.foreign += not (update.held or record.gradients.empty)
             self._add("step", record, record.made)
@@ -320,21 +327,8 @@ class TraceWriter(Listener):
         record.unnamed.clear()
 
 
-def used_by_steps(record: Record) -> set[Call]:
-    """The calls that the record's steps have used: not what only an update used that a scaler skipped."""
-    used, waiting = set(), []
-    for update in record.updates:
-        if waiting and waiting[0].in_grad is not update.in_grad:  # zeroed after the skipped one
-            waiting.clear()
-        waiting.append(update)
-        if not update.skipped:
-            used.update(call for each in waiting for call in (each.fresh if each.held > each.stale else each.calls))
-            waiting.clear()
-    return used
-
-
 def _norms(gradients: list[Tensor | None]) -> list[float]:
-    """The norm of each; 0 where there is none. They are read together, since each read waits for the device."""
+    """The norm of each, or 0; read together, since each read waits for the device."""
     norms, together = [0.0] * len(gradients), defaultdict(list)
     for place, grad in enumerate(gradients):
         if grad is not None:

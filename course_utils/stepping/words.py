@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable
 from math import hypot
 
-from course_utils.recording.stepping import Frame, Ledger, Steps, Values, number
+from course_utils.recording.stepping import Frame, Ledger, Steps, Values, format_number
 
 _FEW = 2  # tensors whose changes are told one by one
 
@@ -115,5 +115,5 @@ def _change(before: dict[str, Values | None], now: dict[str, Values | None], lab
         return ", ".join(f"{name}{before[of]} → {now[of]}" for name, of in zip(names, changed, strict=True))
     if all(values is None for values in now.values()):
         return "all of it is None"
-    was, is_now = (number(hypot(*(one.norm for one in values.values() if one))) for values in (before, now))
+    was, is_now = (format_number(hypot(*(one.norm for one in values.values() if one))) for values in (before, now))
     return f"its norm is {is_now}" if was == is_now else f"its norm goes from {was} to {is_now}"

@@ -1,15 +1,16 @@
-"""A zoo of buggy training loops: each was found in someone's code and reported in public; each has a fixed twin.
+"""A zoo of buggy training loops from public reports, each with a fixed twin.
 
-`ZOO[name].buggy()` trains a small model as the source did and returns the losses that its author would have logged;
-`ZOO[name].fixed()` does the same with the bug taken out and nothing else changed. Sizes and data are this course's
-own; what comes in which order is the source's. Needs torch alone.
+`ZOO[name].buggy()` trains a small model as the source did and returns the losses that its author
+would have logged; `ZOO[name].fixed()` does the same with the bug taken out and nothing else
+changed. Sizes and data are this course's own; what comes in which order is the source's. Needs
+torch alone.
 
 >>> specimen = ZOO["tail-divided-by-n"]
 >>> specimen.rule, specimen.url
 ('loss-scale', 'https://github.com/Lightning-AI/pytorch-lightning/issues/19987')
 
-There is a file for each rule of the auditor. To add a loop, decorate it with `@Specimen(...)` in the file of its rule;
-`fix` says which lines become which.
+There is a file for each rule of the auditor. To add a loop, decorate it with `@Specimen(...)` in
+the file of its rule; `fix` says which lines become which.
 """
 
 from importlib import import_module

@@ -1,42 +1,47 @@
-"""The classic pitfalls in one table: symptom, cause, check and fix, each with a loop of the zoo that has the bug.
+"""The table of classic pitfalls: symptom, cause, check and fix, each with a loop of the zoo.
 
-Notebook 11, the sheet for the wall and the site show `PITFALLS`. A check is a number of a run: `Pitfall.measured()`
-takes it from the buggy loop and from its fixed twin, so a row holds only if the two differ.
+Notebook 11, the sheet for the wall and the site show `PITFALLS`. A check is a number of a run:
+`Pitfall.measured()` takes it from the buggy loop and from its fixed twin, so a row holds only if
+the two differ.
 """
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from unittest.mock import patch
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from torch.amp import GradScaler
-from torch.nn.functional import cross_entropy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.overrides import TorchFunctionMode
 
 from course_utils.recording.trace import Trace, record
 from course_utils.zoo.registry import ZOO
+from gradaudit import audit
+from gradaudit.history import AuditedUpdate, Term
 
 
-@dataclass
-class Run:
-    """What is measured of a loop.
+class Run(NamedTuple):
+    """A loop as its trace and the auditor's ledger show it.
 
     Attributes:
         trace: What happened, in order.
-        updates: For each update, what every loss of its window was multiplied by, and the number of its targets.
+        updates: The updates of the loop's optimizer, with the losses of their windows.
         rates: The learning rate of each update.
-        unscaled: How often `unscale_()` was called.
     """
 
     trace: Trace
-    updates: list[list[tuple[float, int]]] = field(default_factory=lambda: [[]])
-    rates: list[float] = field(default_factory=list)
-    unscaled: int = 0
+    updates: list[AuditedUpdate]
+    rates: list[float]
+
+    def losses(self, update: int) -> list[Term]:
+        """The losses of a window, each with its coefficient and the number of its targets."""
+        return [term for call in self.updates[update].calls for term in call.terms]
+
+    def sum_of_factors(self, update: int) -> float:
+        """The sum of what the losses of a window were multiplied by."""
+        return sum(term.coefficient for term in self.losses(update))
 
     def per_update(self, kind: str) -> float:
-        """How many events of this kind there are for each update."""
-        return sum(event.kind == kind for event in self.trace.on()) / len(self.trace.windows())
+        """The number of events of this kind for each update."""
+        return sum(event.kind == kind for event in self.trace.on()) / len(self.updates)
 
 
 @dataclass(frozen=True)
@@ -73,34 +78,21 @@ class Pitfall:
 
 def watch(loop: Callable[[], object]) -> Run:
     """Runs a loop of the zoo and measures it."""
-    rates, updates, unscale = [], [[]], GradScaler.unscale_
-
-    class Coefficients(TorchFunctionMode):
-        def __torch_function__(self, function, types, arguments=(), options=None):
-            result = function(*arguments, **(options or {}))
-            if function is cross_entropy:  # the gradient that arrives at a loss is what it was multiplied by
-                targets = int((arguments[1] != -100).sum())
-                result.register_hook(lambda gradient: updates[-1].append((gradient.item(), targets)))
-            return result
-
-    def stepped(optimizer, *_) -> None:
-        rates.append(optimizer.param_groups[0]["lr"])
-        updates.append([])
-
-    handle = register_optimizer_step_pre_hook(stepped)
-    counting = patch.object(GradScaler, "unscale_", autospec=True, side_effect=unscale)
+    rates = []
+    handle = register_optimizer_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
     try:
-        with warnings.catch_warnings(), record() as trace, Coefficients(), counting as unscaled:
+        with warnings.catch_warnings(), record() as trace, audit() as report:
             warnings.filterwarnings("ignore", message="Detected call")  # PyTorch's own, of the schedule
             loop()
     finally:
         handle.remove()
-    return Run(trace, updates[: len(rates)], rates, unscaled.call_count)
+    return Run(trace, report.history.updates, rates)
 
 
-def _weights(window: list[tuple[float, int]]) -> list[float]:
-    """What one target counts, in each micro-batch of a window of mean losses."""
-    return [coefficient / targets for coefficient, targets in window]
+def _heaviest_by_lightest(losses: list[Term]) -> float:
+    """How much more one target counts than another."""
+    weights = [term.per_item for term in losses]
+    return max(weights) / min(weights)
 
 
 PITFALLS = (
@@ -134,7 +126,7 @@ PITFALLS = (
         "N mean losses are added up.",
         "sum of the first window's factors",
         "Divide each loss by the window's micro-batches.",
-        lambda run: sum(factor for factor, _ in run.updates[0]),
+        lambda run: run.sum_of_factors(0),
     ),
     Pitfall(
         "step-at-batch-zero",
@@ -158,7 +150,7 @@ PITFALLS = (
         "A short window is divided by N.",
         "sum of the last window's factors",
         "Divide by what the window holds.",
-        lambda run: sum(factor for factor, _ in run.updates[-1]),
+        lambda run: run.sum_of_factors(-1),
     ),
     Pitfall(
         "mean-of-means",
@@ -166,7 +158,7 @@ PITFALLS = (
         "Each loss is the mean over its own tokens.",
         "heaviest token / lightest token",
         "Multiply it by its tokens over the window's.",
-        lambda run: max(_weights(run.updates[0])) / min(_weights(run.updates[0])),
+        lambda run: _heaviest_by_lightest(run.losses(0)),
     ),
     Pitfall(
         "clipped-in-every-micro-batch",
@@ -190,7 +182,7 @@ PITFALLS = (
         "`unscale_()`, `update()` after every `backward()`.",
         "calls of `unscale_()` per update",
         "Both once per window.",
-        lambda run: run.unscaled / len(run.rates),
+        lambda run: sum(len(update.unscaled_after) for update in run.updates) / len(run.updates),
     ),
     Pitfall(
         "warmup-in-micro-batches",

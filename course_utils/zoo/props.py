@@ -1,4 +1,4 @@
-"""What the loops of the zoo train, and on what: in float64 and with seeds of their own, whatever the caller has set."""
+"""Models and data for the loops of the zoo, in float64 and with seeds of their own."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ def classifier(lr: float = 0.1) -> tuple[nn.Sequential, SGD]:
 
 
 def replayed_classifier() -> tuple[nn.Sequential, SGD]:
-    """A classifier whose backward pass writes each gradient to the same place, as the replay of a CUDA graph does."""
+    """A classifier whose gradients always have the same memory, as in a replayed CUDA graph."""
     model, optimizer = classifier()
     places = {p: torch.empty_like(p) for p in model.parameters()}
     for p in places:
@@ -66,7 +66,7 @@ def bigram_model() -> nn.Sequential:
 
 @cache
 def word_batches() -> list[tuple[Tensor, Tensor]]:
-    """8 micro-batches of 4 words: letters, and the letters that follow, with -100 after the end of a word.
+    """8 micro-batches of 4 words: letters, and next letters, with -100 after the end of a word.
 
     Words of 3 letters and words of 12 alternate, so that a micro-batch holds 8 targets or 44.
     """

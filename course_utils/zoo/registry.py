@@ -14,19 +14,21 @@ ZOO: dict[str, "Specimen"] = {}
 
 @dataclass
 class Specimen:
-    """A buggy training loop, its fixed twin, and what is expected of both. `@Specimen(...)` decorates the buggy loop.
+    """A buggy training loop and its fixed twin. `@Specimen(...)` decorates the buggy loop.
 
     Args:
         source: "owner/repository#number" for an issue, with "!" instead of "#" for a pull request.
-        what: What the loop does wrong, in a sentence.
-        fix: How the loop is corrected: what stands once in its source, and what stands there instead (see `edited`).
-        rule: The auditor's rule that must find the bug; by default the one that the file is named after.
+        what: The loop's mistake, in a sentence.
+        fix: The correction: texts that occur once in the source, and their replacements (see
+            `edited`).
+        rule: The auditor's rule that must find the bug; by default the name of the file.
         level: "error", "advice" or "undecided": the level at which the auditor finds the bug.
         holds: For each optimizer, how many micro-batches each of its updates uses.
 
     Attributes:
         name: That of the loop, with hyphens.
-        buggy: Trains a small model as the source did, and returns the losses that its author would have logged.
+        buggy: Trains a small model as the source did, and returns the losses that its author would
+            have logged.
     """
 
     source: str
@@ -56,7 +58,7 @@ class Specimen:
         return _listing_losses(made, f"{loop.__name__}_fixed", f"The loop {self.name}, fixed.")
 
     def listing(self) -> str:
-        """The source of the buggy loop, without the names and the sentence that tell what is wrong."""
+        """The source of the buggy loop, without the name and the sentence that give the bug away."""
         source = inspect.getsource(self.buggy)
         return source[source.index("\ndef ") + 1 :].replace(f"{self.buggy.__name__}() -> Losses", "loop()", 1)
 

@@ -47,8 +47,8 @@ class Call:
 
     Attributes:
         number: Counts them from 1.
-        used_by: The updates that used its gradients, of each optimizer the first.
-        read: Has something else than a step used them?
+        used_by: The updates that were made with its gradients, of each optimizer the first.
+        read: Whether something else has used them, such as a step that a scaler skipped.
     """
 
     read = False
@@ -70,7 +70,7 @@ class Update:
         fresh: The calls that it was the first update of this optimizer to use.
         held: How many calls' gradients it used in all.
         stale: How many of these an earlier update had used already.
-        skipped: A scaler found an overflow, and the optimizer's step was not made.
+        skipped: Whether a scaler found an overflow, so that the optimizer's step was not made.
         zeros: Calls since the last update that brought nothing but zeros, so that it used nothing.
     """
 
@@ -81,15 +81,16 @@ class Update:
     def __init__(self, record: "Record") -> None:
         self.record = record
 
-    def close(self, in_grad: Kept, unused: int, skipped: bool, superseded: int = 0) -> None:
-        """The step: it uses all that is in `.grad`. `superseded`: calls of earlier evaluations of its closure."""
+    def close(self, in_grad: Kept, fresh: int, unmade: int, skipped: bool) -> None:
+        """Takes all that is in `.grad`; unless it is skipped, the last `unmade` calls are used by it."""
         self.number, self.skipped = self.record.made, skipped
         self.in_grad, self.count, self.held = in_grad, len(in_grad), in_grad.total
-        fresh = last(unused, in_grad)
-        for call in fresh:
-            call.used_by.append(self)
-        self.fresh = fresh[superseded:] if superseded else fresh
-        self.stale = self.held - unused + superseded
+        for call in last(unmade, in_grad):
+            if skipped:
+                call.read = True
+            else:
+                call.used_by.append(self)
+        self.fresh, self.stale = last(fresh, in_grad), self.held - fresh
 
     @property
     def calls(self) -> list[Call]:
@@ -114,7 +115,8 @@ class Record:
 
     Attributes:
         in_grad: The calls whose gradients are in `.grad`, in order.
-        unused: How many of them, the last ones, no update has used.
+        unused: How many of them, the last ones, no update has held.
+        unmade: How many of them no update was made with: also those that only skipped updates have held.
         updates: Its steps, and those that a scaler skipped.
         lost: The zeroings of gradients that no update had used.
         made: How many updates there were, also of those that are no longer kept.
@@ -130,7 +132,7 @@ class Record:
         self.kind = type(optimizer).__name__
         self.name = ""  # the observer names a record when it is first used
         self.gradients = self.gradients_type()
-        self.in_grad, self.unused, self.made = Kept(), 0, 0
+        self.in_grad, self.unused, self.unmade, self.made = Kept(), 0, 0, 0
         self.updates, self.lost = Kept(), Kept()
         self.open = self.update_type(self)
         self.thread: int | None = None  # which one trains it
@@ -143,7 +145,7 @@ class Record:
 
     def __getstate__(self) -> dict:
         """The ledger alone can be pickled, as on its way from another rank."""
-        names = ("name", "kind", "in_grad", "unused", "updates", "lost", "made", "open")
+        names = ("name", "kind", "in_grad", "unused", "unmade", "updates", "lost", "made", "open")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -158,15 +160,15 @@ class Record:
 
     def received(self, call: Call) -> None:
         self.in_grad.append(call)
-        self.unused += 1
+        self.unused, self.unmade = self.unused + 1, self.unmade + 1
         if self.evaluation is not None:  # an optimizer that calls its closure reads every gradient of it
             call.read = True
 
     def stepped(self, skipped: bool) -> Update:
         update, self.open = self.open, self.update_type(self)
         self.made += 1
-        update.close(self.in_grad, self.unused, skipped, self.superseded)
-        self.unused = self.superseded = 0
+        update.close(self.in_grad, self.unused - self.superseded, self.unmade, skipped)
+        self.unused, self.superseded, self.unmade = 0, 0, self.unmade if skipped else 0
         self.updates.append(update)
         return update
 
@@ -190,12 +192,13 @@ class Record:
 
     def forget(self) -> None:
         """Nothing is in `.grad` any more."""
-        self.in_grad, self.unused, self.superseded = Kept(), 0, 0  # new ones: the updates keep those that they used
+        self.in_grad = Kept()  # a new one: the updates keep those that they used
+        self.unused = self.unmade = self.superseded = 0
 
     def changed(self, replaced: bool) -> None:
         """Something was written to gradients. `replaced`: nothing is left of what earlier updates had used."""
         if replaced:
-            self.in_grad = Kept(last(self.unused, self.in_grad))
+            self.in_grad, self.unmade = Kept(last(self.unused, self.in_grad)), self.unused
 
     def trim(self) -> None:
         """Of a long run, the first and the last are kept."""

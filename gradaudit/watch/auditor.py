@@ -185,10 +185,7 @@ class Auditor(Listener):
         update.assigned |= record.made == 1 and gradients.from_before
         if record.lost:
             self._note_what_was_put_back(record, update)
-        for p in gradients.parameters:
-            if p.grad is not None:
-                update.dtype = p.grad.dtype
-                break
+        update.dtype = next((p.grad.dtype for p in gradients.parameters if p.grad is not None), None)
         if record.made % _TRIM_EVERY == 0:
             record.trim()
 

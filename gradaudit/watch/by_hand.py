@@ -127,7 +127,7 @@ class RecordByHand(AuditedRecord):
         for name in gradients.lists:
             setattr(other.gradients, name, [getattr(gradients, name)[k] for k in rest])
         other.gradients.empty, other.gradients.from_before = gradients.empty, False
-        other.in_grad, other.unused = type(self.in_grad)(self.in_grad), self.unused
+        other.in_grad, other.unused, other.unmade = type(self.in_grad)(self.in_grad), self.unused, self.unmade
         other.weights, other.calls, other.where = self.weights, self.calls, self.where
         gradients.discard(other.gradients.ids)
         return other

@@ -104,9 +104,9 @@ def test_each_call_of_a_loop_has_samples_of_its_own():
 
 def test_weights_and_memory_agree_within_their_limits_and_say_how_they_differ():
     right, near = (Weights({"w": torch.ones(2, dtype=torch.float64) * factor}) for factor in (1, 1 + 2e-5))
-    right.compare(right, 0.0)
+    right.compare(right)
     with pytest.raises(Mistake, match="w ends up 2e-05 off"):
-        near.compare(right, 1e-6)
+        near.compare(right)
     Memory(17).compare(Memory(10))
     with pytest.raises(Mistake, match="19 bytes are kept"):
         Memory(19).compare(Memory(10))

@@ -169,6 +169,15 @@ def test_evaluation_builds_no_graph_and_leaves_gradients_alone(model, batches):
     assert_equal([p.grad for p in model.parameters()], before)
 
 
+def test_evaluation_keeps_the_numbers_of_a_metric_and_of_a_weight_that_reuse_their_tensors():
+    result, count = torch.zeros(()), torch.zeros(())
+    batches = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([6.0])]
+    found = evaluate(
+        nn.Identity(), batches, lambda model, batch: result.copy_(batch.mean()), lambda batch: count.fill_(len(batch))
+    )
+    assert found == 3.0
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_evaluation_restores_the_mode_of_the_model_and_of_its_parts(fails):
     model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(), nn.BatchNorm1d(2))

@@ -166,6 +166,25 @@ def test_a_fused_step_that_a_scaler_skips_is_no_step(model):
     assert trace.windows() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_calls_are_used_by_the_update_that_is_made_and_not_by_one_that_a_scaler_skipped(model, zeroed):
+    optimizer, scaler = SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+    with record() as trace:
+        for factor in (1.0, float("inf")):
+            scaler.scale(model(X).mean() * factor).backward()
+        scaler.step(optimizer)
+        skipped = list(trace.records["SGD"].in_grad)
+        assert trace.leftover() == 2
+        if zeroed:
+            optimizer.zero_grad()
+        model(X).mean().backward()
+        optimizer.step()
+    made = trace.records["SGD"].updates[-1]
+    assert [call.used_by for call in made.calls] == [[made]] * (1 if zeroed else 3)
+    assert [call.used_by for call in skipped] == [[] if zeroed else [made]] * 2
+    assert trace.leftover() == 0
+
+
 def test_the_norm_of_a_step_is_without_the_scalers_factor(model):
     optimizer, scaler = SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=1024.0)
     with record() as trace:

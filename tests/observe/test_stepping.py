@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import LBFGS, SGD, Adam
 
 from course_utils import Tally
-from course_utils.recording.stepping import number, record_steps
+from course_utils.recording.stepping import format_number, record_steps
 from hooked import hooks
 
 
@@ -179,6 +179,16 @@ def test_clipping_is_a_change_and_an_update_by_hand_changes_the_weights(w):
     assert grad(change) == pytest.approx(1.0, abs=1e-5)
     moved = [b.line for a, b in zip(steps.frames, steps.frames[1:], strict=False) if a.weights != b.weights]
     assert moved == [5]
+
+
+def test_no_step_has_used_what_a_skipped_step_leaves(w):
+    def overflow(w, optimizer, scaler):
+        scaler.scale(w * float("inf")).backward()
+        scaler.step(optimizer)
+
+    steps = record_steps(overflow, w, SGD([w], lr=0.5), torch.amp.GradScaler("cpu"))
+    ledger = steps.frames[-1].ledgers["SGD"]
+    assert (ledger.held, ledger.updates, ledger.unused) == ((1,), (), (1,))
 
 
 def test_a_closure_and_adam_are_recorded(w):
@@ -366,4 +376,4 @@ def test_a_decorated_loop_is_recorded_as_it_runs(w):
 
 def test_a_number_is_shown_with_four_digits():
     values = (0.30000000000000004, -0.0, 7, float("inf"), float("nan"), -1234567.0)
-    assert [number(value) for value in values] == ["0.3", "0", "7", "infinity", "NaN", "-1.235e+06"]
+    assert [format_number(value) for value in values] == ["0.3", "0", "7", "infinity", "NaN", "-1.235e+06"]

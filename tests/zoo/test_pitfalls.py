@@ -47,5 +47,5 @@ def test_a_loop_logs_the_same_losses_when_it_is_watched_and_nothing_is_left_behi
 
 def test_the_factors_of_a_window_are_what_its_losses_were_multiplied_by():
     run = watch(ZOO["mean-of-means"].fixed)
-    assert [targets for window in run.updates for _, targets in window] == [8, 44] * 8
-    assert [factor for factor, _ in run.updates[0]] == pytest.approx([8 / 104, 44 / 104] * 2, rel=1e-12)
+    assert [term.count for update in range(4) for term in run.losses(update)] == [8, 44] * 8
+    assert [term.coefficient for term in run.losses(0)] == pytest.approx([8 / 104, 44 / 104] * 2, rel=1e-12)
