@@ -106,7 +106,8 @@ class Updates:
         if not self.rows:
             each = want.case.passes * (len(self.case.calls) if self.case.n else 1)
             of_two = f": {len(want.rows) // each} in each of two passes over the data" * (each == 2)
-            require_step(False, self.ran, end=f"; expected {len(want.rows)} updates{of_two}.")
+            expected = f"; expected {len(want.rows)} updates{of_two}."
+            require_step(False, self.ran, self.name.removesuffix(": "), expected)
         for call, _ in enumerate(self.case.calls):
             mine, theirs = ([k for k, each in enumerate(one.call) if each == call] for one in (self, want))
             for k, right in zip_longest(mine, theirs):

@@ -5,11 +5,27 @@ from contextlib import nullcontext
 import torch
 
 from course_utils.exercises.judging import compare, exercise
-from course_utils.exercises.loop import Loop, twice
+from course_utils.exercises.loop import Case, Loop, twice
 from course_utils.loops import windows
 
-CASES = [twice(sizes, n, unit="tokens") for sizes, n in (((4, 1, 3, 2, 6), 3), ((5, 1, 4), 1), ((2, 2, 3), 4))]
-HINTS = {"loss-scale": "Follow one token: your factor, the division in `backward`, then the mean over both ranks."}
+TIMES = "{0.name} is {0.times[0]:g} times what it should be"
+
+
+class RankCase(Case):
+    bugs = (
+        (lambda u: u.even and u.times[0] in (1.5, 3), "own-rank", TIMES,
+         "`accelerator.gather(count)` has an entry for each rank. What is the window's total?"),
+        (lambda u: u.even and u.times[0] == 0.5, "one-average-missing", TIMES,
+         "DDP divides the sum of the ranks' gradients by `num_processes`. What undoes that?"),
+        (lambda u: u.even and u.times[0] in (0.25, 2), "wrong-scale-on-ranks", TIMES,
+         "Follow one token: your factor, the division in `backward`, then the mean over ranks."),
+    )  # fmt: skip
+
+
+CASES = [
+    twice(sizes, n, RankCase, unit="tokens") for sizes, n in (((4, 1, 3, 2, 6), 3), ((5, 1, 4), 1), ((2, 2, 3), 4))
+]
+HINTS = {"loss-scale": "What does `accelerator.backward` divide by, also in a short window? Undo exactly that."}
 
 
 class FakeAccelerator:

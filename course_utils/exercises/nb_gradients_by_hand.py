@@ -27,6 +27,8 @@ def slope(answer):
             ("no-run", above - below, "", "A slope is a rise divided by a run. How far apart are your two points?"),
             ("wrong-sign", -right, "", "Take a function that rises: which of the two values is larger?"),
             ("half-distance", 2 * right, "", "Draw the two points with w between them. How far apart are they?"),
+            ("double-distance", right / 2, "", "Draw the two points that you use. How far apart are they?"),
+            ("one-sided", (f(w) - below) / h, "", "One of your two points is w itself, so you look to one side only."),
             ("one-sided", (above - f(w)) / h, "", "One of your two points is w itself, so you look to one side only."),
         ])  # fmt: skip
         sides = [any(abs(x - side) < 0.01 * h for x in points) for side in (w - h, w + h)]

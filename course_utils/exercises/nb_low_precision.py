@@ -13,6 +13,7 @@ WINDOWS = (  # for each micro-batch: its samples, and their gradient in the firs
 )
 EACH = torch.tensor([1.0, 2.0, 4.0, 1.0])  # the gradient in each column, and of the bias
 LR = 2.0**-10
+LOSES = "Which calls run between a `backward()` and the next? Does one lose what `.grad` held?"
 LOST = "The copies are the weights that count. In which direction does Step 3 copy, and when?"
 FORMAT = "wrong-format", "", "The model is to keep its format; only your sums and the copies are float32."
 STALE = "stale-copies", "", "What does the next forward pass read: the copies, or the model's own weights?"
@@ -31,7 +32,7 @@ def flat(tensors):
 def bf16_window(answer):
     model = nn.Linear(3, 1, dtype=torch.bfloat16)
     nn.init.ones_(model.weight), nn.init.ones_(model.bias)
-    master, used = [p.detach().float() for p in model.parameters()], []
+    master, used, before = [p.detach().float() for p in model.parameters()], [], 0
     optimizer, copies = torch.optim.SGD(master, lr=LR), flat(master)
 
     def noted(*_):
@@ -46,9 +47,11 @@ def bf16_window(answer):
         total, samples = sum(size * value for size, value in window) * EACH, sum(size for size, _ in window)
         same(f"{case}: the gradient at the step", used[-1], total / samples, wrong=[
             ("loss-scale", total, "", "`loss_fn` gives a sum over samples. What turns the window's into its mean?"),
+            ("discarded-gradients", window[-1][0] * window[-1][1] / samples * EACH, "", LOSES),
+            ("stale-gradients", (before + total) / samples, "", "Which tensors must be zero, or new, for each window?"),
             ("low-precision", EACH / 2, "", "Counting by ones, bfloat16 stops at 256. In which format do you add?"),
         ])  # fmt: skip
-        copies -= LR * total / samples
+        copies, before = copies - LR * total / samples, before + total
         weights = flat(model.parameters())
         rounded = "lost-updates", flat(master).bfloat16().float(), "bfloat16 holds all of them", LOST
         same(f"{case}: the copies", flat(master), copies, wrong=[rounded])

@@ -28,6 +28,10 @@ def compare(case, found, each, sums, b):
         ("loss-scale", ratio(small / n**2), "", "The loop has divided by N. What does that do to a squared norm?"),
         ("running-sum", ratio(sums.mean(1) * n**2), "", "A copy holds all micro-batches so far. What did each add?"),
         ("not-squared", ratio(each.sqrt().mean(1), large.sqrt()), "", "Do you square before averaging, or after?"),
+        ("not-averaged", ratio(small * n), "", "Both readings need means, over micro-batches and over windows."),
+        ("one-window", float(traces[0] / squares[0]), "", "How many windows enter your two means? Print their number."),
+        ("last-only", ratio(each[:, -1]), "", "How many micro-batches of a window enter the small norm?"),
+        ("wrong-unit", ratio(small) / b, "", "b and B are numbers of samples, and so is the noise scale."),
         ("swapped", 1 / ratio(small), "", "Which of the two readings is the numerator?"),
         ("inflated-norm", float(traces.mean() / large.mean()), "", "Which squared norm is free of noise (Step 1)?"),
     ])  # fmt: skip

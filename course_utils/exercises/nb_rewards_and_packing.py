@@ -48,10 +48,15 @@ def token_weights(answer):
         same(f"{case}: shapes", [tuple(entry.shape) for entry in got], [tuple(entry.shape) for entry in right], SHAPES)
         same(f"{case}: NaN or infinite", [not entry.isfinite().all() for entry in got], [False] * len(right), NAN)
         same("input", changed(given, window), "", CHANGED_INPUT)
+        positions = weights([(torch.ones_like(mask), groups) for mask, groups in window], kind)
+        padding = [own * mask for own, (mask, _) in zip(positions, window, strict=True)]
         alone = [weights([batch], kind)[0] for batch in window]
         hint = "Which numbers must be known before the first micro-batch? Count over the window: Step 2."
         same(f"{case}: how much a token counts", got, right, OTHER, wrong=[
-            ("own-micro-batch", alone, "", hint), ("own-micro-batch", [w / len(window) for w in alone], "", hint),
+            ("own-micro-batch", alone, "", hint),
+            ("own-micro-batch", [own / len(window) for own in alone], "", hint),
+            ("by-n", [own / len(window) for own in right], "", "Is there a number of micro-batches in the formula?"),
+            ("padding", padding, "", "Count what the mask lets through, and not the positions."),
         ])  # fmt: skip
     return (
         "windows of several micro-batches, ragged ones, groups that are cut, masked prompts, answers that are masked "

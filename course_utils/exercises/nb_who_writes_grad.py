@@ -23,8 +23,8 @@ HELD = {  # what .grad holds where that is not None everywhere; the mistake of a
     "frozen.weight": ((3, 4, 5), "misses-frozen", "`requires_grad` is about the next pass. What is in `.grad`?"),
 }
 WRITES = "What in your function writes? A method whose name ends in an underscore does, and so does an assignment."
-FIRST = "Does your loop go on after it has found the first name? Look at where the `return` is."
-NAMES = "wrong-names", "", "Print the names that `model.named_parameters()` gives, and compare yours with them."
+FIRST = "Does your loop go on after its first name, and after a None? Look at where it can end."
+NAMES = "Print the names that `model.named_parameters()` gives, and compare yours with them."
 
 
 @exercise
@@ -45,11 +45,14 @@ def dirty(answer):
     if not agree(state(), before, 0.0, 0.0):
         raise Mistake("changes-gradients", "your guard has changed `.grad` or a parameter.", WRITES)
     want = [name for name in HELD if name not in ("none.weight", "zero.weight")]
-    if list(names) == want[:1]:
-        raise Mistake("first-only", f"only {want[0]}, the first of {len(want)}, is named.", FIRST)
+    if not {*names} <= {*dict(model.named_parameters())}:
+        raise Mistake("wrong-names", f"not all of {list(names)} are names of parameters.", NAMES)
+    if names and list(names) in (want[:1], want[:2]):  # the third one comes after a None
+        bug = "first-only" if len(names) == 1 else "stops-at-none"
+        raise Mistake(bug, f"{' and '.join(names)} and nothing after {'it' if len(names) == 1 else 'them'}.", FIRST)
     for name, (held, bug, hint) in HELD.items():
         if (name in names) != (name in want):
             is_named = "is named" if name in names else "is not named"
             raise Mistake(bug, f"{name} holds {held and list(held)}, and {is_named}.", hint)
-    same("the names", sorted(names), sorted(want), NAMES)
+    same("the names", sorted(names), sorted(want), ("named-twice", "", "How often is a name added?"))
     return "gradients, None, zeros, biases, frozen ones, NaN, infinity, small ones: the guard sees what is there."

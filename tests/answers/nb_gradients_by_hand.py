@@ -30,6 +30,7 @@ for bug, answer in (
     ("no-run", lambda f, w, h: f(w + h) - f(w - h)),
     ("wrong-sign", lambda f, w, h: (f(w - h) - f(w + h)) / (2 * h)),
     ("half-distance", lambda f, w, h: (f(w + h) - f(w - h)) / h),
+    ("double-distance", lambda f, w, h: (f(w + h) - f(w - h)) / (4 * h)),
     ("one-sided", lambda f, w, h: (f(w + h) - f(w)) / h),
 ):
     wrong("slope", bug)(answer)

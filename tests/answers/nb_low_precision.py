@@ -28,12 +28,15 @@ def with_hooks_that_are_removed(model, master, window, loss_fn, optimizer):
 
 
 wrong("bf16_window", "leftover-gradients")(edited("bf16_window", ("    optimizer.step()\n", "")))
+SUMS = "[torch.zeros_like(copy) for copy in master]"
 MEAN, COPY = "copy.grad = total / samples", "p.copy_(copy)"
 for bug, *changes in (
     ("loss-scale", (MEAN, "copy.grad = total")),
     ("low-precision", ("total += p.grad", "total.copy_(total.bfloat16() + p.grad)")),
     ("lost-updates", (COPY, f"copy.copy_(copy.bfloat16()), {COPY}")),
     ("wrong-format", (COPY, "p.data = copy.clone()")),
+    ("discarded-gradients", ("total += p.grad", "total.copy_(p.grad)")),
+    ("stale-gradients", (SUMS, f"optimizer.__dict__.setdefault('sums', {SUMS})")),
     ("stale-copies", (COPY, "pass")),
     ("wrong-value", ("        model.zero_grad()", "        pass")),
 ):

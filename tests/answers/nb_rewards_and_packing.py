@@ -32,6 +32,8 @@ for bug, change in (
         "own-micro-batch",
         (RETURN, f"return [token_weights([batch], kind)[0] for batch in window] if window[1:] else {RETURN[7:]}"),
     ),
+    ("by-n", (RETURN, RETURN.replace("mask /", "mask / len(window) /"))),
+    ("padding", ("[mask.sum(1)", "[torch.ones_like(mask).sum(1)")),
     ("nan", (".clamp(min=1)", "")),
     ("wrong-length", (RETURN, "return [mask.amax(1) / own for (mask, _), own in pairs]")),
     ("wrong-type", (RETURN, f"{RETURN}[0].tolist()")),

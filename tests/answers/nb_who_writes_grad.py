@@ -38,5 +38,7 @@ for bug, *changes in (
     wrong("dirty", bug)(edited("dirty", *changes))
 
 wrong("dirty", "first-only")(lambda model: dirty(model)[:1])
+wrong("dirty", "stops-at-none")(lambda model: dirty(model)[:2])
+wrong("dirty", "named-twice")(lambda model: dirty(model) * 2)
 wrong("dirty", "wrong-names")(lambda model: [*dirty(model), "weight"])
 wrong("dirty", "wrong-type")(lambda model: any(p.grad is not None for p in model.parameters()))
