@@ -148,7 +148,7 @@ class MicroBatchFinder:
             torch.set_rng_state(on_cpu)
             torch.cuda.set_rng_state_all(on_gpus)
             torch.cuda.empty_cache()
-            if Contents(window) != before:
+            if before.written() or before.differ(window):
                 raise ValueError(
                     "a window that ran out of memory can't run again, since its forward pass has written to its input: "
                     f"write to a copy in loss_fn, for example to a .clone() ({reason})"

@@ -106,8 +106,7 @@ def _fetch(batches: Iterator, n: int) -> Iterator[list]:
 
 def _check_for_overwriting(window: list, seen: list["Contents"]) -> None:
     for k, (batch, before) in enumerate(zip(window[:-1], seen, strict=False), start=1):
-        written = [tensor for tensor, version in before.tensors if _version(tensor) != version]
-        if Contents(batch).rest != before.rest or any(_is_reused(tensor, seen[k:]) for tensor in written):
+        if before.differ(batch) or any(_is_reused(tensor, seen[k:]) for tensor in before.written()):
             raise ValueError(
                 "the loader reuses its buffers: a micro-batch of a window was overwritten while the others were "
                 "fetched; yield a copy of each batch, for example with .clone() or copy.deepcopy()"
@@ -123,10 +122,7 @@ def _is_reused(written: Tensor, later: list["Contents"]) -> bool:
 
 
 class Contents(pickle.Pickler):
-    """What a batch holds: its tensors with their versions, and a checksum of all the rest that pickle sees.
-
-    Two that are made of one batch differ if it was written to in between.
-    """
+    """What a batch holds: its tensors with their versions, and a checksum of all the rest that pickle sees."""
 
     def __init__(self, batch: Any):
         self.tensors: list[tuple[Tensor, int]] = []
@@ -152,11 +148,14 @@ class Contents(pickle.Pickler):
         except Exception:  # of a lock or a generator, which can't be pickled: the rest of the batch is seen
             return str, (type(part).__name__,)
 
-    def __eq__(self, other: Any) -> bool:
-        versions = [[version for _, version in each.tensors] for each in (self, other)]
-        return self.rest == other.rest and versions[0] == versions[1]
+    def written(self) -> list[Tensor]:
+        """The tensors that PyTorch has written to since."""
+        return [tensor for tensor, version in self.tensors if _version(tensor) != version]
 
-    __hash__ = None
+    def differ(self, batch: Any) -> bool:
+        """Whether the rest of the batch has changed, and isn't made anew whenever it is looked at."""
+        now = Contents(batch)
+        return now.rest != self.rest and now.rest == Contents(batch).rest
 
 
 def _version(tensor: Tensor) -> int:

@@ -132,6 +132,13 @@ def slices_of_one_ring():
         yield ring[k : k + 1].fill_(k)  # one storage and one version, six places
 
 
+class Converts(Fields):
+    """Copies its tensor whenever it is pickled."""
+
+    def __getstate__(self):
+        return {"x": self.x.clone()}
+
+
 class Lazy(UserDict):
     """Makes its values when they are read."""
 
@@ -158,6 +165,7 @@ def inference_tensors():
         ([np.zeros(3), np.zeros(3)] * 2, 4),
         ([{"x": torch.ones(2)}, Fields(torch.ones(2), range(10**9))] * 2, 4),
         ([Lazy(x=0)] * 2, 2),
+        ([Converts(torch.ones(2)), Converts(torch.ones(2))], 2),
         (numpy_buffer(np.copy), 3),
         (numpy_buffer(torch.tensor), 3),
     ],
