@@ -59,8 +59,7 @@ def edition(book: Notebook, packed: str, hosted: str = "") -> NotebookNode:
             if is_folded(cell, "source"):
                 title = "The solution" if "solution" in tags(cell) else "Run this cell"
                 cell.source = f"# @title {title}\n{cell.source}"
-        else:
-            cell.source = relinked(cell.source, link)
+        cell.source = relinked(cell.source, link)  # also in what a cell will reveal
     if hosted:
         badge = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
         made.cells[0].source = made.cells[0].source.replace("\n", f"\n\n{badge}({address(book.name, hosted)})\n", 1)

@@ -7,6 +7,7 @@ import ast
 import base64
 import re
 from collections.abc import Iterable, Iterator
+from html import escape, unescape
 from math import ceil
 
 from nbformat import NotebookNode
@@ -127,7 +128,7 @@ class Handout:
             what = re.match(r"# (.+)", cell.source)
             self._into.append(div("screen", verbatim(MORE_CODE + (what[1] if what else "a cell."))))
         if "reveal" in kinds:
-            self._reveal([shown for shown in displays(cell) if shown["kind"] == "reveal"])
+            self._reveal(cell, [shown for shown in displays(cell) if shown["kind"] == "reveal"])
         if not spoiler or self._into is not self.body:
             for output in cell.outputs:
                 self._into.extend(self._output(output))
@@ -135,7 +136,7 @@ class Handout:
             if fact := self._facts.pop(claim, None):  # some have several cells
                 self._into.append(evidence(fact))
 
-    def _reveal(self, revealed: list[dict]) -> None:
+    def _reveal(self, cell: NotebookNode, revealed: list[dict]) -> None:
         numbers = [list(self._answers).index(shown["question"]) + 1 for shown in revealed]
         for number, shown in zip(numbers, revealed, strict=True):
             answer = verbatim(shown["measured"]) if self.answers else "[]{.blank}"
@@ -146,6 +147,9 @@ class Handout:
             which = " and ".join(map(str, numbers))
             self._into.append(div("lead", f"**Note {len(self.notes)}**, on prediction {which}"))
             self.body.append(div("pointer", f"What it means: note {len(self.notes)} at the end."))
+        if explained := [shown["because"] for shown in revealed if "because" in shown]:
+            self._into += [*map(self._figure, cell.outputs), *map(for_paper, explained)]
+            self._into = self.body  # what follows doesn't explain it
 
     def _exercise(self, cell: NotebookNode) -> None:
         (verdict,) = [shown for shown in displays(cell) if shown["kind"] == "verdict"]
@@ -192,13 +196,27 @@ class Handout:
         return div("prediction", f"**Prediction {number}.** {verbatim(question)}", "\n".join(boxes))
 
     def _figure(self, output: NotebookNode) -> str:
-        about = output.metadata["image/png"]
-        name, caption = f"figure-{len(self.figures) + 1}.png", verbatim(about["alt"])
-        self.figures[name] = base64.b64decode(output.data["image/png"])
-        picture = f"![{caption}]({name}){{width={about['width'] / 100:g}in}}"
+        """The figure that an output is, or that it holds; nothing if there is none."""
+        image = re.search(r'<img width="(\d+)" alt="([^"]*)" src="data:image/png;base64,([^"]*)">', html_of(output))
+        if not image:
+            return ""
+        width, alt, png = image.groups()
+        name, caption = f"figure-{len(self.figures) + 1}.png", verbatim(unescape(alt))
+        self.figures[name] = base64.b64decode(png)
+        picture = f"![{caption}]({name}){{width={int(width) / 100:g}in}}"
         drawing = div("drawing", picture, div("caption", f"**Figure {len(self.figures)}.** {caption}"))
         self.drawings += [drawing] if self.predictions else []
         return drawing
+
+
+def html_of(output: NotebookNode) -> str:
+    """What an output shows that may hold a figure."""
+    data = output.get("data", {})
+    if "image/png" not in data:
+        return data.get("text/markdown", "")
+    about = output.metadata["image/png"]
+    source = f"data:image/png;base64,{data['image/png'].strip()}"
+    return f'<img width="{about["width"]}" alt="{escape(about["alt"])}" src="{source}">'
 
 
 def evidence(fact: Fact) -> str:

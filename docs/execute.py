@@ -22,6 +22,7 @@ def execute(path: Path) -> None:
     """Runs one notebook from the top and writes it back; it stays as it was if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
     os.environ.setdefault("TQDM_DISABLE", "1")  # a bar comes only where a machine is slow
+    os.environ["MY_LOOP"] = "off"
     where = {"metadata": {"path": path.parent}}
     NotebookClient(notebook, timeout=120, resources=where).execute()
     for number, taken in silent(notebook):

@@ -144,15 +144,30 @@ def relinked(text: str, link: Callable[[str, str], str]) -> str:
 
 
 class Reading(NamedTuple):
-    """What there is to read and to do: words, lines of visible code, and the minutes that exercises state."""
+    """What there is to read and to do, and the minutes that it takes.
+
+    Attributes:
+        words: Of prose, tables and recall cards, also in folds.
+        lines: Of visible code.
+        predictions: Questions to think about.
+        figures: Pictures to look at.
+        exercises: The minutes that exercises state.
+    """
 
     words: int
     lines: int
+    predictions: int
+    figures: int
     exercises: int
 
     @property
     def minutes(self) -> float:
-        return self.words / 180 + self.lines / 12 + self.exercises
+        return self.words / 180 + self.lines / 12 + 0.75 * self.predictions + 0.5 * self.figures + self.exercises
+
+    @property
+    def doing(self) -> float:
+        """The minutes in which a learner chooses or writes."""
+        return 0.75 * self.predictions + self.exercises
 
 
 def reading(notebook: Notebook, sections: list[str] | None = None) -> Reading:
@@ -163,18 +178,29 @@ def reading(notebook: Notebook, sections: list[str] | None = None) -> Reading:
         >>> reading(notebook, ["Why", "Step 1"]).minutes < reading(notebook).minutes
         True
     """
-    section, prose, lines = "", "", 0
+    section, prose, lines, predictions, figures = "", "", 0, 0, 0
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             for piece in re.split(r"^(?=## )", cell.source, flags=re.M):
                 if heading := re.match(r"## (.+)", piece):
                     section = section_of(heading[1])
                 prose += piece + "\n" if sections is None or section in sections else ""
-        elif not is_folded(cell, "source") and (sections is None or section in sections):
-            lines += sum(bool(line.strip()) for line in cell.source.splitlines())
+        elif sections is None or section in sections:
+            data = [output.get("data", {}) for output in cell.outputs]
+            prose += "\n".join(map(_worded, data)) + "\n"
+            lines += 0 if is_folded(cell, "source") else sum(bool(line.strip()) for line in cell.source.splitlines())
+            predictions += sum(each.get(COURSE, {}).get("kind") == "prediction" for each in data)
+            figures += sum("image/png" in each or "data:image" in each.get("text/markdown", "") for each in data)
     plain = re.sub(r"```.*?```|<!--.*?-->|<[^>]+>|\]\([^)]*\)", " ", prose, flags=re.S)
     exercises = re.findall(r"^\*\*(?:\w+ exercise, )?(\d+) minutes\.\*\*", prose, flags=re.M)
-    return Reading(len(re.findall(r"\S*\w\S*", plain)), lines, sum(map(int, exercises)))
+    return Reading(len(re.findall(r"\S*\w\S*", plain)), lines, predictions, figures, sum(map(int, exercises)))
+
+
+def _worded(data: dict) -> str:
+    """What is to be read of an output: an explanation, cards, or a table."""
+    course = data.get(COURSE, {})
+    cards = "\n".join(f"{question} {answer}" for question, answer in course.get("cards", ()))
+    return course.get("because", "") or cards or data.get("text/html", "") * ("<table" in data.get("text/html", ""))
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,10 @@ def _code(cell: NotebookNode, folded: bool = True) -> NotebookNode:
     made.metadata = {"tags": [FOLDED[parts]]} if folded and any(parts) else {}
     made.outputs = [output for output in made.outputs if output.get("data", {}).get(COURSE, {}).get("kind") != "score"]
     for output in made.outputs:
-        output.get("data", {}).pop(COURSE, None)  # Sphinx warns of a type that it cannot show
+        data = output.get("data", {})
+        data.pop(COURSE, None)  # Sphinx warns of a type that it cannot show
+        if "text/markdown" in data:
+            data["text/markdown"] = relinked(data["text/markdown"], "[{}]({}.ipynb)".format)
     return made
 
 

@@ -24,6 +24,7 @@ def verdict(text):
     try:
         display.show_verdict(display.WRONG, text, text, text, {})
         display.show_below(text, display.ASK, text)
+        display.show_loop(text, text, [1])
     finally:
         display._display = before
     return "".join(shown) + display.folded(text, text)

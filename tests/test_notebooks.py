@@ -1,6 +1,8 @@
 """The shape of the notebooks: executed, clean, folded where they should be, every fact shown by a cell of its own."""
 
+import ast
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -52,8 +54,10 @@ def test_nothing_is_stored_that_differs_from_run_to_run(notebook):
 @each_notebook
 def test_what_gives_an_answer_away_is_folded(notebook):
     for cell in notebook.code:
-        if ".reveal(" in cell.source:
-            assert is_folded(cell, "outputs"), f"the reveal shows: {cell.source[:80]}"
+        if ".reveal(" in cell.source:  # one that explains itself brings a fold of its own
+            explains = any("because" in shown for shown in displays(cell, "reveal"))
+            assert is_folded(cell, "source" if explains else "outputs"), f"the reveal shows: {cell.source[:80]}"
+            assert not explains or len(cell.outputs) == 1, "what an answer's cell prints shows below the fold"
         if "solution" in tags(cell):
             for part in ("source", "outputs"):
                 assert is_folded(cell, part), f"the solution's {part} show: {cell.source[:80]}"
@@ -198,12 +202,25 @@ def without_commas(text: str) -> str:
 @each_notebook
 def test_a_number_in_a_sentence_is_one_that_a_cell_holds_or_shows(notebook):
     metadata = [str(output.get("metadata", "")) for cell in notebook.code for output in cell.outputs]
-    cells = [part for cell in notebook.code for part in (cell.source, text_of(cell))]
+    explanations = {cell.id: "\n".join(explained(cell)) for cell in notebook.code}
+    cells = [cell.source for cell in notebook.code if not explanations[cell.id]]
+    cells += [re.sub(r'""".*?"""', "", cell.source, flags=re.S) for cell in notebook.code if explanations[cell.id]]
+    cells += [text_of(cell) for cell in notebook.code if not explanations[cell.id]]
     known = {*re.findall(r"\d+(?:\.\d+)?", without_commas("\n".join(cells + metadata)))}
     known |= {*NOT_COMPUTED.get(notebook.name, "").split()}
-    for cell in notebook.cells[1:]:
-        if cell.cell_type == "markdown":
-            text = re.sub(NOT_READ, " ", relinked(cell.source, lambda *_: ""), flags=re.S)
-            for sentence in re.split(r"(?<=[.?!])\s+|\n", text):
-                if not re.search(CITED, sentence):
-                    assert {*re.findall(NUMBER, without_commas(sentence))} <= known, sentence
+    prose = [cell.source for cell in notebook.cells[1:] if cell.cell_type == "markdown"]
+    for text in [*prose, *explanations.values()]:
+        text = re.sub(NOT_READ, " ", relinked(text, lambda *_: ""), flags=re.S)
+        for sentence in re.split(r"(?<=[.?!])\s+|\n", text):
+            if not re.search(CITED, sentence):
+                assert {*re.findall(NUMBER, without_commas(sentence))} <= known, sentence
+
+
+def explained(cell) -> Iterator[str]:
+    """The sentences of a reveal as the cell's source has them, so without what it formats."""
+    for node in ast.walk(ast.parse(cell.source)):
+        match node:
+            case ast.Call(ast.Attribute(attr="reveal"), [_, *because], keywords):
+                for given in [*because, *(keyword.value for keyword in keywords if keyword.arg == "because")]:
+                    parts = given.values if isinstance(given, ast.JoinedStr) else [given]
+                    yield "".join(part.value if isinstance(part, ast.Constant) else "..." for part in parts)

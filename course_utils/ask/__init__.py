@@ -7,22 +7,27 @@ first one is made.
 
 from collections.abc import Sequence
 from html import escape
+from textwrap import dedent
 from typing import Any
 
 from course_utils.ask.display import (
     ASK,
     RIGHT,
     WRONG,
+    as_image,
     as_static,
     box,
     folded,
     needed,
     show_below,
+    show_fold,
     show_widget,
+    with_code,
 )
 from course_utils.ask.predictions import known, why
 
 FOLDED = "Your prediction"  # what shows of a reveal where the cell's outputs are folded
+MEASURED = "What was measured, and why"  # what shows of one that explains itself
 
 # What has been asked in this kernel, for the progress line.
 _guesses: "dict[str, Guess]" = {}  # by question
@@ -51,16 +56,21 @@ class Guess:
     def choice(self, option: str) -> None:
         self._widget.value = option
 
-    def reveal(self, measured: Any, basis: str = "measured") -> None:
-        """Shows the guess beside the measurement: one of the options, or a list with one of them.
+    def reveal(
+        self, measured: Any, because: str = "", figure: Any = None, alt: str = "", basis: str = "measured"
+    ) -> None:
+        """Shows the guess beside the measurement, and why it is so, in a fold.
 
-        From then on the guess can't be changed. After a wrong one a sentence says why it tempts; a
-        notebook that is stored without a guess doesn't give it away. So that no cell needs an
-        assertion that answers its question, this compares what was measured with what the course
-        says.
+        The fold is open if there is a guess, which can't be changed from then on, and closed in a
+        notebook that is stored without one. After a wrong guess a sentence says why it tempts. So
+        that no cell needs an assertion that answers its question, this compares what was measured
+        with what the course says.
 
         Args:
-            measured: The answer.
+            measured: The answer: one of the options, or a list with one of them.
+            because: What explains it, in Markdown.
+            figure: A matplotlib figure that shows it.
+            alt: A sentence that says what the figure shows.
             basis: "measured" by this cell, or "recorded" by runs of which it reads the results.
 
         Raises:
@@ -90,7 +100,13 @@ class Guess:
         course = {"kind": "reveal", "question": self._question, "measured": answer}
         if basis != "measured":
             course["basis"] = basis
-        show_below(FOLDED, color, text, course)
+        if not because:
+            show_below(FOLDED, color, text, course)
+            return
+        course |= {"because": dedent(because).strip()}
+        image = as_image(figure, alt) if figure else ""
+        shown = "\n\n".join(part for part in (f"<p>{with_code(text)}</p>", image, course["because"]) if part)
+        show_fold(MEASURED if self.choice is None else FOLDED, color, shown, self.choice is not None, course)
 
 
 def predict(question: str, options: Sequence[Any]) -> Guess:

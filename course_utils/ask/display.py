@@ -4,9 +4,10 @@ Beside these, an output of the course says in JSON what it is, so that the hando
 English sentences. Programs that show notebooks ignore a type of content that they do not know.
 """
 
+import base64
 import re
 from collections.abc import Callable, Sequence
-from html import escape
+from html import escape, unescape
 from importlib.util import find_spec
 from io import BytesIO
 from typing import Any
@@ -15,6 +16,7 @@ COURSE = "application/vnd.course+json"
 BOX = "border-left:4px solid {color};padding:0.4em 0.9em;margin:0.3em 0"
 ASK, RIGHT, WRONG = "#0072B2", "#009E73", "#D55E00"
 _LINES, _WIDE = 20, 300  # of what an answer printed
+_PICTURE = r'<img width="\d+" alt="([^"]*)" src="[^"]*">'
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # colours first, whole
 
 
@@ -81,6 +83,30 @@ def show_below(head: str, color: str, text: str, course: dict | None = None) -> 
     _display(as_static(box(color, with_code(text)), f"{head}\n{text}", course, head))
 
 
+def show_fold(head: str, color: str, text: str, is_open: bool, course: dict) -> None:
+    """Displays Markdown in a fold, which all that shows notebooks can render.
+
+    Args:
+        head: The line that shows.
+        color: The colour of the line at its left.
+        text: Markdown.
+        is_open: Whether the fold is open.
+        course: A description in JSON, with a `kind`.
+    """
+    style = f'style="{BOX.format(color=color)}"'
+    summary = f'<summary style="cursor:pointer">{with_code(head)}</summary>'
+    shown = f"<details{' open' * is_open} {style}>{summary}\n\n{text}\n\n</details>"
+    plain = unescape(re.sub("</?p>", "", re.sub(_PICTURE, r"Figure: \1", f"{head}\n{text}")))
+    _display({"text/markdown": shown, "text/plain": plain, COURSE: course})
+
+
+def as_image(figure: Any, alt: str) -> str:
+    """The HTML of a figure, with the image in it."""
+    width, _ = figure.get_size_inches()
+    code = base64.b64encode(png(figure)).decode()
+    return f'<img width="{int(width * 100)}" alt="{escape(alt)}" src="data:image/png;base64,{code}">'
+
+
 def show_verdict(color: str, text: str, hint: str, printed: str, course: dict) -> None:
     """Displays a verdict in a box, with its hint and what the answer printed in folds below it.
 
@@ -103,6 +129,22 @@ def with_code(text: str) -> str:
     '<code>step()</code> &lt; 1'
     """
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def show_loop(title: str, text: str, new: Sequence[int]) -> None:
+    """Displays a loop's text with its new lines marked.
+
+    Args:
+        title: What loop it is.
+        text: Its source.
+        new: The numbers of the lines that are new, from 1.
+    """
+    lines = text.rstrip("\n").split("\n")
+    plain = [f"{'+' if number in new else ' '} {line}" for number, line in enumerate(lines, start=1)]
+    marked = "\n".join(f"<b>{escape(line)}</b>" if line[0] == "+" else escape(line) for line in plain)
+    head = f"{title[0].upper()}{title[1:]}"
+    says = f"{with_code(head)}. Lines marked + are new." if new else f"{with_code(head)}."
+    _display(as_static(f"{box(ASK, f'{says}<pre>{marked}</pre>')}", "\n".join([head, *plain]), {"kind": "loop"}))
 
 
 def _fold(title: str, html: str) -> str:

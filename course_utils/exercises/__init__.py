@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from course_utils import my_loop
 from course_utils.ask import tried
-from course_utils.ask.display import ASK, RIGHT, WRONG, show_verdict
+from course_utils.ask.display import ASK, RIGHT, WRONG, show_loop, show_verdict
 from course_utils.exercises.deadline import Endless, place, run, uncalled
 from course_utils.exercises.judging import EXERCISES, Exercise, Mistake, Verdict
 
@@ -47,8 +48,63 @@ def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) 
     verdict = judge(exercise, answer, limit)
     if scored:
         tried(exercise, None if verdict.bug in NOT_TRIED else verdict.passed)
+        if verdict.passed and EXERCISES[exercise].stage and not my_loop.is_off():
+            verdict = replace(verdict, message=f"{verdict.message} {_kept(exercise, answer)}")
     _show(exercise, verdict, scored)
     return verdict
+
+
+def _kept(exercise: str, answer: Callable) -> str:
+    """Keeps a right answer, and says so, or why not."""
+    try:
+        loop = my_loop.Loop(EXERCISES[exercise].stage, my_loop.standalone(answer), [])
+        if not (alone := judge(exercise, my_loop.train_of(loop))).passed:
+            return f"It isn't kept, because in a file of its own it fails: {alone.message}"
+        my_loop.keep(answer, loop.after)
+    except my_loop.NotAlone as needs:
+        return f"It isn't kept in `{my_loop.FILE}`, because it uses {needs}."
+    except (OSError, TypeError, ValueError) as error:
+        return f"It isn't kept: {error}."
+    return f"It is kept in `{my_loop.FILE}`, beside this notebook."
+
+
+def loop_so_far(after: str) -> Callable:
+    """The training loop as a notebook has left it: yours, if you have written it, else the course's.
+
+    Shows its text, with the lines marked that the notebook has added. Yours is read from `my_loop.py`, which lies
+    beside the notebook since `check` passed your loop. If what the file holds isn't right any more, that is said, and
+    the course's loop is used.
+
+    Args:
+        after: The number of the notebook, as "04".
+
+    Returns:
+        The function `train`.
+
+    Raises:
+        ValueError: If the loop doesn't grow in this notebook.
+
+    Example:
+        train = loop_so_far("04")  # shows it, and lets the next cells train with it
+    """
+    if after not in my_loop.STAGES:
+        raise ValueError(f"after must be one of {', '.join(my_loop.STAGES)}, got {after!r}")
+    loop, says = my_loop.of_the_course(after), ""
+    try:
+        if (own := my_loop.of_the_learner()) and own.after == after:
+            exercise = next(name for name, each in EXERCISES.items() if each.stage == after)
+            verdict = judge(exercise, my_loop.train_of(own))
+            loop, says = (own, "") if verdict.passed else (loop, f"isn't right any more ({verdict.message})")
+        elif own:
+            says = f"holds your loop after {own.after}"
+    except SyntaxError as error:
+        says = f"can't be read (line {error.lineno}: {error.msg})"
+    except Exception as error:  # whatever somebody has written into the file
+        where = f"{line}: " if (line := place(error.__traceback__)) else ""
+        says = f"can't be used ({where}{type(error).__name__}: {error})"
+    mine = "your loop" if not says and own else "the course's loop"
+    show_loop(f"{mine} after {after}" + f", because {my_loop.FILE} {says}" * bool(says), loop.text, loop.new)
+    return my_loop.train_of(loop)
 
 
 def _show(exercise: str, verdict: Verdict, scored: bool) -> None:

@@ -68,12 +68,14 @@ class Exercise:
         takes: What an answer is.
         praise: How the verdict on an answer without a mistake begins.
         extra: Seconds beyond the limit, where processes have to start.
+        stage: The stage of the learner's loop that a right answer is, as "04"; see `my_loop`.
     """
 
     judge: Callable[[Any], str]
     takes: type | UnionType = Callable
     praise: str = "Right."
     extra: float = 0.0
+    stage: str = ""
 
     @property
     def notebook(self) -> str:

@@ -5,7 +5,7 @@ from course_utils.exercises.loop import loops_agree
 from course_utils.exercises.nb02_zeroing import CLEAN, STUCK, solution
 
 
-@exercise
+@exercise(stage="00")
 def first_loop(answer):
     loops_agree(answer, solution, CLEAN, hints=STUCK)
     return "equal batches and unequal ones, two optimizers: every update holds its own batch and nothing else."

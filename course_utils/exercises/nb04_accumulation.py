@@ -11,7 +11,7 @@ CASES = [
 ]
 
 
-@exercise
+@exercise(stage="04")
 def accumulate_equal(answer):
     loops_agree(answer, solution, CASES)
     return (

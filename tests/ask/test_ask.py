@@ -6,6 +6,7 @@ import sys
 from html import unescape
 
 import IPython.display
+import matplotlib.pyplot as plt
 import pytest
 
 from course_utils import ask, check, predict, recall
@@ -23,7 +24,7 @@ def shown(monkeypatch):
 
     def show(bundle, raw, metadata=None):
         assert raw
-        assert bundle.keys() - {WIDGET} in ({"text/html", "text/plain", COURSE}, {"image/png", "text/plain", COURSE})
+        assert bundle.keys() - {WIDGET} - {"text/html", "text/markdown", "image/png"} == {"text/plain", COURSE}
         assert json.loads(json.dumps(bundle[COURSE], allow_nan=False)) == bundle[COURSE]
         for kind in bundle.keys() & {"text/html", "text/plain"}:
             assert not re.search(r"\w+\(|object at 0x", bundle[kind]), f"a repr in {kind}: {bundle[kind]}"
@@ -75,16 +76,17 @@ def test_a_question_without_two_different_options_is_an_error(options):
         ("4", ([4],), "Right. You predicted “4”, and that is what was measured."),
         ("1", ("4",), "Not quite. You predicted “1”; measured: 4."),
         (None, (4,), "Measured: 4."),
-        ("4", (4, "recorded"), "Right. You predicted “4”, and that is what was recorded."),
-        ("1", (4, "recorded"), "Not quite. You predicted “1”; recorded: 4."),
-        (None, (4, "recorded"), "Recorded: 4."),
+        ("4", ("4", "recorded"), "Right. You predicted “4”, and that is what was recorded."),
+        ("1", ("4", "recorded"), "Not quite. You predicted “1”; recorded: 4."),
+        (None, ("4", "recorded"), "Recorded: 4."),
     ],
 )
 def test_the_reveal_compares_the_prediction_with_what_was_measured_or_recorded(shown, choice, revealed, text):
     guess = predict("How many times?", [1, 4])
     guess.choice = choice
-    guess.reveal(*revealed)
-    assert shown[-1][COURSE].get("basis", "measured") == (revealed[1:] or ("measured",))[0]
+    measured, *basis = revealed
+    guess.reveal(measured, basis=(basis or ["measured"])[0])
+    assert shown[-1][COURSE].get("basis", "measured") == (basis or ["measured"])[0]
     assert shown[-1].keys() == {"text/html", "text/plain", COURSE}
     assert shown[-1]["text/plain"] == f"Your prediction\n{text}"
     assert text in unescape(shown[-1]["text/html"])
@@ -92,7 +94,7 @@ def test_the_reveal_compares_the_prediction_with_what_was_measured_or_recorded(s
 
 def test_a_reveal_knows_two_bases(shown):
     with pytest.raises(ValueError, match="'guessed'"):
-        predict("How many times?", [1, 4]).reveal(4, "guessed")
+        predict("How many times?", [1, 4]).reveal(4, basis="guessed")
 
 
 def test_the_first_line_of_every_html_is_no_tag_and_that_of_a_reveal_gives_nothing_away(shown):
@@ -102,6 +104,29 @@ def test_the_first_line_of_every_html_is_no_tag_and_that_of_a_reveal_gives_nothi
     recall(("When?", "Now."))
     lines = [bundle["text/html"].split("\n")[0] for bundle in shown]
     assert lines == [" ", "Your prediction", " ", " ", " "]
+
+
+@pytest.mark.parametrize(
+    ("choice", "fold", "says"),
+    [
+        (None, "<details style", "What was measured, and why"),
+        ("4", "<details open ", "Right. You predicted “4”"),
+        ("1", "<details open ", "Not quite. You predicted “1”; measured: 4."),
+    ],
+)
+def test_a_reveal_that_explains_itself_is_a_fold_which_a_choice_opens(shown, choice, fold, says):
+    figure = plt.figure(figsize=(3, 2))
+    guess = predict("How many times?", [1, 4])
+    guess.choice = choice
+    guess.reveal(4, "Four *means* add up: $4g$, see [05](05_windows.ipynb).", figure, 'A "bar" of 4.')
+    text = shown[-1]["text/markdown"]
+    assert text.startswith(fold)
+    assert says in text
+    assert "\n\nFour *means* add up: $4g$" in text
+    assert '<img width="300" alt="A &quot;bar&quot; of 4." src="data:image/png;base64,iVBOR' in text
+    assert 'Figure: A "bar" of 4.' in shown[-1]["text/plain"]
+    assert "base64" not in shown[-1]["text/plain"]
+    assert shown[-1][COURSE]["because"].startswith("Four *means*")
 
 
 @pytest.mark.parametrize("measured", [5, None, [], [1, 4]])

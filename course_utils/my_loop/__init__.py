@@ -1,0 +1,159 @@
+"""The training loop that grows through the course: the learner's, in `my_loop.py`, and the course's own.
+
+`after_NN.py` is the loop as notebook NN leaves it, as a learner's file could be.
+"""
+
+import builtins
+import dis
+import inspect
+import linecache
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from textwrap import dedent
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
+
+FILE = Path("my_loop.py")  # beside the notebook, in which a kernel runs
+STAGES = ("00", "04", "05", "06", "08", "09")  # the notebooks that extend the loop
+_numbers = count()
+_HEAD = re.compile(r"# The loop after (\d\d), kept by the course\. New lines: ([\d ]*)\n")
+
+
+class Loop(NamedTuple):
+    """A loop as text.
+
+    Attributes:
+        after: The notebook after which it stands.
+        text: Its source, with all that it needs.
+        new: The numbers of the lines that this notebook has added, from 1.
+    """
+
+    after: str
+    text: str
+    new: list[int]
+
+
+class NotAlone(Exception):
+    """The loop needs something that its file can't hold."""
+
+
+def is_off() -> bool:
+    """Whether nothing is kept and nothing read, as in a test: no file may change what a notebook shows."""
+    return "PYTEST_VERSION" in os.environ or os.environ.get("MY_LOOP") == "off"
+
+
+def of_the_course(after: str) -> Loop:
+    """The course's loop."""
+    text = _text(after)
+    place = STAGES.index(after)
+    return Loop(after, text, _new(text, _text(STAGES[place - 1]) if place else text))
+
+
+def of_the_learner() -> Loop | None:
+    """What `my_loop.py` holds, or None if there is no such file.
+
+    Raises:
+        ValueError: If its first line isn't the course's.
+    """
+    if is_off() or not FILE.exists():
+        return None
+    text = FILE.read_text(encoding="utf-8")
+    head = _HEAD.match(text)
+    if not head or head[1] not in STAGES:
+        raise ValueError("its first line should say after which notebook it stands")
+    return Loop(head[1], text[head.end() :], [int(number) for number in head[2].split()])
+
+
+def keep(answer: Callable, after: str) -> Loop:
+    """Writes a learner's loop to `my_loop.py`, whole and at once.
+
+    Args:
+        answer: The function, in whatever style.
+        after: The notebook.
+
+    Raises:
+        NotAlone: If it uses what neither torch nor Python's library has and the notebook doesn't define as a function.
+        ValueError: If the file holds a loop of a later notebook, or isn't the course's.
+        OSError: If it can't be written.
+    """
+    before = of_the_learner()
+    if before and STAGES.index(before.after) > STAGES.index(after):
+        raise ValueError(f"{FILE} holds your loop after {before.after}; to start again, delete it")
+    text = standalone(answer)
+    made = Loop(after, text, _new(text, before.text if before else text))
+    draft = FILE.with_suffix(".new")
+    head = f"# The loop after {after}, kept by the course. New lines: {' '.join(map(str, made.new))}\n"
+    draft.write_text(head + text, encoding="utf-8")
+    draft.replace(FILE)
+    return made
+
+
+def train_of(loop: Loop) -> Callable:
+    """The function that a loop's text defines. Its lines are numbered as in the file, which has a head."""
+    file, names, text = f"<the loop after {loop.after} {next(_numbers)}>", {}, f"\n{loop.text}"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    exec(compile(text, file, "exec"), names)
+    return names["train"]
+
+
+def standalone(answer: Callable) -> str:
+    """The source of a function, with the imports and the functions of the notebook that it uses."""
+    imports: set[str] = set()
+    functions: dict[str, str] = {}
+    _gather(answer, imports, functions)
+    text = "\n\n\n".join([*functions.values()])
+    if answer.__name__ != "train":
+        text += f"\n\n\ntrain = {answer.__name__}"
+    return "\n".join([*sorted(imports), "", "", text]).lstrip() + "\n"
+
+
+def _gather(answer: Callable, imports: set[str], functions: dict[str, str]) -> None:
+    """Adds what a function needs, and then itself."""
+    if answer.__code__.co_freevars:
+        raise NotAlone(f"`{answer.__code__.co_freevars[0]}`, which is defined in another function")
+    functions[answer.__name__] = ""  # so that one which calls itself is gathered once
+    for name in dict.fromkeys(_globals(answer.__code__)):
+        if name in functions or (hasattr(builtins, name) and name not in answer.__globals__):
+            continue
+        if name not in answer.__globals__:
+            raise NotAlone(f"`{name}`, which isn't defined")
+        value = answer.__globals__[name]
+        home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
+        if home.partition(".")[0] in {"torch", *sys.stdlib_module_names} - {"__main__"}:
+            imports.add(_import(name, value, home))
+        elif inspect.isfunction(value) and value.__module__ == answer.__module__:
+            _gather(value, imports, functions)
+        else:
+            raise NotAlone(f"`{name}`, which is neither in torch nor a function of your own")
+    functions[answer.__name__] = functions.pop(answer.__name__) + dedent(inspect.getsource(answer)).strip()
+
+
+def _import(name: str, value: Any, home: str) -> str:
+    if isinstance(value, ModuleType):
+        return f"import {home}" if name == home else f"import {home} as {name}"
+    own = value.__name__
+    return f"from {home} import {own}" if name == own else f"from {home} import {own} as {name}"
+
+
+def _globals(code: CodeType) -> Iterator[str]:
+    """The global names that a function's code reads, also in functions inside of it."""
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield step.argval
+        elif isinstance(step.argval, CodeType):
+            yield from _globals(step.argval)
+
+
+def _text(after: str) -> str:
+    return (Path(__file__).parent / f"after_{after}.py").read_text(encoding="utf-8")
+
+
+def _new(text: str, before: str) -> list[int]:
+    old = {line.strip() for line in before.splitlines()}
+    return [
+        number for number, line in enumerate(text.splitlines(), start=1) if line.strip() and line.strip() not in old
+    ]

@@ -1,0 +1,19 @@
+def windows(batches, n):
+    window = []
+    for batch in batches:
+        window.append(batch)
+        if len(window) == n:
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+def train(model, batches, loss_fn, optimizer, n):
+    optimizer.zero_grad()
+    for window in windows(batches, n):
+        for batch in window:
+            loss = loss_fn(model, batch) / len(window)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()

@@ -1,0 +1,20 @@
+def windows(batches, n):
+    window = []
+    for batch in batches:
+        window.append(batch)
+        if len(window) == n:
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+def train(model, batches, loss_fn, optimizer, n, weight):
+    optimizer.zero_grad()
+    for window in windows(batches, n):
+        total = sum(weight(batch) for batch in window)
+        for batch in window:
+            loss = loss_fn(model, batch) * (weight(batch) / total)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()

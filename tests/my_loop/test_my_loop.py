@@ -1,0 +1,182 @@
+"""The loop that grows: what is kept of a learner's, and what the next notebook gets."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+
+from course_utils import mlp, my_loop, train_epoch
+from course_utils.exercises import EXERCISES, check, judge, loop_so_far
+from course_utils.my_loop import FILE
+
+CHECKED = {"00": "first_loop", "04": "accumulate_equal", "05": "accumulate"}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder of a learner's, in which loops are kept."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTEST_VERSION")
+    return tmp_path
+
+
+# Three learners, each with a style of their own.
+
+
+def train(model, batches, loss_fn, optimizer):
+    for batch in batches:
+        optimizer.zero_grad()
+        loss_fn(model, batch).backward()
+        optimizer.step()
+
+
+def counting(model, batches, loss_fn, optimizer, n):
+    for k, batch in enumerate(batches):
+        if k % n == 0:
+            optimizer.zero_grad()
+        torch.div(loss_fn(model, batch), n).backward()
+        if k % n == n - 1:
+            optimizer.step()
+
+
+def with_a_helper(model, batches, loss_fn, optimizer, n):
+    optimizer.zero_grad()
+    for window in pieces(list(batches), n):
+        size = sum(len(batch) for batch in window)
+        for batch in window:
+            (loss_fn(model, batch) * len(batch) / size).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+
+def pieces(batches, n):
+    return [batches[start : start + n] for start in range(0, len(batches), n)]
+
+
+@pytest.mark.parametrize(("after", "answer"), [("00", train), ("04", counting), ("05", with_a_helper)])
+def test_a_loop_that_passes_is_kept_runs_alone_and_is_the_next_notebooks(folder, after, answer):
+    verdict = check(CHECKED[after], answer)
+    assert verdict.passed
+    assert "kept in `my_loop.py`" in verdict.message
+    text = FILE.read_text()
+    assert text.startswith(f"# The loop after {after}")
+    names: dict = {}
+    exec(text, names)
+    assert judge(CHECKED[after], names["train"]).passed
+    so_far = loop_so_far(after)
+    assert so_far.__code__.co_names == answer.__code__.co_names
+    assert [path.name for path in folder.iterdir()] == ["my_loop.py"]
+
+
+def test_a_solution_isnt_kept(folder):
+    assert check("first_loop", train, scored=False).passed
+    assert not FILE.exists()
+
+
+SCALE = 4
+
+
+def with_a_constant(model, batches, loss_fn, optimizer, n):
+    counting(model, batches, lambda *both: loss_fn(*both) * SCALE / 4, optimizer, n)
+
+
+def test_a_loop_that_needs_the_notebook_passes_and_isnt_kept(folder):
+    verdict = check("accumulate_equal", with_a_constant)
+    assert verdict.passed
+    assert "isn't kept" in verdict.message
+    assert "`SCALE`" in verdict.message
+    assert not FILE.exists()
+
+
+def test_a_later_stage_stays_when_an_earlier_exercise_is_done_again(folder):
+    check("accumulate_equal", counting)
+    verdict = check("first_loop", train)
+    assert verdict.passed
+    assert "holds your loop after 04; to start again, delete it" in verdict.message
+    assert FILE.read_text().startswith("# The loop after 04")
+
+
+BROKEN = {
+    "no Python": ("optimizer.step()", "optimizer.step(", r"can't be read \(line \d+: "),
+    "an error": ("def train", "1 / 0\ndef train", r"can't be used \(line 2, `1 / 0`: ZeroDivisionError"),
+    "another loop": ("optimizer.zero_grad()", "pass", r"isn't right any more \("),
+    "no head": ("# The loop after 00", "# Mine", r"its first line should say"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "says"), BROKEN.values(), ids=BROKEN)
+def test_a_file_that_was_ruined_is_said_and_the_courses_loop_is_used(folder, capsys, old, new, says):
+    check("first_loop", train)
+    FILE.write_text(FILE.read_text().replace(old, new))
+    capsys.readouterr()
+    so_far = loop_so_far("00")
+    assert judge("first_loop", so_far).passed
+    said = capsys.readouterr().out
+    assert "The course's loop after 00, because my_loop.py" in said.replace("\\'", "'").replace("&#x27;", "'")
+    assert torch.tensor(bool(__import__("re").search(says, said)))
+
+
+def test_in_a_test_no_file_is_read_or_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    FILE.write_text("1 / 0")
+    loop_so_far("00")
+    check("first_loop", train)
+    assert "because" not in capsys.readouterr().out
+    assert FILE.read_text() == "1 / 0"
+
+
+def test_new_lines_are_marked(folder, capsys):
+    check("first_loop", train)
+    check("accumulate_equal", counting)
+    capsys.readouterr()
+    loop_so_far("04")
+    shown = capsys.readouterr().out
+    assert "+         if k % n == n - 1:" in shown
+    assert "              optimizer.step()" in shown
+
+
+def test_a_notebook_that_doesnt_extend_the_loop_is_an_error():
+    with pytest.raises(ValueError, match="after must be one of 00, 04"):
+        loop_so_far("07")
+
+
+# The course's own loops.
+
+SIZES = 4, 4, 3, 4, 1, 4, 2
+
+
+def weights(train, **more):
+    torch.manual_seed(0)
+    model = mlp(5, 4, 2).double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    batches = [torch.randn(size, 7, dtype=torch.float64) for size in SIZES]
+
+    def loss_fn(model, batch):
+        return mse_loss(model(batch[:, :5]), batch[:, 5:])
+
+    if "scheduler" in more:
+        more["scheduler"] = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    losses = train(model, batches, loss_fn, optimizer, n=3, weight=len, **more)
+    return [*model.parameters()], losses
+
+
+MORE = {
+    "06": {},
+    "08": {"max_norm": 0.1, "scheduler": None},
+    "09": {"max_norm": 0.1, "scheduler": None, "autocast": nullcontext(), "scaler": torch.amp.GradScaler("cpu")},
+}
+
+
+@pytest.mark.parametrize("after", MORE)
+def test_the_courses_loop_makes_the_updates_of_train_epoch_to_the_last_bit(after):
+    theirs, losses = weights(my_loop.train_of(my_loop.of_the_course(after)), **MORE[after])
+    ours, expected = weights(train_epoch, **MORE[after])
+    assert all(map(torch.equal, theirs, ours))
+    assert losses is None or losses == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("after", CHECKED)
+def test_the_courses_loop_passes_the_exercise(after):
+    assert EXERCISES[CHECKED[after]].stage == after
+    assert judge(CHECKED[after], my_loop.train_of(my_loop.of_the_course(after))).passed
