@@ -1,10 +1,7 @@
 """The figures: labelled, the same every time, and shown with a sentence for readers who cannot see them."""
 
-from itertools import accumulate, combinations, pairwise
-
 import IPython.display
 import pytest
-from matplotlib.path import Path
 
 from course_utils import plots, record, show
 from course_utils.ask import display
@@ -231,22 +228,6 @@ def test_blocks_stand_side_by_side_as_wide_and_as_high_as_given():
     assert bars == [(0, 2, 2.0), (2, 6, 0.5)]
     assert [text.get_text() for text in axis.texts] == ["go", "accumulate"]
     assert axis.get_xlim()[1] > 8, "the last bar's right edge is drawn"
-
-
-def test_no_arrow_crosses_a_label_and_no_two_labels_touch():
-    cups = [(3.0, 1.0), (1.0, -3.0), (-2.0, 1.0), (2.0, 5.0)]
-    figure = plots.arrows(cups, (4.0, 4.0), (1.0, 1.0))
-    figure.draw_without_rendering()
-    (axis,) = figure.axes
-    labels = {text.get_text(): text.get_window_extent() for text in axis.texts if text.get_text()}
-    assert list(labels) == ["$g_1$", "$g_2$", "$g_3$", "$g_4$", "sum", "mean"]
-    corners = [(0.0, 0.0), *zip(*(accumulate(column) for column in zip(*cups, strict=True)), strict=True)]
-    for start, end in [*pairwise(corners), ((0.0, 0.0), (4.0, 4.0))]:
-        arrow = Path(axis.transData.transform([start, end]))
-        crossed = [label for label, box in labels.items() if arrow.intersects_bbox(box)]
-        assert not crossed, f"the arrow from {start} to {end} crosses {crossed}"
-    for (one, box), (other, beside) in combinations(labels.items(), 2):
-        assert not box.padded(4).overlaps(beside), f"{one} and {other} stand side by side as if one label"
 
 
 def test_the_ranks_have_a_bar_after_each_micro_batch_that_is_all_reduced():

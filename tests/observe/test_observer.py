@@ -165,14 +165,6 @@ def test_an_optimizer_that_steps_and_zeroes_inside_a_backward_call_is_recorded(m
     assert str(trace).splitlines()[0].split() == ["SGD", *"bSzbSzbSz"]
 
 
-def test_the_forward_pass_of_a_layer_that_an_optimizer_has_just_been_given_is_its_own(model):
-    optimizer = SGD([nn.Parameter(torch.ones(1))], lr=0.1)
-    with record() as trace:
-        optimizer.add_param_group({"params": model.parameters()})
-        train(model, optimizer, updates=2)
-    assert str(trace) == "SGD  b S z b S z"
-
-
 def test_a_fused_step_that_a_scaler_skips_is_no_step(model):
     optimizer, scaler = SGD(model.parameters(), lr=0.1, fused=True), torch.amp.GradScaler("cpu")
     with record() as trace:
