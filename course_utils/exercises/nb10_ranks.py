@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from course_utils.collectives import count_collectives
 from course_utils.exercises.judging import Mistake, Seen, agree, compare, exercise
 from course_utils.exercises.loop import Case, Loop, Updates, one_rank, require_step
 from course_utils.ranks import RankError, Ranks
-from course_utils.recording import count_collectives
 
 _HANG = 6.0  # seconds after which two ranks that do not end are taken to wait for each other
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from course_utils.recording.trace import Trace, record
+from course_utils.record import Trace, record
 from course_utils.zoo.registry import ZOO
 from gradaudit import audit
 from gradaudit.history import AuditedUpdate, Term
@@ -196,8 +196,8 @@ PITFALLS = (
         "one-backward-per-window",
         "Memory grows with N.",
         "Losses are added up, then one `backward()`.",
-        "forward passes per `backward()`",
+        "losses per `backward()`",
         "`backward()` on each loss; log `loss.item()`.",
-        lambda run: run.per_update("forward") / run.per_update("backward"),
+        lambda run: len(run.losses(0)) / len(run.updates[0].calls),
     ),
 )
