@@ -26,16 +26,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("path", nargs="?", default=".", type=Path, help="a folder for train.py, or the script")
     parser.add_argument("--limit", type=float, default=120.0, metavar="S", help="seconds for each process of `accept`")
     options = parser.parse_args(arguments)
+    failed = []
     try:
         if options.command == "start":
             return _start(options.path)
-        results = accept(options.path, options.limit)
+        for name, passed, says in accept(options.path, options.limit):
+            print(f"{'ok' if passed else 'FAILS':<6}{name:<9} {says}")
+            failed += [name] * (not passed)
     except (CannotJudge, OSError, KeyboardInterrupt) as error:
         print(f"project: {str(error) or 'interrupted, nothing is judged'}", file=sys.stderr)
         return CANNOT_JUDGE
-    for name, passed, says in results:
-        print(f"{'ok' if passed else 'FAILS':<6}{name:<9} {says}")
-    failed = [name for name, passed, _ in results if not passed]
     print(f"not accepted: {', '.join(failed)}" if failed else "accepted")
     return FAILED if failed else ACCEPTED
 

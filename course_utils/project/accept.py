@@ -9,13 +9,14 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from course_utils.project.text import bigram_loss, read_words
-from course_utils.project.watch import KILLED, Seen
+from course_utils.project.watch import KILLED
 from course_utils.ranks.script import last_words, run_python, torchrun
 
 Result = tuple[str, bool, str]  # a check's name, whether it passes, and what it says
@@ -23,9 +24,7 @@ Result = tuple[str, bool, str]  # a check's name, whether it passes, and what it
 WINDOW, MICRO_BATCHES, EPOCHS = 4, 10, 2  # of an epoch; the last of its three windows is short
 FULL = MICRO_BATCHES // WINDOW
 # 16 words in a micro-batch, but 12 in the last one. Of an argument that comes twice the last one counts.
-TRIAL = (
-    f"--words 156 --epochs {EPOCHS} --micro-batch 16 --window {WINDOW} --precision float64 --lr 0 --clip 1e9".split()
-)
+TRIAL = f"--words 156 --epochs {EPOCHS} --micro-batch 16 --window 4 --precision float64 --lr 0 --clip 1e9".split()
 LARGE = [*TRIAL, "--micro-batch", "64", "--window", "1"]
 TRAINING = ["--lr", "0.02", "--clip", "0.5"]
 CLIP = 0.1  # the norm of every update exceeds it at the first weights
@@ -49,9 +48,9 @@ class Runs(NamedTuple):
         """The command that watches some runs, one after the other in one process."""
         return ["-m", "course_utils.project.watch", self.folder / "seen", kill, self.script, json.dumps(runs)]
 
-    def seen(self, rank: int = 0) -> list[Seen]:
-        """What the runs did."""
-        return [Seen(*seen) for seen in torch.load(self.folder / f"seen{rank}")]
+    def seen(self, rank: int = 0) -> list[SimpleNamespace]:
+        """What the runs did: see `watch`."""
+        return [SimpleNamespace(**seen) for seen in torch.load(self.folder / f"seen{rank}")]
 
     def run(self, title: str, *command: object, fine: int = 0) -> int:
         """Runs a command; its exit status must be 0, or another one that is fine."""
@@ -63,8 +62,10 @@ class Runs(NamedTuple):
         return status
 
 
-def accept(script: str | Path, limit: float = 120.0) -> list[Result]:
-    """Judges a training script that takes the arguments of the one that `start` copies: one result for each check.
+def accept(script: str | Path, limit: float = 120.0) -> Iterator[Result]:
+    """Judges a training script that takes the arguments of the one that `start` copies.
+
+    Yields one result for each check: the six by name, and if those pass, the four of the whole.
 
     Args:
         script: The file.
@@ -77,53 +78,48 @@ def accept(script: str | Path, limit: float = 120.0) -> list[Result]:
     if not script.is_file():
         raise CannotJudge(f"there is no file {script}")
     with TemporaryDirectory() as folder:
-        return list(_checks(Runs(script, Path(folder), limit)))
+        runs = Runs(script, Path(folder), limit)
+        lr_0 = TRIAL, LARGE, [*TRIAL, "--window", "1"], [*TRIAL, "--clip", str(CLIP)]
+        runs.run("windows and large batches", *runs.watched(*lr_0))
+        window, large, single, clipped = runs.seen()
+        says = f"a window keeps {window.peak / 1e6:.1f} MB for backward, a micro-batch {single.peak / 1e6:.1f} MB"
+        six = [("memory", window.peak < 1.25 * single.peak, says)]
+        six += what_updates_hold(single.gradients, window.gradients, large.gradients)
+        norms = clipped.gradients.norm(dim=1)
+        says = f"with --clip {CLIP}, which every norm exceeds, norms of {_row(norms)} reach the steps"
+        six.append(("scaler", bool(((norms / CLIP - 1).abs() < 1e-3).all()), says))
 
+        checkpoint = runs.folder / "run.ckpt"
+        saving = [*TRIAL, *TRAINING, "--save-every", "1", "--checkpoint", str(checkpoint)]
+        runs.run("a killed run", *runs.watched(saving, kill=KILLED_AT), fine=KILLED)
+        resuming = [*saving, "--resume"] if checkpoint.exists() else saving
+        runs.run("resumed and whole runs", *runs.watched(resuming, saving, [*LARGE, *TRAINING]))
+        resumed, whole, trained = runs.seen()
+        apart, made, in_all = _apart(resumed.weights, whole.weights), len(resumed.gradients), len(whole.gradients)
+        says = f"killed right before update {KILLED_AT}, it goes on with its last {made} of {in_all} updates"
+        six.append(("resume", made < in_all and apart < EXACT, f"{says}; at the end the weights differ by {apart:.1e}"))
+        yield from six
+        if not all(passed for _, passed, _ in six):
+            return
 
-def _checks(runs: Runs) -> Iterator[Result]:
-    """The six checks by name, and if they pass, the four of the whole, which mean little before."""
-    lr_0 = TRIAL, LARGE, [*TRIAL, "--window", "1"], [*TRIAL, "--clip", str(CLIP)]
-    runs.run("windows and large batches", *runs.watched(*lr_0))
-    window, large, single, clipped = runs.seen()
-    says = f"a window keeps {window.peak / 1e6:.1f} MB for backward, its largest micro-batch {single.peak / 1e6:.1f} MB"
-    six = [("memory", window.peak < 1.25 * single.peak, says)]
-    six += what_updates_hold(single.gradients, window.gradients, large.gradients)
-    norms = clipped.gradients.norm(dim=1)
-    says = f"with --clip {CLIP}, which every norm exceeds, norms of {_row(norms)} reach the steps"
-    six.append(("scaler", bool(((norms / CLIP - 1).abs() < 1e-3).all()), says))
+        off, apart = _apart(window.gradients, large.gradients), _apart(whole.weights, trained.weights)
+        says = f"{len(window.gradients)} updates differ from the large batches' by at most {off:.1e}"
+        yield "exact", max(off, apart) < EXACT, f"{says}; after training, the weights by {apart:.1e}"
 
-    checkpoint = runs.folder / "run.ckpt"
-    saving = [*TRIAL, *TRAINING, "--save-every", "1", "--checkpoint", str(checkpoint)]
-    runs.run("a killed run", *runs.watched(saving, kill=KILLED_AT), fine=KILLED)
-    resuming = [*saving, "--resume"] if checkpoint.exists() else saving
-    runs.run("resumed and whole runs", *runs.watched(resuming, saving, [*LARGE, *TRAINING]))
-    resumed, whole, trained = runs.seen()
-    apart, made, in_all = _apart(resumed.weights, whole.weights), len(resumed.gradients), len(whole.gradients)
-    says = f"killed right before update {KILLED_AT}, it goes on with its last {made} of {in_all} updates"
-    six.append(("resume", made < in_all and apart < EXACT, f"{says}; at the end the weights differ by {apart:.1e}"))
-    yield from six
-    if not all(passed for _, passed, _ in six):
-        return
+        yield "ranks", *_on_two_ranks(runs, large.gradients)
 
-    off, apart = _apart(window.gradients, large.gradients), _apart(whole.weights, trained.weights)
-    says = f"{len(window.gradients)} updates differ from the large batches' by at most {off:.1e}"
-    yield "exact", max(off, apart) < EXACT, f"{says}; after training, the weights by {apart:.1e}"
+        status = runs.run("the audit", "-m", "gradaudit", script, *TRIAL, *TRAINING, fine=1)
+        yield "audit", status == 0, f"exit status {status} of: gradaudit {script} {' '.join(TRIAL + TRAINING)}"
 
-    yield "ranks", *_on_two_ranks(runs, large)
-
-    audited = "-m", "gradaudit", runs.script, *TRIAL, *TRAINING
-    status = runs.run("the audit", *audited, fine=1)
-    yield "audit", status == 0, f"exit status {status} of: python {' '.join(map(str, audited))}"
-
-    log = runs.folder / "log.jsonl"
-    runs.run("the run that has to beat the bigrams", runs.script, "--words", LEARNED, "--log", log)
-    try:
-        loss = float(json.loads(log.read_text(encoding="utf-8").splitlines()[-1])["held_out"])
-    except (OSError, ValueError, TypeError, LookupError):
-        raise CannotJudge('the last line that --log writes must be {"held_out": 2.2}') from None
-    to_learn, held_out = read_words()
-    bigrams = bigram_loss(to_learn[:LEARNED], held_out)
-    yield "loss", loss < bigrams, f"{loss:.2f} per letter on words not seen; the bigrams have {bigrams:.2f}"
+        log = runs.folder / "log.jsonl"
+        runs.run("the run that has to beat the bigrams", script, "--words", LEARNED, "--log", log)
+        try:
+            loss = float(json.loads(log.read_text(encoding="utf-8").splitlines()[-1])["held_out"])
+        except (OSError, ValueError, TypeError, LookupError):
+            raise CannotJudge('the last line that --log writes must be {"held_out": 2.2}') from None
+        to_learn, held_out = read_words()
+        bigrams = bigram_loss(to_learn[:LEARNED], held_out)
+        yield "loss", loss < bigrams, f"{loss:.2f} per letter on words not seen; the bigrams have {bigrams:.2f}"
 
 
 def shares(gradients: Tensor, of: Tensor) -> Tensor:
@@ -164,10 +160,9 @@ def what_updates_hold(single: Tensor, updates: Tensor, large: Tensor) -> Iterato
             "the first updates' gradients are not made of those of the micro-batches. The same words must come in the "
             "same order whatever --window and --micro-batch are, and nothing may be random in a forward pass"
         )
-    sums = torch.cat([made[:FULL], due[:1]]).sum(dim=1)
+    sums = made[:FULL].sum(dim=1)
     divides = bool(((sums - 1).abs() < EXACT).all())
-    says = f"in the full windows the shares add up to {_row(sums[:-1])}, in one large batch to {sums[-1]:.3g}"
-    yield "division", divides, f"{says}; those of a mean, to 1"
+    yield "division", divides, f"in the full windows the shares add up to {_row(sums)}; those of a mean, to 1"
 
     tail = made[FULL:]  # NaN if it holds micro-batches of the next epoch
     own = len(updates) == len(large) and bool((tail[:, : FULL * WINDOW].abs() < EXACT).all())
@@ -184,13 +179,13 @@ def what_updates_hold(single: Tensor, updates: Tensor, large: Tensor) -> Iterato
     yield "tokens", bool(((parts - right).abs() < EXACT).all()), says
 
 
-def _on_two_ranks(runs: Runs, large: Seen) -> tuple[bool, str]:
+def _on_two_ranks(runs: Runs, large: Tensor) -> tuple[bool, str]:
     """Whether two ranks make the updates that one makes, and what is said of it."""
     status, output, late = torchrun(*runs.watched(TRIAL), limit=runs.limit, cwd=runs.script.parent)
     if late or status:
         waits = f"it had not ended after {runs.limit:g} s. Does each rank make the same collective calls?"
         return False, f"torchrun failed: {waits if late else last_words(output)}"
-    off = max(_apart(runs.seen(rank)[0].gradients, large.gradients) for rank in range(2))
+    off = max(_apart(runs.seen(rank)[0].gradients, large) for rank in range(2))
     return off < EXACT, f"on 2 ranks, where DDP divides by 2, the updates differ from one rank's by {off:.1e}"
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import runpy
 import sys
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,22 +19,13 @@ from course_utils.memory import saved_bytes
 KILLED = 137  # the status of a process that was killed
 
 
-class Seen(NamedTuple):
-    """What a run did.
+def watch(kill: int, script: str, arguments: list[str]) -> dict[str, Tensor | int]:
+    """Runs a script in this process, as `python script.py arguments` would.
 
-    Attributes:
-        gradients: The gradient that each step read, one row each.
-        weights: At the end.
-        peak: The most bytes kept for backward at any time.
+    Returns:
+        `gradients`: the gradient that each step read, one row each; `weights` at the end; `peak`:
+        the most bytes kept for backward at any time.
     """
-
-    gradients: Tensor
-    weights: Tensor
-    peak: int
-
-
-def watch(kill: int, script: str, arguments: list[str]) -> Seen:
-    """Runs a script in this process, as `python script.py arguments` would."""
     gradients, parameters = [], []
 
     def before_step(optimizer: Optimizer, *_) -> None:
@@ -56,7 +46,8 @@ def watch(kill: int, script: str, arguments: list[str]) -> Seen:
             if ended.code:
                 raise
     hook.remove()
-    return Seen(torch.stack(gradients) if gradients else torch.zeros(0, 0), _flat(parameters), saved.peak)
+    rows = torch.stack(gradients) if gradients else torch.zeros(0, 0)
+    return {"gradients": rows, "weights": _flat(parameters), "peak": saved.peak}
 
 
 def _flat(tensors: list[Tensor]) -> Tensor:
@@ -65,5 +56,5 @@ def _flat(tensors: list[Tensor]) -> Tensor:
 
 if __name__ == "__main__":
     file, kill, script, runs = sys.argv[1:]
-    seen = [tuple(watch(int(kill), script, arguments)) for arguments in json.loads(runs)]
+    seen = [watch(int(kill), script, arguments) for arguments in json.loads(runs)]
     torch.save(seen, file + os.environ.get("RANK", "0"))

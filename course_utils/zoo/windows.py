@@ -123,10 +123,8 @@ def never_divided() -> Losses:
     """Adds up the mean losses of 4 micro-batches: every gradient is 4 times that of the large
     batch."""
     model, optimizer = classifier()
-    batches = iter(digit_batches(16))
-    for _ in range(4):
-        for _ in range(4):
-            images, labels = next(batches)
+    for k in range(0, 16, 4):
+        for images, labels in digit_batches(16)[k : k + 4]:
             loss = cross_entropy(model(images), labels)
             loss.backward()
         optimizer.step()
@@ -139,11 +137,10 @@ def divided_for_the_log() -> Losses:
     """Divides after backward: the logged loss is correct, but every gradient is 4 times that of the
     large batch."""
     model, optimizer = classifier()
-    batches = digit_batches(16)
     for k in range(0, 16, 4):
         optimizer.zero_grad()
         step_loss = 0.0
-        for images, labels in batches[k : k + 4]:
+        for images, labels in digit_batches(16)[k : k + 4]:
             loss = cross_entropy(model(images), labels)
             loss.backward()
             loss = loss / 4

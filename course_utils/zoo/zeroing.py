@@ -58,11 +58,10 @@ def critic_zeroed_once() -> Losses:
     """Zeroes before the critic's two steps but not between them: the second step uses the first
     gradient again."""
     generator, critic, optimizer_g, optimizer_d = gan()
-    points = point_batches(12)
     for k in range(6):
         optimizer_d.zero_grad()
         critic.requires_grad_(True)
-        for real, noise in points[2 * k : 2 * k + 2]:  # two steps of the critic for one of the generator
+        for real, noise in point_batches(12)[2 * k : 2 * k + 2]:  # two steps for one of the generator
             loss_d = as_real(critic(real)) + as_fake(critic(generator(noise).detach()))
             loss_d.backward()
             optimizer_d.step()

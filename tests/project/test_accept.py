@@ -2,17 +2,13 @@
 
 import re
 import signal
-from types import SimpleNamespace
 
 import pytest
-import torch
 from scripts import FIXES, HANDED, edited, solved
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from course import NOTEBOOKS
 from course_utils.project.__main__ import ACCEPTED, CANNOT_JUDGE, FAILED, main
 from course_utils.project.accept import Runs, _on_two_ranks, accept
-from solutions import solution
 
 SIX = ["memory", "division", "tail", "tokens", "scaler", "resume"]
 SHOWN = re.search(r"^```\n(FAILS.*?)\n```$", NOTEBOOKS["12_project"].prose, flags=re.M | re.S)[1].splitlines()
@@ -59,34 +55,6 @@ def test_other_bugs_in_the_solution_are_found_at_the_end(train_py):
         assert source.count(old) == 1
         source = source.replace(old, new)
     assert failed(train_py(source)) == ["exact", "ranks", "loss"]
-
-
-def loop_of(script):
-    names = {"__name__": "script"}
-    exec(script, names)
-
-    def loop(model, batches, optimizer, n):
-        options = SimpleNamespace(precision="float64", window=n, clip=1.0, save_every=100, log=None)
-        schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
-        names["train_epoch"](model, batches, optimizer, torch.amp.GradScaler("cpu"), schedule, options, 0, None)
-
-    return loop
-
-
-@pytest.mark.parametrize(
-    "loop",
-    [loop_of(HANDED), loop_of(solved()), solution("accumulate_tokens")],
-    ids=["handed", "solved", "accumulate_tokens"],
-)
-def test_no_loop_keeps_the_scores_through_a_backward_pass(loop):
-    """With a large vocabulary they are the largest tensor of all: 4 times the logits at the peak, and not 3."""
-    model, scores, held = torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5)).double(), [], []
-    model.register_forward_hook(lambda _, __, output: scores.append(StorageWeakRef(output.untyped_storage())))
-    model[0].weight.register_hook(lambda _: held.append(sum(not each.expired() for each in scores)))
-    batch = torch.tensor([[0, 1, 2, 3]]), torch.tensor([[1, 2, 3, 4]])
-    loop(model, [batch] * 4, torch.optim.SGD(model.parameters(), lr=0.1), 2)
-    assert held
-    assert set(held) == {0}
 
 
 def test_ranks_that_wait_for_each_other_are_told_so(train_py, tmp_path):
