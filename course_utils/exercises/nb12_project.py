@@ -87,9 +87,8 @@ def public_loop(number: int) -> str:
     from course_utils.zoo import ZOO
 
     specimen = ZOO[random.Random(0).sample(sorted(ZOO), len(ZOO))[number]]
-    module = inspect.getsource(inspect.getmodule(specimen.buggy.__wrapped__))
-    head = module.partition("@Specimen")[0].partition('"""\n\n')[2].strip()
-    imports = "\n".join(line for line in head.splitlines() if "zoo.registry" not in line)
+    lines = inspect.getsource(inspect.getmodule(specimen.loop)).splitlines()
+    imports = "\n".join(line for line in lines if line.startswith(("import", "from")) and "registry" not in line)
     folder = Path(tempfile.mkdtemp(prefix="course-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / f"loop_{number}.py"
