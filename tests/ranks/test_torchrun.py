@@ -59,13 +59,17 @@ def test_under_torchrun_a_script_learns_the_same_as_on_ranks_and_each_rank_has_i
         assert result["script_exit"] == 0
 
 
-def test_the_script_to_copy_learns_under_torchrun_what_one_process_learns(tmp_path, monkeypatch):
+def example():
+    return ddp_example.train(torch.distributed.get_rank(), 2).state_dict()
+
+
+def test_the_script_to_copy_learns_under_torchrun_what_it_learns_on_ranks(two, tmp_path, monkeypatch):
+    """In the notebook it is compared with one process."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a machine with one GPU has too few for two ranks
     torch.set_default_dtype(torch.float64)
     printed = torchrun(ddp_example.__file__, "weights.pt", limit=120, cwd=tmp_path)[1]
     assert "trained on 2 ranks, device: cpu" in printed
-    expected = ddp_example.large_batches(2, ddp_example.N).state_dict()
-    torch.testing.assert_close(torch.load(tmp_path / "weights.pt"), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.load(tmp_path / "weights.pt"), two.run(example)[0], rtol=0, atol=1e-12)
 
 
 def script(folder, *lines):
