@@ -485,10 +485,9 @@ def collectives(kind, **options):
     return counts
 
 
-def uneven_with_sync_batchnorm(sized):
+def uneven_with_sync_batchnorm():
     """Rank 0 has one micro-batch more: what is said, and whether a forward pass was begun."""
     batches = shards(2, equal=True)[dist.get_rank()][: 3 - dist.get_rank()]
-    batches = batches if sized else iter(batches)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
     model.module[1] = nn.SyncBatchNorm(2)  # which DDP takes on a GPU only
     optimizer, began = optimizer_of("SGD", model.parameters()), []
