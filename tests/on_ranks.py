@@ -392,88 +392,43 @@ def trained(kind, n):
     return losses, whole(model.parameters()), evaluate(model, batches, masked_mse, tokens)
 
 
-class Interrupted(nn.Module):
-    """Raises once when told, in the forward or in the backward pass."""
-
-    where = ""
-
-    def forward(self, x):
-        self.raise_in("forward")
-        if x.requires_grad:
-            x.register_hook(lambda _: self.raise_in("backward"))
-        return x * 1
-
-    def raise_in(self, where):
-        if self.where == where:
-            self.where = ""
-            raise torch.OutOfMemoryError(where)
-
-
 def three_layers():
     torch.manual_seed(3)
-    middle = nn.Sequential(nn.Linear(5, 5), Interrupted())
-    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), middle, nn.Tanh(), nn.Linear(5, 2)), middle
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 2))
 
 
-def interruptible():
-    """Three linear layers, one of them sharded with the root, which is gathered until the end of a backward pass."""
-    model, middle = three_layers()
-    for part in (model[0], middle):
-        fully_shard(part, mesh=mesh_of("FSDP2"))
-    return fully_shard(model, mesh=mesh_of("FSDP2")), middle[1]
-
-
-def after_an_abandoned_window(where, position, **options):
-    """How far the next update is from that of a model that knows nothing of the error, as a part of its norm."""
-    first, second = (shards(2, equal=True)[dist.get_rank()][k : k + 3] for k in (0, 3))
-
-    def gradient(fails):
-        model, interrupted = interruptible()
-        optimizer = optimizer_of("SGD", model.parameters())
-        seen = gradients_at_steps(model, optimizer)
-
-        def loss_fn(model, batch):
-            if batch is first[position]:
-                interrupted.where = where
-                interrupted.raise_in("before")
-            return masked_mse(model, batch)
-
-        if fails:
-            with suppress(torch.OutOfMemoryError):
-                train_epoch(model, first, loss_fn, optimizer, 3, tokens, **options)
-        train_epoch(model, second, loss_fn, optimizer, 3, tokens, **options)
-        (gradients,) = seen
-        return torch.cat([gradient.flatten() for gradient in gradients])
-
-    expected = gradient(fails=False)
-    return float((gradient(fails=True) - expected).norm() / expected.norm())
-
-
-def evaluated_between_epochs():
-    """Of a model with parameters in its outermost part, which FSDP2 gathers: the losses, and the scores."""
-    model, interrupted = interruptible()
+def evaluated_between_epochs(world=0):
+    """Losses and scores of a model with a layer in its outermost part, which FSDP2 gathers; or of one process."""
+    model = three_layers()
+    if not world:
+        for part in (model[0], model[2]):
+            fully_shard(part, mesh=mesh_of("FSDP2"))
+        fully_shard(model, mesh=mesh_of("FSDP2"))
     optimizer = optimizer_of("SGD", model.parameters())
-    batches = shards(2, equal=True)[dist.get_rank()]
+    batches = list(large_batches(world, 3, equal=True)) if world else shards(2, equal=True)[dist.get_rank()]
     losses, scores = [], []
     for _ in range(2):
-        losses += train_epoch(model, batches, masked_mse, optimizer, 3, tokens)
-        interrupted.where = "forward"
-        with suppress(torch.OutOfMemoryError):
-            evaluate(model, batches, masked_mse, tokens)
+        losses += train_epoch(model, batches, masked_mse, optimizer, 1 if world else 3, tokens)
         scores += [evaluate(model, batches, masked_mse, tokens) for _ in range(2)]
     return losses, scores
 
 
-def trained_between_evaluations():
-    """The same in one process, on the batches of two ranks."""
-    model, _ = three_layers()
+def abandoned(call, **options):
+    """What is said of an FSDP2 model after an error in the second micro-batch of a call."""
+    model, batches = wrapped("FSDP2"), shards(2, equal=True)[dist.get_rank()]
     optimizer = optimizer_of("SGD", model.parameters())
-    batches = list(large_batches(2, 3, equal=True))
-    losses, scores = [], []
-    for _ in range(2):
-        losses += train_epoch(model, batches, masked_mse, optimizer, 1, tokens)
-        scores += [evaluate(model, batches, masked_mse, tokens)] * 2
-    return losses, scores
+
+    def loss_fn(model, batch):
+        if batch is batches[1]:
+            raise torch.OutOfMemoryError
+        return masked_mse(model, batch)
+
+    def epoch():
+        return train_epoch(model, batches, loss_fn, optimizer, 3, tokens, **options)
+
+    with suppress(torch.OutOfMemoryError):
+        evaluate(model, batches, loss_fn, tokens) if call == "evaluate" else epoch()
+    return refusal_of(epoch)
 
 
 def collectives(kind, **options):

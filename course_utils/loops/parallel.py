@@ -241,7 +241,7 @@ class FullySharded(_Group):
 
     def __init__(self, model: nn.Module, fsdp: nn.Module, hold_back: bool):
         if getattr(fsdp, "_abandoned", False):
-            raise ValueError("an error interrupted this FSDP2 model in a window: wrap a new one and load a checkpoint")
+            raise ValueError("an error interrupted this FSDP2 model: wrap a new one and load a checkpoint")
         parameters = list(fsdp.parameters())
         mesh = getattr(parameters[0], "device_mesh", None)
         for p in parameters:
@@ -267,17 +267,7 @@ class FullySharded(_Group):
             self.fsdp.set_requires_gradient_sync(True)
 
     def abandon_window(self) -> None:
-        if not hasattr(self.fsdp, "reset_iter_state"):  # an older PyTorch
-            self.fsdp._abandoned = True
-            return
-        self.fsdp.reset_iter_state()
-        for state in [module._get_fsdp_state() for module in self._sharded()]:
-            groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # PyTorch 2.12 has one
-            for p in [p for group in filter(None, groups) for p in group.fsdp_params]:
-                with suppress(AttributeError):  # from PyTorch 2.15 on it is the gradient of the next lines
-                    p.unsharded_accumulated_grad = None  # what isn't reduced yet survives the reset
-                if hasattr(p, "_unsharded_param"):
-                    p._unsharded_param.grad = None
+        self.fsdp._abandoned = True  # what isn't reduced yet is where only private names reach
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
@@ -288,11 +278,9 @@ class FullySharded(_Group):
             self.abandon_window()
             raise
         finally:
-            for module in self._sharded():
-                module.reshard()  # without a backward pass, the outermost part stays gathered
-
-    def _sharded(self) -> list[nn.Module]:
-        return [module for module in self.fsdp.modules() if hasattr(module, "_get_fsdp_state")]
+            for module in self.fsdp.modules():
+                if hasattr(module, "reshard"):
+                    module.reshard()  # without a backward pass, the outermost part stays gathered
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
         return nn.utils.get_total_norm(gradients).full_tensor()

@@ -171,21 +171,16 @@ def test_ddp_all_reduces_its_gradients_once_a_window(two):
     assert [counts["all-reduce"] for counts in two.run(on_ranks.collectives, "DDP")] == [2 + 7] * 2
 
 
-@pytest.fixture(scope="module")
-def one():
-    with Ranks(1, timeout=60) as one:
-        yield one
+@pytest.mark.parametrize(
+    ("call", "options"), [("train_epoch", {}), ("train_epoch", {"hold_back": True}), ("evaluate", {})]
+)
+def test_nothing_of_a_window_that_an_error_abandoned_is_in_the_next_update_of_fsdp2(two, call, options):
+    said = "an error interrupted this FSDP2 model: wrap a new one and load a checkpoint"
+    assert two.run(partial(on_ranks.abandoned, call, **options)) == [said] * 2
 
 
-@pytest.mark.parametrize("options", [{}, {"hold_back": True}], ids=str)
-@pytest.mark.parametrize("where", ["before", "forward", "backward"])
-def test_nothing_of_a_window_that_an_error_abandoned_is_in_the_next_update(one, two, where, options):
-    assert one.run(partial(on_ranks.after_an_abandoned_window, where, 2, **options)) == [0.0]
-    assert two.run(partial(on_ranks.after_an_abandoned_window, where, 2, **options)) == [0.0, 0.0]
-
-
-def test_fsdp2_trains_on_after_an_evaluation_and_after_one_that_failed(two):
-    losses, scores = on_ranks.trained_between_evaluations()
+def test_fsdp2_trains_on_after_an_evaluation(two):
+    losses, scores = on_ranks.evaluated_between_epochs(2)
     for ours, scored in two.run(on_ranks.evaluated_between_epochs):
         assert ours == pytest.approx(losses, rel=1e-12)
         assert scored == pytest.approx(scores, rel=1e-12)
