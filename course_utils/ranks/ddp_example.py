@@ -85,12 +85,11 @@ def main() -> None:
         torch.cuda.set_device(device)
     # Without device_id NCCL would guess the rank's GPU.
     dist.init_process_group("nccl" if has_gpu else "gloo", device_id=device if has_gpu else None)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    model = train(rank, ranks, device)
-    if rank == 0:
+    model = train(dist.get_rank(), dist.get_world_size(), device)
+    if dist.get_rank() == 0:
         # From the CPU, so that any machine can load it.
         torch.save(model.cpu().state_dict(), sys.argv[1])
-        print(f"trained on {ranks} ranks, device: {device.type}")
+        print(f"trained on {dist.get_world_size()} ranks, device: {device.type}")
     dist.barrier()  # nobody leaves before the file is there
     gc.collect()  # frees DDP before its group
     dist.destroy_process_group()

@@ -111,13 +111,12 @@ class Ranks(AbstractContextManager):
             timeout: Seconds that this run may take; by default the group's `timeout`.
 
         Raises:
-            TypeError: If the function or an argument cannot be sent to another process.
             RankError: If a rank raises, dies, or exceeds the time limit. All processes of the group
                 are then ended, as they are after an interrupt; the next `run` starts new ones.
+            Exception: If the function or an argument cannot be pickled, as pickle says it.
         """
         cells = {name: entry for name, entry in linecache.cache.items() if entry[1:2] == (None,)}
-        call = function, args, torch.get_default_dtype(), torch.initial_seed(), cells
-        job = pack(call, "the function or one of its arguments")
+        job = pack((function, args, torch.get_default_dtype(), torch.initial_seed(), cells))
         try:
             if not self._ranks:
                 self._start()

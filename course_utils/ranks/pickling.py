@@ -14,28 +14,21 @@ import cloudpickle
 TRAVELLED = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS
 
 
-def pack(thing: Any, name: str, known: Collection[type] = ()) -> bytes:
-    """Pickles a thing, with the classes of `__main__` that it needs.
+def pack(thing: Any, known: Collection[type] = ()) -> bytes:
+    """Pickles a call or a result, with the classes of `__main__` that it needs.
 
     Args:
-        thing: A call, or a result.
-        name: Its name, for the error.
+        thing: What to pickle. What can't be is the error of pickle or of the class.
         known: Classes that the other process has: it gets its own ones again.
-
-    Raises:
-        TypeError: If it cannot be pickled.
 
     Example:
         >>> import pickle
-        >>> pickle.loads(pack(lambda n: 2 * n, "the function"))(21)
+        >>> pickle.loads(pack(lambda n: 2 * n))(21)
         42
     """
     pickler = _Pickler(stream := io.BytesIO())
     pickler.known = known
-    try:
-        pickler.dump(thing)
-    except Exception as error:  # a class may say how it is pickled, and fail in its own way
-        raise TypeError(f"{name} cannot be sent to another process: {error}") from error
+    pickler.dump(thing)
     return stream.getvalue()
 
 

@@ -57,7 +57,7 @@ def _work(job: bytes) -> bytes:
             linecache.cache.update(cells)
             torch.set_default_dtype(dtype)
             torch.manual_seed(seed)
-            return pack(("result", function(*args), printed.getvalue()), "the result", known)
+            return pack(("result", function(*args), printed.getvalue()), known)
         except BaseException as error:
             lines = traceback.format_exception(error.with_traceback(error.__traceback__.tb_next))
             return pickle.dumps(("error", "".join(lines), printed.getvalue()))
