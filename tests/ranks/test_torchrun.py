@@ -46,7 +46,7 @@ def test_train_epoch_on_ragged_shards_has_no_error_and_what_one_rank_cannot_see_
 def test_under_torchrun_a_script_learns_the_same_as_on_ranks_and_each_rank_has_its_own_report(two, tmp_path):
     """One run, since each starts three processes that import torch."""
     torch.set_default_dtype(torch.float64)
-    expected = two.run(on_ranks.on_this_rank, "DDP", 3, "SGD", True)[0][2]
+    expected = two.run(on_ranks.trained, "DDP", 3, "SGD", True)[0][2]
     command = "-m", "gradaudit", "--json", "report.json", SCRIPT, "parameters.pt"
     status, output, _ = torchrun(*command, limit=120, cwd=tmp_path)
     assert status == 1
