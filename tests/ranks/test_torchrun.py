@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_ranks import alive
 
 import on_ranks
 from course_utils.ranks import Ranks, ddp_example
@@ -33,7 +34,6 @@ def test_ranks_that_divide_by_their_own_numbers_of_items_are_told(two):
     [
         ([[4, 4, 4, 4, 4], [4, 4, 4, 4, 4]], []),
         ([[4, 2, 1, 7, 3, 3], [1, 1, 2, 5, 1]], ["loss-scale"]),
-        ([[5, 5, 3, 3], [1, 1]], ["loss-scale"]),
         ([[5, 5], []], ["loss-scale"]),  # one rank has all: each of its losses has the coefficient 1
     ],
 )
@@ -84,21 +84,13 @@ def noted(folder):
     return [int(path.read_text() or 0) for path in folder.glob("pid*")]
 
 
-def ended(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
 def test_a_rank_that_fails_is_an_error_with_its_lines_and_ends_the_other(tmp_path):
     fails = "if os.environ['RANK'] == '1': raise ValueError('the shard is empty')"
     status, output, late = torchrun(script(tmp_path, fails, "time.sleep(600)"), limit=120, cwd=tmp_path)
     assert (status, late) == (1, False)
     assert last_words(output).endswith("ValueError: the shard is empty")  # and not torchrun's own report
     assert "ChildFailedError" in output
-    assert all(map(ended, noted(tmp_path)))
+    assert not alive(noted(tmp_path))
 
 
 def test_after_an_interrupt_no_process_is_left(tmp_path, interruptible):
@@ -110,7 +102,7 @@ def test_after_an_interrupt_no_process_is_left(tmp_path, interruptible):
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         torchrun(script(tmp_path, "time.sleep(600)"), limit=120, cwd=tmp_path)
-    assert all(map(ended, noted(tmp_path)))
+    assert not alive(noted(tmp_path))
 
 
 @pytest.mark.skipif(not hasattr(os, "setsid"), reason="needs groups of processes")
@@ -128,7 +120,7 @@ def test_a_script_that_is_late_ends_with_all_that_it_has_started(tmp_path):
         output, late = run_python(source, title="starts", limit=seconds)[1:]
     assert late
     for _ in range(50):  # until the system has cleared it away
-        if ended(int(output)):
+        if not alive([int(output)]):
             return
         time.sleep(0.1)
     pytest.fail("it is still there")
