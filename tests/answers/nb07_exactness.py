@@ -54,7 +54,6 @@ for bug, says, *changes in (
         (FOR, f"    if {NORMALIZES}:\n        accumulate(model, window, loss_fn)\n        return False\n{FOR}"),
         ("loss_fn(model, large_batch)", "sum(loss_fn(model, b) * len(b[1]) / len(large_batch[1]) for b in window)"),
     ),
-    ("does-not-run", "", (FOR, f"    return not {NORMALIZES}\n{FOR}")),
     ("wrong-type", "", (RESULT, "((found - large).norm() / large.norm()).item()")),
 ):
     wrong("is_exact", bug, says)(edited("is_exact", *changes))

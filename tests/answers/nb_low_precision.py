@@ -27,18 +27,16 @@ def with_hooks_that_are_removed(model, master, window, loss_fn, optimizer):
             p.copy_(held)
 
 
-wrong("bf16_window", "leftover-gradients")(edited("bf16_window", ("    optimizer.step()\n", "")))
 SUMS = "[torch.zeros_like(copy) for copy in master]"
-MEAN, COPY = "copy.grad = total / samples", "p.copy_(copy)"
-for bug, *changes in (
-    ("loss-scale", (MEAN, "copy.grad = total")),
-    ("low-precision", ("total += p.grad", "total.copy_(total.bfloat16() + p.grad)")),
-    ("lost-updates", (COPY, f"copy.copy_(copy.bfloat16()), {COPY}")),
-    ("wrong-format", (COPY, "p.data = copy.clone()")),
-    ("discarded-gradients", ("total += p.grad", "total.copy_(p.grad)")),
-    ("stale-gradients", (SUMS, f"optimizer.__dict__.setdefault('sums', {SUMS})")),
-    ("stale-copies", (COPY, "pass")),
-    ("wrong-value", ("        model.zero_grad()", "        pass")),
+COPY, STEP = "p.copy_(copy)", "    optimizer.step()\n"
+for bug, says, *changes in (
+    ("leftover-gradients", "", (STEP, "")),
+    ("wrong-value", "the copies", ("copy.grad = total / samples", "copy.grad = total")),
+    ("wrong-value", "window 1", ("total += p.grad", "total.copy_(total.bfloat16() + p.grad)")),
+    ("wrong-value", "window 2", (SUMS, f"optimizer.__dict__.setdefault('sums', {SUMS})")),
+    ("wrong-value", "the copies", (COPY, f"copy.copy_(copy.bfloat16()), {COPY}")),
+    ("wrong-value", "the copies", (STEP, STEP + STEP)),
+    ("wrong-format", "", (COPY, "p.data = copy.clone()")),
+    ("stale-copies", "", (COPY, "pass")),
 ):
-    wrong("bf16_window", bug)(edited("bf16_window", *changes))
-wrong("bf16_window", "wrong-value")(edited("bf16_window", ("optimizer.step()", "optimizer.step(), optimizer.step()")))
+    wrong("bf16_window", bug, says)(edited("bf16_window", *changes))

@@ -35,8 +35,8 @@ STEP = "    optimizer.step()\n"
 for bug, *changes in (
     ("irregular-window", (CALL, f"        optimizer.zero_grad()\n{CALL}    {STEP}"), (f"\n{STEP}", "\n")),
     ("leftover-gradients", (STEP, "")),
-    ("stale-gradients", ("    optimizer.zero_grad()\n", "")),
-    ("scale-grads", ("scale_grads=False", "scale_grads=True")),
+    ("wrong-value", ("    optimizer.zero_grad()\n", "")),
+    ("wrong-value", ("scale_grads=False", "scale_grads=True")),
     ("wrong-value", (STEP, f"    optimizer.zero_grad()\n{STEP}")),
     ("wrong-value", (SUM, f"-({CHOSEN} * {VALID}).sum() / {VALID}.sum() * ({VALID}.sum() / total)")),
 ):

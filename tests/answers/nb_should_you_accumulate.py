@@ -27,13 +27,13 @@ def walks_downhill(train, samples, batches, grid):
     return found
 
 
-@wrong("compare_batches", "one-learning-rate", says="another batch's")
+@wrong("compare_batches", "wrong-value", says="batches of 64")
 def the_first_batches_learning_rate(train, samples, batches, grid):
     lr, _ = solution("compare_batches")(train, samples, batches[:1], grid)[batches[0]]
     return {batch: (lr, train(batch, samples // batch, lr)) for batch in batches}
 
 
-@wrong("compare_batches", "nan-is-best", says="diverged")
+@wrong("compare_batches", "wrong-value", says="nan]")
 def argmin_takes_nan(train, samples, batches, grid):
     found = {}
     for batch in batches:
@@ -46,9 +46,9 @@ def argmin_takes_nan(train, samples, batches, grid):
 IN_THE_GRID = ("if best == min(losses):", "if False:"), ("elif best == max(losses):", "elif False:")
 for bug, says, *changes in (
     ("equal-updates", "read", ("samples // batch", "samples // batches[0]"), *IN_THE_GRID),
-    ("stops-at-the-end", "0.0078125, 2.65]", *IN_THE_GRID),
-    ("wrong-type", "got 0.015625", ("best, losses[best]", "best")),
-    ("wrong-type", "entries for [8, 64]", ("in batches:", "in batches[:1]:")),
+    ("wrong-value", "0.0078125, 2.65]", *IN_THE_GRID),
+    ("wrong-type", "got 0.0009765625", ("best, losses[best]", "best")),
+    ("wrong-type", "entries for [4, 64, 512]", ("in batches:", "in batches[:1]:")),
     ("wrong-value", "", ("best = min(losses, key", "best = max(losses, key"), *IN_THE_GRID),
 ):
     wrong("compare_batches", bug, says)(edited("compare_batches", *changes))

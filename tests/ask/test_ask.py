@@ -127,7 +127,7 @@ def test_after_the_measurement_nothing_can_be_chosen(box):
     ("answer", "bug", "beginning"),
     [
         (lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h), "", "Right. "),
-        (lambda f, w, h: (f(w + h) - f(w)) / h, "one-sided", "Not yet right (one-sided). "),
+        (lambda f, w, h: (f(w + h) - f(w)) / h, "wrong-value", "Not yet right (wrong-value). "),
         (lambda f, w, h: None, "not-attempted", "Not done yet. "),
     ],
     ids=["right", "wrong", "untouched"],
@@ -143,7 +143,8 @@ def test_a_check_shows_the_verdict_and_returns_it(monkeypatch, answer, bug, begi
 
 
 def test_a_prediction_that_did_not_come_true_is_not_called_right(shown):
-    check("own_script", ScriptAudit(__file__, "none", status=1, found={"token-weights": "error"}, judged=True))
+    report = {"judged": True, "findings": [{"rule": "token-weights", "level": "error"}]}
+    check("own_script", ScriptAudit("none", (1, "", False), report))
     text = "Done. You predicted none, the auditor found token-weights (error), which is something else"
     assert shown[-1]["text/plain"].startswith(text)
 
@@ -232,7 +233,7 @@ def test_every_output_says_in_json_what_it_is(shown, score):
         {
             **verdict,
             "passed": False,
-            "bug": "wrong-sign",
+            "bug": "wrong-value",
             "message": failed.message[:1].upper() + failed.message[1:],
             **hint,
         },
