@@ -59,4 +59,4 @@ def ddp_window(answer):
     here.ran |= there.ran
     here.compare(right(CASE))
     same("all-reduces of the gradients, by window", sent, [1, 1, 1], ("sync-cadence", "once is enough", SENDS))
-    return "ragged windows: one all-reduce of gradients each, and the updates of one process with both ranks' samples."
+    return "ragged windows: one all-reduce of gradients each, and the updates of one process with all of the samples."

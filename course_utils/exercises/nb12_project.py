@@ -5,28 +5,12 @@ import json
 import random
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 from course_utils.exercises.judging import Mistake, exercise, not_attempted
-from course_utils.ranks.script import Ended, last_words, run_python
+from course_utils.ranks.script import last_words, run_python
 from gradaudit.compare import RULES
 
 _FOLDERS = []  # of public loops: they go when Python ends
-
-
-class ScriptAudit(NamedTuple):
-    """An audit of a script, beside what its author had predicted.
-
-    Args:
-        prediction: The name of a rule, or "none".
-        ended: The exit status, what the script and the auditor printed, and whether the time was
-            over before the script was; None if nothing has run.
-        report: The auditor's report, as JSON.
-    """
-
-    prediction: str = "none"
-    ended: Ended | None = None
-    report: dict | None = None
 
 
 def audit_script(script, prediction, arguments=(), limit=300.0):
@@ -43,10 +27,11 @@ def audit_script(script, prediction, arguments=(), limit=300.0):
         limit: Seconds after which the script is stopped, and judged by what it did.
 
     Returns:
-        A `ScriptAudit`, for `check("own_script", ...)`.
+        For `check("own_script", ...)` the prediction; what `run_python` returned, or None if
+        nothing has run; and the report, as the auditor's JSON.
     """
     if script in (None, ...) or prediction not in (*RULES, "none"):
-        return ScriptAudit()
+        return prediction, None, None
     path = Path(script).expanduser().absolute()
     with TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
@@ -55,7 +40,7 @@ def audit_script(script, prediction, arguments=(), limit=300.0):
         said = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {"judged": False}
     _, head, text = ended[1].rpartition("--- audit of ")  # before it is what the script printed
     print((head + text).replace(str(path), path.name).strip())
-    return ScriptAudit(prediction, ended, said)
+    return prediction, ended, said
 
 
 def public_loop(number):
@@ -75,7 +60,7 @@ def public_loop(number):
     return str(path)
 
 
-@exercise(takes=ScriptAudit, praise="Done.")  # the prediction may have been another one
+@exercise(takes=tuple, praise="Done.")  # the prediction may have been another one
 def own_script(answer):
     prediction, ended, report = answer
     if ended is None:

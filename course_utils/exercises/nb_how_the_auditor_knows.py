@@ -19,7 +19,7 @@ CALLS = (torch.Tensor, "backward"), (torch.autograd, "backward"), (nn.Module, "z
 STEPS = (Optimizer, "zero_grad"), (SGD, "step"), (AdamW, "step")
 
 
-@exercise
+@exercise(extra=40.0)  # twenty trainings
 def write_the_test(answer):
     """Shows a checker buggy loops and their fixed twins. What it leaves in torch is taken back."""
     from course_utils.zoo import ZOO

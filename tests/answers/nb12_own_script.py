@@ -1,13 +1,13 @@
 """Answers to "own_script": what the auditor said about a script, beside what was predicted."""
 
 from answers import right, wrong
-from course_utils.exercises.nb12_project import ScriptAudit, audit_script
+from course_utils.exercises.nb12_project import audit_script
 
 
 def audited(prediction, *rules, status=0, stopped=False, judged=True):
     findings = [{"rule": rule, "level": "error"} for rule in rules]
     output = "  File x\nValueError: no data\n"
-    return ScriptAudit(prediction, (status, output, stopped), {"findings": findings, "judged": judged})
+    return prediction, (status, output, stopped), {"findings": findings, "judged": judged}
 
 
 right("own_script")(audited("none"))
@@ -21,6 +21,6 @@ for incomparable, bug, says in (
     (audited("none", status=3), "not-judged", "status 3: ValueError: no data"),
     (audited("none", status=4, judged=False), "not-judged", "status 4"),
     (audited("none", status=3, stopped=True, judged=False), "not-judged", ""),
-    ("train.py", "wrong-type", "expected a ScriptAudit"),
+    ("train.py", "wrong-type", "expected a tuple"),
 ):
     wrong("own_script", bug, says=says)(incomparable)

@@ -1,34 +1,16 @@
 """Answers to "bf16_window": a bfloat16 model with float32 sums and float32 copies."""
 
-import torch
-
 from answers import edited, right, wrong
-
-
-@right("bf16_window")
-def with_hooks_that_are_removed(model, master, window, loss_fn, optimizer):
-    def move(p):
-        p.main_grad += p.grad
-        p.grad = None
-
-    hooks = []
-    for p in model.parameters():
-        p.main_grad = torch.zeros_like(p, dtype=torch.float32)
-        hooks.append(p.register_post_accumulate_grad_hook(move))
-    for batch in window:
-        loss_fn(model, batch).backward()
-    for hook in hooks:
-        hook.remove()
-    for p, held in zip(model.parameters(), master, strict=True):
-        held.grad = p.main_grad / sum(map(len, window))
-    optimizer.step()
-    with torch.no_grad():
-        for p, held in zip(model.parameters(), master, strict=True):
-            p.copy_(held)
-
 
 SUMS = "[torch.zeros_like(copy) for copy in master]"
 COPY, STEP = "p.copy_(copy)", "    optimizer.step()\n"
+right("bf16_window")(
+    edited(
+        "bf16_window",
+        (SUMS, "[copy.double() * 0 for copy in master]"),
+        ("total / samples", "(total / samples).float()"),
+    )
+)
 for bug, says, *changes in (
     ("leftover-gradients", "", (STEP, "")),
     ("wrong-value", "the copies", ("copy.grad = total / samples", "copy.grad = total")),

@@ -16,9 +16,6 @@ right("third_step")(
 for exercise, blank, value in (
     ("grad_on_paper", "x.grad", 46),  # the old gradient at the wrong leaf
     ("third_step", "fbs", 112),
-    ("ddp_on_paper", "effective", 1000),
-    ("fits_on_paper", "adapters", 21.9),
-    ("scaler_log", "updates if zeroed only after an update", 1),
     ("bowl_on_paper", "zeroed w3", -7.5),
 ):
     wrong(exercise, "wrong-value", f"{blank} = {value}")(solution(exercise) | {blank: value})

@@ -11,7 +11,6 @@ import pytest
 from course_utils import ask, check, predict, recall
 from course_utils.ask.display import COURSE
 from course_utils.exercises import judge
-from course_utils.exercises.nb12_project import ScriptAudit
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -144,7 +143,7 @@ def test_a_check_shows_the_verdict_and_returns_it(monkeypatch, answer, bug, begi
 
 def test_a_prediction_that_did_not_come_true_is_not_called_right(shown):
     report = {"judged": True, "findings": [{"rule": "token-weights", "level": "error"}]}
-    check("own_script", ScriptAudit("none", (1, "", False), report))
+    check("own_script", ("none", (1, "", False), report))
     text = "Done. You predicted none, the auditor found token-weights (error), which is something else"
     assert shown[-1]["text/plain"].startswith(text)
 
