@@ -22,7 +22,11 @@ def dirty(answer):
         held = every[name.partition(".")[0]]
         p.grad = None if held is None else torch.tensor(held, dtype=p.dtype).view_as(p)
     model["frozen"].requires_grad_(False)
-    before = deepcopy([(p.detach(), p.grad) for p in model.parameters()])
+
+    def state():
+        return [held for p in model.parameters() for held in (p.detach(), p.grad) if held is not None]
+
+    before = deepcopy(state())
     names = read_all(returned(answer(model), "a list of names"), at_most=50)
     if not isinstance(names, list | set) or not all(isinstance(name, str) for name in names):
         raise wrong_type(f"expected a list of parameters' names, as text, got {names!r}.")
@@ -32,5 +36,5 @@ def dirty(answer):
         what = f"how often you name {name}, in whose .grad was {every[layer]}"
         same(what, [*names].count(name), int(layer not in CLEAN), (bug, "", HINT))
     same("names of no parameter", sorted({*names} - {*dict(model.named_parameters())}), [], ("wrong-names", "", HINT))
-    same("input", changed([(p.detach(), p.grad) for p in model.parameters()], before), "", CHANGED_INPUT)
+    same("input", changed(state(), before), "", CHANGED_INPUT)
     return "gradients, None, zeros, biases, frozen ones, NaN, infinity, small ones: the guard sees what is there."
