@@ -12,7 +12,6 @@ import pytest
 from course_utils import ask, check, predict, recall
 from course_utils.ask.display import COURSE
 from course_utils.exercises import judge
-from course_utils.exercises.nb12_project import ScriptAudit
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -123,7 +122,7 @@ def test_what_was_measured_must_be_one_of_the_options(shown, measured):
     ("answer", "bug", "beginning"),
     [
         (lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h), "", "Right. "),
-        (lambda f, w, h: (f(w + h) - f(w)) / h, "one-sided", "Not yet right (one-sided). "),
+        (lambda f, w, h: (f(w + h) - f(w)) / h, "wrong-value", "Not yet right (wrong-value). "),
         (lambda f, w, h: None, "not-attempted", "Not done yet. "),
     ],
     ids=["right", "wrong", "untouched"],
@@ -137,7 +136,8 @@ def test_a_check_shows_the_verdict_and_returns_it(shown, answer, bug, beginning)
 
 
 def test_a_prediction_that_did_not_come_true_is_not_called_right(shown):
-    check("own_script", ScriptAudit(__file__, "none", status=1, found={"token-weights": "error"}, judged=True))
+    report = {"judged": True, "findings": [{"rule": "token-weights", "level": "error"}]}
+    check("own_script", ("none", (1, "", False), report))
     text = "Done. You predicted none, the auditor found token-weights (error), which is something else"
     assert shown[-1]["text/plain"].startswith(text)
 
@@ -214,7 +214,7 @@ def test_every_output_says_in_json_what_it_is(shown, score):
         {
             **verdict,
             "passed": False,
-            "bug": "wrong-sign",
+            "bug": "wrong-value",
             "message": failed.message[:1].upper() + failed.message[1:],
             **hint,
         },
