@@ -123,21 +123,15 @@ def gradients_put_back_in_place(model, optimizer):
         update(optimizer)
 
 
-def partly_zeroed(later):
-    body, head = nn.Linear(3, 4).requires_grad_(not later), nn.Linear(4, 2)
-    optimizer = SGD([*head.parameters()] if later else [*body.parameters(), *head.parameters()], lr=0.1)
+@said("stale-gradients error")
+def a_part_that_is_never_zeroed_and_the_other_in_place():
+    body, head = nn.Linear(3, 4), nn.Linear(4, 2)
+    optimizer = SGD([*body.parameters(), *head.parameters()], lr=0.1)
     for i, (x, y) in enumerate(data(12)):
-        if later and i == 6:
-            body.requires_grad_(True)
-            optimizer.add_param_group({"params": body.parameters()})
         mean(head(body(x)), y, 2).backward()
         if i % 2:
             optimizer.step()
-            head.zero_grad(set_to_none=later)
-
-
-row("a part that is never zeroed, and the other in place", lambda: partly_zeroed(False), "stale-gradients error")
-row("a group that was added later and is not zeroed", lambda: partly_zeroed(True), "stale-gradients error")
+            head.zero_grad(set_to_none=False)
 
 
 @said("clip-timing error", "stale-gradients undecided")
@@ -153,24 +147,7 @@ def a_clip_after_the_step_where_momentum_is_not_kept_any_more(model, optimizer):
             optimizer.zero_grad()
 
 
-@said()
-def a_backward_call_before_a_loop_of_two_updates():
-    model = net()
-    mean(model(torch.ones(1, 3)), torch.tensor([1])).backward()
-    in_windows(mean, [1, 1], model)
-
-
 # Gradients that are never used, and steps without any
-
-
-@said()
-def a_step_that_the_scaler_skips_after_the_script_has_zeroed():
-    def zero(model, optimizer, scaler):
-        scaler.unscale_(optimizer)
-        if not model.weight.grad.isfinite().all():
-            optimizer.zero_grad()
-
-    scaled_steps([1.0, 1.0, 1.0, INFINITY, 1.0, 1.0], before_the_step=zero)
 
 
 # Gradients of another loss, and parameters that an optimizer holds or doesn't
