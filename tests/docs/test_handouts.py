@@ -12,11 +12,10 @@ import nbformat
 import pytest
 from nbformat import v4
 
-import editions
 import plans
 from course import FACTS
 from course import NOTEBOOKS as BOOKS
-from editions import LINE, Handout, verbatim, with_room
+from editions import Handout, verbatim
 from notebooks import COURSE, Notebook, claims, is_folded, tags
 
 each_notebook = pytest.mark.parametrize("name", BOOKS)
@@ -130,14 +129,6 @@ def test_nobody_is_told_to_click_on_paper():
         assert not re.findall(r"[Cc]lick|[Uu]nfold|</?(?:details|summary)|\b(?:VBox|HTML)\(", outside), name
 
 
-@each_notebook
-def test_what_stands_between_backticks_stays_whole_on_paper(name):
-    for cell in (cell for cell in BOOKS[name].cells if cell.cell_type == "markdown"):
-        before, on_paper = (re.split(r"(`+)", text) for text in (cell.source, editions.for_paper(cell.source)))
-        assert len(on_paper[1::2]) % 2 == 0, cell.source
-        assert set(on_paper[2::4]) <= set(before[2::4])
-
-
 def test_a_loop_that_the_screen_shows_line_by_line_is_printed_as_a_table(tmp_path):
     rows = [["line", "what happens"], ["`a | b`", "`step()` moves w[0]: 1 → 2."]]
     output = show(kind="steps", loop="train", rows=rows)
@@ -163,16 +154,6 @@ def test_what_follows_an_answer_is_its_note_up_to_the_next_heading(tmp_path):
         assert said in notes
         assert said not in body
     assert "Now we count others." in body
-
-
-def test_room_to_write_is_as_much_as_the_solution_takes_by_hand():
-    stub, long = "def f(a):\n    ...\n\n\n_ = check('f', f)", "x" * (2 * editions.HAND + 1)
-    solution = f"# why\ndef f(a):\n    {long}\n    return a"
-    assert with_room(stub, solution, 22).count(LINE) == 4
-    assert with_room(stub, f"{solution}\n    {long}", 4).count(LINE) == 4
-    assert with_room('order = ""  # letters', "order = 'B A'", 22).startswith(f"order = {LINE * 10}  # letters\n")
-    for name in BOOKS:
-        assert LINE in read_by("learner", name).exercise, name
 
 
 # The plans
@@ -220,19 +201,6 @@ def test_one_command_writes_every_edition(built):
     for path in built.rglob("*.pdf"):
         (box, *_) = re.findall(rb"/MediaBox\s*\[0 0 ([\d.]+) ([\d.]+)\]", path.read_bytes())
         assert sorted(map(float, box)) == pytest.approx([612, 792], abs=0.1)
-
-
-def test_the_pdfs_say_what_their_editions_should(built):
-    learners, instructors = (
-        " ".join(text_of(built / edition / "02_zeroing.pdf", "-layout").split())
-        for edition in ("learner", "instructor")
-    )
-    for answer in ('third_step = {"fbs": 111', "Prediction 2, measured: 8"):
-        assert answer in instructors
-        assert answer not in learners
-    for both in ("How many of the 24 orders", "github.com/patrickloeber/pytorchTutorial/issues/19"):
-        assert both in learners.replace("\u200b", "")
-        assert both in instructors.replace("\u200b", "")
 
 
 @pytest.mark.parametrize(("file", "pages"), [("worksheet/02_zeroing.pdf", 2), ("plans.pdf", 1), ("cheatsheet.pdf", 2)])

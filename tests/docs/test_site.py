@@ -67,11 +67,3 @@ def test_every_fact_is_in_the_table_and_leads_to_its_cell_and_every_claim_to_its
         if fact.basis == "executed":
             assert f'href="course/{fact.notebook}.html#fact-{fact.id}"' in inserted["facts"]
     assert set(re.findall(r'"facts\.html#([^"]+)"', inserted["claims"])) <= FACTS.keys()
-
-
-def test_a_page_offers_what_was_built_for_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-    (tmp_path / "build" / "handouts" / "learner").mkdir(parents=True)
-    (tmp_path / "build" / "handouts" / "learner" / "02_zeroing.pdf").write_bytes(b"%PDF")
-    assert 'href="../handouts/learner/02_zeroing.pdf"' in pages._downloads("02_zeroing")
-    assert pages._downloads("04_accumulation") == ""
