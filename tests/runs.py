@@ -1,5 +1,7 @@
 """A small training run to audit, and what to read off its report."""
 
+from types import ModuleType
+
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
@@ -82,7 +84,12 @@ def attached():
         _BatchNorm,
         *subclasses(lr_scheduler.LRScheduler),
     )  # fmt: skip
-    attributes = {(owner, name): id(thing) for owner in owners for name, thing in vars(owner).items()}
+    attributes = {
+        (owner, name): id(thing)
+        for owner in owners
+        for name, thing in vars(owner).items()
+        if not isinstance(thing, ModuleType)  # which is imported when it is first used
+    }
     hooks = {
         (place.__name__, name): list(thing.items())
         for place in (optimizers, modules)
