@@ -13,7 +13,7 @@ of your own, from the lowest to the highest:
     ranks      Ranks: a function on several ranks; scripts in processes of their own
     plots      ledger and the other figures; they draw and compute nothing
     ask        predict, recall: what a learner answers
-    stepping   step_through: a training loop line by line, as it runs
+    stepping   step_through: a training loop moment by moment, as it runs
 
 Course material that happens to be Python:
 

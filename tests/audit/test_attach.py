@@ -86,7 +86,7 @@ def test_an_optimizer_that_cannot_be_found_in_the_heap_is_found_at_its_first_ste
             assert listener.observer.by_hand == []  # the record that its parameters had for one backward call is gone
     finally:
         gc.unfreeze()
-    assert [(each.name, each.made) for each in listener.history.records] == [("SGD", 2)]
+    assert [(each.name, each.made) for each in listener.history.ledgers] == [("SGD", 2)]
 
 
 def test_an_error_inside_backward_is_raised_and_all_is_as_before(before):

@@ -34,7 +34,7 @@ def test_a_data_sets_short_last_batch_is_only_worth_advice(sizes, level):
 def test_the_window_is_the_most_frequent_and_of_two_the_larger(sizes, n):
     with audit() as report:
         in_windows(mean, sizes)
-    assert report.history.size(report.history.records[0]) == n
+    assert report.history.size(report.history.ledgers[0]) == n
 
 
 @pytest.mark.parametrize("keyword", [True, False])

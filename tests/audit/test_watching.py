@@ -122,5 +122,5 @@ def test_an_optimizer_from_before_is_found_wherever_it_is_kept(kind):
     with audit() as report:
         for x, y in data(2):
             F.cross_entropy(model(x), y).backward()
-    assert [each.name for each in report.history.records if each.left_over] == [kind.__name__]
+    assert [each.name for each in report.history.ledgers if each.left_over] == [kind.__name__]
     assert kept() is not None

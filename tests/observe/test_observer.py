@@ -104,7 +104,7 @@ def test_a_wrapper_that_a_scaler_is_given_has_no_lane_either(model):
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-    assert [each.name for each in report.history.records] == ["Adam"]
+    assert [each.name for each in report.history.ledgers] == ["Adam"]
 
 
 @pytest.mark.parametrize("optimizer_class", [SGD, StepsTwice])
@@ -149,13 +149,13 @@ def test_calls_are_used_by_the_update_that_is_made_and_not_by_one_that_a_scaler_
         for factor in (1.0, float("inf")):
             scaler.scale(model(X).mean() * factor).backward()
         scaler.step(optimizer)
-        skipped = list(trace.records["SGD"].in_grad)
+        skipped = list(trace.ledgers["SGD"].in_grad)
         assert trace.leftover() == 2
         if zeroed:
             optimizer.zero_grad()
         model(X).mean().backward()
         optimizer.step()
-    made = trace.records["SGD"].updates[-1]
+    made = trace.ledgers["SGD"].updates[-1]
     assert [call.used_by for call in made.calls] == [[made]] * (1 if zeroed else 3)
     assert [call.used_by for call in skipped] == [[] if zeroed else [made]] * 2
     assert (trace.windows(), trace.leftover()) == ([1 if zeroed else 3], 0)
@@ -180,7 +180,7 @@ def test_a_micro_batch_that_brings_nothing_but_zeros_is_no_zeroing(model, masked
         optimizer.zero_grad()
     assert trace.windows() == [update.held for update in report.history.updates] == [3]
     assert "z" not in str(trace).split("S z")[0]
-    assert not report.history.records[0].lost
+    assert not report.history.ledgers[0].lost
 
 
 @pytest.fixture
