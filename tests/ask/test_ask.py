@@ -266,7 +266,6 @@ def test_the_progress_line_counts_along(score, monkeypatch):
         (None, False, ["a", "b"], None),
         ("a", True, ["a", "b"], None),
         ("a", False, ["b", "c"], None),
-        ("a", False, ["b", "a"], "a"),
     ],
 )
 def test_a_question_that_is_asked_again_keeps_a_choice_until_it_is_revealed(

@@ -51,8 +51,7 @@ def compare(ours, world, position, poison, equal=False):
     assert math.isfinite(losses.pop(skipped)) == (poison == "gradient only")
     assert losses == pytest.approx(their_losses, rel=1e-12)
     assert lr == their_lr == 0.1 * 0.5 ** (number - 1)
-    for one, other in zip(weights, their_weights, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(weights, their_weights, rtol=1e-12, atol=1e-12)
 
 
 def tokens_at(world, rank, position):
@@ -134,11 +133,9 @@ def test_an_epoch_in_which_every_window_was_skipped_is_an_error_with_the_first_c
 def test_only_gradients_of_the_optimizer_count():
     model = mlp(3, 5, 2)
     model[0].weight.register_hook(lambda gradient: gradient * math.nan)
-    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
-    before = model[2].weight.detach().clone()
+    optimizer, before = torch.optim.SGD(model[2].parameters(), lr=0.1), model[2].weight.detach().clone()
     train_epoch(model, on_ranks.shards(1)[0], on_ranks.masked_mse, optimizer, 2, on_ranks.tokens)
-    assert model[2].weight.isfinite().all()
-    assert not torch.equal(model[2].weight, before)
+    assert 0 < (model[2].weight - before).abs().max() < math.inf
 
 
 class Waits(TorchFunctionMode):
@@ -153,13 +150,8 @@ class Waits(TorchFunctionMode):
         return function(*args, **kwargs or {})
 
 
-every_weight = pytest.mark.parametrize(
-    ("weight", "each"), [(lambda batch: 4, 1), (on_ranks.tokens, 2)], ids=["numbers", "tensors"]
-)
-
-
 @pytest.mark.parametrize("scaler", [None, GradScaler("cpu")], ids=["no scaler", "scaler"])
-@every_weight
+@pytest.mark.parametrize(("weight", "each"), [(lambda batch: 4, 1), (on_ranks.tokens, 2)], ids=["numbers", "tensors"])
 @every_step
 def test_the_host_waits_once_per_window_and_once_more_where_weights_are_tensors(
     scaler, weight, each, fused, monkeypatch
