@@ -1,4 +1,4 @@
-"""The interactive parts: each output has HTML and plain text, and no widget's text is ever shown."""
+"""The interactive parts: each output has HTML and plain text, and never a widget's."""
 
 import json
 import re
@@ -254,7 +254,7 @@ def test_the_progress_line_counts_along(score, monkeypatch):
 @pytest.mark.parametrize(
     ("chosen", "revealed", "options", "kept"),
     [
-        ("a", False, ["a", "b"], "a"),  # a click selects the question's cell, so the next Shift+Enter asks again
+        ("a", False, ["a", "b"], "a"),  # Shift+Enter after a click asks again
         (None, False, ["a", "b"], None),
         ("a", True, ["a", "b"], None),
         ("a", False, ["b", "c"], None),

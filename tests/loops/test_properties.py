@@ -1,7 +1,7 @@
-"""Random training runs against a reference that sums the losses of single items: the loop is exact in every one.
+"""Random training runs against a reference that sums the losses of single items.
 
-Each pair of an optimizer and a schedule gets a few runs. `EXAMPLES=100 pytest tests/loops/test_properties.py`
-tries that many each.
+Each pair of an optimizer and a schedule gets a few runs. `EXAMPLES=100 pytest
+tests/loops/test_properties.py` tries that many each.
 """
 
 import copy
@@ -83,9 +83,9 @@ class Run:
     """One training run: everything that is drawn, besides the optimizer and the schedule."""
 
     kind: str
-    batches: tuple[tuple[int, ...], ...]  # of each micro-batch, how often each item counts; 0 is a masked item
+    batches: tuple[tuple[int, ...], ...]  # how often each item counts; 0 is a masked item
     n: int
-    weight: str  # what weight() returns: an int, a float, a tensor, or a mixture; "items": the default
+    weight: str  # what weight() returns: int, float, tensor, mixed; "items": the default
     groups: int
     max_norm: float | None
     scaler: str | None
@@ -180,7 +180,7 @@ class Ours:
             scheduler.step = lambda: (self.at("scheduler"), step())
 
     def before_step(self, *_) -> None:
-        scale = self.scaler.get_scale() if self.scaler else 1.0  # what no optimizer owns, nothing unscales
+        scale = self.scaler.get_scale() if self.scaler else 1.0
         owned = {p for group in self.optimizer.param_groups for p in group["params"]}
         self.seen.append([reference.dense(p.grad) / (1.0 if p in owned else scale) for p in self.model.parameters()])
         self.at("before the step")

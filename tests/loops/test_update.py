@@ -1,4 +1,4 @@
-"""What shares the update with the step: token weights, the scaler, clipping, the schedule, autocast; all at once."""
+"""What shares the update with the step: token weights, scaler, clipping, schedule, autocast."""
 
 import copy
 import math
@@ -93,7 +93,7 @@ def test_each_window_is_told_once_after_its_update(model, batches, scaled):
 
 
 def test_gradients_outside_of_model_and_optimizer_are_left_to_their_owner(batches):
-    """A generator is trained through a discriminator: the gradients of the latter are not this loop's to zero."""
+    """A generator is trained through a discriminator, whose gradients this loop doesn't zero."""
     torch.set_default_dtype(torch.float64)
     generator, discriminator, temperature = mlp(3, 5, 2), mlp(2, 1), nn.Parameter(torch.ones(()))
     optimizer = torch.optim.SGD([*generator.parameters(), temperature], lr=0.1)
@@ -104,7 +104,7 @@ def test_gradients_outside_of_model_and_optimizer_are_left_to_their_owner(batche
     train_epoch(generator, batches[:1], loss_fn, optimizer)
     assert all(p.grad is not None for p in discriminator.parameters())
     assert all(p.grad is None for p in (*generator.parameters(), temperature))
-    assert temperature.item() == pytest.approx(0.9)  # in one process the optimizer may own what isn't the model's
+    assert temperature.item() == pytest.approx(0.9)  # the optimizer owns it, the model does not
 
 
 # Autocast that is open around the loop keeps its copies of the weights until it closes.
@@ -140,7 +140,7 @@ def test_an_update_is_seen_by_the_next_forward_pass_inside_an_open_autocast(give
 
 
 class Muon(torch.optim.Optimizer):
-    """Steps matrices itself and leaves the rest to an AdamW of its own, as several of that name do."""
+    """Steps matrices itself and leaves the rest to an optimizer of its own."""
 
     def __init__(self, model, **options):
         parameters = list(model.parameters())

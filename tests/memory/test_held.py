@@ -1,4 +1,4 @@
-"""held_bytes notes gradients, those that arrive, and activations, event by event; allocated the allocator's peak."""
+"""held_bytes notes what a loop holds, event by event; allocated the allocator's peak."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Groups of ranks: results and errors of every rank, what can travel, and no process left, whatever happens."""
+"""Groups of ranks: results and errors of every rank, what can travel, and no process left."""
 
 import os
 import signal
@@ -98,11 +98,11 @@ def test_a_run_starts_from_the_state_of_this_process_whatever_the_run_before_has
 )
 def test_a_rank_that_fails_ends_the_run_and_the_next_run_starts_new_processes(two, how, limit, late, said):
     before = two.run(os.getpid)
-    two.run(settings)  # after this the ranks have imported this file, which may take longer than the limit
+    two.run(settings)  # the ranks import this file, which may take longer than the limit
     with pytest.raises(RankError, match=said) as caught:
         two.run(fail_on_one, how, timeout=limit)
     error = caught.value
-    assert how == "die" or error.errors[0].startswith(f"had not ended {late}, and was here:\n")  # the other one waited
+    assert how == "die" or error.errors[0].startswith(f"had not ended {late}, and was here:\n")
     assert how == "die" or "dist.barrier()" in error.errors[0]
     assert set(error.errors) == ({0} if how == "hang" else {0, 1})
     assert error.results == ({1: "through"} if how == "hang" else {})
@@ -178,7 +178,7 @@ two.run(hang, timeout=600)
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory):
-    """One process for the tests below, since each start takes seconds. Like a notebook it has no main guard."""
+    """One process for the tests below. Like a notebook it has no main guard."""
     path = tmp_path_factory.mktemp("ranks") / "notebook.py"
     path.write_text(NOTEBOOK, encoding="utf-8")
     command = [sys.executable, str(path)]
