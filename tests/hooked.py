@@ -1,4 +1,4 @@
-"""What is hooked, patched or switched while a loop is watched: the same before and after, or something was left."""
+"""What is hooked, patched or switched while a loop is watched."""
 
 import signal
 import sys

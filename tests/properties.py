@@ -1,4 +1,4 @@
-"""Properties: what holds of everything that a strategy can draw. The same examples on every machine, and every time."""
+"""Properties: what holds of everything that a strategy can draw, with the same examples always."""
 
 import os
 from collections.abc import Callable

@@ -51,7 +51,7 @@ def mean(out, y, n=1):
 
 
 def in_windows(loss_of, sizes=(2, 2, 2), model=None):
-    """One update for each of `sizes`, which holds `n` micro-batches with `loss_of(out, y, n)` each."""
+    """An update for each of `sizes`: `n` micro-batches with `loss_of(out, y, n)` each."""
     model, optimizer = with_sgd(model)
     for n in sizes:
         for x, y in data(n):
@@ -60,8 +60,7 @@ def in_windows(loss_of, sizes=(2, 2, 2), model=None):
 
 
 def scaled_steps(factors=(1.0,) * 8, scale=4.0, before_the_step=lambda *_: None, n=1, **options):
-    """A micro-batch for each of `factors`, by which its loss is multiplied, with a scaler; an update after each n-th.
-    What is called before it gets the model, the optimizer and the scaler."""
+    """A micro-batch for each of `factors` of its loss, with a scaler; an update after each n-th."""
     model, optimizer = with_sgd(**options)
     scaler = GradScaler("cpu", init_scale=scale)
     for i, (factor, (x, y)) in enumerate(zip(factors, data(len(factors)), strict=True), start=1):

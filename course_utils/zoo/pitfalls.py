@@ -108,7 +108,7 @@ PITFALLS = (
         "No step after a short last window.",
         "micro-batches in no update",
         "One more update at the end.",
-        lambda run: len(run.records[0].left_over),
+        lambda run: len(run.ledgers[0].left_over),
     ),
     Pitfall(
         "tail-divided-by-n",

@@ -1,4 +1,4 @@
-"""The interactive parts: each output has HTML and plain text, and no widget's text is ever shown."""
+"""The interactive parts: each output has HTML and plain text, and never a widget's."""
 
 import json
 import re
@@ -144,21 +144,13 @@ def test_a_prediction_that_did_not_come_true_is_not_called_right(shown):
 
 def test_the_hint_of_a_bug_is_in_a_fold_and_in_json_but_not_in_the_text(shown):
     verdict = check("slope", lambda f, w, h: (f(w + h) - f(w)) / h)
-    assert verdict.hint
     (bundle,) = shown
-    assert bundle["text/html"].count("<details") == 1
-    assert (
-        f'<summary style="cursor:pointer">Hint</summary><div style="padding:0.3em 0 0 1.1em">{verdict.hint}</div>'
-        in (bundle["text/html"])
-    )
-    assert bundle[COURSE]["hint"] == verdict.hint
+    folded = f'Hint</summary><div style="padding:0.3em 0 0 1.1em">{verdict.hint}</div>'
+    assert verdict.hint == bundle[COURSE]["hint"] in bundle["text/html"].partition(folded)[1]
     assert verdict.hint not in bundle["text/plain"]
 
 
-def test_what_an_answer_prints_is_in_a_fold_up_to_twenty_lines(monkeypatch, capsys):
-    bundles = []
-    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata=None: bundles.append(bundle))
-
+def test_what_an_answer_prints_is_in_a_fold_up_to_twenty_lines(shown, capsys):
     def slope(f, w, h):
         print("w <is>", w)
         print("to stderr", file=sys.stderr)
@@ -167,11 +159,11 @@ def test_what_an_answer_prints_is_in_a_fold_up_to_twenty_lines(monkeypatch, caps
     check("slope", slope)
     check("slope", lambda f, w, h: [print(line) for line in range(30)])
     assert capsys.readouterr() == ("", "")
-    few, many = (bundle["text/html"].partition("What your code printed")[2] for bundle in bundles)
+    few, many = (bundle["text/html"].partition("What your code printed")[2] for bundle in shown)
     assert ">w &lt;is&gt; -1.5\nto stderr</pre>" in few
     assert ">0\n1\n" in many
     assert "\n19\n... and 10 more lines</pre>" in many
-    assert "to stderr" not in bundles[0]["text/plain"]
+    assert "to stderr" not in shown[0]["text/plain"]
 
 
 def test_what_a_terminal_would_obey_is_not_shown(shown):
@@ -287,11 +279,10 @@ def test_the_progress_line_counts_along(score, monkeypatch):
 @pytest.mark.parametrize(
     ("chosen", "revealed", "options", "kept"),
     [
-        ("a", False, ["a", "b"], "a"),  # a click selects the question's cell, so the next Shift+Enter asks again
+        ("a", False, ["a", "b"], "a"),  # Shift+Enter after a click asks again
         (None, False, ["a", "b"], None),
         ("a", True, ["a", "b"], None),
         ("a", False, ["b", "c"], None),
-        ("a", False, ["b", "a"], "a"),
     ],
 )
 def test_a_question_that_is_asked_again_keeps_a_choice_until_it_is_revealed(

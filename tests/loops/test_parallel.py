@@ -1,4 +1,4 @@
-"""The loops on several ranks equal one process that holds what all ranks hold; what would not is refused."""
+"""The loops on several ranks equal one process with the data of all; what would not is refused."""
 
 import re
 from functools import partial
@@ -98,7 +98,7 @@ def test_gradients_that_ddp_has_not_exchanged_are_refused_on_every_rank_before_t
     for said, unchanged in two.run(on_ranks.not_exchanged, kind):
         for sentence in said:
             assert re.search(saying, sentence)
-        assert unchanged or kind == "added later"  # ranks that add a layer draw its weights themselves
+        assert unchanged or kind == "added later"  # with weights that each rank draws itself
 
 
 @pytest.mark.parametrize("kind", ["all used", "found unused", "found unused, a head in none"])
@@ -138,8 +138,7 @@ def test_each_rank_trains_a_model_of_its_own_where_the_model_says_so(two):
 
 
 def test_ddp_all_reduces_its_gradients_once_a_window(two):
-    # besides: the options, each window's weights, the same once more to learn that all are done, a comparison of the
-    # gradients in each window, the losses
+    # Besides: the options, the weights of two windows and of none, two comparisons, the losses.
     assert [counts["all-reduce"] for counts in two.run(on_ranks.collectives, "DDP")] == [2 + 7] * 2
 
 
