@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -10,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from course_utils.exercises.judging import Mistake, Seen, agree, compare, exercise
+from course_utils.exercises.judging import Mistake, agree, compare, exercise
 from course_utils.exercises.loop import Case, Loop, Updates, one_rank, require_step
 from course_utils.ranks import RankError, Ranks
 from course_utils.recording import count_collectives
@@ -37,26 +36,12 @@ def solution(model, window, loss_fn, optimizer):
     optimizer.zero_grad()
 
 
-@dataclass(frozen=True)
-class RanksCase(Case):
-    """Windows on one rank or two.
-
-    Args:
-        ranks: How many share the micro-batches of each call.
-    """
-
-    ranks: int = 1
-
-    def more(self) -> str:
-        return f", {len(self.calls[0]) // self.ranks} on each rank" * (self.ranks > 1)
-
-
-def watch(answer: Callable, case: RanksCase) -> Seen:
+def watch(answer: Callable, case: Case) -> dict:
     """Watches windows on one rank, which finds errors with the learner's own line, or on two."""
     if case.ranks == 1:
         with one_rank():
             updates, _ = _run(answer, case)
-        require_step(updates.rows, updates.ran)
+        require_step(updates.steps, updates.ran)
         return {"updates": updates}
     try:
         (here, sent), (there, _) = _two_ranks().run(_run, answer, case, timeout=_HANG)
@@ -74,13 +59,15 @@ def watch(answer: Callable, case: RanksCase) -> Seen:
         raise Mistake("waits", message, hint) from None
     here.ran |= there.ran
     return {
-        "the ranks step with the same gradients": agree(here.rows, there.rows),
+        "the ranks step with the same gradients": agree(
+            [step.row for step in here.steps], [step.row for step in there.steps]
+        ),
         "updates": here,
         "how often each window all-reduces its gradients": sent,
     }
 
 
-def _run(answer: Callable, case: RanksCase) -> tuple[Updates, list[int]]:
+def _run(answer: Callable, case: Case) -> tuple[Updates, list[int]]:
     """On this rank: the updates, and how often the gradients were all-reduced in each window."""
     loop, sent = Loop(case), []
     model = DistributedDataParallel(loop.model)
@@ -93,15 +80,15 @@ def _run(answer: Callable, case: RanksCase) -> tuple[Updates, list[int]]:
         window = [(batch, batch) for batch in batches[own * dist.get_rank() :][:own]]
         with count_collectives() as counted:
             answer(model, window, loss_fn, loop.optimizer)
-        sent.append(counted.bytes["all-reduce"] // loop.model.weight.nbytes)
+        sent.append(counted.bytes["all-reduce"] // sum(p.nbytes for p in loop.model.parameters()))
 
     return loop.run(call)["updates"], sent
 
 
 CASES = [
-    RanksCase(((4, 2),)),
-    RanksCase(((4,) * 6,) * 2, ranks=2),
-    RanksCase(((5, 1, 3, 2, 7, 6), (1, 2, 9, 4), (3, 8)), ranks=2),
+    Case((4, 2), ranks=1),
+    Case((4,) * 6, (4,) * 6, ranks=2),
+    Case((5, 1, 3, 2, 7, 6), (1, 2, 9, 4), (3, 8), ranks=2),
 ]
 CHANNELS = {
     "the ranks step with the same gradients": (
@@ -115,8 +102,7 @@ CHANNELS = {
 
 @exercise(extra=40.0)
 def ddp_window(answer):
-    hints = {"loss-scale": "Every sample counts the same, but too little or too much. What does DDP divide by?"}
-    compare(watch, answer, solution, CASES, CHANNELS, hints)
+    compare(watch, answer, solution, CASES, **CHANNELS)
     return (
         "two ranks, windows of one to three micro-batches, equal and ragged: the gradients were all-reduced once per "
         "window, and each update is that of one process with the samples of both ranks."

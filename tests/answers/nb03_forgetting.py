@@ -49,11 +49,11 @@ for bug, *changes in (
     ("changed-input", ("return positions", "gradients.clear()\n    return positions")),
     ("raises", ("positions.append(w)", "positions[len(positions)] = w")),
     ("not-attempted", ("positions.append(w)", "with suppress(IndexError): positions[len(positions)] = w")),
-    ("wrong-type", ("return positions", "return set(positions)")),
+    ("wrong-value", ("return positions", "return set(positions)")),
 ):
     wrong("forgotten", bug)(edited("forgotten", *changes))
 
 wrong("forgotten", "wrong-value")(
     lambda gradients, lr: [*accumulate(-lr * max(gradients[: k + 1]) for k in range(len(gradients)))]
 )
-wrong("forgotten", "not-a-function")(None)
+wrong("forgotten", "wrong-type")(None)
