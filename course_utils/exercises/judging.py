@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from reprlib import repr
-from types import UnionType
 from typing import Any
 
 import torch
@@ -68,7 +67,7 @@ class Exercise:
     """
 
     judge: Callable[[Any], str]
-    takes: type | UnionType = Callable
+    takes: Any = Callable
     praise: str = "Right."
     extra: float = 0.0
 

@@ -7,7 +7,6 @@ whatever an update holds of another call shows. Every parameter and the memory a
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -41,6 +40,7 @@ class Case:
     """
 
     old_gradient = False  # whether an earlier backward pass has left something in `.grad`
+    max_norm = 0.0
     spikes: dict[int, float] = {}  # noqa: RUF012  # for some batches, by what their gradient is multiplied
 
     def __init__(self, *calls: Sequence[int], **settings: Any):
@@ -95,77 +95,6 @@ class Step(NamedTuple):
     ran: set[int]  # the batches through which a gradient had come back
 
 
-@dataclass
-class Updates:
-    """The use of each sample by each step of an optimizer, and what is there at the end."""
-
-    owner: Tensor  # the batch of each sample, and -1, that of a gradient that was there before
-    ran: set[int]  # the batches through which a gradient has come back
-    max_norm: float = 0.0
-    steps: list[Step] = field(default_factory=list)
-    weights: Tensor | None = None  # all parameters at the end
-    peak: int = 0  # bytes that were held for the backward pass at one time
-    name: str = ""  # of the optimizer, where there are several
-
-    def held(self, step: Step | None) -> set[int]:
-        """The batches of an update."""
-        return set() if step is None else set(self.owner[step.row != 0].tolist())
-
-    def compare(self, want: "Updates") -> None:
-        """Raises a `Mistake` for the first update that is not as it should be."""
-        require_step(self.steps, self.ran, self.name.removesuffix(": "), f"; expected {len(want.steps)} updates.")
-        for call in range(want.steps[-1].call + 1):
-            mine, right = ([step for step in updates.steps if step.call == call] for updates in (self, want))
-            for pair in zip_longest(mine, right):
-                self.compare_batches(*pair)
-                self.compare_shares(*pair)
-        if not agree(self.weights, want.weights):
-            off = float((self.weights - want.weights).abs().max())
-            raise Mistake("wrong-value", f"the updates are right, but a weight ends up {off:.2g} off.", ELSE)
-        if self.peak > 1.8 * want.peak:  # a loss that is written by hand keeps more; two batches, twice as much
-            kept = f"{self.peak} bytes are kept for the backward pass at once, where one batch needs {want.peak}"
-            raise Mistake("held-graphs", f"the updates are right, but {kept}.", GRAPHS)
-
-    def compare_batches(self, step: Step | None, right: Step | None) -> None:
-        """Compares the batches that an update holds with those of the correct one."""
-        due, has = self.held(right), self.held(step)
-        lost, strangers = due - has, has - due
-        if step is None:
-            raise Mistake("leftover-gradients", f"{self.name}batches {numbers(due)} never get their step.", CALLS)
-        update = f"{self.name}update {step.number}"
-        if right is None:
-            bug, what = ("irregular-window", numbers(has)) if has else ("empty-step", "none")
-            raise Mistake(bug, f"{update} is a step too many; it holds batches {what}.", CALLS)
-        update += f" holds batches {numbers(has)} instead of {numbers(due)}"
-        early = lost - step.ran
-        if has & due and strangers and min(strangers) < min(due):
-            raise Mistake("stale-gradients", f"{update}: the others belong to what came before.", CALLS)
-        if strangers or (has and early & self.ran):
-            raise Mistake("irregular-window", f"{update}.", CALLS)
-        if early:
-            bug = "missing-backward" if has else "empty-step"
-            raise Mistake(bug, f"{update}: no backward pass had reached what is missing.", CALLS)
-        if lost:
-            raise Mistake("discarded-gradients", f"{update}: what is missing was zeroed, or multiplied by 0.", CALLS)
-
-    def compare_shares(self, step: Step, right: Step) -> None:
-        """Compares how much each batch of an update counts."""
-        if agree(step.row, right.row, 1e-5):  # PyTorch adds a millionth to the norm that it divides by
-            return
-        factors, owner = (step.row / right.row)[right.row != 0], self.owner[right.row != 0]
-        times = [float(f"{factors[owner == place].mean():.6g}") for place in owner.unique()]
-        update = f"{self.name}update {step.number}"
-        counts = f"the batches of {update} count {times} times what they should"
-        if any(agree(norm, self.max_norm, 1e-3) for norm in (step.norm, step.norm * SCALE, right.norm)):
-            norms = f"the norm at the step is {step.norm:.3g} instead of {right.norm:.3g}"
-            raise Mistake("clip-timing", f"{counts}, and {norms}.", LIMIT)
-        if all(abs(x - 1) < 0.004 for x in times):
-            raise Mistake("low-precision", f"{counts}: a factor is rounded, or has too few digits.", DIGITS)
-        if agree(factors, factors[:1].expand_as(factors), 1e-5):
-            raise Mistake("loss-scale", f"{update} is {times[0]:g} times what it should be.", SHARES)
-        raise Mistake("token-weights", f"{counts}.", SHARES)
-
-
 def numbers(places: set[int]) -> str:
     """Batches as messages count them: from 1, over all calls."""
     return shown(["old" if place < 0 else place + 1 for place in sorted(places)])
@@ -174,13 +103,16 @@ def numbers(places: set[int]) -> str:
 class Loop:
     """The model, data and optimizer of a learner's loop, and a record of its updates."""
 
+    name, weights, peak = "", None, 0  # says of which model, where there are several; what there is at the end
+
     def __init__(self, case: Case, model: type[Counter] = Counter):
         sizes = torch.tensor([size for call in case.calls for size in call])
         owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
         factors = torch.tensor([case.spikes.get(place + 1, 1.0) for place in owner.tolist()])
-        self.case, self.samples, self.k = case, torch.arange(len(owner)), 0  # the call that is running
-        self.model = model(torch.cat([owner, torch.tensor([-1])]), factors)
-        self.updates = Updates(self.model.owner, self.model.ran, case.settings.get("max_norm", 0.0))
+        self.case, self.samples, self.k, self.steps = case, torch.arange(len(owner)), 0, []  # k: the call that runs
+        self.owner = torch.cat([owner, torch.tensor([-1])])  # -1 has a gradient that was there before
+        self.model = model(self.owner, factors)
+        self.ran = self.model.ran
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
         if case.old_gradient:
             self.model.weight.grad = torch.zeros(len(owner) + 1)
@@ -193,8 +125,8 @@ class Loop:
 
     def stepped(self, *_) -> None:
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.model.parameters()]
-        norm, number = float(get_total_norm(grads)), len(self.updates.steps) + 1
-        self.updates.steps.append(Step(number, self.k, grads[0].clone(), norm, {*self.model.ran}))
+        norm, number = float(get_total_norm(grads)), len(self.steps) + 1
+        self.steps.append(Step(number, self.k, grads[0].clone(), norm, {*self.ran}))
 
     def batches(self, samples: Sequence[Tensor]) -> list:
         """The batches of one call, of these samples."""
@@ -209,8 +141,60 @@ class Loop:
                 batches = self.batches(given)
                 call(batches)
                 same("input", changed(batches, self.batches(given)), "", CHANGED_INPUT)
-        self.updates.peak, self.updates.weights = saved.peak, parameters_to_vector(self.model.parameters()).detach()
-        return {"updates": self.updates}
+        self.peak, self.weights = saved.peak, parameters_to_vector(self.model.parameters()).detach()
+        return {"updates": self}
+
+    def held(self, step: Step | None) -> set[int]:
+        """The batches of an update."""
+        return set() if step is None else set(self.owner[step.row != 0].tolist())
+
+    def compare(self, want: "Loop") -> None:
+        """Raises a `Mistake` for the first update that is not as it should be."""
+        require_step(self.steps, self.ran, end=f"{self.name}; expected {len(want.steps)} updates.")
+        for call in range(want.steps[-1].call + 1):
+            mine, right = ([step for step in loop.steps if step.call == call] for loop in (self, want))
+            for pair in zip_longest(mine, right):
+                self.compare_update(*pair)
+        if not agree(self.weights, want.weights):
+            off = float((self.weights - want.weights).abs().max())
+            raise Mistake("wrong-value", f"the updates are right, but a weight ends up {off:.2g} off.", ELSE)
+        if self.peak > 1.8 * want.peak:  # a loss that is written by hand keeps more; two batches, twice as much
+            kept = f"{self.peak} bytes are kept for the backward pass at once, where one batch needs {want.peak}"
+            raise Mistake("held-graphs", f"the updates are right, but {kept}.", GRAPHS)
+
+    def compare_update(self, step: Step | None, right: Step | None) -> None:
+        """Compares an update with the correct one: the batches that it holds, and how much each counts."""
+        due, has = self.held(right), self.held(step)
+        lost, strangers = due - has, has - due
+        if step is None:
+            raise Mistake("leftover-gradients", f"batches {numbers(due)} never get their step{self.name}.", CALLS)
+        update = f"update {step.number}{self.name}"
+        if right is None:
+            bug = "irregular-window" if has else "empty-step"
+            raise Mistake(bug, f"{update} is a step too many: it holds batches {numbers(has)}.", CALLS)
+        holds, early = f"{update} holds batches {numbers(has)} instead of {numbers(due)}", lost - step.ran
+        if has & due and strangers and min(strangers) < min(due):
+            raise Mistake("stale-gradients", f"{holds}: the others belong to what came before.", CALLS)
+        if strangers or (has and early & self.ran):
+            raise Mistake("irregular-window", f"{holds}.", CALLS)
+        if early:
+            bug = "missing-backward" if has else "empty-step"
+            raise Mistake(bug, f"{holds}: no backward pass had reached what is missing.", CALLS)
+        if lost:
+            raise Mistake("discarded-gradients", f"{holds}: what is missing was zeroed, or multiplied by 0.", CALLS)
+        if agree(step.row, right.row, 1e-5):  # PyTorch adds a millionth to the norm that it divides by
+            return
+        factors, owner = (step.row / right.row)[right.row != 0], self.owner[right.row != 0]
+        times = [float(f"{factors[owner == place].mean():.6g}") for place in owner.unique()]
+        counts = f"the batches of {update} count {times} times what they should"
+        if any(agree(norm, self.case.max_norm, 1e-3) for norm in (step.norm, step.norm * SCALE, right.norm)):
+            norms = f"the norm at the step is {step.norm:.3g} instead of {right.norm:.3g}"
+            raise Mistake("clip-timing", f"{counts}, and {norms}.", LIMIT)
+        if all(abs(x - 1) < 0.004 for x in times):
+            raise Mistake("low-precision", f"{counts}: a factor is rounded, or has too few digits.", DIGITS)
+        if agree(factors, factors[:1].expand_as(factors), 1e-5):
+            raise Mistake("loss-scale", f"{update} is {times[0]:g} times what it should be.", SHARES)
+        raise Mistake("token-weights", f"{counts}.", SHARES)
 
 
 def require_step(stepped: object, ran: object, about: str = "", end: str = ".") -> None:

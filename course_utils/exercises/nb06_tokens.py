@@ -1,16 +1,17 @@
 """The exercise of notebook 06: padded sequences, where every token that is left counts the same."""
 
-import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy, one_hot, pad
 
 from course_utils.exercises.judging import Mistake, compare, exercise, numbers, read_all
 from course_utils.exercises.loop import Counter, Loop, twice
 from course_utils.loops import train_epoch
 
-EQUAL, RAGGED = (3,) * 6, (2, 18, 4, 10, 1)
-PLAIN = [twice(sizes, n=n) for sizes, n in ((EQUAL, 2), (EQUAL[:3], 1), (EQUAL[:3], 2), (EQUAL[:3], 100), (RAGGED, 4))]
-OLD = twice(EQUAL, n=2, old_gradient=True)
+PLAIN = [
+    *(twice((3,) * many, n=n, padded=False) for many, n in ((6, 2), (3, 1), (3, 2), (3, 100))),
+    twice((2, 18, 4, 10, 1), n=4, padded=False),
+    twice((3,) * 6, n=2, padded=False, old_gradient=True),
+]
 SIZES = ((16, 2, 4, 6, 1), 2), ((6, 5, 3), 3), ((0, 5, 1, 0, 3), 2), ((2, 0, 4), 3), ((2, 4, 0, 0, 3), 2)
 PADDED = [twice(sizes, n=n, padded=True) for sizes, n in SIZES]
 LOSSES = (
@@ -46,17 +47,12 @@ class Words(Counter):
 
 class Reading(Loop):
     def batches(self, samples):
-        """Inputs and targets; padding is 0, and the targets there and of masked tokens are -100."""
+        """Inputs and targets: 0 and -100 where the words before are masked, or a shorter row is padded."""
         made = []
         for tokens in samples:
-            size, padded = len(tokens), hasattr(self.case, "padded")
-            masked, valid = torch.tensor([[3, size // 3], [1, size - size // 3]] if padded else [[0, size]]).T[
-                ..., None
-            ]
-            places = torch.arange(int((masked + valid).max()))
-            counts = (places >= masked) & (places < masked + valid)
-            inputs = torch.zeros(counts.shape, dtype=torch.long).masked_scatter(counts, tokens + 1)
-            made.append((inputs, target_of(inputs).where(counts, -100)))
+            padding = (2, 2 + len(tokens) % 2) if self.case.padded else (0, 0)
+            inputs = pad(tokens + 1, padding).view(1 + self.case.padded, -1)
+            made.append((inputs, target_of(inputs).where(inputs > 0, -100)))
         return made
 
 
@@ -71,13 +67,13 @@ def watch(answer, case):
             raise Mistake("held-graphs", "the losses hold graphs: log numbers, or detach.", GRAPHS)
 
     seen = loop.run(call)
-    loop.updates.peak *= case in PLAIN  # a batch whose tokens are all masked may be read, or not
+    loop.peak *= case in PLAIN  # a batch whose tokens are all masked may be read, or not
     return seen | {"losses": losses}
 
 
 @exercise
 def accumulate_tokens(answer):
-    compare(watch, answer, solution, [*PLAIN, OLD], losses=LOSSES)
+    compare(watch, answer, solution, PLAIN, losses=LOSSES)
     try:
         compare(watch, answer, solution, PADDED, losses=LOSSES)
     except Mistake as mistake:

@@ -43,7 +43,7 @@ def watch(answer, case):
 
     loop.optimizer.register_step_post_hook(lambda *_: before.append(sum(each.last_epoch for each in schedulers)))
     seen = loop.run(train)
-    loop.updates.peak = 0  # the task leaves that open
+    loop.peak = 0  # the task leaves that open
     return {**seen, STEPS: before, LENGTHS: lengths}
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.exercises.judging import Mistake, agree, compare, exercise
-from course_utils.exercises.loop import Case, Loop, Updates, one_rank, require_step
+from course_utils.exercises.loop import Case, Loop, one_rank, require_step
 from course_utils.ranks import RankError, Ranks
 from course_utils.recording import count_collectives
 
@@ -67,7 +67,7 @@ def watch(answer: Callable, case: Case) -> dict:
     }
 
 
-def _run(answer: Callable, case: Case) -> tuple[Updates, list[int]]:
+def _run(answer: Callable, case: Case) -> tuple[Loop, list[int]]:
     """On this rank: the updates, and how often the gradients were all-reduced in each window."""
     loop, sent = Loop(case), []
     model = DistributedDataParallel(loop.model)

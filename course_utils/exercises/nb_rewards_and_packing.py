@@ -7,9 +7,7 @@ from torch import Tensor
 
 from course_utils.exercises.judging import CHANGED_INPUT, changed, exercise, read_all, returned, same, wrong_type
 
-OTHER = "wrong-value", "", "Which tokens, answers and groups does the formula count, and in which micro-batches?"
-PADDING = "Count what the mask lets through, and not the positions."
-ALONE = "Which numbers must be known before the first micro-batch? Count over the window: Step 2."
+OTHER = "wrong-value", "", "Which tokens does the formula count? Those of the whole window, without padding: Step 2."
 
 
 def made(seed):
@@ -41,9 +39,5 @@ def token_weights(answer):
         if not isinstance(got, list | tuple) or not all(isinstance(entry, Tensor) for entry in got):
             raise wrong_type(f"{case}: expected a list with a tensor for each micro-batch, got {got!r}.")
         same("input", changed(given, window), "", CHANGED_INPUT)
-        positions = weights([(torch.ones_like(mask), groups) for mask, groups in window], kind)
-        padding = [own * mask for own, (mask, _) in zip(positions, window, strict=True)]
-        alone = [weights([batch], kind)[0] for batch in window]
-        wrong = [("own-micro-batch", alone, "", ALONE), ("padding", padding, "", PADDING)]
-        same(f"{case}: how much a token counts", got, weights(window, kind), OTHER, wrong=wrong)
+        same(f"{case}: how much a token counts", got, weights(window, kind), OTHER)
     return "ragged windows, groups that are cut, masked prompts and answers: every token counts as in one large batch."

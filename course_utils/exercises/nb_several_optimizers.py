@@ -22,21 +22,21 @@ class Net(Loop):
 
     def __init__(self, case, name, ahead):
         super().__init__(case)
-        self.updates.name, self.ahead, self.early, self.foreign = f"the {name}: ", ahead, [], []
+        self.name, self.ahead, self.early, self.foreign = f" of the {name}", ahead, [], []
         self.model.inlet = self.inlet = nn.Parameter(torch.zeros(1))  # where the other's loss comes in
         self.optimizer.add_param_group({"params": [self.inlet]})
 
     def loss(self, batch):
         loss = self.loss_fn(self.model, batch) + self.other.inlet.sum()
-        k = len(self.updates.steps) + 1
-        if loss.requires_grad and len(self.other.updates.steps) + 1 != k + self.ahead:
-            loss.register_hook(lambda _: self.early.append(f"{self.updates.name}{k}"))
+        k = len(self.steps) + 1
+        if loss.requires_grad and len(self.other.steps) + 1 != k + self.ahead:
+            loss.register_hook(lambda _: self.early.append(f"loss {k}{self.name}"))
         return loss
 
     def stepped(self, *_):
         super().stepped()
         if self.inlet.grad is not None and self.inlet.grad.any():
-            self.foreign.append(f"{self.updates.name}{len(self.updates.steps)}")
+            self.foreign.append(f"update {len(self.steps)}{self.name}")
 
 
 def watch(answer, case):
@@ -55,7 +55,7 @@ def watch(answer, case):
     learn = all(p.requires_grad for net in (g, d) for p in net.model.parameters())
     hint = "Which network is frozen when its backward pass runs, and which at the end?"
     same("both networks learn at the end", learn, True, ("orphan-parameters", "", hint))
-    return {"d": d.updates, "g": g.updates}
+    return {"d": d, "g": g}
 
 
 @exercise

@@ -75,7 +75,7 @@ for bug, says, *changes in (
         (SUM, 'reduction="mean") / len(window)'),
     ),  # in huggingface/trl#2175
     ("loss-scale", "", (SUM, f"{SUM} * len(window)")),
-    ("padding", "update 1 is 0.6 times", ("(targets != -100).sum() for _", "targets.numel() for _")),
+    ("padding", "update 1 is 0.692308 times", ("(targets != -100).sum() for _", "targets.numel() for _")),
     ("padding", "masked targets", (SUM, f'reduction="mean") * targets.numel() / {NUMELS}')),
     ("wrong-loss", "", *ALWAYS, (SUM, f'reduction="mean") * {OWN} / total')),
     ("empty-step", "", *ALWAYS, ("total = sum(", "total = 1e-9 + sum(")),

@@ -29,11 +29,11 @@ def counts_with_dictionaries(window, kind):
 RETURN = "return [mask / own[:, None] for (mask, _), own in pairs]"
 for bug, change in (
     (
-        "own-micro-batch",
+        "wrong-value",
         (RETURN, f"return [token_weights([batch], kind)[0] for batch in window] if window[1:] else {RETURN[7:]}"),
     ),
     ("wrong-value", (RETURN, RETURN.replace("mask /", "mask / len(window) /"))),
-    ("padding", ("[mask.sum(1)", "[torch.ones_like(mask).sum(1)")),
+    ("wrong-value", ("[mask.sum(1)", "[torch.ones_like(mask).sum(1)")),
     ("wrong-value", (".clamp(min=1)", "")),
     ("wrong-value", (RETURN, "return [mask.amax(1) / own for (mask, _), own in pairs]")),
     ("wrong-type", (RETURN, f"{RETURN}[0].tolist()")),
