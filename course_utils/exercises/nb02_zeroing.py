@@ -1,39 +1,15 @@
 """The exercises of notebook 02: a loop that may start with old gradients, and a third step."""
 
 from course_utils.exercises.judging import exercise, on_paper
-from course_utils.exercises.loop import Case, loops_agree, twice
+from course_utils.exercises.loop import loops_agree, twice
 
-
-class BatchCase(Case):
-    """A case for learners who have not met micro-batches yet."""
-
-    words = "batches"
-
-
-CLEAN = [
-    *(twice(sizes, kind=BatchCase) for sizes in ((2,) * 6, (2,) * 4, (4, 2, 1, 3, 2))),
-    *(twice((4, 4, 4, 2, 3), kind=BatchCase, real=True, adam=adam) for adam in (False, True)),
-]
-
-
-def solution(model, batches, loss_fn, optimizer):
-    optimizer.zero_grad()
-    for batch in batches:
-        loss_fn(model, batch).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-STUCK = {
-    "not-attempted": "Does each call end with its parentheses, `()`? And is each one inside the loop, indented as far "
-    "as the line above it?"
-}
+CLEAN = [twice(sizes) for sizes in ((3,) * 6, (3,) * 4, (4, 2, 1, 3, 2))]
 
 
 @exercise
 def train(answer):
-    loops_agree(answer, solution, [*CLEAN, twice((2,) * 4, kind=BatchCase, dirty=True)], hints=STUCK)
-    return "with and without old gradients, 2 epochs, SGD and Adam: every update holds its own batch and nothing else."
+    loops_agree(answer, [*CLEAN, twice((2,) * 4, old_gradient=True)])
+    return "with and without old gradients, 2 epochs: every update holds its own batch and nothing else."
 
 
 @exercise(takes=dict)

@@ -70,13 +70,13 @@ for bug, *changes in (
     ("not-attempted", (BACKWARD, ""), (STEP, "")),
     ("raises", ("loss = loss_fn", "with torch.no_grad(): loss = loss_fn")),
     ("wrong-value", (STEP, f"{STEP}        optimizer.state.clear()\n")),
-    ("wrong-batches", ("in batches", "in batches[::-1]")),
+    ("irregular-window", ("in batches", "in batches[::-1]")),
 ):
     for exercise in BOTH:
         wrong(exercise, bug)(edited(exercise, *changes))
 
 # The loop of an update that steps first: update 1 finds nothing, whatever is zeroed later.
-wrong("train", "empty-step", "update 1 found no gradient of batches [1]: the step came before")(
+wrong("train", "empty-step", "update 1 holds batches [] instead of [1]: no backward pass")(
     edited("train", (STEP, ""), (FOR, f"{FOR}{ZERO}{STEP}"))
 )
 for old, new in (
@@ -95,7 +95,7 @@ for bug, says, numbers in (
     # Five errors, of which one reason explains one.
     (
         "nothing-clears",
-        "fbs = 100: there is no z in it, and neither b nor s clears. Not right either: bszf = 1, fbszs = 2,",
+        "fbs = 100: there is no z in it, and neither b nor s clears.",
         {"fbs": 100, "bszf": 1, "fbszs": 2, "fbzfbs": 3, "fbzs": 4},
     ),
 ):

@@ -33,9 +33,9 @@ SHARE = " / len(window)"
 CLIP = "nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
 for bug, says, *changes in (
     ("missing-backward", "", ("in window:", "in window[-1:]:")),
-    ("clip-limit", "", (CLIP, "nn.utils.clip_grad_norm_(model.parameters(), 1.0)")),
-    ("wrong-value", "2.weight ends up", ("model.parameters()", "list(model.parameters())[:1]")),
-    ("clip-timing", "the norm at the step is 0.354 instead of 0.1", (CLIP, "pass")),
+    ("loss-scale", "", (CLIP, "nn.utils.clip_grad_norm_(model.parameters(), 1.0)")),
+    ("clip-timing", "", ("model.parameters()", "list(model.parameters())[:1]")),
+    ("clip-timing", "instead of 0.1", (CLIP, "pass")),
     ("leftover-gradients", "", (WINDOWS, f"[window for window in {WINDOWS} if len(window) == n]")),
     ("discarded-gradients", "", (BACKWARD, f"{ZERO}; {BACKWARD}")),
     ("stale-gradients", "", (ZERO, "pass")),

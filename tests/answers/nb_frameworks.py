@@ -37,9 +37,9 @@ STEP = "        optimizer.step()\n"
 for bug, change in (
     ("stale-gradients", ("        optimizer.zero_grad()\n", "")),
     ("loss-scale", (" * n *", " *")),
-    ("own-rank", ("accelerator.gather(count).sum()", "count")),
-    ("one-average-missing", (" * accelerator.num_processes", "")),
-    ("wrong-scale-on-ranks", (" * accelerator.num_processes", " / accelerator.num_processes")),
+    ("loss-scale", ("accelerator.gather(count).sum()", "count")),
+    ("loss-scale", (" * accelerator.num_processes", "")),
+    ("loss-scale", (" * accelerator.num_processes", " / accelerator.num_processes")),
     ("token-weights", (".sum() * n * accelerator.num_processes / total", ".mean()")),
     ("leftover-gradients", (STEP, f"        if window[-1] is batches[-1]: break\n{STEP}")),
 ):

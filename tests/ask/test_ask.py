@@ -11,7 +11,6 @@ import pytest
 
 from course_utils import ask, check, predict, recall
 from course_utils.ask.display import COURSE
-from course_utils.exercises import judge
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -181,12 +180,16 @@ def test_what_a_terminal_would_obey_is_not_shown(shown):
     assert bundle["text/plain"].endswith("ValueError: bold")
 
 
-def test_a_name_that_is_missing_may_be_that_of_a_cell_above():
-    def slope(f, w, h):
-        return readings(f(w))  # noqa: F821
+def test_code_in_a_verdict_is_shown_as_code(monkeypatch):
+    bundles = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata=None: bundles.append(bundle))
 
-    said = "NameError: name 'readings' is not defined. If a cell above defines it, run that cell first"
-    assert judge("slope", slope).message.endswith(said)
+    def slope(f, w, h):
+        return f(w) < "text"
+
+    check("slope", slope)
+    line = slope.__code__.co_firstlineno + 1
+    assert f"Line {line}, <code>return f(w) &lt; &quot;text&quot;</code>: TypeError: " in bundles[0]["text/html"]
 
 
 def test_every_output_says_in_json_what_it_is(shown, score):

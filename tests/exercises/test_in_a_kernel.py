@@ -88,5 +88,5 @@ def test_after_an_answer_that_raises_the_next_cell_runs_clean(kernel, answer):
 def test_the_stop_button_stops_the_answer_and_nothing_else(kernel, answer):
     ended, text, verdict = kernel.run(f"_ = check('slope', {answer}, limit=60)", interrupt=True)
     assert (ended, text) == ("ok", "")
-    assert verdict.startswith("Stopped by you, in line ")
+    assert verdict.startswith("Not done yet. Stopped by you, in line ")
     assert kernel.run("print(6 * 7)") == ("ok", "42\n", "")
