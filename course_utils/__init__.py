@@ -8,7 +8,8 @@ of your own, from the lowest to the highest:
     models     mlp, Tally, Transformer: small models; shares_of: how much a micro-batch counts
     loops      windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
     memory     saved_bytes, held_bytes, update_bytes: what a training step holds
-    recording  record, count_collectives and others: what any loop does, seen from outside
+    record     record: what any loop does, seen from outside
+    collectives  count_collectives, held_gradients: what a rank sends and holds
     ranks      Ranks: a function on several ranks; scripts in processes of their own
     plots      ledger and the other figures; they draw and compute nothing
     ask        predict, recall: what a learner answers
@@ -24,11 +25,12 @@ Course material that happens to be Python:
 from importlib import import_module
 from importlib.util import find_spec
 
+from course_utils.collectives import count_collectives, held_gradients
 from course_utils.data import digits, next_letters, words
 from course_utils.loops import MicroBatchFinder, backward_window, evaluate, train_epoch, windows
 from course_utils.memory import held_bytes, saved_bytes, update_bytes
 from course_utils.models import Tally, Transformer, mlp, shares_of
-from course_utils.recording import count_collectives, held_gradients, record
+from course_utils.record import record
 
 _LATER = {  # these need more than torch: imported when they are first used
     "Ranks": "ranks",

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 
@@ -68,9 +67,9 @@ def next_letters(words: Sequence[str]) -> tuple[Tensor, Tensor]:
         >>> inputs.tolist(), targets.tolist()
         ([[0, 1, 0, 0], [0, 19, 21, 13]], [[1, 0, -100, -100], [19, 21, 13, 0]])
     """
-    letters = [torch.tensor([ord(letter) - ord("a") + 1 for letter in word]) for word in words]
-    inputs = pad_sequence([pad(word, (1, 0)) for word in letters], batch_first=True)
-    targets = pad_sequence([pad(word, (0, 1)) for word in letters], batch_first=True, padding_value=-100)
+    letters = [[ord(letter) - ord("a") + 1 for letter in word] for word in words]
+    inputs = pad_sequence([torch.tensor([0, *word]) for word in letters], batch_first=True)
+    targets = pad_sequence([torch.tensor([*word, 0]) for word in letters], batch_first=True, padding_value=-100)
     return inputs, targets
 
 

@@ -87,15 +87,12 @@ def shares_of(loop: Callable, micro_batches: int, n: int, epochs: int = 1) -> Sh
     tally, updates = Tally(micro_batches), []
     optimizer = torch.optim.SGD(tally.parameters(), lr=1.0)
 
-    def mean_loss(model: nn.Module, batch: Tensor) -> Tensor:
-        return model(batch).mean()
-
     def weights() -> list[float]:
         return [] if tally.weight.grad is None else tally.weight.grad.tolist()
 
     optimizer.register_step_pre_hook(lambda *_: updates.append(weights() or [0.0] * micro_batches))
     for _ in range(epochs):
-        loop(tally, torch.arange(micro_batches).split(1), mean_loss, optimizer, n)
+        loop(tally, torch.arange(micro_batches).split(1), lambda model, batch: model(batch).mean(), optimizer, n)
     left = weights()
     return Shares(updates, left if any(left) else [])
 
@@ -121,9 +118,8 @@ class Transformer(nn.Module):
     """
 
     def __init__(
-        self, symbols: int, width: int = 32, heads: int = 2, blocks: int = 1, longest: int = 32, *,
-        checkpointed: bool = False,
-    ):  # fmt: skip
+        self, symbols: int, width: int = 32, heads: int = 2, blocks: int = 1, longest: int = 32, checkpointed=False
+    ):
         super().__init__()
         self.checkpointed = checkpointed
         self.symbols = nn.Embedding(symbols, width)

@@ -3,10 +3,7 @@
 import linecache
 import re
 from collections.abc import Callable
-from itertools import count
 from typing import Any
-
-_numbers = count()
 
 
 def edited(text: str, old: str, new: str) -> str:
@@ -14,8 +11,8 @@ def edited(text: str, old: str, new: str) -> str:
 
     Args:
         text: The source.
-        old: Text that occurs once; indentation after its first line is ignored.
-        new: Replacement, indented as the first line. Lines that become empty are removed.
+        old: Text that occurs once, its lines indented as the line where it begins.
+        new: Replacement, indented in the same way. Lines that become empty are removed.
 
     Raises:
         ValueError: If `old` doesn't occur exactly once.
@@ -24,14 +21,11 @@ def edited(text: str, old: str, new: str) -> str:
         >>> edited("for x in xs:\\n    f(x)\\n    g(x)\\n", "f(x)\\ng(x)", "if x:\\n    g(x)")
         'for x in xs:\\n    if x:\\n        g(x)\\n'
     """
-    pattern = r"\n *".join(re.escape(line) for line in re.split(r"\n *", old))
-    found = list(re.finditer(pattern, text))
-    if len(found) != 1:
-        raise ValueError(f"{old!r} is {len(found)} times in\n{text}")
-    before, after = text[: found[0].start()], text[found[0].end() :]
-    indent = re.match(" *", before.rpartition("\n")[2])[0]
-    text = before + new.replace("\n", f"\n{indent}") + after
-    return text if new else re.sub(r"\n +(?=\n)", "", text)
+    begins = text.partition(old.partition("\n")[0])[0].rpartition("\n")[2]  # its line, up to it
+    old, new = (part.replace("\n", "\n" + re.match(" *", begins)[0]) for part in (old, new))
+    if text.count(old) != 1:
+        raise ValueError(f"{old!r} is {text.count(old)} times in\n{text}")
+    return re.sub(r"\n +(?=\n)", "", text.replace(old, new))
 
 
 def function(text: str, names: dict[str, Any], title: str = "made") -> Callable:
@@ -40,13 +34,13 @@ def function(text: str, names: dict[str, Any], title: str = "made") -> Callable:
     Args:
         text: Source that begins with `def`.
         names: Global names of the function.
-        title: Name of the text in a traceback.
+        title: Name of the text in a traceback; of two with one name the later is shown.
 
     Example:
         >>> function("def double(x):\\n    return 2 * x\\n", {})(21)
         42
     """
-    file, found = f"<{title} {next(_numbers)}>", {}
+    file, found = f"<{title}>", {}
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(compile(text, file, "exec"), names, found)
     return found[text.partition("def ")[2].partition("(")[0]]

@@ -90,7 +90,7 @@ def points(trace) -> list[Point]:
 
     So a buggy loop and its fixed twin can be drawn over each other, micro-batch by micro-batch.
     """
-    events = [event for event in trace.on() if event.kind != "forward"]
+    events = trace.on()
     starts = [place for place, event in enumerate(events) if event.kind == "backward"]
     found = []
     for k, (start, end) in enumerate(zip(starts, [*starts[1:], len(events)], strict=True)):

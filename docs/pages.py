@@ -5,7 +5,6 @@ open. Pages show the notebooks as they were committed.
 """
 
 import copy
-import inspect
 import re
 import shutil
 from collections.abc import Iterable, Sequence
@@ -161,15 +160,10 @@ def rule_page(rule: Rule) -> str:
     specimens = [specimen for specimen in ZOO.values() if specimen.rule == rule.name]
     parts += ["## Reported in public"] if specimens else []
     for specimen in specimens:
-        lines = (_lines(specimen.buggy), _lines(specimen.fixed))
+        lines = (specimen.listing(fixed).splitlines()[1:] for fixed in (False, True))
         diff = "\n".join(unified_diff(*lines, "wrong", "correct", n=20, lineterm=""))
         parts += [f"### {specimen.source}", f"{specimen.what} ([report]({specimen.url}))", f"~~~diff\n{diff}\n~~~"]
     return "\n\n".join(parts) + "\n"
-
-
-def _lines(loop) -> list[str]:
-    """The body of a loop, without its decorator and its name."""
-    return inspect.getsource(loop).partition("-> Losses:\n")[2].rstrip().splitlines()
 
 
 def _pitfall(pitfall) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ExponentialLR
 
 from course_utils import count_collectives, evaluate, mlp, train_epoch, windows
-from course_utils.loops import backward_window
+from course_utils.loops import backward_window, items
 from gradaudit import audit
 
 WIDTH = 9
@@ -96,15 +96,14 @@ def large_batches(world, n, equal=False):
         yield {key: torch.cat([batch[key] for batch in held]) for key in held[0]}
 
 
-def in_one_process(world, n, name, everything, equal=False):
-    """Trains on large batches."""
-    batches = list(large_batches(world, n, equal))
-    model = new_model()
-    optimizer = optimizer_of(name, model.parameters())
-    seen = gradients_at_steps(model, optimizer)
-    losses = train_epoch(model, batches, masked_mse, optimizer, 1, tokens, **extras(optimizer, everything))
-    scored = evaluate(model, batches, masked_mse, tokens)
-    return losses, seen, whole(model.parameters()), optimizer.param_groups[0]["lr"], scored
+def batches_of(world=0, n=3, equal=False):
+    """The micro-batches of this rank; or the windows of so many ranks, each as one."""
+    return list(large_batches(world, n, equal)) if world else shards(dist.get_world_size(), equal)[dist.get_rank()]
+
+
+def fit(model, batches, n=3, loss_fn=masked_mse, weight=tokens, optimizer=None, **options):
+    optimizer = optimizer or optimizer_of("SGD", model.parameters())
+    return train_epoch(model, batches, loss_fn, optimizer, n, weight, **options)
 
 
 @functools.cache  # each new mesh would make new process groups
@@ -131,20 +130,20 @@ def wrapped(kind):
     return DistributedDataParallel(model)
 
 
-def on_this_rank(kind, n, name, everything, equal=False):
-    """Trains on this rank's shard."""
-    batches = shards(dist.get_world_size(), equal)[dist.get_rank()]
-    model = wrapped(kind)
+def trained(kind, n, name, everything, equal=False, world=0):
+    """What training leaves on this rank; or in one process, on the large batches of so many ranks."""
+    batches = batches_of(world, n, equal)
+    model = new_model() if world else wrapped(kind)
     optimizer = optimizer_of(name, model.parameters())
     seen = gradients_at_steps(model, optimizer)
-    losses = train_epoch(model, batches, masked_mse, optimizer, n, tokens, **extras(optimizer, everything))
+    losses = fit(model, batches, 1 if world else n, optimizer=optimizer, **extras(optimizer, everything))
     scored = evaluate(model, batches, masked_mse, tokens)
     return losses, seen, whole(model.parameters()), optimizer.param_groups[0]["lr"], scored
 
 
 def in_a_loop_of_its_own(kind, n, equal=False):
     """The gradients and losses of `backward_window`, until no rank has anything left."""
-    given = windows(shards(dist.get_world_size(), equal)[dist.get_rank()], n)
+    given = windows(batches_of(equal=equal), n)
     model = wrapped(kind)
     optimizer = optimizer_of("SGD", model.parameters())
     losses, seen = [], []
@@ -194,7 +193,7 @@ def poisoned_at(kind, n, scaler, fused, poison, positions=None):
         for position in range(len(batches)):
             if positions and (rank, position) not in positions:
                 continue
-            mine = shards(dist.get_world_size(), equal)[dist.get_rank()]
+            mine = batches_of(equal=equal)
             if rank == dist.get_rank():
                 mine[position] = poisoned(mine[position], poison)
             results[rank, position] = train_poisoned(wrapped(kind), mine, n, scaler, fused)
@@ -222,23 +221,19 @@ def unusual(kind):
     return model
 
 
-def refused(kind, n=2):
-    """The sentence with which training is refused, and whether everything is as it was before."""
-    model = unusual(kind)
-    before = [p.detach().clone() for p in model.parameters()]
+def refused(kind):
+    """What `train_epoch` and `backward_window` say, and whether everything is as it was before."""
+    model, batches = unusual(kind), batches_of(equal=True)
+    before = whole(model.parameters())
     for p in model.parameters():
         p.grad = torch.ones_like(p)
     optimizer = optimizer_of("SGD", model.parameters())
-    sentences = []
-    for train in (
-        lambda batches: train_epoch(model, batches, masked_mse, optimizer, n, tokens),
-        lambda batches: backward_window(model, batches[:n], masked_mse, tokens),
-    ):
-        sentences.append(refusal_of(lambda train=train: train(shards(2, equal=True)[dist.get_rank()])))
-    unchanged = all(
-        torch.equal(p, q) and bool((p.grad == 1).all()) for p, q in zip(model.parameters(), before, strict=True)
-    )
-    return sentences, unchanged and not optimizer.state
+    sentences = [
+        refusal_of(lambda: fit(model, batches, 2, optimizer=optimizer)),
+        refusal_of(lambda: backward_window(model, batches[:2], masked_mse, tokens)),
+    ]
+    unchanged = all(map(torch.equal, before, whole(model.parameters()))) and not optimizer.state
+    return sentences, unchanged and all(bool((p.grad == 1).all()) for p in model.parameters())
 
 
 def refusal_of(train):
@@ -273,7 +268,6 @@ def two_headed(kind):
     heads = {
         "the last uses one head": [[0, 1], [0, 1], [0]],
         "the last uses another head on each rank": [[0, 1], [0, 1], [rank]],
-        "the last uses one head on one rank": [[0, 1], [0, 1], [0, 1][: 1 + rank]],
         "the last leaves out sparse rows on one rank": [[0, 1], [0, 1], [0, 1][: 1 + rank]],
         "found unused": [[0, 1], [0], [rank]],
         "found unused, a head in none": [[0], [0], [0]],
@@ -302,11 +296,9 @@ def not_exchanged(kind):
     """What is said by `train_epoch` and by `backward_window`, and whether both leave the model as it was."""
     model, loss_fn, batches = two_headed(kind)
     before = whole(model.parameters())
-    optimizer = optimizer_of("SGD", model.parameters())
-    weight = lambda batch: 4  # noqa: E731
     said = [
-        refusal_of(lambda: train_epoch(model, batches, loss_fn, optimizer, 3, weight)),
-        refusal_of(lambda: backward_window(model, batches, loss_fn, weight)),
+        refusal_of(lambda: fit(model, batches, 3, loss_fn, lambda batch: 4)),
+        refusal_of(lambda: backward_window(model, batches, loss_fn, lambda batch: 4)),
     ]
     unchanged = all(map(torch.equal, before, whole(model.parameters())))
     return said, unchanged and all(p.grad is None for p in model.parameters())
@@ -324,16 +316,11 @@ def exchanged(kind):
     return [[p.grad for p in one.parameters()] for one in (model, alone)]
 
 
-def clipped(kind, factor):
+def clipped(kind, factor, world=0):
     """The weights after an epoch with this factor before the loss, which clipping takes away."""
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    batches = shards(world, equal=True)[dist.get_rank()] if world > 1 else list(large_batches(4, 3, equal=True))
-    model = wrapped(kind) if kind else new_model()
-    optimizer, told = optimizer_of("SGD", model.parameters()), []
-    train_epoch(
-        model, batches, lambda model, batch: factor * masked_mse(model, batch), optimizer, 3 if kind else 1, tokens,
-        max_norm=0.3, on_update=told.append,
-    )  # fmt: skip
+    model, told = new_model() if world else wrapped(kind), []
+    batches, n = batches_of(world, equal=True), 1 if world else 3
+    fit(model, batches, n, lambda *given: factor * masked_mse(*given), max_norm=0.3, on_update=told.append)
     return whole(model.parameters()), [update.norm / factor for update in told]
 
 
@@ -349,16 +336,13 @@ def two_counts(batch):
 
 def with_two_losses(world=0):
     """Losses and weights on this rank, or in one process with what so many ranks hold."""
-    batches = list(large_batches(world, 3)) if world else shards(dist.get_world_size())[dist.get_rank()]
     model = new_model() if world else wrapped("DDP")
-    optimizer = optimizer_of("SGD", model.parameters())
-    return train_epoch(model, batches, two_losses, optimizer, 1 if world else 3, two_counts), whole(model.parameters())
+    return fit(model, batches_of(world), 1 if world else 3, two_losses, two_counts), whole(model.parameters())
 
 
 def with_more_losses_on_rank_0():
-    model = wrapped("DDP")
     weight = two_counts if dist.get_rank() == 0 else tokens
-    return refusal_of(lambda: backward_window(model, shards(2)[dist.get_rank()], two_losses, weight))
+    return refusal_of(lambda: backward_window(wrapped("DDP"), batches_of(), two_losses, weight))
 
 
 def with_unequal_options(name):
@@ -378,121 +362,69 @@ def with_unequal_options(name):
         optimizer.inner.param_groups[0]["lr"] = 0.1 + dist.get_rank()
     if name == "model" and dist.get_rank() == 0:
         model.module.added = nn.Linear(2, 2)
-    batches = shards(2, equal=True)[dist.get_rank()]
     mine = options if dist.get_rank() == 0 else {}
-    return refusal_of(lambda: train_epoch(model, batches, masked_mse, optimizer, 3, tokens, **mine))
+    return refusal_of(lambda: fit(model, batches_of(equal=True), optimizer=optimizer, **mine))
 
 
-def trained(kind, n):
-    """Training with one of the unusual models."""
-    model = unusual(kind)
-    optimizer = optimizer_of("SGD", model.parameters())
-    batches = shards(2)[dist.get_rank()]
-    losses = train_epoch(model, batches, masked_mse, optimizer, n, tokens)
-    return losses, whole(model.parameters()), evaluate(model, batches, masked_mse, tokens)
-
-
-class Interrupted(nn.Module):
-    """Raises once when told, in the forward or in the backward pass."""
-
-    where = ""
-
-    def forward(self, x):
-        self.raise_in("forward")
-        if x.requires_grad:
-            x.register_hook(lambda _: self.raise_in("backward"))
-        return x * 1
-
-    def raise_in(self, where):
-        if self.where == where:
-            self.where = ""
-            raise torch.OutOfMemoryError(where)
+def alone(rank=None):
+    """Training of a model per rank, or in one process with the micro-batches of a rank."""
+    model = unusual("a model per rank") if rank is None else new_model()
+    batches = batches_of() if rank is None else shards(2)[rank]
+    return fit(model, batches), whole(model.parameters()), evaluate(model, batches, masked_mse, tokens)
 
 
 def three_layers():
     torch.manual_seed(3)
-    middle = nn.Sequential(nn.Linear(5, 5), Interrupted())
-    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), middle, nn.Tanh(), nn.Linear(5, 2)), middle
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 2))
 
 
-def interruptible():
-    """Three linear layers, one of them sharded with the root, which is gathered until the end of a backward pass."""
-    model, middle = three_layers()
-    for part in (model[0], middle):
-        fully_shard(part, mesh=mesh_of("FSDP2"))
-    return fully_shard(model, mesh=mesh_of("FSDP2")), middle[1]
-
-
-def after_an_abandoned_window(where, position, **options):
-    """How far the next update is from that of a model that knows nothing of the error, as a part of its norm."""
-    first, second = (shards(2, equal=True)[dist.get_rank()][k : k + 3] for k in (0, 3))
-
-    def gradient(fails):
-        model, interrupted = interruptible()
-        optimizer = optimizer_of("SGD", model.parameters())
-        seen = gradients_at_steps(model, optimizer)
-
-        def loss_fn(model, batch):
-            if batch is first[position]:
-                interrupted.where = where
-                interrupted.raise_in("before")
-            return masked_mse(model, batch)
-
-        if fails:
-            with suppress(torch.OutOfMemoryError):
-                train_epoch(model, first, loss_fn, optimizer, 3, tokens, **options)
-        train_epoch(model, second, loss_fn, optimizer, 3, tokens, **options)
-        (gradients,) = seen
-        return torch.cat([gradient.flatten() for gradient in gradients])
-
-    expected = gradient(fails=False)
-    return float((gradient(fails=True) - expected).norm() / expected.norm())
-
-
-def evaluated_between_epochs():
-    """Of a model with parameters in its outermost part, which FSDP2 gathers: the losses, and the scores."""
-    model, interrupted = interruptible()
+def evaluated_between_epochs(world=0):
+    """Losses and scores of a model with a layer in its outermost part, which FSDP2 gathers; or of one process."""
+    model = three_layers()
+    if not world:
+        for part in (model[0], model[2]):
+            fully_shard(part, mesh=mesh_of("FSDP2"))
+        fully_shard(model, mesh=mesh_of("FSDP2"))
     optimizer = optimizer_of("SGD", model.parameters())
-    batches = shards(2, equal=True)[dist.get_rank()]
-    losses, scores = [], []
+    batches, losses, scores = batches_of(world, equal=True), [], []
     for _ in range(2):
-        losses += train_epoch(model, batches, masked_mse, optimizer, 3, tokens)
-        interrupted.where = "forward"
-        with suppress(torch.OutOfMemoryError):
-            evaluate(model, batches, masked_mse, tokens)
+        losses += fit(model, batches, 1 if world else 3, optimizer=optimizer)
         scores += [evaluate(model, batches, masked_mse, tokens) for _ in range(2)]
     return losses, scores
 
 
-def trained_between_evaluations():
-    """The same in one process, on the batches of two ranks."""
-    model, _ = three_layers()
-    optimizer = optimizer_of("SGD", model.parameters())
-    batches = list(large_batches(2, 3, equal=True))
-    losses, scores = [], []
-    for _ in range(2):
-        losses += train_epoch(model, batches, masked_mse, optimizer, 1, tokens)
-        scores += [evaluate(model, batches, masked_mse, tokens)] * 2
-    return losses, scores
+def abandoned(call, **options):
+    """What is said of an FSDP2 model after an error in the second micro-batch of a call."""
+    model, batches = wrapped("FSDP2"), batches_of(equal=True)
+
+    def loss_fn(model, batch):
+        if batch is batches[1]:
+            raise torch.OutOfMemoryError
+        return masked_mse(model, batch)
+
+    with suppress(torch.OutOfMemoryError):
+        if call == "evaluate":
+            evaluate(model, batches, loss_fn, tokens)
+        fit(model, batches, 3, loss_fn, **options)
+    return refusal_of(lambda: fit(model, batches, **options))
 
 
 def collectives(kind, **options):
     """Those of an epoch of two windows of three micro-batches."""
     model = wrapped(kind)
-    batches = shards(2, equal=True)[dist.get_rank()][:6]
     with count_collectives() as counts:
-        train_epoch(model, batches, masked_mse, optimizer_of("SGD", model.parameters()), 3, tokens, **options)
+        fit(model, batches_of(equal=True)[:6], **options)
     return counts
 
 
-def uneven_with_sync_batchnorm(sized):
+def uneven(kind):
     """Rank 0 has one micro-batch more: what is said, and whether a forward pass was begun."""
-    batches = shards(2, equal=True)[dist.get_rank()][: 3 - dist.get_rank()]
-    batches = batches if sized else iter(batches)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
-    model.module[1] = nn.SyncBatchNorm(2)  # which DDP takes on a GPU only
-    optimizer, began = optimizer_of("SGD", model.parameters()), []
-    return refusal_of(lambda: train_epoch(model, batches, lambda *_: began.append(1), optimizer, 4, tokens)), began
+    model, began = wrapped("FSDP2"), []
+    if kind == "SyncBatchNorm":
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
+        model.module[1] = nn.SyncBatchNorm(2)  # which DDP takes on a GPU only
+    batches = batches_of(equal=True)[: 3 - dist.get_rank()]
+    return refusal_of(lambda: fit(model, batches, 4, lambda *_: began.append(1))), began
 
 
 def normalised(running_mean):
@@ -507,27 +439,16 @@ def evaluated_with_statistics_of_its_own(kind):
     module = normalised(running_mean=dist.get_rank())
     model = fully_shard(module, mesh=mesh_of("FSDP2")) if kind == "FSDP2" else DistributedDataParallel(module)
     module[1].running_mean.fill_(dist.get_rank())  # DDP has given every rank those of rank 0
-    score = evaluate(model, shards(2, equal=True)[dist.get_rank()], masked_mse, tokens)
+    score = evaluate(model, batches_of(equal=True), masked_mse, tokens)
     return score, module[1].running_mean.tolist()
 
 
 def updates_told(kind):
-    told = []
-    batches = shards(2, equal=kind != "DDP")[dist.get_rank()]
-    model = wrapped(kind)
+    model, told = wrapped(kind), []
     optimizer = optimizer_of("SGD", model.parameters())
     seen = gradients_at_steps(model, optimizer)
-    losses = train_epoch(model, batches, masked_mse, optimizer, 3, tokens, on_update=told.append)
+    losses = fit(model, batches_of(equal=kind != "DDP"), optimizer=optimizer, on_update=told.append)
     return losses, [float(nn.utils.get_total_norm(gradients)) for gradients in seen], [tuple(update) for update in told]
-
-
-def uneven_shards():
-    """FSDP2 with one micro-batch more on rank 0."""
-    batches = shards(2, equal=True)[dist.get_rank()][: 3 - dist.get_rank()]
-    model = wrapped("FSDP2")
-    before, optimizer = whole(model.parameters()), optimizer_of("SGD", model.parameters())
-    said = refusal_of(lambda: train_epoch(model, batches, masked_mse, optimizer, 4, tokens))
-    return said, all(map(torch.equal, before, whole(model.parameters())))
 
 
 def with_batchnorm():
@@ -539,7 +460,7 @@ def with_batchnorm():
     def loss_fn(model, batch):
         return nn.functional.mse_loss(model(batch[0]), batch[1])
 
-    losses = train_epoch(model, batches, loss_fn, optimizer_of("SGD", model.parameters()), 2)
+    losses = fit(model, batches, 2, loss_fn, lambda batch: 4)
     return losses, whole(model.parameters()), evaluate(model, batches, loss_fn)
 
 
@@ -558,8 +479,7 @@ def by_hand(kind):
                 (nn.functional.cross_entropy(model(batch[0]), batch[1]) / 4).backward()
             if last:
                 optimizer.step()
-                if kind != "never zeroed" or rank == 0:
-                    optimizer.zero_grad()
+                optimizer.zero_grad()
 
 
 def with_cross_entropy(counts):
@@ -567,13 +487,7 @@ def with_cross_entropy(counts):
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(3, 2))
     batches = [(torch.randn(n, 3), torch.randint(2, (n,))) for n in counts[dist.get_rank()]]
-    train_epoch(
-        model,
-        batches,
-        lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
-        torch.optim.SGD(model.parameters(), lr=0.1),
-        2,
-    )
+    fit(model, batches, 2, lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]), items)
 
 
 def audited(function, *args):
@@ -588,7 +502,7 @@ def main():
     dist.init_process_group("gloo")
     by_hand("never")
     torch.set_default_dtype(torch.float64)
-    parameters = on_this_rank("DDP", 3, "SGD", True)[2]
+    parameters = trained("DDP", 3, "SGD", True)[2]
     if dist.get_rank() == 0:
         torch.save(parameters, sys.argv[1])
     gc.collect()  # DDP lives on in a cycle of references, and a group that ends before it may abort the process

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from course_utils import data, digits, next_letters
+from course_utils import data, digits
 
 MANIFEST = json.loads(data.read("manifest.json"))
 
@@ -37,13 +37,6 @@ def test_the_manifest_says_what_each_file_is_and_its_checksum():
         assert entry.keys() == {"title", "origin", "licence", "sha256"}, name
         assert all(text.strip() for text in entry.values()), name
         assert hashlib.sha256((data.folder() / name).read_bytes()).hexdigest() == entry["sha256"], name
-
-
-def test_a_batch_of_words_asks_for_each_next_letter_and_the_end():
-    inputs, targets = next_letters(["zoo", "a"])
-    assert inputs.tolist() == [[0, 26, 15, 15], [0, 1, 0, 0]]
-    assert targets.tolist() == [[26, 15, 15, 0], [1, 0, -100, -100]]
-    assert inputs.dtype == targets.dtype == torch.int64
 
 
 @pytest.mark.parametrize(

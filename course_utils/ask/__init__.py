@@ -1,14 +1,15 @@
 """The interactive parts of a notebook: predictions, recall cards, the progress line.
 
 Each shows a widget where a kernel is live and the same in plain HTML where none is (on GitHub, in
-print), never the text of a widget, and describes itself in JSON. Widgets are imported when the
-first one is made.
+print), never the text of a widget, and describes itself in JSON.
 """
 
 from collections.abc import Sequence
 from html import escape
 from textwrap import dedent
 from typing import Any
+
+from ipywidgets import HTML, Checkbox, HBox, Layout, RadioButtons, VBox
 
 from course_utils.ask.display import (
     ASK,
@@ -18,7 +19,6 @@ from course_utils.ask.display import (
     as_static,
     box,
     folded,
-    needed,
     show_below,
     show_fold,
     show_widget,
@@ -52,10 +52,6 @@ class Guess:
         """The option that the learner has chosen, or None."""
         return self._widget.value
 
-    @choice.setter
-    def choice(self, option: str) -> None:
-        self._widget.value = option
-
     def reveal(
         self, measured: Any, because: str = "", figure: Any = None, alt: str = "", basis: str = "measured"
     ) -> None:
@@ -77,10 +73,7 @@ class Guess:
             AssertionError: If the course says something else.
             ValueError: If it is none of the options.
         """
-        if basis not in ("measured", "recorded"):
-            raise ValueError(f'basis must be "measured" or "recorded", got {basis!r}')
-        (answer,) = measured if isinstance(measured, (list, tuple)) and len(measured) == 1 else (measured,)
-        answer = str(answer)
+        answer = str(measured[0] if isinstance(measured, (list, tuple)) and len(measured) == 1 else measured)
         expected = known(self._question) or answer
         if answer != expected:
             raise AssertionError(f"{basis} {answer!r}, but the course says {expected!r}: has the code been changed?")
@@ -94,12 +87,10 @@ class Guess:
         elif self.right:
             color, text = RIGHT, f"Right. You predicted “{self.choice}”, and that is what was {basis}."
         else:
-            color, text = WRONG, f"Not quite. You predicted “{self.choice}”; {basis}: {answer}."
-        if self.choice not in (None, answer):
-            text = f"{text} {why(self._question)}".rstrip()
+            said = f"Not quite. You predicted “{self.choice}”; {basis}: {answer}. {why(self._question)}"
+            color, text = WRONG, said.rstrip()
         course = {"kind": "reveal", "question": self._question, "measured": answer}
-        if basis != "measured":
-            course["basis"] = basis
+        course |= {"basis": basis} if basis != "measured" else {}
         if not because:
             show_below(FOLDED, color, text, course)
             return
@@ -132,20 +123,17 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
     options = [str(option) for option in options]
     if len(options) < 2 or len(set(options)) < len(options):
         raise ValueError(f"a prediction needs at least two different options, got {options}")
-    needed("ipywidgets")
-    from ipywidgets import HTML, Layout, RadioButtons, VBox
-
-    asked, kept = _guesses.get(question), None
-    if asked and not asked._widget.disabled and asked.choice in options:  # a reveal disables it
-        kept = asked.choice
+    asked = _guesses.get(question)
+    waits = asked and asked.choice in options and not asked._widget.disabled  # as a reveal has it
+    kept = asked.choice if waits else None
     choice = RadioButtons(options=options, value=kept, layout=Layout(width="auto"))
-    title = HTML(f"<b>Predict:</b> {escape(question)}")
+    title = f"<b>Predict:</b> {escape(question)}"
     boxes = "".join(f"<div>&#9744; {escape(option)}</div>" for option in options)
     show_widget(
-        VBox([title, choice]),
+        VBox([HTML(title), choice]),
         as_static(
-            box(ASK, f"<b>Predict:</b> {escape(question)}{boxes}"),
-            f"Predict: {question}" + "".join(f"\n  [ ] {option}" for option in options),
+            box(ASK, title + boxes),
+            "\n  [ ] ".join([f"Predict: {question}", *options]),
             {"kind": "prediction", "question": question, "options": options},
         ),
     )
@@ -154,8 +142,8 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
 
 def tried(exercise: str, passed: bool | None) -> None:
     """Counts an exercise; None if it was not tried. What was once passed stays so."""
-    before = _exercises.get(exercise)
-    _exercises[exercise] = before if passed is None else before or passed
+    if passed is not None or exercise not in _exercises:
+        _exercises[exercise] = _exercises.get(exercise) or passed
     _count()
 
 
@@ -169,9 +157,6 @@ def recall(*cards: tuple[str, str]) -> None:
         recall(("What does zero_grad() leave by default?", "None, and no tensor."))
     """
     global _line
-    needed("ipywidgets")
-    from ipywidgets import HTML, Checkbox, HBox, Layout, VBox
-
     html = [folded(question, answer) for question, answer in cards]
     _cards.clear()
     rows = []

@@ -8,9 +8,10 @@ import base64
 import re
 from collections.abc import Callable, Sequence
 from html import escape, unescape
-from importlib.util import find_spec
 from io import BytesIO
 from typing import Any
+
+import IPython.display
 
 COURSE = "application/vnd.course+json"
 BOX = "border-left:4px solid {color};padding:0.4em 0.9em;margin:0.3em 0"
@@ -181,16 +182,5 @@ def folded(question: str, answer: str) -> str:
     )
 
 
-def needed(library: str) -> None:
-    """Raises an `ImportError` that names the extra of a library that is missing."""
-    if find_spec(library) is None:
-        raise ImportError(
-            f"{library} is missing: pip install 'gradient-accumulation-course[course]', or {library} alone"
-        )
-
-
 def _display(bundle: dict[str, Any], metadata: dict | None = None) -> None:
-    needed("IPython")
-    from IPython.display import display
-
-    display(bundle, raw=True, metadata=metadata)
+    IPython.display.display(bundle, raw=True, metadata=metadata)

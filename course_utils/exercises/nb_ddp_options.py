@@ -10,13 +10,8 @@ def ddp_on_paper(answer):
     on_paper(
         answer,
         {"effective": 1024, "always": 12, "last": 3, "around_backward": 12, "momentum": 7 / 8, "twice": 5},
-        ("one-rank-only", {"effective": 4 * 32}, "each rank has micro-batches of its own", DRAW),
-        ("one-micro-batch", {"effective": 8 * 32}, "a rank accumulates 4 micro-batches before it steps", DRAW),
         ("without-buckets", {"always": 4, "last": 1, "around_backward": 4}, "each bucket is sent on its own", DRAW),
-        ("counted-on-all", {"always": 96, "last": 24, "around_backward": 96}, "one all-reduce is of all ranks", DRAW),
         ("backward-alone", {"around_backward": 3}, "with the default options the forward pass decides", DRAW),
         ("who-forgets", {"momentum": 1 / 8}, "count the ranks that keep their gradient", DRAW),
-        ("all-forget", {"momentum": 1}, "one rank does clear its gradient", DRAW),
-        ("dropped", {"twice": 1003 % 8}, "by default nothing is dropped", DRAW),
     )
     return "a batch of 1,024, 12, 3 and 12 all-reduces, momentum 0.875, and 5 samples twice."

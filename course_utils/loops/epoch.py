@@ -2,8 +2,8 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from math import isfinite
 from numbers import Real
 from typing import Any, NamedTuple
@@ -14,27 +14,13 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._pytree import tree_leaves
 
 from course_utils.loops.parallel import Adapter, adapter_of
-from course_utils.loops.window import (
-    accumulate,
-    check_weights,
-    check_window_options,
-    items,
-    iterator_of,
-    read,
-    rounds,
-    shown,
-    windows,
-)
+from course_utils.loops.window import accumulate, check_options, check_weights, items, read, rounds, shown, windows
 from gradaudit.interrupts import uninterrupted
 
-_SPARSE = "max_norm can't clip sparse gradients: build the embedding with sparse=False"
 _EMPTY = "batches gave nothing: an empty loader, a generator that is used up, or weight(batch) 0 for every micro-batch?"
-_NO_GRADIENT = (
-    "no parameter of the optimizer has a gradient after the backward passes of this window: the loss reached none, or "
-    "a hook has used the gradients and cleared them inside backward(), which leaves nothing to accumulate"
-)
 
 
 class Update(NamedTuple):
@@ -125,15 +111,15 @@ def train_epoch(
         1
     """
     parallel = adapter_of(model, hold_back=hold_back)
-    check_window_options(weight, scaler, autocast)
+    check_options(weight, scaler, autocast)
     family = _family(optimizer)
     _check_optimizer(model, optimizer, family, parallel.world_size)
-    _check_update_options(model, optimizer, max_norm, scheduler, on_update)
+    _check_update_options(optimizer, max_norm, scheduler, on_update)
     if parallel.world_size > 1:
-        parallel.check_epoch(batches, _options(model, family, scaler, max_norm, scheduler, on_update))
+        parallel.compare_options(_options(model, family, scaler, max_norm, scheduler, on_update))
     losses, skipped, cause = [], 0, ""
     for window in rounds(parallel, windows(batches, n), weight):
-        with _emptied_by_an_error(model, family):
+        try:
             if not losses:
                 _zero(model, family)
             losses.append(accumulate(parallel, window, loss_fn, scaler, autocast))
@@ -146,6 +132,9 @@ def train_epoch(
                 elif scheduler:
                     scheduler.step()
                 _zero(model, family)
+        except BaseException:  # no half window is left
+            _zero(model, family)
+            raise
         if on_update:
             loss = parallel.all_reduce_sum(read([losses[-1]]))[0] / parallel.world_size
             on_update(Update(len(losses), len(window.shares), loss, norm, rates, not isfinite(norm)))
@@ -172,9 +161,12 @@ def _update(family: list[Optimizer], parallel: Adapter, scaler: GradScaler | Non
     """
     parameters = [p for p in _parameters(family) if p.grad is not None]
     if not parameters:
-        raise ValueError(_NO_GRADIENT)
+        raise ValueError(
+            "no parameter of the optimizer has a gradient after the backward passes of this window: the loss reached "
+            "none, or a hook has used the gradients and cleared them inside backward(), which leaves none to accumulate"
+        )
     if max_norm is not None and any(p.grad.is_sparse for p in parameters):
-        raise ValueError(_SPARSE)
+        raise ValueError("max_norm can't clip sparse gradients: build the embedding with sparse=False")
     try:
         if scaler:
             for optimizer in _owners(family):
@@ -198,15 +190,16 @@ def _update(family: list[Optimizer], parallel: Adapter, scaler: GradScaler | Non
 
 def _step(family: list[Optimizer]) -> None:
     """Steps, and notices where an optimizer that wraps another has declined to."""
+    if not family[1:]:  # inside a compiled step, each new hook would be compiled again
+        family[0].step()
+        return
     stepped = []
-    # Only for those that hold others: inside a compiled step, each new hook would be compiled again.
-    handle = register_optimizer_step_post_hook(lambda one, *_: stepped.append(one)) if family[1:] else None
+    handle = register_optimizer_step_post_hook(lambda one, *_: stepped.append(one))
     try:
         family[0].step()
     finally:
-        if handle:
-            handle.remove()
-    if handle and not stepped:
+        handle.remove()
+    if not stepped:
         raise ValueError(
             f"the step of {type(family[0]).__name__} made no update, as that of a prepared optimizer while its library "
             "accumulates: pass the optimizer that you made"
@@ -245,25 +238,13 @@ def _zero(model: nn.Module, family: list[Optimizer]) -> None:
             p.grad = None
 
 
-@contextmanager
-def _emptied_by_an_error(model: nn.Module, family: list[Optimizer]) -> Iterator[None]:
-    """Leaves no half window in `.grad` where the block ends in an error or an interrupt."""
-    try:
-        yield
-    except BaseException:
-        _zero(model, family)
-        raise
-
-
 def _family(optimizer: Any) -> list[Any]:
     """The optimizer and those that it holds: one that a library has wrapped, or the AdamW inside of a Muon."""
     family = [optimizer]
     for one in family:
-        for held in getattr(one, "__dict__", {}).values():
-            several = list(held.values()) if isinstance(held, dict) else held
-            for each in several if isinstance(several, (tuple, list, set)) else [held]:
-                if isinstance(each, Optimizer) and each not in family:
-                    family.append(each)
+        for each in tree_leaves(getattr(one, "__dict__", {})):
+            if isinstance(each, Optimizer) and each not in family:
+                family.append(each)
     return family
 
 
@@ -321,7 +302,7 @@ def evaluate(
         model.eval()
         torch.clear_autocast_cache()  # copies with a graph, of weights from before an update
         with parallel.evaluation():
-            for batch in iterator_of(batches):
+            for batch in batches:
                 count = weight(batch)
                 if isinstance(count, Tensor) or count != 0:
                     counts.append(_kept(count))
@@ -352,10 +333,9 @@ def _kept(value: Any) -> Any:
 
 def _check_optimizer(model: nn.Module, optimizer: Any, family: list[Any], world_size: int) -> None:
     if not isinstance(optimizer, Optimizer) or _needs_closure(optimizer):
-        why = ": it may need a window's gradient more than once for an update, so write its loop with backward_window"
         raise TypeError(
-            f"optimizer must be one that steps without a closure, got {type(optimizer).__name__}"
-            f"{why if isinstance(optimizer, Optimizer) else ''}"
+            f"optimizer must be one that steps without a closure, got {type(optimizer).__name__}: write a loop with "
+            "backward_window where an update may need a window's gradient more than once"
         )
     owned, parameters = set(_parameters(family)), set(model.parameters())
     if owned.isdisjoint(parameters):
@@ -370,9 +350,7 @@ def _needs_closure(optimizer: Optimizer) -> bool:
     return hasattr(optimizer, "first_step") or (closure is not None and closure.default is closure.empty)
 
 
-def _check_update_options(
-    model: nn.Module, optimizer: Optimizer, max_norm: Any, scheduler: Any, on_update: Any
-) -> None:
+def _check_update_options(optimizer: Optimizer, max_norm: Any, scheduler: Any, on_update: Any) -> None:
     if on_update is not None and not callable(on_update):
         raise TypeError(f"on_update must be a function of one Update, got {shown(on_update)}")
     if max_norm is not None:
@@ -380,15 +358,9 @@ def _check_update_options(
             raise TypeError(f"max_norm must be a number, got {shown(max_norm)}")
         if not max_norm > 0:
             raise ValueError(f"max_norm must be a positive number, got {max_norm}")
-        owned = {p for p in _parameters(_family(optimizer)) if p.requires_grad}
-        for module in model.modules():
-            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse and module.weight in owned:
-                raise ValueError(_SPARSE)
     if scheduler is not None:
         if not isinstance(scheduler, LRScheduler):
-            is_wrapper = isinstance(getattr(scheduler, "scheduler", None), LRScheduler)
-            hint = ": pass the scheduler that you made, not its wrapper" if is_wrapper else ""
-            raise TypeError(f"scheduler must be an LRScheduler, got {shown(scheduler)}{hint}")
+            raise TypeError(f"scheduler must be an LRScheduler itself, got {shown(scheduler)}")
         if isinstance(scheduler, ReduceLROnPlateau):
             raise TypeError("ReduceLROnPlateau needs a metric at each step: call its step(metric) after evaluate()")
         if scheduler.optimizer.param_groups is not optimizer.param_groups:

@@ -32,10 +32,12 @@ def pieces(batch: Any, size: int) -> list:
         return list(batch.split(size))
     if isinstance(batch, MutableMapping):
         return [_with_values(batch, parts) for parts in pieces(tuple(batch.values()), size)]
-    if isinstance(batch, (tuple, list)) and len({items(part) for part in batch if _is_splittable(part)}) == 1:
-        count = len(next(pieces(part, size) for part in batch if part is not None))
-        parts = [[None] * count if part is None else pieces(part, size) for part in batch]
-        return [getattr(batch, "_make", type(batch))(each) for each in zip(*parts, strict=True)]
+    if isinstance(batch, (tuple, list)):
+        lengths = {items(part) for part in batch if part is not None and pieces(part, size)}
+        if len(lengths) == 1:
+            count = -(-lengths.pop() // size)
+            parts = [[None] * count if part is None else pieces(part, size) for part in batch]
+            return [getattr(batch, "_make", type(batch))(each) for each in zip(*parts, strict=True)]
     raise TypeError(f"cannot split a {type(batch).__name__}: pass split=, a function of a batch and a size")
 
 
@@ -43,12 +45,6 @@ def _with_values(batch: MutableMapping, values: tuple) -> MutableMapping:
     part = copy.copy(batch)  # of its own class, with what it has beside its entries
     part.update(zip(batch, values, strict=True))
     return part
-
-
-def _is_splittable(part: Any) -> bool:
-    if part is not None and not isinstance(part, (Tensor, tuple, list, MutableMapping)):
-        raise TypeError(f"cannot split a {type(part).__name__}: pass split=, a function of a batch and a size")
-    return part is not None
 
 
 class MicroBatchFinder:
@@ -81,11 +77,7 @@ class MicroBatchFinder:
     """
 
     def __init__(self, micro_batch: int | None = None):
-        if micro_batch is not None:
-            micro_batch = whole_number(micro_batch, "micro_batch", "of samples or None")
-        if micro_batch is not None and micro_batch < 1:
-            raise ValueError(f"micro_batch must be at least 1 sample, got {micro_batch}")
-        self.micro_batch = micro_batch
+        self.micro_batch = None if micro_batch is None else whole_number(micro_batch, "micro_batch")
         self.failures = 0
 
     def backward_window(

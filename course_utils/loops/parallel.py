@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 import torch
@@ -25,11 +25,11 @@ class Adapter:
         """Sums each value over the ranks."""
         return values
 
-    def check_epoch(self, batches: Iterable, options: dict[str, float]) -> None:
-        """Compares the ranks before their first window: how many `batches`, if that is known, and their `options`.
+    def compare_options(self, options: dict[str, float]) -> None:
+        """Compares the ranks' options before their first window.
 
         Raises:
-            ValueError: If the ranks cannot go through this epoch together; on every rank.
+            ValueError: If they differ; on every rank.
         """
 
     def agree(self, counts: list[float], micro_batches: int, going: bool) -> tuple[list[float], bool, bool]:
@@ -84,8 +84,8 @@ class Adapter:
 
 
 class _Group(Adapter):
+    no_windows = ""  # why a window must be one micro-batch, if it must
     in_step = ""  # why every rank needs equally many micro-batches in a window, if it does
-    by_length = False  # and can't even begin an epoch otherwise
 
     def __init__(self, model: nn.Module, groups: list[dist.ProcessGroup], device: torch.device):
         super().__init__(model)
@@ -106,40 +106,28 @@ class _Group(Adapter):
         ends = self._all_reduce([*values, *(-value for value in values)], self.groups, dist.ReduceOp.MAX)
         return [(-low, high) for high, low in zip(ends[: len(values)], ends[len(values) :], strict=True)]
 
-    def check_epoch(self, batches: Iterable, options: dict[str, float]) -> None:
-        length, known = 0, False
-        if self.by_length:
-            with suppress(Exception):  # of a loader that doesn't know its length
-                length, known = len(batches), True
-        (known, _), (shortest, longest), *ends = self._extremes([known, length, *options.values()])
-        for name, (low, high) in zip(options, ends, strict=True):
+    def compare_options(self, options: dict[str, float]) -> None:
+        for name, (low, high) in zip(options, self._extremes(list(options.values())), strict=True):
             if low != high:
                 raise ValueError(f"pass the same {name} on every rank, or the ranks' updates would differ")
-        if known and shortest != longest:
-            self._check_equal(length, *self.all_reduce_sum([length, length**2]), "an epoch")
 
     def agree(self, counts: list[float], micro_batches: int, going: bool) -> tuple[list[float], bool, bool]:
         own = [*counts, 0.0][0], len(counts), len(counts) ** 2  # a rank without a window knows no losses
         mine = [*own, micro_batches > 0, going, micro_batches > 1, micro_batches, micro_batches**2]
         first, losses, lengths, holding, going, accumulating, together, squares = self.all_reduce_sum(mine)
-        self._check_window(accumulating > 0)
-        self._check_equal(micro_batches, together, squares, "a window")
+        if accumulating and self.no_windows:
+            raise ValueError(self.no_windows)
+        if self.in_step and self.world_size * squares != together**2:  # equal only if all numbers are
+            raise ValueError(
+                f"{self.in_step} in every forward pass, so every rank needs equally many micro-batches in a window; "
+                f"this rank has {micro_batches}, the {self.world_size} ranks have {together:g} together"
+            )
         if going * lengths != losses**2:
             raise ValueError("weight(batch) must return equally many counts on every rank, one for each loss")
         totals = [first]
         if losses > going:
             totals += self.all_reduce_sum(counts[1:] or [0.0] * (round(losses / going) - 1))
         return totals, holding == self.world_size, going > 0
-
-    def _check_window(self, accumulating: bool) -> None:
-        """Refuses what this kind of model can't do in a window."""
-
-    def _check_equal(self, mine: int, together: float, squares: float, where: str) -> None:
-        if self.in_step and self.world_size * squares != together**2:  # equal only if all numbers are
-            raise ValueError(
-                f"{self.in_step} in every forward pass, so every rank needs equally many micro-batches in {where}; "
-                f"this rank has {mine}, the {self.world_size} ranks have {together:g} together"
-            )
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
@@ -173,18 +161,12 @@ class DataParallel(_Group):
             raise ValueError(f"DDP ignores {sorted(ddp.parameters_to_ignore)}, whose gradients it would not average")
         if ddp._join_config.enable:
             raise ValueError(
-                "leave out `with model.join():`, whose collectives get in the way of the loop's own: ranks may run out "
-                "of micro-batches at different times without it"
+                "leave out `with model.join():`, which ranks that run out of micro-batches don't need here"
             )
+        if ddp.static_graph:
+            self.no_windows = "DDP with static_graph=True cannot accumulate: build the model without it, or use n=1"
         if any(isinstance(m, nn.SyncBatchNorm) and m.training for m in ddp.modules()):
-            self.in_step, self.by_length = "SyncBatchNorm exchanges statistics", True
-
-    def _check_window(self, accumulating: bool) -> None:
-        if accumulating and self.ddp.static_graph:
-            raise ValueError(
-                "DDP with static_graph=True cannot accumulate: it expects every backward pass to all-reduce, and "
-                "no_sync() leaves that to the last one; build the model without static_graph, or train with n=1"
-            )
+            self.in_step = "SyncBatchNorm exchanges statistics"
 
     def gradient_sync(self, last: bool) -> AbstractContextManager:
         return nullcontext() if last else self.ddp.no_sync()
@@ -259,7 +241,7 @@ class FullySharded(_Group):
 
     def __init__(self, model: nn.Module, fsdp: nn.Module, hold_back: bool):
         if getattr(fsdp, "_abandoned", False):
-            raise ValueError("an error interrupted this FSDP2 model in a window: wrap a new one and load a checkpoint")
+            raise ValueError("an error interrupted this FSDP2 model: wrap a new one and load a checkpoint")
         parameters = list(fsdp.parameters())
         mesh = getattr(parameters[0], "device_mesh", None)
         for p in parameters:
@@ -267,9 +249,8 @@ class FullySharded(_Group):
             if kinds not in ([True], [False, True]) or p.device_mesh != mesh:
                 raise ValueError(
                     "FSDP2 is supported with every parameter sharded over one mesh, of 1 dimension or of 2 (HSDP); "
-                    f"this model has a parameter of shape {tuple(p.shape)} that is not: is it ignored, also sharded by "
-                    "tensor parallelism, or still gathered after a forward pass without a backward pass, for which "
-                    "there is reshard()?"
+                    f"this model has a parameter of shape {tuple(p.shape)} that is not. Is it ignored, also sharded by "
+                    "tensor parallelism, or still gathered after a forward pass (call reshard())?"
                 )
         super().__init__(model, mesh.get_all_groups(), torch.device(mesh.device_type))
         self.fsdp, self.hold_back = fsdp, hold_back
@@ -286,17 +267,7 @@ class FullySharded(_Group):
             self.fsdp.set_requires_gradient_sync(True)
 
     def abandon_window(self) -> None:
-        if not hasattr(self.fsdp, "reset_iter_state"):  # an older PyTorch
-            self.fsdp._abandoned = True
-            return
-        self.fsdp.reset_iter_state()
-        for state in [module._get_fsdp_state() for module in self._sharded()]:
-            groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # PyTorch 2.12 has one
-            for p in [p for group in filter(None, groups) for p in group.fsdp_params]:
-                with suppress(AttributeError):  # from PyTorch 2.15 on it is the gradient of the next lines
-                    p.unsharded_accumulated_grad = None  # what isn't reduced yet survives the reset
-                if hasattr(p, "_unsharded_param"):
-                    p._unsharded_param.grad = None
+        self.fsdp._abandoned = True  # what isn't reduced yet is where only private names reach
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
@@ -307,11 +278,9 @@ class FullySharded(_Group):
             self.abandon_window()
             raise
         finally:
-            for module in self._sharded():
-                module.reshard()  # without a backward pass, the outermost part stays gathered
-
-    def _sharded(self) -> list[nn.Module]:
-        return [module for module in self.fsdp.modules() if hasattr(module, "_get_fsdp_state")]
+            for module in self.fsdp.modules():
+                if hasattr(module, "reshard"):
+                    module.reshard()  # without a backward pass, the outermost part stays gathered
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
         return nn.utils.get_total_norm(gradients).full_tensor()
@@ -370,12 +339,11 @@ def adapter_of(model: nn.Module, training: bool = True, hold_back: bool = False)
         return FullySharded(model, inner, hold_back)
     if (ranks := dist.get_world_size()) > 1:
         for name, part in inner.named_modules():
-            if isinstance(part, FullyShardedDataParallel):
-                raise ValueError("FSDP1 (FullyShardedDataParallel) is not supported: use fully_shard(model), FSDP2")
-            if isinstance(part, FSDPModule):
-                raise ValueError(f"{name!r} is sharded, the whole model is not: call fully_shard(model) on it, too")
-            if isinstance(part, DistributedDataParallel):
-                raise ValueError(f"{name!r} is wrapped in DDP inside another module: wrap the whole model instead")
+            if isinstance(part, (FullyShardedDataParallel, FSDPModule, DistributedDataParallel)):
+                raise ValueError(
+                    f"the module {name!r} is a {type(part).__name__}: wrap the whole model, in DDP or with fully_shard "
+                    "(FSDP2); FSDP1 is not supported"
+                )
         if training:
             raise ValueError(
                 f"the process group has {ranks} ranks and the model is not wrapped, so each rank would train its own: "

@@ -9,8 +9,8 @@ from itertools import islice
 from math import inf, isfinite
 from numbers import Real
 from operator import add, index
-from types import FunctionType, ModuleType, SimpleNamespace
-from typing import Any
+from types import FunctionType, ModuleType, NoneType, SimpleNamespace
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import torch
@@ -22,9 +22,9 @@ from torch.utils.data import DataLoader, Dataset
 from course_utils.loops.parallel import Adapter, adapter_of
 
 _IGNORED = -100  # the target that cross_entropy leaves out by default
-_SHORT = (str, bytes, int, float, complex, type(None), torch.dtype)
+_SHORT = (str, bytes, int, float, complex, NoneType, torch.dtype)
 _NOT_DATA = (FunctionType, ModuleType, type, nn.Module, Dataset, DataLoader)  # nothing that a loader writes over
-_ONE_SHOT = type(contextmanager(lambda: iter([None]))())
+_ONE_SHOT = type(contextmanager(lambda: iter([None]))())  # a decorated generator can be entered only once
 
 
 def windows(batches: Iterable, n: int) -> Iterator[list]:
@@ -53,19 +53,15 @@ def windows(batches: Iterable, n: int) -> Iterator[list]:
         >>> [len(window) for window in windows(range(10), 4)]
         [4, 4, 2]
     """
-    n = whole_number(n, "n", "of micro-batches")
-    if n < 1:
-        raise ValueError(f"n must be at least 1 micro-batch per window, got {n}")
-    return _fetch(iterator_of(batches), n)
+    return _fetch(iter(batches), whole_number(n, "n"))
 
 
-def whole_number(number: Any, name: str, unit: str) -> int:
-    try:
-        if not isinstance(number, bool):
-            return index(number)  # NumPy's integers, too
-    except TypeError:
-        pass
-    raise TypeError(f"{name} must be a whole number {unit}, got {shown(number)}")
+def whole_number(number: Any, name: str) -> int:
+    if isinstance(number, bool) or not hasattr(number, "__index__"):  # NumPy's integers have it
+        raise TypeError(f"{name} must be a whole number, got {shown(number)}")
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, got {number}")
+    return index(number)
 
 
 def shown(value: Any) -> str:
@@ -79,14 +75,6 @@ def shown(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a {kind} of shape {tuple(value.shape)}"
     return f"{value!r} ({kind})" if isinstance(value, _SHORT) else kind
-
-
-def iterator_of(batches: Any) -> Iterator:
-    try:
-        return iter(batches)
-    except TypeError:
-        message = f"batches must be an iterable of micro-batches, such as a DataLoader, got {type(batches).__name__}"
-        raise TypeError(f"{message}, which is not iterable") from None
 
 
 def _fetch(batches: Iterator, n: int) -> Iterator[list]:
@@ -262,7 +250,7 @@ def backward_window(
         ...     optimizer.step()
         ...     optimizer.zero_grad()
     """
-    check_window_options(weight, scaler, autocast)
+    check_options(weight, scaler, autocast)
     parallel = adapter_of(model, hold_back=hold_back)
     window = list(window)
     if weight is items:
@@ -278,28 +266,25 @@ def backward_window(
     return loss
 
 
-def check_window_options(weight: Any, scaler: Any, autocast: Any) -> None:
+def check_options(weight: Any, scaler: Any, autocast: Any) -> None:
     if not callable(weight):
         raise TypeError(f"weight must be a function of one batch, got {shown(weight)}")
-    if autocast is not None and not isinstance(autocast, AbstractContextManager):
-        raise TypeError(f"autocast must be a context manager, got {shown(autocast)}")
+    if not isinstance(autocast, (AbstractContextManager, NoneType)) or isinstance(autocast, _ONE_SHOT):
+        raise TypeError(
+            "autocast must be a context that can be entered for every micro-batch, such as torch.autocast(...), got "
+            f"{shown(autocast)}"
+        )
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise TypeError(f"scaler must be a GradScaler, got {shown(scaler)}")
-    if isinstance(autocast, _ONE_SHOT):
-        raise TypeError(
-            "autocast must be a context that can be entered for every micro-batch, such as torch.autocast(...); a "
-            "generator decorated with @contextmanager can be entered only once"
-        )
 
 
-class Window:
+class Window(NamedTuple):
     """A window of this rank, and what all ranks hold of it together."""
 
-    def __init__(self, shares: list[tuple[Any, list[float]]], holds_any: bool, everyone: bool, going: bool):
-        self.shares = shares  # (micro-batch, for each of its losses the share of the mean over all ranks)
-        self.holds_any = holds_any  # samples or tokens, on any rank?
-        self.everyone = everyone  # does every rank have something to run?
-        self.going = going  # has any rank a window left?
+    shares: list[tuple[Any, list[float]]]  # (micro-batch, for each of its losses the share of the mean over all ranks)
+    holds_any: bool  # whether any rank holds samples or tokens
+    everyone: bool  # whether every rank has something to run
+    going: bool  # whether any rank has a window left
 
 
 def rounds(parallel: Adapter, given: Iterator[list], weight: Callable[[Any], Any]) -> Iterator[Window]:
@@ -321,16 +306,15 @@ def share_out(parallel: Adapter, window: list, weight: Callable[[Any], Any]) -> 
     held = [(batch, own) for batch, own in zip(window, counts, strict=True) if any(own)]
     sums = [sum(column) for column in zip(*counts, strict=True)]
     totals, everyone, going = parallel.agree(sums, len(held), bool(counts))
-    for total in totals:
-        if not isfinite(total):
-            raise ValueError(f"the weights of a window must have a finite sum, got {total}")
-    shares = [(batch, _shares(own, totals, parallel.world_size)) for batch, own in held]
+    if not isfinite(sum(totals)):
+        raise ValueError(f"the weights of a window must have a finite sum, got {sum(totals)}")
+
+    def share(count: float, total: float) -> float:
+        # Gradients are averaged over the ranks, which divides them by their number.
+        return parallel.world_size * count / total if count else 0.0
+
+    shares = [(batch, list(map(share, own, totals))) for batch, own in held]
     return Window(shares, any(totals), everyone, going)
-
-
-def _shares(counts: Iterable[float], totals: list[float], world_size: int) -> list[float]:
-    # Gradients are averaged over the ranks, which divides them by their number.
-    return [world_size * count / total if count else 0.0 for count, total in zip(counts, totals, strict=True)]
 
 
 def counts_of(window: list, weight: Callable[[Any], Any]) -> list[tuple[float, ...]]:
@@ -404,7 +388,7 @@ def accumulate(
             with parallel.gradient_sync(window.everyone and k == len(window.shares)):
                 loss = _forward(model, batch, shares, loss_fn, autocast or nullcontext())
                 began = True
-                _backward(loss, scaler)
+                (scaler.scale(loss) if scaler else loss).backward()
             # A sum in 16 bits would lose what is small.
             window_loss += loss.detach().to(torch.promote_types(loss.dtype, torch.float32))
         torch.clear_autocast_cache()  # nor are this window's copies left to a forward pass after the update
@@ -430,10 +414,8 @@ def _forward(
         losses = loss_fn(model, batch)
         losses = losses if isinstance(losses, (tuple, list)) else [losses]
         if len(losses) != len(shares):
-            raise TypeError(
-                f"loss_fn must return one mean loss for each count of weight(batch), got {len(losses)} for "
-                f"{len(shares)}: with several losses let weight return several counts, such as (tokens, samples)"
-            )
+            of = f"{len(losses)} for {len(shares)}"
+            raise TypeError(f"loss_fn must return one mean loss for each count of weight(batch), got {of}")
         # Without a count there is no mean: its loss may be NaN.
         return reduce(add, [_checked(loss) * share for loss, share in zip(losses, shares, strict=True) if share])
 
@@ -448,7 +430,3 @@ def _checked(loss: Any) -> Tensor:
             f"requires_grad={loss.requires_grad}"
         )
     return loss
-
-
-def _backward(loss: Tensor, scaler: GradScaler | None) -> None:
-    (scaler.scale(loss) if scaler else loss).backward()

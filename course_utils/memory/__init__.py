@@ -8,10 +8,8 @@
 (2368, 2688)
 """
 
-from course_utils.memory.allocator import Allocated, allocated
-from course_utils.memory.held import HeldBytes, held_bytes, resident_bytes, update_bytes
-from course_utils.memory.saved import SavedBytes, saved_bytes
+from course_utils.memory.allocator import allocated
+from course_utils.memory.held import held_bytes, resident_bytes, update_bytes
+from course_utils.memory.saved import saved_bytes
 
-__all__ = [  # noqa: RUF022
-    "SavedBytes", "saved_bytes", "HeldBytes", "held_bytes", "resident_bytes", "update_bytes", "Allocated", "allocated",
-]  # fmt: skip
+__all__ = ["allocated", "held_bytes", "resident_bytes", "saved_bytes", "update_bytes"]

@@ -3,20 +3,16 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
+from types import SimpleNamespace
 
 import torch
 from torch.autograd import ProfilerConfig, ProfilerState, _disable_profiler_legacy, _enable_profiler_legacy
 
 
-class Allocated:
-    """The `peak` of the bytes allocated at once, set when the block ends."""
-
-    peak: int
-
-
 @contextmanager
-def allocated() -> Iterator[Allocated]:
-    """Measures the peak of the memory that the block allocates.
+def allocated() -> Iterator[SimpleNamespace]:
+    """Measures the peak of the memory that the block allocates: `peak`, set when the block ends.
 
     On the CPU, torch's profiler sees each allocation and each release; the legacy profiler is used
     because it prints nothing. (On a GPU, read `torch.cuda.max_memory_allocated()`.)
@@ -28,7 +24,7 @@ def allocated() -> Iterator[Allocated]:
         >>> memory.peak
         8000
     """
-    result = Allocated()
+    result = SimpleNamespace(peak=0)
     gc.collect()  # garbage that was freed inside the block would draw the profiler's warning
     options = torch._C._profiler._ExperimentalConfig()
     _enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, options))
@@ -38,8 +34,6 @@ def allocated() -> Iterator[Allocated]:
         threads = _disable_profiler_legacy()
     events = [event for thread in threads for event in thread]
     start = next(event for event in events if event.name() == "__start_profile")
-    in_use = result.peak = 0
-    for event in sorted(events, key=start.cpu_elapsed_us):
-        if event.kind() == "memory_alloc":
-            in_use += event.cpu_memory_usage()
-            result.peak = max(result.peak, in_use)
+    in_order = sorted(events, key=start.cpu_elapsed_us)
+    changes = [event.cpu_memory_usage() for event in in_order if event.kind() == "memory_alloc"]
+    result.peak = max(accumulate(changes, initial=0))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -12,17 +11,19 @@ from torch.utils._pytree import tree_leaves
 from course_utils.memory.saved import saved_bytes
 
 
-@dataclass
 class HeldBytes:
-    """Bytes at each event of a loop, as lists of equal length that grow while it runs."""
+    """Bytes at each event of a loop, as lists of equal length that grow while it runs.
 
-    gradients: list[int] = field(default_factory=list)  # in the `.grad` of all parameters
-    arriving: list[int] = field(default_factory=list)  # computed, and not yet added into `.grad`
-    activations: list[int] = field(default_factory=list)  # saved for backward
+    `gradients` are in the `.grad` of all parameters; `arriving` ones are computed and not yet added
+    into `.grad`; `activations` are saved for backward.
+    """
+
+    def __init__(self) -> None:
+        self.gradients, self.arriving, self.activations = [], [], []
 
     def most(self, *parts: str) -> int:
         """The most bytes at one event, of these parts together; of all three if none is named."""
-        lists = [getattr(self, part) for part in parts] or [self.gradients, self.arriving, self.activations]
+        lists = [vars(self)[part] for part in parts or vars(self)]
         return max(map(sum, zip(*lists, strict=True)))
 
 
@@ -57,10 +58,8 @@ def held_bytes(model: nn.Module) -> Iterator[HeldBytes]:
 
     with saved_bytes(model) as saved:
         saved._grown = note
-        handles = []
-        for parameter in parameters:
-            handles.append(parameter.register_hook(note))
-            handles.append(parameter.register_post_accumulate_grad_hook(lambda _: note()))
+        handles = [p.register_hook(note) for p in parameters]
+        handles += [p.register_post_accumulate_grad_hook(lambda _: note()) for p in parameters]
         note()
         try:
             yield held
@@ -68,7 +67,7 @@ def held_bytes(model: nn.Module) -> Iterator[HeldBytes]:
             for handle in handles:
                 handle.remove()
             note()
-            del saved._grown  # it refers to saved, which refers to it
+            saved._grown = None  # it refers to saved, which refers to it
 
 
 def resident_bytes(model: nn.Module, optimizer: Optimizer) -> dict[str, int]:
@@ -80,13 +79,10 @@ def resident_bytes(model: nn.Module, optimizer: Optimizer) -> dict[str, int]:
         >>> resident_bytes(model, torch.optim.SGD(model.parameters()))
         {'weights': 2560, 'gradients': 2560, 'optimizer state': 0}
     """
-    parameters = list(model.parameters())
     return {
-        "weights": _size(parameters),
-        "gradients": _size(p.grad for p in parameters if p.grad is not None),
-        "optimizer state": _size(
-            value for value in tree_leaves(list(optimizer.state.values())) if torch.is_tensor(value)
-        ),
+        "weights": _size(model.parameters()),
+        "gradients": _size(p.grad for p in model.parameters() if p.grad is not None),
+        "optimizer state": _size(filter(torch.is_tensor, tree_leaves(list(optimizer.state.values())))),
     }
 
 
@@ -117,11 +113,8 @@ def update_bytes(
     with held_bytes(model) as held:
         run(model)
     made.step()
-    return {
-        **resident_bytes(model, made),
-        "gradients": held.most("gradients", "arriving"),
-        "activations": held.most("activations"),
-    }
+    most = {"gradients": held.most("gradients", "arriving"), "activations": held.most("activations")}
+    return resident_bytes(model, made) | most
 
 
 def _size(tensors: Iterable[Tensor]) -> int:

@@ -18,6 +18,7 @@ class SavedBytes:
         self.now = self.peak = 0
         self._limit = limit
         self._users: Counter[tuple[int, int]] = Counter()  # of a piece of memory: (address, bytes)
+        self._grown = lambda: None  # called when more is held
 
     def _hold(self, piece: tuple[int, int]) -> None:
         if not self._users[piece] and self.now + piece[1] > self._limit:
@@ -31,9 +32,6 @@ class SavedBytes:
             self.peak = max(self.peak, self.now)
             self._grown()
 
-    def _grown(self) -> None:
-        """Called when more is held."""
-
     def _release(self, piece: tuple[int, int]) -> None:
         self._users[piece] -= 1
         if not self._users[piece]:
@@ -45,16 +43,13 @@ class _Held:
 
     def __init__(self, tensor: Tensor):
         self.tensor = tensor.detach()  # or an operation that saves its result is never freed
-        self.version = None if tensor.is_inference() else tensor._version
+        self.version = tensor._version
 
     def unpack(self) -> Tensor:
         """The tensor, after the comparison of versions that autograd omits under hooks."""
-        if self.version is not None and self.tensor._version != self.version:
-            raise RuntimeError(
-                "a tensor needed for the gradient has been modified by an in-place operation: "
-                f"{self.tensor.dtype} of shape {tuple(self.tensor.shape)} is at version {self.tensor._version}, "
-                f"and was saved at version {self.version}"
-            )
+        if self.tensor._version != self.version:
+            held = f"of shape {tuple(self.tensor.shape)} that the gradient needs"
+            raise RuntimeError(f"a tensor {held} has been modified by an in-place operation")
         return self.tensor
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from math import frexp
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course_utils.plots.look import (
@@ -32,11 +31,19 @@ def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float, sums: 
     rows = [len(table) for table in tables.values()]
     figure, axes = new_figure(height=0.6 + 0.42 * len(rows) + 0.29 * sum(rows), rows=len(rows), height_ratios=rows)
     for axis, (name, table) in zip(axes, tables.items(), strict=True):
-        _table(axis, table, right)
+        columns = range(len(table[0]))
+        axis.imshow(table, cmap="Blues", vmin=0, vmax=2.2 * right, aspect="auto")
+        for row, weights in enumerate(table):
+            for column, weight in enumerate(weights):
+                color = "white" if weight > 1.4 * right else BLACK
+                text = _rounded(weight) if weight else ""
+                axis.text(column, row, text, ha="center", va="center", fontsize=FONT - 2, color=color)
+        axis.hlines([row + 0.5 for row in range(len(table) - 1)], -0.5, len(columns) - 0.5, color=BLACK, linewidth=0.4)
+        axis.vlines([column + 0.5 for column in columns[:-1]], -0.5, len(table) - 0.5, color=BLACK, linewidth=0.4)
         name_axis(axis, "micro-batch" if axis is axes[-1] else "", title=name)
         updates = range(len(table)) if max(rows) > 1 else ()
         axis.set_yticks(updates, [row + 1 for row in updates])
-        axis.set_xticks(range(len(table[0])), range(1, len(table[0]) + 1) if axis is axes[-1] else [])
+        axis.set_xticks(columns, [column + 1 for column in columns] if axis is axes[-1] else [])
         axis.tick_params(length=0)
         if updates:
             write(axis, "update", (0, 1), (-6, 5), xycoords="axes fraction", ha="right")
@@ -47,19 +54,6 @@ def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float, sums: 
         if sums:
             write(axis, "sum", (1, 1), (6, 5), xycoords="axes fraction", ha="left")
     return figure
-
-
-def _table(axis: Axes, table: Sequence[Sequence[float]], right: float) -> None:
-    """A table with each weight in its cell, shaded by its size."""
-    rows, columns = len(table), len(table[0])
-    axis.imshow(table, cmap="Blues", vmin=0, vmax=2.2 * right, aspect="auto")
-    for row, weights in enumerate(table):
-        for column, weight in enumerate(weights):
-            if weight:
-                color = "white" if weight > 1.4 * right else BLACK
-                axis.text(column, row, _rounded(weight), ha="center", va="center", fontsize=FONT - 2, color=color)
-    axis.hlines([row + 0.5 for row in range(rows - 1)], -0.5, columns - 0.5, color=BLACK, linewidth=0.4)
-    axis.vlines([column + 0.5 for column in range(columns - 1)], -0.5, rows - 0.5, color=BLACK, linewidth=0.4)
 
 
 def _rounded(weight: float) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -48,7 +47,15 @@ def backward_passes(
         for start, end in sorted(edges):
             both = zip(places[start], places[end], strict=True)
             axis.plot(*both, color=BLACK, linewidth=0.6, linestyle=":", zorder=0)
-        _flows(axis, places, flows)
+        amounts: dict[tuple[str, str], list[str]] = {}
+        for start, end, amount in flows:
+            amounts.setdefault((start, end), []).append(f"{amount:g}")
+        for (start, end), parts in amounts.items():
+            look = {"arrowstyle": "-|>", "color": BLUE, "lw": 1.8, "shrinkA": 22, "shrinkB": 16}
+            axis.annotate("", places[end], places[start], arrowprops=look)
+            middle = [(one + other) / 2 for one, other in zip(places[start], places[end], strict=True)]
+            axis.text(*middle, " + ".join(parts), color=ink(BLUE), ha="center", va="center", fontsize=FONT,
+                      bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})  # fmt: skip
         for name, place in places.items():
             shape = {"boxstyle": "round,pad=0.5", "facecolor": ORANGE if name in leaves else "white"}
             axis.text(*place, name, ha="center", va="center", fontsize=FONT, bbox=shape | {"edgecolor": BLACK})
@@ -65,19 +72,6 @@ def backward_passes(
         axis.set_title(title, fontsize=FONT, loc="left", family="monospace")
         axis.axis("off")
     return figure
-
-
-def _flows(axis: Axes, places: Mapping[str, Pair], flows: Sequence[tuple[str, str, float]]) -> None:
-    """An arrow along each edge, with all that flows along it."""
-    amounts: dict[tuple[str, str], list[str]] = {}
-    for start, end, amount in flows:
-        amounts.setdefault((start, end), []).append(f"{amount:g}")
-    for (start, end), parts in amounts.items():
-        look = {"arrowstyle": "-|>", "color": BLUE, "lw": 1.8, "shrinkA": 22, "shrinkB": 16}
-        axis.annotate("", places[end], places[start], arrowprops=look)
-        middle = [(one + other) / 2 for one, other in zip(places[start], places[end], strict=True)]
-        axis.text(*middle, " + ".join(parts), color=ink(BLUE), ha="center", va="center", fontsize=FONT,
-                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})  # fmt: skip
 
 
 def orders(loops: Sequence[Sequence[str]], outcomes: Mapping[str, str], title: str = "") -> Figure:

@@ -4,7 +4,7 @@ The colours are those of Okabe and Ito, which colour-blind readers can tell apar
 has its own dashes and markers, so that a black-and-white print shows the same.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -49,11 +49,6 @@ def ink(color: str) -> tuple[float, ...]:
     return tuple(0.66 * share for share in to_rgb(color))
 
 
-def legend_above(figure: Figure, columns: int, *handles_and_labels: Iterable) -> None:
-    """One legend for all axes, above them."""
-    figure.legend(*handles_and_labels, loc="outside upper center", ncols=columns, frameon=False, **SMALL)
-
-
 def write(axis: Axes, text: str, at: Pair, shift: Pair, **look: object) -> None:
     """Writes beside the point `at`, shifted by so many points."""
     axis.annotate(text, at, xytext=shift, textcoords="offset points", **{"ha": "center", **SMALL, **look})
@@ -63,14 +58,3 @@ def arrow(axis: Axes, start: Sequence[float], end: Sequence[float], color: str, 
     """An arrow between two points."""
     look = {"arrowstyle": "->", "color": color, "linestyle": dashes, "lw": width}
     axis.annotate("", end, start, arrowprops=look)
-
-
-def in_bytes(most: float) -> tuple[float, str]:
-    """The unit in which to write up to so many bytes: by what to divide, and its name.
-
-    >>> in_bytes(2_404_416)
-    (1000000.0, 'MB')
-    """
-    return next(
-        ((unit, name) for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if most >= unit), (1.0, "bytes")
-    )

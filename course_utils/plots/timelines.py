@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from course_utils.plots.look import (
     BLACK,
@@ -12,9 +13,7 @@ from course_utils.plots.look import (
     RED,
     SKY,
     SMALL,
-    in_bytes,
     ink,
-    legend_above,
     name_axis,
     new_figure,
 )
@@ -31,22 +30,20 @@ def memory_layers(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure
         >>> held = {"gradients": [0, 4e6, 4e6], "activations": [2e6, 2e6, 0]}
         >>> figure = memory_layers({"one by one": held})
     """
-    figure, axes = new_figure(height=0.9 + 1.6 * len(panels), rows=len(panels))
-    sums = {name: [sum(column) for column in zip(*parts.values(), strict=True)] for name, parts in panels.items()}
-    top = max(map(max, sums.values()))
-    unit, words = in_bytes(top)
-    for axis, (name, parts) in zip(axes, panels.items(), strict=True):
-        x, peak = range(len(sums[name])), max(sums[name])
-        stack = [[value / unit for value in part] for part in parts.values()]
-        drawn = axis.stackplot(x, *stack, colors=(ORANGE, SKY, GREEN), labels=list(parts), edgecolor=BLACK,
-                               linewidth=0.6)  # fmt: skip
-        for area, hatch in zip(drawn, ("//", "", ".."), strict=False):
-            area.set_hatch(hatch)
-        axis.axhline(peak / unit, color=BLACK, linewidth=1, linestyle="--")
-        axis.set(xlim=(0, len(x) - 1), ylim=(0, 1.05 * top / unit), xticks=[])
-        name_axis(axis, "events of the training loop, in order" if axis is axes[-1] else "", f"{words} held", name)
-        axis.set_title(f"peak {peak / unit:.3g} {words}", fontsize=FONT, loc="right")
-    legend_above(figure, 3, *axes[0].get_legend_handles_labels())
+    figure, axes = new_figure(height=0.9 + 1.6 * len(panels), rows=len(panels), sharey=True)
+    in_bytes = EngFormatter("B")
+    for axis, (name, layers) in zip(axes, panels.items(), strict=True):
+        peak = max(map(sum, zip(*layers.values(), strict=True)))
+        x = range(len(next(iter(layers.values()))))
+        axis.stackplot(x, *layers.values(), colors=(ORANGE, SKY, GREEN), labels=list(layers), edgecolor=BLACK,
+                       linewidth=0.6, hatch=("//", "", ".."))  # fmt: skip
+        axis.axhline(peak, color=BLACK, linewidth=1, linestyle="--")
+        axis.set(xlim=(0, len(x) - 1), xticks=[])
+        axis.yaxis.set_major_formatter(in_bytes)
+        name_axis(axis, "events of the training loop, in order" if axis is axes[-1] else "", "bytes held", name)
+        axis.set_title(f"peak {in_bytes(float(f'{peak:.3g}'))}", fontsize=FONT, loc="right")
+    axes[0].set_ylim(bottom=0)  # of all, after the highest
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, **SMALL)
     return figure
 
 

@@ -1,7 +1,6 @@
 """The gradient ledger: the events of `.grad`."""
 
-from collections.abc import Mapping, Sequence
-from math import isfinite
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,30 +10,27 @@ from matplotlib.transforms import offset_copy
 from course_utils.plots.look import (
     BLACK,
     BLUE,
-    FONT,
     GREEN,
     ORANGE,
     RED,
     SHADE,
     SMALL,
-    legend_above,
+    name_axis,
     new_figure,
     write,
 )
-from course_utils.recording.trace import Event, Trace
+from course_utils.record import Event, Trace
 
 _MARKS = (  # kind of event, marker, colour, label
-    ("forward", "|", BLACK, "forward"),
     ("backward", "^", BLUE, "backward: adds"),
     ("change", "X", GREEN, "changed in place"),
     ("step", "D", RED, "step: reads"),
     ("zero", "o", ORANGE, "zeroed"),
 )
-_LINE = "norm of .grad"
 _EVENTS = "events of the training loop, in order; updates are shaded"
 
 
-def ledger(trace: Trace, lanes: Mapping[str, str] | None = None, title: str = "") -> Figure:
+def ledger(trace: Trace, lanes: Mapping[str, str] | None = None) -> Figure:
     """The gradient ledger: the events of `.grad`, with one lane per optimizer.
 
     The line is the norm of all gradients in the lane. It rises with a backward pass and falls to 0
@@ -45,7 +41,6 @@ def ledger(trace: Trace, lanes: Mapping[str, str] | None = None, title: str = ""
         trace: From `record()`.
         lanes: Which lanes to draw, in this order, each with the name to show; by default all, under
             their own names.
-        title: Above the first lane.
 
     Raises:
         ValueError: If the trace has no events.
@@ -53,18 +48,10 @@ def ledger(trace: Trace, lanes: Mapping[str, str] | None = None, title: str = ""
     Example:
         >>> norms = {"backward": 1.0, "step": 1.0, "zero": 0.0}
         >>> events = [Event(kind, "SGD", norm) for kind, norm in norms.items()]
-        >>> figure = ledger(Trace(events), title="one window")
+        >>> figure = ledger(Trace(events))
     """
-    if not trace.events:
-        raise ValueError("the trace has no events to draw: did a loop run inside `with record() as trace:`?")
-    lanes = lanes if lanes is not None else {lane: lane for lane in trace.lanes}
-    figure, axes = new_figure(height=1.1 + 2.1 * len(lanes), rows=len(lanes))
-    for axis, (lane, name) in zip(axes, lanes.items(), strict=True):
-        _lane(axis, trace, lane)
-        axis.set_ylabel(f"{name}\n{_LINE}", fontsize=FONT)
-    axes[0].set_title(title, fontsize=FONT + 1, loc="left")
-    _explain(figure, axes)
-    return figure
+    names = {lane: lane for lane in trace.lanes} if lanes is None else lanes
+    return _draw([(name, trace, lane) for lane, name in names.items()])
 
 
 def ledgers(traces: Mapping[str, Trace]) -> Figure:
@@ -74,39 +61,40 @@ def ledgers(traces: Mapping[str, Trace]) -> Figure:
         traces: By the title of its panel, what `record()` saw of each loop; of several lanes the
             one with a step.
 
+    Raises:
+        ValueError: If no trace has events.
+
     Example:
         >>> norms = {"backward": 1.0, "step": 1.0, "zero": 0.0}
         >>> trace = Trace([Event(kind, "SGD", norm) for kind, norm in norms.items()])
         >>> figure = ledgers({"with zero_grad()": trace, "without": Trace(trace.events[:2])})
     """
-    figure, axes = new_figure(height=0.75 + 1.75 * len(traces), rows=len(traces))
-    tops = []
-    for axis, (title, trace) in zip(axes, traces.items(), strict=True):
-        tops.append(_lane(axis, trace))
-        axis.set_ylabel(_LINE, fontsize=FONT)
-        axis.set_title(title, fontsize=FONT, loc="left")
-    for axis in axes:
-        axis.set_ylim(-0.08 * max(tops), 1.12 * max(tops))
-    _explain(figure, axes)
+    return _draw([(title, trace, None) for title, trace in traces.items()])
+
+
+def _draw(panels: list[tuple[str, Trace, str | None]]) -> Figure:
+    """Draws a lane of a trace into each panel, and explains the marks that occur."""
+    kinds = {event.kind for _, trace, _ in panels for event in trace.events}
+    if not kinds:
+        raise ValueError("the trace has no events to draw: did a loop run inside `with record() as trace:`?")
+    figure, axes = new_figure(height=0.75 + 1.75 * len(panels), rows=len(panels), sharey=True)
+    for axis, (title, trace, lane) in zip(axes, panels, strict=True):
+        own = {event.lane for event in trace.on(lane)}
+        events = {place: event for place, event in enumerate(trace.events) if event.lane in own}
+        axis.step(list(events), [event.norm for event in events.values()], where="post", color=BLACK, linewidth=1.4,
+                  zorder=1)  # fmt: skip
+        for kind, marker, color, words in _MARKS:
+            if kind in kinds:
+                x = [place for place, event in events.items() if event.kind == kind]
+                axis.scatter(x, [events[place].norm for place in x], marker=marker, s=46, color=color, label=words,
+                             zorder=2, linewidths=1.2, edgecolors=BLACK)  # fmt: skip
+        axis.set(xlim=(-1, len(trace.events)), xticks=[])
+        axis.margins(y=0.1)
+        _number(axis, events)
+        name_axis(axis, _EVENTS if axis is axes[-1] else "", "norm of .grad", title)
+    axes[-1].xaxis.labelpad = 25  # below the numbers
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False, **SMALL)
     return figure
-
-
-def _lane(axis: Axes, trace: Trace, lane: str | None = None) -> float:
-    """Draws line, marks and windows, and returns the greatest height."""
-    places = {id(event): place for place, event in enumerate(trace.events)}
-    events = {places[id(event)]: event for event in trace.on(lane)}
-    heights = {place: event.norm for place, event in events.items()}
-    top = max(filter(isfinite, heights.values()), default=0.0) or 1.0
-    axis.step(list(heights), list(heights.values()), where="post", color=BLACK, linewidth=1.4, zorder=1)
-    for kind, marker, color, words in _MARKS:
-        x = [place for place, event in events.items() if event.kind == kind]
-        y = [0.0 if kind == "forward" else heights[place] for place in x]
-        if x:
-            axis.scatter(x, y, marker=marker, s=46, color=color, label=words, zorder=2, linewidths=1.2,
-                         edgecolors=None if marker == "|" else BLACK)  # fmt: skip
-    axis.set(xlim=(-1, len(trace.events)), ylim=(-0.08 * top, 1.12 * top), xticks=[])
-    _number(axis, events)
-    return top
 
 
 def _number(axis: Axes, events: Mapping[int, Event]) -> None:
@@ -121,7 +109,7 @@ def _number(axis: Axes, events: Mapping[int, Event]) -> None:
     for place, event in events.items():
         windows.setdefault(event.window, []).append(place)
     for number, places in windows.items():
-        passes = [place for place in places if events[place].kind in ("forward", "backward")]
+        passes = [place for place in places if events[place].kind == "backward"]
         closing = [place for place in places if place > max(passes, default=-1)]
         kinds = {events[place].kind for place in places}
         if not kinds & {"backward", "step"}:
@@ -135,13 +123,3 @@ def _number(axis: Axes, events: Mapping[int, Event]) -> None:
         if "step" in kinds:
             axis.axvspan(closing[0] - 0.5, closing[-1] + 0.5, facecolor=SHADE, zorder=0, linewidth=0)
     write(axis, "window", (0, 0), (-8, -11), xycoords="axes fraction", ha="right", va="top")
-
-
-def _explain(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all marks, and what the x axis is."""
-    entries: dict[str, object] = {}
-    for axis in axes:
-        entries |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-    order = [words for *_, words in _MARKS if words in entries]
-    axes[-1].set_xlabel(_EVENTS, fontsize=FONT, labelpad=25)  # below the numbers
-    legend_above(figure, 5, [entries[words] for words in order], order)

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils.rnn import pad_sequence
 
+from course_utils.data import next_letters
 from course_utils.models import Transformer
 from course_utils.project import read_words
 
@@ -36,7 +36,6 @@ def parse():
     add("--lr", type=float, default=0.04, help="the largest learning rate of the schedule")
     add("--clip", type=float, default=0.5, help="the largest norm of an update's gradient")
     add("--precision", choices=["float64", "float32", "float16"], default="float32", help="float16 means autocast")
-    add("--seed", type=int, default=0)
     add("--checkpoint", metavar="FILE", help="where to save the run")
     add("--save-every", type=int, default=100, help="save when so many micro-batches have been read")
     add("--resume", action="store_true", help="continue from the checkpoint")
@@ -44,20 +43,12 @@ def parse():
     return parser.parse_args()
 
 
-def encode(words, symbols):
-    """Inputs and targets; 0 begins a word in the inputs and ends it in the targets, -100 is padding."""
-    codes = [torch.tensor([symbols.index(letter) + 1 for letter in word]) for word in words]
-    inputs = pad_sequence([F.pad(code, (1, 0)) for code in codes], batch_first=True)
-    targets = pad_sequence([F.pad(code, (0, 1)) for code in codes], batch_first=True, padding_value=-100)
-    return inputs, targets
-
-
-def micro_batches(words, symbols, options, epoch):
+def micro_batches(words, options, epoch):
     """This rank's micro-batches of an epoch: shuffled, then sorted within every 64 words, which saves padding."""
-    words = random.Random(options.seed + epoch).sample(words, len(words))
+    words = random.Random(epoch).sample(words, len(words))
     words = [word for start in range(0, len(words), 64) for word in sorted(words[start : start + 64], key=len)]
     batches = [words[start : start + options.micro_batch] for start in range(0, len(words), options.micro_batch)]
-    return [encode(batch[RANK::WORLD], symbols) for batch in batches]
+    return [next_letters(batch[RANK::WORLD]) for batch in batches]
 
 
 def train_epoch(model, batches, optimizer, scaler, schedule, options, done, save):
@@ -81,13 +72,6 @@ def train_epoch(model, batches, optimizer, scaler, schedule, options, done, save
             save(number)
 
 
-@torch.no_grad()
-def held_out_loss(model, words, symbols):
-    """The mean loss per letter."""
-    inputs, targets = encode(words, symbols)
-    return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).item()
-
-
 def log(options, **numbers):
     if options.log and RANK == 0:
         with open(options.log, "a", encoding="utf-8") as file:
@@ -98,13 +82,12 @@ def main():
     options = parse()
     if WORLD > 1:
         torch.distributed.init_process_group("gloo")
-    torch.manual_seed(options.seed)
+    torch.manual_seed(0)
     torch.set_default_dtype(torch.float64 if options.precision == "float64" else torch.float32)
     to_learn, held_out = read_words()
-    symbols = sorted(set("".join(to_learn + held_out)))
     to_learn = to_learn[: options.words]
 
-    raw = Transformer(len(symbols) + 1)
+    raw = Transformer(27)
     model = DistributedDataParallel(raw) if WORLD > 1 else raw
     optimizer = torch.optim.Adam(raw.parameters(), lr=options.lr, betas=(0.9, 0.95))
     updates = options.epochs * math.ceil(len(to_learn) / (options.micro_batch * options.window))
@@ -128,11 +111,13 @@ def main():
                 torch.save(state | {"epoch": epoch, "done": number}, f"{options.checkpoint}.new")
                 Path(f"{options.checkpoint}.new").replace(options.checkpoint)
 
-        batches = micro_batches(to_learn, symbols, options, epoch)
+        batches = micro_batches(to_learn, options, epoch)
         train_epoch(model, batches, optimizer, scaler, schedule, options, done, save)
         done = 0
 
-    loss = held_out_loss(raw, held_out, symbols)
+    inputs, targets = next_letters(held_out)
+    with torch.no_grad():
+        loss = F.cross_entropy(raw(inputs).flatten(0, 1), targets.flatten()).item()
     log(options, held_out=loss)
     if RANK == 0:
         print(f"held-out loss per letter: {loss:.3f}")

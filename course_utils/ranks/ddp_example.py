@@ -76,40 +76,20 @@ def train(rank: int, ranks: int, device: str | torch.device = "cpu") -> nn.Modul
     return model.module
 
 
-def large_batches(ranks: int, n: int) -> nn.Module:
-    """The model that the ranks must end up with: the same windows as large batches. For a test."""
-    model, loaders = new_model(), [loader_of(rank, ranks) for rank in range(ranks)]
-    optimizer, scheduler = new_optimizer(model, EPOCHS * math.ceil(len(loaders[0]) / n))
-    for epoch in range(EPOCHS):
-        for loader in loaders:
-            loader.sampler.set_epoch(epoch)
-        batches = zip(*loaders, strict=True)  # in each, a micro-batch of every rank
-        while window := list(islice(batches, n)):
-            x, y = (torch.cat(parts) for parts in zip(*sum(window, ()), strict=True))
-            F.cross_entropy(model(x), y).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
-            optimizer.step()
-            scheduler.step()
-            optimizer.zero_grad()
-    return model
-
-
 def main() -> None:
     torch.set_default_dtype(torch.float64)  # to compare with one process; leave it out
-    if torch.cuda.is_available():
-        # The rank's number on its own machine.
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    has_gpu = torch.cuda.is_available()
+    # The rank's number on its own machine.
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if has_gpu else torch.device("cpu")
+    if has_gpu:
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)  # or NCCL would guess the rank's GPU
-    else:
-        device = torch.device("cpu")
-        dist.init_process_group("gloo")
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    model = train(rank, ranks, device)
-    if rank == 0:
+    # Without device_id NCCL would guess the rank's GPU.
+    dist.init_process_group("nccl" if has_gpu else "gloo", device_id=device if has_gpu else None)
+    model = train(dist.get_rank(), dist.get_world_size(), device)
+    if dist.get_rank() == 0:
         # From the CPU, so that any machine can load it.
         torch.save(model.cpu().state_dict(), sys.argv[1])
-        print(f"trained on {ranks} ranks, device: {device.type}")
+        print(f"trained on {dist.get_world_size()} ranks, device: {device.type}")
     dist.barrier()  # nobody leaves before the file is there
     gc.collect()  # frees DDP before its group
     dist.destroy_process_group()

@@ -1,10 +1,10 @@
 """Runs a function on every rank of a group, and gathers results or says which rank failed where."""
 
-import os
+import linecache
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from tqdm import tqdm
 
-from course_utils.ranks.pickling import pack_call
+from course_utils.ranks.pickling import pack
 from course_utils.ranks.worker import serve
 from gradaudit.interrupts import uninterrupted
 
@@ -59,7 +59,7 @@ class _Rank(NamedTuple):
             return self.jobs.recv()
         except (EOFError, OSError):
             self.process.join(_GRACE)
-            printed = self.log.read_text(encoding="utf-8", errors="replace")
+            printed = self.log.read_text(errors="replace")
             return "died", f"its process ended with status {self.process.exitcode}\n{printed}", ""
 
     def where(self) -> str:
@@ -101,9 +101,9 @@ class Ranks(AbstractContextManager):
         """Calls `function(*args)` on every rank at once and returns the results, rank 0's first.
 
         The function, and classes that it uses, may be defined in the notebook; the global names it
-        reads are sent along. Each run starts from this process's default dtype, seed, grad mode,
-        folder and environment, whatever the run before has left. The ranks' output is shown here,
-        rank by rank, when all have finished.
+        reads are sent along. Each run starts from this process's default dtype and seed, whatever
+        the run before has left. The ranks' output is shown here, rank by rank, when all have
+        finished.
 
         Args:
             function: What to call on each rank.
@@ -111,12 +111,12 @@ class Ranks(AbstractContextManager):
             timeout: Seconds that this run may take; by default the group's `timeout`.
 
         Raises:
-            TypeError: If the function or an argument cannot be sent to another process.
             RankError: If a rank raises, dies, or exceeds the time limit. All processes of the group
                 are then ended, as they are after an interrupt; the next `run` starts new ones.
+            Exception: If the function or an argument cannot be pickled, as pickle says it.
         """
-        state = torch.get_default_dtype(), torch.initial_seed(), torch.is_grad_enabled()
-        job = pack_call(function, args, *state, os.getcwd(), dict(os.environ))
+        cells = {name: entry for name, entry in linecache.cache.items() if entry[1:2] == (None,)}
+        job = pack((function, args, torch.get_default_dtype(), torch.initial_seed(), cells))
         try:
             if not self._ranks:
                 self._start()
@@ -136,8 +136,6 @@ class Ranks(AbstractContextManager):
                 rank.process.kill()
             for rank in ranks:
                 rank.process.join()
-                rank.jobs.close()
-                rank.asked.close()
             if ranks:
                 self._folder.cleanup()
 
@@ -164,38 +162,31 @@ class Ranks(AbstractContextManager):
         self._gather("starting", max(self.timeout, 20.0))
 
     def _gather(self, what: str, limit: float) -> list:
-        """Shows the ranks' output and returns their results, or raises an error that has both."""
-        answers = dict(self._answers(f"{what} {self.n} ranks", limit))
-        for rank, (_, _, printed) in sorted(answers.items()):
-            print("".join(f"rank {rank} | {line}" for line in printed.splitlines(keepends=True)), end="")
-        results = {rank: value for rank, (kind, value, _) in answers.items() if kind == "result"}
-        errors = {  # a rank that has died comes first, since others then fail
-            rank: value for kind in ("died", "error") for rank, (said, value, _) in answers.items() if said == kind
-        }
-        late = "when the group was ended" if errors else f"after {limit:g} s"
-        for number, rank in enumerate(self._ranks):
-            if number not in answers:
-                errors[number] = f"had not ended {late}, and {rank.where()}"
-        if errors:
-            lines = [f"{what} {self.n} ranks failed", *(f"rank {rank}: {text}" for rank, text in errors.items())]
-            if results:
-                lines.append(f"ranks that finished without an error: {sorted(results)}")
-            raise RankError("\n".join(lines), errors, results)
-        return [results[rank] for rank in range(self.n)]
-
-    def _answers(self, title: str, limit: float) -> Iterator[tuple[int, tuple[str, Any, str]]]:
-        """Yields the ranks' answers as they come, until all have answered or the time is up.
+        """Waits for the ranks, shows their output, and returns their results or raises an error.
 
         A failure leaves the others 2 seconds. After 2 seconds a progress bar counts the answers.
         """
+        title, end = f"{what} {self.n} ranks", time.monotonic() + limit
         waiting = {rank.jobs: number for number, rank in enumerate(self._ranks)}
-        end = time.monotonic() + limit
+        printed, results, errors = {}, {}, {}
         with tqdm(total=self.n, desc=title, unit="rank", leave=False, delay=2) as bar:
             while waiting and time.monotonic() < end:
                 for jobs in wait(list(waiting), timeout=0.1):  # for the bar and the time limit
                     number = waiting.pop(jobs)
-                    answer = self._ranks[number].receive()
-                    if answer[0] != "result":
-                        end = min(end, time.monotonic() + _GRACE)
-                    yield number, answer
+                    kind, value, printed[number] = self._ranks[number].receive()
+                    if kind == "result":
+                        results[number] = value
+                        continue
+                    end = min(end, time.monotonic() + _GRACE)
+                    # A rank that has died comes first, since others then fail.
+                    errors = {number: value} | errors if kind == "died" else errors | {number: value}
                 bar.update(self.n - len(waiting) - bar.n)
+        for rank, text in sorted(printed.items()):
+            print("".join(f"rank {rank} | {line}" for line in text.splitlines(keepends=True)), end="")
+        late = "when the group was ended" if errors else f"after {limit:g} s"
+        errors |= {rank: f"had not ended {late}, and {self._ranks[rank].where()}" for rank in waiting.values()}
+        if errors:
+            lines = [f"{title} failed", *(f"rank {rank}: {text}" for rank, text in errors.items())]
+            lines.append(f"ranks that finished without an error: {sorted(results)}")
+            raise RankError("\n".join(lines), errors, results)
+        return [results[rank] for rank in range(self.n)]

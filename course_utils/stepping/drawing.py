@@ -1,4 +1,4 @@
-"""A moment of a record as HTML: the loop with its current line, weights, gradients, the ledger.
+"""A moment of a loop as HTML: the loop with its current line, weights, gradients, the ledger.
 
 `page.html` has its styles. Its colours (of Okabe and Ito) are readable on white and on black;
 nothing is said by a colour alone.
@@ -6,94 +6,67 @@ nothing is said by a colour alone.
 
 from html import escape
 
-from course_utils.recording.stepping import Frame, Ledger, Steps
+from course_utils.ask.display import with_code
+from course_utils.stepping.recorder import Ledger, Moment, Recording
 from course_utils.stepping.words import sentence
 
-KEYS = {"start", "backward", "zero", "change", "step", "skipped", "error", "cut", "end"}  # the rows of the table
-_SHOWN_FRAMES = 16
+
+def frames(recording: Recording) -> list[list[str]]:
+    """Each moment: its sentence, and pieces of HTML to be joined."""
+    made = []
+    for index, now in enumerate(recording.moments):
+        state = values(recording.moments[max(index - 1, 0)], now)
+        panel = ["<div>", code(recording.lines, now.line), "</div><div>", state, ledger(now), "</div>"]
+        made.append([with_code(sentence(recording, index)), *panel])
+    return made
 
 
-def panel(steps: Steps, place: int) -> list[str]:
-    """A moment of a record: pieces of HTML to be joined. Many moments share a piece."""
-    frame = steps.frames[place]
-    loop = [code(steps, frame), variables(frame)]
-    return ["<div>", *loop, "</div><div>", state(steps, place), f"{ledger(steps, frame)}</div>"]
-
-
-def code(steps: Steps, frame: Frame) -> str:
-    """The loop's lines; the one that has just run is lit and has a pointer."""
+def code(lines: list[str], current: int) -> str:
+    """The loop's lines; the current one is lit and has a pointer."""
     rows = []
-    for line, text in enumerate(steps.loop.lines, start=1):
-        current, pointer = (' aria-current="step"', "▶") if line == frame.line else ("", " ")
-        rows.append(f"<div{current}>{pointer} {escape(text, quote=False)}</div>")
+    for line, text in enumerate(lines, start=1):
+        mark, pointer = (' aria-current="step"', "▶") if line == current else ("", " ")
+        rows.append(f"<div{mark}>{pointer} {escape(text, quote=False)}</div>")
     return f'<div class="code" role="group" aria-label="The loop">{"".join(rows)}</div>'
 
 
-def variables(frame: Frame) -> str:
-    """The loop's own variables, in two lines; the rest can be scrolled to."""
-    text = " · ".join(f"{name} = {text}" for name, text in frame.variables.items())
-    return f'<div class="variables">{escape(text, quote=False)}</div>'
-
-
-def state(steps: Steps, place: int) -> str:
-    """Weights, `.grad` and the optimizer's state: a row for each parameter."""
-    now, before = steps.frames[place], steps.frames[max(place - 1, 0)]
-    keys = dict.fromkeys(key for frame in steps.frames for some in frame.state.values() for key in some)
-    heads = "".join(f"<th>{escape(name)}</th>" for name in ("", "value", ".grad", *keys))
-    rows = f"<tr>{heads}</tr>"
+def values(before: Moment, now: Moment) -> str:
+    """Weights and `.grad`: a row for each parameter."""
+    rows = "<tr><th></th><th>value</th><th>.grad</th></tr>"
     for name in now.weights:
-        old, new = (
-            [frame.weights[name], frame.grads[name], *(frame.state.get(name, {}).get(key) for key in keys)]
-            for frame in (before, now)
-        )
-        changed = ("" if value == was else ' class="changed"' for was, value in zip(old, new, strict=True))
-        cells = "".join(f"<td{mark}>{value}</td>" for mark, value in zip(changed, new, strict=True))
+        pairs = (before.weights[name], now.weights[name]), (before.grads[name], now.grads[name])
+        cells = "".join(f"<td{' class=changed' * (was != is_now)}>{is_now}</td>" for was, is_now in pairs)
         rows += f"<tr><th>{escape(name)}</th>{cells}</tr>"
-    optimizers = "; ".join(map(escape, now.optimizers)) or "no optimizer"
-    return f'<p>After this line</p><div class="state"><table>{rows}</table></div><p>{optimizers}</p>'
+    return f'<p>After this line</p><div class="values"><table>{rows}</table></div>'
 
 
-def ledger(steps: Steps, frame: Frame) -> str:
+def ledger(now: Moment) -> str:
     """A block for each micro-batch: in `.grad` now, thrown away, or in an update."""
-    last = steps.frames[-1].ledgers
     html, again = "<p>Ledger: which micro-batches</p>", False
-    for lane, whole in last.items() or [("", Ledger())]:
-        book = frame.ledgers.get(lane, Ledger())
-        rows = {"in .grad now": _blocks(book.held, {one for update in book.updates for one in update})}
-        if whole.lost:
-            rows["thrown away"] = _blocks(book.lost, set(book.lost), "lost")
+    for lane, book in now.ledgers.items() or [("", Ledger())]:
+        rows = [("in .grad now", _blocks(book.held, book.used))]
+        if book.lost:
+            rows.append(("thrown away", _blocks(book.lost, set(book.lost), "lost")))
         seen: set[int] = set()
-        for count, update in enumerate(whole.updates, start=1):
-            made = count <= len(book.updates)
-            rows[f"◆ update {count}"] = (_blocks(update, seen) or "nothing") if made else ""
+        for number, update in enumerate(book.updates, start=1):
+            rows.append((f"◆ update {number}", _blocks(update, seen) or "nothing"))
             again = again or not seen.isdisjoint(update)
             seen.update(update)
-        body = "".join(f"<tr><td>{head}</td><td>{content}</td></tr>" for head, content in rows.items())
-        title = f"<b>{escape(lane)}</b>" if len(last) > 1 else ""
-        html += f'{title}<table class="ledger">{body}</table>'
-    note = "<p>A dashed frame: an earlier update has used this micro-batch already.</p>"
-    return html + note * again
+        body = "".join(f"<tr><td>{head}</td><td>{content}</td></tr>" for head, content in rows)
+        html += f'{f"<b>{escape(lane)}</b>" * (len(now.ledgers) > 1)}<table class="ledger">{body}</table>'
+    return html + "<p>A dashed frame: an earlier update has used this micro-batch already.</p>" * again
 
 
 def _blocks(numbers: tuple[int, ...], marked: set[int], mark: str = "used") -> str:
     return " ".join(f'<span class="{mark if one in marked else "fresh"}">{one}</span>' for one in numbers)
 
 
-# As a table: the frames in which gradients change, one below the other
-
-
-def key_frames(steps: Steps) -> list[int]:
-    """The places of at most 16 frames that touch gradients or weights; the last is the end."""
-    keys = [place for place, frame in enumerate(steps.frames) if frame.kind in KEYS]
-    return keys if len(keys) <= _SHOWN_FRAMES else keys[: _SHOWN_FRAMES - 1] + keys[-1:]
-
-
-def table_of(steps: Steps) -> list[list[str]]:
-    """A record as a table of text: its head, and a row for each key frame."""
+def table_of(recording: Recording) -> list[list[str]]:
+    """A recorded loop as a table of text: its head, and a row for each moment but the losses."""
     rows = [["line", "what happens", "micro-batches in .grad"]]
-    for place in key_frames(steps):
-        frame = steps.frames[place]
-        text = steps.loop.lines[frame.line - 1].strip() if frame.line > 1 else ""
-        held = "; ".join(", ".join(map(str, book.held)) or "–" for book in frame.ledgers.values()) or "–"
-        rows.append([f"`{text}`" if text else "", sentence(steps, place), held])
+    for index, moment in enumerate(recording.moments):
+        if moment.kind != "loss":
+            text = f"`{recording.lines[moment.line - 1].strip()}`" if moment.line > 1 else ""
+            held = "; ".join(", ".join(map(str, book.held)) or "–" for book in moment.ledgers.values()) or "–"
+            rows.append([text, sentence(recording, index), held])
     return rows

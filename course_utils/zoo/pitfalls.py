@@ -8,40 +8,10 @@ the two differ.
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-from course_utils.recording.trace import Trace, record
 from course_utils.zoo.registry import ZOO
 from gradaudit import audit
-from gradaudit.history import AuditedUpdate, Term
-
-
-class Run(NamedTuple):
-    """A loop as its trace and the auditor's ledger show it.
-
-    Attributes:
-        trace: What happened, in order.
-        updates: The updates of the loop's optimizer, with the losses of their windows.
-        rates: The learning rate of each update.
-    """
-
-    trace: Trace
-    updates: list[AuditedUpdate]
-    rates: list[float]
-
-    def losses(self, update: int) -> list[Term]:
-        """The losses of a window, each with its coefficient and the number of its targets."""
-        return [term for call in self.updates[update].calls for term in call.terms]
-
-    def sum_of_factors(self, update: int) -> float:
-        """The sum of what the losses of a window were multiplied by."""
-        return sum(term.coefficient for term in self.losses(update))
-
-    def per_update(self, kind: str) -> float:
-        """The number of events of this kind for each update."""
-        return sum(event.kind == kind for event in self.trace.on()) / len(self.updates)
+from gradaudit.history import AuditedUpdate, History
 
 
 @dataclass(frozen=True)
@@ -54,7 +24,7 @@ class Pitfall:
         cause: What the code does.
         check: Which number of the run tells.
         fix: What to write instead.
-        measure: Takes the number from a run.
+        measure: Takes the number from what the auditor saw of a run.
     """
 
     specimen: str
@@ -62,13 +32,17 @@ class Pitfall:
     cause: str
     check: str
     fix: str
-    measure: Callable[[Run], float]
+    measure: Callable[[History], float]
 
     def measured(self) -> tuple[float, float]:
-        """The number of the buggy loop and that of its fixed twin, to three digits."""
-        loops = ZOO[self.specimen].buggy, ZOO[self.specimen].fixed
-        buggy, fixed = (float(f"{self.measure(watch(loop)):.3g}") for loop in loops)
-        return buggy, fixed
+        """The number of the buggy loop and that of its fixed twin, to four digits."""
+        return self._number(ZOO[self.specimen].buggy), self._number(ZOO[self.specimen].fixed)
+
+    def _number(self, loop: Callable[[], object]) -> float:
+        with warnings.catch_warnings(), audit() as report:
+            warnings.filterwarnings("ignore", message="Detected call")  # PyTorch's own, of the schedule
+            loop()
+        return float(f"{self.measure(report.history):.4g}")
 
     def row(self) -> tuple[str, str, str, str]:
         """Symptom, cause, check with both numbers, and fix, for paper and for the site."""
@@ -76,22 +50,14 @@ class Pitfall:
         return self.symptom, self.cause, f"{self.check}: {buggy:g}, fixed {fixed:g}", self.fix
 
 
-def watch(loop: Callable[[], object]) -> Run:
-    """Runs a loop of the zoo and measures it."""
-    rates = []
-    handle = register_optimizer_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
-    try:
-        with warnings.catch_warnings(), record() as trace, audit() as report:
-            warnings.filterwarnings("ignore", message="Detected call")  # PyTorch's own, of the schedule
-            loop()
-    finally:
-        handle.remove()
-    return Run(trace, report.history.updates, rates)
+def _factors(update: AuditedUpdate) -> float:
+    """The sum of what the losses of a window were multiplied by."""
+    return sum(term.coefficient for call in update.calls for term in call.terms)
 
 
-def _heaviest_by_lightest(losses: list[Term]) -> float:
-    """How much more one target counts than another."""
-    weights = [term.per_item for term in losses]
+def _heaviest_by_lightest(update: AuditedUpdate) -> float:
+    """How much more one target of a window counts than another."""
+    weights = [term.per_item for call in update.calls for term in call.terms]
     return max(weights) / min(weights)
 
 
@@ -102,7 +68,7 @@ PITFALLS = (
         "Nothing calls `zero_grad()`.",
         "micro-batches in the last update",
         "Zero after every step.",
-        lambda run: run.trace.windows()[-1],
+        lambda run: run.updates[-1].held,
     ),
     Pitfall(
         "zeroed-before-the-step",
@@ -110,7 +76,7 @@ PITFALLS = (
         "`zero_grad()` between `backward()` and `step()`.",
         "micro-batches in the first update",
         "`backward()`, `step()`, `zero_grad()`.",
-        lambda run: run.trace.windows()[0],
+        lambda run: run.updates[0].held,
     ),
     Pitfall(
         "zeroed-in-every-micro-batch",
@@ -118,7 +84,7 @@ PITFALLS = (
         "`zero_grad()` before every `backward()` of a window.",
         "micro-batches in the first update",
         "Zero once per window.",
-        lambda run: run.trace.windows()[0],
+        lambda run: run.updates[0].held,
     ),
     Pitfall(
         "never-divided",
@@ -126,7 +92,7 @@ PITFALLS = (
         "N mean losses are added up.",
         "sum of the first window's factors",
         "Divide each loss by the window's micro-batches.",
-        lambda run: run.sum_of_factors(0),
+        lambda run: _factors(run.updates[0]),
     ),
     Pitfall(
         "step-at-batch-zero",
@@ -134,7 +100,7 @@ PITFALLS = (
         "`i % N == 0`, with `i` from 0.",
         "micro-batches in the first update",
         "`(i + 1) % N == 0`, or loop over windows.",
-        lambda run: run.trace.windows()[0],
+        lambda run: run.updates[0].held,
     ),
     Pitfall(
         "tail-never-used",
@@ -142,7 +108,7 @@ PITFALLS = (
         "No step after a short last window.",
         "micro-batches in no update",
         "One more update at the end.",
-        lambda run: run.trace.leftover(),
+        lambda run: len(run.records[0].left_over),
     ),
     Pitfall(
         "tail-divided-by-n",
@@ -150,7 +116,7 @@ PITFALLS = (
         "A short window is divided by N.",
         "sum of the last window's factors",
         "Divide by what the window holds.",
-        lambda run: run.sum_of_factors(-1),
+        lambda run: _factors(run.updates[-1]),
     ),
     Pitfall(
         "mean-of-means",
@@ -158,7 +124,7 @@ PITFALLS = (
         "Each loss is the mean over its own tokens.",
         "heaviest token / lightest token",
         "Multiply it by its tokens over the window's.",
-        lambda run: _heaviest_by_lightest(run.losses(0)),
+        lambda run: _heaviest_by_lightest(run.updates[0]),
     ),
     Pitfall(
         "clipped-in-every-micro-batch",
@@ -166,15 +132,15 @@ PITFALLS = (
         "Clips after every `backward()` of a window.",
         "clips per update",
         "Clip once, after the last `backward()`.",
-        lambda run: run.per_update("change"),
+        lambda run: len(run.updates[0].clips),
     ),
     Pitfall(
         "clipped-before-unscale",
         "With a scaler and SGD, the model hardly learns.",
         "Clips while `.grad` holds the scale.",
-        "norm that the step used / `max_norm`",
+        "scale in `.grad` when it is clipped",
         "`unscale_()`, then clip.",
-        lambda run: max(event.norm for event in run.trace.on() if event.kind == "step") / 0.1,
+        lambda run: run.updates[0].clips[0].scaled,
     ),
     Pitfall(
         "unscaled-in-every-micro-batch",
@@ -182,15 +148,15 @@ PITFALLS = (
         "`unscale_()`, `update()` after every `backward()`.",
         "calls of `unscale_()` per update",
         "Both once per window.",
-        lambda run: sum(len(update.unscaled_after) for update in run.updates) / len(run.updates),
+        lambda run: len(run.updates[0].unscaled_after),
     ),
     Pitfall(
         "warmup-in-micro-batches",
         "The warm-up ends N times too early.",
         "`scheduler.step()` in every micro-batch.",
-        "updates below the full learning rate",
+        "calls of `scheduler.step()` per update",
         "Step the scheduler after an update.",
-        lambda run: sum(rate < max(run.rates) for rate in run.rates),
+        lambda run: len(run.updates[1].scheduled + run.updates[1].scheduled_after),
     ),
     Pitfall(
         "one-backward-per-window",
@@ -198,6 +164,6 @@ PITFALLS = (
         "Losses are added up, then one `backward()`.",
         "forward passes per `backward()`",
         "`backward()` on each loss; log `loss.item()`.",
-        lambda run: run.per_update("forward") / run.per_update("backward"),
+        lambda run: run.calls[0].graphs,
     ),
 )

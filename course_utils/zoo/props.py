@@ -1,30 +1,23 @@
 """Models and data for the loops of the zoo, in float64 and with seeds of their own."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
-from string import ascii_lowercase
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.optim import SGD
 
-from course_utils.data import digits, words
+from course_utils.data import digits, next_letters, words
+
+_digits = cache(digits)
 
 
-@contextmanager
-def _seeded() -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        yield
-
-
+@torch.random.fork_rng(devices=[])
 def perceptron(*sizes: int) -> nn.Sequential:
     """Linear layers of these sizes with tanh between them, the same at each call."""
-    with _seeded():
-        layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair, dtype=torch.float64), nn.Tanh())]
+    torch.default_generator.manual_seed(0)
+    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair, dtype=torch.float64), nn.Tanh())]
     return nn.Sequential(*layers[:-1])
 
 
@@ -34,56 +27,43 @@ def classifier(lr: float = 0.1) -> tuple[nn.Sequential, SGD]:
     return model, SGD(model.parameters(), lr=lr)
 
 
-def replayed_classifier() -> tuple[nn.Sequential, SGD]:
+def replayed() -> tuple[nn.Sequential, SGD]:
     """A classifier whose gradients always have the same memory, as in a replayed CUDA graph."""
     model, optimizer = classifier()
-    places = {p: torch.empty_like(p) for p in model.parameters()}
-    for p in places:
-        p.register_hook(lambda gradient, p=p: places[p].copy_(gradient).detach())
+    for p in model.parameters():
+        buffer = torch.empty_like(p)
+        p.register_hook(lambda gradient, buffer=buffer: buffer.copy_(gradient).detach())
     return model, optimizer
-
-
-@cache
-def _digits() -> tuple[Tensor, Tensor]:
-    images, labels = digits()
-    return images.double(), labels
 
 
 def digit_batches(count: int, size: int = 8, damaged: int | None = None) -> list[tuple[Tensor, Tensor]]:
     """Micro-batches of handwritten digits; the images of the damaged one are NaN."""
     images, labels = (tensor[: count * size].split(size) for tensor in _digits())
-    batches = list(zip(images, labels, strict=True))
+    batches = [(image.double(), label) for image, label in zip(images, labels, strict=True)]
     if damaged is not None:
         batches[damaged] = (batches[damaged][0] * float("nan"), batches[damaged][1])
     return batches
 
 
-def bigram_model() -> nn.Sequential:
-    """Predicts each letter from the one before."""
-    with _seeded():
-        return nn.Sequential(nn.Embedding(27, 8, dtype=torch.float64), nn.Linear(8, 27, dtype=torch.float64))
+@torch.random.fork_rng(devices=[])
+def bigrams() -> tuple[nn.Sequential, SGD]:
+    """A model that predicts each letter from the one before, and its optimizer."""
+    torch.default_generator.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(27, 8, dtype=torch.float64), nn.Linear(8, 27, dtype=torch.float64))
+    return model, SGD(model.parameters(), lr=0.5)
 
 
 @cache
-def word_batches() -> list[tuple[Tensor, Tensor]]:
-    """8 micro-batches of 4 words: letters, and next letters, with -100 after the end of a word.
-
-    Words of 3 letters and words of 12 alternate, so that a micro-batch holds 8 targets or 44.
-    """
-    symbols = " " + ascii_lowercase  # 0 is padding
-    three, twelve = ([word for word in words() if len(word) == length] for length in (3, 12))
-    batches = []
-    for k in range(8):
-        chosen = (twelve if k % 2 else three)[4 * k : 4 * k + 4]
-        letters = torch.tensor([[symbols.index(letter) for letter in word.ljust(12)] for word in chosen])
-        follow = letters[:, 1:].masked_fill(letters[:, 1:] == 0, -100)
-        batches.append((letters[:, :-1], follow))
-    return batches
-
-
 def word_windows() -> list[list[tuple[Tensor, Tensor]]]:
-    """The same micro-batches twice, in windows of 4."""
-    return [word_batches()[k : k + 4] for k in (0, 4)] * 2
+    """8 micro-batches of 4 words, in windows of 4, twice: letters, and next letters.
+
+    Words of 1 letter and words of 10 alternate, so that a micro-batch holds 8 targets or 44.
+    """
+    short, long = ([word for word in words() if len(word) == length] for length in (1, 10))
+    chosen = [word for k in range(0, 16, 4) for word in short[k : k + 4] + long[k : k + 4]]
+    letters, follow = (tensor.split(4) for tensor in next_letters(chosen))
+    batches = list(zip(letters, follow, strict=True))
+    return [batches[:4], batches[4:]] * 2
 
 
 def gan() -> tuple[nn.Sequential, nn.Sequential, SGD, SGD]:

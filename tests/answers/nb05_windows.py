@@ -1,4 +1,4 @@
-"""Answers to "accumulate", over windows that may be short, of micro-batches of any size, and to "accumulate_equal"."""
+"""Answers to "accumulate", over windows that may be short, and to "accumulate_equal". Most weight by samples."""
 
 import torch
 
@@ -13,6 +13,7 @@ right("accumulate_equal")(solution("accumulate"))
 @right(*BOTH)
 def accumulate_by_modulo(model, batches, loss_fn, optimizer, n):
     optimizer.zero_grad()
+    batches = list(batches)
     for i, batch in enumerate(batches):
         start = i - i % n
         total = sum(len(b) for b in batches[start : start + n])
@@ -24,6 +25,7 @@ def accumulate_by_modulo(model, batches, loss_fn, optimizer, n):
 
 @right(*BOTH)
 def accumulate_sums_and_divide_the_gradient(model, batches, loss_fn, optimizer, n):
+    batches = list(batches)
     for start in range(0, len(batches), n):
         optimizer.zero_grad()
         seen = 0
@@ -64,10 +66,22 @@ def accumulate_a_running_mean(model, batches, loss_fn, optimizer, n):
 
 
 wrong("accumulate", "leftover-gradients")(solution("accumulate_equal"))
-wrong("accumulate", "token-weights")(edited("accumulate", ("len(batch) / samples", "len(window[0]) / samples")))
+wrong("accumulate", "loss-scale", "0.5 times")(edited("accumulate", ("len(window)", "n")))
 wrong("accumulate", "missing-backward")(
-    edited("accumulate", ("windows(batches, n)", "[w[-1:] for w in windows(batches, n)]"))
+    edited("accumulate", ("in_windows(batches, n)", "[w[-1:] for w in in_windows(batches, n)]"))
 )
+
+
+@wrong("accumulate", "raises", "has no len()")
+def accumulate_until_the_last(model, batches, loss_fn, optimizer, n):
+    optimizer.zero_grad()
+    for i, batch in enumerate(batches):
+        (loss_fn(model, batch) / min(n, len(batches) - i // n * n)).backward()
+        if (i + 1) % n == 0 or i + 1 == len(batches):
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 wrong("accumulate_equal", "missing-backward")(
     edited("accumulate_equal", ("loss.backward()", "if number % n == 0: loss.backward()"))
 )

@@ -2,7 +2,6 @@
 
 from answers import edited, right, wrong
 
-COUNT = "    dist.all_reduce(total)"
 STEP = "    optimizer.step()\n"
 HELD = "nullcontext() if last else model.no_sync()"
 WORLD = " * dist.get_world_size()"
@@ -18,10 +17,9 @@ for bug, says, *changes in (
     ("sync-cadence", "", (HELD, "nullcontext()")),
     ("ranks-differ", "", (HELD, "model.no_sync()")),
     ("token-weights", "", ("len(inputs) for", "sum(p.numel() > 0 for p in [inputs]) for"), ("len(batch[0])", "1")),
-    ("token-weights", "", (COUNT, "    pass"), (WORLD, "")),
     ("loss-scale", "0.5 times", (WORLD, "")),
     ("irregular-window", "", (STEP, f"    {STEP}")),
-    ("stale-gradients", "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]", ("    optimizer.zero_grad()\n", "")),
+    ("stale-gradients", "[1, 2, 3, 4] instead of [3, 4]", ("    optimizer.zero_grad()\n", "")),
     ("leftover-gradients", "no step", (STEP, "")),
     ("discarded-gradients", "", (STEP, f"    optimizer.zero_grad()\n{STEP}")),
     ("waits", "", ("    dist.all_reduce", "    dist.get_rank() or dist.all_reduce")),

@@ -1,32 +1,26 @@
 """Answers to "own_script": what the auditor said about a script, beside what was predicted."""
 
 from answers import right, wrong
-from course_utils.exercises.nb12_project import ScriptAudit
+from course_utils.exercises.nb12_project import audit_script
 
 
-def audited(prediction, *rules, **more):
-    found = dict.fromkeys(rules, "error")
-    return ScriptAudit(__file__, prediction, **{"status": int(bool(rules)), "found": found, "judged": True, **more})
+def audited(prediction, *rules, status=0, stopped=False, judged=True):
+    findings = [{"rule": rule, "level": "error"} for rule in rules]
+    output = "  File x\nValueError: no data\n"
+    return prediction, (status, output, stopped), {"findings": findings, "judged": judged}
 
 
-for compared in (
-    audited("none"),
-    audited("loss-scale", "loss-scale"),
-    audited("loss-scale", "loss-scale", "leftover-gradients"),
-    audited("none", "stale-gradients"),
-    audited("stale-gradients", "stale-gradients", status=3, stopped=True),
-    audited("stale-gradients"),
-):
-    right("own_script")(compared)
+right("own_script")(audited("none"))
+right("own_script")(audited("loss-scale", "loss-scale", "leftover-gradients"))
+right("own_script")(audited("none", "stale-gradients"))
+right("own_script")(audited("stale-gradients", status=3, stopped=True))
 
 for incomparable, bug, says in (
-    (ScriptAudit(None, None), "not-attempted", "no script is named"),
-    (ScriptAudit(__file__, None), "no-prediction", "Nothing has run yet"),
-    (ScriptAudit("no/such/train.py", "none"), "no-such-file", "no/such/train.py"),
-    (ScriptAudit(__file__, "loss scale"), "unknown-rule", "did you mean loss-scale?"),
-    (audited("none", status=3, output="  File x\nValueError: no data\n\nThe script ended"), "script-failed", "no data"),
-    (audited("none", judged=False, status=4), "not-judged", "exit status 4"),
-    (audited("none", judged=False, status=3, stopped=True), "not-judged", ""),
-    ("train.py", "wrong-type", "expected a ScriptAudit"),
+    (audit_script(None, None), "not-attempted", "name a script"),
+    (audit_script(__file__, "loss scale"), "not-attempted", "a rule that"),
+    (audited("none", status=3), "not-judged", "status 3: ValueError: no data"),
+    (audited("none", status=4, judged=False), "not-judged", "status 4"),
+    (audited("none", status=3, stopped=True, judged=False), "not-judged", ""),
+    ("train.py", "wrong-type", "expected a tuple"),
 ):
     wrong("own_script", bug, says=says)(incomparable)

@@ -14,23 +14,16 @@ right("train_on")(edited("train_on", *IN_EACH_MICRO_BATCH))
 right("train_on")(edited("train_on", (SAVE, 'with open(f"{file}.new", "wb") as opened: torch.save(saved, opened)')))
 
 for bug, says, *changes in (
-    ("drops-weights", "", ("part.load_state_dict(", "name == 'model' or part.load_state_dict(")),
-    ("drops-gradients", "killed in micro-batch 8", IN_EACH_MICRO_BATCH[0]),
-    ("drops-buffers", "", (LOADED, f"{LOADED}\n        model[1].reset_running_stats()")),
-    (
-        "shifted-windows",
-        "",
-        *IN_EACH_MICRO_BATCH,
-        ("done % n", "(done - k) % n"),
-        ("    for b", "    k = done\n    for b"),
-    ),
-    ("drops-optimizer", "", ('"optimizer": optimizer, ', "")),
-    ("drops-schedule", "", (', "schedule": schedule', "")),
-    ("drops-random-numbers", "", ('torch.set_rng_state(saved["random numbers"])', "pass")),
-    ("torn-file", "", (RENAMED, "torch.save(saved, file)")),
-    ("scheduler-cadence", "schedule", ("            schedule.step()\n", "")),
-    ("starts-over", "killed in micro-batch 4", ("if os.path.exists(file)", "if False")),
-    ("wrong-value", "", ("    done = 0\n", "    done = 0\n    optimizer.param_groups[0]['lr'] /= 2\n")),
+    ("wrong-value", "killed in micro-batch 6", ("part.load_state_dict(", "name == 'model' or part.load_state_dict(")),
+    ("wrong-value", "killed in micro-batch 6", IN_EACH_MICRO_BATCH[0]),
+    ("wrong-value", "", (LOADED, f"{LOADED}\n        model[1].reset_running_stats()")),
+    ("wrong-value", "", ("done % n", "(done - k) % n"), ("    for b", "    k = done + 1\n    for b")),
+    ("wrong-value", "", ('"optimizer": optimizer, ', "")),
+    ("wrong-value", "", (', "schedule": schedule', "")),
+    ("wrong-value", "", ('torch.set_rng_state(saved["random numbers"])', "pass")),
+    ("wrong-value", "never killed", ("            schedule.step()\n", "")),
+    ("torn-file", "killed in save 1, then EOFError", (RENAMED, "torch.save(saved, file)")),
+    ("starts-over", "killed in micro-batch 6", ("if os.path.exists(file)", "if False")),
     ("raises", "", ("if os.path.exists(file)", "if True")),
 ):
     wrong("train_on", bug, says)(edited("train_on", *changes))

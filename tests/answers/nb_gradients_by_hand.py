@@ -25,15 +25,8 @@ def slope_from_four_points(f, w, h):
 right("slope")(lambda f, w, h: slope(f, Fraction(w), Fraction(h)))
 right("slope")(lambda f, w, h: slope(f, torch.tensor(w), torch.tensor(h)))
 
-for bug, answer in (
-    ("parentheses", lambda f, w, h: f(w + h) - f(w - h) / (2 * h)),
-    ("no-run", lambda f, w, h: f(w + h) - f(w - h)),
-    ("wrong-sign", lambda f, w, h: (f(w - h) - f(w + h)) / (2 * h)),
-    ("half-distance", lambda f, w, h: (f(w + h) - f(w - h)) / h),
-    ("double-distance", lambda f, w, h: (f(w + h) - f(w - h)) / (4 * h)),
-    ("one-sided", lambda f, w, h: (f(w + h) - f(w)) / h),
-):
-    wrong("slope", bug)(answer)
+wrong("slope", "wrong-value")(lambda f, w, h: f(w + h) - f(w - h) / (2 * h))
+wrong("slope", "wrong-value")(lambda f, w, h: (f(w + h) - f(w)) / h)
 wrong("slope", "wrong-value")(lambda f, w, h: round(slope(f, w, h), 3))
 wrong("slope", "other-points")(lambda f, w, h: slope(f, w, 1e-5))
 wrong("slope", "wrong-type")(lambda f, w, h: f"{slope(f, w, h)} per step")

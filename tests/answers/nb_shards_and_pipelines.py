@@ -1,29 +1,25 @@
 """Answers to "pipeline_update": one update from several calls of a pipeline."""
 
+import torch
 from torch.distributed.pipelining import Schedule1F1B
 from torch.nn import functional as F
 
 from answers import edited, right, wrong
 
 
-def by_sums(total):
-    def loss_fn(scores, targets):
-        return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum") / total
-
-    return loss_fn
-
-
 @right("pipeline_update")
 def with_scale_grads_undone_for_one_schedule_a_call(stage, optimizer, calls, n):
     total = sum((targets != -100).sum() for _, targets in calls)
-    optimizer.zero_grad()
-    kept = []
+
+    def loss_fn(scores, targets):
+        return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum") * n / total
+
+    sums = [torch.zeros_like(p) for p in stage.submod.parameters()]
     for inputs, targets in calls:
-        Schedule1F1B(stage, n, loss_fn=by_sums(total / n)).step(inputs, target=targets)
-        kept.append([p.grad for p in stage.submod.parameters()])
         optimizer.zero_grad()
-    for p, *grads in zip(stage.submod.parameters(), *kept, strict=True):
-        p.grad = sum(grads)
+        Schedule1F1B(stage, n, loss_fn=loss_fn).step(inputs, target=targets)
+        for p, held in zip(stage.submod.parameters(), sums, strict=True):
+            p.grad = held.add_(p.grad).clone()
     optimizer.step()
 
 
@@ -35,8 +31,8 @@ STEP = "    optimizer.step()\n"
 for bug, *changes in (
     ("irregular-window", (CALL, f"        optimizer.zero_grad()\n{CALL}    {STEP}"), (f"\n{STEP}", "\n")),
     ("leftover-gradients", (STEP, "")),
-    ("stale-gradients", ("    optimizer.zero_grad()\n", "")),
-    ("scale-grads", ("scale_grads=False", "scale_grads=True")),
+    ("wrong-value", ("    optimizer.zero_grad()\n", "")),
+    ("wrong-value", ("scale_grads=False", "scale_grads=True")),
     ("wrong-value", (STEP, f"    optimizer.zero_grad()\n{STEP}")),
     ("wrong-value", (SUM, f"-({CHOSEN} * {VALID}).sum() / {VALID}.sum() * ({VALID}.sum() / total)")),
 ):

@@ -21,24 +21,21 @@ def dirty_generator(model):
 
 
 THERE = "p.grad is not None and p.grad.any()"
-for bug, *changes in (
-    ("none-is-clean", (THERE, "True")),
-    ("zeros-are-clean", (THERE, "p.grad is not None")),
-    ("signs-cancel", ("p.grad.any()", "p.grad.sum() != 0")),
-    ("misses-nan", ("p.grad.any()", "p.grad.norm() > 0")),
-    ("misses-inf", ("p.grad.any()", "p.grad.any() and not p.grad.isinf().any()")),
-    ("misses-small", ("p.grad.any()", "not p.grad.norm() < 1e-8")),
-    ("misses-negative", ("p.grad.any()", "(p.grad > 0).any()")),
-    ("misses-partial", ("p.grad.any()", "p.grad.all()")),
-    ("misses-gradients", (THERE, "False")),
-    ("misses-frozen", (THERE, f"p.requires_grad and {THERE}")),
-    ("misses-bias", (THERE, f"'weight' in name and {THERE}")),
-    ("changes-gradients", ("    return", "    model.zero_grad()\n    return")),
+for bug, says, old, new in (
+    ("wrong-names", "none.weight", THERE, "True"),
+    ("wrong-names", "zero.weight", THERE, "p.grad is not None"),
+    ("misses-mixed", "", "p.grad.any()", "p.grad.sum() != 0"),
+    ("misses-nan", "", "p.grad.any()", "p.grad.norm() > 0"),
+    ("misses-inf", "", "p.grad.any()", "p.grad.any() and not p.grad.isinf().any()"),
+    ("misses-small", "", "p.grad.any()", "not p.grad.norm() < 1e-8"),
+    ("misses-negative", "", "p.grad.any()", "(p.grad > 0).any()"),
+    ("misses-partial", "", "p.grad.any()", "p.grad.all()"),
+    ("misses-frozen", "", THERE, f"p.requires_grad and {THERE}"),
+    ("misses-first", "first.bias", THERE, f"'weight' in name and {THERE}"),
+    ("changed-input", "", "    return", "    model.zero_grad()\n    return"),
 ):
-    wrong("dirty", bug)(edited("dirty", *changes))
+    wrong("dirty", bug, says)(edited("dirty", (old, new)))
 
-wrong("dirty", "first-only")(lambda model: dirty(model)[:1])
-wrong("dirty", "stops-at-none")(lambda model: dirty(model)[:2])
-wrong("dirty", "named-twice")(lambda model: dirty(model) * 2)
-wrong("dirty", "wrong-names")(lambda model: [*dirty(model), "weight"])
+wrong("dirty", "wrong-names", "expected 1, got 2")(lambda model: dirty(model) * 2)
+wrong("dirty", "wrong-names", "no parameter")(lambda model: [*dirty(model), "weight"])
 wrong("dirty", "wrong-type")(lambda model: any(p.grad is not None for p in model.parameters()))

@@ -7,7 +7,7 @@ import pytest
 
 from course import NOTEBOOKS
 from course_utils import data, predict
-from course_utils.ask import display, predictions
+from course_utils.ask import predictions
 from course_utils.ask.predictions import why
 
 each_notebook = pytest.mark.parametrize("name", NOTEBOOKS)
@@ -47,7 +47,7 @@ def test_the_sentence_follows_a_wrong_choice_and_no_other(choice, shown, monkeyp
     monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata: bundles.append(bundle))
     question = "w is 1.0, and (2 * w).backward() is called three times. What is w.grad?"
     guess = predict(question, ["2.0", "6.0", "8.0", "None"])
-    guess.choice = choice
+    guess._widget.value = choice
     guess.reveal(6.0)
     assert (f" {why(question)}" in bundles[-1]["text/plain"]) == shown
     assert ("<code>backward()</code> adds" in bundles[-1]["text/html"]) == shown
@@ -62,11 +62,3 @@ def test_predictions_that_are_missing_or_damaged_are_named(tmp_path, monkeypatch
     (tmp_path / "predictions" / "00_start.toml").write_text("[broken")
     with pytest.raises(ValueError, match=r"00_start\.toml is damaged .*: install the course again"):
         predictions._tables.__wrapped__()
-
-
-@pytest.mark.parametrize("library", ["ipywidgets", "IPython"])
-def test_a_library_that_is_missing_is_named_with_its_extra(library, monkeypatch):
-    found = display.find_spec
-    monkeypatch.setattr(display, "find_spec", lambda name: None if name == library else found(name))
-    with pytest.raises(ImportError, match=rf"{library} is missing: pip install .*\[course\]"):
-        predict("Which?", ["a", "b"])

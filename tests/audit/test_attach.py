@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 from course_utils import record
-from course_utils.recording import Trace
+from course_utils.record import Trace
 from gradaudit import audit
 from gradaudit.observe.observer import observing
 from gradaudit.watch.auditor import Auditor

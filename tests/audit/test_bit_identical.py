@@ -19,7 +19,7 @@ from torch.optim import SGD, Adam, AdamW, SparseAdam, lr_scheduler
 from torch.utils.checkpoint import checkpoint
 
 import exhaustive
-from course_utils.recording import record
+from course_utils.record import record
 from gradaudit import audit
 from runs import bits, update
 

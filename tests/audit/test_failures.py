@@ -17,7 +17,7 @@ from torch.optim import LBFGS, SGD, AdamW, lr_scheduler
 from torch.utils.data import DataLoader
 
 from course_utils import record
-from course_utils.recording.trace import TraceWriter
+from course_utils.record import TraceWriter
 from gradaudit import AuditError, audit
 from gradaudit.compare import RULES
 from gradaudit.observe.gradients import Gradients
@@ -204,7 +204,7 @@ def test_a_fault_changes_nothing_in_the_training(owner, name, call, late, broken
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(TraceWriter, "attach"), (TraceWriter, "received"), (TraceWriter, "_before_forward"), (Gradients, "compare")],
+    [(TraceWriter, "attach"), (TraceWriter, "received"), (TraceWriter, "backward_begins"), (Gradients, "compare")],
 )
 def test_a_record_that_fails_changes_nothing_in_the_training(owner, name, broken, alone):
     before = attached()

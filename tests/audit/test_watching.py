@@ -135,13 +135,10 @@ def test_where_trainings_overlap_nothing_is_certain():
             Meet.apply(F.cross_entropy(model(x), y)).backward()
             optimizer.step()
 
-    with record() as trace, audit() as report:
+    with pytest.warns(match="another thread ran during a backward call"), record(), audit() as report:
         in_threads(one, one)
     assert report.errors == []
     assert "threads overlapped" in str(report)
-    assert trace.unseen == [
-        "another thread ran during a backward call, so events may be missing, or be counted wrongly"
-    ]
 
 
 class Own(SGD):

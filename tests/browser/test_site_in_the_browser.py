@@ -101,7 +101,7 @@ def test_nothing_to_read_has_to_be_moved_sideways(built, visitor, name, width, b
 
 
 def test_loops_step_without_a_kernel(built, visitor):
-    for name in ("index", "course/00_start", "course/05_windows"):
+    for name in ("index", "course/00_start"):
         visitor.goto((built / f"{name}.html").as_uri())
         frame = visitor.frame_locator("iframe.stepper")
         frame.get_by_role("button", name="Next").click()

@@ -97,7 +97,7 @@ def test_a_change_to_what_was_given_is_found_wherever_it_is():
 
 
 def test_each_call_of_a_loop_has_samples_of_its_own():
-    seen = watch_loop(solution("accumulate"), twice((1, 3), 2))
+    seen = watch_loop(solution("accumulate"), twice((2, 2), 2))
     assert [row.tolist() for row in seen["updates"].rows] == [[0.25] * 4 + [0.0] * 4, [0.0] * 4 + [0.25] * 4]
     assert seen["updates"].call == [0, 1]
 

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from course_utils.exercises import judge
-from course_utils.exercises.nb12_project import ScriptAudit, audit_script, public_loop
+from course_utils.exercises.nb12_project import audit_script, public_loop
 from course_utils.zoo import ZOO
 
 LOOP = """
@@ -19,37 +17,35 @@ for _ in range(8):
 """
 
 
-def test_a_correct_script_runs_in_its_folder_with_its_arguments(train_py, capsys):
+def test_a_correct_script_runs_with_its_arguments(train_py, monkeypatch, capsys):
     path = train_py(LOOP.format("optimizer.zero_grad()") + "open('arguments.txt', 'w').write(str(sys.argv[1:]))\n")
-    audited = audit_script("train.py", "none", ["--epochs", 1], folder=path.parent)
-    assert (audited.status, audited.found, audited.judged, audited.stopped) == (0, {}, True, False)
+    monkeypatch.chdir(path.parent)
+    audited = audit_script("train.py", "none", ["--epochs", 1])
     assert path.with_name("arguments.txt").read_text() == "['--epochs', '1']"
     assert "\nNo error in 8 updates\n" in capsys.readouterr().out
-    verdict = judge("own_script", audited)
-    assert verdict.passed
-    assert "you predicted none, the auditor found none, as you said; exit status 0" in verdict.message
+    says = "you predicted none, the auditor found none, as you said; exit status 0"
+    assert says in judge("own_script", audited).message
 
 
-def test_a_script_that_runs_too_long_is_stopped_and_judged_by_what_it_did(train_py, capsys):
+def test_a_script_that_runs_too_long_is_stopped_and_judged_by_what_it_did(train_py, monkeypatch, capsys):
     path = train_py(LOOP.format("").replace("range(8)", "iter(int, 1)") + "    open('updates', 'a').write('.')\n")
+    monkeypatch.chdir(path.parent)
     seconds = 3
     while not (path.with_name("updates").exists() and path.with_name("updates").stat().st_size > 10):
         seconds *= 2  # on a busy machine it may start late
-        audited = audit_script(path, "stale-gradients", folder=path.parent, limit=seconds)
-    assert (audited.status, audited.stopped) == (3, True)
+        audited = audit_script(path, "stale-gradients", limit=seconds)
     assert "\nERROR stale-gradients  train.py:8\n" in capsys.readouterr().out
     message = "you predicted stale-gradients, the auditor found stale-gradients (error), as you said; exit status 3"
     assert message in judge("own_script", audited).message
 
 
-@pytest.mark.parametrize(
-    ("name", "prediction"),
-    [(None, None), (None, "none"), ("train.py", None), ("train.py", "gradients"), ("no.py", "none")],
-)
-def test_nothing_runs_before_there_is_a_script_and_a_prediction(train_py, name, prediction):
-    folder = train_py("open('ran', 'w')").parent
-    assert audit_script(name, prediction, folder=folder) == ScriptAudit(name, prediction, folder=str(folder))
-    assert not (folder / "ran").exists()
+def test_nothing_runs_before_there_is_a_script_and_a_prediction(train_py, monkeypatch):
+    path = train_py("open('ran', 'w')")
+    monkeypatch.chdir(path.parent)
+    for script, prediction in ((None, "none"), (path, None), (path, "gradients")):
+        assert audit_script(script, prediction)[1:] == (None, None)
+    assert not path.with_name("ran").exists()
+    assert judge("own_script", audit_script("no.py", "none")).bug == "not-judged"
 
 
 def test_every_loop_of_the_zoo_is_a_script_whose_name_says_nothing():
@@ -59,6 +55,6 @@ def test_every_loop_of_the_zoo_is_a_script_whose_name_says_nothing():
         text = path.read_text(encoding="utf-8")
         compile(text, str(path), "exec")
         assert path.name == f"loop_{number}.py"
-        assert "specimen" not in text
+        assert "specimen" not in text.lower()
         listings.add(text)
     assert len(listings) == len(ZOO)

@@ -44,9 +44,7 @@ def assert_equal(ours, theirs):
 # windows
 
 
-@pytest.mark.parametrize(
-    ("n", "lengths"), [(1, [1] * 10), (4, [4, 4, 2]), (5, [5, 5]), (10, [10]), (11, [10]), (10**9, [10])]
-)
+@pytest.mark.parametrize(("n", "lengths"), [(1, [1] * 10), (4, [4, 4, 2]), (5, [5, 5]), (10**9, [10])])
 def test_windows_hold_n_micro_batches_and_the_last_one_the_rest(n, lengths):
     found = list(windows(range(10), n))
     assert [len(window) for window in found] == lengths
@@ -58,19 +56,16 @@ def test_a_loader_that_starts_again_after_its_end_is_gone_through_once(n):
     class Restarting:
         """An iterator like those of some loaders on a GPU: reset by its own end."""
 
-        def __init__(self):
-            self.left = []
+        left = ()
 
         def __iter__(self):
             return self
 
         def __next__(self):
-            if not self.left:
-                self.left = [*range(10), None]
-            found = self.left.pop(0)
-            if found is None:
+            first, *self.left = self.left or [*range(10), None]
+            if first is None:
                 raise StopIteration
-            return found
+            return first
 
     found = list(islice(windows(Restarting(), n), 20))
     assert sum(found, []) == list(range(10))  # noqa: RUF017
@@ -87,9 +82,7 @@ class Fields(UserDict):
     "batch",
     [
         torch.zeros(3),
-        torch.zeros(3, 2),
         (torch.zeros(3, 2), torch.zeros(3), None, "train"),
-        [torch.zeros(3, 2)],
         {"inputs": torch.zeros(3, 2), "mask": torch.zeros(3, dtype=torch.bool)},
         {"inputs": {"ids": torch.zeros(3, 2)}, "names": ["a", "b", "c"]},
         Fields(inputs=torch.zeros(3, 2), labels=torch.zeros(3)),
@@ -113,7 +106,6 @@ IMAGE = torch.zeros(3, 8, 8)
         [{"image": IMAGE, "mask": IMAGE}] * 8,
         {"images": [IMAGE] * 8},
         [torch.zeros(7), torch.zeros(5), torch.zeros(2)],  # sequences of different lengths
-        pack_sequence([torch.zeros(7, 2), torch.zeros(5, 2), torch.zeros(4, 2)]),
         pack_sequence([torch.zeros(7, 2)]),
         (torch.zeros(16, 3, 2), torch.zeros(3)),  # sequence-first
         {"inputs": torch.zeros(3, 2), "weights": torch.zeros(5)},
@@ -128,7 +120,7 @@ def test_a_batch_that_can_be_read_in_two_ways_is_refused_with_its_shapes(model, 
         train_epoch(model, [batch], lambda *_: pytest.fail("a forward pass"), sgd(model.parameters()))
 
 
-@pytest.mark.parametrize("batch", [3, "text", None, (), {}, [[]], torch.tensor(1.0), (torch.tensor(1.0),)])
+@pytest.mark.parametrize("batch", ["text", None, (), [[]], torch.tensor(1.0), (torch.tensor(1.0),)])
 def test_a_batch_whose_items_cannot_be_counted_asks_for_a_weight(batch):
     with pytest.raises(TypeError, match="pass weight="):
         items(batch)
@@ -137,18 +129,14 @@ def test_a_batch_whose_items_cannot_be_counted_asks_for_a_weight(batch):
 # train_epoch
 
 
-def test_gradients_from_before_the_call_enter_no_update(model, batches):
+def test_training_starts_and_leaves_without_gradients_and_leaves_every_part_in_its_mode(model, batches):
+    model[1].eval()
+    modes = [module.training for module in model.modules()]
     clean = copy.deepcopy(model)
     mse(model, batches[0]).backward()
     train_epoch(model, batches, mse, sgd(model.parameters()), n=2)
     train_epoch(clean, batches, mse, sgd(clean.parameters()), n=2)
     assert_equal(model.parameters(), clean.parameters())
-
-
-def test_training_leaves_every_part_in_its_mode_and_without_gradients(model, batches):
-    model[1].eval()
-    modes = [module.training for module in model.modules()]
-    train_epoch(model, batches, mse, sgd(model.parameters()), n=3)
     assert [module.training for module in model.modules()] == modes
     assert [p.grad for p in model.parameters()] == [None] * 4
 
@@ -176,26 +164,6 @@ def test_evaluation_keeps_the_numbers_of_a_metric_and_of_a_weight_that_reuse_the
         nn.Identity(), batches, lambda model, batch: result.copy_(batch.mean()), lambda batch: count.fill_(len(batch))
     )
     assert found == 3.0
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_evaluation_restores_the_mode_of_the_model_and_of_its_parts(fails):
-    model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(), nn.BatchNorm1d(2))
-    model[2].eval()  # frozen, as in fine-tuning
-    modes = []
-
-    def metric(model, batch):
-        modes.append([module.training for module in model.modules()])
-        if fails:
-            raise RuntimeError
-        return model(batch).mean()
-
-    try:
-        evaluate(model, [torch.ones(4, 3)], metric)
-    except RuntimeError:
-        assert fails
-    assert modes == [[False] * 4]
-    assert [module.training for module in model.modules()] == [True, True, True, False]
 
 
 class Merging(nn.Linear):
@@ -235,6 +203,7 @@ def test_evaluation_calls_the_train_of_a_part_that_has_its_own(parent, own_mode,
 
     def metric(model, batch):
         assert layer.merged
+        assert not any(module.training for module in model.modules())
         if fails:
             raise RuntimeError
         return batch.mean()

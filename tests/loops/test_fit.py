@@ -1,5 +1,6 @@
 """MicroBatchFinder: a window that ran out of memory gives the update that it would have given."""
 
+import copy
 import gc
 from collections import UserDict
 from typing import NamedTuple
@@ -65,7 +66,7 @@ def assert_near(ours, theirs):
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize(("most", "found", "failures"), [(1, 1, 3), (2, 2, 2), (3, 2, 2), (7, 4, 1)])
+@pytest.mark.parametrize(("most", "found", "failures"), [(1, 1, 3), (3, 2, 2), (7, 4, 1), (8, None, 0)])
 def test_training_that_ran_out_of_memory_is_the_training_that_did_not(batches, most, found, failures, where):
     torch.manual_seed(1)
     model = mlp(3, 5, 2)
@@ -77,48 +78,26 @@ def test_training_that_ran_out_of_memory_is_the_training_that_did_not(batches, m
     assert (finder.micro_batch, finder.failures) == (found, failures)
 
 
-def test_a_window_that_fits_is_not_touched(batches):
-    finder = MicroBatchFinder()
-    torch.manual_seed(1)
-    model = mlp(3, 5, 2)
-    train_epoch(model, batches, mse, torch.optim.AdamW(model.parameters(), lr=0.01), n=2)
-    ours, _ = trained(batches, finder, full=(8,))
-    assert all(torch.equal(one, other) for one, other in zip(ours, model.parameters(), strict=True))
-    assert (finder.micro_batch, finder.failures) == (None, 0)
+class Scores(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Parameter(torch.linspace(-1, 1, 6))
+
+    def forward(self, batch):
+        return self.scores.expand(*batch.shape, 6)
 
 
-def test_each_item_counts_once_also_those_of_the_half_window_that_was_thrown_away():
-    tally, finder = Tally(8), MicroBatchFinder()
-    Full(tally, 2)
-    finder.backward_window(tally, [torch.arange(2), torch.arange(2, 8)], lambda model, batch: model(batch).mean())
-    assert tally.weight.grad.tolist() == [1 / 8] * 8
-    assert (finder.micro_batch, finder.failures) == (1, 2)  # of 6 items, 3, and 1
-
-
-def test_pieces_are_weighted_by_their_tokens_and_those_without_any_are_left_out():
-    targets = torch.tensor([[1, 2, 3], [4, -100, -100], [-100, -100, -100], [0, -100, 5]])
-
+def test_pieces_are_weighted_by_their_tokens_and_those_without_any_are_left_out(batches):
     def loss_fn(model, batch):
         return F.cross_entropy(model(batch).flatten(0, 1), batch.flatten(), ignore_index=-100)
 
-    def tokens(batch):
-        return (batch != -100).sum()
-
-    class Scores(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scores = nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64))
-
-        def forward(self, batch):
-            return self.scores.expand(*batch.shape, 6)
-
+    targets = torch.tensor([[1, 2, 3], [4, -100, -100], [-100, -100, -100], [0, -100, 5]])
     model, whole, finder = Scores(), Scores(), MicroBatchFinder()
     Full(model, 1)
-    loss = finder.backward_window(model, [targets], loss_fn, weight=tokens)
+    loss = finder.backward_window(model, [targets], loss_fn, weight=lambda batch: (batch != -100).sum())
     expected = loss_fn(whole, targets)
     expected.backward()
     assert_near([model.scores.grad, loss], [whole.scores.grad, expected.detach()])
-    assert (finder.micro_batch, finder.failures) == (1, 2)
 
 
 def test_where_one_item_does_not_fit_it_gives_up_and_says_so():
@@ -154,20 +133,17 @@ def test_the_activations_that_did_not_fit_are_gone_before_the_next_try():
 
 
 def test_the_scaler_has_seen_nothing(batches):
-    scaler = GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
-    model, finder = mlp(3, 5, 2), MicroBatchFinder()
-    plain = mlp(3, 5, 2)
-    plain.load_state_dict(model.state_dict())
+    scaler, model = GradScaler("cpu", init_scale=2.0**10, growth_interval=1000), mlp(3, 5, 2)
+    plain = copy.deepcopy(model)
     Full(model, 3, "backward")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loss = finder.backward_window(model, batches[:2], mse, scaler=scaler)
-    assert scaler.get_scale() == 2.0**10
+    loss = MicroBatchFinder().backward_window(model, batches[:2], mse, scaler=scaler)
     scaler.unscale_(optimizer)  # would refuse if it had been called before
     expected = MicroBatchFinder().backward_window(plain, batches[:2], mse)
     assert_near([loss, *(p.grad for p in model.parameters())], [expected, *(p.grad for p in plain.parameters())])
     scaler.step(optimizer)
     scaler.update()
-    assert scaler.state_dict()["_growth_tracker"] == 1
+    assert (scaler.get_scale(), scaler.state_dict()["_growth_tracker"]) == (2.0**10, 1)
 
 
 def test_random_numbers_are_drawn_as_if_nothing_had_happened(batches):
@@ -177,8 +153,7 @@ def test_random_numbers_are_drawn_as_if_nothing_had_happened(batches):
     survived, _ = trained(batches, MicroBatchFinder(), full=(3, "backward"), make_model=noisy)
     after = torch.rand(1)
     knowing, _ = trained(batches, MicroBatchFinder(micro_batch=2), make_model=noisy)
-    assert all(torch.equal(one, other) for one, other in zip(survived, knowing, strict=True))
-    assert torch.equal(torch.rand(1), after)
+    assert all(map(torch.equal, [*survived, after], [*knowing, torch.rand(1)]))
 
 
 @pytest.mark.parametrize("before", [None, 7.0])
@@ -200,20 +175,11 @@ def test_a_parameter_outside_the_model_keeps_nothing_of_the_half_window(batches,
     assert temperature.grad.item() == pytest.approx(expected.item(), abs=1e-12)
 
 
-def scales_in_place(x):
-    return x.mul_(0.5)
-
-
-def scales_by_numpy(x):
-    x.numpy()[:] *= 0.5
-    return x
-
-
 @pytest.mark.parametrize(
     ("batch", "use"),
     [
-        (torch.ones(8, 3), scales_in_place),
-        (torch.from_numpy(np.ones((8, 3))), scales_by_numpy),
+        (torch.ones(8, 3), lambda x: x.mul_(0.5)),
+        (torch.from_numpy(np.ones((8, 3))), lambda x: torch.from_numpy(np.multiply(x, 0.5, out=x.numpy()))),
         ({"x": torch.ones(8, 3)}, lambda batch: batch["x"].mul_(0.5)),
         ([torch.ones(8, 3)], lambda batch: batch.pop()),
     ],
@@ -237,27 +203,11 @@ def test_a_batch_that_is_moved_to_a_device_in_place_can_run_again():
     assert finder.micro_batch == 4
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_other_errors_are_not_survived(error):
-    def fails(model, batch):
-        raise error("another")
-
+def test_other_errors_are_not_survived():
     finder = MicroBatchFinder()
-    with pytest.raises(error, match="another"):
-        finder.backward_window(Tally(2), [torch.arange(2)], fails)
+    with pytest.raises(ZeroDivisionError):
+        finder.backward_window(Tally(2), [torch.arange(2)], lambda model, batch: 1 / 0)
     assert finder.failures == 0
-
-
-def test_pieces_keep_named_tuples_and_entries_that_are_none():
-    x = torch.arange(5)
-    assert [(type(part), part.y.tolist()) for part in pieces(Pair(x, x + 1), 3)] == [(Pair, [1, 2, 3]), (Pair, [4, 5])]
-    assert [part["mask"] for part in pieces({"x": x, "mask": None}, 2)] == [None, None, None]
-    with pytest.raises(TypeError, match=r"cannot split a str: pass split="):
-        pieces((x, "names"), 2)
-    with pytest.raises(TypeError, match=r"cannot split a tuple: pass split="):
-        pieces((x, x[:4]), 2)
-    with pytest.raises(TypeError, match=r"cannot split a tuple: pass split="):
-        pieces((None, None), 2)
 
 
 class Pair(NamedTuple):
@@ -276,16 +226,15 @@ class Encoding(UserDict):
         return self
 
 
-def test_pieces_of_a_mapping_are_of_its_own_class():
-    parts = pieces(Encoding(x=torch.arange(5), y=torch.arange(5)), 2)
-    assert [(type(part), part.y.tolist()) for part in parts] == [
-        (Encoding, [0, 1]),
-        (Encoding, [2, 3]),
-        (Encoding, [4]),
-    ]
+def test_pieces_are_of_the_class_of_their_batch():
+    x = torch.arange(5)
+    for batch in (Pair(x, x + 1), Encoding(x=x, y=x + 1)):
+        parts = pieces(batch, 3)
+        assert [(type(part), part.y.tolist()) for part in parts] == [(type(batch), [1, 2, 3]), (type(batch), [4, 5])]
+    assert [part["mask"] for part in pieces({"x": x, "mask": None}, 2)] == [None, None, None]
 
 
-@pytest.mark.parametrize("batch", ["text", (torch.zeros(3), torch.zeros(4)), (torch.zeros(3), "text"), ()])
+@pytest.mark.parametrize("batch", ["text", (torch.zeros(3), torch.zeros(4)), (torch.zeros(3), "text"), (), (None,)])
 def test_what_cannot_be_cut_says_so(batch):
-    with pytest.raises(TypeError, match=r"pass (split|weight)="):
+    with pytest.raises(TypeError, match=r"cannot split a (str|tuple): pass split="):
         pieces(batch, 2)

@@ -1,11 +1,11 @@
-"""held_bytes notes gradients, those that arrive, and activations, event by event."""
+"""held_bytes notes gradients, those that arrive, and activations, event by event; allocated the allocator's peak."""
 
 import pytest
 import torch
 from torch import nn
 
-from course_utils import held_bytes, mlp, saved_bytes
-from course_utils.memory import resident_bytes, update_bytes
+from course_utils import held_bytes, mlp
+from course_utils.memory import allocated, resident_bytes, update_bytes
 
 BYTES = 4  # of a float32
 ONE_SET = (6 * 5 + 5 + 5 * 4 + 4) * BYTES
@@ -26,15 +26,6 @@ def test_a_first_gradient_becomes_grad_and_a_later_one_stands_beside_it():
         backward(model)
     assert held.most("gradients", "arriving") == ONE_SET + LARGEST
     assert held.most("gradients", "activations") == ONE_SET + ONE_FORWARD
-
-
-def test_its_activations_are_those_of_saved_bytes():
-    model = mlp(6, 5, 4)
-    with saved_bytes(model) as saved:
-        backward(model)
-    with held_bytes(model) as held:
-        backward(model)
-    assert held.most("activations") == saved.peak
     assert held.activations[-1] == 0
 
 
@@ -82,3 +73,13 @@ def test_the_bytes_of_an_update_are_those_of_its_parts_and_it_makes_one_step():
         "activations": activations,
     }
     assert torch.equal(model.weight, before - 16)
+
+
+def test_the_allocators_peak_counts_what_exists_at_once():
+    with allocated() as memory:
+        x = torch.zeros(1000)
+        y = torch.zeros(500)
+        del x
+        z = torch.zeros(900)
+    assert memory.peak == 4 * 1500
+    assert len(y) + len(z) == 1400

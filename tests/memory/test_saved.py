@@ -9,13 +9,6 @@ from course_utils import mlp, saved_bytes
 BYTES = 4  # of a float32
 
 
-def test_a_linear_layer_keeps_its_input_and_not_its_parameters():
-    model = nn.Linear(64, 10)
-    with saved_bytes(model) as saved:
-        model(torch.zeros(8, 64)).sum()
-    assert saved.peak == 8 * 64 * BYTES
-
-
 def test_backward_frees_what_was_kept():
     model = mlp(6, 5, 4)
     with saved_bytes(model) as saved:
@@ -90,6 +83,6 @@ def test_what_is_modified_in_place_before_backward_is_an_error_as_without_counti
         changed_in_between()
     with (
         saved_bytes(nn.Identity()),
-        pytest.raises(RuntimeError, match=r"in-place .*float32 of shape \(8,\) is at ver"),
+        pytest.raises(RuntimeError, match=r"of shape \(8,\) .* by an in-place"),
     ):
         changed_in_between()

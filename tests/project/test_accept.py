@@ -2,23 +2,20 @@
 
 import re
 import signal
-from types import SimpleNamespace
 
 import pytest
-import torch
 from scripts import FIXES, HANDED, edited, solved
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from course import NOTEBOOKS
 from course_utils.project.__main__ import ACCEPTED, CANNOT_JUDGE, FAILED, main
-from course_utils.project.accept import CHECKS, SIX, Runs, _on_two_ranks, accept
-from solutions import solution
+from course_utils.project.accept import Runs, _on_two_ranks, accept
 
+SIX = ["memory", "division", "tail", "tokens", "scaler", "resume"]
 SHOWN = re.search(r"^```\n(FAILS.*?)\n```$", NOTEBOOKS["12_project"].prose, flags=re.M | re.S)[1].splitlines()
 
 
 def failed(script):
-    return [result.name for result in accept(script) if not result.passed]
+    return [name for name, passed, _ in accept(script) if not passed]
 
 
 def test_the_handed_script_fails_in_six_named_ways_as_the_notebook_shows(tmp_path, capsys):
@@ -26,7 +23,7 @@ def test_the_handed_script_fails_in_six_named_ways_as_the_notebook_shows(tmp_pat
     capsys.readouterr()
     assert main(["accept", str(tmp_path / "train.py")]) == FAILED
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[:-1]] == [["FAILS", n] if n in SIX else ["-", n] for n in CHECKS]
+    assert [line.split()[:2] for line in lines[:-1]] == [["FAILS", name] for name in SIX]
     assert lines[-1] == f"not accepted: {', '.join(SIX)}"
     assert set(SHOWN) <= set(lines)
 
@@ -36,7 +33,7 @@ def test_the_handed_script_fails_in_six_named_ways_as_the_notebook_shows(tmp_pat
 def test_fixes_remove_exactly_their_names(train_py, names):
     """Division, tail and tokens are told apart by their shares in test_checks.py."""
     fixes = [edit for name in names for edit in FIXES[name]]
-    assert failed(train_py(edited(*fixes))) == [name for name in CHECKS if name not in names]
+    assert failed(train_py(edited(*fixes))) == [name for name in SIX if name not in names]
 
 
 @pytest.mark.exhaustive
@@ -60,34 +57,6 @@ def test_other_bugs_in_the_solution_are_found_at_the_end(train_py):
     assert failed(train_py(source)) == ["exact", "ranks", "loss"]
 
 
-def loop_of(script):
-    names = {"__name__": "script"}
-    exec(script, names)
-
-    def loop(model, batches, optimizer, n):
-        options = SimpleNamespace(precision="float64", window=n, clip=1.0, save_every=100, log=None)
-        schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
-        names["train_epoch"](model, batches, optimizer, torch.amp.GradScaler("cpu"), schedule, options, 0, None)
-
-    return loop
-
-
-@pytest.mark.parametrize(
-    "loop",
-    [loop_of(HANDED), loop_of(solved()), solution("accumulate_tokens")],
-    ids=["handed", "solved", "accumulate_tokens"],
-)
-def test_no_loop_keeps_the_scores_through_a_backward_pass(loop):
-    """With a large vocabulary they are the largest tensor of all: 4 times the logits at the peak, and not 3."""
-    model, scores, held = torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5)).double(), [], []
-    model.register_forward_hook(lambda _, __, output: scores.append(StorageWeakRef(output.untyped_storage())))
-    model[0].weight.register_hook(lambda _: held.append(sum(not each.expired() for each in scores)))
-    batch = torch.tensor([[0, 1, 2, 3]]), torch.tensor([[1, 2, 3, 4]])
-    loop(model, [batch] * 4, torch.optim.SGD(model.parameters(), lr=0.1), 2)
-    assert held
-    assert set(held) == {0}
-
-
 def test_ranks_that_wait_for_each_other_are_told_so(train_py, tmp_path):
     passed, says = _on_two_ranks(Runs(train_py("import time; time.sleep(1000)"), tmp_path, limit=5), None)
     assert not passed
@@ -99,9 +68,9 @@ def test_ranks_that_wait_for_each_other_are_told_so(train_py, tmp_path):
     [
         ("\ndef train(:\n", "SyntaxError"),
         ("while True: pass\n", "had not ended after 20 s"),
-        ("import os; os._exit(3)", "with status 3: it printed nothing"),
-        ("print('junk')\n", "one update for each of the 20 micro-batches, and there are 0"),
-        (HANDED.replace("random.Random(options.seed + epoch)", "random"), "the same order"),
+        ("import os; os._exit(3)", "ended with status 3"),
+        ("print('junk')\n", "20 micro-batches make 0 updates with"),
+        (HANDED.replace("random.Random(epoch)", "random"), "the same order"),
     ],
     ids=["syntax", "endless", "silent", "junk", "random"],
 )
@@ -111,8 +80,7 @@ def test_a_script_that_cannot_be_judged_is_an_error_with_a_reason(train_py, caps
     assert main(["accept", str(train_py(source)), *soon]) == CANNOT_JUDGE
     error = capsys.readouterr().err
     assert says in error
-    assert ("by hand: python " in error) == ("ended" in error)
-    assert "Traceback" not in error
+    assert ("\npython " in error) == ("ended" in error)
 
 
 def test_what_is_missing_or_unwritable_is_said_at_once(tmp_path, train_py, capsys):
@@ -120,7 +88,7 @@ def test_what_is_missing_or_unwritable_is_said_at_once(tmp_path, train_py, capsy
     for arguments, says in (
         (["accept", tmp_path / "none.py"], f"there is no file {tmp_path / 'none.py'}"),
         (["accept", tmp_path / "none"], "there is no file"),
-        (["start", tmp_path], "may hold your work"),
+        (["start", tmp_path], "File exists"),
     ):
         assert main(list(map(str, arguments))) == CANNOT_JUDGE
         assert says in capsys.readouterr().err

@@ -23,7 +23,7 @@ def by_tokens(place, window):
 
 
 def failed(gradients, single=ALONE, large=updates(by_tokens)):  # noqa: B008
-    return {result.name: result.says for result in what_updates_hold(single, gradients, large) if not result.passed}
+    return {name: says for name, passed, says in what_updates_hold(single, gradients, large) if not passed}
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,10 @@ def test_division_tail_and_tokens_are_told_apart(share, windows, names):
     assert list(failed(updates(share, windows))) == names
 
 
-def test_a_sum_over_tokens_is_no_mean_in_a_large_batch_either():
-    own = ALONE * torch.tensor(TOKENS, dtype=torch.float64)[:, None]  # what each micro-batch has alone, undivided
-    said = failed(updates(lambda place, window: TOKENS[place] / 4), own, updates(lambda place, _: TOKENS[place]))
-    assert "in one large batch to 4" in said["division"]
-
-
-@pytest.mark.parametrize(("spoiled", "says"), [(updates(by_tokens) + 0.1, "same order"), (ALONE[:1], "there are 1")])
+@pytest.mark.parametrize(
+    ("spoiled", "says"),
+    [(updates(by_tokens) + 0.1, "same order"), (ALONE[:1], "20 updates with --window 1 and 1 with")],
+)
 def test_gradients_that_no_shares_explain_cannot_be_read(spoiled, says):
     with pytest.raises(CannotJudge, match=says):
         failed(spoiled)

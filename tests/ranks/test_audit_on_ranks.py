@@ -29,47 +29,33 @@ def expect(results, kinds=ERRORS, but=()):
         assert result == {kind: ({**ERRORS, **dict(but)}[kind], WINDOWS) for kind in kinds}
 
 
-@pytest.mark.parametrize(
-    "engine",
-    exhaustive.mark(
-        ["DDP", "DDP, bucket views", "FSDP2", "FSDP2, root only", "FSDP2, not resharded", "FSDP2, bfloat16", "HSDP"],
-        but=["DDP", "FSDP2"],
-    ),
-)
-def test_each_loop_is_judged_on_each_rank(two, engine):
-    expect(two.run(loops.judged_loops, engine, list(ERRORS)), but={} if engine.startswith("DDP") else SHARDS)
+THREE = "right", "undivided", "never"
+IN_PLACE = loops.synchronised, loops.zero_in_place
+JUDGED = {  # engine, which loops, how they exchange and zero, what else is expected: those that always run
+    "DDP": ("DDP", ERRORS, (), ()),
+    "FSDP2": ("FSDP2", ERRORS, (), SHARDS),
+    "ranks that hold the same batch": ("TP", ("right", "undivided", "never zeroed"), (), ()),
+    "a static graph, which allows no cadence": ("DDP, static graph", ("every",), (), ()),
+    "reduced over the shards in each, over replicas in the last": ("HSDP", THREE, (loops.scattered,), ()),
+    "bucket views, set to zero": ("DDP, bucket views", ("right", "undivided"), IN_PLACE, ()),
+    "compiled DDP": ("compiled DDP", THREE, (), ()),
+    "FSDP1": ("FSDP1", ("right", "every", "undivided", "never zeroed"), (), SHARDS),  # no step before an exchange
+}
+JUDGED_TOO = {
+    "bucket views": ("DDP, bucket views", ERRORS, (), ()),
+    **{kind: (kind, ERRORS, (), SHARDS) for kind in ("FSDP2, root only", "FSDP2, not resharded", "FSDP2, bfloat16")},
+    "HSDP": ("HSDP", ERRORS, (), SHARDS),
+    "FSDP2, set to zero": ("FSDP2", ("right", "undivided"), IN_PLACE, ()),
+    "TP, set to zero": ("TP", ("right", "undivided"), IN_PLACE, ()),
+    "compiled FSDP2": ("compiled FSDP2", THREE, (), ()),
+    "FSDP1, original parameters": ("FSDP1, original parameters", JUDGED["FSDP1"][1], (), SHARDS),
+}
 
 
-def test_tensor_parallel_ranks_hold_the_same_batch_and_have_no_cadence(two):
-    kinds = ["right", "undivided", "never zeroed"]
-    expect(two.run(loops.judged_loops, "TP", kinds), kinds)
-
-
-@pytest.mark.parametrize("engine", exhaustive.mark(["DDP, bucket views", "FSDP2", "TP"], but=["DDP, bucket views"]))
-def test_gradients_that_are_set_to_zero_are_seen_as_well(two, engine):
-    kinds = ["right", "undivided"]
-    expect(two.run(loops.judged_loops, engine, kinds, loops.synchronised, loops.zero_in_place), kinds)
-
-
-def test_ddp_with_a_static_graph_which_allows_no_cadence(two):
-    expect(two.run(loops.judged_loops, "DDP, static graph", ["every"]), ["every"])
-
-
-def test_shards_that_are_reduced_in_each_micro_batch_and_replicas_in_the_last(two):
-    kinds = ["right", "never", "undivided"]
-    expect(two.run(loops.judged_loops, "HSDP", kinds, loops.scattered), kinds)
-
-
-@pytest.mark.parametrize("engine", exhaustive.mark(["compiled DDP", "compiled FSDP2"], but=["compiled DDP"]))
-def test_a_compiled_model_is_judged_like_any_other(two, engine):
-    kinds = ["right", "undivided", "never"]
-    expect(two.run(loops.judged_loops, engine, kinds), kinds)
-
-
-@pytest.mark.parametrize("engine", exhaustive.mark(["FSDP1", "FSDP1, original parameters"], but=["FSDP1"]))
-def test_gradients_of_the_older_fsdp_which_cannot_step_before_an_exchange(two, engine):
-    kinds = ["right", "every", "undivided", "never zeroed"]
-    expect(two.run(loops.judged_loops, engine, kinds), kinds, but=SHARDS)
+@pytest.mark.parametrize("case", exhaustive.mark([*JUDGED, *JUDGED_TOO], but=JUDGED))
+def test_each_loop_is_judged_on_each_rank(two, case):
+    engine, kinds, how, but = (JUDGED | JUDGED_TOO)[case]
+    expect(two.run(loops.judged_loops, engine, list(kinds), *how), kinds, but)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +70,7 @@ def test_training_on_ranks_is_the_same_bit_for_bit(two, engine):
 
 
 def test_a_script_that_averages_the_gradients_itself_makes_no_error(two):
-    for findings, windows in two.run(loops.averaged_by_hand):
-        assert findings == [("undecided", "sync-cadence")]
-        assert windows == WINDOWS
+    assert two.run(loops.averaged_by_hand) == [([("undecided", "sync-cadence")], WINDOWS)] * 2
 
 
 @pytest.mark.parametrize("kind", exhaustive.mark(["DDP", "FSDP2", "HSDP"], but=["DDP"]))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_ranks import alive
 
 import on_ranks
 from course_utils.ranks import Ranks, ddp_example
@@ -33,7 +34,6 @@ def test_ranks_that_divide_by_their_own_numbers_of_items_are_told(two):
     [
         ([[4, 4, 4, 4, 4], [4, 4, 4, 4, 4]], []),
         ([[4, 2, 1, 7, 3, 3], [1, 1, 2, 5, 1]], ["loss-scale"]),
-        ([[5, 5, 3, 3], [1, 1]], ["loss-scale"]),
         ([[5, 5], []], ["loss-scale"]),  # one rank has all: each of its losses has the coefficient 1
     ],
 )
@@ -46,7 +46,7 @@ def test_train_epoch_on_ragged_shards_has_no_error_and_what_one_rank_cannot_see_
 def test_under_torchrun_a_script_learns_the_same_as_on_ranks_and_each_rank_has_its_own_report(two, tmp_path):
     """One run, since each starts three processes that import torch."""
     torch.set_default_dtype(torch.float64)
-    expected = two.run(on_ranks.on_this_rank, "DDP", 3, "SGD", True)[0][2]
+    expected = two.run(on_ranks.trained, "DDP", 3, "SGD", True)[0][2]
     command = "-m", "gradaudit", "--json", "report.json", SCRIPT, "parameters.pt"
     status, output, _ = torchrun(*command, limit=120, cwd=tmp_path)
     assert status == 1
@@ -59,13 +59,17 @@ def test_under_torchrun_a_script_learns_the_same_as_on_ranks_and_each_rank_has_i
         assert result["script_exit"] == 0
 
 
-def test_the_script_to_copy_learns_under_torchrun_what_one_process_learns(tmp_path, monkeypatch):
+def example():
+    return ddp_example.train(torch.distributed.get_rank(), 2).state_dict()
+
+
+def test_the_script_to_copy_learns_under_torchrun_what_it_learns_on_ranks(two, tmp_path, monkeypatch):
+    """In the notebook it is compared with one process."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a machine with one GPU has too few for two ranks
     torch.set_default_dtype(torch.float64)
     printed = torchrun(ddp_example.__file__, "weights.pt", limit=120, cwd=tmp_path)[1]
     assert "trained on 2 ranks, device: cpu" in printed
-    expected = ddp_example.large_batches(2, ddp_example.N).state_dict()
-    torch.testing.assert_close(torch.load(tmp_path / "weights.pt"), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.load(tmp_path / "weights.pt"), two.run(example)[0], rtol=0, atol=1e-12)
 
 
 def script(folder, *lines):
@@ -80,21 +84,13 @@ def noted(folder):
     return [int(path.read_text() or 0) for path in folder.glob("pid*")]
 
 
-def ended(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
 def test_a_rank_that_fails_is_an_error_with_its_lines_and_ends_the_other(tmp_path):
     fails = "if os.environ['RANK'] == '1': raise ValueError('the shard is empty')"
     status, output, late = torchrun(script(tmp_path, fails, "time.sleep(600)"), limit=120, cwd=tmp_path)
     assert (status, late) == (1, False)
     assert last_words(output).endswith("ValueError: the shard is empty")  # and not torchrun's own report
     assert "ChildFailedError" in output
-    assert all(map(ended, noted(tmp_path)))
+    assert not alive(noted(tmp_path))
 
 
 def test_after_an_interrupt_no_process_is_left(tmp_path, interruptible):
@@ -106,7 +102,7 @@ def test_after_an_interrupt_no_process_is_left(tmp_path, interruptible):
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         torchrun(script(tmp_path, "time.sleep(600)"), limit=120, cwd=tmp_path)
-    assert all(map(ended, noted(tmp_path)))
+    assert not alive(noted(tmp_path))
 
 
 @pytest.mark.skipif(not hasattr(os, "setsid"), reason="needs groups of processes")
@@ -124,7 +120,7 @@ def test_a_script_that_is_late_ends_with_all_that_it_has_started(tmp_path):
         output, late = run_python(source, title="starts", limit=seconds)[1:]
     assert late
     for _ in range(50):  # until the system has cleared it away
-        if ended(int(output)):
+        if not alive([int(output)]):
             return
         time.sleep(0.1)
     pytest.fail("it is still there")

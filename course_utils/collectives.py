@@ -11,19 +11,10 @@ from torch.utils._pytree import tree_leaves
 from gradaudit.observe.gradients import local
 from gradaudit.observe.sharded import shards
 
-_KINDS = {  # beginnings of PyTorch's operations, without underscores; the longer ones first
-    "allgather": "all-gather",
-    "allreduce": "all-reduce",
-    "alltoall": "all-to-all",
-    "reducescatter": "reduce-scatter",
-    "broadcast": "broadcast",
-    "barrier": "barrier",
-    "send": "send",
-    "recv": "receive",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-}
+_KINDS = (  # the longer ones first
+    "all-gather", "all-reduce", "all-to-all", "reduce-scatter", "broadcast", "barrier", "send", "recv", "reduce",
+    "gather", "scatter",
+)  # fmt: skip
 
 
 class Collectives(Counter[str]):
@@ -41,8 +32,8 @@ class Collectives(Counter[str]):
 def count_collectives() -> Iterator[Collectives]:
     """Counts the collectives of this rank in the block, those of backward passes included.
 
-    The kinds are "all-reduce", "all-gather", "reduce-scatter", "broadcast", "send", "receive" and
-    so on. The bytes of a collective are those of the whole tensor that is gathered or summed, and
+    The kinds are "all-reduce", "all-gather", "reduce-scatter", "broadcast", "send", "recv" and so
+    on. The bytes of a collective are those of the whole tensor that is gathered or summed, and
     not what a rank sends: in a ring of K ranks, each rank sends (K - 1)/K of them in an all-gather
     or a reduce-scatter, and twice as much in an all-reduce.
 
@@ -71,7 +62,7 @@ class _Counting(TorchDispatchMode):
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if operation.namespace in ("c10d", "_c10d_functional"):
             name = operation.overloadpacket.__name__.replace("_", "").removeprefix("monitored")
-            kind = next((kind for start, kind in _KINDS.items() if name.startswith(start)), None)
+            kind = next((kind for kind in _KINDS if name.startswith(kind.replace("-", ""))), None)
             if kind:
                 self.sent[kind] += 1
                 self.sent.bytes[kind] += max(map(_bytes, args))
