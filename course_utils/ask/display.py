@@ -145,8 +145,8 @@ def show_loop(title: str, text: str, new: Sequence[int]) -> None:
     plain = [f"{'+' if number in new else ' '} {line}" for number, line in enumerate(lines, start=1)]
     marked = "\n".join(f"<b>{escape(line)}</b>" if line[0] == "+" else escape(line) for line in plain)
     head = f"{title[0].upper()}{title[1:]}"
-    says = f"{with_code(head)}. Lines marked + are new." if new else f"{with_code(head)}."
-    _display(as_static(f"{box(ASK, f'{says}<pre>{marked}</pre>')}", "\n".join([head, *plain]), {"kind": "loop"}))
+    says = f"{head}. Lines marked + are new." if new else f"{head}."  # shows where a cell's outputs are folded, too
+    _display(as_static(box(ASK, f"<pre>{marked}</pre>"), "\n".join([head, *plain]), {"kind": "loop"}, says))
 
 
 def _fold(title: str, html: str) -> str:

@@ -4,7 +4,9 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -12,12 +14,18 @@ from torch.autograd.graph import saved_tensors_hooks
 class SavedBytes:
     """Bytes that autograd keeps for backward: `now`, and the `peak` since the start."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float = inf) -> None:
         self.now = self.peak = 0
+        self._limit = limit
         self._users: Counter[tuple[int, int]] = Counter()  # of a piece of memory: (address, bytes)
         self._grown = lambda: None  # called when more is held
 
     def _hold(self, piece: tuple[int, int]) -> None:
+        if not self._users[piece] and self.now + piece[1] > self._limit:
+            raise torch.OutOfMemoryError(
+                f"the simulated device holds {self._limit:,} bytes for backward; {self.now:,} are in use, and "
+                f"{piece[1]:,} more don't fit"
+            )
         self._users[piece] += 1
         if self._users[piece] == 1:
             self.now += piece[1]
@@ -46,7 +54,7 @@ class _Held:
 
 
 @contextmanager
-def saved_bytes(model: nn.Module) -> Iterator[SavedBytes]:
+def saved_bytes(model: nn.Module, limit: float = inf) -> Iterator[SavedBytes]:
     """Counts the activations: the bytes that forward passes save for backward in the block.
 
     Memory that several operations save is counted once, and freed by `backward()` or with the
@@ -54,8 +62,10 @@ def saved_bytes(model: nn.Module) -> Iterator[SavedBytes]:
 
     Args:
         model: The model whose parameters and buffers are not counted: they exist anyway.
+        limit: The bytes that fit: a simulated device with little memory.
 
     Raises:
+        torch.OutOfMemoryError: From the forward pass, if it would save more than fits.
         RuntimeError: From `backward()`, as without this block, if what it needs was modified in
             place.
 
@@ -68,7 +78,7 @@ def saved_bytes(model: nn.Module) -> Iterator[SavedBytes]:
         2048
     """
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    saved = SavedBytes()
+    saved = SavedBytes(limit)
 
     def pack(tensor: Tensor) -> _Held:
         held = _Held(tensor)

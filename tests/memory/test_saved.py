@@ -38,6 +38,21 @@ def test_what_two_operations_save_is_counted_once_and_a_view_for_what_it_shows()
     assert saved.now == 2 * 10 * BYTES
 
 
+def test_a_limit_is_a_device_on_which_more_does_not_fit_until_something_is_freed():
+    model = nn.Linear(64, 10)
+    row = 64 * BYTES
+    with saved_bytes(model, limit=2 * row) as saved:
+        model(torch.zeros(2, 64)).sum().backward()
+        with pytest.raises(torch.OutOfMemoryError, match=f"holds 512 bytes .* 0 are in use, and {3 * row} more"):
+            model(torch.zeros(3, 64))
+        kept = model(torch.zeros(1, 64)).sum()
+        with pytest.raises(torch.OutOfMemoryError, match=f"{row} are in use"):
+            model(torch.zeros(2, 64))
+        kept.backward()
+        model(torch.zeros(2, 64)).sum().backward()
+    assert (saved.now, saved.peak) == (0, 2 * row)
+
+
 def test_gradients_are_the_same_with_and_without_counting():
     def gradients():
         x = torch.linspace(-1, 1, 6, requires_grad=True)
