@@ -24,13 +24,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m course_utils.project", description=__doc__)
     parser.add_argument("command", choices=["start", "accept"], help="copy the training script, or judge one")
     parser.add_argument("path", nargs="?", default=".", type=Path, help="a folder for train.py, or the script")
-    parser.add_argument("--limit", type=float, default=120.0, metavar="S", help="seconds for each process of `accept`")
     options = parser.parse_args(arguments)
     failed = []
     try:
         if options.command == "start":
             return _start(options.path)
-        for name, passed, says in accept(options.path, options.limit):
+        for name, passed, says in accept(options.path):
             print(f"{'ok' if passed else 'FAILS':<6}{name:<9} {says}")
             failed += [name] * (not passed)
     except (CannotJudge, OSError, KeyboardInterrupt) as error:

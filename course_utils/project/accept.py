@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from course_utils.project.text import bigram_loss, read_words
-from course_utils.project.watch import KILLED
 from course_utils.ranks.script import last_words, run_python, torchrun
 
 Result = tuple[str, bool, str]  # a check's name, whether it passes, and what it says
@@ -29,6 +28,7 @@ LARGE = [*TRIAL, "--micro-batch", "64", "--window", "1"]
 TRAINING = ["--lr", "0.02", "--clip", "0.5"]
 CLIP = 0.1  # the norm of every update exceeds it at the first weights
 KILLED_AT = 4  # the update: in the second epoch, whether the short windows have updates of their own or not
+LIMIT = 300.0  # seconds for each process
 LEARNED = 16160  # the words of the run that has to beat the bigrams
 EXACT = 1e-10  # relative; what sums in another order differ by is below 1e-12, and no bug is as small
 
@@ -42,7 +42,6 @@ class Runs(NamedTuple):
 
     script: Path
     folder: Path
-    limit: float
 
     def watched(self, *runs: list[str], kill: int = 0) -> list[object]:
         """The command that watches some runs, one after the other in one process."""
@@ -54,22 +53,21 @@ class Runs(NamedTuple):
 
     def run(self, title: str, *command: object, fine: int = 0) -> int:
         """Runs a command; its exit status must be 0, or another one that is fine."""
-        options = {"title": title, "limit": self.limit, "cwd": self.script.parent, "one_thread": True}
+        options = {"title": title, "limit": LIMIT, "cwd": self.script.parent, "one_thread": True}
         status, output, late = run_python(*command, **options)
         if late or status not in (0, fine):
-            ended = f"had not ended after {self.limit:g} s" if late else f"ended with status {status}"
+            ended = f"had not ended after {LIMIT:g} s" if late else f"ended with status {status}"
             raise CannotJudge(f"'{title}' {ended}. The end of what it printed:\n{output[-3000:]}")
         return status
 
 
-def accept(script: str | Path, limit: float = 120.0) -> Iterator[Result]:
+def accept(script: str | Path) -> Iterator[Result]:
     """Judges a training script that takes the arguments of the one that `start` copies.
 
     Yields one result for each check: the six by name, and if those pass, the four of the whole.
 
     Args:
         script: The file.
-        limit: Seconds that each of its processes may take.
 
     Raises:
         CannotJudge: If the script doesn't run, or its runs do not fit together.
@@ -78,7 +76,7 @@ def accept(script: str | Path, limit: float = 120.0) -> Iterator[Result]:
     if not script.is_file():
         raise CannotJudge(f"there is no file {script}")
     with TemporaryDirectory() as folder:
-        runs = Runs(script, Path(folder), limit)
+        runs = Runs(script, Path(folder))
         lr_0 = TRIAL, LARGE, [*TRIAL, "--window", "1"], [*TRIAL, "--clip", str(CLIP)]
         runs.run("windows and large batches", *runs.watched(*lr_0))
         window, large, single, clipped = runs.seen()
@@ -91,7 +89,7 @@ def accept(script: str | Path, limit: float = 120.0) -> Iterator[Result]:
 
         checkpoint = runs.folder / "run.ckpt"
         saving = [*TRIAL, *TRAINING, "--save-every", "1", "--checkpoint", str(checkpoint)]
-        runs.run("a killed run", *runs.watched(saving, kill=KILLED_AT), fine=KILLED)
+        runs.run("a killed run", *runs.watched(saving, kill=KILLED_AT))
         resuming = [*saving, "--resume"] if checkpoint.exists() else saving
         runs.run("resumed and whole runs", *runs.watched(resuming, saving, [*LARGE, *TRAINING]))
         resumed, whole, trained = runs.seen()
@@ -181,9 +179,9 @@ def what_updates_hold(single: Tensor, updates: Tensor, large: Tensor) -> Iterato
 
 def _on_two_ranks(runs: Runs, large: Tensor) -> tuple[bool, str]:
     """Whether two ranks make the updates that one makes, and what is said of it."""
-    status, output, late = torchrun(*runs.watched(TRIAL), limit=runs.limit, cwd=runs.script.parent)
+    status, output, late = torchrun(*runs.watched(TRIAL), limit=LIMIT, cwd=runs.script.parent)
     if late or status:
-        waits = f"it had not ended after {runs.limit:g} s. Does each rank make the same collective calls?"
+        waits = f"it had not ended after {LIMIT:g} s. Does each rank make the same collective calls?"
         return False, f"torchrun failed: {waits if late else last_words(output)}"
     off = max(_apart(runs.seen(rank)[0].gradients, large) for rank in range(2))
     return off < EXACT, f"on 2 ranks, where DDP divides by 2, the updates differ from one rank's by {off:.1e}"

@@ -19,8 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from course_utils.data import next_letters
-from course_utils.models import Transformer
+from course_utils import Transformer, next_letters, windows
 from course_utils.project import read_words
 
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -46,9 +45,8 @@ def parse():
 def micro_batches(words, options, epoch):
     """This rank's micro-batches of an epoch: shuffled, then sorted within every 64 words, which saves padding."""
     words = random.Random(epoch).sample(words, len(words))
-    words = [word for start in range(0, len(words), 64) for word in sorted(words[start : start + 64], key=len)]
-    batches = [words[start : start + options.micro_batch] for start in range(0, len(words), options.micro_batch)]
-    return [next_letters(batch[RANK::WORLD]) for batch in batches]
+    words = [word for part in windows(words, 64) for word in sorted(part, key=len)]
+    return [next_letters(batch[RANK::WORLD]) for batch in windows(words, options.micro_batch)]
 
 
 def train_epoch(model, batches, optimizer, scaler, schedule, options, done, save):
