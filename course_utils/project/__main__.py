@@ -1,6 +1,7 @@
-"""The project's commands: `python -m course_utils.project start [FOLDER]` and `... accept train.py`.
+"""The project's commands: `start [FOLDER]` copies the script, `accept train.py` judges one.
 
-Exit status of `accept`: 0: the script is accepted; 1: it fails at least one check; 2: it can't be judged.
+Exit status of `accept`: 0: the script is accepted; 1: it fails at least one check; 2: it can't be
+judged.
 """
 
 import argparse
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _start(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "train.py").open("xb") as copy:  # raises an error rather than overwrite your work
+    with (folder / "train.py").open("xb") as copy:  # never overwrites your work
         copy.write(Path(__file__).with_name("train.py").read_bytes())
     print(f"{copy.name} is yours now. Judge it with: python -m course_utils.project accept {copy.name}")
     return ACCEPTED

@@ -1,8 +1,9 @@
 """Judges a training script by what its runs do: six checks by name, then four of the whole.
 
-Most runs have a learning rate of 0, so all their gradients are taken at the same weights, and the gradient of an update
-must be a sum of those of its micro-batches. `shares` finds with which factors. Large batches, which the script makes
-itself with `--window 1` and four times the words in a micro-batch, say with which factors it should be.
+Most runs have a learning rate of 0, so all their gradients are taken at the same weights, and the
+gradient of an update must be a sum of those of its micro-batches. `shares` finds with which
+factors. Large batches, which the script makes itself with `--window 1` and four times the words in
+a micro-batch, say with which factors it should be.
 """
 
 import json
@@ -22,15 +23,15 @@ Result = tuple[str, bool, str]  # a check's name, whether it passes, and what it
 
 WINDOW, MICRO_BATCHES, EPOCHS = 4, 10, 2  # of an epoch; the last of its three windows is short
 FULL = MICRO_BATCHES // WINDOW
-# 16 words in a micro-batch, but 12 in the last one. Of an argument that comes twice the last one counts.
+# 16 words in a micro-batch, but 12 in the last one. If an argument comes twice, the last counts.
 TRIAL = f"--words 156 --epochs {EPOCHS} --micro-batch 16 --window 4 --precision float64 --lr 0 --clip 1e9".split()
 LARGE = [*TRIAL, "--micro-batch", "64", "--window", "1"]
 TRAINING = ["--lr", "0.02", "--clip", "0.5"]
 CLIP = 0.1  # the norm of every update exceeds it at the first weights
-KILLED_AT = 4  # the update: in the second epoch, whether the short windows have updates of their own or not
+KILLED_AT = 4  # in the second epoch, whether or not the short windows have updates
 LIMIT = 300.0  # seconds for each process
 LEARNED = 16160  # the words of the run that has to beat the bigrams
-EXACT = 1e-10  # relative; what sums in another order differ by is below 1e-12, and no bug is as small
+EXACT = 1e-10  # relative; sums in another order differ by less than 1e-12
 
 
 class CannotJudge(Exception):
@@ -121,7 +122,7 @@ def accept(script: str | Path) -> Iterator[Result]:
 
 
 def shares(gradients: Tensor, of: Tensor) -> Tensor:
-    """With which factors each gradient is a sum of others: one row per gradient, one column per other.
+    """The factors with which each gradient is a sum of others: a row per gradient, a column each.
 
     A row is NaN if its gradient is no such sum, to 6 digits.
 
@@ -188,7 +189,7 @@ def _on_two_ranks(runs: Runs, large: Tensor) -> tuple[bool, str]:
 
 
 def _apart(found: Tensor, wanted: Tensor) -> float:
-    """The largest difference, relative to the largest number; infinite if the sizes differ or some are NaN."""
+    """The largest difference, relative to the largest number; infinite for other sizes or NaN."""
     if found.shape != wanted.shape:
         return torch.inf
     return float(((found - wanted).abs().max() / wanted.abs().max()).nan_to_num(torch.inf))

@@ -1,8 +1,8 @@
-"""Runs a training script, unchanged, once or several times, and writes what its optimizer and its model did.
+"""Runs a training script, unchanged, once or several times, and writes what its optimizer did.
 
-`python -m course_utils.project.watch FILE KILL script.py RUNS`, where RUNS is a list of lists of arguments, in JSON.
-With KILL above 0 the process ends right before that update, with no warning. Each rank adds its number to the name of
-the file.
+`python -m course_utils.project.watch FILE KILL script.py RUNS`, where RUNS is a list of lists of
+arguments, in JSON. With KILL above 0 the process ends right before that update, with no warning.
+Each rank adds its number to the name of the file.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The command that accepts a training script: what it says of the handed one, of single fixes and of the solution."""
+"""The command that accepts a script: the handed one, single fixes and the solution."""
 
 import re
 import signal
