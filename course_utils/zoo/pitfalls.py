@@ -40,7 +40,7 @@ class Pitfall:
 
     def _number(self, loop: Callable[[], object]) -> float:
         with warnings.catch_warnings(), audit() as report:
-            warnings.filterwarnings("ignore", message="Detected call")  # PyTorch's own, of the schedule
+            warnings.filterwarnings("ignore", message="Detected call")  # of the schedule
             loop()
         return float(f"{self.measure(report.history):.4g}")
 
