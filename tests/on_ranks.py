@@ -66,13 +66,8 @@ def optimizer_of(name, parameters):
 
 
 def extras(optimizer, everything):
-    if not everything:
-        return {}
-    return {
-        "scaler": GradScaler("cpu", init_scale=1024.0),
-        "max_norm": 0.3,
-        "scheduler": ExponentialLR(optimizer, 0.5),
-    }
+    scaler = GradScaler("cpu", init_scale=1024.0)
+    return {"scaler": scaler, "max_norm": 0.3, "scheduler": ExponentialLR(optimizer, 0.5)} if everything else {}
 
 
 def whole(tensors):
@@ -82,7 +77,6 @@ def whole(tensors):
 
 def gradients_at_steps(model, optimizer):
     seen = []
-
     optimizer.register_step_pre_hook(lambda *_: seen.append(whole(p.grad for p in model.parameters())))
     return seen
 
@@ -163,9 +157,7 @@ def poisoned_mse(model, batch):
 
 
 def poisoned(batch, poison):
-    if poison == "gradient only":
-        return {**batch, "poison": True}
-    return {**batch, "y": batch["y"] + poison}
+    return batch | ({"poison": True} if poison == "gradient only" else {"y": batch["y"] + poison})
 
 
 def scaler_of(kind):

@@ -201,18 +201,12 @@ def test_every_output_says_in_json_what_it_is(shown, score):
     passed, failed = check("slope", right), check("slope", lambda f, w, h: -right(f, w, h))
     recall(("When?", "Now."), ("Why?", "Because."))
     verdict = {"kind": "verdict", "exercise": "slope", "passed": True, "bug": "", "message": passed.message}
-    hint = {"hint": failed.hint}
+    wrong = {"passed": False, "bug": "wrong-value", "message": failed.message.capitalize(), "hint": failed.hint}
     assert [bundle[COURSE] for bundle in shown] == [
         {"kind": "prediction", "question": "Which?", "options": ["1", "two"]},
         {"kind": "reveal", "question": "Which?", "measured": "two"},
         verdict,
-        {
-            **verdict,
-            "passed": False,
-            "bug": "wrong-value",
-            "message": failed.message[:1].upper() + failed.message[1:],
-            **hint,
-        },
+        verdict | wrong,
         {"kind": "cards", "cards": [["When?", "Now."], ["Why?", "Because."]]},
         {"kind": "score"},
     ]

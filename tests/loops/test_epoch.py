@@ -103,12 +103,10 @@ IMAGE = torch.zeros(3, 8, 8)
     [
         ((IMAGE,) * 8, (torch.tensor(1),) * 8),  # detection: 8 images of 3 channels
         ({"image": IMAGE}, {"mask": IMAGE}),
-        [{"image": IMAGE, "mask": IMAGE}] * 8,
         {"images": [IMAGE] * 8},
         [torch.zeros(7), torch.zeros(5), torch.zeros(2)],  # sequences of different lengths
         pack_sequence([torch.zeros(7, 2)]),
         (torch.zeros(16, 3, 2), torch.zeros(3)),  # sequence-first
-        {"inputs": torch.zeros(3, 2), "weights": torch.zeros(5)},
         (torch.zeros(3, 2), torch.tensor(1.0)),
     ],
 )

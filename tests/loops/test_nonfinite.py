@@ -54,10 +54,6 @@ def compare(ours, world, position, poison, equal=False):
     torch.testing.assert_close(weights, their_weights, rtol=1e-12, atol=1e-12)
 
 
-def tokens_at(world, rank, position):
-    return on_ranks.tokens(on_ranks.shards(world)[rank][position])
-
-
 @every_loop
 @every_step
 @every_poison
@@ -83,7 +79,7 @@ def test_in_one_process_at_every_position(scaler, fused, poison):
 def test_on_two_ranks_at_every_position_of_each_also_where_a_rank_has_run_out(groups, scaler, fused, poison):
     for results in groups[2].run(on_ranks.poisoned_at, "DDP", N, scaler, fused, poison):
         for (rank, position), ours in results.items():
-            if tokens_at(2, rank, position):
+            if on_ranks.tokens(on_ranks.shards(2)[rank][position]):
                 compare(ours, 2, position, poison)
             else:
                 assert ours[3] == []

