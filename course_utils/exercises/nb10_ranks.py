@@ -14,9 +14,7 @@ HANG = 6.0  # seconds after which two ranks that do not end are taken to wait fo
 RANKS = Ranks(2)  # they start at the first run, and after an error
 ALONE, CASE = Case((4, 2), (3, 1)), Case((5, 1, 3, 2, 7, 6), (1, 2, 9, 4), (3, 8))
 SENDS = "Which backward pass of the window has to send, which call decides that, and when? See Step 3."
-EQUALLY = (
-    "Ranks must call equally many collectives, with tensors. Does one of yours depend on the rank, or on its data?"
-)
+EQUALLY = "Ranks must call equally many collectives, with tensors. Does one depend on the rank, or on its data?"
 
 
 def run(answer, case):
