@@ -385,14 +385,6 @@ row("one backward call for four micro-batches", lambda: one_backward_call_for(4)
 
 
 @said()
-def domains_that_are_weighted_by_their_losses(model, optimizer):
-    for _ in range(8):
-        losses = torch.stack([mean(model(x), y) for x, y in data(3)])
-        (losses @ losses.detach().softmax(0)).backward()
-        update(optimizer)
-
-
-@said()
 def a_loss_that_is_logged(model, optimizer):
     for x, y in data(12):
         out = model(x)

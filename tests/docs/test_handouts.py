@@ -135,25 +135,6 @@ def test_a_loop_that_the_screen_shows_line_by_line_is_printed_as_a_table(tmp_pat
     assert "| line | what happens |\n| --- | --- |\n| `a \\| b` | `step()` moves w\\[0\\]\\: 1 → 2. |" in text
 
 
-def test_what_follows_an_answer_is_its_note_up_to_the_next_heading(tmp_path):
-    answer = v4.new_code_cell("guess.reveal(4)", outputs=[show(kind="reveal", question="how many?", measured="4")])
-    answer.metadata["jupyter"] = {"outputs_hidden": True}
-    cells = [
-        v4.new_code_cell("predict()", outputs=[show(kind="prediction", question="how many?", options=["4", "8"])]),
-        answer,
-        v4.new_markdown_cell("Because there are four."),
-        v4.new_code_cell("print(count)", outputs=[v4.new_output("stream", text="all four\n")]),
-        v4.new_markdown_cell("All of them.\n\n## Step 2\n\nNow we count others."),
-    ]
-    text = Handout(book(tmp_path / "x.ipynb", *cells)).markdown()
-    body, _, notes = text.partition("## Read after measuring")
-    assert body.count("What it means: note 1 at the end.") == 1
-    for said in ("Because there are four.", "print(count)", "```output\nall four\n```", "All of them."):
-        assert said in notes
-        assert said not in body
-    assert "Now we count others." in body
-
-
 # The plans
 
 
