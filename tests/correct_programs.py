@@ -19,7 +19,6 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import LinearLR, ReduceLROnPlateau, SequentialLR, StepLR
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils import train_epoch
@@ -420,16 +419,6 @@ def margins_that_are_kept():
 # Optimizers of the script's own, and updates without one
 
 
-@said()
-def the_optimizer_in_the_backward():
-    model = net()
-    optimizers = {p: SGD([p], lr=0.1) for p in model.parameters()}
-    for p in model.parameters():
-        p.register_post_accumulate_grad_hook(lambda p: update(optimizers[p]))
-    for x, y in batches():
-        mean(model(x), y).backward()
-
-
 @said("stale-gradients undecided")
 def an_optimizer_that_counts_inside():
     class Accumulating(SGD):
@@ -521,22 +510,6 @@ def weights_that_follow_a_change_that_is_learned():
 
 
 # Graphs
-
-
-def checkpointed(reentrant: bool) -> None:
-    first, shared = nn.Linear(3, 3), nn.Linear(3, 3)
-    optimizer = SGD([*first.parameters(), *shared.parameters()], lr=0.1)
-    for i, (x, y) in enumerate(batches()):
-        x = first(x)
-        for _ in range(2):
-            x = checkpoint(shared, x, use_reentrant=reentrant)
-        mean(x, y, 2).backward()
-        if (i + 1) % 2 == 0:
-            update(optimizer)
-
-
-row("checkpoint, reentrant", partial(checkpointed, True))
-row("checkpoint, not reentrant", partial(checkpointed, False))
 
 
 @said()

@@ -1,19 +1,10 @@
 """A small training run to audit, and what to read off its report."""
 
-from types import ModuleType
-
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
-from torch.nn.modules import module as modules
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grad
-from torch.optim import SGD, Optimizer, lr_scheduler
-from torch.optim import optimizer as optimizers
-
-from gradaudit.observe.observer import subclasses
+from torch.optim import SGD, Optimizer
 
 
 def net():
@@ -74,28 +65,6 @@ def scaled_steps(factors=(1.0,) * 8, scale=4.0, before_the_step=lambda *_: None,
 
 def found(report):
     return [(finding.rule, finding.level) for finding in report.findings]
-
-
-def attached():
-    """All that an audit might have changed."""
-    owners = (
-        Optimizer, nn.Module, torch.autograd, GradScaler, clip_grad, nn.utils, DistributedDataParallel, torch.Tensor,
-        _BatchNorm,
-        *subclasses(lr_scheduler.LRScheduler),
-    )  # fmt: skip
-    attributes = {
-        (owner, name): id(thing)
-        for owner in owners
-        for name, thing in vars(owner).items()
-        if not isinstance(thing, ModuleType)  # which is imported when it is first used
-    }
-    hooks = {
-        (place.__name__, name): list(thing.items())
-        for place in (optimizers, modules)
-        for name, thing in vars(place).items()
-        if "_hooks" in name and hasattr(thing, "items")
-    }
-    return attributes, hooks
 
 
 def bits(thing) -> list:

@@ -19,7 +19,6 @@ from torch.optim import SGD, Adam, SparseAdam, lr_scheduler
 from torch.utils.checkpoint import checkpoint
 
 import exhaustive
-from course_utils.record import record
 from gradaudit import audit
 from runs import bits, update
 
@@ -218,10 +217,4 @@ def test_training_is_the_same_bit_for_bit(name):
     audited, warned_again, report = outcome(SCENARIOS[name], audit)
     assert audited == plain
     assert warned_again <= warned  # some are given only once
-    if "compiled" in name:  # an update inside compiled code is no step that the auditor sees
-        assert report.errors == []
-
-
-def test_recording_changes_nothing_either():
-    run = SCENARIOS["checkpoints_of_both_kinds"]
-    assert outcome(run, record)[0] == outcome(run, nullcontext)[0]
+    assert report.errors == []

@@ -27,7 +27,8 @@ from gradaudit.watch.auditor import Auditor
 from gradaudit.watch.ranks import Ranks
 from gradaudit.watch.scaling import Scaling
 from gradaudit.watch.schedules import Schedules
-from runs import attached, bits, found, train, update
+from hooked import hooks
+from runs import bits, found, train, update
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -182,14 +183,14 @@ FAULTS = [  # where, in which call, and whether only when it has done what it do
 
 @pytest.mark.parametrize(("owner", "name", "call", "late"), FAULTS)
 def test_a_fault_changes_nothing_in_the_training(owner, name, call, late, broken, alone):
-    before = attached()
+    before = hooks()
     calls = broken(sys.modules.get(owner, owner), name, call, late)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with audit() as report:
             made = everything()
     assert made == alone
-    assert attached() == before
+    assert hooks() == before
     assert calls
     (warning,) = [str(each.message) for each in caught if issubclass(each.category, ObserverFailure)]
     assert warning.startswith(f"The auditor has failed (test_failures.Fault: {name}, at ")
@@ -205,13 +206,13 @@ def test_a_fault_changes_nothing_in_the_training(owner, name, call, late, broken
     [(TraceWriter, "attach"), (TraceWriter, "received"), (TraceWriter, "backward_begins"), (Gradients, "compare")],
 )
 def test_a_record_that_fails_changes_nothing_in_the_training(owner, name, broken, alone):
-    before = attached()
+    before = hooks()
     broken(owner, name, call=1 if name == "attach" else 2)
     with pytest.warns(ObserverFailure, match=r"^record\(\) has failed \(.*unwatched: please report this\.$") as caught:
         with record():
             made = everything()
     assert made == alone
-    assert attached() == before
+    assert hooks() == before
     assert sum(issubclass(each.category, ObserverFailure) for each in caught) == 1
 
 
@@ -228,11 +229,11 @@ def test_an_interrupt_inside_the_auditor_ends_the_training(name, monkeypatch):
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    before = attached()
+    before = hooks()
     monkeypatch.setattr(Auditor, name, interrupted)
     with pytest.raises(KeyboardInterrupt), audit() as report:
         train()
-    assert attached() == before
+    assert hooks() == before
     assert report.failure is None
 
 

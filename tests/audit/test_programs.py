@@ -10,6 +10,7 @@ from collections import deque
 import pytest
 import torch
 from torch import nn
+from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, ExponentialLR, LambdaLR
@@ -150,6 +151,16 @@ def a_clip_after_the_step_where_momentum_is_not_kept_any_more(model, optimizer):
 # Gradients that are never used, and steps without any
 
 
+@said()
+def a_step_that_the_scaler_skips_after_the_script_has_zeroed():
+    def zero(model, optimizer, scaler):
+        scaler.unscale_(optimizer)
+        if not model.weight.grad.isfinite().all():
+            optimizer.zero_grad()
+
+    scaled_steps([1.0, 1.0, 1.0, INFINITY, 1.0, 1.0], before_the_step=zero)
+
+
 # Gradients of another loss, and parameters that an optimizer holds or doesn't
 
 
@@ -276,6 +287,17 @@ row("a limit times the scale", lambda: with_a_limit_times_the_scale(0.2, 1024.0)
 row("a limit times a scale that has fallen below 1", lambda: with_a_limit_times_the_scale(400.0, 0.5))
 
 
+@said("loss-scale undecided")
+def a_ramp_in_which_a_window_overflows(model, optimizer):
+    scaler = GradScaler("cpu", init_scale=4.0)
+    for k, n in enumerate((1, 1, 2, 2, 4, 4, 4)):
+        for x, y in data(n):
+            scaler.scale(mean(model(x), y, 4) * (INFINITY if k == 4 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
 row("a first window that overflows", lambda: scaled_steps([INFINITY] * 2 + [0.5] * 8, n=2))
 row("a fused sgd all of whose windows overflow", lambda: scaled_steps([INFINITY] * 3, momentum=0.9, fused=True))
 
@@ -305,10 +327,6 @@ row(
     "a scheduler step inside two windows",
     lambda: scheduled(decaying, at=lambda k: k in (6, 10, 16)),
     "scheduler-cadence error",
-)
-row(
-    "a schedule per epoch whose end is in the middle of a window",
-    lambda: scheduled(decaying, 40, at=lambda k: k % 10 == 0),
 )
 for name, schedule_of in {
     "of one's own": lambda o: LambdaLR(o, lambda step: 1 / (1 + step)),
@@ -364,14 +382,6 @@ def one_backward_call_for(micro_batches):
 
 
 row("one backward call for four micro-batches", lambda: one_backward_call_for(4), "held-graphs advice")
-
-
-@said()
-def domains_that_are_weighted_by_their_losses(model, optimizer):
-    for _ in range(8):
-        losses = torch.stack([mean(model(x), y) for x, y in data(3)])
-        (losses @ losses.detach().softmax(0)).backward()
-        update(optimizer)
 
 
 @said()

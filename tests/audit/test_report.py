@@ -67,15 +67,6 @@ def test_the_last_line_counts_errors_and_updates(levels, failure, last):
     assert str(report).splitlines()[-1] == last
 
 
-def test_a_report_with_nothing_in_it():
-    with audit() as report:
-        pass
-    assert str(report) == (
-        "0 backward calls and no optimizer steps were seen.\n\n"
-        "Could not judge: no backward call and no optimizer step was seen."
-    )
-
-
 def test_what_a_rule_finds_at_one_line_for_many_optimizers_is_said_once_with_a_count():
     with audit() as report:
         train()

@@ -12,7 +12,7 @@ from torch.optim import SGD
 from course_utils import record
 from gradaudit import audit
 from gradaudit.observe.ledger import Kept
-from runs import data, found, mean, net, train, update, with_sgd
+from runs import data, mean, net, train, update, with_sgd
 
 # The probe
 
@@ -74,12 +74,6 @@ def in_threads(*functions):
         thread.start()
     for thread in threads:
         thread.join()
-
-
-def test_a_training_in_another_thread_is_seen():
-    with audit() as report:
-        in_threads(lambda: train(divide=False))
-    assert found(report) == [("loss-scale", "error")]
 
 
 def test_where_trainings_overlap_nothing_is_certain():

@@ -83,14 +83,6 @@ def test_loops_step_without_a_kernel(built, visitor):
         assert frame.locator("#panel").is_visible()
 
 
-def test_answers_are_folded_until_they_are_opened(built, visitor):
-    visitor.goto((built / "course" / "02_zeroing.html").as_uri())
-    answer = visitor.get_by_text("Measured:").first
-    assert not answer.is_visible()
-    visitor.locator("details:has-text('Measured:') > summary").first.click()
-    assert answer.is_visible()
-
-
 def test_the_facts_are_searched_by_all_words(built, visitor):
     visitor.goto((built / "facts.html").as_uri())
     total = visitor.locator("#facts tbody tr").count()

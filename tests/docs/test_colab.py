@@ -86,11 +86,3 @@ def test_the_set_up_cell_alone_asks_for_the_folded_one(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="Run the folded cell above this one first"):
         exec([cell.source for cell in edition("02_zeroing").cells if cell.cell_type == "code"][1], {})
-
-
-def test_the_command_writes_the_editions_it_is_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(colab, "pack", packed)
-    arguments = ["colab.py", "--out", str(tmp_path / "new"), "--notebooks", "02_zeroing", "00_start"]
-    monkeypatch.setattr(sys, "argv", arguments)
-    colab.main()
-    assert {path.name for path in (tmp_path / "new").iterdir()} == {"02_zeroing.ipynb", "00_start.ipynb"}

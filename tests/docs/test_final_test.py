@@ -40,10 +40,6 @@ def test_over_the_seeds_every_belief_and_every_card_has_its_turn(drawn):
     assert not (beliefs | cards) - asked
 
 
-def test_a_seed_always_draws_the_same_test_and_another_seed_another(drawn):
-    assert draw(7) == drawn[7] != drawn[8]
-
-
 def test_a_statement_is_called_true_only_if_its_verdict_is_or_it_is_the_corrected_one(drawn):
     facts = {fact.belief: fact for fact in FACTS.values()}
     for question in (question for questions in drawn.values() for question in questions):

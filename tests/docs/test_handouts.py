@@ -2,8 +2,6 @@
 
 import base64
 import re
-import shutil
-import subprocess
 import sys
 from functools import cache
 from itertools import pairwise
@@ -15,7 +13,7 @@ from nbformat import v4
 import plans
 from course import FACTS
 from course import NOTEBOOKS as BOOKS
-from editions import Handout, verbatim
+from editions import Handout, html_of, verbatim
 from notebooks import COURSE, Notebook, claims, is_folded, tags
 
 each_notebook = pytest.mark.parametrize("name", BOOKS)
@@ -93,7 +91,7 @@ def test_what_a_revealing_cell_says_and_prints_is_in_no_learners_text_before_the
 @some_notebooks
 def test_every_figure_is_there_for_learners_too(name):
     text, shown = learner(name), read_by("learner", name).figures
-    html = "".join(editions.html_of(output) for cell in BOOKS[name].code for output in cell.outputs)
+    html = "".join(html_of(output) for cell in BOOKS[name].code for output in cell.outputs)
     drawn = re.findall('src="data:image/png;base64,([^"]*)"', html)
     assert list(shown.values()) == [*map(base64.b64decode, drawn)]
     assert [figure for figure in shown if text.count(f"({figure})") == 1] == list(shown)
@@ -138,25 +136,6 @@ def test_a_loop_that_the_screen_shows_line_by_line_is_printed_as_a_table(tmp_pat
     assert "| line | what happens |\n| --- | --- |\n| `a \\| b` | `step()` moves w\\[0\\]\\: 1 → 2. |" in text
 
 
-def test_what_follows_an_answer_is_its_note_up_to_the_next_heading(tmp_path):
-    answer = v4.new_code_cell("guess.reveal(4)", outputs=[show(kind="reveal", question="how many?", measured="4")])
-    answer.metadata["jupyter"] = {"outputs_hidden": True}
-    cells = [
-        v4.new_code_cell("predict()", outputs=[show(kind="prediction", question="how many?", options=["4", "8"])]),
-        answer,
-        v4.new_markdown_cell("Because there are four."),
-        v4.new_code_cell("print(count)", outputs=[v4.new_output("stream", text="all four\n")]),
-        v4.new_markdown_cell("All of them.\n\n## Step 2\n\nNow we count others."),
-    ]
-    text = Handout(book(tmp_path / "x.ipynb", *cells)).markdown()
-    body, _, notes = text.partition("## Read after measuring")
-    assert body.count("What it means: note 1 at the end.") == 1
-    for said in ("Because there are four.", "print(count)", "```output\nall four\n```", "All of them."):
-        assert said in notes
-        assert said not in body
-    assert "Now we count others." in body
-
-
 # The plans
 
 
@@ -188,13 +167,6 @@ def built(tmp_path_factory):
     return out / "new"
 
 
-def text_of(pdf, *options):
-    """The text of a PDF, where poppler is installed."""
-    if not shutil.which("pdftotext"):
-        pytest.skip("pdftotext is not installed")
-    return subprocess.run(["pdftotext", *options, pdf, "-"], capture_output=True, check=True).stdout.decode()
-
-
 def test_one_command_writes_every_edition(built):
     editions_of_it = [f"{edition}/02_zeroing.pdf" for edition in ("instructor", "learner", "worksheet")]
     expected = sorted(["cheatsheet.pdf", "final-test.pdf", "plans.pdf", *editions_of_it])
@@ -202,28 +174,6 @@ def test_one_command_writes_every_edition(built):
     for path in built.rglob("*.pdf"):
         (box, *_) = re.findall(rb"/MediaBox\s*\[0 0 ([\d.]+) ([\d.]+)\]", path.read_bytes())
         assert sorted(map(float, box)) == pytest.approx([612, 792], abs=0.1)
-
-
-@pytest.mark.parametrize(("file", "pages"), [("worksheet/02_zeroing.pdf", 2), ("plans.pdf", 1), ("cheatsheet.pdf", 2)])
-def test_what_must_fit_on_its_pages_does(built, file, pages):
-    assert text_of(built / file).count("\f") == pages
-
-
-def test_the_answers_of_the_final_test_are_on_pages_of_their_own(built):
-    first, *others = text_of(built / "final-test.pdf").split("\f")
-    assert "as it stands. " not in first.partition("correct it.")[2]
-    assert "Answers to final test 1" in others[0]
-
-
-@pytest.mark.parametrize("file", ["learner/02_zeroing.pdf", "instructor/02_zeroing.pdf", "cheatsheet.pdf"])
-def test_no_word_of_a_pdf_leaves_its_column(built, file):
-    side = 10 if file == "cheatsheet.pdf" else 19
-    boxes = text_of(built / file, "-bbox")
-    width = float(re.search(r'<page width="([\d.]+)"', boxes)[1])
-    words = re.findall(r'<word xMin="([\d.]+)" yMin="[\d.]+" xMax="([\d.]+)"', boxes)
-    margin = side / 25.4 * 72 - 2.5
-    assert min(float(left) for left, _ in words) >= margin
-    assert max(float(right) for _, right in words) <= width - margin
 
 
 def test_markup_of_typst_stays_text_in_a_handout():

@@ -35,14 +35,6 @@ def test_a_page_folds_what_jupyterlab_folds_and_has_no_solution(book):
             assert f'<span id="fact-{fact.id}"></span>' in text
 
 
-def test_the_solutions_are_on_a_page_of_their_own_below_their_exercises():
-    book = NOTEBOOKS["02_zeroing"]
-    wanted = [cell.source for cell in book.code if "solution" in tags(cell)]
-    made = pages.solutions(book)
-    assert [cell.source for cell in made.cells if cell.cell_type == "code"] == wanted
-    assert [cell.source.count("## Exercise") for cell in made.cells] == [0, 1, 0, 1, 0]
-
-
 def test_every_rule_has_a_page_with_its_public_bugs_each_with_a_wrong_and_a_correct_loop():
     for rule in RULES.values():
         text = pages.rule_page(rule)

@@ -134,11 +134,12 @@ def test_after_a_closure_that_raised_steps_are_seen_again(model, closure, by_clo
 def test_an_optimizer_that_steps_and_zeroes_inside_a_backward_call_is_recorded(model):
     optimizer = SGD([model.weight], lr=0.1)
     model.weight.register_post_accumulate_grad_hook(lambda _: (optimizer.step(), optimizer.zero_grad())[1])
-    with record() as trace:
+    with record() as trace, audit() as report:
         for _ in range(3):
             model(X).mean().backward()
     assert trace.windows("SGD") == [1, 1, 1]
     assert str(trace).splitlines()[0].split() == ["SGD", *"bSzbSzbSz"]
+    assert report.errors == []
 
 
 @pytest.mark.parametrize("fused", [False, True])
