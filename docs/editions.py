@@ -178,6 +178,8 @@ class Handout:
                 for question, answer in cards:
                     asked = verbatim(question)
                     yield div("answered", f"**{asked}** {verbatim(answer)}") if self.answers else div("card", asked)
+            case {"kind": "loop"}:
+                yield code(text_of(output), "output")
             case {"kind": "steps", "rows": rows}:
                 yield table(rows)
             case {"kind": _}:

@@ -4,7 +4,7 @@ import base64
 import re
 import sys
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import nbformat
 import pytest
@@ -14,7 +14,7 @@ import plans
 from course import FACTS
 from course import NOTEBOOKS as BOOKS
 from editions import Handout, html_of, verbatim
-from notebooks import COURSE, Notebook, claims, is_folded, tags
+from notebooks import COURSE, Notebook, claims, is_folded, tags, text_of
 
 each_notebook = pytest.mark.parametrize("name", BOOKS)
 some_notebooks = pytest.mark.parametrize("name", ["02_zeroing", "04_accumulation"])
@@ -50,6 +50,8 @@ def book(path, *cells):
 def test_the_learner_gets_no_solution_and_the_instructor_every_one(name):
     solutions = [cell for cell in BOOKS[name].code if "solution" in tags(cell)]
     given = [cell.source for cell in BOOKS[name].cells if cell not in solutions]
+    before = takewhile(lambda cell: "solution" not in tags(cell), BOOKS[name].code)  # a loop that is to be extended
+    given += [text_of(output) for cell in before if not is_folded(cell, "outputs") for output in cell.outputs]
     elsewhere = {line.strip() for source in given for line in source.splitlines()}
     shown, full = {line.strip() for line in learner(name).splitlines()}, instructor(name)
     for cell in solutions:
