@@ -31,16 +31,6 @@ def steps_with_a_closure(model, batches, loss_fn, optimizer):
 
 
 @right(*BOTH)
-def zeroes_in_a_hook(model, batches, loss_fn, optimizer):
-    optimizer.zero_grad()
-    hook = optimizer.register_step_post_hook(lambda *_: optimizer.zero_grad())
-    for batch in batches:
-        loss_fn(model, batch).backward()
-        optimizer.step()
-    hook.remove()
-
-
-@right(*BOTH)
 def asks_for_gradients(model, batches, loss_fn, optimizer):
     parameters = list(model.parameters())
     for batch in batches:
@@ -93,10 +83,6 @@ for bug, says, numbers in (
     ("backward-before-forward", "bszf = 100: ", {"bszf": 100}),
     ("none-is-not-zero", "fbzs = 0: ", {"fbzs": 0}),
     # Five errors, of which one reason explains one.
-    (
-        "nothing-clears",
-        "fbs = 100: there is no z in it, and neither b nor s clears.",
-        {"fbs": 100, "bszf": 1, "fbszs": 2, "fbzfbs": 3, "fbzs": 4},
-    ),
+    ("nothing-clears", "you wrote fbs = 100: there is no z", {"fbs": 100, "bszf": 1, "fbszs": 2, "fbzs": 4}),
 ):
     wrong("third_step", bug, says)(solution("third_step") | numbers)

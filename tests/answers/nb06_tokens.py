@@ -48,32 +48,9 @@ def divides_the_gradient_at_the_end(model, batches, optimizer, n):
             yield logged / seen
 
 
-@right("accumulate_tokens")
-def adds_gradients_without_backward(model, batches, optimizer, n):
-    parameters, losses = list(model.parameters()), []
-    for window in windows(batches, n):
-        sums, logged, total = [torch.zeros_like(p) for p in parameters], 0.0, 0
-        for inputs, targets in window:
-            keep = targets != -100
-            if keep.any():
-                each = -model(inputs).log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
-                loss = each[keep].sum()
-                sums = [s + g for s, g in zip(sums, torch.autograd.grad(loss, parameters), strict=True)]
-                logged, total = logged + loss.item(), total + int(keep.sum())
-        if total:
-            for p, s in zip(parameters, sums, strict=True):
-                p.grad = s / total
-            optimizer.step()
-            losses.append(logged / total)
-    return losses
-
-
 for bug, says, *changes in (
-    (
-        "token-weights",
-        "count [4.25, 0.472222, 2.125, 0.85] times",
-        (SUM, 'reduction="mean") / len(window)'),
-    ),  # in huggingface/trl#2175
+    # in huggingface/trl#2175
+    ("token-weights", "count [4.25, 0.472222, 2.125, 0.85] times", (SUM, 'reduction="mean") / len(window)')),
     ("loss-scale", "", (SUM, f"{SUM} * len(window)")),
     ("padding", "update 1 is 0.692308 times", ("(targets != -100).sum() for _", "targets.numel() for _")),
     ("padding", "masked targets", (SUM, f'reduction="mean") * targets.numel() / {NUMELS}')),

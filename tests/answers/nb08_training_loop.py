@@ -3,15 +3,7 @@
 from itertools import islice
 
 from answers import edited, right, wrong
-from course_utils import train_epoch, windows
 from solutions import solution
-
-
-@right("scheduled")
-def scheduled_by_the_helper(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
-    scheduler = make_scheduler(optimizer, epochs * len(list(windows(batches, n))))
-    for _ in range(epochs):
-        train_epoch(model, batches, loss_fn, optimizer, n, len, scheduler=scheduler)
 
 
 @right("scheduled")

@@ -2,9 +2,6 @@
 
 import math
 
-import torch
-from torch import nn
-
 from answers import edited, right, wrong
 
 
@@ -30,27 +27,6 @@ def by_hand(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip
         scheduler.step()
     handle.remove()
     return len(steps)
-
-
-@right("amp_window")
-def leaves_spikes_scaled(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
-    """Divides the norm and not the gradient, so that the scaler never hears of a spike."""
-    for p in model.parameters():
-        p.grad = None
-    total = sum(len(batch) for batch in window)
-    for batch in window:
-        scaler.scale(loss_fn(model, batch)).mul(len(batch) / total).backward()
-    norm = nn.utils.get_total_norm([p.grad for p in model.parameters()]) / scaler.get_scale()
-    if norm > skip_norm if torch.isfinite(norm) else not scaler.is_enabled():
-        return False
-    before = scaler.get_scale()
-    nn.utils.clip_grad_norm_(model.parameters(), max_norm * before)  # the limit, scaled
-    scaler.step(optimizer)
-    scaler.update()
-    if scaler.get_scale() < before:
-        return False
-    scheduler.step()
-    return True
 
 
 SHARE = "(len(batch) / samples)"

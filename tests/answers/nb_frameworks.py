@@ -7,22 +7,6 @@ from course_utils import windows
 
 
 @right("framework_tokens")
-def as_in_the_guide(accelerator, model, batches, optimizer):
-    iterator, n = iter(batches), accelerator.gradient_accumulation_steps
-    optimizer.zero_grad()
-    left = len(batches)
-    while left:
-        window = [next(iterator) for _ in range(min(n, left))]
-        left -= len(window)
-        total = accelerator.gather(torch.tensor(sum(map(len, window)))).sum().item()
-        for k, batch in enumerate(window):
-            with accelerator.no_sync(model) if k < len(window) - 1 else torch.enable_grad():
-                accelerator.backward(model(batch).sum() * n * accelerator.num_processes / total)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@right("framework_tokens")
 def by_reduce_and_shares(accelerator, model, batches, optimizer):
     n = accelerator.gradient_accumulation_steps
     for window in windows(batches, n):
