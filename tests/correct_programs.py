@@ -27,15 +27,15 @@ from runs import in_windows, mean, update, with_sgd
 PROGRAMS = []
 
 
-def said(*findings: str, name: str = "", window: int | None = None) -> Callable[[Callable], Callable]:
+def said(*findings: str) -> Callable[[Callable], Callable]:
     """All findings in the decorated program, such as "loss-scale error"; none if it is left alone.
 
-    It may take a model and its SGD.
+    The program may take a model and its SGD.
     """
 
     def add(program: Callable) -> Callable:
         run = (lambda: program(*with_sgd(net()))) if signature(program).parameters else program
-        row(name or program.__name__.replace("_", " "), run, *findings, window=window)
+        row(program.__name__.replace("_", " "), run, *findings)
         return program
 
     return add

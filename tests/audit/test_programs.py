@@ -26,13 +26,6 @@ def squares(out, reduction="mean"):
     return F.mse_loss(out, torch.zeros_like(out), reduction=reduction)
 
 
-def steps_with(optimizer, model, before_the_step=lambda: None):
-    for x, y in data():
-        mean(model(x), y).backward()
-        before_the_step()
-        update(optimizer)
-
-
 # Windows, and the loss of each micro-batch in them
 
 for name, loss, sizes, *findings in [
