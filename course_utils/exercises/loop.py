@@ -163,7 +163,7 @@ class Loop:
             raise Mistake("held-graphs", f"the updates are right, but {kept}.", GRAPHS)
 
     def compare_update(self, step: Step | None, right: Step | None) -> None:
-        """Compares an update with the correct one: the batches that it holds, and how much each counts."""
+        """Compares an update with the correct one: its batches, and how much each counts."""
         due, has = self.held(right), self.held(step)
         lost, strangers = due - has, has - due
         if step is None:

@@ -48,7 +48,7 @@ class Words(Counter):
 
 class Reading(Loop):
     def batches(self, samples):
-        """Inputs and targets: 0 and -100 where the words before are masked, or a shorter row is padded."""
+        """Inputs and targets: 0 and -100 where a beginning is masked, or a row is padded."""
         made = []
         for tokens in samples:
             padding = (2, 2 + len(tokens) % 2) if self.case.padded else (0, 0)
