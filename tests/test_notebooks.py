@@ -149,7 +149,7 @@ NOT_READ = (
 )
 CITED = r"\]\(http|[Rr]ecorded|reported|[Tt]ested"  # in a sentence whose numbers are somebody's, or on record
 NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a reader has to check these
-    "00_start": "2.3 115",
+    "00_start": "2.3",
     "02_zeroing": "100 101",
     "04_accumulation": "2.4",
     "08_training_loop": "16000 1000",
