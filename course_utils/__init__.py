@@ -1,24 +1,24 @@
 """Gradient accumulation and zeroing in PyTorch: the course's helpers.
 
-The rooms. A room imports only rooms above it in this list, never below. Helpers, which you could copy into a project
-of your own, from the lowest to the highest:
+The rooms. A room imports only rooms above it in this list, never below. Helpers, which you could
+copy into a project of your own:
 
+    loops      train_epoch, evaluate, windows, backward_window: accumulation, exactly, also on ranks
     data       digits, words, next_letters: real data, shipped with the course
     source     functions from source texts, with lines for tracebacks
     models     mlp, Tally, Transformer: small models; shares_of: how much a micro-batch counts
-    loops      windows, backward_window, train_epoch, evaluate: accumulation, exactly; parallel: what ranks agree on
     memory     saved_bytes, held_bytes, update_bytes: what a training step holds
     record     record: what any loop does, seen from outside
     collectives  count_collectives, held_gradients: what a rank sends and holds
     ranks      Ranks: a function on several ranks; scripts in processes of their own
     plots      ledger and the other figures; they draw and compute nothing
     ask        predict, recall: what a learner answers
-    stepping   step_through: a training loop line by line, as it runs
+    stepping   step_through: a training loop moment by moment, as it runs
 
 Course material that happens to be Python:
 
     zoo        buggy loops from public bugs, each with its fix
-    project    the training script of notebook 12, and what accepts it; `python -m course_utils.project`
+    project    the training script of notebook 12, and what accepts it, as a command
     exercises  check, and the exercises by notebook: a function an exercise
 """
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gradaudit.observe.gradients import local
-from gradaudit.observe.ledger import Call, Record, Update, Zeroing
+from gradaudit.observe.ledger import Call, OptimizerLedger, Update, Zeroing
 from gradaudit.observe.observer import Listener, Observer, observing
 from gradaudit.watch.graphs import leaves
 
@@ -51,12 +51,12 @@ class Trace:
         events: The events, if there are some already.
 
     Attributes:
-        records: For each lane its part of the ledger, which says of every backward call which
+        ledgers: For each lane its part of the ledger, which says of every backward call which
             update used it.
     """
 
     events: list[Event] = field(default_factory=list)
-    records: dict[str, Record] = field(default_factory=dict)
+    ledgers: dict[str, OptimizerLedger] = field(default_factory=dict)
 
     @property
     def lanes(self) -> list[str]:
@@ -98,8 +98,8 @@ class Trace:
         Args:
             lane: As for `on()`.
         """
-        record = self.records.get(self._lane(lane))
-        return record.unmade if record else 0
+        ledger = self.ledgers.get(self._lane(lane))
+        return ledger.unmade if ledger else 0
 
     def __repr__(self) -> str:
         width = max(map(len, self.lanes), default=0)
@@ -143,7 +143,7 @@ def record() -> Iterator[Trace]:
         yield writer.trace
 
 
-class _MeasuredRecord(Record):
+class _MeasuredLedger(OptimizerLedger):
     norm = 0.0  # at the last event
     holds = False  # whether anything was in .grad since it was last zeroed, be it zeros
 
@@ -152,14 +152,14 @@ class TraceWriter(Listener):
     """Writes a trace, with norms measured where gradients change and where a step uses them."""
 
     who = "record()"
-    record_type = _MeasuredRecord
+    ledger_type = _MeasuredLedger
 
     def __init__(self) -> None:
         self.trace = Trace()
 
     def attach(self, observer: Observer) -> None:
         self.observer = observer
-        self.without_optimizer = _MeasuredRecord(None)
+        self.without_optimizer = _MeasuredLedger(None)
         self.without_optimizer.name, self.without_optimizer.by_hand = NO_OPTIMIZER, True
 
     def backward_begins(self, number: int, roots: list[Tensor], given: bool) -> Call:
@@ -168,40 +168,40 @@ class TraceWriter(Listener):
 
     def watch(self, parameters: list[Tensor]) -> None:
         """Gives parameters without an optimizer their own lane, until an optimizer takes them."""
-        known = set().union(*[record.gradients.ids for record in self.observer.active])
+        known = set().union(*[ledger.gradients.ids for ledger in self.observer.active])
         new = [p for p in parameters if id(p) not in known]
         for p in new:
             self.without_optimizer.gradients.add(p)
         if new and self.without_optimizer not in self.observer.by_hand:
             self.observer.add_by_hand(self.without_optimizer)
 
-    def received(self, record: Record, call: Call) -> None:
-        record.holds = True
-        self._add("backward", record, record.made + 1, norm_of(record.gradients.parameters))
+    def received(self, ledger: OptimizerLedger, call: Call) -> None:
+        ledger.holds = True
+        self._add("backward", ledger, ledger.made + 1, norm_of(ledger.gradients.parameters))
 
-    def zeroed(self, record: Record, zeroing: Zeroing) -> None:
-        if record.holds or record.gradients.from_before:
-            self._add("zero", record, record.made + bool(zeroing.calls), 0.0)
-        record.holds = False
+    def zeroed(self, ledger: OptimizerLedger, zeroing: Zeroing) -> None:
+        if ledger.holds or ledger.gradients.from_before:
+            self._add("zero", ledger, ledger.made + bool(zeroing.calls), 0.0)
+        ledger.holds = False
 
-    def changed(self, record: Record, assigned: bool) -> None:
-        record.holds = True
-        self._add("change", record, record.made + bool(record.unused), norm_of(record.gradients.parameters))
+    def changed(self, ledger: OptimizerLedger, assigned: bool) -> None:
+        ledger.holds = True
+        self._add("change", ledger, ledger.made + bool(ledger.unused), norm_of(ledger.gradients.parameters))
 
-    def stepped(self, record: Record, update: Update) -> None:
-        norm = norm_of(record.gradients.parameters)
-        if repr(norm) != repr(record.norm) and record.holds:  # unscale_ and writes to .data raise no version
-            self._add("change", record, record.made, norm)
+    def stepped(self, ledger: OptimizerLedger, update: Update) -> None:
+        norm = norm_of(ledger.gradients.parameters)
+        if repr(norm) != repr(ledger.norm) and ledger.holds:  # unscale_ and writes to .data raise no version
+            self._add("change", ledger, ledger.made, norm)
         if not update.skipped:
-            self._add("step", record, record.made, norm)
+            self._add("step", ledger, ledger.made, norm)
 
     def overlapped(self) -> None:
         warnings.warn("another thread ran during a backward call, so record() may miscount events", stacklevel=2)
 
-    def _add(self, kind: str, record: Record, window: int, norm: float) -> None:
-        name, record.norm = self.observer.name(record), norm
-        self.trace.records.setdefault(name, record)
-        self.trace.events.append(Event(kind, name, norm, record.in_grad.total, window))
+    def _add(self, kind: str, ledger: OptimizerLedger, window: int, norm: float) -> None:
+        name, ledger.norm = self.observer.name(ledger), norm
+        self.trace.ledgers.setdefault(name, ledger)
+        self.trace.events.append(Event(kind, name, norm, ledger.in_grad.total, window))
 
 
 def norm_of(parameters: list[Tensor]) -> float:

@@ -59,13 +59,13 @@ _SCALES = "undivided", "twice", "tail"
 @doubt("stale", "discarded", *_SCALES)
 def steps_its_own_way(d, history):
     """The optimizer's class is the script's own, and may collect, divide or keep gradients."""
-    return d.record.own_step or (d.kind == "discarded" and d.record.collects)
+    return d.ledger.own_step or (d.kind == "discarded" and d.ledger.collects)
 
 
 @doubt("long", "carried over", *_SCALES, "apart")
 def rewritten(d, history):
     """The script changes the gradients itself before the step."""
-    return any(update.rewritten for update in d.record.filled)
+    return any(update.rewritten for update in d.ledger.filled)
 
 
 # Gradients that are used again
@@ -93,7 +93,7 @@ def others_put_in(d, history):
 def follows_an_optimizer(d, history):
     """An optimizer uses the same calls, and these parameters may follow its own."""
     calls = [call for update in d.updates for call in update.fresh]
-    return d.record.by_itself and bool(calls) and all(call.users - {d.record} for call in calls)
+    return d.ledger.by_itself and bool(calls) and all(call.users - {d.ledger} for call in calls)
 
 
 # Gradients that are never used
@@ -102,35 +102,35 @@ def follows_an_optimizer(d, history):
 @doubt("discarded")
 def not_for_the_next_step(d, history):
     """The next step never uses a call from there, which may be intended."""
-    useful = useful_sites(history, d.record)
+    useful = useful_sites(history, d.ledger)
     pairs = zip(d.about, d.calls, strict=True)
     return bool(useful) and not any(call.site in _used_next(d, zeroing, useful) for zeroing, call in pairs)
 
 
 def _used_next(d: Difference, zeroing, useful: set[tuple]) -> set[tuple]:
     """From where the calls come that the next update used after a zeroing: where none, those of any update."""
-    after = next((update for update in d.record.updates if update.number > zeroing.after), None)
+    after = next((update for update in d.ledger.updates if update.number > zeroing.after), None)
     return {call.site for call in after.fresh} if after and after.fresh else useful
 
 
 @doubt("left over")
 def not_for_any_step(d, history):
     """No call from there ever reaches a step, which may be intended."""
-    useful = useful_sites(history, d.record)
-    read = {call.site for _, call in d.record.lost_calls} - useful  # and then zeroed
+    useful = useful_sites(history, d.ledger)
+    read = {call.site for _, call in d.ledger.lost_calls} - useful  # and then zeroed
     return bool(useful) and all(call.site not in useful or call.site in read for call in d.calls)
 
 
 @doubt("discarded", "left over")
 def dropped_whole(d, history):
     """Whole windows were dropped without a step, which may be intended."""
-    pairs = zip(d.about, d.calls, strict=True) if d.kind == "discarded" else d.record.lost_calls
+    pairs = zip(d.about, d.calls, strict=True) if d.kind == "discarded" else d.ledger.lost_calls
     dropped: dict[int, list] = {}
     for zeroing, call in pairs:
         dropped.setdefault(id(zeroing), []).append(call)
     if d.kind == "discarded":
-        return bool(useful_sites(history, d.record)) and whole_windows(d.record, list(dropped.values()))
-    return bool(dropped) and whole_windows(d.record, [*dropped.values(), d.calls])
+        return bool(useful_sites(history, d.ledger)) and whole_windows(d.ledger, list(dropped.values()))
+    return bool(dropped) and whole_windows(d.ledger, [*dropped.values(), d.calls])
 
 
 @doubt("discarded")
@@ -142,20 +142,20 @@ def read_and_written_back(d, history):
 @doubt("discarded")
 def updates_by_itself(d, history):
     """The weights change all the same, though no step is ever made."""
-    return d.record.by_itself and not d.record.made
+    return d.ledger.by_itself and not d.ledger.made
 
 
 @doubt("discarded")
 def same_forward_pass(d, history):
     """Another call through the same forward pass reached a step."""
-    used = {call.forward for call in history.calls if d.record in call.users}
+    used = {call.forward for call in history.calls if d.ledger in call.users}
     return used.issuperset(call.forward for call in d.calls)
 
 
 @doubt("discarded", "left over")
 def comes_later(d, history):
     """Other optimizers made steps, and this one none, which may come later."""
-    return not d.record.made and bool(history.stepped) and not d.record.by_itself
+    return not d.ledger.made and bool(history.stepped) and not d.ledger.by_itself
 
 
 @doubt("discarded")
@@ -164,7 +164,7 @@ def happened_once(d, history):
 
     A part of a window was dropped a single time in a long run, and not where the data ended.
     """
-    updates, last = d.record.filled, d.calls[-1]
+    updates, last = d.ledger.filled, d.calls[-1]
     before = [update for update in updates if update.fresh[-1].number < last.number]
     after = [update for update in updates if update.fresh[0].number > last.number]
     if len(set(map(id, d.about))) > 1 or min(len(before), len(after)) < _LONG_RUN or dropped_whole(d, history):
@@ -175,20 +175,20 @@ def happened_once(d, history):
 @doubt("left over")
 def handed_on(d, history):
     """Another optimizer began with gradients from elsewhere, perhaps with these."""
-    firsts = [other.updates[0] for other in history.stepped if other is not d.record]
+    firsts = [other.updates[0] for other in history.stepped if other is not d.ledger]
     return any(u.assigned and (not u.fresh or u.fresh[-1].number > d.calls[-1].number) for u in firsts)
 
 
 @doubt("left over")
 def ended_before_its_step(d, history):
     """The run ended before its step, and each of the others has one."""
-    return len(d.calls) == history.size(d.record) == 1 < len(d.record.updates)
+    return len(d.calls) == history.size(d.ledger) == 1 < len(d.ledger.updates)
 
 
 @doubt("empty")
 def zeros_put_in(d, history):
     """The script puts them in itself, and these were zeros."""
-    return all(update.dtype for update in d.updates) and not history.calls_of(d.record)
+    return all(update.dtype for update in d.updates) and not history.calls_of(d.ledger)
 
 
 # Gradients of another loss, and parameters that others train
@@ -215,7 +215,7 @@ def may_be_an_episode(d, history):
     if d.about is None:  # the ends of epochs were seen
         return False
     (window,), usual, columns = d.updates, d.about, columns_of(d.about)
-    sizes = [update.size for update in d.record.filled if not update.assigned]
+    sizes = [update.size for update in d.ledger.filled if not update.assigned]
     known = columns is not None and columns[0].reduction != "unknown"
     alike = known and {call.site for call in usual.fresh} >= {call.site for call in window.fresh}
     return not alike or of_any_length(sizes, usual.size) or go_over_something([window])
@@ -279,7 +279,7 @@ def targets_are_labels(d, history):
 @doubt("undivided")
 def of_any_length_as_episodes(d, history):
     """A sum may be meant: the windows are of any length, as episodes are."""
-    return of_any_length([u.size for u in d.record.filled if not u.skipped], d.updates[0].size)
+    return of_any_length([u.size for u in d.ledger.filled if not u.skipped], d.updates[0].size)
 
 
 @doubt("undivided", "uneven")
@@ -293,7 +293,7 @@ def over_something(d, history):
 def used_by_another(d, history):
     """A sum may be meant: each is used for an update of another optimizer as well."""
     first = d.updates[0].micro_batches[0]
-    return any(u.record is not d.record and u.size == 1 and first in u.fresh for u in history.updates)
+    return any(u.ledger is not d.ledger and u.size == 1 and first in u.fresh for u in history.updates)
 
 
 @doubt("undivided")
@@ -350,19 +350,19 @@ def weighted_or_halved(d, history):
 @doubt(*_SCALES)
 def hooks_may_change(d, history):
     """Gradients go through hooks of the script, which may change them."""
-    return d.record.hooked
+    return d.ledger.hooked
 
 
 @doubt(*_SCALES)
 def of_several_tasks(d, history):
     """The window's backward calls reach different parameters, as those of several tasks do."""
-    return len({call.reach.get(d.record) for call in d.updates[0].micro_batches}) > 1
+    return len({call.reach.get(d.ledger) for call in d.updates[0].micro_batches}) > 1
 
 
 @doubt(*_SCALES)
 def update_may_divide(d, history):
     """The update by hand may divide."""
-    return d.record.by_itself
+    return d.ledger.by_itself
 
 
 @doubt("tail")
@@ -395,20 +395,20 @@ def scaler_of_a_stage(d, history):
 @doubt("stepped inside", "too long")
 def rate_unmoved(d, history):
     """The scheduler left the learning rate as it was."""
-    return not d.record.schedule.moved
+    return not d.ledger.schedule.moved
 
 
 @doubt("stepped inside")
 def length_in_micro_batches(d, history):
     """Its length seems to be counted in the same way."""
-    schedule = d.record.schedule
+    schedule = d.ledger.schedule
     return any(0.9 * each <= schedule.steps <= each + 1 for each in schedule.lengths)
 
 
 @doubt("stepped inside")
 def counts_its_own_way(d, history):
     """It follows a function or class of the script's own, which may count micro-batches."""
-    return d.record.schedule.own and not length_in_micro_batches(d, history)
+    return d.ledger.schedule.own and not length_in_micro_batches(d, history)
 
 
 @doubt("counted again")

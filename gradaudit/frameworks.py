@@ -35,14 +35,14 @@ _FIXES = {
 
 def fix_of(difference: Difference, history: History) -> str:
     """What to change, in the words of the framework that runs the loop; "" if none does, or if that isn't certain."""
-    if difference.record is None:
+    if difference.ledger is None:
         return ""
-    places = [difference.where, *(call.where for call in history.calls_of(difference.record))]
+    places = [difference.where, *(call.where for call in history.calls_of(difference.ledger))]
     framework = next((name for name in (getattr(place, "framework", "") for place in places) if name), "")
     kind = difference.kind
     if framework == "accelerate" and kind == "discarded":
         if getattr(difference.where, "framework", "") == "accelerate":  # which zeroes for the script
             kind = "discarded, prepared"
-        elif any(getattr(update.where, "framework", "") for update in difference.record.updates):
+        elif any(getattr(update.where, "framework", "") for update in difference.ledger.updates):
             kind = ""  # nobody knows
-    return _FIXES.get(framework, {}).get(kind, "").replace("{n}", str(max(2, history.size(difference.record))))
+    return _FIXES.get(framework, {}).get(kind, "").replace("{n}", str(max(2, history.size(difference.ledger))))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradaudit.callsite import Place
-from gradaudit.observe.ledger import Call, Kept, Record, Update
+from gradaudit.observe.ledger import Call, Kept, OptimizerLedger, Update
 from gradaudit.watch.optimizers import may_collect, steps_its_own_way
 from gradaudit.watch.samples import Sample, sample
 
@@ -73,9 +73,9 @@ class AuditedCall(Call):
     Attributes:
         line: Names the place in the code more finely than `where`, if a library lies between.
         path: From where the function that made it was called: a helper may be called for any loss.
-        records: The optimizers whose parameters received gradients.
-        reach: Of a record, the places of the parameters that received gradients, if not all did.
-        zeros: The records to which it brought only zeros, with none but zeros before it.
+        ledgers: The optimizers whose parameters received gradients.
+        reach: Of a ledger, the places of the parameters that received gradients, if not all did.
+        zeros: The ledgers to which it brought only zeros, with none but zeros before it.
     """
 
     graphs = 1  # how many forward passes with nothing in common it went through
@@ -84,7 +84,7 @@ class AuditedCall(Call):
     passes = 1  # between how many backward calls its graph was built
     carries_on = False  # it was given gradients of several numbers: those that other calls have left in a leaf
     goes_on = 0  # the number of the call whose forward pass it goes through once more; 0 if it has its own
-    nearest: Record | None = None  # the one whose parameters lie nearest to what it was called on
+    nearest: OptimizerLedger | None = None  # the one whose parameters lie nearest to what it was called on
     synced: bool | None = None  # averaged over the ranks; None without DDP and FSDP
     ranks = 1  # over how many
     sharded = False  # by FSDP
@@ -93,19 +93,19 @@ class AuditedCall(Call):
     epoch: int | None = None  # which pass over a DataLoader its batch is from, of all that there were; None without one
     overwritten = 0  # parameters whose `.grad` it wrote over instead of adding to it
     batchnorm = False  # does it go through a BatchNorm layer in training mode?
-    zeros: tuple[Record, ...] = ()
+    zeros: tuple[OptimizerLedger, ...] = ()
 
     def __init__(self, number: int, where: Place, line: str, path: tuple[int, ...] = (), scaled: float = 1.0) -> None:
         self.number, self.used_by = number, []
         self.where, self.line, self.path, self.scaled = where, line, path, scaled
-        self.records: tuple[AuditedRecord, ...] = ()
+        self.ledgers: tuple[AuditedLedger, ...] = ()
         self.terms: list[Term] = []
-        self.reach: dict[Record, frozenset[int]] = {}
+        self.reach: dict[OptimizerLedger, frozenset[int]] = {}
 
     @property
-    def users(self) -> set["AuditedRecord"]:
+    def users(self) -> set["AuditedLedger"]:
         """The optimizers whose steps used it."""
-        return {update.record for update in self.used_by}
+        return {update.ledger for update in self.used_by}
 
     @property
     def used_at(self) -> int:
@@ -122,9 +122,9 @@ class AuditedCall(Call):
         """The number of the call that first went through its forward pass."""
         return self.goes_on or self.number
 
-    def added_nothing(self, record: Record) -> bool:
-        """Did it bring only zeros to this record? On a GPU gradients are not read, and a loss of 0 has to tell."""
-        return record in self.zeros or (isinstance(self.value, Tensor) and float(self.value) == 0)
+    def added_nothing(self, ledger: OptimizerLedger) -> bool:
+        """Did it bring only zeros to this ledger? On a GPU gradients are not read, and a loss of 0 has to tell."""
+        return ledger in self.zeros or (isinstance(self.value, Tensor) and float(self.value) == 0)
 
     @property
     def kinds(self) -> tuple:
@@ -213,12 +213,12 @@ class AuditedUpdate(Update):
         return most
 
     def _of_the_busiest_parameter(self, calls: list[AuditedCall]) -> list[AuditedCall]:
-        reaches = {call.reach.get(self.record) for call in calls} - {None}  # None: all parameters
+        reaches = {call.reach.get(self.ledger) for call in calls} - {None}  # None: all parameters
         if len(reaches) < 2 or frozenset.intersection(*reaches):
             return calls
-        counts = Counter(place for call in calls for place in call.reach.get(self.record, ()))
+        counts = Counter(place for call in calls for place in call.reach.get(self.ledger, ()))
         busiest = max(counts, key=counts.get)
-        return [call for call in calls if self.record not in call.reach or busiest in call.reach[self.record]]
+        return [call for call in calls if self.ledger not in call.reach or busiest in call.reach[self.ledger]]
 
     @property
     def size(self) -> int:
@@ -230,15 +230,15 @@ class AuditedUpdate(Update):
         return {call.epoch for call in self.fresh} - {None}
 
 
-class AuditedRecord(Record):
-    """A record, and what is known of the optimizer.
+class AuditedLedger(OptimizerLedger):
+    """A ledger, and what is known of the optimizer.
 
     Attributes:
         own_step: Its step is the script's own, and may collect, divide or keep gradients.
         collects: It may keep gradients in another way.
         by_itself: Its parameters are updated, though no step of it is made: by hand, or in hooks.
         loose: It is of tensors that are no parameters of a module, such as an attack's perturbation.
-        taken: They are those of a copy of its model, which has a record of its own.
+        taken: They are those of a copy of its model, which has a ledger of its own.
         hooked: Gradients go through hooks of the script's.
         moved_unseen: Its parameters changed without a step that was seen.
         left_over: Calls that no step has used, still in .grad at the end.
@@ -310,7 +310,7 @@ class History:
     """A whole run.
 
     Attributes:
-        records: Of each optimizer, in the order in which they took their names.
+        ledgers: Of each optimizer, in the order in which they took their names.
         calls: All backward calls; of a long run, as of its updates, the first and the last.
         declared: From which update on, counted over all optimizers, how many micro-batches a window is to hold.
         unused_losses: Of those that no backward call reaches: name, place, before how many updates it was there.
@@ -324,7 +324,7 @@ class History:
         failed_rules: By name, why a rule found nothing.
     """
 
-    records: list[AuditedRecord] = field(default_factory=list)
+    ledgers: list[AuditedLedger] = field(default_factory=list)
     calls: Kept = field(default_factory=Kept)
     updates_made: int = 0
     declared: list[tuple[int, int]] = field(default_factory=list)
@@ -339,22 +339,22 @@ class History:
     failed_rules: dict[str, str] = field(default_factory=dict)
 
     @property
-    def stepped(self) -> list[AuditedRecord]:
-        """The records with updates."""
-        return sorted((record for record in self.records if record.made), key=lambda record: record.updates[0].place)
+    def stepped(self) -> list[AuditedLedger]:
+        """The ledgers with updates."""
+        return sorted((ledger for ledger in self.ledgers if ledger.made), key=lambda ledger: ledger.updates[0].place)
 
     @property
     def updates(self) -> list[AuditedUpdate]:
         """All updates that are kept, in their order."""
-        return sorted((update for record in self.records for update in record.updates), key=lambda each: each.place)
+        return sorted((update for ledger in self.ledgers for update in ledger.updates), key=lambda each: each.place)
 
-    def calls_of(self, record: AuditedRecord) -> list[AuditedCall]:
+    def calls_of(self, ledger: AuditedLedger) -> list[AuditedCall]:
         """Those that brought gradients to it."""
-        return [call for call in self.calls if record in call.records]
+        return [call for call in self.calls if ledger in call.ledgers]
 
-    def size(self, record: AuditedRecord) -> int:
+    def size(self, ledger: AuditedLedger) -> int:
         """Micro-batches per update: as declared, or the most frequent number, and of two the larger."""
-        return self.declared[-1][1] if self.declared else most_frequent(update.size for update in record.filled)
+        return self.declared[-1][1] if self.declared else most_frequent(update.size for update in ledger.filled)
 
     # When the run has ended
 
@@ -363,20 +363,20 @@ class History:
 
         Its line is never seen again. A micro-batch may bring zeros, too, as where all targets are masked.
         """
-        lines = Counter((record, call.line) for call in self.calls for record in call.records)
-        for record in self.records:
-            for first in record.filled[:1]:
-                stays = [call for call in first.fresh if lines[record, call.line] > 1 or not call.added_nothing(record)]
+        lines = Counter((ledger, call.line) for call in self.calls for ledger in call.ledgers)
+        for ledger in self.ledgers:
+            for first in ledger.filled[:1]:
+                stays = [call for call in first.fresh if lines[ledger, call.line] > 1 or not call.added_nothing(ledger)]
                 if 0 < len(stays) < len(first.fresh):
                     first.held -= len(first.fresh) - len(stays)
                     first.fresh = stays
 
-    def forget(self, record: AuditedRecord) -> None:
+    def forget(self, ledger: AuditedLedger) -> None:
         """What looked like updates were none."""
-        self.records = [other for other in self.records if other is not record]
+        self.ledgers = [other for other in self.ledgers if other is not ledger]
         for call in self.calls:
-            call.records = tuple(other for other in call.records if other is not record)
-            call.used_by = [update for update in call.used_by if update.record is not record]
+            call.ledgers = tuple(other for other in call.ledgers if other is not ledger)
+            call.used_by = [update for update in call.used_by if update.ledger is not ledger]
 
 
 def most_frequent(sizes: Iterable[int]) -> int:

@@ -55,12 +55,12 @@ def judge(history: History) -> list[Finding]:
         The findings, errors first.
     """
     found = {name: _found_by(name, history) for name in RULES}
-    mixed = {difference.record for difference in found["foreign-gradients"]}  # their windows are not what was meant
+    mixed = {difference.ledger for difference in found["foreign-gradients"]}  # their windows are not what was meant
     for name in ("irregular-window", "loss-scale"):
-        found[name] = [difference for difference in found[name] if difference.record not in mixed]
+        found[name] = [difference for difference in found[name] if difference.ledger not in mixed]
     findings = [_finding(name, each, history) for name, differences in found.items() for each in differences]
     # an update of an attack's perturbation may change nothing, and then nobody sees it
-    loose = {record.name for record in history.records if record.loose}
+    loose = {ledger.name for ledger in history.ledgers if ledger.loose}
     findings = [f for f in findings if f.rule == "stale-gradients" or f.optimizer not in loose]
     uncertain = LEVELS if history.failure else (ERROR,) if history.overlapping else ()
     findings = [replace(f, level=UNDECIDED) if f.level in uncertain else f for f in findings]
@@ -86,7 +86,7 @@ def _finding(name: str, difference: Difference, history: History) -> Finding:
         evidence=difference.evidence,
         fix="" if level == UNDECIDED else fix,
         where=difference.where,
-        optimizer="" if difference.record is None else difference.record.name,
+        optimizer="" if difference.ledger is None else difference.ledger.name,
         rule=name,
     )
 

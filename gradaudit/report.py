@@ -4,7 +4,7 @@ import re
 import sys
 
 from gradaudit.compare.rules import ERROR, UNDECIDED
-from gradaudit.history import AuditedRecord, History, Kept, count_noun
+from gradaudit.history import AuditedLedger, History, Kept, count_noun
 from gradaudit.judging import Finding
 from gradaudit.text import as_text, width_of
 
@@ -51,15 +51,15 @@ class Report:
                 clauses.append(
                     "the script took gradients with torch.autograd.grad or torch.func, which aren't followed"
                 )
-        records = [each for each in history.stepped if not (each.taken or all(u.known for u in each.updates))]
-        if records:
-            found = [update.known for record in records for update in record.updates]
+        ledgers = [each for each in history.stepped if not (each.taken or all(u.known for u in each.updates))]
+        if ledgers:
+            found = [update.known for ledger in ledgers for update in ledger.updates]
             clauses.append(
-                f"in {found.count(False):,} of {count_noun(len(found), 'update')} of {_names(records)}, the gradients "
+                f"in {found.count(False):,} of {count_noun(len(found), 'update')} of {_names(ledgers)}, the gradients "
                 "came from no backward call that was seen, as with torch.autograd.grad, torch.func or a copy of the "
                 "model"
             )
-        if moved := [record for record in history.records if record.moved_unseen]:
+        if moved := [ledger for ledger in history.ledgers if ledger.moved_unseen]:
             clauses.append(
                 f"the weights of {_names(moved)} changed without a step that can be seen, as in torch.compile "
                 "(TORCH_COMPILE_DISABLE=1 turns it off) or by hand"
@@ -89,10 +89,10 @@ class Report:
         history = self.history
         text = count_noun(history.calls.total, "backward call")
         stepped = history.stepped
-        parts = [f"{record.name}: {count_noun(record.made, 'update')}, {self._windows(record)}" for record in stepped]
+        parts = [f"{ledger.name}: {count_noun(ledger.made, 'update')}, {self._windows(ledger)}" for ledger in stepped]
         parts[_NAMED:] = [f"and {count_noun(len(parts) - _NAMED, 'more optimizer')}"] * (len(parts) > _NAMED)
         text += f"; {'; '.join(parts)}." if stepped else " and no optimizer steps were seen."
-        if any(record.updates.dropped for record in history.records):
+        if any(ledger.updates.dropped for ledger in history.ledgers):
             text += f" Judged by the first and the last {Kept.half:,} updates."
         if history.overlapping:
             text += " Backward calls of several threads overlapped, so nothing is certain."
@@ -106,11 +106,11 @@ class Report:
         failed = f" The auditor itself failed, and its other rules were judged ({self.failure})."
         return text + failed * bool(self.failure)
 
-    def _windows(self, record: AuditedRecord) -> str:
-        if not any(update.known for update in record.updates):
+    def _windows(self, ledger: AuditedLedger) -> str:
+        if not any(update.known for update in ledger.updates):
             return "windows unknown"
         how = "declared" if self.history.declared else "inferred"
-        return f"windows of {self.history.size(record)} ({how})"
+        return f"windows of {self.history.size(ledger)} ({how})"
 
     def conclusion(self) -> str:
         """The last line: how many errors there are in how many updates, or why nothing could be judged."""
@@ -141,7 +141,7 @@ class Report:
                 {key: getattr(finding, key) for key in keys} | {"message": self.sentence(finding)}
                 for finding in self.findings
             ],
-            "window": {record.name: self.history.size(record) for record in self.history.stepped},
+            "window": {ledger.name: self.history.size(ledger) for ledger in self.history.stepped},
             "failure": self.failure,
             "judged": self.judged,
             "unseen": self.unseen,
@@ -162,8 +162,8 @@ class Report:
         return f"{text}; also {count_noun(more, 'more time')}, for other optimizers" if more else text
 
 
-def _names(records: list[AuditedRecord]) -> str:
-    return ", ".join(record.name for record in records[:_NAMED]) + ", ..." * (len(records) > _NAMED)
+def _names(ledgers: list[AuditedLedger]) -> str:
+    return ", ".join(ledger.name for ledger in ledgers[:_NAMED]) + ", ..." * (len(ledgers) > _NAMED)
 
 
 class AuditError(AssertionError):

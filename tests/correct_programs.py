@@ -7,6 +7,8 @@ rows say what is asked.
 import copy
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
+from inspect import signature
 from itertools import cycle, islice
 
 import pytest
@@ -16,8 +18,7 @@ from torch.amp import GradScaler
 from torch.func import functional_call
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW
-from torch.optim.lr_scheduler import LinearLR, OneCycleLR, ReduceLROnPlateau, SequentialLR, StepLR
-from torch.utils.checkpoint import checkpoint
+from torch.optim.lr_scheduler import LinearLR, ReduceLROnPlateau, SequentialLR, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils import train_epoch
@@ -26,11 +27,15 @@ from runs import in_windows, mean, update, with_sgd
 PROGRAMS = []
 
 
-def said(*findings: str, name: str = "", window: int | None = None) -> Callable[[Callable], Callable]:
-    """All findings in the decorated program, such as "loss-scale error"; none if it is left alone."""
+def said(*findings: str) -> Callable[[Callable], Callable]:
+    """All findings in the decorated program, such as "loss-scale error"; none if it is left alone.
+
+    The program may take a model and its SGD.
+    """
 
     def add(program: Callable) -> Callable:
-        row(name or program.__name__.replace("_", " "), program, *findings, window=window)
+        run = (lambda: program(*with_sgd(net()))) if signature(program).parameters else program
+        row(program.__name__.replace("_", " "), run, *findings)
         return program
 
     return add
@@ -52,25 +57,24 @@ def batches(count: int = 12, size: int = 4, inputs: int = 3) -> Iterator[tuple[T
 # Every style of zeroing
 
 
-def zeroing(how: str) -> None:
+def zeroing(zero: Callable) -> None:
     model, optimizer = with_sgd(net(), momentum=0.9)
     for x, y in batches():
         mean(model(x), y).backward()
         optimizer.step()
-        if how == "optimizer":
-            optimizer.zero_grad()
-        elif how == "in place":
-            model.zero_grad(set_to_none=False)
-        else:
-            for p in model.parameters():
-                if how == "None":
-                    p.grad = None
-                else:
-                    p.grad.data.zero_()
+        zero(model)
 
 
-for how in ("optimizer", "in place", "None", "data"):
-    said(name=f"zeroing, {how}")(lambda how=how: zeroing(how))
+def zeroed_parts(zero: Callable) -> Callable:
+    return lambda model: [zero(p) for p in model.parameters()]
+
+
+for name, zero in {
+    "in place": lambda model: model.zero_grad(set_to_none=False),
+    "None": zeroed_parts(lambda p: setattr(p, "grad", None)),
+    "data": zeroed_parts(lambda p: p.grad.data.zero_()),
+}.items():
+    row(f"zeroing, {name}", partial(zeroing, zero))
 
 
 # Accumulation
@@ -137,14 +141,8 @@ def episodes_of_any_length():
             optimizer.step()
 
 
-@said()
-def tasks_whose_windows_are_not_alike():
-    in_windows(lambda out, y, n: -out.log_softmax(1).gather(1, y[:, None]).logsumexp(0).sum() / n, (2, 4) * 6, net())
-
-
 @said("discarded-gradients undecided")
-def a_window_that_is_given_up_at_a_spike():
-    model, optimizer = with_sgd(net())
+def a_window_that_is_given_up_at_a_spike(model, optimizer):
     held = 0
     for i, (x, y) in enumerate(batches(46)):
         mean(model(x), y, 4).backward()
@@ -166,23 +164,12 @@ def half_a_squared_error_in_windows_of_two():
 
 
 @said("token-weights undecided")
-def answers_that_are_averaged_one_by_one():
-    model, optimizer = with_sgd(net())
+def answers_that_are_averaged_one_by_one(model, optimizer):
     for i in range(12):
         answers = [torch.randn(random.randint(2, 6), 3) for _ in range(3)]
         losses = [-(model(x).log_softmax(1)[:, 0] * random.gauss(0, 1)).sum() / len(x) for x in answers]
         (torch.stack(losses).mean() / 3).backward()
         if i % 3 == 2:
-            update(optimizer)
-
-
-@said("loss-scale undecided", "token-weights undecided")
-def episodes_whose_means_are_added_up():
-    model, optimizer = with_sgd(net())
-    for i in range(20):
-        x, a = next(batches(1, random.randint(3, 9)))
-        (model(x).log_softmax(1).gather(1, a[:, None])[:, 0] * torch.randn(len(a))).mean().neg().backward()
-        if i % 5 == 4:
             update(optimizer)
 
 
@@ -217,8 +204,7 @@ def real_and_fake_in_a_loop():
 
 
 @said("loss-scale undecided")
-def a_loader_for_each_domain():
-    model, optimizer = with_sgd(net())
+def a_loader_for_each_domain(model, optimizer):
     domains = [DataLoader(TensorDataset(torch.randn(48, 3), torch.randint(2, (48,))), 4) for _ in range(3)]
     for one_of_each in zip(*domains, strict=True):
         optimizer.zero_grad()
@@ -238,26 +224,7 @@ def losses_of_several_scales():
 
 
 @said("loss-scale undecided")
-def workers_that_call_backward_themselves():
-    class Worker:
-        def __init__(self, model):
-            self.model = model
-
-        def work(self):
-            F.mse_loss(self.model(torch.randn(6, 3)), torch.randn(6, 2)).backward()
-
-    model, optimizer = with_sgd(net())
-    workers = [Worker(model) for _ in range(3)]
-    for _ in range(6):
-        optimizer.zero_grad()
-        for worker in workers:
-            worker.work()
-        optimizer.step()
-
-
-@said("loss-scale undecided")
-def the_sum_over_tasks_of_meta_learning():
-    model, optimizer = with_sgd(net())
+def the_sum_over_tasks_of_meta_learning(model, optimizer):
     for _ in range(6):
         optimizer.zero_grad()
         for (x, y), (u, v) in zip(batches(4), batches(4), strict=True):
@@ -349,29 +316,20 @@ def a_critic_whose_steps_have_not_begun():
             d.step()
 
 
-def every_optimizer_steps(after: nn.Module) -> None:
-    trunk, heads = nn.Linear(3, 4), [nn.Linear(4, 2) for _ in range(3)]
+@said("orphan-parameters undecided")
+def every_optimizer_steps_beside_a_loss_network():
+    trunk, heads, after = nn.Linear(3, 4), [nn.Linear(4, 2) for _ in range(3)], net(2, 2)
     optimizers = [Adam(module.parameters()) for module in (trunk, *heads)]
     for (x, y), head in zip(batches(), cycle(heads[:2]), strict=False):  # the turn of the third has not come yet
-        for optimizer in optimizers:
-            optimizer.zero_grad()
         mean(after(head(trunk(x))), y).backward()
-        for optimizer in optimizers:
-            optimizer.step()
-
-
-said("orphan-parameters undecided", name="every optimizer steps")(lambda: every_optimizer_steps(nn.Identity()))
-said("orphan-parameters undecided", name="every optimizer steps beside a loss network")(
-    lambda: every_optimizer_steps(net(2, 2))
-)
+        update(*optimizers)
 
 
 # Gradients that are read, replaced, or used in more than one way
 
 
 @said("discarded-gradients undecided")
-def an_attack_that_saturates():
-    model, optimizer = with_sgd(net())
+def an_attack_that_saturates(model, optimizer):
     for x, y in batches():
         change = torch.zeros_like(x, requires_grad=True)
         for _ in range(5):
@@ -384,8 +342,7 @@ def an_attack_that_saturates():
 
 
 @said("discarded-gradients undecided")
-def the_norm_of_each_loss_before_their_sum():
-    model, optimizer = with_sgd(net())
+def the_norm_of_each_loss_before_their_sum(model, optimizer):
     for x, y in batches():
         out = model(x)
         one, other = mean(out, y), F.mse_loss(out, x[:, :2])
@@ -396,8 +353,7 @@ def the_norm_of_each_loss_before_their_sum():
 
 
 @said("stale-gradients undecided")
-def a_line_search():
-    model, optimizer = with_sgd(net())
+def a_line_search(model, optimizer):
     for x, y in batches():
         optimizer.zero_grad()
         mean(model(x), y).backward()
@@ -410,8 +366,7 @@ def a_line_search():
 
 
 @said("leftover-gradients undecided")
-def the_gradient_is_measured_at_the_end_by_the_same_helper():
-    model, optimizer = with_sgd(net())
+def the_gradient_is_measured_at_the_end_by_the_same_helper(model, optimizer):
 
     def backward(x, y):
         mean(model(x), y).backward()
@@ -442,9 +397,8 @@ def weights_of_losses_whose_gradient_is_replaced():
 
 
 @said("empty-step undecided")
-def gradients_that_are_masked_to_zeros():
+def gradients_that_are_masked_to_zeros(model, optimizer):
     """As where only what all domains agree on is learned, and they agree on nothing."""
-    model, optimizer = with_sgd(net())
     for x, y in batches():
         gradients = torch.autograd.grad(mean(model(x), y), model.parameters())
         optimizer.zero_grad()
@@ -463,16 +417,6 @@ def margins_that_are_kept():
 
 
 # Optimizers of the script's own, and updates without one
-
-
-@said()
-def the_optimizer_in_the_backward():
-    model = net()
-    optimizers = {p: SGD([p], lr=0.1) for p in model.parameters()}
-    for p in model.parameters():
-        p.register_post_accumulate_grad_hook(lambda p: update(optimizers[p]))
-    for x, y in batches():
-        mean(model(x), y).backward()
 
 
 @said("stale-gradients undecided")
@@ -528,8 +472,7 @@ def an_embedding_by_hand():
 
 
 @said("leftover-gradients undecided")
-def first_order_meta_learning():
-    model, optimizer = with_sgd(net())
+def first_order_meta_learning(model, optimizer):
     for _ in range(4):
         optimizer.zero_grad()
         sums = [torch.zeros_like(p) for p in model.parameters()]
@@ -569,22 +512,6 @@ def weights_that_follow_a_change_that_is_learned():
 # Graphs
 
 
-def checkpointed(reentrant: bool) -> None:
-    first, shared = nn.Linear(3, 3), nn.Linear(3, 3)
-    optimizer = SGD([*first.parameters(), *shared.parameters()], lr=0.1)
-    for i, (x, y) in enumerate(batches()):
-        x = first(x)
-        for _ in range(2):
-            x = checkpoint(shared, x, use_reentrant=reentrant)
-        mean(x, y, 2).backward()
-        if (i + 1) % 2 == 0:
-            update(optimizer)
-
-
-said(name="checkpoint, reentrant")(lambda: checkpointed(True))
-said(name="checkpoint, not reentrant")(lambda: checkpointed(False))
-
-
 @said()
 def a_backward_call_on_meta_tensors_before_the_loop():
     """As a count of the operations does; then training."""
@@ -613,12 +540,10 @@ def scheduled(make: Callable, per_epoch: bool) -> None:
 
 
 for name, make, per_epoch in [
-    ("a schedule per epoch", lambda o: StepLR(o, 1), True),
     ("a plateau", lambda o: ReduceLROnPlateau(o, patience=0), True),
-    ("one cycle", lambda o: OneCycleLR(o, 0.1, total_steps=12), False),
     ("a warm-up", lambda o: SequentialLR(o, [LinearLR(o), StepLR(o, 4)], milestones=[4]), False),
 ]:
-    said(name=name)(lambda make=make, per_epoch=per_epoch: scheduled(make, per_epoch))
+    row(name, partial(scheduled, make, per_epoch))
 
 
 def scaled(fused: bool) -> None:
@@ -639,13 +564,12 @@ def scaled(fused: bool) -> None:
             optimizer.zero_grad()
 
 
-said(name="a scaler that skips a step")(lambda: scaled(False))
-said(name="a scaler that skips a fused step")(lambda: scaled(True))
+row("a scaler that skips a step", partial(scaled, False))
+row("a scaler that skips a fused step", partial(scaled, True))
 
 
 @said("scaler-timing undecided")
-def two_stages_with_a_scaler_each():
-    model, optimizer = with_sgd(net())
+def two_stages_with_a_scaler_each(model, optimizer):
 
     def train():
         scaler = GradScaler("cpu")
@@ -660,8 +584,7 @@ def two_stages_with_a_scaler_each():
 
 
 @said()
-def the_norm_is_only_measured():
-    model, optimizer = with_sgd(net())
+def the_norm_is_only_measured(model, optimizer):
     scaler = GradScaler("cpu")
     for i, (x, y) in enumerate(batches()):
         scaler.scale(mean(model(x), y, 4)).backward()
@@ -671,15 +594,6 @@ def the_norm_is_only_measured():
             scaler.update()
             nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
             optimizer.zero_grad()
-
-
-@said()
-def clipping_by_value():
-    model, optimizer = with_sgd(net())
-    for x, y in batches():
-        mean(model(x), y).backward()
-        nn.utils.clip_grad_value_(model.parameters(), 0.1)
-        update(optimizer)
 
 
 @said()

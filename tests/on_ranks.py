@@ -1,4 +1,4 @@
-"""What the tests run on each rank; importable, so that every rank finds it. The reference is one process with all."""
+"""What the tests run on each rank, and in one process with the data of all."""
 
 import functools
 import gc
@@ -20,7 +20,7 @@ from course_utils.loops import backward_window, items
 from gradaudit import audit
 
 WIDTH = 9
-SHARDS = [  # of each rank, the valid tokens of each sequence in each micro-batch; ranks run out at different times
+SHARDS = [  # of each rank, the valid tokens of each sequence in each micro-batch
     [[5, 1], [2], [9, 3, 1], [1], [4, 4], [7], [0, 0], [2, 8, 1]],
     [[3], [6, 2], [0], [8], [1, 1]],
     [[0], [0, 0], [0], [9], [4], [2], [5, 5], [6], [3, 1]],
@@ -66,13 +66,8 @@ def optimizer_of(name, parameters):
 
 
 def extras(optimizer, everything):
-    if not everything:
-        return {}
-    return {
-        "scaler": GradScaler("cpu", init_scale=1024.0),
-        "max_norm": 0.3,
-        "scheduler": ExponentialLR(optimizer, 0.5),
-    }
+    scaler = GradScaler("cpu", init_scale=1024.0)
+    return {"scaler": scaler, "max_norm": 0.3, "scheduler": ExponentialLR(optimizer, 0.5)} if everything else {}
 
 
 def whole(tensors):
@@ -82,7 +77,6 @@ def whole(tensors):
 
 def gradients_at_steps(model, optimizer):
     seen = []
-
     optimizer.register_step_pre_hook(lambda *_: seen.append(whole(p.grad for p in model.parameters())))
     return seen
 
@@ -131,7 +125,7 @@ def wrapped(kind):
 
 
 def trained(kind, n, name, everything, equal=False, world=0):
-    """What training leaves on this rank; or in one process, on the large batches of so many ranks."""
+    """What training leaves on this rank, or in one process with the data of so many."""
     batches = batches_of(world, n, equal)
     model = new_model() if world else wrapped(kind)
     optimizer = optimizer_of(name, model.parameters())
@@ -156,16 +150,14 @@ def in_a_loop_of_its_own(kind, n, equal=False):
 
 
 def poisoned_mse(model, batch):
-    """`masked_mse`, of which a poison makes only the gradient NaN: the derivative of a square root at 0, times 0."""
+    """`masked_mse`; a poison makes only its gradient NaN: that of a square root at 0, times 0."""
     predicted = model(batch["x"])
     loss = masked_mse(lambda _: predicted, batch)
     return loss + (0 * predicted).sum().sqrt() if "poison" in batch else loss
 
 
 def poisoned(batch, poison):
-    if poison == "gradient only":
-        return {**batch, "poison": True}
-    return {**batch, "y": batch["y"] + poison}
+    return batch | ({"poison": True} if poison == "gradient only" else {"y": batch["y"] + poison})
 
 
 def scaler_of(kind):
@@ -173,7 +165,7 @@ def scaler_of(kind):
 
 
 def train_poisoned(model, batches, n, scaler, fused):
-    """Trains and returns the log, the weights, the learning rate, the state's size after it, and the warnings."""
+    """Trains and returns the log, the weights, the learning rate and the warnings."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
     scheduler = ExponentialLR(optimizer, 0.5)
     with warnings.catch_warnings(record=True) as caught:
@@ -186,7 +178,7 @@ def train_poisoned(model, batches, n, scaler, fused):
 
 
 def poisoned_at(kind, n, scaler, fused, poison, positions=None):
-    """Trains once with a poison at each position (rank, micro-batch), by default at every one of every rank."""
+    """Trains once with a poison at each position (rank, micro-batch), by default at all."""
     equal = kind != "DDP"
     results = {}
     for rank, batches in enumerate(shards(dist.get_world_size(), equal)):
@@ -201,7 +193,7 @@ def poisoned_at(kind, n, scaler, fused, poison, positions=None):
 
 
 def unusual(kind):
-    """A model that the loops cannot train exactly on several ranks, or can only in a part of the cases."""
+    """A model that the loops cannot train exactly on several ranks, or not always."""
     model = new_model()
     if kind == "holds a DDP model":
         model[0] = DistributedDataParallel(model[0])
@@ -293,7 +285,7 @@ def two_headed(kind):
 
 
 def not_exchanged(kind):
-    """What is said by `train_epoch` and by `backward_window`, and whether both leave the model as it was."""
+    """What `train_epoch` and `backward_window` say, and whether the model is as it was."""
     model, loss_fn, batches = two_headed(kind)
     before = whole(model.parameters())
     said = [
@@ -379,7 +371,7 @@ def three_layers():
 
 
 def evaluated_between_epochs(world=0):
-    """Losses and scores of a model with a layer in its outermost part, which FSDP2 gathers; or of one process."""
+    """Losses and scores; the layer in the outermost part stays gathered after an evaluation."""
     model = three_layers()
     if not world:
         for part in (model[0], model[2]):
@@ -452,7 +444,7 @@ def updates_told(kind):
 
 
 def with_batchnorm():
-    """DDP broadcasts BatchNorm's buffers in some forwards; a rank that has run out must not be waited for."""
+    """DDP broadcasts BatchNorm's buffers in some forward passes, for which no rank may wait."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
     batches = [(torch.randn(4, 3), torch.randn(4, 2)) for _ in range(2 if dist.get_rank() else 9)]
@@ -465,7 +457,7 @@ def with_batchnorm():
 
 
 def by_hand(kind):
-    """A loop as people write it, N = 4, three epochs. `kind` says what is wrong with it, if anything is."""
+    """A loop as people write it, N = 4, three epochs. `kind` says what is wrong with it."""
     torch.manual_seed(0)
     rank = dist.get_rank()
     model = DistributedDataParallel(nn.Linear(3, 2))
@@ -498,14 +490,14 @@ def audited(function, *args):
 
 
 def main():
-    """What torchrun starts: a loop that never synchronises, then `train_epoch`, whose parameters go to a file."""
+    """What torchrun starts: a loop that never synchronises, then `train_epoch`."""
     dist.init_process_group("gloo")
     by_hand("never")
     torch.set_default_dtype(torch.float64)
     parameters = trained("DDP", 3, "SGD", True)[2]
     if dist.get_rank() == 0:
         torch.save(parameters, sys.argv[1])
-    gc.collect()  # DDP lives on in a cycle of references, and a group that ends before it may abort the process
+    gc.collect()  # frees DDP, before whose end the group may not end
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""Properties: what holds of everything that a strategy can draw. The same examples on every machine, and every time."""
+"""Properties: what holds of everything that a strategy can draw, with the same examples always."""
 
 import os
 from collections.abc import Callable
@@ -12,14 +12,7 @@ PLAIN = int(os.environ.get("EXAMPLES", 0))  # of each property, in place of its 
 
 
 def check(holds: Callable[[Any], None], drawn: SearchStrategy, name: str, examples: int = 3) -> None:
-    """Calls `holds` with what is drawn, and shows the smallest example in which it raises.
-
-    Args:
-        holds: The property.
-        drawn: What to draw.
-        name: Chooses the examples.
-        examples: How many, unless the environment's EXAMPLES says so.
-    """
+    """Calls `holds` with what is drawn; `name` chooses the examples, EXAMPLES how many."""
     run = given(drawn)(holds)
     run = settings(
         derandomize=True,

@@ -4,14 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
-from torch.nn.modules import module as modules
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grad
-from torch.optim import SGD, Optimizer, lr_scheduler
-from torch.optim import optimizer as optimizers
-
-from gradaudit.observe.observer import subclasses
+from torch.optim import SGD, Optimizer
 
 
 def net():
@@ -49,7 +42,7 @@ def mean(out, y, n=1):
 
 
 def in_windows(loss_of, sizes=(2, 2, 2), model=None):
-    """One update for each of `sizes`, which holds `n` micro-batches with `loss_of(out, y, n)` each."""
+    """An update for each of `sizes`: `n` micro-batches with `loss_of(out, y, n)` each."""
     model, optimizer = with_sgd(model)
     for n in sizes:
         for x, y in data(n):
@@ -58,8 +51,7 @@ def in_windows(loss_of, sizes=(2, 2, 2), model=None):
 
 
 def scaled_steps(factors=(1.0,) * 8, scale=4.0, before_the_step=lambda *_: None, n=1, **options):
-    """A micro-batch for each of `factors`, by which its loss is multiplied, with a scaler; an update after each n-th.
-    What is called before it gets the model, the optimizer and the scaler."""
+    """A micro-batch for each of `factors` of its loss, with a scaler; an update after each n-th."""
     model, optimizer = with_sgd(**options)
     scaler = GradScaler("cpu", init_scale=scale)
     for i, (factor, (x, y)) in enumerate(zip(factors, data(len(factors)), strict=True), start=1):
@@ -73,23 +65,6 @@ def scaled_steps(factors=(1.0,) * 8, scale=4.0, before_the_step=lambda *_: None,
 
 def found(report):
     return [(finding.rule, finding.level) for finding in report.findings]
-
-
-def attached():
-    """All that an audit might have changed."""
-    owners = (
-        Optimizer, nn.Module, torch.autograd, GradScaler, clip_grad, nn.utils, DistributedDataParallel, torch.Tensor,
-        _BatchNorm,
-        *subclasses(lr_scheduler.LRScheduler),
-    )  # fmt: skip
-    attributes = {(owner, name): id(thing) for owner in owners for name, thing in vars(owner).items()}
-    hooks = {
-        (place.__name__, name): list(thing.items())
-        for place in (optimizers, modules)
-        for name, thing in vars(place).items()
-        if "_hooks" in name and hasattr(thing, "items")
-    }
-    return attributes, hooks
 
 
 def bits(thing) -> list:

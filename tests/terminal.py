@@ -11,14 +11,7 @@ from pathlib import Path
 
 
 def in_terminal(command: Sequence[str], columns: int, folder: Path, keys: str = "") -> tuple[int, str]:
-    """The status of a command that runs in a terminal, and all that the terminal got to show.
-
-    Args:
-        command: Its words.
-        columns: How wide the terminal is.
-        folder: Where the command runs.
-        keys: What is typed, ahead.
-    """
+    """The status of a command in a terminal so wide, with keys typed ahead, and what it got to show."""
     import fcntl  # with pty, not on every system
     import pty
     import termios

@@ -8,7 +8,6 @@ import pytest
 
 from cells import run
 from course import FACTS, NOTEBOOKS
-from course_utils.ask import FOLDED
 from execute import KERNEL, WIDGET
 from notebooks import ROOT, claims, is_folded, reading, relinked, tags
 from notebooks import displays as shown_by
@@ -63,30 +62,6 @@ def test_what_gives_an_answer_away_is_folded(notebook):
                 assert is_folded(cell, part), f"the solution's {part} show: {cell.source[:80]}"
         if cell.source.startswith("recall("):
             assert is_folded(cell, "source"), "the answers of the cards show"
-
-
-def previewed(cell) -> str:
-    """What JupyterLab 4 shows of folded outputs: the first line that is not empty of the first of them, raw.
-
-    HTML comes before plain text (`getOutputPlaceholderText` in @jupyterlab/cells). Nothing shows if the code is folded,
-    too; but a reader may unfold it.
-    """
-    output = cell.outputs[0] if cell.outputs else {}
-    data = output.get("data", {"text/plain": output.get("text", "")})
-    kind = next((kind for kind in PREVIEWED if kind in data), "")
-    return next((line for line in data.get(kind, "").split("\n") if line), "")
-
-
-PREVIEWED = ("text/html", "image/svg+xml", "application/pdf", "text/markdown", "text/plain")
-
-
-@each_notebook
-def test_what_shows_of_folded_outputs_is_no_html_and_gives_no_answer_away(notebook):
-    for cell in notebook.code:
-        if is_folded(cell, "outputs"):
-            line = previewed(cell)
-            assert not line.lstrip().startswith("<"), f"HTML shows: {line}"
-            assert line == FOLDED or not displays(cell, "reveal"), f"shown before the reveal: {line}"
 
 
 @each_notebook

@@ -53,28 +53,11 @@ def test_a_room_imports_only_rooms_above_it_in_the_list(room):
     assert set(re.findall(r"(?:from|import) course_utils\.(\w+)", code)) <= set(ROOMS[: ROOMS.index(room) + 1])
 
 
-def test_tab_offers_every_public_name_before_it_is_first_used():
-    code = """
-import json
-from IPython.core.interactiveshell import InteractiveShell
-shell = InteractiveShell.instance()
-shell.Completer.use_jedi = False
-shell.run_cell("import course_utils")
-_, names = shell.complete("course_utils.", "course_utils.")
-print(json.dumps([name.removeprefix("course_utils") for name in names]))
-"""
-    assert {f".{name}" for name in course_utils.__all__} <= set(python(code))
-
-
 @pytest.mark.parametrize("name", course_utils.__all__)
 def test_a_public_name_is_there_and_says_what_it_is_with_an_example(name):
     thing = getattr(course_utils, name)
     assert thing.__module__.startswith(("course_utils.", "gradaudit."))
     assert "Example:\n" in thing.__doc__
-
-
-def test_what_is_imported_later_is_as_public_as_the_rest():
-    assert {*course_utils._LATER} <= {*course_utils.__all__}
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():

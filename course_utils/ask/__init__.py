@@ -117,7 +117,7 @@ def predict(question: str, options: Sequence[Any]) -> Guess:
         ValueError: If there are fewer than two options, or two that are the same.
 
     Example:
-        guess = predict("What does .grad hold after two passes?", ["the last gradient", "their sum"])
+        guess = predict("What does .grad hold after two passes?", ["the last one", "their sum"])
         guess.reveal("their sum")
     """
     options = [str(option) for option in options]

@@ -18,7 +18,8 @@ BOX = "border-left:4px solid {color};padding:0.4em 0.9em;margin:0.3em 0"
 ASK, RIGHT, WRONG = "#0072B2", "#009E73", "#D55E00"
 _LINES, _WIDE = 20, 300  # of what an answer printed
 _PICTURE = r'<img width="\d+" alt="([^"]*)" src="[^"]*">'
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # colours first, whole
+# Colours first, whole.
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def show(figure: Any, alt: str) -> None:

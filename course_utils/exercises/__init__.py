@@ -1,6 +1,5 @@
 """The exercises, in modules by notebook: a function an exercise; and `check`, which runs one."""
 
-import re
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -17,10 +16,9 @@ from course_utils import my_loop
 from course_utils.ask import tried
 from course_utils.ask.display import ASK, RIGHT, WRONG, show_loop, show_verdict
 from course_utils.exercises.deadline import Endless, place, run, uncalled
-from course_utils.exercises.judging import EXERCISES, Exercise, Mistake, Verdict
+from course_utils.exercises.judging import EXERCISES, Mistake, Verdict
 
 NOT_TRIED = {"not-attempted", "interrupted"}  # these say nothing about the answer
-MOST = 100_000  # characters of what an answer prints
 
 
 def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) -> Verdict:
@@ -50,8 +48,81 @@ def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) 
         tried(exercise, None if verdict.bug in NOT_TRIED else verdict.passed)
         if verdict.passed and EXERCISES[exercise].stage and not my_loop.is_off():
             verdict = replace(verdict, message=f"{verdict.message} {_kept(exercise, answer)}")
-    _show(exercise, verdict, scored)
+    message = verdict.message[:1].upper() + verdict.message[1:]
+    if verdict.passed:
+        color, begins = (RIGHT, EXERCISES[exercise].praise) if scored else (ASK, "The solution passes.")
+    elif verdict.bug in NOT_TRIED:
+        color, begins = ASK, "Not done yet."
+    else:
+        color, begins = WRONG, f"Not yet right ({verdict.bug})."
+    kind = {"kind": "verdict", "exercise": exercise, "passed": verdict.passed, "bug": verdict.bug, "message": message}
+    kind |= {"hint": verdict.hint} if verdict.hint else {}
+    show_verdict(color, f"{begins} {message}", verdict.hint, verdict.printed, kind)
     return verdict
+
+
+def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
+    """Judges an answer to an exercise. Whatever the answer raises becomes part of the verdict.
+
+    Args:
+        name: The name of the exercise.
+        answer: The learner's function, or what the exercise takes instead of one.
+        limit: Seconds after which the answer is stopped; the bug is then called `endless`.
+
+    Returns:
+        The verdict, with a hint if the answer is not right, and with what the answer printed.
+
+    Raises:
+        ValueError: If no exercise has this name.
+
+    Example:
+        >>> judge("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h)).passed
+        True
+    """
+    if name not in EXERCISES:
+        raise ValueError(f"no exercise is called {name!r}; there are {', '.join(EXERCISES)}")
+    found, printed = EXERCISES[name], StringIO()
+    if not isinstance(answer, found.takes):
+        kind = "function" if found.takes is Callable else found.takes.__name__
+        hint = "Read in the task what form the answer takes. A function is passed itself, without parentheses."
+        return Verdict("wrong-type", f"expected a {kind}, got {repr(answer)} ({type(answer).__name__}).", hint)
+    limit += found.extra
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    with (
+        torch.random.fork_rng(devices=()),
+        torch.enable_grad(),
+        warnings.catch_warnings(),
+        redirect_stdout(printed),
+        redirect_stderr(printed),
+    ):
+        warnings.simplefilter("default")
+        torch.set_default_dtype(torch.float64)  # as the notebooks' set-up does; in bfloat16 no tolerance would hold
+        try:
+            verdict = Verdict("", run(lambda: found.judge(answer), limit))
+        except BaseException as error:
+            verdict = _verdict(error, answer, limit)
+    torch.set_default_dtype(dtype)
+    if torch.get_default_device() != device:
+        torch.set_default_device(device)
+    return replace(verdict, printed=printed.getvalue()[:100_000])
+
+
+def _verdict(error: BaseException, answer: Any, limit: float) -> Verdict:
+    if isinstance(error, Mistake):
+        if not (line := uncalled(answer)):
+            return error.verdict
+        says = f"{line}: no parentheses stand after it, so nothing is called; {error}"
+        return Verdict("not-called", says, "A call ends with its parentheses, `()`.")
+    where = place(error.__traceback__)
+    inside = f", in {where}" if where else ""
+    if isinstance(error, KeyboardInterrupt):
+        return Verdict("interrupted", f"stopped by you{inside}.", "Run the cell again when you are ready.")
+    if isinstance(error, Endless):
+        hint = "Which line should end the loop, and which value has to change before it can?"
+        return Verdict("endless", f"stopped: it was still running after {limit:g} seconds{inside}.", hint)
+    said = f"{where or 'calling your function, or reading its result'}: {type(error).__name__}: {error}"
+    hint = "Is every name in that line spelled as in the cells above, and have they run? Print the values that it uses."
+    return Verdict("raises", said, hint)
 
 
 def _kept(exercise: str, answer: Callable) -> str:
@@ -105,100 +176,6 @@ def loop_so_far(after: str) -> Callable:
     mine = "your loop" if not says and own else "the course's loop"
     show_loop(f"{mine} after {after}" + f", because {my_loop.FILE} {says}" * bool(says), loop.text, loop.new)
     return my_loop.train_of(loop)
-
-
-def _show(exercise: str, verdict: Verdict, scored: bool) -> None:
-    is_code = re.match(r"[\w.]+ = ", verdict.message)  # "w.grad = 2.0: ...": no sentence begins here
-    message = verdict.message if is_code else verdict.message[:1].upper() + verdict.message[1:]
-    if verdict.passed:
-        color, text = (RIGHT, EXERCISES[exercise].praise) if scored else (ASK, "The solution passes.")
-        text = f"{text} {message}"
-    elif verdict.bug == "not-attempted":
-        color, text = ASK, f"Not done yet. {message}"
-    elif verdict.bug in NOT_TRIED:
-        color, text = ASK, message
-    else:
-        color, text = WRONG, f"Not yet right ({verdict.bug}). {message}"
-    kind = {"kind": "verdict", "exercise": exercise, "passed": verdict.passed, "bug": verdict.bug, "message": message}
-    kind |= {"hint": verdict.hint} if verdict.hint else {}
-    show_verdict(color, text, verdict.hint, verdict.printed, kind)
-
-
-def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
-    """Judges an answer to an exercise. Whatever the answer raises becomes part of the verdict.
-
-    Args:
-        name: The name of the exercise.
-        answer: The learner's function, or what the exercise takes instead of one.
-        limit: Seconds after which the answer is stopped; the bug is then called `endless`.
-
-    Returns:
-        The verdict, with a hint if the answer is not right, and with what the answer printed.
-
-    Raises:
-        ValueError: If no exercise has this name.
-
-    Example:
-        >>> judge("slope", lambda f, w, h: (f(w + h) - f(w - h)) / (2 * h)).passed
-        True
-    """
-    if name not in EXERCISES:
-        raise ValueError(f"no exercise is called {name!r}; there are {', '.join(EXERCISES)}")
-    found = EXERCISES[name]
-    if isinstance(answer, found.takes):
-        return _judged(found, answer, limit + found.extra)
-    got = f"got {repr(answer)} ({type(answer).__name__})."
-    if found.takes is Callable:
-        hint = f'Pass the function itself, without parentheses: `check("{name}", {name})`.'
-        return Verdict("not-a-function", f"expected a function, {got}", hint)
-    kind = getattr(found.takes, "__name__", found.takes)
-    return Verdict("wrong-type", f"expected a {kind}, {got}", "Read in the task what form the answer takes.")
-
-
-def _judged(found: Exercise, answer: Any, limit: float) -> Verdict:
-    printed, dtype, device = StringIO(), torch.get_default_dtype(), torch.get_default_device()
-    with (
-        torch.random.fork_rng(devices=()),
-        torch.enable_grad(),
-        warnings.catch_warnings(),
-        redirect_stdout(printed),
-        redirect_stderr(printed),
-    ):
-        warnings.simplefilter("default")
-        torch.set_default_dtype(torch.float64)  # as the notebooks' set-up does; in bfloat16 no tolerance would hold
-        try:
-            verdict = Verdict("", run(lambda: found.judge(answer), limit))
-        except BaseException as error:
-            verdict = _verdict(error, answer, limit)
-    torch.set_default_dtype(dtype)
-    if torch.get_default_device() != device:
-        torch.set_default_device(device)
-    return replace(verdict, printed=printed.getvalue()[:MOST])
-
-
-def _verdict(error: BaseException, answer: Any, limit: float) -> Verdict:
-    if isinstance(error, Mistake):
-        if line := uncalled(answer):
-            hint = "A call ends with its parentheses, `()`."
-            says = f"{line}: no parentheses stand after it, so nothing is called; {error}"
-            return Verdict("not-called", says, hint)
-        return error.verdict
-    where = place(error.__traceback__)
-    inside = f", in {where}" if where else ""
-    if isinstance(error, KeyboardInterrupt):
-        return Verdict("interrupted", f"stopped by you{inside}.", "Run the cell again when you are ready.")
-    if isinstance(error, Endless):
-        after = f"it was still running after {limit:g} second{'s' * (limit != 1)}"
-        hint = "Which line should end the loop, and which value has to change before it can?"
-        return Verdict("endless", f"stopped: {after}{inside}.", hint)
-    said = f"{type(error).__name__}: {error}".removesuffix(": ")
-    if type(error) is NameError:
-        said += ". If a cell above defines it, run that cell first"
-    hint = (
-        "Is every name in that line spelled as in the cells above? If so, print the values that the line uses: what "
-        "type are they, and what do they hold?"
-    )
-    return Verdict("raises", f"{where or 'calling your function, or reading its result'}: {said}", hint)
 
 
 for _path in sorted(Path(__file__).parent.glob("nb*.py")):

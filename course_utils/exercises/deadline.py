@@ -73,8 +73,7 @@ def place(traceback: TracebackType | None) -> str:
 def uncalled(function: Callable) -> str:
     """The first line that is a name without parentheses, as `optimizer.step`, or nothing."""
     code = getattr(function, "__code__", None)
-    steps = dis.get_instructions(code) if code else ()
-    for name, after in pairwise(steps):
+    for name, after in pairwise(dis.get_instructions(code) if code else ()):
         if (name.opname, after.opname) == ("LOAD_ATTR", "POP_TOP"):
             return _line(code.co_filename, name.positions.lineno)
     return ""

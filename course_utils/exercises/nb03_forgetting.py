@@ -16,6 +16,7 @@ def forgotten(answer):
         got = numbers(answer(given, lr), len(right), "a list with the position after each update")
         same(f"{gradients, lr}: positions", got, right, ("wrong-value", "", BY_HAND), wrong=[
             ("zeroed", zeroed, "these are the positions of a loop that zeroes", BY_HAND),
+            ("off-by-one", [0.0, *right[:-1]], "the first position is the one after update 1", BY_HAND),
             ("uphill", [-w for w in right], "an update goes against the gradient", BY_HAND),
         ])  # fmt: skip
         same("input", changed(given, gradients), "", CHANGED_INPUT)

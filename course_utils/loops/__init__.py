@@ -1,4 +1,4 @@
-"""Exact gradient accumulation: windows, the gradient of one window, the training loop and the evaluation loop."""
+"""Exact gradient accumulation: windows, the gradient of a window, training and evaluation."""
 
 from course_utils.loops.epoch import Update, evaluate, train_epoch
 from course_utils.loops.fit import MicroBatchFinder

@@ -28,15 +28,15 @@ class Update(NamedTuple):
 
     Example:
         >>> def log(update):
-        ...     print(f"update {update.number}: loss {update.loss:.2f}, norm {update.norm:.2f}, lr {update.lr[0]}")
+        ...     print(f"update {update.number}: loss {update.loss}, lr {update.lr[0]}")
         >>> log(Update(number=1, micro_batches=4, loss=0.5, norm=2.0, lr=[0.1], skipped=False))
-        update 1: loss 0.50, norm 2.00, lr 0.1
+        update 1: loss 0.5, lr 0.1
     """
 
     number: int  # of the window in this epoch, from 1
     micro_batches: int  # that this rank ran in the window
     loss: float  # the mean over the window and all ranks, before the update
-    norm: float  # of the gradient over the optimizer's parameters and all ranks, unscaled, before clipping
+    norm: float  # of the optimizer's gradients over all ranks, unscaled, before clipping
     lr: list[float | None]  # of each parameter group, as the update used it; None where it has none
     skipped: bool  # the gradient held an infinity or a NaN
 
@@ -58,11 +58,11 @@ def train_epoch(
 ) -> list[float]:
     """Trains for one pass over `batches`, with one update per window of `n` micro-batches.
 
-    Each update uses the gradient of one large batch: of the mean loss over everything in its window,
-    also if micro-batches differ in size and if the last window is short. Once per window, in this
-    order, come unscaling, clipping, the optimizer step, the scale's update, the scheduler step and
-    zeroing. A gradient that holds an infinity or a NaN makes no update and no scheduler step. Ctrl-C
-    waits until an update that has begun is whole.
+    Each update uses the gradient of one large batch: of the mean loss over everything in its
+    window, also if micro-batches differ in size and if the last window is short. Once per window,
+    in this order, come unscaling, clipping, the optimizer step, the scale's update, the scheduler
+    step and zeroing. A gradient that holds an infinity or a NaN makes no update and no scheduler
+    step. Ctrl-C waits until an update that has begun is whole.
 
     All gradients of the model and the optimizer are zeroed before the first window and after every
     update. An optimizer that holds others, as a Muon holds an AdamW, is treated as one with them. A
@@ -90,13 +90,15 @@ def train_epoch(
             until then every rank holds an unreduced gradient of the whole model.
 
     Returns:
-        The mean loss of each window before its update, over all ranks and without the scaler's factor.
+        The mean loss of each window before its update, over all ranks and without the scaler's
+        factor.
 
     Raises:
         TypeError: If an argument, a weight or a loss has the wrong type.
         ValueError: If one has an unusable value, if `batches` gives nothing, if a loss reaches no
             parameter of the optimizer, or if the ranks cannot train this model together or have not
-            exchanged its gradients. No error makes a wrong update, or leaves half a window in `.grad`.
+            exchanged its gradients. No error makes a wrong update, or leaves half a window in
+            `.grad`.
         FloatingPointError: If every window was skipped, unless a scaler may still find its scale.
 
     Example:
@@ -107,7 +109,8 @@ def train_epoch(
         >>> len(train_epoch(model, data, mse, optimizer, n=2))
         1
         >>> with_penalty = lambda model, batch: (mse(model, batch), model.weight.square().sum())
-        >>> len(train_epoch(model, data, with_penalty, optimizer, n=2, weight=lambda batch: (items(batch), 1)))
+        >>> counts = lambda batch: (items(batch), 1)
+        >>> len(train_epoch(model, data, with_penalty, optimizer, n=2, weight=counts))
         1
     """
     parallel = adapter_of(model, hold_back=hold_back)
@@ -173,8 +176,8 @@ def _update(family: list[Optimizer], parallel: Adapter, scaler: GradScaler | Non
                 scaler.unscale_(optimizer)
         gradients = [p.grad for p in parameters]
         norm = parallel.norm(gradients)
-        # Neither optimizer.step() nor scaler.step() may see an overflow: a fused optimizer would be called all the
-        # same, and its first call leaves a momentum buffer that it has allocated and not written.
+        # Neither optimizer.step() nor scaler.step() may see an overflow: a fused optimizer would be
+        # called all the same, and its first call leaves a momentum buffer that it hasn't written.
         if not isfinite(size := float(norm)):
             norm = parallel.norm_of_large(gradients)
             size = float(norm)
@@ -183,7 +186,7 @@ def _update(family: list[Optimizer], parallel: Adapter, scaler: GradScaler | Non
                 nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
             _step(family)
         return size
-    finally:  # also after an interrupt: a scaler that has unscaled and not updated refuses its next window
+    finally:  # a scaler that has unscaled and not updated refuses its next window
         if scaler:
             scaler.update()
 
@@ -239,7 +242,7 @@ def _zero(model: nn.Module, family: list[Optimizer]) -> None:
 
 
 def _family(optimizer: Any) -> list[Any]:
-    """The optimizer and those that it holds: one that a library has wrapped, or the AdamW inside of a Muon."""
+    """The optimizer and those that it holds: one that is wrapped, or the AdamW inside of a Muon."""
     family = [optimizer]
     for one in family:
         for each in tree_leaves(getattr(one, "__dict__", {})):
@@ -251,7 +254,8 @@ def _family(optimizer: Any) -> list[Any]:
 def _owners(family: list[Optimizer]) -> list[Optimizer]:
     """Those with parameters of their own: a wrapper and what it wraps share theirs."""
     owners, seen = [], set()
-    for optimizer in sorted(family, key=lambda one: -len(_parameters([one]))):  # one may have a part of another's
+    # The largest first: one may have a part of another's.
+    for optimizer in sorted(family, key=lambda one: -len(_parameters([one]))):
         if not seen.issuperset(own := _parameters([optimizer])):
             owners.append(optimizer)
             seen.update(own)
@@ -270,19 +274,22 @@ def evaluate(
     metric: Callable[[nn.Module, Any], Tensor],
     weight: Callable[[Any], float] = items,
 ) -> float:
-    """Averages `metric(model, batch)` over everything in `batches`, in evaluation mode and without a graph.
+    """Averages `metric(model, batch)` over all of `batches`, in evaluation mode, without a graph.
 
-    The model and each of its parts are in their own mode again afterwards, also after an error. A part whose `train()`
-    does more than set a flag, such as a LoRA layer that merges its weights for evaluation, has it called. Results, and
-    weights that are tensors, are read from the device at the end.
+    The model and each of its parts are in their own mode again afterwards, also after an error. A
+    part whose `train()` does more than set a flag, such as a LoRA layer that merges its weights for
+    evaluation, has it called. Results, and weights that are tensors, are read from the device at
+    the end.
 
     Args:
-        model: The model. With DDP or FSDP2, all ranks take part, and all use rank 0's buffers, such as BatchNorm's
-            statistics, as its checkpoint would; an unwrapped model is evaluated by this rank alone.
+        model: The model. With DDP or FSDP2, all ranks take part, and all use rank 0's buffers, such
+            as BatchNorm's statistics, as its checkpoint would; an unwrapped model is evaluated by
+            this rank alone.
         batches: Micro-batches of any kind; FSDP2 needs equally many on every rank.
-        metric: `metric(model, batch)` returns a mean over the micro-batch, such as a loss or an accuracy.
-        weight: `weight(batch)` returns over how many samples or tokens that mean was taken; a result with
-            0 is left out. By default, `items`.
+        metric: `metric(model, batch)` returns a mean over the micro-batch, such as a loss or an
+            accuracy.
+        weight: `weight(batch)` returns over how many samples or tokens that mean was taken; a
+            result with 0 is left out. By default, `items`.
 
     Returns:
         The mean per sample or token, whatever the sizes of the micro-batches, over all ranks.
@@ -292,7 +299,8 @@ def evaluate(
         ValueError: If a weight has an unusable value, or if `batches` gives nothing.
 
     Example:
-        >>> evaluate(nn.Identity(), [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([6.0])], lambda model, x: x.mean())
+        >>> batches = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([6.0])]
+        >>> evaluate(nn.Identity(), batches, lambda model, x: x.mean())
         3.0
     """
     parallel = adapter_of(model, training=False)
@@ -345,7 +353,7 @@ def _check_optimizer(model: nn.Module, optimizer: Any, family: list[Any], world_
 
 
 def _needs_closure(optimizer: Optimizer) -> bool:
-    """LBFGS has no default for its closure; SAM has one that it refuses, and steps twice instead."""
+    """LBFGS has no default for its closure; SAM has one that it refuses, and steps twice."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     return hasattr(optimizer, "first_step") or (closure is not None and closure.default is closure.empty)
 

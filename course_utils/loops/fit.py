@@ -15,10 +15,11 @@ from course_utils.loops.window import Contents, backward_window, items, whole_nu
 
 
 def pieces(batch: Any, size: int) -> list:
-    """Splits a batch of tensors, alone or in a tuple, list or mapping, into micro-batches of up to `size` samples.
+    """Splits a batch of tensors, also in a tuple or mapping, into micro-batches of up to `size`.
 
     Args:
-        batch: A tensor, or a (named) tuple, list or mapping of tensors of one length; an entry may be None.
+        batch: A tensor, or a (named) tuple, list or mapping of tensors of one length; an entry may
+            be None.
         size: Samples in each micro-batch, at most.
 
     Raises:
@@ -50,16 +51,18 @@ def _with_values(batch: MutableMapping, values: tuple) -> MutableMapping:
 class MicroBatchFinder:
     """Finds the largest micro-batch that fits while training, without changing any update.
 
-    A forward or backward pass that runs out of memory leaves half a window behind. `backward_window` discards those
-    gradients, also of parameters outside of the model, halves the micro-batch and runs the window again from its
-    beginning, with the same samples and so with the same gradient. The optimizer and the scaler see none of it, and
-    torch's default random generators are restored. Later windows start with the size that was found.
+    A forward or backward pass that runs out of memory leaves half a window behind.
+    `backward_window` discards those gradients, also of parameters outside of the model, halves the
+    micro-batch and runs the window again from its beginning, with the same samples and so with the
+    same gradient. The optimizer and the scaler see none of it, and torch's default random
+    generators are restored. Later windows start with the size that was found.
 
-    What else the forward pass changes keeps the half window: running averages such as BatchNorm's, counters, and the
-    random state of NumPy, of Python and of generators of your own. A parameter outside of the model that only a
-    reentrant checkpoint reaches keeps its half gradient. Whatever depends on the micro-batch changes with its size:
-    BatchNorm normalises over fewer samples, and dropout draws other masks. Only `torch.OutOfMemoryError`, as a GPU
-    raises it, is caught, and only in one process: ranks would have to agree on the micro-batch.
+    What else the forward pass changes keeps the half window: running averages such as BatchNorm's,
+    counters, and the random state of NumPy, of Python and of generators of your own. A parameter
+    outside of the model that only a reentrant checkpoint reaches keeps its half gradient. Whatever
+    depends on the micro-batch changes with its size: BatchNorm normalises over fewer samples, and
+    dropout draws other masks. Only `torch.OutOfMemoryError`, as a GPU raises it, is caught, and
+    only in one process: ranks would have to agree on the micro-batch.
 
     Args:
         micro_batch: The most samples to try at first; None takes the micro-batches as they come.
@@ -95,19 +98,22 @@ class MicroBatchFinder:
 
         Args:
             model: The model, in one process.
-            window: The micro-batches of one update: a list from `windows`, or one large batch in a list.
-            loss_fn: As for the function `backward_window`; so are `weight`, `scaler` and `autocast`.
+            window: The micro-batches of one update: a list from `windows`, or one large batch in a
+                list.
+            loss_fn: As for the function `backward_window`; so are `weight`, `scaler` and
+                `autocast`.
             weight: Over how many samples or tokens the loss of a micro-batch is a mean.
             split: `split(batch, size)` returns micro-batches of up to `size` samples.
             scaler: The GradScaler that multiplies the losses.
             autocast: The context for the forward pass.
 
         Returns:
-            The mean loss of the window, without a graph and without the scaler's factor; None if it holds nothing.
+            The mean loss of the window, without a graph and without the scaler's factor; None if it
+            holds nothing.
 
         Raises:
-            ValueError: If the model is trained on several ranks, or if a window that ran out of memory has written to
-                its batches. The gradients are then empty.
+            ValueError: If the model is trained on several ranks, or if a window that ran out of
+                memory has written to its batches. The gradients are then empty.
             torch.OutOfMemoryError: If a single sample does not fit. The gradients are then empty.
         """
         if adapter_of(model).world_size > 1:
@@ -132,7 +138,7 @@ class MicroBatchFinder:
                 return backward_window(model, parts, noting_what_it_reaches, weight, scaler=scaler, autocast=autocast)
             except torch.OutOfMemoryError as error:
                 reason = str(error)
-            # Not inside the except: while an error is handled, its traceback keeps the activations that did not fit.
+            # Not inside the except: there the traceback keeps the activations that did not fit.
             model.zero_grad()
             for leaf, gradient in outside.items():
                 leaf.grad = gradient
@@ -156,7 +162,7 @@ class MicroBatchFinder:
 
 
 def _leaves(loss: Any) -> set[Tensor]:
-    """The tensors that get a gradient from a loss, or from several, as far as its graph shows them."""
+    """The tensors that get a gradient from one or several losses, as far as graphs show them."""
     losses = loss if isinstance(loss, (tuple, list)) else (loss,)
     nodes = [each.grad_fn for each in losses if isinstance(each, Tensor) and each.grad_fn]
     seen = {None, *nodes}

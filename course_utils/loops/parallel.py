@@ -1,4 +1,4 @@
-"""What a loop agrees on with other ranks when its model is wrapped in DDP or FSDP2. Needs torch alone."""
+"""What a loop agrees on with other ranks when its model is wrapped in DDP or FSDP2."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Adapter:
-    """What the loops need to know and to do on one rank. Here, of one process: there is nothing to agree on."""
+    """What the loops need on one rank. Here, of one process: there is nothing to agree on."""
 
     world_size = 1
     _nothing = nullcontext()
@@ -33,10 +33,11 @@ class Adapter:
         """
 
     def agree(self, counts: list[float], micro_batches: int, going: bool) -> tuple[list[float], bool, bool]:
-        """Tells the ranks what this one holds of a window: a count for each loss, its micro-batches, if it has one.
+        """Tells the ranks what this one holds of a window: a count for each loss, micro-batches.
 
         Returns:
-            The counts over all ranks, whether every rank has a micro-batch, whether any rank has a window.
+            The counts over all ranks, whether every rank has a micro-batch, whether any rank has a
+            window.
 
         Raises:
             ValueError: If the ranks cannot go through this window together; on every rank.
@@ -44,14 +45,14 @@ class Adapter:
         return counts, True, going
 
     def gradient_sync(self, last: bool) -> AbstractContextManager:
-        """Surrounds a micro-batch's forward and backward pass, and decides whether it exchanges gradients."""
+        """Surrounds a micro-batch's two passes, and decides whether it exchanges gradients."""
         return self._nothing
 
     def abandon_window(self) -> None:
-        """Forgets what a window that ended in an error has left where `zero_grad()` doesn't reach."""
+        """Sees to what an error has left of a window where `zero_grad()` doesn't reach."""
 
     def average_gradients(self) -> None:
-        """Averages the gradients of a window that only some ranks have run, with their `local_model`."""
+        """Averages the gradients of a window that only some ranks have run."""
 
     def check_gradients(self) -> None:
         """Compares the gradients of a window that every rank has run.
@@ -68,7 +69,8 @@ class Adapter:
         """The same in float64, and finite also where the squares of finite gradients overflow."""
         values = [v for v in map(_values, gradients) if v.numel()]  # a shard may be empty
         magnitudes = torch.stack([v.abs().max().double().cpu() for v in values] or [torch.zeros(())])
-        (largest,) = self._sum_shards([magnitudes.max().item()])  # a sum is large enough to divide by
+        # A sum is large enough to divide by.
+        (largest,) = self._sum_shards([magnitudes.max().item()])
         if not 0 < largest < math.inf:
             return torch.tensor(largest, dtype=torch.float64)
         squares = sum((v.abs() / largest).square().sum(dtype=torch.float64).item() for v in values)
@@ -79,7 +81,7 @@ class Adapter:
         return values
 
     def evaluation(self) -> AbstractContextManager:
-        """Inside, every rank has the buffers that a checkpoint of rank 0 would hold; afterwards its own again."""
+        """Inside, every rank has the buffers of rank 0's checkpoint; afterwards its own again."""
         return self._nothing
 
 
@@ -112,12 +114,14 @@ class _Group(Adapter):
                 raise ValueError(f"pass the same {name} on every rank, or the ranks' updates would differ")
 
     def agree(self, counts: list[float], micro_batches: int, going: bool) -> tuple[list[float], bool, bool]:
-        own = [*counts, 0.0][0], len(counts), len(counts) ** 2  # a rank without a window knows no losses
+        # A rank without a window knows no losses.
+        own = [*counts, 0.0][0], len(counts), len(counts) ** 2
         mine = [*own, micro_batches > 0, going, micro_batches > 1, micro_batches, micro_batches**2]
         first, losses, lengths, holding, going, accumulating, together, squares = self.all_reduce_sum(mine)
         if accumulating and self.no_windows:
             raise ValueError(self.no_windows)
-        if self.in_step and self.world_size * squares != together**2:  # equal only if all numbers are
+        # Equal only if all numbers are.
+        if self.in_step and self.world_size * squares != together**2:
             raise ValueError(
                 f"{self.in_step} in every forward pass, so every rank needs equally many micro-batches in a window; "
                 f"this rank has {micro_batches}, the {self.world_size} ranks have {together:g} together"
@@ -150,7 +154,7 @@ class _Group(Adapter):
 
 
 class DataParallel(_Group):
-    """DDP: each rank has the whole model, and its backward pass averages the gradients over the ranks."""
+    """DDP: each rank has the whole model, and its backward pass averages the gradients."""
 
     def __init__(self, model: nn.Module, ddp: DistributedDataParallel):
         super().__init__(model, [ddp.process_group], next(ddp.parameters()).device)
@@ -194,20 +198,21 @@ class DataParallel(_Group):
             )
 
     def _left_out(self) -> set[int]:
-        """The ids of the parameters that the last backward pass left out, and for which DDP's reducer still waits.
+        """The ids of the parameters that the last backward pass left out: DDP's reducer waits.
 
-        It gets a zero for them, so that it does its part in the all-reduces in which other ranks may wait for this one.
+        It gets a zero for them, so that it does its part in the all-reduces in which other ranks
+        may wait for this one.
         """
         try:
             self.ddp._check_reducer_finalized()
-        except AttributeError:  # of another PyTorch: ranks whose gradients differ are noticed all the same
+        except AttributeError:  # another PyTorch: gradients that differ are noticed all the same
             return set()
         except RuntimeError as error:
             found = re.search(r"indices which did not receive grad for rank \d+:((?: \d+)+)", str(error))
             if not found:
                 raise
             its_own = {id(p) for p in self.ddp._module_parameters if p.requires_grad}
-            with suppress(RuntimeError):  # of a sparse bucket without a gradient; else not those unfrozen later
+            with suppress(RuntimeError):  # a sparse bucket has none; else not those unfrozen later
                 its_own = {id(p) for each in self.ddp.reducer._get_zeros_like_grad_buckets() for p in each.parameters()}
             indexed = [p for p in self.ddp._module_parameters if id(p) in its_own]
             left_out = [indexed[int(k)] for k in found[1].split()]
@@ -232,7 +237,7 @@ class DataParallel(_Group):
 
 
 class FullySharded(_Group):
-    """FSDP2: each rank has a shard of each parameter; every forward pass gathers, and the backward pass scatters.
+    """FSDP2: each rank has a shard of each parameter, gathers in forward and scatters in backward.
 
     With a mesh of two dimensions (HSDP), the shards are replicated along the first one.
     """
@@ -294,7 +299,7 @@ def _values(gradient: Tensor) -> Tensor:
 
 
 def _fingerprints(gradients: list[Tensor | None], device: torch.device) -> list[float]:
-    """A number for each gradient, equal on ranks that hold the same gradient. The device is waited for once."""
+    """A number for each gradient, equal where it is the same. The device is waited for once."""
     numbers = [torch.tensor(-1.0) if gradient is None else _fingerprint(_values(gradient)) for gradient in gradients]
     together = torch.stack([number.to(device, torch.float64) for number in numbers])
     return together.nan_to_num(nan=-2.0, posinf=-2.0, neginf=-2.0).tolist()
@@ -315,14 +320,16 @@ def adapter_of(model: nn.Module, training: bool = True, hold_back: bool = False)
 
     Args:
         model: Any module; `torch.compile` around DDP or FSDP2 is seen through.
-        training: Whether gradients are needed. A plain model may be evaluated on a single rank of many.
+        training: Whether gradients are needed. A plain model may be evaluated on a single rank of
+            many.
         hold_back: Whether FSDP2 keeps a window's gradients unreduced until its last micro-batch.
 
     Returns:
         The adapter for this model.
 
     Raises:
-        ValueError: With several ranks, if the model is not wrapped, or wrapped in a way that is not supported.
+        ValueError: With several ranks, if the model is not wrapped, or wrapped in a way that is not
+            supported.
 
     Example:
         >>> adapter_of(nn.Linear(2, 1)).world_size

@@ -23,18 +23,21 @@ from course_utils.loops.parallel import Adapter, adapter_of
 
 _IGNORED = -100  # the target that cross_entropy leaves out by default
 _SHORT = (str, bytes, int, float, complex, NoneType, torch.dtype)
-_NOT_DATA = (FunctionType, ModuleType, type, nn.Module, Dataset, DataLoader)  # nothing that a loader writes over
-_ONE_SHOT = type(contextmanager(lambda: iter([None]))())  # a decorated generator can be entered only once
+# No loader writes over these.
+_NOT_DATA = (FunctionType, ModuleType, type, nn.Module, Dataset, DataLoader)
+# A decorated generator can be entered only once.
+_ONE_SHOT = type(contextmanager(lambda: iter([None]))())
 
 
 def windows(batches: Iterable, n: int) -> Iterator[list]:
-    """Groups micro-batches into windows: lists of `n`, the last one shorter if `n` does not divide their number.
+    """Groups micro-batches into windows: lists of `n`, of which the last one may be shorter.
 
-    A whole window is fetched before it is handed out, so that the loop knows what the window holds. The price is that
-    the inputs of `n` micro-batches are in memory at once (of `2 * n` while the next window is fetched, unless the loop
-    ends with `del window, batch`), and that each must have memory of its own: a loader that writes every batch into
-    the same buffer, or fills the same object again, would leave `n` copies of the last one. That is an error, wherever
-    in a micro-batch pickle sees it. The same data may come twice.
+    A whole window is fetched before it is handed out, so that the loop knows what the window holds.
+    The price is that the inputs of `n` micro-batches are in memory at once (of `2 * n` while the
+    next window is fetched, unless the loop ends with `del window, batch`), and that each must have
+    memory of its own: a loader that writes every batch into the same buffer, or fills the same
+    object again, would leave `n` copies of the last one. That is an error, wherever in a
+    micro-batch pickle sees it. The same data may come twice.
 
     Args:
         batches: Any iterable of micro-batches, with or without a length.
@@ -45,9 +48,10 @@ def windows(batches: Iterable, n: int) -> Iterator[list]:
 
     Raises:
         TypeError: If `n` is not an integer, or `batches` not iterable (at the call).
-        ValueError: If `n` is below 1 (at the call), or if a micro-batch was overwritten while the rest of its window
-            was fetched. Unnoticed are writes that PyTorch doesn't count: through `.data`, by another process, on a GPU
-            by another library or to inference tensors; and to what an object holds that can't be pickled.
+        ValueError: If `n` is below 1 (at the call), or if a micro-batch was overwritten while the
+            rest of its window was fetched. Unnoticed are writes that PyTorch doesn't count: through
+            `.data`, by another process, on a GPU by another library or to inference tensors; and to
+            what an object holds that can't be pickled.
 
     Example:
         >>> [len(window) for window in windows(range(10), 4)]
@@ -102,7 +106,7 @@ def _check_for_overwriting(window: list, seen: list["Contents"]) -> None:
 
 
 def _is_reused(written: Tensor, later: list["Contents"]) -> bool:
-    """Whether the numbers of a tensor were overwritten, and not only others of the storage that it shares."""
+    """Whether its own numbers were overwritten, and not only others of the storage it shares."""
     if written.layout is not torch.strided or written.untyped_storage().nbytes() == written.nbytes:
         return True
     others = [tensor for contents in later for tensor, _ in contents.tensors if tensor.layout is torch.strided]
@@ -110,7 +114,7 @@ def _is_reused(written: Tensor, later: list["Contents"]) -> bool:
 
 
 class Contents(pickle.Pickler):
-    """What a batch holds: its tensors with their versions, and a checksum of all the rest that pickle sees."""
+    """What pickle sees of a batch: tensors with their versions, and a checksum of the rest."""
 
     def __init__(self, batch: Any):
         self.tensors: list[tuple[Tensor, int]] = []
@@ -120,7 +124,7 @@ class Contents(pickle.Pickler):
             return
         sums = [0]  # instead of a file, which would keep a copy of what is written
         super().__init__(SimpleNamespace(write=lambda part: sums.append(crc32(part, sums.pop()))), protocol=5)
-        with suppress(Exception):  # of a batch that is nested too deeply: it is seen as far as pickle got
+        with suppress(Exception):  # nested too deeply: it is seen as far as pickle got
             self.dump(batch)
         (self.rest,) = sums
 
@@ -133,7 +137,7 @@ class Contents(pickle.Pickler):
     def reducer_override(self, part: Any) -> Any:
         try:
             return part.__reduce_ex__(5)
-        except Exception:  # of a lock or a generator, which can't be pickled: the rest of the batch is seen
+        except Exception:  # a lock or a generator: the rest of the batch is seen
             return str, (type(part).__name__,)
 
     def written(self) -> list[Tensor]:
@@ -141,7 +145,7 @@ class Contents(pickle.Pickler):
         return [tensor for tensor, version in self.tensors if _version(tensor) != version]
 
     def differ(self, batch: Any) -> bool:
-        """Whether the rest of the batch has changed, and isn't made anew whenever it is looked at."""
+        """Whether the rest has changed, and isn't another one whenever it is looked at."""
         now = Contents(batch)
         return now.rest != self.rest and now.rest == Contents(batch).rest
 
@@ -151,7 +155,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _checksum(tensor: Tensor) -> int | None:
-    """Of memory that NumPy can write to, which changes no version: there a storage can't be resized."""
+    """Of memory that NumPy can write to without a new version: its storage can't be resized."""
     if tensor.layout is not torch.strided or (tensor.untyped_storage().resizable() and not tensor.is_inference()):
         return None
     if tensor.device.type != "cpu" or tensor.is_shared():
@@ -160,7 +164,7 @@ def _checksum(tensor: Tensor) -> int | None:
 
 
 def _tensors(batch: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All tensors of a batch, each with its path: an "s" for each sequence that it is in, an "m" for each mapping."""
+    """All tensors of a batch, each with its path: an "s" per sequence it is in, "m" per mapping."""
     if isinstance(batch, Tensor):
         yield path, batch
     elif isinstance(batch, Mapping):
@@ -172,19 +176,21 @@ def _tensors(batch: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def items(batch: Any) -> int:
-    """Counts the samples of a batch-first micro-batch: the first dimension, in which all its tensors must agree.
+    """Counts the samples of a batch-first micro-batch: the first dimension of all its tensors.
 
-    Where all first dimensions agree, a sequence-first batch can't be told from a batch-first one, nor a list of samples
-    of one shape from a list of fields: by convention that dimension is the batch. If it isn't, pass `weight=` to the
-    loop.
+    Where all first dimensions agree, a sequence-first batch can't be told from a batch-first one,
+    nor a list of samples of one shape from a list of fields: by convention that dimension is the
+    batch. If it isn't, pass `weight=` to the loop.
 
     Args:
-        batch: A tensor, or a tuple, list or mapping of tensors. Entries that hold no tensor are ignored. What is nested
-            more deeply must agree, too, but can't be counted on its own: it could be a list of samples.
+        batch: A tensor, or a tuple, list or mapping of tensors. Entries that hold no tensor are
+            ignored. What is nested more deeply must agree, too, but can't be counted on its own: it
+            could be a list of samples.
 
     Raises:
-        TypeError: If the first dimensions differ; if all tensors are in dicts or lists inside a list or tuple, such as
-            `(dict, dict)`; or of a `PackedSequence`, which has no such dimension.
+        TypeError: If the first dimensions differ; if all tensors are in dicts or lists inside a
+            list or tuple, such as `(dict, dict)`; or of a `PackedSequence`, which has no such
+            dimension.
 
     Example:
         >>> items((torch.zeros(8, 64), torch.zeros(8)))
@@ -215,32 +221,36 @@ def backward_window(
 ) -> Tensor | None:
     """Adds the gradient of a window's mean loss to `.grad`, for training loops of your own.
 
-    The gradient is that of one large batch with everything the window holds, however unequal its micro-batches are. It
-    doesn't zero gradients, unscale them or step: zero them before the next window, and unscale them if you pass a
-    scaler.
+    The gradient is that of one large batch with everything the window holds, however unequal its
+    micro-batches are. It doesn't zero gradients, unscale them or step: zero them before the next
+    window, and unscale them if you pass a scaler.
 
-    A DDP or FSDP2 model gets the gradient over what all ranks hold; DDP exchanges it once. All ranks call this equally
-    often: one that has run out of batches passes an empty window, until nobody has anything and all get None.
+    A DDP or FSDP2 model gets the gradient over what all ranks hold; DDP exchanges it once. All
+    ranks call this equally often: one that has run out of batches passes an empty window, until
+    nobody has anything and all get None.
 
     Args:
         model: The model, also wrapped in DDP or FSDP2, also compiled.
         window: The micro-batches of one update, such as a list from `windows`.
-        loss_fn: `loss_fn(model, batch)` returns the mean loss of a micro-batch, a scalar tensor; or several of them,
-            for several counts from `weight`, as in `train_epoch`.
-        weight: `weight(batch)` returns over how many samples or tokens that mean was taken; a micro-batch with 0 is
-            left out. By default, `items`.
+        loss_fn: `loss_fn(model, batch)` returns the mean loss of a micro-batch, a scalar tensor; or
+            several of them, for several counts from `weight`, as in `train_epoch`.
+        weight: `weight(batch)` returns over how many samples or tokens that mean was taken; a
+            micro-batch with 0 is left out. By default, `items`.
         scaler: The GradScaler that multiplies the losses, for float16.
-        autocast: The context for the forward pass, such as `torch.autocast("cuda", torch.bfloat16)`.
+        autocast: The context for the forward pass, such as `torch.autocast("cuda",
+            torch.bfloat16)`.
         hold_back: Under FSDP2, reduce the gradients once a window, as in `train_epoch`.
 
     Returns:
-        The mean loss of the window over all ranks, a scalar tensor on the model's device in float32 or wider, without a
-        graph and without the scaler's factor; None if the window holds nothing, on any rank.
+        The mean loss of the window over all ranks, a scalar tensor on the model's device in float32
+        or wider, without a graph and without the scaler's factor; None if the window holds nothing,
+        on any rank.
 
     Raises:
         TypeError: If an argument, a weight or a loss has the wrong type.
-        ValueError: If a weight or a loss has an unusable value, if the ranks cannot go through this window together, or
-            if DDP has not averaged its gradients. An error after a backward pass empties the model's gradients.
+        ValueError: If a weight or a loss has an unusable value, if the ranks cannot go through this
+            window together, or if DDP has not averaged its gradients. An error after a backward
+            pass empties the model's gradients.
 
     Example:
         >>> model = nn.Linear(2, 1)
@@ -261,7 +271,8 @@ def backward_window(
     loss = accumulate(parallel, window, loss_fn, scaler, autocast)
     if parallel.world_size > 1:
         (total,) = parallel.all_reduce_sum([float(loss)])
-        dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)  # the same on every rank
+        # The same on every rank.
+        dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
         loss = torch.tensor(total / parallel.world_size, dtype=dtype, device=parallel.device)
     return loss
 
@@ -281,14 +292,15 @@ def check_options(weight: Any, scaler: Any, autocast: Any) -> None:
 class Window(NamedTuple):
     """A window of this rank, and what all ranks hold of it together."""
 
-    shares: list[tuple[Any, list[float]]]  # (micro-batch, for each of its losses the share of the mean over all ranks)
+    # Micro-batches, each with the shares of its losses in the means over all ranks.
+    shares: list[tuple[Any, list[float]]]
     holds_any: bool  # whether any rank holds samples or tokens
     everyone: bool  # whether every rank has something to run
     going: bool  # whether any rank has a window left
 
 
 def rounds(parallel: Adapter, given: Iterator[list], weight: Callable[[Any], Any]) -> Iterator[Window]:
-    """The windows of this rank until no rank has one left, without those in which no rank holds anything."""
+    """The windows of this rank until no rank has one left, without those that are empty on all."""
     fetched = next(given, [])
     if weight is items:
         warn_of_padding(fetched, stacklevel=4)
@@ -301,7 +313,7 @@ def rounds(parallel: Adapter, given: Iterator[list], weight: Callable[[Any], Any
 
 
 def share_out(parallel: Adapter, window: list, weight: Callable[[Any], Any]) -> Window:
-    """Gives each micro-batch its share of the mean over all ranks. Micro-batches of weight 0 are left out."""
+    """Gives each micro-batch its share of the mean over all ranks. Weight 0 is left out."""
     counts = counts_of(window, weight)
     held = [(batch, own) for batch, own in zip(window, counts, strict=True) if any(own)]
     sums = [sum(column) for column in zip(*counts, strict=True)]
@@ -359,7 +371,7 @@ def warn_of_padding(window: list, stacklevel: int = 3) -> None:
 
 
 def read(values: list) -> list:
-    """The values of scalar tensors, with one wait for their device and not one each; all else as it is.
+    """The values of scalar tensors, with one wait for their device; all else as it is.
 
     Example:
         >>> read([torch.tensor(0.5), 2, torch.tensor(1.5)])
@@ -377,7 +389,7 @@ def read(values: list) -> list:
 def accumulate(
     parallel: Adapter, window: Window, loss_fn: Callable, scaler: GradScaler | None, autocast: Any
 ) -> Tensor | float:
-    """Runs a window: its gradients are then in `.grad`, averaged over the ranks. Returns this rank's part of the loss.
+    """Runs a window, whose gradients are then in `.grad`, and returns this rank's part of the loss.
 
     The part counts `world_size` times, as the gradients do before they are averaged.
     """
@@ -391,7 +403,7 @@ def accumulate(
                 (scaler.scale(loss) if scaler else loss).backward()
             # A sum in 16 bits would lose what is small.
             window_loss += loss.detach().to(torch.promote_types(loss.dtype, torch.float32))
-        torch.clear_autocast_cache()  # nor are this window's copies left to a forward pass after the update
+        torch.clear_autocast_cache()  # for a forward pass after the update
         if window.everyone:
             parallel.check_gradients()
     except BaseException:
@@ -402,14 +414,15 @@ def accumulate(
     if not window.everyone:
         parallel.average_gradients()
         if scaler:
-            scaler.scale(next(model.parameters()).detach())  # a scaler has no scale before its first use
+            scaler.scale(next(model.parameters()).detach())  # its scale comes with its first use
     return window_loss
 
 
 def _forward(
     model: nn.Module, batch: Any, shares: list[float], loss_fn: Callable, autocast: AbstractContextManager
 ) -> Tensor:
-    torch.clear_autocast_cache()  # an autocast that is open around the loop keeps copies from before the last update
+    # An autocast that is open around the loop keeps copies from before the last update.
+    torch.clear_autocast_cache()
     with autocast:
         losses = loss_fn(model, batch)
         losses = losses if isinstance(losses, (tuple, list)) else [losses]

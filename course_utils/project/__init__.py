@@ -1,6 +1,7 @@
-"""The project of notebook 12: a training script with six bugs, and the command that says whether a script is right.
+"""The project of notebook 12: a training script with six bugs, and a command that judges scripts.
 
-`python -m course_utils.project start` copies the script; `python -m course_utils.project accept train.py` judges it.
+`python -m course_utils.project start` copies the script, and `python -m course_utils.project accept
+train.py` judges it.
 """
 
 from course_utils.project.text import bigram_loss, read_words

@@ -1,6 +1,7 @@
-"""The project's commands: `python -m course_utils.project start [FOLDER]` and `... accept train.py`.
+"""The project's commands: `start [FOLDER]` copies the script, `accept train.py` judges one.
 
-Exit status of `accept`: 0: the script is accepted; 1: it fails at least one check; 2: it can't be judged.
+Exit status of `accept`: 0: the script is accepted; 1: it fails at least one check; 2: it can't be
+judged.
 """
 
 import argparse
@@ -24,13 +25,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m course_utils.project", description=__doc__)
     parser.add_argument("command", choices=["start", "accept"], help="copy the training script, or judge one")
     parser.add_argument("path", nargs="?", default=".", type=Path, help="a folder for train.py, or the script")
-    parser.add_argument("--limit", type=float, default=120.0, metavar="S", help="seconds for each process of `accept`")
     options = parser.parse_args(arguments)
     failed = []
     try:
         if options.command == "start":
             return _start(options.path)
-        for name, passed, says in accept(options.path, options.limit):
+        for name, passed, says in accept(options.path):
             print(f"{'ok' if passed else 'FAILS':<6}{name:<9} {says}")
             failed += [name] * (not passed)
     except (CannotJudge, OSError, KeyboardInterrupt) as error:
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _start(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "train.py").open("xb") as copy:  # raises an error rather than overwrite your work
+    with (folder / "train.py").open("xb") as copy:  # never overwrites your work
         copy.write(Path(__file__).with_name("train.py").read_bytes())
     print(f"{copy.name} is yours now. Judge it with: python -m course_utils.project accept {copy.name}")
     return ACCEPTED

@@ -1,8 +1,9 @@
 """Judges a training script by what its runs do: six checks by name, then four of the whole.
 
-Most runs have a learning rate of 0, so all their gradients are taken at the same weights, and the gradient of an update
-must be a sum of those of its micro-batches. `shares` finds with which factors. Large batches, which the script makes
-itself with `--window 1` and four times the words in a micro-batch, say with which factors it should be.
+Most runs have a learning rate of 0, so all their gradients are taken at the same weights, and the
+gradient of an update must be a sum of those of its micro-batches. `shares` finds with which
+factors. Large batches, which the script makes itself with `--window 1` and four times the words in
+a micro-batch, say with which factors it should be.
 """
 
 import json
@@ -16,21 +17,21 @@ import torch
 from torch import Tensor
 
 from course_utils.project.text import bigram_loss, read_words
-from course_utils.project.watch import KILLED
 from course_utils.ranks.script import last_words, run_python, torchrun
 
 Result = tuple[str, bool, str]  # a check's name, whether it passes, and what it says
 
 WINDOW, MICRO_BATCHES, EPOCHS = 4, 10, 2  # of an epoch; the last of its three windows is short
 FULL = MICRO_BATCHES // WINDOW
-# 16 words in a micro-batch, but 12 in the last one. Of an argument that comes twice the last one counts.
+# 16 words in a micro-batch, but 12 in the last one. If an argument comes twice, the last counts.
 TRIAL = f"--words 156 --epochs {EPOCHS} --micro-batch 16 --window 4 --precision float64 --lr 0 --clip 1e9".split()
 LARGE = [*TRIAL, "--micro-batch", "64", "--window", "1"]
 TRAINING = ["--lr", "0.02", "--clip", "0.5"]
 CLIP = 0.1  # the norm of every update exceeds it at the first weights
-KILLED_AT = 4  # the update: in the second epoch, whether the short windows have updates of their own or not
+KILLED_AT = 4  # in the second epoch, whether or not the short windows have updates
+LIMIT = 300.0  # seconds for each process
 LEARNED = 16160  # the words of the run that has to beat the bigrams
-EXACT = 1e-10  # relative; what sums in another order differ by is below 1e-12, and no bug is as small
+EXACT = 1e-10  # relative; sums in another order differ by less than 1e-12
 
 
 class CannotJudge(Exception):
@@ -42,7 +43,6 @@ class Runs(NamedTuple):
 
     script: Path
     folder: Path
-    limit: float
 
     def watched(self, *runs: list[str], kill: int = 0) -> list[object]:
         """The command that watches some runs, one after the other in one process."""
@@ -54,22 +54,21 @@ class Runs(NamedTuple):
 
     def run(self, title: str, *command: object, fine: int = 0) -> int:
         """Runs a command; its exit status must be 0, or another one that is fine."""
-        options = {"title": title, "limit": self.limit, "cwd": self.script.parent, "one_thread": True}
+        options = {"title": title, "limit": LIMIT, "cwd": self.script.parent, "one_thread": True}
         status, output, late = run_python(*command, **options)
         if late or status not in (0, fine):
-            ended = f"had not ended after {self.limit:g} s" if late else f"ended with status {status}"
+            ended = f"had not ended after {LIMIT:g} s" if late else f"ended with status {status}"
             raise CannotJudge(f"'{title}' {ended}. The end of what it printed:\n{output[-3000:]}")
         return status
 
 
-def accept(script: str | Path, limit: float = 120.0) -> Iterator[Result]:
+def accept(script: str | Path) -> Iterator[Result]:
     """Judges a training script that takes the arguments of the one that `start` copies.
 
     Yields one result for each check: the six by name, and if those pass, the four of the whole.
 
     Args:
         script: The file.
-        limit: Seconds that each of its processes may take.
 
     Raises:
         CannotJudge: If the script doesn't run, or its runs do not fit together.
@@ -78,7 +77,7 @@ def accept(script: str | Path, limit: float = 120.0) -> Iterator[Result]:
     if not script.is_file():
         raise CannotJudge(f"there is no file {script}")
     with TemporaryDirectory() as folder:
-        runs = Runs(script, Path(folder), limit)
+        runs = Runs(script, Path(folder))
         lr_0 = TRIAL, LARGE, [*TRIAL, "--window", "1"], [*TRIAL, "--clip", str(CLIP)]
         runs.run("windows and large batches", *runs.watched(*lr_0))
         window, large, single, clipped = runs.seen()
@@ -91,7 +90,7 @@ def accept(script: str | Path, limit: float = 120.0) -> Iterator[Result]:
 
         checkpoint = runs.folder / "run.ckpt"
         saving = [*TRIAL, *TRAINING, "--save-every", "1", "--checkpoint", str(checkpoint)]
-        runs.run("a killed run", *runs.watched(saving, kill=KILLED_AT), fine=KILLED)
+        runs.run("a killed run", *runs.watched(saving, kill=KILLED_AT))
         resuming = [*saving, "--resume"] if checkpoint.exists() else saving
         runs.run("resumed and whole runs", *runs.watched(resuming, saving, [*LARGE, *TRAINING]))
         resumed, whole, trained = runs.seen()
@@ -123,7 +122,7 @@ def accept(script: str | Path, limit: float = 120.0) -> Iterator[Result]:
 
 
 def shares(gradients: Tensor, of: Tensor) -> Tensor:
-    """With which factors each gradient is a sum of others: one row per gradient, one column per other.
+    """The factors with which each gradient is a sum of others: a row per gradient, a column each.
 
     A row is NaN if its gradient is no such sum, to 6 digits.
 
@@ -181,16 +180,16 @@ def what_updates_hold(single: Tensor, updates: Tensor, large: Tensor) -> Iterato
 
 def _on_two_ranks(runs: Runs, large: Tensor) -> tuple[bool, str]:
     """Whether two ranks make the updates that one makes, and what is said of it."""
-    status, output, late = torchrun(*runs.watched(TRIAL), limit=runs.limit, cwd=runs.script.parent)
+    status, output, late = torchrun(*runs.watched(TRIAL), limit=LIMIT, cwd=runs.script.parent)
     if late or status:
-        waits = f"it had not ended after {runs.limit:g} s. Does each rank make the same collective calls?"
+        waits = f"it had not ended after {LIMIT:g} s. Does each rank make the same collective calls?"
         return False, f"torchrun failed: {waits if late else last_words(output)}"
     off = max(_apart(runs.seen(rank)[0].gradients, large) for rank in range(2))
     return off < EXACT, f"on 2 ranks, where DDP divides by 2, the updates differ from one rank's by {off:.1e}"
 
 
 def _apart(found: Tensor, wanted: Tensor) -> float:
-    """The largest difference, relative to the largest number; infinite if the sizes differ or some are NaN."""
+    """The largest difference, relative to the largest number; infinite for other sizes or NaN."""
     if found.shape != wanted.shape:
         return torch.inf
     return float(((found - wanted).abs().max() / wanted.abs().max()).nan_to_num(torch.inf))

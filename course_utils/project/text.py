@@ -1,4 +1,4 @@
-"""The words of the project, from the course's dictionary, and what counting letters knows of them."""
+"""The words of the project, from the course's dictionary, and the loss of counting letters."""
 
 import random
 from collections import Counter
@@ -22,7 +22,7 @@ def read_words() -> tuple[list[str], list[str]]:
 
 
 def bigram_loss(to_learn: list[str], held_out: list[str]) -> float:
-    """The mean loss per letter, on held-out words, of counting how often each letter follows another one.
+    """The mean loss per letter, on held-out words, of counting which letter follows which.
 
     A tenth is added to every count, so that none of the 27 letters and ends is impossible.
 

@@ -1,10 +1,11 @@
-"""Trains a small transformer to spell, letter by letter, and prints its loss on words that it hasn't seen.
+"""Trains a small transformer to spell, letter by letter, and prints its loss on unseen words.
 
     python train.py --window 4 --log run.jsonl
     torchrun --nproc-per-node 2 -- train.py --log run.jsonl
 
-An update uses a window of `--window` micro-batches of `--micro-batch` words each. On several ranks every micro-batch is
-divided among the ranks (it must hold a word for each), so that an update holds the same words on any number of them.
+An update uses a window of `--window` micro-batches of `--micro-batch` words each. On several ranks
+every micro-batch is divided among the ranks (it must hold a word for each), so that an update holds
+the same words on any number of them.
 """
 
 import argparse
@@ -19,8 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from course_utils.data import next_letters
-from course_utils.models import Transformer
+from course_utils import Transformer, next_letters, windows
 from course_utils.project import read_words
 
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -44,11 +44,10 @@ def parse():
 
 
 def micro_batches(words, options, epoch):
-    """This rank's micro-batches of an epoch: shuffled, then sorted within every 64 words, which saves padding."""
+    """This rank's micro-batches of an epoch: shuffled, then sorted within every 64 words."""
     words = random.Random(epoch).sample(words, len(words))
-    words = [word for start in range(0, len(words), 64) for word in sorted(words[start : start + 64], key=len)]
-    batches = [words[start : start + options.micro_batch] for start in range(0, len(words), options.micro_batch)]
-    return [next_letters(batch[RANK::WORLD]) for batch in batches]
+    words = [word for part in windows(words, 64) for word in sorted(part, key=len)]
+    return [next_letters(batch[RANK::WORLD]) for batch in windows(words, options.micro_batch)]
 
 
 def train_epoch(model, batches, optimizer, scaler, schedule, options, done, save):
@@ -91,7 +90,7 @@ def main():
     model = DistributedDataParallel(raw) if WORLD > 1 else raw
     optimizer = torch.optim.Adam(raw.parameters(), lr=options.lr, betas=(0.9, 0.95))
     updates = options.epochs * math.ceil(len(to_learn) / (options.micro_batch * options.window))
-    warm = max(1, updates // 20)  # the learning rate rises over the first updates and then falls to 0
+    warm = max(1, updates // 20)  # updates until the learning rate falls
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: min((k + 1) / warm, max(0.0, 1 - k / updates)))
     scaler = torch.amp.GradScaler("cpu")  # needed with float16, harmless without
 

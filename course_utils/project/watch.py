@@ -1,8 +1,8 @@
-"""Runs a training script, unchanged, once or several times, and writes what its optimizer and its model did.
+"""Runs a training script, unchanged, once or several times, and writes what its optimizer did.
 
-`python -m course_utils.project.watch FILE KILL script.py RUNS`, where RUNS is a list of lists of arguments, in JSON.
-With KILL above 0 the process ends right before that update, with no warning. Each rank adds its number to the name of
-the file.
+`python -m course_utils.project.watch FILE KILL script.py RUNS`, where RUNS is a list of lists of
+arguments, in JSON. With KILL above 0 the process ends right before that update, with no warning.
+Each rank adds its number to the name of the file.
 """
 
 import json
@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from course_utils.memory import saved_bytes
-
-KILLED = 137  # the status of a process that was killed
 
 
 def watch(kill: int, script: str, arguments: list[str]) -> dict[str, Tensor | int]:
@@ -32,7 +30,7 @@ def watch(kill: int, script: str, arguments: list[str]) -> dict[str, Tensor | in
         parameters[:] = [p for group in optimizer.param_groups for p in group["params"]]
         gradients.append(_flat([torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]))
         if len(gradients) == kill:
-            os._exit(KILLED)
+            os._exit(0)
 
     torch.set_grad_enabled(True)  # which the run before may have left otherwise
     torch.set_default_dtype(torch.float32)

@@ -29,7 +29,8 @@ def serve(jobs: Connection, asked: Connection, rank: int, world: int, backend: s
     torch.set_num_threads(1)
     if backend == "nccl":
         torch.cuda.set_device(rank)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}  # as under torchrun
+    # As under torchrun.
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     meeting = (log.parent / "meeting").as_uri()
     never = timedelta(days=1)  # `Ranks.run` has a time limit of its own
     dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=never)
@@ -43,7 +44,8 @@ def _say_where(asked: Connection, worker: int) -> None:
     with suppress(EOFError, OSError):
         while asked.recv():
             stack = "".join(traceback.format_stack(sys._current_frames()[worker]))
-            asked.send(stack.rpartition(", in _work\n")[2].partition("\n")[2])  # from the function that was sent
+            # From the function that was sent.
+            asked.send(stack.rpartition(", in _work\n")[2].partition("\n")[2])
     os._exit(0)
 
 

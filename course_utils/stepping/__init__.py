@@ -1,4 +1,4 @@
-"""step_through: a training loop line by line, as it runs."""
+"""step_through: a training loop moment by moment, as it runs."""
 
 from collections.abc import Callable
 from typing import Any

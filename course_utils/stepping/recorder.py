@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._pytree import tree_leaves
 
 from course_utils.record import TraceWriter, dense
-from gradaudit.observe.ledger import Call, Record
+from gradaudit.observe.ledger import Call, OptimizerLedger
 from gradaudit.observe.observer import Observer, observing
 
 LIMIT = 100  # moments before the last one
@@ -173,22 +173,22 @@ class _Recorder(TraceWriter):
         observer.undo.callback(register_optimizer_step_post_hook(observer.guard(self.after_step)).remove)
 
     def after_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        record = self.observer.record_of(optimizer)
-        if record and not record.depth and record.updates and not record.updates[-1].skipped:
-            self.cut("step", record)
+        ledger = self.observer.ledger_of(optimizer)
+        if ledger and not ledger.depth and ledger.updates and not ledger.updates[-1].skipped:
+            self.cut("step", ledger)
 
-    def _add(self, kind: str, record: Record, window: int, norm: float) -> None:
-        super()._add(kind, record, window, norm)
+    def _add(self, kind: str, ledger: OptimizerLedger, window: int, norm: float) -> None:
+        super()._add(kind, ledger, window, norm)
         if kind != "step":  # which is told before the weights move
-            self.cut(kind, record)
+            self.cut(kind, ledger)
 
-    def cut(self, kind: str, record: Record | None = None, text: str = "") -> None:
+    def cut(self, kind: str, ledger: OptimizerLedger | None = None, text: str = "") -> None:
         if len(self.moments) < LIMIT:
-            lane = self.observer.name(record) if record else ""
+            lane = self.observer.name(ledger) if ledger else ""
             self.moments.append(self.moment()._replace(kind=kind, lane=lane, text=text))
 
     def moment(self) -> Moment:
-        ledgers = {name: _ledger(record) for name, record in self.trace.records.items()}
+        ledgers = {name: _ledger(ledger) for name, ledger in self.trace.ledgers.items()}
         return Moment("", self.line, "", "", *self.values(), ledgers)
 
     def values(self) -> tuple[dict[str, Values], dict[str, Values | None]]:
@@ -219,13 +219,13 @@ def _is_loss(value: Any) -> bool:
     return isinstance(value, Tensor) and value.grad_fn is not None and value.numel() == 1
 
 
-def _ledger(record: Record) -> Ledger:
+def _ledger(ledger: OptimizerLedger) -> Ledger:
     def numbers(calls: list[Call]) -> tuple[int, ...]:
         return tuple(call.number for call in calls)
 
-    updates = tuple(numbers(update.calls) for update in record.updates if not update.skipped)
-    lost = numbers([call for zeroing in record.lost for call in zeroing.calls if not call.read])
-    return Ledger(numbers(record.in_grad), updates, lost)
+    updates = tuple(numbers(update.calls) for update in ledger.updates if not update.skipped)
+    lost = numbers([call for zeroing in ledger.lost for call in zeroing.calls if not call.read])
+    return Ledger(numbers(ledger.in_grad), updates, lost)
 
 
 def _values(tensor: Tensor) -> Values:

@@ -1,4 +1,4 @@
-"""Loops with the wrong parameters, layers or number format, or with more graphs alive than they need."""
+"""Loops with the wrong parameters, layers or number format, or with graphs that they don't need."""
 
 import copy
 from functools import partial

@@ -40,7 +40,7 @@ class Pitfall:
 
     def _number(self, loop: Callable[[], object]) -> float:
         with warnings.catch_warnings(), audit() as report:
-            warnings.filterwarnings("ignore", message="Detected call")  # PyTorch's own, of the schedule
+            warnings.filterwarnings("ignore", message="Detected call")  # of the schedule
             loop()
         return float(f"{self.measure(report.history):.4g}")
 
@@ -108,7 +108,7 @@ PITFALLS = (
         "No step after a short last window.",
         "micro-batches in no update",
         "One more update at the end.",
-        lambda run: len(run.records[0].left_over),
+        lambda run: len(run.ledgers[0].left_over),
     ),
     Pitfall(
         "tail-divided-by-n",

@@ -113,7 +113,7 @@ def scaler_made_in_every_epoch() -> Losses:
     model = perceptron(64, 16, 10).float()
     optimizer = SGD(model.parameters(), lr=0.001)
     for _ in range(3):
-        scaler = GradScaler("cpu", init_scale=2.0**127)  # too large here, as 2.0**16 may be in float16
+        scaler = GradScaler("cpu", init_scale=2.0**127)  # too large, as 2.0**16 may be in float16
         for images, labels in digit_batches(4, size=64):
             loss = cross_entropy(model(images.float()), labels, reduction="sum")
             optimizer.zero_grad()

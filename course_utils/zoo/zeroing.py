@@ -61,7 +61,7 @@ def critic_zeroed_once() -> Losses:
     for k in range(6):
         optimizer_d.zero_grad()
         critic.requires_grad_(True)
-        for real, noise in point_batches(12)[2 * k : 2 * k + 2]:  # two steps for one of the generator
+        for real, noise in point_batches(12)[2 * k : 2 * k + 2]:  # two for one of the generator
             loss_d = as_real(critic(real)) + as_fake(critic(generator(noise).detach()))
             loss_d.backward()
             optimizer_d.step()

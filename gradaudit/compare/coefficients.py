@@ -6,7 +6,7 @@ from math import isclose
 
 from gradaudit.compare.columns import Column, columns_of, divides, nearly_equal
 from gradaudit.compare.rules import ERROR, UNDECIDED, Difference, rule
-from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun
+from gradaudit.history import AuditedLedger, AuditedUpdate, History, count_noun
 from gradaudit.lines import division_of, loss_of
 
 _SHOWN = 6  # numbers of a list
@@ -30,20 +30,20 @@ def scale(history: History) -> Iterator[Difference]:
         optimizer.step()
     Reported: karpathy/nanoGPT/issues/168, Lightning-AI/pytorch-lightning/issues/19987
     """
-    for record in history.stepped:
-        updates = [update for update in record.filled if not update.skipped]
-        n = history.size(record)
+    for ledger in history.stepped:
+        updates = [update for update in ledger.filled if not update.skipped]
+        n = history.size(ledger)
         full = [update for update in updates if update.size == n]
         columns = columns_of(full[0]) if n >= 2 and full else None
         if columns and columns[0].reduction == "unknown" and not isclose(columns[0].share, 1.0, rel_tol=1e-3):
             text = "no loss was found that PyTorch's own functions reduce, so nothing is said about its scale"
-            yield Difference("unknown", record, full[0].fresh[0].where, text, full, level=UNDECIDED, window=n)
+            yield Difference("unknown", ledger, full[0].fresh[0].where, text, full, level=UNDECIDED, window=n)
         elif columns and columns[0].reduction != "unknown":
-            found = [_of_a_loss(record, full, columns, k) for k in range(len(columns))]
-            yield from islice(chain(filter(None, found), _tails(record, n, updates, columns)), 1)
+            found = [_of_a_loss(ledger, full, columns, k) for k in range(len(columns))]
+            yield from islice(chain(filter(None, found), _tails(ledger, n, updates, columns)), 1)
 
 
-def _of_a_loss(record: AuditedRecord, full: list[AuditedUpdate], columns: list[Column], k: int) -> Difference | None:
+def _of_a_loss(ledger: AuditedLedger, full: list[AuditedUpdate], columns: list[Column], k: int) -> Difference | None:
     """How one loss of the full windows is scaled, if not by their size."""
     column, first, n = columns[k], full[0], full[0].size
     # ranks that share a mean look buggy in one window by chance
@@ -67,10 +67,10 @@ def _of_a_loss(record: AuditedRecord, full: list[AuditedUpdate], columns: list[C
     else:
         return None
     numbers = {"window": n, "factor": column.share, "coefficients": column.coefficients[:8], "loss": column.name}
-    return Difference(kind, record, where, text, full, about=column, fix=fix, level=level, **numbers)
+    return Difference(kind, ledger, where, text, full, about=column, fix=fix, level=level, **numbers)
 
 
-def _tails(record: AuditedRecord, n: int, updates: list[AuditedUpdate], full: list[Column]) -> Iterator[Difference]:
+def _tails(ledger: AuditedLedger, n: int, updates: list[AuditedUpdate], full: list[Column]) -> Iterator[Difference]:
     """A short window whose loss is divided by n. `full` holds the losses of a full window."""
     if full[0].coefficients[0] >= 1 and not all(divides(n, term) for term in full[0].terms):  # sums over samples do so
         return
@@ -86,7 +86,7 @@ def _tails(record: AuditedRecord, n: int, updates: list[AuditedUpdate], full: li
             text += f"{ratio:.2f} of its mean gradient"
             where, fix = division_of(update.fresh[0].where), "divide by what the window holds"
             numbers = {"short_window": update.size, "factor": ratio, "window": n}
-            yield Difference("tail", record, where, text, [update], about=updates, fix=fix, **numbers)
+            yield Difference("tail", ledger, where, text, [update], about=updates, fix=fix, **numbers)
 
 
 def ends_an_epoch(update: AuditedUpdate, updates: list[AuditedUpdate]) -> bool:
@@ -119,8 +119,8 @@ def weights(history: History) -> Iterator[Difference]:
             (criterion(model(x), y) * share).backward()
     Reported: huggingface/trl/issues/2175, allenai/open-instruct/pull/1161
     """
-    for record in history.stepped:
-        updates = [update for update in record.filled if update.size >= 2 and not update.skipped]
+    for ledger in history.stepped:
+        updates = [update for update in ledger.filled if update.size >= 2 and not update.skipped]
         uneven = [
             (update, column, columns)
             for update in updates
@@ -129,10 +129,10 @@ def weights(history: History) -> Iterator[Difference]:
             if column.uneven and column.reduction != "sum" and nearly_equal(column.coefficients)
         ]
         if uneven:
-            yield _means_of_means(record, updates, uneven)
+            yield _means_of_means(ledger, updates, uneven)
 
 
-def _means_of_means(record: AuditedRecord, updates: list[AuditedUpdate], uneven: list[tuple]) -> Difference:
+def _means_of_means(ledger: AuditedLedger, updates: list[AuditedUpdate], uneven: list[tuple]) -> Difference:
     """The most unequal window is the evidence."""
     worst = [each for each in uneven if not is_by_choice(*each[1:])] or uneven
     update, column, _ = max(worst, key=lambda each: _spread(each[1]))
@@ -140,7 +140,7 @@ def _means_of_means(record: AuditedRecord, updates: list[AuditedUpdate], uneven:
     text = f"micro-batches of {_listed(column.counts)} samples or tokens count alike, which is "
     text += f"{_listed(weights, '.2g')} times what they should"
     where, numbers = division_of(update.fresh[0].where), {"counts": column.counts[:8], "weights": weights[:8]}
-    return Difference("uneven", record, where, text, [update], about=(uneven, updates), windows=len(worst), **numbers)
+    return Difference("uneven", ledger, where, text, [update], about=(uneven, updates), windows=len(worst), **numbers)
 
 
 def _listed(numbers: list[float], form: str = "g") -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gradaudit.compare.membership import trained_elsewhere
 from gradaudit.compare.rules import ADVICE, ERROR, Difference, rule
-from gradaudit.history import AuditedCall, AuditedRecord, AuditedUpdate, History, Term, count_noun
+from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History, Term, count_noun
 
 _LABELLED = 4  # windows whose targets are looked at
 
@@ -36,40 +36,40 @@ def foreign(history: History) -> Iterator[Difference]:
         generator_optimizer.zero_grad()
     Reported: Lightning-AI/pytorch-lightning/issues/591, FoundationVision/OmniTokenizer/issues/15
     """
-    for record in history.stepped:
-        if any(call.records == (record,) or call.users == {record} for call in history.calls):
-            others = (other for other in history.stepped if other is not record)
-            found = (_gradients_of(record, other) for other in others)
+    for ledger in history.stepped:
+        if any(call.ledgers == (ledger,) or call.users == {ledger} for call in history.calls):
+            others = (other for other in history.stepped if other is not ledger)
+            found = (_gradients_of(ledger, other) for other in others)
             yield from filter(None, [next(filter(None, found), None)])
 
 
-def _gradients_of(record: AuditedRecord, other: AuditedRecord) -> Difference | None:
-    """What the loss of `other` left in the windows of `record`.
+def _gradients_of(ledger: AuditedLedger, other: AuditedLedger) -> Difference | None:
+    """What the loss of `other` left in the windows of `ledger`.
 
-    A loss that reaches `other` only through this record's parameters, as a generator's does through the critic, is not
+    A loss that reaches `other` only through this ledger's parameters, as a generator's does through the critic, is not
     meant for them. One that comes to `other` first may be: a head's loss trains the body below it, and the body may
     have a regularizer of its own.
     """
-    foreign = [(u, [c for c in u.fresh if _is_of(c, u, other)]) for u in record.updates]
+    foreign = [(u, [c for c in u.fresh if _is_of(c, u, other)]) for u in ledger.updates]
     mixed = [(update, calls) for update, calls in foreign if 0 < len(calls) < len(update.fresh)]
     if not mixed:
         return None
     update, calls = mixed[0]
     sites = {call.site for _, calls in mixed for call in calls}
-    alone = any(u.fresh and all(c.site in sites and other in c.records for c in u.fresh) for u in record.updates)
+    alone = any(u.fresh and all(c.site in sites and other in c.ledgers for c in u.fresh) for u in ledger.updates)
     labels = all(_is_label(term) for _, calls in mixed[:_LABELLED] for call in calls for term in call.terms[:1])
     certain = not alone and any(_not_meant(call, u, other, labels) for u, calls in mixed for call in calls)
-    text = f"update {update.number} of {record.name} also holds {count_noun(len(calls), 'backward call')} of "
-    text += f"{other.name}'s loss; {len(mixed)} of {count_noun(record.made, 'update')} do"
-    fix = f"freeze the parameters of {record.name} during the backward pass of {other.name}'s loss"
+    text = f"update {update.number} of {ledger.name} also holds {count_noun(len(calls), 'backward call')} of "
+    text += f"{other.name}'s loss; {len(mixed)} of {count_noun(ledger.made, 'update')} do"
+    fix = f"freeze the parameters of {ledger.name} during the backward pass of {other.name}'s loss"
     if all(len(update.fresh) - len(calls) == 1 for update, calls in mixed):  # else zeroing drops part of its own window
         fix += ", or zero them before the first backward pass of a window"
     numbers = {"foreign": len(calls), "own": len(update.fresh) - len(calls), "updates": len(mixed)}
     updates = [update for update, _ in mixed]
-    return Difference("foreign", record, calls[0].where, text, updates, about=certain, fix=fix, **numbers)
+    return Difference("foreign", ledger, calls[0].where, text, updates, about=certain, fix=fix, **numbers)
 
 
-def _is_of(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord) -> bool:
+def _is_of(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger) -> bool:
     """Is it of the loss of `other`?
 
     Where the window's own losses reach the parameters of `other`, too, as a generator's loss reaches the critic, it is
@@ -78,20 +78,20 @@ def _is_of(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord) -> bo
     """
     if call.carries_on:
         return False
-    if any(own.records == (update.record,) for own in update.fresh):
-        return other in call.records
+    if any(own.ledgers == (update.ledger,) for own in update.fresh):
+        return other in call.ledgers
     return _used_before(call, update, other)
 
 
-def _not_meant(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord, labels: bool) -> bool:
+def _not_meant(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger, labels: bool) -> bool:
     """Is it certain that the call was not made for this window?
 
     If all losses of the window reach `other`, or none does without being its own, the order tells. If its own ones
     don't, the call may be of another head on the same trunk, whose step comes first. And if all steps come after all
     calls, then it may be the loss of both, beside one of this window's alone, unless its targets are `labels`.
     """
-    own_alone = any(own.records == (update.record,) for own in update.fresh)
-    if call.nearest is update.record:
+    own_alone = any(own.ledgers == (update.ledger,) for own in update.fresh)
+    if call.nearest is update.ledger:
         return _used_before(call, update, other) or (labels and bool(call.terms))
     return _used_before(call, update, other) and not own_alone
 
@@ -100,9 +100,9 @@ def _is_label(term: Term) -> bool:
     return not term.name.startswith("Nll") and len(term.targets) > 1 and len(set(term.targets)) == 1
 
 
-def _used_before(call: AuditedCall, update: AuditedUpdate, other: AuditedRecord) -> bool:
+def _used_before(call: AuditedCall, update: AuditedUpdate, other: AuditedLedger) -> bool:
     """Had a step of `other` used it before the window's own loss was computed?"""
-    own = [own.number for own in update.fresh if own.users == {update.record}]
+    own = [own.number for own in update.fresh if own.users == {update.ledger}]
     return other in call.users and bool(own) and call.used_at < max(own)
 
 
@@ -123,24 +123,24 @@ def orphans(history: History) -> Iterator[Difference]:
     Reported: huggingface/accelerate/issues/2665, openvinotoolkit/nncf/pull/327
     """
     count, where = history.unowned
-    known = [record for record in history.records if not (record.by_itself or record.trained is None)]
-    for record in sorted(known, key=lambda record: record.trained > 0):
-        never, trained = record.never.total(), record.trained
+    known = [ledger for ledger in history.ledgers if not (ledger.by_itself or ledger.trained is None)]
+    for ledger in sorted(known, key=lambda ledger: ledger.trained > 0):
+        never, trained = ledger.never.total(), ledger.trained
         text = f"{never} of its {count_noun(trained, 'parameter')} never received a gradient"
         numbers = {"parameters": trained, "without_gradient": never}
-        place = record.updates[0].where if record.updates else ""
-        replaced = trained_elsewhere(history, record)
+        place = ledger.updates[0].where if ledger.updates else ""
+        replaced = trained_elsewhere(history, ledger)
         if never == trained or replaced:  # its parameters are not, or are no longer, those of the model
             alone = not any(other.never.total() < other.trained for other in known)  # no optimizer trains anything
-            certain = bool(count) and (replaced or not trained or (alone and record.made > 0))
+            certain = bool(count) and (replaced or not trained or (alone and ledger.made > 0))
             text = text if trained else "all of its parameters are frozen"
             text += f", and {count_noun(count, 'parameter')} that no optimizer holds did" * bool(count)
             level, fix = ERROR if count or trained else ADVICE, None if count else ""
             numbers["unowned_with_gradient"] = count
-            yield Difference("orphans", record, where or place, text, about=certain, fix=fix, level=level, **numbers)
+            yield Difference("orphans", ledger, where or place, text, about=certain, fix=fix, level=level, **numbers)
             return
         if never:
-            yield Difference("orphans in part", record, place, text, fix="", level=ADVICE, **numbers)
+            yield Difference("orphans in part", ledger, place, text, fix="", level=ADVICE, **numbers)
     if count:
         text = f"no optimizer holds {count_noun(count, 'parameter')} that received gradients"
         fix = "give them to an optimizer, or freeze them with requires_grad_(False), which saves memory"

@@ -7,7 +7,7 @@ from math import isfinite
 
 from gradaudit.callsite import short
 from gradaudit.compare.rules import ERROR, UNDECIDED, Difference, rule
-from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun
+from gradaudit.history import AuditedLedger, AuditedUpdate, History, count_noun
 from gradaudit.lines import condition_of
 
 _OVERWRITTEN = "zero with set_to_none=False, and fill .grad with zeros before the first window, so it keeps its memory"
@@ -34,19 +34,19 @@ def stale(history: History) -> Iterator[Difference]:
             optimizer.zero_grad()
     Reported: wenet-e2e/wekws/issues/72, IDEA-Research/DN-DETR/issues/19, ajbrock/BigGAN-PyTorch/issues/25
     """
-    for record in history.stepped:
-        if again := [update for update in record.updates if update.stale]:
+    for ledger in history.stepped:
+        if again := [update for update in ledger.updates if update.stale]:
             first, used = again[0], count_noun(again[0].stale, "backward call")
             text = f"update {first.number} used the gradients of {used} that an earlier step had already used; "
-            text += f"{len(again)} of {count_noun(record.made, 'update')} do so"
-            fix = _two_steps_in_a_row(record, first)
-            yield Difference("stale", record, first.where, text, again, fix=fix, updates_affected=len(again))
+            text += f"{len(again)} of {count_noun(ledger.made, 'update')} do so"
+            fix = _two_steps_in_a_row(ledger, first)
+            yield Difference("stale", ledger, first.where, text, again, fix=fix, updates_affected=len(again))
 
 
-def _two_steps_in_a_row(record: AuditedRecord, second: AuditedUpdate) -> str | None:
+def _two_steps_in_a_row(ledger: AuditedLedger, second: AuditedUpdate) -> str | None:
     """What to do where the second of two steps found what the first had used, or nothing if that was zeroed."""
-    place = record.updates.index(second)
-    first = record.updates[place - 1]
+    place = ledger.updates.index(second)
+    first = ledger.updates[place - 1]
     new = second.fresh or second.assigned or second.skipped or second.came_as_zeros or second.zeros
     if not place or new or not first.fresh:
         return None
@@ -80,26 +80,26 @@ def discarded(history: History) -> Iterator[Difference]:
                 optimizer.zero_grad()
     Reported: bytetriper/RAE/issues/67, ultralytics/ultralytics/pull/11217, pytorch/pytorch/issues/181723
     """
-    for record in history.records:
-        calls = history.calls_of(record)
+    for ledger in history.ledgers:
+        calls = history.calls_of(ledger)
         over = next((call for call in calls if call.overwritten), None)
         if over is not None:
             text = f"backward call {over.number} wrote the gradients of {count_noun(over.overwritten, 'parameter')} "
             text += "over what was in .grad, as a CUDA graph does, before it was added"
             numbers = {"first": over.number, "overwritten": over.overwritten}
-            yield Difference("overwritten", record, over.where, text, fix=_OVERWRITTEN, **numbers)
-        pairs = [(zeroing, call) for zeroing, call in record.lost_calls if _counts(history, record, zeroing)]
+            yield Difference("overwritten", ledger, over.where, text, fix=_OVERWRITTEN, **numbers)
+        pairs = [(zeroing, call) for zeroing, call in ledger.lost_calls if _counts(history, ledger, zeroing)]
         if pairs:
             zeroings, lost = zip(*pairs, strict=True)
             total = count_noun(len(calls), "backward call")
             text = f"the gradients of {len(lost)} of {total} were zeroed before any step used them"
             numbers = {"discarded": len(lost), "backward_calls": len(calls), "first": lost[0].number}
-            yield Difference("discarded", record, zeroings[0].where, text, (), lost, about=zeroings, **numbers)
+            yield Difference("discarded", ledger, zeroings[0].where, text, (), lost, about=zeroings, **numbers)
 
 
-def _counts(history: History, record: AuditedRecord, zeroing) -> bool:
+def _counts(history: History, ledger: AuditedLedger, zeroing) -> bool:
     """Not what a failed script may have cleaned up at its end, nor zeros, nor a loss that was no number."""
-    cleaned_up = history.failed and zeroing.after == record.made and zeroing is record.lost[-1]
+    cleaned_up = history.failed and zeroing.after == ledger.made and zeroing is ledger.lost[-1]
     values = [float(call.value) for call in zeroing.calls if call.value is not None]
     return not (cleaned_up or zeroing.were_zeros) and all(map(isfinite, values))
 
@@ -126,15 +126,15 @@ def left_over(history: History) -> Iterator[Difference]:
             optimizer.zero_grad()
     Reported: timoschick/pet/issues/36, meta-pytorch/torchtune/pull/2745
     """
-    for record in history.records if not history.failed else ():
-        if calls := record.left_over:
-            last, total, fix = record.updates[-1:], len(history.calls_of(record)), None
+    for ledger in history.ledgers if not history.failed else ():
+        if calls := ledger.left_over:
+            last, total, fix = ledger.updates[-1:], len(history.calls_of(ledger)), None
             where = next((condition_of(update.where) for update in last), None) or calls[-1].where
-            if last and len(calls) > 2 * history.size(record) and len(calls) >= total / 2:  # it is no tail
+            if last and len(calls) > 2 * history.size(ledger) and len(calls) >= total / 2:  # it is no tail
                 fix = f"the last step, on line {last[0].where.rpartition(':')[2]}, came long before the end: let its "
                 fix += "condition count micro-batches; a count of updates stands still as soon as no update is made"
             text = f"no step used the gradients of the last {count_noun(len(calls), 'backward call')} of the run"
-            yield Difference("left over", record, where, text, (), calls, fix=fix, backward_calls=len(calls))
+            yield Difference("left over", ledger, where, text, (), calls, fix=fix, backward_calls=len(calls))
 
 
 @rule("empty-step")
@@ -155,53 +155,53 @@ def empty(history: History) -> Iterator[Difference]:
         optimizer.zero_grad()
     Reported: sacmehta/EdgeNets/issues/14, lightseekorg/TorchSpec/pull/33
     """
-    for record in history.stepped:
-        found = [u for u in record.updates if not (u.held or u.assigned or u.skipped)]
-        only_the_first = [update.number for update in found] == [1] and record.made > 1
-        if not found or only_the_first or not record.trained or _harmless(history, record, found):
+    for ledger in history.stepped:
+        found = [u for u in ledger.updates if not (u.held or u.assigned or u.skipped)]
+        only_the_first = [update.number for update in found] == [1] and ledger.made > 1
+        if not found or only_the_first or not ledger.trained or _harmless(history, ledger, found):
             continue
         masked = any(u.zeros and {t.count for call in u.zeros for t in call.terms} == {0} for u in found)
         zeros = all(u.came_as_zeros or u.zeros for u in found)
-        kind, level, fix = "empty", ERROR, _two_steps_in_a_row(record, found[0])
-        text = f"{len(found)} of {count_noun(record.made, 'step')} found no gradient"
+        kind, level, fix = "empty", ERROR, _two_steps_in_a_row(ledger, found[0])
+        text = f"{len(found)} of {count_noun(ledger.made, 'step')} found no gradient"
         if zeros:
             kind, level = "empty, zeros", ERROR if masked else UNDECIDED  # or a margin is kept
             text += " other than zeros" + ", as from a loss without a target" * masked
             fix = "skip the step of a window that holds nothing: momentum and weight decay would still act"
-        numbers = {"steps": record.made, "empty": [update.number for update in found[:20]]}
-        yield Difference(kind, record, found[0].where, text, found, fix=fix, level=level, **numbers)
+        numbers = {"steps": ledger.made, "empty": [update.number for update in found[:20]]}
+        yield Difference(kind, ledger, found[0].where, text, found, fix=fix, level=level, **numbers)
 
 
-def _harmless(history: History, record: AuditedRecord, found: list[AuditedUpdate]) -> bool:
+def _harmless(history: History, ledger: AuditedLedger, found: list[AuditedUpdate]) -> bool:
     """Every .grad was None, which changes nothing, and no gradient of it was lost or went elsewhere."""
-    missed = record.lost_calls or record.left_over or trained_elsewhere(history, record)
+    missed = ledger.lost_calls or ledger.left_over or trained_elsewhere(history, ledger)
     return all(update.dtype is None for update in found) and not missed
 
 
-def trained_elsewhere(history: History, record: AuditedRecord) -> bool:
+def trained_elsewhere(history: History, ledger: AuditedLedger) -> bool:
     """Do parameters of no optimizer have the shapes of those that never received a gradient here?
 
-    Where some of this record's did, the others are only known to have been replaced if nothing else is without one.
+    Where some of this ledger's did, the others are only known to have been replaced if nothing else is without one.
     """
-    never, unowned = record.never, history.unowned_shapes
-    alike = never <= unowned if never.total() == record.trained else never == unowned
+    never, unowned = ledger.never, history.unowned_shapes
+    alike = never <= unowned if never.total() == ledger.trained else never == unowned
     return bool(history.unowned[0] and never) and alike
 
 
 # What doubts ask of calls that no step has used
 
 
-def useful_sites(history: History, record: AuditedRecord) -> set[tuple]:
-    """From where backward calls come that reach a step of this record, or are used by nobody knows what."""
-    return {call.site for call in history.calls if call.used and (record in call.users or not call.used_by)}
+def useful_sites(history: History, ledger: AuditedLedger) -> set[tuple]:
+    """From where backward calls come that reach a step of this ledger, or are used by nobody knows what."""
+    return {call.site for call in history.calls if call.used and (ledger in call.users or not call.used_by)}
 
 
-def whole_windows(record: AuditedRecord, dropped: list[list]) -> bool:
+def whole_windows(ledger: AuditedLedger, dropped: list[list]) -> bool:
     """Were as many backward calls dropped each time as the windows right before and after hold, and only sometimes?
 
     A zeroing in every micro-batch comes between all windows.
     """
-    updates = record.filled
+    updates = ledger.filled
     numbers = sorted(calls[0].number for calls in dropped)
     undisturbed = sum(
         bisect(numbers, before.fresh[-1].number) == bisect(numbers, after.fresh[0].number)

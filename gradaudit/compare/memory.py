@@ -7,7 +7,7 @@ import torch
 
 from gradaudit.compare.columns import nearly_equal
 from gradaudit.compare.rules import ADVICE, Difference, rule
-from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedRecord, History, count_noun
+from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedLedger, History, count_noun
 
 _MANY = 5  # graphs that are kept
 _LOGGED = re.compile(r"avg|average|mean|running|total|epoch|log|smooth|ema|best|val|eval|metric|hist", re.I)
@@ -54,12 +54,12 @@ def _counted_again(history: History) -> Iterator[AuditedCall]:
     for update in history.updates:
         before = {call.number: call for call in update.fresh if not (update.assigned or update.rewritten)}
         again = [call for call in before.values() if call.again in before]
-        yield from (call for call in again if not _apart(call, before[call.again], update.record))
+        yield from (call for call in again if not _apart(call, before[call.again], update.ledger))
 
 
-def _apart(call: AuditedCall, other: AuditedCall, record: AuditedRecord) -> bool:
+def _apart(call: AuditedCall, other: AuditedCall, ledger: AuditedLedger) -> bool:
     """Do they reach different parameters, as where each of two parts is named with `inputs`?"""
-    one, two = call.reach.get(record), other.reach.get(record)
+    one, two = call.reach.get(ledger), other.reach.get(ledger)
     return one is not None and two is not None and one.isdisjoint(two)
 
 
@@ -128,13 +128,13 @@ def batchnorm(history: History) -> Iterator[Difference]:
         model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.GroupNorm(8, 64))
     Reported: giotto-ai/giotto-deep/issues/75
     """
-    for record in history.stepped:
-        moved = [u for u in record.updates if u.size > 1 and all(call.batchnorm for call in u.micro_batches)]
+    for ledger in history.stepped:
+        moved = [u for u in ledger.updates if u.size > 1 and all(call.batchnorm for call in u.micro_batches)]
         if moved:
             n = moved[0].size
             text = f"BatchNorm normalises each of {count_noun(n, 'micro-batch')} by itself, and its running statistics "
             text += f"move {n} times per update"
-            yield Difference("batchnorm", record, moved[0].where, text, moved, level=ADVICE, moves_per_update=n)
+            yield Difference("batchnorm", ledger, moved[0].where, text, moved, level=ADVICE, moves_per_update=n)
 
 
 @rule("low-precision-accumulation")
@@ -156,10 +156,10 @@ def low_precision(history: History) -> Iterator[Difference]:
             loss.backward()
     Reported: linkedin/Liger-Kernel/pull/830
     """
-    for record in history.stepped:
-        low = [u for u in record.updates if u.dtype in (torch.bfloat16, torch.float16) and u.size > 1]
+    for ledger in history.stepped:
+        low = [u for u in ledger.updates if u.dtype in (torch.bfloat16, torch.float16) and u.size > 1]
         if low:
             dtype, longest = str(low[0].dtype).removeprefix("torch."), max(update.size for update in low)
             text = f"{count_noun(longest, 'micro-batch')} are added up in {dtype}: small addends are lost"
             numbers = {"dtype": dtype, "window": longest}
-            yield Difference("low precision", record, low[0].where, text, low, level=ADVICE, **numbers)
+            yield Difference("low precision", ledger, low[0].where, text, low, level=ADVICE, **numbers)

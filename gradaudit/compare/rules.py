@@ -10,7 +10,7 @@ from inspect import cleandoc
 from textwrap import dedent
 from typing import Any
 
-from gradaudit.history import AuditedCall, AuditedRecord, AuditedUpdate, History
+from gradaudit.history import AuditedCall, AuditedLedger, AuditedUpdate, History
 
 ERROR, ADVICE, UNDECIDED = LEVELS = ("error", "advice", "undecided")
 
@@ -20,7 +20,7 @@ class Difference:
 
     Attributes:
         kind: What `doubts` are about.
-        record: The optimizer; None if it is about none in particular.
+        ledger: The optimizer; None if it is about none in particular.
         where: The line of the cause.
         message: What was observed, in words.
         updates: Those in which it shows, the first one first.
@@ -34,7 +34,7 @@ class Difference:
     def __init__(
         self,
         kind: str,
-        record: AuditedRecord | None,
+        ledger: AuditedLedger | None,
         where: str,
         message: str,
         updates: Sequence[AuditedUpdate] = (),
@@ -45,7 +45,7 @@ class Difference:
         level: str = ERROR,
         **evidence: Any,
     ) -> None:
-        self.kind, self.record, self.where, self.message = kind, record, where, message
+        self.kind, self.ledger, self.where, self.message = kind, ledger, where, message
         self.updates, self.calls, self.about = updates, calls, about
         self.fix, self.level = fix, level
         self.evidence = ({"update": updates[0].number} if updates else {}) | evidence

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gradaudit.compare.columns import columns_of
 from gradaudit.compare.rules import Difference, rule
-from gradaudit.history import AuditedRecord, AuditedUpdate, History, count_noun, most_frequent
+from gradaudit.history import AuditedLedger, AuditedUpdate, History, count_noun, most_frequent
 from gradaudit.lines import condition_of
 
 _SOME = 20  # windows that others are compared with
@@ -54,20 +54,20 @@ def irregular(history: History) -> Iterator[Difference]:
                 optimizer.zero_grad()
     Reported: rasbt/LLMs-from-scratch/issues/299, huggingface/accelerate/issues/435
     """
-    for record in history.stepped:
-        updates = countable(record)
+    for ledger in history.stepped:
+        updates = countable(ledger)
         if history.declared:
-            yield from _not_as_declared(history, record, updates)
+            yield from _not_as_declared(history, ledger, updates)
         elif len(updates) >= 2:
-            yield from _uneven(record, updates)
+            yield from _uneven(ledger, updates)
 
 
-def countable(record: AuditedRecord) -> list[AuditedUpdate]:
+def countable(ledger: AuditedLedger) -> list[AuditedUpdate]:
     """Windows of which it is known how many micro-batches they hold."""
-    return [update for update in record.filled if not update.assigned]
+    return [update for update in ledger.filled if not update.assigned]
 
 
-def _not_as_declared(history: History, record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Difference]:
+def _not_as_declared(history: History, ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator[Difference]:
     """Too large anywhere, or too small where it can't be the tail of an epoch."""
     first = history.declared[0][1]
     declared = [([first] + [n for start, n in history.declared if start <= u.place])[-1] for u in updates]
@@ -77,12 +77,12 @@ def _not_as_declared(history: History, record: AuditedRecord, updates: list[Audi
     if short and ((short[0] == 0 and len(pairs) > 1) or len(short) > len(pairs) / 2):
         different = sorted(different + short)
     if different:
-        yield _irregular("not as declared", record, updates, different[0], f"declared: {declared[different[0]]}")
+        yield _irregular("not as declared", ledger, updates, different[0], f"declared: {declared[different[0]]}")
 
 
-def _uneven(record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Difference]:
-    judged, odd = _odd_window(record, updates)
-    if odd is not None and not _is_a_tail_carried_over(record, judged, odd):
+def _uneven(ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator[Difference]:
+    judged, odd = _odd_window(ledger, updates)
+    if odd is not None and not _is_a_tail_carried_over(ledger, judged, odd):
         window, n, kind = judged[odd.place], odd.usual, odd.kind
         unknown = any(call.epoch is None for call in window.fresh) or len(window.epochs) > 1
         an_epoch = ", or an epoch ended without one" * (unknown and window.size % n != 0)
@@ -94,11 +94,11 @@ def _uneven(record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Dif
         if kind == "first" and window.size in (1, n - 1, n + 1) and {u.size for u in updates[1:-1]} <= {n}:
             kind = "off by one"
         usual = next(update for update in updates if update.size == n)
-        yield _irregular(kind, record, updates, updates.index(window), why, usual)
+        yield _irregular(kind, ledger, updates, updates.index(window), why, usual)
 
 
 def _irregular(
-    kind: str, record: AuditedRecord, updates: list[AuditedUpdate], place: int, why: str, usual=None
+    kind: str, ledger: AuditedLedger, updates: list[AuditedUpdate], place: int, why: str, usual=None
 ) -> Difference:
     window, sizes = updates[place], [update.size for update in updates]
     where, shown = condition_of(window.where) or window.where, [sizes[k] for k in around(sizes, place, 20)]
@@ -106,7 +106,7 @@ def _irregular(
     fix = None
     if kind == "long":
         fix = "count only micro-batches that ran backward, and let no `continue` jump over the step"
-    return Difference(kind, record, where, text, [window], about=usual, fix=fix, sizes=shown)
+    return Difference(kind, ledger, where, text, [window], about=usual, fix=fix, sizes=shown)
 
 
 def _listed(sizes: list[int], place: int) -> str:
@@ -136,13 +136,13 @@ def around(sizes: Sequence[int], place: int, count: int) -> range:
 @rule("leftover-gradients")
 def carried_over(history: History) -> Iterator[Difference]:
     """A window that also holds what was left over at the end of the epoch before."""
-    for record in history.stepped if not history.declared else ():
-        updates = countable(record)
+    for ledger in history.stepped if not history.declared else ():
+        updates = countable(ledger)
         if over := _over_an_epochs_end(updates):
             window, n = over[0]
         else:
-            judged, odd = _odd_window(record, updates)
-            if odd is None or not _is_a_tail_carried_over(record, judged, odd):
+            judged, odd = _odd_window(ledger, updates)
+            if odd is None or not _is_a_tail_carried_over(ledger, judged, odd):
                 continue
             window, n = judged[odd.place], odd.usual
         usual = None if over else next(update for update in updates if update.size == n)
@@ -150,7 +150,7 @@ def carried_over(history: History) -> Iterator[Difference]:
         end = "an epoch's" if over else "apparently an epoch's"
         text = f"{holds}others: they were left over at {end} end"
         where = condition_of(window.where) or window.where
-        yield Difference("carried over", record, where, text, [window], about=usual, size=window.size, usual=n)
+        yield Difference("carried over", ledger, where, text, [window], about=usual, size=window.size, usual=n)
 
 
 def _over_an_epochs_end(updates: list[AuditedUpdate]) -> list[tuple[AuditedUpdate, int]]:
@@ -166,21 +166,21 @@ def _over_an_epochs_end(updates: list[AuditedUpdate]) -> list[tuple[AuditedUpdat
     return over
 
 
-def _is_a_tail_carried_over(record: AuditedRecord, updates: list[AuditedUpdate], odd: Odd) -> bool:
+def _is_a_tail_carried_over(ledger: AuditedLedger, updates: list[AuditedUpdate], odd: Odd) -> bool:
     """Where no epochs were seen: is it too long by as much as another window is, or as the run's end has left over?"""
     excess = updates[odd.place].size - odd.usual
     if odd.kind != "long" or excess >= odd.usual or updates[odd.place].fresh[0].epoch is not None:
         return False
     as_long = sum(update.size == odd.usual + excess for update in updates)
-    return as_long > 1 or len(record.left_over) == excess
+    return as_long > 1 or len(ledger.left_over) == excess
 
 
 # Which sizes need an explanation
 
 
-def _odd_window(record: AuditedRecord, updates: list[AuditedUpdate]) -> tuple[list[AuditedUpdate], Odd | None]:
+def _odd_window(ledger: AuditedLedger, updates: list[AuditedUpdate]) -> tuple[list[AuditedUpdate], Odd | None]:
     """The window that stands out, among those that hold nothing of the epoch before and lost nothing to a zeroing."""
-    cut = {zeroing.calls[-1].number for zeroing, _ in record.lost_calls}
+    cut = {zeroing.calls[-1].number for zeroing, _ in ledger.lost_calls}
     over, whole, before = {id(update) for update, _ in _over_an_epochs_end(updates)}, [], 0
     for update in updates:
         if cut.isdisjoint(range(before + 1, update.fresh[0].number)) and id(update) not in over:

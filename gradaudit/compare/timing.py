@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gradaudit.compare.rules import ADVICE, Difference, rule
-from gradaudit.history import AuditedRecord, AuditedUpdate, Clip, History, count_noun
+from gradaudit.history import AuditedLedger, AuditedUpdate, Clip, History, count_noun
 
 # Clipping
 
@@ -47,7 +47,7 @@ def clipped(history: History) -> Iterator[Difference]:
         fix = None if scaled else "clip once per window: after the last backward, before the step"
         text = f"gradients are clipped {when[kind]}"
         numbers = {"norm": clip.norm, "after_backward_calls": clip.after, "window": n, "scale": clip.scaled}
-        yield Difference(kind, update.record, clip.where, text, [update], about=part, fix=fix, **numbers)
+        yield Difference(kind, update.ledger, clip.where, text, [update], about=part, fix=fix, **numbers)
 
 
 def _mistimed(update: AuditedUpdate, clip: Clip) -> str:
@@ -65,7 +65,7 @@ def _mistimed(update: AuditedUpdate, clip: Clip) -> str:
 
 def _meant(update: AuditedUpdate, kind: str) -> bool:
     """Is a clip that comes early or late no mistake?"""
-    updates = update.record.updates
+    updates = update.ledger.updates
     if kind == "clip late":  # what its step has used is changed, and used again, as momentum that is kept in `.grad`
         return any(u.kept and u.stale for u in updates if u.number == update.number + 1)
     early = [u for u in updates if any(_mistimed(u, clip) == "clip early" for clip in u.clips)]
@@ -75,7 +75,7 @@ def _meant(update: AuditedUpdate, kind: str) -> bool:
 
 def _of_parts(update: AuditedUpdate, clip: Clip) -> bool:
     """Have the calls before and after it no parameter in common, as where each agent's part is clipped by itself?"""
-    reached = [call.reach.get(update.record) for call in update.fresh]
+    reached = [call.reach.get(update.ledger) for call in update.fresh]
     clipped, rest = reached[: clip.after], reached[clip.after :]
     if None in reached or not clipped or not rest:
         return False
@@ -119,26 +119,26 @@ def scaled(history: History) -> Iterator[Difference]:
         scaler.update()
     Reported: pytorch/pytorch/pull/36601, conservationtechlab/animl-py/issues/298
     """
-    for record in history.stepped:
-        for update in record.updates:
+    for ledger in history.stepped:
+        for update in ledger.updates:
             early = [k for k in update.unscaled_after if any(call.scaled != 1 for call in update.fresh[k:])]
             if early:
                 n, scale = len(update.fresh), update.fresh[-1].scaled
                 text = f"unscale_() came after backward call {early[0]} of a window of {n}: "
                 text += "what follows is scaled again"
                 numbers = {"unscaled_after": early, "window": n, "scale": scale}
-                yield Difference("unscaled early", record, update.where, text, [update], **numbers)
+                yield Difference("unscaled early", ledger, update.where, text, [update], **numbers)
                 break
-        early = next((update for update in record.updates if update.updated_after), None)
+        early = next((update for update in ledger.updates if update.updated_after), None)
         if early is not None:
             (after, where), n = early.updated_after[0], len(early.fresh)
             text = f"the scaler was updated after backward call {after} of a window of {n}, before the step"
-            yield Difference("updated early", record, where, text, [early], updated_after=after, window=n)
-        scalers = {update.scaler for update in record.updates if update.scaler}
+            yield Difference("updated early", ledger, where, text, [early], updated_after=after, window=n)
+        scalers = {update.scaler for update in ledger.updates if update.scaler}
         if len(scalers) > 1:
             text = f"{len(scalers)} different scalers were used, so what they learn about the scale is lost"
-            where = record.updates[-1].where
-            yield Difference("several scalers", record, where, text, about=scalers, scalers=len(scalers))
+            where = ledger.updates[-1].where
+            yield Difference("several scalers", ledger, where, text, about=scalers, scalers=len(scalers))
 
 
 # Schedulers
@@ -168,8 +168,8 @@ def scheduled(history: History) -> Iterator[Difference]:
                 optimizer.zero_grad()
     Reported: Lightning-AI/pytorch-lightning/issues/1476, starVLA/starVLA/pull/210
     """
-    for record in history.stepped:
-        updates = record.filled
+    for ledger in history.stepped:
+        updates = ledger.filled
         steps = sum(len(update.scheduled) + len(update.scheduled_after) for update in updates)
         inside = [update for update in updates if not _right_before_the_step(update)]
         once_per_epoch = 2 * steps <= len(updates)  # a window may go on over the end of an epoch
@@ -177,9 +177,9 @@ def scheduled(history: History) -> Iterator[Difference]:
             where, many = inside[0].scheduled[0][1], count_noun(len(updates), "update")
             text = f"the scheduler was stepped inside windows: {count_noun(steps, 'time')} in {many}"
             numbers = {"scheduler_steps": steps, "updates": len(updates), "in_first_window": len(inside[0].scheduled)}
-            yield Difference("stepped inside", record, where, text, inside, **numbers)
-        elif record.schedule is not None:
-            yield from _too_long(history, record, updates)
+            yield Difference("stepped inside", ledger, where, text, inside, **numbers)
+        elif ledger.schedule is not None:
+            yield from _too_long(history, ledger, updates)
 
 
 def _right_before_the_step(update: AuditedUpdate) -> bool:
@@ -187,17 +187,17 @@ def _right_before_the_step(update: AuditedUpdate) -> bool:
     return not update.scheduled or [after for after, _ in update.scheduled] == [len(update.fresh)]
 
 
-def _too_long(history: History, record: AuditedRecord, updates: list[AuditedUpdate]) -> Iterator[Difference]:
+def _too_long(history: History, ledger: AuditedLedger, updates: list[AuditedUpdate]) -> Iterator[Difference]:
     """Stepped once per update, with a length that is that of the run in micro-batches: it never comes to its end."""
-    schedule, n = record.schedule, history.size(record)
+    schedule, n = ledger.schedule, history.size(ledger)
     steps = [[*update.scheduled_after, *(where for _, where in update.scheduled)] for update in updates]
-    length = sum(update.size for update in updates) + len(record.left_over)
+    length = sum(update.size for update in updates) + len(ledger.left_over)
     once = all(len(each) <= 1 for each in steps) and 2 * schedule.steps > len(updates) > 1
     if n > 1 and once and schedule.steps < length in schedule.lengths:
         text = f"the scheduler is as long as the run in micro-batches, {length}, and was stepped once per update, "
         text += f"{count_noun(schedule.steps, 'time')}: it would come to its end {n} times too late"
         where, numbers = next(place for each in steps for place in each), {"length": length, "window": n}
-        yield Difference("too long", record, where, text, updates, scheduler_steps=schedule.steps, **numbers)
+        yield Difference("too long", ledger, where, text, updates, scheduler_steps=schedule.steps, **numbers)
 
 
 # Ranks
@@ -224,15 +224,15 @@ def synced(history: History) -> Iterator[Difference]:
         optimizer.step()
     Reported: karpathy/build-nanogpt/pull/30, speechbrain/speechbrain/issues/1802
     """
-    for record in history.stepped:
-        updates = [update for update in record.filled if all(call.synced is not None for call in update.fresh)]
+    for ledger in history.stepped:
+        updates = [update for update in ledger.filled if all(call.synced is not None for call in update.fresh)]
         apart = [update for update in updates if not update.fresh[-1].synced]
         if apart:
             ranks = "" if apart[0].on_ranks else "on several ranks, "  # a loop is judged before it costs several GPUs
             text = f"{ranks}{len(apart)} of {count_noun(len(updates), 'update')} come before the last micro-batch is "
             text += "averaged over the ranks, which drift apart"
             numbers = {"not_averaged": len(apart), "updates": len(updates)}
-            yield Difference("apart", record, apart[0].fresh[-1].where, text, apart, **numbers)
+            yield Difference("apart", ledger, apart[0].fresh[-1].where, text, apart, **numbers)
         # One process alone may leave out no_sync(), as some libraries do for it. With FSDP, to reduce each time is to
         # hold shards and not whole gradients.
         several = [update for update in updates if len(update.fresh) > 1 and update.on_ranks]
@@ -241,4 +241,4 @@ def synced(history: History) -> Iterator[Difference]:
             n = len(often[0].fresh)
             text = f"the ranks exchange gradients after each of {n} micro-batches; once per update is enough"
             numbers = {"averaged_each_time": len(often), "updates": len(updates), "window": n}
-            yield Difference("often", record, often[0].fresh[0].where, text, often, level=ADVICE, **numbers)
+            yield Difference("often", ledger, often[0].fresh[0].where, text, often, level=ADVICE, **numbers)

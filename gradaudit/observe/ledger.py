@@ -63,7 +63,7 @@ class Call:
 
 
 class Update:
-    """A step of an optimizer. While its window is being filled, it is the record's `open` one, without a number.
+    """A step of an optimizer. While its window is being filled, it is the ledger's `open` one, without a number.
 
     Attributes:
         number: Counts the optimizer's updates from 1.
@@ -78,12 +78,12 @@ class Update:
     number = held = stale = 0
     fresh = zeros = ()
 
-    def __init__(self, record: "Record") -> None:
-        self.record = record
+    def __init__(self, ledger: "OptimizerLedger") -> None:
+        self.ledger = ledger
 
     def close(self, in_grad: Kept, fresh: int, unmade: int, skipped: bool) -> None:
         """Takes all that is in `.grad`; unless it is skipped, the last `unmade` calls are used by it."""
-        self.number, self.skipped = self.record.made, skipped
+        self.number, self.skipped = self.ledger.made, skipped
         self.in_grad, self.count, self.held = in_grad, len(in_grad), in_grad.total
         for call in last(unmade, in_grad):
             if skipped:
@@ -106,11 +106,11 @@ class Zeroing:
         after: How many updates it had made before.
     """
 
-    def __init__(self, record: "Record", calls: list[Call]) -> None:
-        self.record, self.calls, self.after = record, calls, record.made
+    def __init__(self, ledger: "OptimizerLedger", calls: list[Call]) -> None:
+        self.ledger, self.calls, self.after = ledger, calls, ledger.made
 
 
-class Record:
+class OptimizerLedger:
     """What an optimizer's gradients go through, in the ledger.
 
     Attributes:
@@ -130,7 +130,7 @@ class Record:
     def __init__(self, optimizer: Optimizer | None, died=None) -> None:
         self.optimizer = (lambda: None) if optimizer is None else ref(optimizer, died)  # a loop may drop its optimizers
         self.kind = type(optimizer).__name__
-        self.name = ""  # the observer names a record when it is first used
+        self.name = ""  # the observer names a ledger when it is first used
         self.gradients = self.gradients_type()
         self.in_grad, self.unused, self.unmade, self.made = Kept(), 0, 0, 0
         self.updates, self.lost = Kept(), Kept()

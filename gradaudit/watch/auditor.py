@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradaudit.callsite import caller_location, is_users, where
-from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedRecord, AuditedUpdate, History
+from gradaudit.history import PROBED_GRAPHS, AuditedCall, AuditedLedger, AuditedUpdate, History
 from gradaudit.observe.gradients import is_zero, tensors_in
 from gradaudit.observe.ledger import Zeroing, last
 from gradaudit.observe.observer import Listener, Observer, after
@@ -40,13 +40,13 @@ class Auditor(Listener):
     """Listens to an observer, and to all that the modules beside this one watch."""
 
     who = "The auditor"
-    record_type = AuditedRecord
+    ledger_type = AuditedLedger
     hears_zeroing_at_once = False  # only the line on which gradients are lost is told
 
     def __init__(self) -> None:
         self.history = History()
         self.key = f"gradaudit {next(_numbers)}"  # audits may be nested
-        self.received_by = 1  # how many records got gradients from the last backward call
+        self.received_by = 1  # how many ledgers got gradients from the last backward call
         self.epochs = Epochs()
 
     def attach(self, observer: Observer) -> None:
@@ -105,108 +105,108 @@ class Auditor(Listener):
             self.named.look(self.history.updates_made)
         return call
 
-    def received(self, record: AuditedRecord, call: AuditedCall) -> None:
+    def received(self, ledger: AuditedLedger, call: AuditedCall) -> None:
         self.received_by += 1
-        if record.name and record not in call.records:
-            call.records += (record,)
-        gradients = record.gradients
+        if ledger.name and ledger not in call.ledgers:
+            call.ledgers += (ledger,)
+        gradients = ledger.gradients
         if gradients.shards:
             call.synced, call.sharded = not gradients.waits, True
             call.ranks = max(shard.ranks for shard in gradients.shards.values())
         if len(gradients.touched) < len(gradients.parameters):
-            call.reach[record] = _places(tuple(gradients.touched))
-        early = record.made < _SAMPLED_UPDATES and call.number <= PROBED_GRAPHS
-        if early and record.evaluation is None and not record.by_hand:
-            record.take_samples()
-        elif record.samples:
-            record.samples = []
+            call.reach[ledger] = _places(tuple(gradients.touched))
+        early = ledger.made < _SAMPLED_UPDATES and call.number <= PROBED_GRAPHS
+        if early and ledger.evaluation is None and not ledger.by_hand:
+            ledger.take_samples()
+        elif ledger.samples:
+            ledger.samples = []
         if gradients.came_as_zeros:
-            call.zeros += (record,)
+            call.zeros += (ledger,)
         weights = gradients.weight_versions()
-        record.scaled, record.weights = 1.0 if record.clips_by_data else call.scaled, weights
+        ledger.scaled, ledger.weights = 1.0 if ledger.clips_by_data else call.scaled, weights
         if call.scaled != 1:
-            record.scaler = self.scaling.thread.scaler
-        if record.by_hand:
-            record.received_call(call)
+            ledger.scaler = self.scaling.thread.scaler
+        if ledger.by_hand:
+            ledger.received_call(call)
 
     def backward_ends(self, call: AuditedCall) -> None:
         self.history.calls.append(call)
-        for record in self.observer.by_hand:
-            record.beside |= len(call.records) > bool(record.name) and record.in_grad[-1:] == [call]
+        for ledger in self.observer.by_hand:
+            ledger.beside |= len(call.ledgers) > bool(ledger.name) and ledger.in_grad[-1:] == [call]
         if call.number % _TRIM_EVERY == 0:
             self.history.calls = self.history.calls.trimmed()
-            for record in self.observer.active:
-                record.trim()
+            for ledger in self.observer.active:
+                ledger.trim()
 
     # Zeroing, changes, steps
 
-    def wrote(self, record: AuditedRecord) -> bool:
-        return self.by_hand.wrote(record)
+    def wrote(self, ledger: AuditedLedger) -> bool:
+        return self.by_hand.wrote(ledger)
 
-    def zeroed(self, record: AuditedRecord, zeroing: Zeroing) -> None:
-        record.cleared = True
-        if record.samples:
-            record.notice_a_move()
+    def zeroed(self, ledger: AuditedLedger, zeroing: Zeroing) -> None:
+        ledger.cleared = True
+        if ledger.samples:
+            ledger.notice_a_move()
         if zeroing.calls:
             zeroing.where = where()
-            zeroing.were_zeros = record.gradients.came_as_zeros  # the calls themselves had brought nothing but zeros
+            zeroing.were_zeros = ledger.gradients.came_as_zeros  # the calls themselves had brought nothing but zeros
             zeroing.put_back = False
-            if record.moved or record.gradients.weight_versions() != record.weights:  # not only a step has read them
+            if ledger.moved or ledger.gradients.weight_versions() != ledger.weights:  # not only a step has read them
                 for call in zeroing.calls:
                     call.read = True
-        record.scaled, record.open.came_as_zeros = 1.0, not record.gradients.touched
-        if not record.name:  # nothing is known to use its gradients
-            record.lost.clear()
+        ledger.scaled, ledger.open.came_as_zeros = 1.0, not ledger.gradients.touched
+        if not ledger.name:  # nothing is known to use its gradients
+            ledger.lost.clear()
 
-    def changed(self, record: AuditedRecord, assigned: bool) -> None:
-        record.scaled = 1.0  # it may have been taken out
-        update, gradients = record.open, record.gradients
+    def changed(self, ledger: AuditedLedger, assigned: bool) -> None:
+        ledger.scaled = 1.0  # it may have been taken out
+        update, gradients = ledger.open, ledger.gradients
         overwritten = not all(is_zero(gradients.parameters[place].grad) for place in gradients.touched)
-        update.kept |= overwritten and bool(record.in_grad) and not record.unused
+        update.kept |= overwritten and bool(ledger.in_grad) and not ledger.unused
         update.assigned |= assigned
         update.replaced |= gradients.put
         update.overwritten |= overwritten
         update.rewritten |= not assigned
 
-    def stepped(self, record: AuditedRecord, update: AuditedUpdate) -> None:
-        if record.by_hand and record.made == 1:  # it has a name from now on
+    def stepped(self, ledger: AuditedLedger, update: AuditedUpdate) -> None:
+        if ledger.by_hand and ledger.made == 1:  # it has a name from now on
             for call in update.fresh:
-                call.records += (record,)
-        elif not record.by_hand and (update.assigned or update.replaced):
-            self.by_hand.step_givers(record)
-        if record.made == 1:
-            self.history.records.append(record)
-        self._compare_samples(record, update)
-        update.where = update.fresh[-1].where if record.by_hand and update.fresh else where()
+                call.ledgers += (ledger,)
+        elif not ledger.by_hand and (update.assigned or update.replaced):
+            self.by_hand.step_givers(ledger)
+        if ledger.made == 1:
+            self.history.ledgers.append(ledger)
+        self._compare_samples(ledger, update)
+        update.where = update.fresh[-1].where if ledger.by_hand and update.fresh else where()
         update.place, update.at = self.history.updates_made, self.observer.calls
         self.history.updates_made += 1
-        gradients = record.gradients
+        gradients = ledger.gradients
         update.assigned |= not (update.held or gradients.empty or update.skipped)
-        update.assigned |= record.made == 1 and gradients.from_before
-        if record.lost:
-            self._note_what_was_put_back(record, update)
+        update.assigned |= ledger.made == 1 and gradients.from_before
+        if ledger.lost:
+            self._note_what_was_put_back(ledger, update)
         update.dtype = next((p.grad.dtype for p in gradients.parameters if p.grad is not None), None)
-        if record.made % _TRIM_EVERY == 0:
-            record.trim()
+        if ledger.made % _TRIM_EVERY == 0:
+            ledger.trim()
 
-    def _compare_samples(self, record: AuditedRecord, update: AuditedUpdate) -> None:
-        early = record.made <= _SAMPLED_UPDATES
-        if record.samples and not (update.assigned or update.rewritten or update.clips or update.unscaled_after):
-            record.by_data = update.rewritten = update.overwritten = record.rewritten()
-        elif record.by_data and not early:  # as it did in every update that was looked at
+    def _compare_samples(self, ledger: AuditedLedger, update: AuditedUpdate) -> None:
+        early = ledger.made <= _SAMPLED_UPDATES
+        if ledger.samples and not (update.assigned or update.rewritten or update.clips or update.unscaled_after):
+            ledger.by_data = update.rewritten = update.overwritten = ledger.rewritten()
+        elif ledger.by_data and not early:  # as it did in every update that was looked at
             update.rewritten = update.overwritten = True
         if update.held and update.held == update.stale:
-            update.tried_again = record.tries_again = record.tries_again or record.back_where_it_was()
-        elif early and any(map(_is_hooked, record.gradients.parameters)):
-            record.hooked = True
-        if update.fresh and record.samples:
-            record.stepped_with = record.samples
-        record.samples = []
+            update.tried_again = ledger.tries_again = ledger.tries_again or ledger.back_where_it_was()
+        elif early and any(map(_is_hooked, ledger.gradients.parameters)):
+            ledger.hooked = True
+        if update.fresh and ledger.samples:
+            ledger.stepped_with = ledger.samples
+        ledger.samples = []
 
     @staticmethod
-    def _note_what_was_put_back(record: AuditedRecord, update: AuditedUpdate) -> None:
+    def _note_what_was_put_back(ledger: AuditedLedger, update: AuditedUpdate) -> None:
         """Gradients may be read before they are zeroed, and put back."""
-        for zeroing in reversed(record.lost):
+        for zeroing in reversed(ledger.lost):
             if zeroing.after < update.number - 1:
                 break
             zeroing.put_back = update.overwritten
@@ -215,35 +215,35 @@ class Auditor(Listener):
 
     # The end of an optimizer
 
-    def ended(self, record: AuditedRecord) -> None:
-        if record.by_hand and (record.unowned or record.made):
+    def ended(self, ledger: AuditedLedger) -> None:
+        if ledger.by_hand and (ledger.unowned or ledger.made):
             self.graphs.walked.clear()  # another model may come to the same lines
-        if self.by_hand.ended(record) if record.by_hand else record.name or record.in_grad:
-            self._conclude(record)
-        record.trim()
-        record.samples, record.stepped_with = [], []  # which would keep parameters alive
+        if self.by_hand.ended(ledger) if ledger.by_hand else ledger.name or ledger.in_grad:
+            self._conclude(ledger)
+        ledger.trim()
+        ledger.samples, ledger.stepped_with = [], []  # which would keep parameters alive
 
-    def _conclude(self, record: AuditedRecord) -> None:
-        self.observer.name(record)
-        if not record.made:
-            self.history.records.append(record)
-        record.schedule = self.schedules.found.get(record)
-        gradients = record.gradients
-        left = [call for call in last(record.unused, record.in_grad) if not call.used]
-        unseen = not record.made and gradients.weight_versions() != record.weights  # else than by a step, or compiled
-        record.notice_a_move()
-        moved = record.moved and not record.made  # by an optimizer that updates in hooks and is never told to step
+    def _conclude(self, ledger: AuditedLedger) -> None:
+        self.observer.name(ledger)
+        if not ledger.made:
+            self.history.ledgers.append(ledger)
+        ledger.schedule = self.schedules.found.get(ledger)
+        gradients = ledger.gradients
+        left = [call for call in last(ledger.unused, ledger.in_grad) if not call.used]
+        unseen = not ledger.made and gradients.weight_versions() != ledger.weights  # else than by a step, or compiled
+        ledger.notice_a_move()
+        moved = ledger.moved and not ledger.made  # by an optimizer that updates in hooks and is never told to step
         if left and not unseen and not moved and not gradients.came_as_zeros:
-            record.left_over = left
-        if record.by_hand:
+            ledger.left_over = left
+        if ledger.by_hand:
             return
-        record.moved_unseen, record.by_itself = moved or (unseen and record.weights != -1), moved
+        ledger.moved_unseen, ledger.by_itself = moved or (unseen and ledger.weights != -1), moved
         if moved:
             return
         trained = [
             (ever, p) for ever, p in zip(gradients.ever, gradients.parameters, strict=True) if p.requires_grad or ever
         ]
-        record.never, record.trained = Counter(tuple(p.shape) for ever, p in trained if not ever), len(trained)
+        ledger.never, ledger.trained = Counter(tuple(p.shape) for ever, p in trained if not ever), len(trained)
 
 
 def _is_hooked(p: Tensor) -> bool:

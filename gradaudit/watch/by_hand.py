@@ -1,6 +1,6 @@
 """Updates that no torch optimizer makes: by hand, by another library's optimizer, or through a copy of the model.
 
-PyTorch has no hook for them. Leaves that backward calls reach and that no optimizer holds get a record of their own,
+PyTorch has no hook for them. Leaves that backward calls reach and that no optimizer holds get a ledger of their own,
 and a few of their numbers are compared: see `samples`.
 """
 
@@ -11,14 +11,14 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from gradaudit.history import AuditedCall, AuditedRecord, History
+from gradaudit.history import AuditedCall, AuditedLedger, History
 from gradaudit.observe.gradients import Gradients, is_zero, living, local
 from gradaudit.observe.observer import Observer
 from gradaudit.observe.sharded import keepers, own_parameters
 from gradaudit.watch.samples import Sample, sample
 
 BY_HAND = "manual update"  # stands where the name of an optimizer would stand
-_PATIENCE = 100  # backward calls without an update, or updates without a proof, until a record is given up
+_PATIENCE = 100  # backward calls without an update, or updates without a proof, until a ledger is given up
 _TELLING = 8  # parameters that are compared
 _ENOUGH, _NEARLY_ALL = 8, 0.95  # numbers whose signs prove an update, if nearly all of them agree
 _FEW = 3  # numbers, at least, whose direction says anything if it is that of all parameters
@@ -63,7 +63,7 @@ class _LooseGradients(Gradients):
         self.leaves = []
 
 
-class RecordByHand(AuditedRecord):
+class LedgerByHand(AuditedLedger):
     """Of leaves that no optimizer holds.
 
     Attributes:
@@ -117,13 +117,13 @@ class RecordByHand(AuditedRecord):
         self.counted += sum(int(each.count_nonzero()) for each in signs)
         self.steps = self.counted >= _ENOUGH and abs(self.agreed) >= _NEARLY_ALL * self.counted
 
-    def split_off(self, places: Iterable[int]) -> "RecordByHand | None":
-        """What has a gradient and isn't at these places gets a record of its own, with all that has happened to it."""
+    def split_off(self, places: Iterable[int]) -> "LedgerByHand | None":
+        """What has a gradient and isn't at these places gets a ledger of its own, with all that has happened to it."""
         gradients, parameters, samples = self.gradients, self.gradients.parameters, self.samples_of()
         rest = [k for k, s in enumerate(samples) if s is not None and s.gradient.any() and k not in places]
         if not rest or any(parameters[k].dtype in (torch.float16, torch.bfloat16) for k in rest):  # rounded to no move
             return None
-        other = RecordByHand([parameters[k] for k in rest], gradients.died)
+        other = LedgerByHand([parameters[k] for k in rest], gradients.died)
         for name in gradients.lists:
             setattr(other.gradients, name, [getattr(gradients, name)[k] for k in rest])
         other.gradients.empty, other.gradients.from_before = gradients.empty, False
@@ -141,58 +141,58 @@ class UpdatesByHand:
         self.unowned_at: dict[str, int] = {}  # parameters whose gradients nothing uses, by the place of the first call
 
     def find(self, reached: list[Tensor]) -> None:
-        """Gives the leaves that a backward call reaches, and that no record knows, a record of their own."""
+        """Gives the leaves that a backward call reaches, and that no ledger knows, a ledger of their own."""
         active = self.observer.active
-        owned = set().union(*(record.gradients.ids for record in active))
-        if any(record.gradients.shards for record in active):
+        owned = set().union(*(ledger.gradients.ids for ledger in active))
+        if any(ledger.gradients.shards for ledger in active):
             owned |= own_parameters(living(*keepers()))
         found = {id(leaf): leaf for leaf in reached if id(leaf) not in owned}
         if found:
-            held = (p for record in self.observer.records.values() for p in record.gradients.parameters)
+            held = (p for ledger in self.observer.ledgers.values() for p in ledger.gradients.parameters)
             memory = set(map(_memory, held)) - {0}
             new = [leaf for leaf in found.values() if _memory(leaf) not in memory]  # else a view of what one holds
             midway = self.observer.calls > 1 and not all(is_zero(leaf.grad) for leaf in new)
             if new and not midway:  # a window whose first backward calls were missed is not begun
-                self.observer.add_by_hand(RecordByHand(new, self.observer.note_death))
+                self.observer.add_by_hand(LedgerByHand(new, self.observer.note_death))
 
-    def wrote(self, record: RecordByHand) -> bool:
+    def wrote(self, ledger: LedgerByHand) -> bool:
         """Has something used its gradients, and written to its parameters, since the last backward call?"""
-        moves = record.moves() if record.watched() and not record.given else {}
-        record.kept = []
-        if moves and not record.steps:
-            record.compare_signs(moves)
+        moves = ledger.moves() if ledger.watched() and not ledger.given else {}
+        ledger.kept = []
+        if moves and not ledger.steps:
+            ledger.compare_signs(moves)
         if not moves:
             return False
-        if record.steps and all(leaf.telling for leaf in record.gradients.leaves):
+        if ledger.steps and all(leaf.telling for leaf in ledger.gradients.leaves):
             places = sorted(moves)[:: 1 + len(moves) // _TELLING]  # these alone from now on, which saves time
-            for place, leaf in enumerate(record.gradients.leaves):
+            for place, leaf in enumerate(ledger.gradients.leaves):
                 leaf.telling = place in places
-        if not record.made and (rest := record.split_off(moves)) is not None:
+        if not ledger.made and (rest := ledger.split_off(moves)) is not None:
             self.observer.add_by_hand(rest)
         return True
 
-    def step_givers(self, taker: AuditedRecord) -> None:
+    def step_givers(self, taker: AuditedLedger) -> None:
         """The gradients that were put into this optimizer may be those of a copy of its model."""
-        for record in self.observer.by_hand:
-            samples = [each for each in record.samples_of() if each is not None and len(each.places) >= _FEW]
-            if record.unused and samples and all(each.given_to(taker.gradients.parameters) for each in samples):
-                record.steps = record.given = True
+        for ledger in self.observer.by_hand:
+            samples = [each for each in ledger.samples_of() if each is not None and len(each.places) >= _FEW]
+            if ledger.unused and samples and all(each.given_to(taker.gradients.parameters) for each in samples):
+                ledger.steps = ledger.given = True
                 taker.taken = True
-                self.observer.step(record)
+                self.observer.step(ledger)
 
-    def ended(self, record: RecordByHand) -> bool:
+    def ended(self, ledger: LedgerByHand) -> bool:
         """Is it known that its gradients were used?"""
-        if record.steps:
-            record.by_itself, record.loose = True, not record.unowned
+        if ledger.steps:
+            ledger.by_itself, ledger.loose = True, not ledger.unowned
             return True
-        if record.name:
-            self.history.forget(record)
+        if ledger.name:
+            self.history.forget(ledger)
         others = [other for other in self.observer.active if not other.by_hand and other.made]
         # By the script itself, which zeroes them, too.
-        is_read = record.cleared and not record.beside and all(any(other.gradients.ever) for other in others)
-        if record.unowned and record.calls > 1 and not is_read:  # of one call, gradients may be all that was wanted
-            self.unowned_at[record.where] = max(record.unowned, self.unowned_at.get(record.where, 0))
-            self.history.unowned_shapes |= record.shapes
+        is_read = ledger.cleared and not ledger.beside and all(any(other.gradients.ever) for other in others)
+        if ledger.unowned and ledger.calls > 1 and not is_read:  # of one call, gradients may be all that was wanted
+            self.unowned_at[ledger.where] = max(ledger.unowned, self.unowned_at.get(ledger.where, 0))
+            self.history.unowned_shapes |= ledger.shapes
             self.history.unowned = sum(self.unowned_at.values()), next(iter(self.unowned_at))
         return False
 

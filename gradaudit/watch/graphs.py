@@ -50,10 +50,10 @@ class Graphs:
         if (self.walked[call.line] < _WALKS_A_LINE or again) and self.walked.total() < _WALKS:
             self._walk(roots, call.line)
         call.nearest, call.batchnorm = self.reached_at.get(call.line, (None, False))
-        for record in self.observer.active if self.sums < _WATCHED_SUMS else ():
-            if record.in_grad:
+        for ledger in self.observer.active if self.sums < _WATCHED_SUMS else ():
+            if ledger.in_grad:
                 self.sums += 1
-                watch_memory(record.gradients.parameters, call, self.observer.probe)
+                watch_memory(ledger.gradients.parameters, call, self.observer.probe)
         if call.number <= PROBED_GRAPHS:
             self._look_for_passes(call, [root.grad_fn for root in roots if root.grad_fn is not None])
         if any(self.observer.options):  # it leaves its graph for further calls
@@ -86,8 +86,8 @@ class Graphs:
         self.walked[line] += 1
         reached, trains_batchnorm = leaves(roots)
         nearest = id(reached[0]) if reached else None
-        records = self.observer.records.values()
-        self.reached_at[line] = next((r for r in records if nearest in r.gradients.ids), None), trains_batchnorm
+        ledgers = self.observer.ledgers.values()
+        self.reached_at[line] = next((r for r in ledgers if nearest in r.gradients.ids), None), trains_batchnorm
         self.found(reached)
 
     def _look_for_passes(self, call: AuditedCall, nodes: list) -> None:

@@ -51,9 +51,9 @@ class Ranks:
 
     def _around_all_reduce(self, tensor=None, *args, **kwargs) -> Generator:
         """A script may average gradients itself. The call writes to them and raises no version."""
-        for record in self.observer.own():
-            if record.unused and any(p.grad is tensor for p in record.gradients.parameters):
-                record.open.rewritten = True
+        for ledger in self.observer.own():
+            if ledger.unused and any(p.grad is tensor for p in ledger.gradients.parameters):
+                ledger.open.rewritten = True
         yield
 
     def _around_scale_grads(self, stage, factor) -> Generator:
@@ -62,9 +62,9 @@ class Ranks:
         yield
         self.observer.overlook()
         ids = set(map(id, stage.submod.parameters()))
-        records = [record for record in self.observer.active if record.gradients.ids & ids]
-        for call in {call for record in records for call in record.in_grad[len(record.in_grad) - record.unused :]}:
+        ledgers = [ledger for ledger in self.observer.active if ledger.gradients.ids & ids]
+        for call in {call for ledger in ledgers for call in ledger.in_grad[len(ledger.in_grad) - ledger.unused :]}:
             for term in call.terms:
                 term.value = term.value / factor
-        for record in records:
-            record.samples = []
+        for ledger in ledgers:
+            ledger.samples = []

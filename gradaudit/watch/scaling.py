@@ -54,46 +54,46 @@ class Scaling:
     def _around_unscale(self, scaler, optimizer=None) -> Generator:
         self.observer.look()
         yield
-        record = self.observer.record_of(optimizer)
-        if record is not None and scaler.is_enabled():
-            record.gradients.compare()  # what it wrote is no change by the script
-            record.open.unscaled_after += (record.unused,)
-            record.scaled = 1.0
+        ledger = self.observer.ledger_of(optimizer)
+        if ledger is not None and scaler.is_enabled():
+            ledger.gradients.compare()  # what it wrote is no change by the script
+            ledger.open.unscaled_after += (ledger.unused,)
+            ledger.scaled = 1.0
 
     def _around_step(self, scaler, optimizer=None, *args, **kwargs) -> Generator:
         updates = self.history.updates_made
         yield
-        record = self.observer.record_of(optimizer)
-        if record is not None and scaler.is_enabled():
+        ledger = self.observer.ledger_of(optimizer)
+        if ledger is not None and scaler.is_enabled():
             if self.history.updates_made == updates:
-                self.observer.step(record, skipped=True)
+                self.observer.step(ledger, skipped=True)
             if scaler not in self.scalers:
                 self.scalers[scaler] = next(_numbers), caller_location()[2]
-            record.updates[-1].scaler = self.scalers[scaler]
+            ledger.updates[-1].scaler = self.scalers[scaler]
 
     def _before_update(self, scaler: GradScaler) -> None:
         self.observer.look()
-        for record in self.observer.active:
-            other = record.scaler is not None and record.scaler() is not scaler
-            if scaler.is_enabled() and record.unused and record.scaled != 1 and not other:
-                record.open.updated_after += ((record.unused, where()),)
+        for ledger in self.observer.active:
+            other = ledger.scaler is not None and ledger.scaler() is not scaler
+            if scaler.is_enabled() and ledger.unused and ledger.scaled != 1 and not other:
+                ledger.open.updated_after += ((ledger.unused, where()),)
 
     def _around_clip(self, parameters=(), *args, **kwargs) -> Generator:
         self.observer.look()
-        for record in self.observer.by_hand:
-            if record.unused:
-                record.kept = record.gradients.parameters  # the update comes after clipping, and may be the last one
+        for ledger in self.observer.by_hand:
+            if ledger.unused:
+                ledger.kept = ledger.gradients.parameters  # the update comes after clipping, and may be the last one
         ids = set(map(id, tensors_in(parameters)))
         norm = args[1].detach() if len(args) > 1 and isinstance(args[1], Tensor) else None
         limit = float(args[0]) if args and isinstance(args[0], int | float) else 0.0
         touched = [each for each in self.observer.own() if not each.gradients.ids.isdisjoint(ids)]
         meant = [each for each in touched if not each.inside_its_step]
         filled = [each for each in meant if each.unused and each.steps]  # others are only clipped along with these
-        for record in filled or meant:
-            if record.samples and record.rewritten():
-                record.clips_by_data, record.scaled = True, 1.0
-            late = bool(record.in_grad) and not record.unused
-            update = record.updates[-1] if late and record.updates else record.open
-            update.clips += (Clip(where(), record.unused, norm, record.scaled, late, limit),)
+        for ledger in filled or meant:
+            if ledger.samples and ledger.rewritten():
+                ledger.clips_by_data, ledger.scaled = True, 1.0
+            late = bool(ledger.in_grad) and not ledger.unused
+            update = ledger.updates[-1] if late and ledger.updates else ledger.open
+            update.clips += (Clip(where(), ledger.unused, norm, ledger.scaled, late, limit),)
         yield
         self.observer.overlook()

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.optim import lr_scheduler
 
 from gradaudit.callsite import is_users, where
-from gradaudit.history import AuditedRecord
+from gradaudit.history import AuditedLedger
 from gradaudit.observe.gradients import subclasses
-from gradaudit.observe.ledger import Record
+from gradaudit.observe.ledger import OptimizerLedger
 from gradaudit.observe.observer import Observer, before
 
 _OF_A_LENGTH = re.compile(r"total|^t_?max$|length|(steps|iters?|iterations|updates)$", re.I)
@@ -46,7 +46,7 @@ class Schedules:
         self.thread = threading.local()
         self.watched: set[type] = set()  # classes whose step is watched
         self.numbers: WeakKeyDictionary[lr_scheduler.LRScheduler, int | None] = WeakKeyDictionary()  # which they are at
-        self.found: WeakKeyDictionary[Record, Schedule] = WeakKeyDictionary()
+        self.found: WeakKeyDictionary[OptimizerLedger, Schedule] = WeakKeyDictionary()
         observer.patch(lr_scheduler.LRScheduler, "__init__", before(lambda new: self._watch(type(new).__mro__)))
         self._watch(subclasses(lr_scheduler.LRScheduler))
 
@@ -59,33 +59,33 @@ class Schedules:
 
     def _around_step(self, scheduler, *args, **kwargs) -> Generator:
         inside = getattr(self.thread, "inside", False)  # a scheduler may step others, or the one that it inherits from
-        record = None if inside else self.observer.records.get(id(getattr(scheduler, "optimizer", None)))
-        if record is not None:
+        ledger = None if inside else self.observer.ledgers.get(id(getattr(scheduler, "optimizer", None)))
+        if ledger is not None:
             self.observer.look()
         counts = getattr(scheduler, "_step_count", 1)  # not the one that it makes when it is created
-        rates = _rates(scheduler) if record is not None else None
+        rates = _rates(scheduler) if ledger is not None else None
         self.thread.inside = True
         try:
             yield
         finally:
             self.thread.inside = inside
-            if record is not None:
-                self._note(record, scheduler, bool(counts), rates)
+            if ledger is not None:
+                self._note(ledger, scheduler, bool(counts), rates)
 
-    def _note(self, record: AuditedRecord, scheduler, counts: bool, rates: list) -> None:
+    def _note(self, ledger: AuditedLedger, scheduler, counts: bool, rates: list) -> None:
         number, last, now = getattr(scheduler, "last_epoch", None), self.numbers.get(scheduler), _rates(scheduler)
         self.numbers[scheduler] = number
         if not counts:
             return
-        schedule = self.found.get(record) or self.found.setdefault(record, Schedule(scheduler))
+        schedule = self.found.get(ledger) or self.found.setdefault(ledger, Schedule(scheduler))
         schedule.steps += 1
         schedule.moved |= rates != now
         if number == last and rates == now:  # the same number again
             pass
-        elif record.unused:
-            record.open.scheduled += ((record.unused, where()),)
-        elif record.updates:
-            record.updates[-1].scheduled_after += (where(),)
+        elif ledger.unused:
+            ledger.open.scheduled += ((ledger.unused, where()),)
+        elif ledger.updates:
+            ledger.updates[-1].scheduled_after += (where(),)
 
 
 def _rates(scheduler: lr_scheduler.LRScheduler) -> list:

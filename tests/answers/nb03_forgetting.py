@@ -23,12 +23,12 @@ STEP = "        w -= lr * in_grad\n"
 for bug, *changes in (
     ("zeroed", ("in_grad += gradient", "in_grad = gradient")),
     ("uphill", ("w -=", "w +=")),
-    ("wrong-value", (STEP, ""), ("        in_grad +=", f"{STEP}        in_grad +=")),
+    ("off-by-one", (STEP, ""), ("        in_grad +=", f"{STEP}        in_grad +=")),
     ("wrong-value", ("in_grad += gradient", "in_grad = 0.9 * in_grad + gradient")),
     ("changed-input", ("return positions", "gradients.clear()\n    return positions")),
     ("raises", ("positions.append(w)", "positions[len(positions)] = w")),
     ("not-attempted", ("positions.append(w)", "with suppress(IndexError): positions[len(positions)] = w")),
-    ("wrong-type", ("return positions", "return set(positions)")),
+    ("wrong-value", ("return positions", "return set(positions)")),
 ):
     wrong("forgotten", bug)(edited("forgotten", *changes))
-wrong("forgotten", "not-a-function")(None)
+wrong("forgotten", "wrong-type")(None)

@@ -1,9 +1,6 @@
 """Answers to "accumulate", over windows that may be short, and to "accumulate_equal". Most weight by samples."""
 
-import torch
-
 from answers import edited, right, wrong
-from course_utils import windows
 from solutions import solution
 
 BOTH = "accumulate", "accumulate_equal"
@@ -34,34 +31,6 @@ def accumulate_sums_and_divide_the_gradient(model, batches, loss_fn, optimizer, 
             (loss_fn(model, batch) * len(batch)).backward()
         for p in model.parameters():
             p.grad /= seen
-        optimizer.step()
-
-
-@right(*BOTH)
-def accumulate_without_backward(model, batches, loss_fn, optimizer, n):
-    weights = [p for p in model.parameters() if p.requires_grad]
-    for window in windows(batches, n):
-        sums, count = [torch.zeros_like(p) for p in weights], 0
-        for batch in window:
-            for total, grad in zip(sums, torch.autograd.grad(loss_fn(model, batch), weights), strict=True):
-                total += grad * len(batch)
-            count += len(batch)
-        for p, total in zip(weights, sums, strict=True):
-            p.grad = total / count
-        optimizer.step()
-
-
-@right(*BOTH)
-def accumulate_a_running_mean(model, batches, loss_fn, optimizer, n):
-    for window in windows(batches, n):
-        optimizer.zero_grad()
-        seen = 0
-        for batch in window:
-            for p in model.parameters():
-                if p.grad is not None:
-                    p.grad *= seen / (seen + len(batch))
-            seen += len(batch)
-            (loss_fn(model, batch) * (len(batch) / seen)).backward()
         optimizer.step()
 
 

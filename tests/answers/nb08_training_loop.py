@@ -3,15 +3,7 @@
 from itertools import islice
 
 from answers import edited, right, wrong
-from course_utils import train_epoch, windows
 from solutions import solution
-
-
-@right("scheduled")
-def scheduled_by_the_helper(model, batches, loss_fn, optimizer, n, epochs, make_scheduler):
-    scheduler = make_scheduler(optimizer, epochs * len(list(windows(batches, n))))
-    for _ in range(epochs):
-        train_epoch(model, batches, loss_fn, optimizer, n, len, scheduler=scheduler)
 
 
 @right("scheduled")
@@ -54,8 +46,8 @@ for bug, *changes in (
     ("loss-scale", (f" * {SHARE}", "")),
     ("irregular-window", (WINDOWS, "windows(batches, 1)")),
     ("discarded-gradients", (STEP, ZERO + STEP)),
-    ("clip-limit", (STEP, f"            nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n{STEP}")),
-    ("wrong-batches", (WINDOWS, "windows(batches[::-1], n)")),
+    ("loss-scale", (STEP, f"            nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n{STEP}")),
+    ("irregular-window", (WINDOWS, "windows(batches[::-1], n)")),
     ("low-precision", (SHARE, "round(len(batch) / total, 4)")),
     ("empty-step", (BACKWARD, "with suppress(AttributeError): loss.backwards()")),
     ("wrong-type", (UPDATES, "'x'")),

@@ -7,22 +7,6 @@ from course_utils import windows
 
 
 @right("framework_tokens")
-def as_in_the_guide(accelerator, model, batches, optimizer):
-    iterator, n = iter(batches), accelerator.gradient_accumulation_steps
-    optimizer.zero_grad()
-    left = len(batches)
-    while left:
-        window = [next(iterator) for _ in range(min(n, left))]
-        left -= len(window)
-        total = accelerator.gather(torch.tensor(sum(map(len, window)))).sum().item()
-        for k, batch in enumerate(window):
-            with accelerator.no_sync(model) if k < len(window) - 1 else torch.enable_grad():
-                accelerator.backward(model(batch).sum() * n * accelerator.num_processes / total)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@right("framework_tokens")
 def by_reduce_and_shares(accelerator, model, batches, optimizer):
     n = accelerator.gradient_accumulation_steps
     for window in windows(batches, n):
@@ -37,9 +21,9 @@ STEP = "        optimizer.step()\n"
 for bug, change in (
     ("stale-gradients", ("        optimizer.zero_grad()\n", "")),
     ("loss-scale", (" * n *", " *")),
-    ("own-rank", ("accelerator.gather(count).sum()", "count")),
-    ("one-average-missing", (" * accelerator.num_processes", "")),
-    ("wrong-scale-on-ranks", (" * accelerator.num_processes", " / accelerator.num_processes")),
+    ("loss-scale", ("accelerator.gather(count).sum()", "count")),
+    ("loss-scale", (" * accelerator.num_processes", "")),
+    ("loss-scale", (" * accelerator.num_processes", " / accelerator.num_processes")),
     ("token-weights", (".sum() * n * accelerator.num_processes / total", ".mean()")),
     ("leftover-gradients", (STEP, f"        if window[-1] is batches[-1]: break\n{STEP}")),
 ):

@@ -31,7 +31,7 @@ for exercise, bug, numbers in (
     ("bowl_on_paper", "wrong-value", {"forgotten .grad": None}),
 ):
     wrong(exercise, bug)(solution(exercise) | numbers)
-wrong("bowl_on_paper", "unfinished", "zeroed w2")(solution("bowl_on_paper") | {"zeroed w2": ...})
+wrong("bowl_on_paper", "not-attempted", "zeroed w2")(solution("bowl_on_paper") | {"zeroed w2": ...})
 wrong("grad_on_paper", "not-attempted")(dict.fromkeys(solution("grad_on_paper"), ...))
 wrong("grad_on_paper", "not-attempted")({"w": 37, "x": 45, "a": None})
 wrong("grad_on_paper", "wrong-type")(solution("grad_on_paper") | {"a.grad": [1]})

@@ -21,7 +21,7 @@ STEP = "            optimizer.step()\n"
 SHARE = "* len(batch) / total"
 for bug, *changes in (
     ("foreign-gradients", (ZERO, "            pass"), (STEP, f"{STEP}{ZERO}\n")),  # Lightning-AI/pytorch-lightning#591
-    ("stale-gradients", (ZERO, "            if loss is g_loss: optimizer.zero_grad()")),
+    ("foreign-gradients", (ZERO, "            if loss is g_loss: optimizer.zero_grad()")),
     ("token-weights", (SHARE, "/ len(window)")),
     (
         "orphan-parameters",

@@ -1,4 +1,4 @@
-"""Each prediction of the course has its answer on record, and a sentence that says why a wrong one tempts."""
+"""Each prediction of the course has its answer, and a sentence on why a wrong one tempts."""
 
 import tomllib
 

@@ -68,51 +68,37 @@ def test_a_public_loop_is_diagnosed(name, audited):
     assert all(error["message"] in printed for error in errors.values())
 
 
-def test_a_clean_script_ends_with_0(audited):
-    status, result, printed, _ = audited(script())
-    assert (status, result["findings"], result["window"], result["script_exit"]) == (0, [], {"SGD": 1}, 0)
-    assert printed.endswith("\n\nNo error in 4 updates\n")
+OPEN = "model(torch.ones(1, 3)).square().mean().backward()"  # a window that is never used
+STALE = "stale-gradients"
 
 
 @pytest.mark.parametrize(
-    ("end", "exit", "complaint"),
+    ("source", "status", "script_exit", "rules", "complaint"),
     [
-        ("1 / 0", 1, "ZeroDivisionError"),
-        ("sys.exit(7)", 7, ""),
-        ("sys.exit('no more')", 1, "no more"),
-        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
-        ("sys.exit(True)", 1, ""),
+        (script(), 0, 0, [], ""),
+        (script("sys.exit()", zero="pass"), 1, 0, [STALE], ""),
+        (script("1 / 0", zero="pass"), 3, 1, [STALE], "ZeroDivisionError"),
+        (script("sys.exit(7)", zero="pass"), 3, 7, [STALE], ""),
+        (script("sys.exit('no more')", zero="pass"), 3, 1, [STALE], "no more"),
+        (script("raise KeyboardInterrupt", zero="pass"), 3, 130, [STALE], "KeyboardInterrupt"),
+        (script(f"{OPEN}\nsys.exit(0)"), 0, 0, ["leftover-gradients"], ""),
+        (script(f"{OPEN}\n1 / 0"), 3, 1, [], "ZeroDivisionError"),  # the window in which it failed isn't judged
+        ("def", 3, 1, [], "SyntaxError"),
     ],
 )
-def test_a_script_that_fails_ends_with_3_and_its_findings(audited, end, exit, complaint):
-    status, result, printed, errors = audited(script(end, zero="pass"))
-    assert (status, result["script_exit"]) == (3, exit)
-    assert [f["rule"] for f in result["findings"] if f["level"] == "error"] == ["stale-gradients"]
-    assert f"ended with status {exit}" in printed
+def test_the_status_says_whether_an_error_was_found_and_whether_the_script_failed(
+    audited, source, status, script_exit, rules, complaint
+):
+    ended, result, printed, errors = audited(source)
+    assert (ended, result["script_exit"], [f["rule"] for f in result["findings"]]) == (status, script_exit, rules)
     assert complaint in errors
     assert "audit/__main__.py" not in errors
-
-
-@pytest.mark.parametrize("end", ["sys.exit()", "sys.exit(0)", "sys.exit(None)"])
-def test_a_script_that_ends_well_by_sys_exit_is_judged(audited, end):
-    assert audited(script(end))[0] == 0
-    assert audited(script(end, zero="pass"))[0] == 1
-
-
-@pytest.mark.parametrize(("end", "left"), [("1 / 0", False), ("sys.exit(3)", False), ("sys.exit(0)", True)])
-def test_the_window_in_which_a_script_failed_is_not_judged(audited, end, left):
-    status, result, _, _ = audited(script(f"model(torch.ones(1, 3)).square().mean().backward()\n{end}"))
-    assert (status, [f["rule"] for f in result["findings"]]) == ((0, ["leftover-gradients"]) if left else (3, []))
-
-
-def test_a_script_that_cannot_be_compiled_or_never_steps(audited):
-    status, result, _, errors = audited("def")
-    assert (status, result["script_exit"]) == (3, 1)
-    assert "SyntaxError" in errors
+    assert (f"ended with status {script_exit}" in printed) == (status == 3)
+    assert status or printed.rstrip().rpartition("\n")[2].startswith("No error in 4 updates")
 
 
 LOOP = """
-import multiprocessing, subprocess, sys, torch
+import multiprocessing, torch
 from torch import nn
 from torch.func import functional_call, grad
 model = nn.Linear(3, 2)
@@ -142,7 +128,6 @@ NOTHING = "no backward call and no optimizer step was seen"
         (ASSIGNED, f"in 4 of 4 updates {FROM_ELSEWHERE}"),
         ("    loss_of(model).backward()\n    step()\n    optimizer.zero_grad()", COMPILED),
         ("    multiprocessing.get_context('fork').Process(target=abs, args=[1]).start()", "started other processes"),
-        ("    subprocess.run([sys.executable, '-c', ''])", "started other processes"),
         (FUNCTIONAL, f"{NOTHING}; the script took gradients with torch.autograd.grad or torch.func"),
         ("    loss_of(copy).backward()", "no optimizer step was seen."),
         ("    pass", f"{NOTHING}."),
@@ -171,28 +156,21 @@ def test_a_script_that_is_seen_in_part_is_judged_as_far_as_it_was_seen(audited):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("trian.py", "there is no script trian.py; did you mean train.py?"),
         ("src/tran.py", "there is no script src/tran.py; did you mean src/train.py?"),
         ("x/y.py", "there is no script x/y.py; paths begin at {}"),
         (".", ". is a folder; name the script in it, such as train.py"),
-        ("src", "src is a folder; name the script in it, such as src/train.py"),
-        ("lib", "lib is a folder; name the script in it, such as lib/gan.py"),
         ("training", "training is a folder; name the script in it, such as training/train.py"),
         ("empty", "empty is a folder; name the script in it"),
         ("-m train.py", "there is no module train.py; to run the file, leave out -m"),
-        (
-            "-m no_such_package.train",
-            "there is no module no_such_package.train: nothing called no_such_package is here or installed",
-        ),
+        ("-m no_such.train", "there is no module no_such.train: nothing called no_such is here or installed"),
         ("--explain loss-scal", "there is no rule loss-scal; did you mean loss-scale?"),
         ("--explain x", "there is no rule x; gradaudit --explain lists all"),
         ("--window 0 train.py", "--window must be 1 or more, got 0"),
-        ("--json /no/x train.py", "cannot write /no/x; give --json a file in a folder that you may write to"),
         ("--json src train.py", "cannot write {}/src; give --json a file in a folder that you may write to"),
     ],
 )
 def test_what_cannot_run_ends_with_2_and_one_line_that_says_what_to_do(arguments, said, tmp_path, monkeypatch, capsys):
-    for script in ("train.py", "src/eval.py", "src/train.py", "lib/gan.py", "training/gan.py", "training/train.py"):
+    for script in ("train.py", "src/eval.py", "src/train.py", "training/gan.py", "training/train.py"):
         (tmp_path / script).parent.mkdir(exist_ok=True)
         (tmp_path / script).write_text("raise SystemError")
     (tmp_path / "empty").mkdir()
@@ -203,49 +181,28 @@ def test_what_cannot_run_ends_with_2_and_one_line_that_says_what_to_do(arguments
     assert capsys.readouterr() == ("", f"gradaudit: {said.format(tmp_path)}\n")
 
 
-@pytest.mark.parametrize("arguments", ["", "--window x train.py", "--html page.html train.py"])
-def test_options_that_do_not_exist_end_with_2_and_the_usage(arguments, capsys):
+def test_an_option_that_does_not_exist_ends_with_2_and_the_usage(capsys):
     with pytest.raises(SystemExit) as ending:
-        main(arguments.split())
+        main(["--html", "page.html", "train.py"])
     assert ending.value.code == 2
     assert capsys.readouterr().err.startswith("usage: gradaudit [options] script.py [its arguments]\n")
 
 
 def test_where_the_auditor_fails_the_script_runs_and_the_status_is_2(audited, monkeypatch):
-    from gradaudit.observe.observer import Observer
-
-    monkeypatch.setattr(Observer, "attach", lambda self: 1 / 0)
+    monkeypatch.setattr("gradaudit.observe.observer.Observer.attach", lambda self: 1 / 0)
     with pytest.warns(ObserverFailure, match="ZeroDivisionError"):
         status, result, printed, errors = audited(script("print('trained')", zero="pass"))
     assert (status, result["findings"]) == (2, [])
     assert "ZeroDivisionError" in result["failure"]
     assert "trained" in printed
-    assert "because the auditor itself failed" in " ".join(printed.split())
     assert "the auditor itself has failed; the script is not to blame" in errors
 
 
-def test_where_the_report_cannot_be_written_the_status_is_2(audited, monkeypatch, tmp_path, capsys):
+def test_where_the_report_cannot_be_written_the_status_is_2(monkeypatch, train_py, capsys):
     monkeypatch.setattr("gradaudit.__main__.as_text", None)
-    (tmp_path / "train.py").write_text(script())
-    assert main([str(tmp_path / "train.py")]) == 2
+    assert main([str(train_py(script()))]) == 2
     assert "the auditor itself has failed" in capsys.readouterr().err
-    (tmp_path / "train.py").write_text(script("1 / 0"))
-    assert main([str(tmp_path / "train.py")]) == 3
-
-
-def test_the_script_sees_itself_and_its_arguments_as_always(audited, tmp_path):
-    (tmp_path / "beside.py").write_text("x = 5")
-    before = sys.argv, sys.path[:], sys.modules["__main__"]
-    code = """
-import pickle, sys
-import beside
-class Thing: pass
-assert isinstance(pickle.loads(pickle.dumps(Thing())), Thing)
-assert __name__ == "__main__" and __file__ == sys.argv[0]
-assert sys.argv[1:] == ["--json", "x", "--window"], sys.argv
-"""
-    assert audited(code, "--json", "x", "--window")[1]["script_exit"] == 0
-    assert (sys.argv, sys.path, sys.modules["__main__"]) == before
+    assert main([str(train_py(script("1 / 0")))]) == 3
 
 
 def test_a_declared_window(audited):
@@ -255,11 +212,8 @@ def test_a_declared_window(audited):
 
 def test_a_thread_that_outlives_the_script_is_seen(audited):
     code = script(zero="pass").replace("\n", "\n    ")
-    code = (
-        f"import threading, time\ndef train():\n    time.sleep(0.2)\n{code}\nthreading.Thread(target=train).start()\n"
-    )
-    status, result, _, _ = audited(code)
-    assert (status, result["findings"][0]["rule"]) == (1, "stale-gradients")
+    code = f"import threading, time\ndef train():\n    time.sleep(0.2)\n{code}\n"
+    assert audited(code + "threading.Thread(target=train).start()\n")[0] == 1
 
 
 # What is printed around the report
@@ -280,38 +234,29 @@ def test_a_terminal_shows_colours_and_lines_of_its_width():
     assert all(len(line) <= 40 or len(line.split()) == 1 for line in without_colours(shown).splitlines())
 
 
-def test_the_help_fits_a_terminal_and_names_every_option_and_the_exit_statuses():
-    pytest.importorskip("pty")
-    status, shown = in_terminal([sys.executable, "-m", "gradaudit", "--help"], 80, Path(__file__).parents[2])
-    assert status == 0
+def test_the_help_fits_a_terminal_and_names_the_exit_statuses(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    shown = capsys.readouterr().out
     assert len(shown.splitlines()) <= 23  # and the prompt
     assert max(map(len, shown.splitlines())) <= 80
-    text = " ".join(shown.split())
-    for word in ("-m", "--window N", "--json FILE", "--explain [RULE]"):
-        assert word in text
-    statuses = (
-        "1 at least one error; 2 the audit could not run, or failed while the script went on; 3 the script failed; "
-        "4 nothing could be judged"
-    )
-    assert f"0 judged, no error found; {statuses}" in text
+    statuses = "0 judged, no error found; 1 at least one error; 2 the audit could not run, or failed while the script "
+    assert f"{statuses}went on; 3 the script failed; 4 nothing could be judged" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize("name", ["a\033[2J\nb.py", "a\udcffb.py", "a\u202eb.py"], ids=["ANSI", "no UTF-8", "turned"])
 def test_a_terminal_obeys_no_character_of_a_files_name(name, tmp_path, capsys):
     (tmp_path / name).write_text(script(zero="pass"), encoding="utf-8")
     assert main([str(tmp_path / name)]) == 1
-    printed = capsys.readouterr()
-    escaped = name.encode("unicode_escape").decode()
-    assert printed.out.startswith(f"\n--- audit of {escaped} ---\n")
-    assert f"{escaped}:8\n  7 | " in printed.out
     with pytest.raises(SystemExit):
         main([f"{name} is not there"])
-    with pytest.raises(SystemExit):
-        main(["--json", f"/no/{name}", str(tmp_path / name)])
-    printed = "".join(capsys.readouterr())
-    assert f"no script {escaped} is not there; " in printed
-    assert f"cannot write /no/{escaped}; " in printed
-    assert name not in printed
+    printed, said = capsys.readouterr()
+    escaped = name.encode("unicode_escape").decode()
+    assert printed.startswith(f"\n--- audit of {escaped} ---\n")
+    assert f"{escaped}:8\n  7 | " in printed
+    assert f"no script {escaped} is not there; " in said
+    assert name not in printed + said
 
 
 def test_files_are_named_from_where_the_command_began(tmp_path, monkeypatch, capsys):
@@ -323,12 +268,10 @@ def test_files_are_named_from_where_the_command_began(tmp_path, monkeypatch, cap
     assert " | optimizer.step()\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("arguments", "words"), [(["loss-scale"], "nanoGPT"), ([], "token-weights\n    Losses agree")])
-def test_explain_runs_nothing(arguments, words, capsys):
-    with pytest.raises(SystemExit) as ending:
-        main(["--explain", *arguments])
-    assert ending.value.code == 0
-    assert words in capsys.readouterr().out
+def test_explain_runs_nothing(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--explain", "loss-scale"])
+    assert "nanoGPT" in capsys.readouterr().out
 
 
 TORCH_ALONE = """
@@ -337,15 +280,13 @@ class OnlyTorch:
     known = {name.partition(".")[0] for name in sys.modules}
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] not in {*self.known, *sys.stdlib_module_names, "gradaudit"}:
-            raise ImportError(f"no module {name}")
+            raise ImportError(name)
 import torch, torch._dynamo
 OnlyTorch.known |= {name.partition(".")[0] for name in sys.modules}
 sys.meta_path.insert(0, OnlyTorch())
 import gradaudit.auditing, gradaudit.callbacks
 from gradaudit.__main__ import main
-status = main(sys.argv[1:])
-unwanted = {"matplotlib", "ipywidgets", "course_utils", "pytest", "lightning", "transformers"} & set(sys.modules)
-print(status, unwanted)
+print(main(sys.argv[1:]))
 """
 
 
@@ -353,7 +294,7 @@ def test_the_auditor_works_where_torch_alone_can_be_imported():
     """Besides what torch itself imports."""
     command = [sys.executable, "-c", TORCH_ALONE, str(LOOPS / "or_last.py")]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert run.stdout.endswith("1 error in 9 updates\n1 set()\n")
+    assert run.stdout.endswith("1 error in 9 updates\n1\n")
 
 
 # Modules
@@ -407,24 +348,17 @@ def test_a_module_runs_as_python_m_would_run_it(module, name, package, capsys):
 
 
 @pytest.mark.parametrize(
-    ("files", "module", "status", "complaint"),
+    ("files", "module", "complaint"),
     [
-        ({"__init__": ""}, ".train", 2, "there is no module"),
-        ({"__init__": ""}, "trainer_of_tests", 3, "trainer_of_tests"),
-        ({"__init__": "1 / 0", "train": ""}, "trainer_of_tests.train", 3, "ZeroDivisionError"),
-        ({"__init__": "", "train": "from .nowhere import x"}, "trainer_of_tests.train", 3, "nowhere"),
+        ({"__init__": ""}, "trainer_of_tests", "trainer_of_tests"),
+        ({"__init__": "1 / 0", "train": ""}, "trainer_of_tests.train", "ZeroDivisionError"),
+        ({"__init__": "", "train": "from .nowhere import x"}, "trainer_of_tests.train", "nowhere"),
     ],
 )
-def test_a_module_that_cannot_run(files, module, status, complaint, package, capsys):
+def test_a_module_that_cannot_run(files, module, complaint, package, capsys):
     package(**files)
-    try:
-        ended = main(["-m", module])
-    except SystemExit as ending:
-        ended = ending.code
-    assert ended == status
-    errors = capsys.readouterr().err
-    assert complaint in errors
-    assert "audit/__main__.py" not in errors
+    assert main(["-m", module]) == 3
+    assert complaint in capsys.readouterr().err
 
 
 def test_a_module_of_an_installed_package_is_the_users_code_if_it_is_run(tmp_path, monkeypatch, capsys):
@@ -447,19 +381,15 @@ def test_a_terminal_that_knows_few_characters_gets_those_that_it_knows(audited, 
     assert "already used; 3 of 4 updates do so" in " ".join(text.split())
 
 
-@pytest.mark.parametrize(("after", "limit"), [(0.5, 20), (None, 0.5)])
-def test_a_rank_waits_for_a_later_report_and_no_longer_than_the_limit(after, limit, monkeypatch):
+def test_a_rank_waits_for_a_later_report_and_no_longer_than_the_limit(monkeypatch):
     distributed = pytest.importorskip("torch.distributed")
     store = distributed.TCPStore("localhost", 0, is_master=True, timeout=timedelta(seconds=20), wait_for_workers=False)
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     monkeypatch.setenv("MASTER_PORT", str(store.port))
     started = time.monotonic()
-    if after is not None:
-        other = threading.Timer(after, store.add, ("gradaudit", 1))
-        other.start()
-    _wait_for_ranks(2, limit)
-    took = time.monotonic() - started
-    if after is not None:
-        other.join()
-    assert 0.5 <= took < 10
-    assert store.add("gradaudit", 0) == (1 if after is None else 2)
+    _wait_for_ranks(2, 0.5)
+    other = threading.Timer(0.5, store.add, ("gradaudit", 2))
+    other.start()
+    _wait_for_ranks(4, 20)
+    other.join()
+    assert 1 <= time.monotonic() - started < 10

@@ -46,8 +46,6 @@ def soft(y):
 for name, loss in {
     "cross_entropy": lambda out, y: F.cross_entropy(*flat(out, y)),
     "none, sum by numel": lambda out, y: per_token(out, y).sum() / y.numel(),
-    "gathered": lambda out, y: -log_probs(out, y).mean(),
-    "square, mean": lambda out, y: ((out - one_hot(y)) ** 2).mean(),
     "label smoothing, none": lambda out, y: F.cross_entropy(
         *flat(out, y), label_smoothing=0.1, reduction="none"
     ).mean(),
@@ -150,6 +148,11 @@ MIXED = {
     "a weight that cancels the division": (lambda out, y, *_: 4 * mean(out, y) / N, {}, UNDECIDED),
     "a mean of sums over samples": (lambda out, y, *_: bce(out, y) * out[0].numel() / N, {}, RIGHT),
     "a loss with a weight of 0, divided": (lambda out, y, *_: (3 * mean(out, y) + 0 * penalty(out)) / N, {}, RIGHT),
+    "a mean of means of distances": (
+        lambda out, y, *_: F.l1_loss(out[:, 0], one_hot(y[:, 0])) / N,
+        UNEVEN_SIZES,
+        [("token-weights", "undecided")],
+    ),
     "two means of means": (lambda out, y, *_: (mean(out, y) + penalty(out)) / N, UNEVEN_SIZES, TOKENS),
     "a sum": (lambda out, y, *_: total(out, y), {**UNEVEN_SIZES, "masked": True}, RIGHT),
     "a gathered sum": (lambda out, y, samples, n: -(log_probs(out, y) * valid(y)).sum() / n, {"masked": True}, RIGHT),

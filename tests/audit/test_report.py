@@ -67,15 +67,6 @@ def test_the_last_line_counts_errors_and_updates(levels, failure, last):
     assert str(report).splitlines()[-1] == last
 
 
-def test_a_report_with_nothing_in_it():
-    with audit() as report:
-        pass
-    assert str(report) == (
-        "0 backward calls and no optimizer steps were seen.\n\n"
-        "Could not judge: no backward call and no optimizer step was seen."
-    )
-
-
 def test_what_a_rule_finds_at_one_line_for_many_optimizers_is_said_once_with_a_count():
     with audit() as report:
         train()
@@ -97,16 +88,8 @@ def test_what_a_rule_finds_twice_at_one_line_is_said_twice_below_its_code(monkey
     in_file(monkeypatch, "clip()", file="x.py")
     _, group, last = str(reported(one, another)).split("\n\n")
     assert last == "2 errors in 2 updates"
-    assert group.splitlines() == [
-        "ERROR clip-timing  x.py:1",
-        "  1 | clip()",
-        "    | ^^^^^^",
-        "  M",
-        "  fix: f",
-        "  Another",
-        "  fix: g",
-        "  more: gradaudit --explain clip-timing",
-    ]
+    head, code = "ERROR clip-timing  x.py:1", "  1 | clip()\n    | ^^^^^^"
+    assert group == f"{head}\n{code}\n  M\n  fix: f\n  Another\n  fix: g\n  more: gradaudit --explain clip-timing"
 
 
 def test_the_report_as_json_has_the_keys_that_are_promised():
@@ -139,14 +122,11 @@ def test_strict_raises_with_the_report():
     ("rule", "line", "marked"),
     [
         ("loss-scale", "loss = loss / accum_iter  # / 2", "/ accum_iter"),
-        ("loss-scale", "loss = (a + b)/(n * m)", "/(n * m)"),
         ("loss-scale", "loss /= 4  # each", "loss /= 4"),
         ("loss-scale", "größe = criterion(ähnlich, y) / n", "/ n"),
-        ("token-weights", "fabric.backward(loss / n)", "/ n"),
         ("loss-scale", "loss = criterion(model(x / 255), y)", "loss = criterion(model(x / 255), y)"),
         ("leftover-gradients", "if (i + 1) % n == 0:", "if (i + 1) % n == 0:"),
         ("stale-gradients", "if last: optimizer.step()", "optimizer.step()"),
-        ("stale-gradients", "%time optimizer.step()", "%time optimizer.step()"),
     ],
 )
 def test_the_mark_is_on_the_division_or_on_the_statement(rule, line, marked, monkeypatch):
@@ -175,31 +155,19 @@ def test_at_most_five_lines_are_shown_around_the_mark(line, shown, monkeypatch):
     assert len(code) <= 6
 
 
-LONG = "loss = scale * criterion(model(inputs), targets) / accumulation_steps"
-
-
-@pytest.mark.parametrize(
-    ("rule", "shown", "marked"),
-    [
-        ("loss-scale", "... (inputs), targets) / accumulation_steps", "/ accumulation_steps"),
-        ("clip-timing", "loss = scale * criterion(model(inputs), ...", "loss = scale * criterion(model(inputs), ..."),
-    ],
-)
-def test_a_line_that_is_cut_keeps_what_is_marked_and_whole_words(rule, shown, marked, monkeypatch):
-    in_file(monkeypatch, LONG)
-    report = reported(Finding("error", "m", where=Place("train.py:1"), rule=rule))
+def test_a_line_that_is_cut_keeps_what_is_marked_and_whole_words(monkeypatch):
+    in_file(monkeypatch, "loss = scale * criterion(model(inputs), targets) / accumulation_steps")
+    report = reported(Finding("error", "m", where=Place("train.py:1"), rule="loss-scale"))
     code, mark = as_text(report, 52).split("\n\n")[1].splitlines()[-4:-2]
-    assert code == f"  1 | {shown}"
-    assert code[mark.index("^") :][: mark.count("^")] == marked
+    assert code == "  1 | ... (inputs), targets) / accumulation_steps"
+    assert code[mark.index("^") :][: mark.count("^")] == "/ accumulation_steps"
 
 
 def test_a_cell_of_a_notebook_is_named_without_its_file(monkeypatch):
     file = "/run/ipykernel_812/3141592.py"
     in_file(monkeypatch, "x = 1", "loss.backward()", file=file)
-    text = str(reported(Finding("error", "wrong", fix="do right", where=Place(f"{file}:2"), rule="rule")))
-    assert (
-        "ERROR rule  notebook cell, line 2\n  1 | x = 1\n  2 | loss.backward()\n    | ^^^^^^^^^^^^^^^\n  Wrong" in text
-    )
+    text = str(reported(Finding("error", "wrong", where=Place(f"{file}:2"), rule="rule")))
+    assert "ERROR rule  notebook cell, line 2\n  1 | x = 1\n  2 | loss.backward()\n" in text
     assert "ipykernel" not in text
 
 
@@ -221,41 +189,31 @@ def many():
     return report
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 120])
+@pytest.mark.parametrize("width", [40, 80])
 def test_no_line_is_wider_than_asked_and_no_word_is_broken(width, many):
     text = as_text(many, width)
     too_wide = [line for line in text.splitlines() if len(line) > width]
     assert all(len(line.split()) == 1 for line in too_wide), too_wide  # a path has no place where it could be broken
-    words = as_text(many, 500).split()
-    assert set(re.findall(r"\w+", text)) <= set(re.findall(r"\w+", " ".join(words)))
+    assert set(re.findall(r"\w+", text)) <= set(re.findall(r"\w+", as_text(many, 500)))
     assert "\n  fix: " in text
     assert width > 60 or "\n       " in text  # under the first word of the fix
 
 
 def test_a_terminal_obeys_no_character_of_a_message(monkeypatch):
     in_file(monkeypatch, "go('\033[2J')", file="x\033c.py")
-    finding = Finding(
-        "error", "the \033[31mred\033[0m one\a", fix="a\tb\u202e", where=Place("x\033c.py:1"), rule="rule"
-    )
-    text = as_text(reported(finding), 80)
+    red = Finding("error", "the \033[31mred\033[0m one\a", fix="a\tb\u202e", where=Place("x\033c.py:1"), rule="rule")
+    text = as_text(reported(red), 80)
     assert not re.search(r"[^\n -~]", text)
     assert r"\x1b[31mred\x1b[0m one\x07" in text
-    assert r"x\x1bc.py" in text
 
 
-def test_without_a_terminal_the_text_is_the_same_everywhere(many, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "50")
-    assert width_of(io.StringIO()) == 88
-    assert width_of(Terminal()) == 50
-    assert "\033" not in str(many)
-    assert str(many) == as_text(many, 88)
-
-
-def test_colours_are_for_terminals_alone_may_be_refused_and_change_no_word(many, monkeypatch):
+def test_colours_and_the_width_are_for_terminals_alone_and_change_no_word(many, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "50")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert has_colour(Terminal())
-    assert not has_colour(io.StringIO())
+    assert (width_of(Terminal()), has_colour(Terminal())) == (50, True)
+    assert (width_of(io.StringIO()), has_colour(io.StringIO())) == (88, False)
+    assert str(many) == as_text(many, 88)
     for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
         with monkeypatch.context() as refused:
             refused.setenv(name, value)
@@ -313,11 +271,9 @@ def test_the_wrong_lines_are_an_error_of_their_rule_and_the_correct_ones_none(na
             y[1:] = -100
     code = getattr(RULES[name], kind)
     if name in OF_WINDOWS:
-        code = indent(OF_WINDOWS[name].format(code), "    ")
-        code = f"for window in windows(loader, n):\n{code}"
-        code = (
-            code if name == "empty-step" else re.sub(r"    for x, y in window:\n        loss = .*\n", "", code, count=1)
-        )
+        code = f"for window in windows(loader, n):\n{indent(OF_WINDOWS[name].format(code), '    ')}"
+    if name in OF_WINDOWS and name != "empty-step":
+        code = re.sub(r"    for x, y in window:\n        loss = .*\n", "", code, count=1)
     with audit() as report:
         exec(compile(code, f"{name}.py", "exec"), names)
     if kind == "wrong":

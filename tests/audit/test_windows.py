@@ -7,9 +7,8 @@ a number, or None for the size of its own window. The verdicts were written down
 
 import pytest
 import torch
-from torch.amp import GradScaler
 from torch.nn import functional as F
-from torch.optim import SGD, AdamW
+from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
 
 from gradaudit import audit
@@ -145,43 +144,3 @@ def test_a_first_window_that_began_before_the_audit_is_not_judged(zero):
             accumulate(count)
             update(optimizer)
     assert verdicts(report) == (["!irregular-window 1"] if zero else [])
-
-
-# The verdict depends neither on how a step is made nor on how gradients are zeroed
-
-
-def run_with(how, sizes):
-    """One update for each of `sizes`, and each loss divided by 4."""
-    model = net()
-    optimizer = AdamW(model.parameters(), fused=how == "fused")
-    scaler = GradScaler("cpu", init_scale=4.0, enabled=how == "scaler")
-    for place, size in enumerate(sizes):
-        xs = torch.randn(size, 4, 3)
-
-        def backward(xs=xs, overflows=how == "scaler" and place == 4):
-            for x in xs:
-                loss = F.cross_entropy(model(x), torch.randint(2, (4,))) / 4
-                scaler.scale(loss * float("inf") if overflows else loss).backward()
-
-        if how == "closure":
-            optimizer.step(backward)
-        else:
-            backward()
-            scaler.step(optimizer)
-            scaler.update()
-        optimizer.zero_grad(set_to_none=how != "zeros")
-
-
-@pytest.mark.parametrize("how", ["fused", "zeros", "closure", "scaler"])
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        ([1, 1, 2, 2, 4, 4, 4], []),
-        ([4, 4, 8, 4, 4, 4, 4], ["!irregular-window 3"]),
-        ([4, 4, 7, 4, 7, 4, 4], ["!leftover-gradients 3"]),
-    ],
-)
-def test_the_verdict_is_that_of_the_sizes(how, sizes, expected):
-    with audit() as report:
-        run_with(how, sizes)
-    assert verdicts(report) == expected

@@ -1,8 +1,5 @@
 """A notebook in JupyterLab, as a person uses it: opened, run, clicked into, looked at."""
 
-import os
-from pathlib import Path
-
 LONGEST = 300_000  # milliseconds that a notebook may take to run
 
 LIBRARY = r"""
@@ -17,7 +14,6 @@ window.course = (() => {
       return !!p && p.context.isReady && kernel?.status === 'idle' && kernel.connectionStatus === 'connected'
         && !document.querySelector('.jp-Dialog');
     },
-    dirty: () => panel().context.model.dirty,
     cells: () => panel().content.model.toJSON().cells,
     idle: () => panel().sessionContext.session.kernel.status === 'idle'
       && panel().content.widgets.every(w => w.model.executionState !== 'running'),
@@ -114,17 +110,3 @@ class Lab:
     def ask(self, what: str):
         """What one of the functions above in the page answers."""
         return self.page.evaluate(f"window.course.{what}()")
-
-    def screenshot(self, name: str) -> None:
-        """A picture of the whole notebook, if the environment variable SCREENSHOTS names a folder for it."""
-        if "SCREENSHOTS" not in os.environ:
-            return
-        folder = Path(os.environ["SCREENSHOTS"])
-        folder.mkdir(parents=True, exist_ok=True)
-        height, before = int(self.ask("height")) + 120, self.page.viewport_size
-        for part, top in enumerate(range(0, height, 2400)):
-            self.page.set_viewport_size({**before, "height": min(2400, height)})
-            self.page.evaluate("top => { document.querySelector('.jp-WindowedPanel-outer').scrollTop = top; }", top)
-            self.page.wait_for_timeout(300)
-            self.page.screenshot(path=str(folder / f"{name}-{part + 1}.png"))
-        self.page.set_viewport_size(before)

@@ -1,7 +1,5 @@
 """Every notebook in a real JupyterLab: it runs, it answers, and it fits the page."""
 
-import json
-import platform
 import re
 from pathlib import Path
 
@@ -55,22 +53,6 @@ def assert_no_line_is_cut(lab) -> None:
     lab.page.set_viewport_size(wide)
 
 
-def assert_it_is_saved(lab, name) -> None:
-    """Opening it changed nothing, if the kernel is of the Python that the file names (jupyter/notebook#2123)."""
-    saved = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
-    if platform.python_version() == saved["metadata"]["language_info"]["version"]:
-        assert not lab.ask("dirty")
-
-
-def texts(cells) -> dict[int, str]:
-    """What each cell shows, in words, unless it differs from run to run."""
-    return {
-        number: "".join(out.get("text", out.get("data", {}).get("text/plain", "")) for out in cell["outputs"])
-        for number, cell in enumerate(cells)
-        if cell["cell_type"] == "code" and "nbval-ignore-output" not in tags(cell)
-    }
-
-
 def verdict(lab, number: int) -> tuple[str, str]:
     """The border's colour and the text of the verdict that a cell shows."""
     box = lab.cell(number).locator(".jp-OutputArea-output div[style*='border-left']").last
@@ -82,16 +64,12 @@ def test_a_notebook_runs_answers_and_fits(lab, name):
     lab.open(name)
     assert_it_fits(lab)  # as committed: in a copy that nobody has run
     assert_no_line_is_cut(lab)
-    assert_it_is_saved(lab, name)
     for number in places(lab.cells(), r"\.reveal\("):
         assert lab.cell(number).locator(".jp-OutputPlaceholder").inner_text() == FOLDED
-    committed = texts(lab.cells())
     lab.run_all()
     cells = lab.cells()
-    lab.screenshot(name.replace("/", "-"))
     assert_no_error(cells)
     assert all(cell["execution_count"] for cell in cells if cell["cell_type"] == "code")
-    assert texts(cells) == committed
     assert_it_fits(lab)
     predictions_respond(lab, cells)
     cards_respond(lab, cells)

@@ -46,15 +46,6 @@ class _Page(HTMLParser):
                 self.links.add(value)
 
 
-def test_what_a_cell_prints_after_its_answer_stands_below_it(built):
-    page = (built / "course" / "should_you_accumulate.html").read_text(encoding="utf-8")
-    places = [
-        page.index(said)
-        for said in ("Measured: 0.997.", "words later  batch  beta2  left\n", "root, recorded at     4:")
-    ]
-    assert places == sorted(places)
-
-
 def test_no_link_is_broken_and_nothing_is_loaded_from_a_network(built):
     static = built / "_static"  # the theme's own templates
     pages = {path: _Page(path) for path in built.rglob("*.html") if static not in path.parents}
@@ -83,23 +74,6 @@ def test_no_page_is_wider_than_its_window(built, visitor, width):
         assert visitor.evaluate("document.documentElement.scrollWidth") <= width, name
 
 
-@pytest.mark.parametrize(
-    ("name", "width", "boxes"),
-    [
-        ("course/02_zeroing", 1280, ".cell_input pre"),
-        ("api", 1280, ".bd-sidebar-secondary"),
-        ("facts", 390, ".wide"),
-    ],
-)
-def test_nothing_to_read_has_to_be_moved_sideways(built, visitor, name, width, boxes):
-    visitor.set_viewport_size({"width": width, "height": 900})
-    visitor.goto((built / f"{name}.html").as_uri())
-    hidden = "boxes => boxes.map(box => box.scrollWidth - box.clientWidth)"
-    found = visitor.locator(boxes).evaluate_all(hidden)
-    assert found != []
-    assert max(found) <= 0
-
-
 def test_loops_step_without_a_kernel(built, visitor):
     for name in ("index", "course/00_start"):
         visitor.goto((built / f"{name}.html").as_uri())
@@ -107,14 +81,6 @@ def test_loops_step_without_a_kernel(built, visitor):
         frame.get_by_role("button", name="Next").click()
         assert frame.locator("#count").inner_text().startswith("1 of")
         assert frame.locator("#panel").is_visible()
-
-
-def test_answers_are_folded_until_they_are_opened(built, visitor):
-    visitor.goto((built / "course" / "02_zeroing.html").as_uri())
-    answer = visitor.get_by_text("Measured:").first
-    assert not answer.is_visible()
-    visitor.locator("details:has-text('Measured:') > summary").first.click()
-    assert answer.is_visible()
 
 
 def test_the_facts_are_searched_by_all_words(built, visitor):

@@ -45,30 +45,26 @@ def test_a_silhouette_shows_a_bug_of_its_rule_beside_the_fixed_loop(bug):
     assert [p for p in buggy if p[0] < bug.micro_batches] != [p for p in fixed if p[0] < bug.micro_batches]
 
 
-@pytest.mark.parametrize("settings", [{}, {"scaler": 1024.0, "max_norm": 0.01}])
-def test_the_loop_is_that_of_the_helper(settings):
+@pytest.mark.parametrize(("scale", "max_norm"), [(None, float("inf")), (1024.0, 0.01)])
+def test_the_loop_is_that_of_the_helper(scale, max_norm):
     data = [(torch.randn(size, 8), torch.randint(3, (size,))) for size in (4, 1, 3, 4, 2, 4)]
 
     def loss_fn(model, batch):
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
     def scaler(*_, **__):
-        scale = settings.get("scaler")
         return torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
 
     ours = mlp(8, 4, 3)
     theirs = deepcopy(ours)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (ours, theirs)]
     schedules = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) for optimizer in optimizers]
-    names = {
+    exec(cheatsheet.loop(), {
         "GradScaler": scaler, "is_float16": True, "optimizer": optimizers[0], "windows": windows, "batches": data,
         "n": 4, "weight": lambda batch: len(batch[1]), "model": ours, "autocast": nullcontext(), "loss_fn": loss_fn,
-        "scheduler": schedules[0], "clip_grad_norm_": nn.utils.clip_grad_norm_,
-        "max_norm": settings.get("max_norm", float("inf")),
-    }  # fmt: skip
-    exec(cheatsheet.loop(), names)
-    arguments = settings | ({"scaler": scaler()} if "scaler" in settings else {})
-    train_epoch(theirs, data, loss_fn, optimizers[1], n=4, scheduler=schedules[1], **arguments)
+        "scheduler": schedules[0], "clip_grad_norm_": nn.utils.clip_grad_norm_, "max_norm": max_norm,
+    })  # fmt: skip
+    train_epoch(theirs, data, loss_fn, optimizers[1], 4, scheduler=schedules[1], scaler=scaler(), max_norm=max_norm)
     for mine, helper in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine, helper)
     assert schedules[0].get_last_lr() == schedules[1].get_last_lr() == [0.025]

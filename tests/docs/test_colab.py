@@ -46,7 +46,7 @@ def test_an_edition_is_small_folded_as_in_jupyterlab_has_no_outputs_and_installs
     assert not re.findall(r"\]\((?!https?://|#)[^)]*\)", text)
 
 
-@some_notebooks
+@pytest.mark.parametrize("name", ["02_zeroing", "hooks"])
 def test_with_a_repository_the_badge_and_the_links_lead_to_editions_in_it(name):
     made = edition(name, "somebody/course")
     text, at = prose(made), "https://colab.research.google.com/github/somebody/course/blob/colab/"
@@ -83,19 +83,6 @@ for name in json.loads(course_utils.data.read("manifest.json")):
 
 
 def test_the_set_up_cell_alone_asks_for_the_folded_one(monkeypatch):
-    _, set_up = [cell.source for cell in edition("02_zeroing").cells if cell.cell_type == "code"][:2]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="Run the folded cell above this one first"):
-        exec(set_up, {})
-
-
-def test_the_command_writes_the_editions_it_is_asked_for(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(colab, "pack", packed)
-    arguments = ["colab.py", "--out", str(tmp_path / "new"), "--notebooks", "02_zeroing"]
-    monkeypatch.setattr(sys, "argv", [*arguments, "00_start"])
-    colab.main()
-    assert {path.name for path in (tmp_path / "new").iterdir()} == {"02_zeroing.ipynb", "00_start.ipynb"}
-    monkeypatch.setattr(sys, "argv", [*arguments, "zeroing"])
-    with pytest.raises(SystemExit):
-        colab.main()
-    assert "invalid choice: 'zeroing'" in capsys.readouterr().err
+        exec([cell.source for cell in edition("02_zeroing").cells if cell.cell_type == "code"][1], {})

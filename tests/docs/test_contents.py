@@ -1,7 +1,5 @@
 """What stands in several files: the list of paths, and the repository's address in the set-up cells."""
 
-import pytest
-
 import contents
 from course import NOTEBOOKS
 
@@ -17,12 +15,6 @@ def test_the_repositorys_address_goes_from_pyproject_into_every_set_up_cell(monk
     for book in NOTEBOOKS.values():
         assert "install -q git+https://github.com/somebody/course" in found[book.path]
         assert contents.NOT_HERE not in found[book.path]
-
-
-def test_a_set_up_cell_without_a_package_says_what_to_do(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match=r"see Start in README\.md"):
-        exec(NOTEBOOKS["02_zeroing"].code[0].source, {})
 
 
 def test_the_paths_lead_to_every_notebook():

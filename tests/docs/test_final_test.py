@@ -8,7 +8,7 @@ import pytest
 import final_test
 from course import FACTS
 from course import NOTEBOOKS as BOOKS
-from final_test import NUMBER, as_text, draw
+from final_test import NUMBER, draw
 from terminal import in_terminal
 
 CARDS = {name: book.cards for name, book in BOOKS.items() if book.numbered}
@@ -40,11 +40,6 @@ def test_over_the_seeds_every_belief_and_every_card_has_its_turn(drawn):
     assert not (beliefs | cards) - asked
 
 
-def test_a_seed_always_draws_the_same_test_and_another_seed_another(drawn):
-    assert draw(7) == drawn[7] != drawn[8]
-    assert len(draw(-1)) == len(draw(10**12)) == NUMBER
-
-
 def test_a_statement_is_called_true_only_if_its_verdict_is_or_it_is_the_corrected_one(drawn):
     facts = {fact.belief: fact for fact in FACTS.values()}
     for question in (question for questions in drawn.values() for question in questions):
@@ -59,9 +54,7 @@ def test_a_statement_is_called_true_only_if_its_verdict_is_or_it_is_the_correcte
 def test_a_file_gets_the_answers_only_if_they_are_asked_for(answers, drawn, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["final_test.py", "--seed", "5", *["--answers"] * answers])
     final_test.main()
-    printed = capsys.readouterr().out
-    assert printed == as_text(drawn[5], 5, answers) + "\n"
-    asked, _, answered = printed.partition("# Answers to final test 5")
+    asked, _, answered = capsys.readouterr().out.partition("# Answers to final test 5")
     assert all(question.asked in asked for question in drawn[5])
     assert all((question.answer in answered) == answers for question in drawn[5])
 

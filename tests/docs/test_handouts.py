@@ -2,8 +2,6 @@
 
 import base64
 import re
-import shutil
-import subprocess
 import sys
 from functools import cache
 from itertools import pairwise, takewhile
@@ -12,12 +10,11 @@ import nbformat
 import pytest
 from nbformat import v4
 
-import editions
 import plans
 from course import FACTS
 from course import NOTEBOOKS as BOOKS
-from editions import LINE, Handout, verbatim, with_room
-from notebooks import COURSE, Notebook, claims, is_folded, tags
+from editions import Handout, html_of, verbatim
+from notebooks import COURSE, Notebook, claims, is_folded, tags, text_of
 
 each_notebook = pytest.mark.parametrize("name", BOOKS)
 some_notebooks = pytest.mark.parametrize("name", ["02_zeroing", "04_accumulation"])
@@ -54,7 +51,7 @@ def test_the_learner_gets_no_solution_and_the_instructor_every_one(name):
     solutions = [cell for cell in BOOKS[name].code if "solution" in tags(cell)]
     given = [cell.source for cell in BOOKS[name].cells if cell not in solutions]
     before = takewhile(lambda cell: "solution" not in tags(cell), BOOKS[name].code)  # a loop that is to be extended
-    given += [editions.text_of(output) for cell in before if not is_folded(cell, "outputs") for output in cell.outputs]
+    given += [text_of(output) for cell in before if not is_folded(cell, "outputs") for output in cell.outputs]
     elsewhere = {line.strip() for source in given for line in source.splitlines()}
     shown, full = {line.strip() for line in learner(name).splitlines()}, instructor(name)
     for cell in solutions:
@@ -96,7 +93,7 @@ def test_what_a_revealing_cell_says_and_prints_is_in_no_learners_text_before_the
 @some_notebooks
 def test_every_figure_is_there_for_learners_too(name):
     text, shown = learner(name), read_by("learner", name).figures
-    html = "".join(editions.html_of(output) for cell in BOOKS[name].code for output in cell.outputs)
+    html = "".join(html_of(output) for cell in BOOKS[name].code for output in cell.outputs)
     drawn = re.findall('src="data:image/png;base64,([^"]*)"', html)
     assert list(shown.values()) == [*map(base64.b64decode, drawn)]
     assert [figure for figure in shown if text.count(f"({figure})") == 1] == list(shown)
@@ -133,49 +130,12 @@ def test_nobody_is_told_to_click_on_paper():
         assert not re.findall(r"[Cc]lick|[Uu]nfold|</?(?:details|summary)|\b(?:VBox|HTML)\(", outside), name
 
 
-@each_notebook
-def test_what_stands_between_backticks_stays_whole_on_paper(name):
-    for cell in (cell for cell in BOOKS[name].cells if cell.cell_type == "markdown"):
-        before, on_paper = (re.split(r"(`+)", text) for text in (cell.source, editions.for_paper(cell.source)))
-        assert len(on_paper[1::2]) % 2 == 0, cell.source
-        assert set(on_paper[2::4]) <= set(before[2::4])
-
-
 def test_a_loop_that_the_screen_shows_line_by_line_is_printed_as_a_table(tmp_path):
     rows = [["line", "what happens"], ["`a | b`", "`step()` moves w[0]: 1 → 2."]]
     output = show(kind="steps", loop="train", rows=rows)
     cell = v4.new_code_cell("step_through(train, w)", outputs=[output], execution_count=1)
     text = Handout(book(tmp_path / "00_steps.ipynb", cell)).markdown()
     assert "| line | what happens |\n| --- | --- |\n| `a \\| b` | `step()` moves w\\[0\\]\\: 1 → 2. |" in text
-
-
-def test_what_follows_an_answer_is_its_note_up_to_the_next_heading(tmp_path):
-    answer = v4.new_code_cell("guess.reveal(4)", outputs=[show(kind="reveal", question="how many?", measured="4")])
-    answer.metadata["jupyter"] = {"outputs_hidden": True}
-    cells = [
-        v4.new_code_cell("predict()", outputs=[show(kind="prediction", question="how many?", options=["4", "8"])]),
-        answer,
-        v4.new_markdown_cell("Because there are four."),
-        v4.new_code_cell("print(count)", outputs=[v4.new_output("stream", text="all four\n")]),
-        v4.new_markdown_cell("All of them.\n\n## Step 2\n\nNow we count others."),
-    ]
-    text = Handout(book(tmp_path / "x.ipynb", *cells)).markdown()
-    body, _, notes = text.partition("## Read after measuring")
-    assert body.count("What it means: note 1 at the end.") == 1
-    for said in ("Because there are four.", "print(count)", "```output\nall four\n```", "All of them."):
-        assert said in notes
-        assert said not in body
-    assert "Now we count others." in body
-
-
-def test_room_to_write_is_as_much_as_the_solution_takes_by_hand():
-    stub, long = "def f(a):\n    ...\n\n\n_ = check('f', f)", "x" * (2 * editions.HAND + 1)
-    solution = f"# why\ndef f(a):\n    {long}\n    return a"
-    assert with_room(stub, solution, 22).count(LINE) == 4
-    assert with_room(stub, f"{solution}\n    {long}", 4).count(LINE) == 4
-    assert with_room('order = ""  # letters', "order = 'B A'", 22).startswith(f"order = {LINE * 10}  # letters\n")
-    for name in BOOKS:
-        assert LINE in read_by("learner", name).exercise, name
 
 
 # The plans
@@ -209,13 +169,6 @@ def built(tmp_path_factory):
     return out / "new"
 
 
-def text_of(pdf, *options):
-    """The text of a PDF, where poppler is installed."""
-    if not shutil.which("pdftotext"):
-        pytest.skip("pdftotext is not installed")
-    return subprocess.run(["pdftotext", *options, pdf, "-"], capture_output=True, check=True).stdout.decode()
-
-
 def test_one_command_writes_every_edition(built):
     editions_of_it = [f"{edition}/02_zeroing.pdf" for edition in ("instructor", "learner", "worksheet")]
     expected = sorted(["cheatsheet.pdf", "final-test.pdf", "plans.pdf", *editions_of_it])
@@ -223,41 +176,6 @@ def test_one_command_writes_every_edition(built):
     for path in built.rglob("*.pdf"):
         (box, *_) = re.findall(rb"/MediaBox\s*\[0 0 ([\d.]+) ([\d.]+)\]", path.read_bytes())
         assert sorted(map(float, box)) == pytest.approx([612, 792], abs=0.1)
-
-
-def test_the_pdfs_say_what_their_editions_should(built):
-    learners, instructors = (
-        " ".join(text_of(built / edition / "02_zeroing.pdf", "-layout").split())
-        for edition in ("learner", "instructor")
-    )
-    for answer in ('third_step = {"fbs": 111', "Prediction 2, measured: 8"):
-        assert answer in instructors
-        assert answer not in learners
-    for both in ("How many of the 24 orders", "github.com/patrickloeber/pytorchTutorial/issues/19"):
-        assert both in learners.replace("\u200b", "")
-        assert both in instructors.replace("\u200b", "")
-
-
-@pytest.mark.parametrize(("file", "pages"), [("worksheet/02_zeroing.pdf", 2), ("plans.pdf", 1), ("cheatsheet.pdf", 2)])
-def test_what_must_fit_on_its_pages_does(built, file, pages):
-    assert text_of(built / file).count("\f") == pages
-
-
-def test_the_answers_of_the_final_test_are_on_pages_of_their_own(built):
-    first, *others = text_of(built / "final-test.pdf").split("\f")
-    assert "as it stands. " not in first.partition("correct it.")[2]
-    assert "Answers to final test 1" in others[0]
-
-
-@pytest.mark.parametrize("file", ["learner/02_zeroing.pdf", "instructor/02_zeroing.pdf", "cheatsheet.pdf"])
-def test_no_word_of_a_pdf_leaves_its_column(built, file):
-    side = 10 if file == "cheatsheet.pdf" else 19
-    boxes = text_of(built / file, "-bbox")
-    width = float(re.search(r'<page width="([\d.]+)"', boxes)[1])
-    words = re.findall(r'<word xMin="([\d.]+)" yMin="[\d.]+" xMax="([\d.]+)"', boxes)
-    margin = side / 25.4 * 72 - 2.5
-    assert min(float(left) for left, _ in words) >= margin
-    assert max(float(right) for _, right in words) <= width - margin
 
 
 def test_markup_of_typst_stays_text_in_a_handout():

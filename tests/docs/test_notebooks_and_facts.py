@@ -9,40 +9,11 @@ from nbformat import v4
 
 import notebooks
 from course import FACTS
-from notebooks import COURSE, Notebook, claims, read_claims
+from notebooks import Notebook, read_claims
 
 TITLE = "# Zeroing: when\n\n**35 minutes · after [01](01_gradients.ipynb)**\n\n*Where does it belong?*\n\n"
 TITLE += "**On the 90-minute path:** Why, Your turn. **Skip** Step 5 if you can.\n\nAfter this notebook"
 VERDICTS = ("true", "true-if", "imprecise", "wrong", "outdated", "missing")
-
-
-def shown(**content):
-    return v4.new_output("display_data", data={"text/plain": "for people", COURSE: content})
-
-
-@pytest.fixture
-def book(tmp_path):
-    folded = {"jupyter": {"source_hidden": True}}
-    cells = [
-        v4.new_markdown_cell(TITLE),
-        v4.new_markdown_cell("## Why · it matters\n\nFour words [stand here](https://example.org/one/two)."),
-        v4.new_code_cell("a = 1\n\nb = 2\n", metadata={"tags": ["claim:one", "claim:two"]}),
-        v4.new_markdown_cell("## Step 1\n\n| a | b |\n| --- | --- |\n| 1 | <b>2</b> |\n\n<!-- nothing -->"),
-        v4.new_code_cell("c", outputs=[shown(kind="prediction", question="Which?", options=["a", "b"])]),
-        v4.new_markdown_cell("## Your turn\n\n**5 minutes.** Do it.\n\n**At home, 10 minutes.** Do more."),
-        v4.new_code_cell("..."),
-        v4.new_code_cell("# Solution\na = 3", metadata=folded),
-        v4.new_code_cell("recall()", outputs=[shown(kind="cards", cards=[["Q?", "A."]]), shown(kind="score")]),
-    ]
-    nbformat.write(v4.new_notebook(cells=cells), tmp_path / "02_zeroing.ipynb")
-    return Notebook(tmp_path / "02_zeroing.ipynb")
-
-
-def test_the_title_cell_says_title_minutes_question_and_path(book):
-    assert (book.name, book.label, book.title, book.minutes) == ("02_zeroing", "02", "Zeroing: when", 35)
-    assert book.question == "Where does it belong?"
-    assert book.sections == ["Why", "Step 1", "Your turn"]
-    assert book.short == ["Why", "Your turn"]
 
 
 def test_a_title_cell_that_lacks_something_is_an_error_that_says_what_it_must_hold(tmp_path):
@@ -63,12 +34,6 @@ def test_a_notebook_that_was_saved_in_mid_run_is_an_error_that_names_it(tmp_path
         notebooks.read_notebooks()
     path.unlink()
     assert [*notebooks.read_notebooks()] == ["01_whole"]
-
-
-def test_what_is_asked_and_answered_is_read_from_the_data_beside_the_text(book):
-    assert book.predictions == [{"kind": "prediction", "question": "Which?", "options": ["a", "b"]}]
-    assert book.cards == [("Q?", "A.")]
-    assert claims(book.code[0]) == ["one", "two"]
 
 
 def test_every_fact_says_what_people_believe_and_what_it_rests_on():

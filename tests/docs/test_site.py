@@ -35,14 +35,6 @@ def test_a_page_folds_what_jupyterlab_folds_and_has_no_solution(book):
             assert f'<span id="fact-{fact.id}"></span>' in text
 
 
-def test_the_solutions_are_on_a_page_of_their_own_below_their_exercises():
-    book = NOTEBOOKS["02_zeroing"]
-    wanted = [cell.source for cell in book.code if "solution" in tags(cell)]
-    made = pages.solutions(book)
-    assert [cell.source for cell in made.cells if cell.cell_type == "code"] == wanted
-    assert [cell.source.count("## Exercise") for cell in made.cells] == [0, 1, 0, 1, 0]
-
-
 def test_every_rule_has_a_page_with_its_public_bugs_each_with_a_wrong_and_a_correct_loop():
     for rule in RULES.values():
         text = pages.rule_page(rule)
@@ -67,11 +59,3 @@ def test_every_fact_is_in_the_table_and_leads_to_its_cell_and_every_claim_to_its
         if fact.basis == "executed":
             assert f'href="course/{fact.notebook}.html#fact-{fact.id}"' in inserted["facts"]
     assert set(re.findall(r'"facts\.html#([^"]+)"', inserted["claims"])) <= FACTS.keys()
-
-
-def test_a_page_offers_what_was_built_for_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-    (tmp_path / "build" / "handouts" / "learner").mkdir(parents=True)
-    (tmp_path / "build" / "handouts" / "learner" / "02_zeroing.pdf").write_bytes(b"%PDF")
-    assert 'href="../handouts/learner/02_zeroing.pdf"' in pages._downloads("02_zeroing")
-    assert pages._downloads("04_accumulation") == ""

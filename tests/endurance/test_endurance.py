@@ -1,6 +1,5 @@
 """An interrupt at any line leaves nothing behind: `pytest tests/endurance`."""
 
-import multiprocessing
 import random
 import signal
 import sys
@@ -14,7 +13,6 @@ from torch.amp import GradScaler
 from torch.optim import lr_scheduler
 
 from course_utils import record, train_epoch
-from course_utils.ranks import Ranks
 from gradaudit import audit
 from hooked import hooks
 
@@ -112,23 +110,3 @@ def test_after_each_of_a_hundred_interrupts_no_hook_is_left_and_training_goes_on
             set_back()
     assert wrong == []
     assert interrupted == 100
-
-
-def add(number: int) -> float:
-    total = torch.tensor(float(number))
-    torch.distributed.all_reduce(total)
-    return total.item()
-
-
-def test_after_an_interrupt_no_rank_is_left_and_the_group_runs_again():
-    def work(group=None):
-        with group or Ranks(2) as two:
-            assert two.run(add, 3) == [6, 6]
-
-    others = set(multiprocessing.active_children())  # of groups that other tests keep
-    for point in points(work, 10):
-        group, clock = Ranks(2), Clock(point)
-        clock.run(lambda group=group: work(group))
-        assert set(multiprocessing.active_children()) <= others, clock.where
-        with group:
-            assert group.run(add, 3) == [6, 6]

@@ -12,8 +12,6 @@ import torch
 from course_utils.exercises import judge
 from course_utils.exercises.deadline import Endless, run
 
-LIMIT = 0.1
-
 
 def empty(*_):
     while True:
@@ -28,15 +26,9 @@ def catches_everything(*_):
             continue
 
 
-def without_grad(*_):
-    with torch.no_grad():
-        while True:
-            torch.ones(8)
-
-
-def in_a_hook(*_):
+def in_a_hook_without_grad(*_):
     w = torch.ones(1, requires_grad=True)
-    w.register_hook(empty)
+    w.register_hook(torch.no_grad()(empty))
     w.sum().backward()
 
 
@@ -56,10 +48,10 @@ def signals():
     return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM), timer
 
 
-@pytest.mark.parametrize("answer", [empty, catches_everything, without_grad, in_a_hook, cleans_up_for_ever, sleeps])
+@pytest.mark.parametrize("answer", [empty, catches_everything, in_a_hook_without_grad, cleans_up_for_ever, sleeps])
 def test_an_answer_that_does_not_end_is_stopped_and_named(answer):
     random_state, before, start = torch.get_rng_state(), signals(), time.monotonic()
-    verdict = judge("slope", answer, limit=LIMIT)
+    verdict = judge("slope", answer, limit=0.1)
     assert time.monotonic() - start < 3
     assert verdict.bug == "endless"
     assert verdict.message.startswith("stopped: it was still running after 0.1 seconds, in line ")
@@ -71,7 +63,7 @@ def test_an_answer_that_does_not_end_is_stopped_and_named(answer):
 
 def test_in_another_thread_than_the_first_answers_are_judged_without_a_limit():
     verdicts = []
-    thread = threading.Thread(target=lambda: verdicts.append(judge("slope", lambda f, w, h: 0.0, limit=LIMIT)))
+    thread = threading.Thread(target=lambda: verdicts.append(judge("slope", lambda f, w, h: 0.0, limit=0.1)))
     thread.start()
     thread.join()
     assert [verdict.bug for verdict in verdicts] == ["wrong-value"]
@@ -96,23 +88,16 @@ def test_a_stop_never_arrives_after_the_call():
     assert 0 < stopped < 300
 
 
-class NoException(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, NoException])
+@pytest.mark.parametrize("error", [SystemExit, KeyError, BaseException])
 def test_whatever_is_raised_becomes_a_verdict(error):
     def raises(*_):
-        raise error("as it says")
+        raise error(7)
 
     verdict, line = judge("slope", raises), raises.__code__.co_firstlineno + 1
-    assert verdict.bug == "raises"
-    assert verdict.message == f'line {line}, `raise error("as it says")`: {error.__name__}: as it says'
+    assert (verdict.bug, verdict.message) == ("raises", f"line {line}, `raise error(7)`: {error.__name__}: 7")
 
 
-@pytest.mark.parametrize(
-    ("answer", "bug"), [(empty, "interrupted"), (catches_everything, "endless"), (sleeps, "interrupted")]
-)
+@pytest.mark.parametrize(("answer", "bug"), [(empty, "interrupted"), (catches_everything, "endless")])
 def test_the_stop_button_goes_no_further_and_where_the_answer_catches_it_the_limit_ends_it(answer, bug, interruptible):
     presser = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
 
@@ -127,14 +112,11 @@ def test_the_stop_button_goes_no_further_and_where_the_answer_catches_it_the_lim
     assert ", in line " in verdict.message
 
 
-def without_parentheses(f, w, h):
-    f(w)
-    h.as_integer_ratio  # noqa: B018
-    return 0.0
-
-
 def test_a_call_that_lacks_its_parentheses_is_named_if_the_answer_is_wrong():
-    verdict = judge("slope", without_parentheses)
-    line = without_parentheses.__code__.co_firstlineno + 2
+    def slope(f, w, h):
+        h.as_integer_ratio  # noqa: B018
+        return 0.0
+
+    verdict, line = judge("slope", slope), slope.__code__.co_firstlineno + 1
     assert verdict.bug == "not-called"
     assert verdict.message.startswith(f"line {line}, `h.as_integer_ratio")

@@ -1,7 +1,7 @@
-"""What training should do, written plainly: one item at a time, in float64, nothing accumulated, nothing imported.
+"""What training should do, written plainly: one item at a time, in float64, no accumulation.
 
-An epoch here sums the losses of single items and differentiates that sum once per window. It keeps no gradients between
-windows, so an error at any place can leave none behind.
+An epoch here sums the losses of single items and differentiates that sum once per window. It keeps
+no gradients between windows, so an error at any place can leave none behind.
 """
 
 import math

@@ -103,12 +103,10 @@ IMAGE = torch.zeros(3, 8, 8)
     [
         ((IMAGE,) * 8, (torch.tensor(1),) * 8),  # detection: 8 images of 3 channels
         ({"image": IMAGE}, {"mask": IMAGE}),
-        [{"image": IMAGE, "mask": IMAGE}] * 8,
         {"images": [IMAGE] * 8},
         [torch.zeros(7), torch.zeros(5), torch.zeros(2)],  # sequences of different lengths
         pack_sequence([torch.zeros(7, 2)]),
         (torch.zeros(16, 3, 2), torch.zeros(3)),  # sequence-first
-        {"inputs": torch.zeros(3, 2), "weights": torch.zeros(5)},
         (torch.zeros(3, 2), torch.tensor(1.0)),
     ],
 )
@@ -167,7 +165,7 @@ def test_evaluation_keeps_the_numbers_of_a_metric_and_of_a_weight_that_reuse_the
 
 
 class Merging(nn.Linear):
-    """Like a LoRA layer: its train() adds its matrix to the weights for evaluation, and takes it out again."""
+    """Like a LoRA layer: its train() adds its matrix to the weights for evaluation."""
 
     def __init__(self):
         super().__init__(3, 3, bias=False)
@@ -212,4 +210,4 @@ def test_evaluation_calls_the_train_of_a_part_that_has_its_own(parent, own_mode,
         evaluate(model, [torch.ones(4, 3)], metric)
     assert [module.training for module in model.modules()] == modes
     assert layer.merged is not own_mode
-    assert parent is Freezing or layer.calls == [False, True][: 1 + own_mode]  # what was in evaluation isn't touched
+    assert parent is Freezing or layer.calls == [False, True][: 1 + own_mode]

@@ -31,7 +31,7 @@ def batches():
 
 
 class Full:
-    """A card that is full: with more than `most` items, the forward or the backward runs out of memory."""
+    """A card that is full: more than `most` items run out of memory, forward or backward."""
 
     def __init__(self, model, most, where="forward"):
         self.most, self.calls = most, 0

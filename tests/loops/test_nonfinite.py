@@ -1,4 +1,4 @@
-"""A gradient with an infinity or a NaN makes no update and no scheduler step, wherever it comes from."""
+"""A gradient with an infinity or a NaN makes no update and no scheduler step."""
 
 import math
 from functools import cache, partial
@@ -36,7 +36,7 @@ def in_float64():
 
 @cache
 def without_window(world, skipped, equal=False):
-    """One process trained on large batches, one of them left out, and the loss of that one in between."""
+    """One process trained on large batches, of which one is left out."""
     batches = list(on_ranks.large_batches(world, N, equal))
     left = batches[:skipped] + batches[skipped + 1 :]
     losses, weights, lr, _ = on_ranks.train_poisoned(on_ranks.new_model(), left, 1, "none", False)
@@ -51,12 +51,7 @@ def compare(ours, world, position, poison, equal=False):
     assert math.isfinite(losses.pop(skipped)) == (poison == "gradient only")
     assert losses == pytest.approx(their_losses, rel=1e-12)
     assert lr == their_lr == 0.1 * 0.5 ** (number - 1)
-    for one, other in zip(weights, their_weights, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-
-
-def tokens_at(world, rank, position):
-    return on_ranks.tokens(on_ranks.shards(world)[rank][position])
+    torch.testing.assert_close(weights, their_weights, rtol=1e-12, atol=1e-12)
 
 
 @every_loop
@@ -84,7 +79,7 @@ def test_in_one_process_at_every_position(scaler, fused, poison):
 def test_on_two_ranks_at_every_position_of_each_also_where_a_rank_has_run_out(groups, scaler, fused, poison):
     for results in groups[2].run(on_ranks.poisoned_at, "DDP", N, scaler, fused, poison):
         for (rank, position), ours in results.items():
-            if tokens_at(2, rank, position):
+            if on_ranks.tokens(on_ranks.shards(2)[rank][position]):
                 compare(ours, 2, position, poison)
             else:
                 assert ours[3] == []
@@ -98,7 +93,7 @@ def test_on_two_ranks_at_every_position_of_each_also_where_a_rank_has_run_out(gr
     ),
 )
 def test_shards_agree_although_only_some_of_them_hold_a_nan(groups, kind, world, scaler, poison):
-    positions = [(0, 0), (world - 1, 5), (world - 1, 6)]  # in each window, the last of one micro-batch
+    positions = [(0, 0), (world - 1, 5), (world - 1, 6)]  # a window each
     for results in groups[world].run(on_ranks.poisoned_at, kind, N, scaler, False, poison, positions):
         assert list(results) == positions
         for (_, position), ours in results.items():
@@ -107,7 +102,7 @@ def test_shards_agree_although_only_some_of_them_hold_a_nan(groups, kind, world,
 
 @every_step
 def test_an_overflow_in_the_first_window_leaves_no_optimizer_state_behind(fused):
-    """torch allocates the momentum of a fused step, and its kernel returns without writing it (LibreYOLO#771)."""
+    """torch allocates the momentum of a fused step and may not write it (LibreYOLO#771)."""
     model = mlp(3, 5, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
     batch = on_ranks.poisoned(on_ranks.shards(1)[0][0], math.inf)
@@ -134,11 +129,9 @@ def test_an_epoch_in_which_every_window_was_skipped_is_an_error_with_the_first_c
 def test_only_gradients_of_the_optimizer_count():
     model = mlp(3, 5, 2)
     model[0].weight.register_hook(lambda gradient: gradient * math.nan)
-    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
-    before = model[2].weight.detach().clone()
+    optimizer, before = torch.optim.SGD(model[2].parameters(), lr=0.1), model[2].weight.detach().clone()
     train_epoch(model, on_ranks.shards(1)[0], on_ranks.masked_mse, optimizer, 2, on_ranks.tokens)
-    assert model[2].weight.isfinite().all()
-    assert not torch.equal(model[2].weight, before)
+    assert 0 < (model[2].weight - before).abs().max() < math.inf
 
 
 class Waits(TorchFunctionMode):
@@ -153,13 +146,8 @@ class Waits(TorchFunctionMode):
         return function(*args, **kwargs or {})
 
 
-every_weight = pytest.mark.parametrize(
-    ("weight", "each"), [(lambda batch: 4, 1), (on_ranks.tokens, 2)], ids=["numbers", "tensors"]
-)
-
-
 @pytest.mark.parametrize("scaler", [None, GradScaler("cpu")], ids=["no scaler", "scaler"])
-@every_weight
+@pytest.mark.parametrize(("weight", "each"), [(lambda batch: 4, 1), (on_ranks.tokens, 2)], ids=["numbers", "tensors"])
 @every_step
 def test_the_host_waits_once_per_window_and_once_more_where_weights_are_tensors(
     scaler, weight, each, fused, monkeypatch

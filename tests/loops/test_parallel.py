@@ -1,4 +1,4 @@
-"""The loops on several ranks equal one process that holds what all ranks hold; what would not is refused."""
+"""The loops on several ranks equal one process with the data of all; what would not is refused."""
 
 import re
 from functools import partial
@@ -72,8 +72,7 @@ def test_a_loop_of_ones_own_has_the_gradient_of_all_ranks_in_every_window(groups
 def test_what_several_ranks_would_train_wrongly_is_refused_before_anything_changes(two, kind, saying):
     for sentences, unchanged in two.run(on_ranks.refused, kind):
         assert len(sentences) == 2  # of train_epoch and of backward_window
-        for sentence in sentences:
-            assert re.search(saying, sentence)
+        assert all(re.search(saying, sentence) for sentence in sentences)
         assert unchanged
 
 
@@ -96,9 +95,8 @@ WAITS = r"of this window doesn't use .*'heads.{}.weight'.* find_unused_parameter
 )
 def test_gradients_that_ddp_has_not_exchanged_are_refused_on_every_rank_before_the_step(two, kind, saying):
     for said, unchanged in two.run(on_ranks.not_exchanged, kind):
-        for sentence in said:
-            assert re.search(saying, sentence)
-        assert unchanged or kind == "added later"  # ranks that add a layer draw its weights themselves
+        assert all(re.search(saying, sentence) for sentence in said)
+        assert unchanged or kind == "added later"  # with weights that each rank draws itself
 
 
 @pytest.mark.parametrize("kind", ["all used", "found unused", "found unused, a head in none"])
@@ -138,8 +136,7 @@ def test_each_rank_trains_a_model_of_its_own_where_the_model_says_so(two):
 
 
 def test_ddp_all_reduces_its_gradients_once_a_window(two):
-    # besides: the options, each window's weights, the same once more to learn that all are done, a comparison of the
-    # gradients in each window, the losses
+    # Besides: the options, the weights of two windows and of none, two comparisons, the losses.
     assert [counts["all-reduce"] for counts in two.run(on_ranks.collectives, "DDP")] == [2 + 7] * 2
 
 

@@ -59,14 +59,11 @@ SCALAR = r"loss_fn must return a scalar tensor"
     [
         ({"weight": "4"}, TypeError, r"weight must be a function of one batch, got '4' \(str\)"),
         ({"weight": lambda batch: "4"}, TypeError, r"weight\(batch\) must be a number, got '4' \(str\)"),
-        ({"weight": lambda batch: (4, "4")}, TypeError, r"weight\(batch\) must be a number, got '4' \(str\)"),
         ({"weight": lambda batch: [4] * len(batch[0])}, ValueError, r"equally many counts .*, got \[1, 2, 3, 4\]"),
         ({"weight": lambda batch: ()}, ValueError, r"equally many counts .*, got \[0\]"),
-        ({"weight": lambda batch: None}, TypeError, r"got None \(NoneType\)"),
         ({"weight": lambda batch: torch.ones(2)}, TypeError, r"got a Tensor of shape \(2,\)$"),
         ({"weight": lambda batch: 1e308}, ValueError, "a finite sum, got inf"),
         ({"weight": lambda batch: torch.tensor(math.nan)}, ValueError, "0 or more, got nan"),
-        ({"weight": lambda batch: math.inf}, ValueError, "0 or more, got inf"),
         ({"weight": lambda batch: 2 - len(batch[0])}, ValueError, "a number of items or tokens, 0 or more, got -2"),
         ({"autocast": torch.bfloat16}, TypeError, r"autocast must be .*, got torch.bfloat16 \(dtype\)"),
         ({"autocast": once()}, TypeError, "can be entered for every micro-batch"),
@@ -84,9 +81,7 @@ def test_what_a_window_cannot_use(model, batches, of_window, error, saying):
     ("spoil", "error", "saying"),
     [
         (lambda loss: loss.item(), TypeError, rf"{SCALAR}, got .* \(float\)"),
-        (lambda loss: None, TypeError, r"got None \(NoneType\)"),
         (lambda loss: (loss, loss), TypeError, r"one mean loss for each count of weight\(batch\), got 2 for 1"),
-        (lambda loss: [], TypeError, "got 0 for 1"),
         (lambda loss: {"logits": loss}, TypeError, "got dict$"),
         (lambda loss: {"loss": loss}, TypeError, r'got dict: return its \["loss"\]$'),
         (lambda loss: SimpleNamespace(loss=loss, logits=1), TypeError, r"got SimpleNamespace: return its \.loss$"),
@@ -105,13 +100,11 @@ def test_a_loss_that_cannot_be_used(model, batches, spoil, error, saying):
         ({"max_norm": 0}, ValueError, "max_norm must be a positive number, got 0"),
         ({"max_norm": math.nan}, ValueError, "got nan"),
         ({"max_norm": True}, TypeError, r"max_norm must be a number, got True \(bool\)"),
-        ({"max_norm": "1"}, TypeError, r"got '1' \(str\)"),
         ({"scheduler": "cosine"}, TypeError, r"scheduler must be an LRScheduler itself, got 'cosine' \(str\)"),
         ({"on_update": 1}, TypeError, "on_update must be a function"),
         ({"n": 0}, ValueError, "n must be at least 1, got 0"),
         ({"n": 2.5}, TypeError, r"n must be a whole number, got 2.5 \(float\)"),
         ({"n": True}, TypeError, r"got True \(bool\)"),
-        ({"n": None}, TypeError, r"got None \(NoneType\)"),
     ],
 )
 def test_an_option_that_an_epoch_cannot_use(model, batches, of_epoch, error, saying):
@@ -128,13 +121,6 @@ def test_a_micro_batch_to_begin_with_that_is_no_number_of_samples(size, error):
         MicroBatchFinder(micro_batch=size)
 
 
-class Prepared:
-    """Like what Accelerate makes of a scheduler."""
-
-    def __init__(self, scheduler):
-        self.scheduler = scheduler
-
-
 class SAM(torch.optim.SGD):
     def first_step(self):
         pass
@@ -147,8 +133,6 @@ def test_a_schedule_that_needs_a_metric_or_belongs_to_another_optimizer(model, b
     optimizer, other = sgd(model), ExponentialLR(sgd(model), 0.5)
     with refused(model, TypeError, r"ReduceLROnPlateau needs a metric .* step\(metric\) after evaluate"):
         train_epoch(model, batches, mse, optimizer, scheduler=ReduceLROnPlateau(optimizer))
-    with refused(model, TypeError, "an LRScheduler itself, got Prepared"):
-        train_epoch(model, batches, mse, optimizer, scheduler=Prepared(ExponentialLR(optimizer, 0.5)))
     with refused(model, ValueError, "belongs to another optimizer"):
         train_epoch(model, batches, mse, optimizer, scheduler=other)
     assert other.get_last_lr() == [0.1]

@@ -87,9 +87,6 @@ REUSED = {
     "a mapping that is no dict": lambda: filled_again(UserDict(), lambda batch, k: batch.update(x=torch.ones(2) * k)),
     "a list of numbers": lambda: filled_again([0], lambda batch, k: batch.__setitem__(0, 1000 + k)),
     "a deque": lambda: filled_again(deque(maxlen=2), lambda batch, k: batch.append(torch.ones(2) * k)),
-    "a dict in new tuples": lambda: (
-        (batch, k) for k, batch in enumerate(filled_again({}, lambda batch, k: batch.update(x=torch.ones(2) * k)))
-    ),
     "a view of an array": lambda: numpy_buffer(lambda x: {"x": x.T[:2]}),
     "a tensor on an array, in a dataclass": lambda: numpy_buffer(lambda x: Fields(torch.from_numpy(x)[1:])),
     "an array on a tensor": lambda: filled_again(torch.zeros(2), lambda batch, k: batch.numpy().fill(k)),

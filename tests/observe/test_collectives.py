@@ -69,3 +69,10 @@ def test_every_engine_is_counted_on_two_ranks():
         for sent, held in two.run(sharded, True, True):  # moved to the dtype of the reduction
             assert sent.bytes == {"all-gather": 8 * 2}
             assert held == [((2, 4), torch.float32)]
+
+
+def test_a_model_that_is_not_sharded_holds_what_is_in_grad():
+    layer = nn.Linear(3, 2)
+    assert held_gradients(layer) == []
+    layer(torch.ones(1, 3)).sum().backward()
+    assert list(map(id, held_gradients(layer))) == [id(p.grad) for p in layer.parameters()]

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from course_utils.models import shares_of
 from gradaudit.observe.guard import Guard, ObserverFailure
 
 
@@ -22,18 +21,14 @@ def watched(function):
     return guard, guard.around(watch)(lambda *args: function(guard, *args)), noted
 
 
-def test_a_call_is_watched_before_and_after():
-    guard, call, noted = watched(lambda _, x: x + 1)
-    assert call(1) == 2
+def test_a_call_is_watched_before_and_after_and_its_error_goes_through():
+    guard, call, noted = watched(lambda _, x: 1 / x)
+    assert call(1) == 1
     assert noted == ["before", "after", "end"]
-    assert guard.failure is None
-
-
-def test_an_error_of_the_call_goes_through_and_the_watch_is_closed():
-    _, call, noted = watched(lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        call()
-    assert noted == ["before", "end"]
+        call(0)
+    assert noted[3:] == ["before", "end"]
+    assert guard.failure is None
 
 
 def test_a_failure_inside_the_call_closes_the_watch_around_it():
@@ -52,31 +47,19 @@ def test_a_watch_may_let_a_call_pass():
     assert guard.failure is None
 
 
-@pytest.mark.parametrize("by_name", [False, True])
-@pytest.mark.parametrize("given", ["a tensor", "a list", "an iterator"])
-def test_what_the_watch_goes_through_is_there_for_the_call_too(given, by_name):
+@pytest.mark.parametrize("given", [torch.ones(2), [1, 2], iter([1, 2])], ids=["a tensor", "a list", "an iterator"])
+def test_what_the_watch_goes_through_is_there_for_the_call_too(given):
     guard, seen = Guard("The auditor", "your script goes on unwatched"), []
-    numbers = torch.ones(2)
-    argument = {"a tensor": numbers, "a list": [1, 2], "an iterator": iter([1, 2])}[given]
 
     def watch(things):
         seen.append(list(things))
         yield
 
     call = guard.around(watch, used_up=True)(lambda things: things)
-    made = call(things=argument) if by_name else call(argument)
-    assert made == [1, 2] if given == "an iterator" else made is argument
-    assert seen == [list(made)]
+    made = call(things=given)
+    assert list(made) == seen[0]
+    assert made is given or made == [1, 2]
     assert guard.failure is None
-
-
-def test_the_line_of_a_failure_is_the_packages_own_also_where_it_has_called_what_fails():
-    guard = Guard("The auditor", "your script goes on unwatched")
-    with pytest.warns(ObserverFailure):
-        guard(shares_of)(lambda *_: 1 / 0, 2, 1)
-    assert ", at course_utils/models.py:" in guard.failure
-    assert ", called from " in guard.failure
-    assert "test_guard.py:" in guard.failure
 
 
 def test_an_error_without_words_or_with_too_many_is_told_in_one_line():

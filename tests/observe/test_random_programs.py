@@ -3,7 +3,6 @@
 `EXAMPLES=1000 pytest tests/observe/test_random_programs.py` tries a thousand of each kind.
 """
 
-import copy
 import math
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from torch.optim import SGD, Adam
 
 import properties
 from course_utils import record
-from course_utils.stepping.recorder import Ledger, record_steps
 from hooked import hooks
 
 LANES = ["SGD", "Adam", "no optimizer"]  # the names under which the trace knows them
@@ -34,6 +32,8 @@ class Book:
     story: list[tuple[str, float, int]] = field(default_factory=list)  # event, norm, held
     held: list[int] = field(default_factory=list)  # the numbers of the micro-batches in .grad
     unused: list[int] = field(default_factory=list)
+    updates: list[tuple[int, ...]] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
     written: bool = False  # by hand, since the last look
     nonzero: bool = False  # at the last look
 
@@ -51,6 +51,7 @@ class Book:
         if self.written and self.norm():
             self.note("change")
         elif self.written:
+            self.lost += self.unused
             self.held, self.unused = [], []
             if self.nonzero:
                 self.note("zero")
@@ -180,13 +181,19 @@ class Program:
         self.look()
         self.books[k].note("step")
         self.optimizers[k].step()
+        self.books[k].updates.append(tuple(self.books[k].held))
         self.books[k].unused = []
 
 
-def test_a_trace_says_what_was_done():
+def test_a_trace_says_what_was_done_and_changes_no_bit():
     def holds(drawn: tuple[list, bool]) -> None:
         operations, before = drawn
-        program, hooked = Program(), hooks()
+        alone, program, hooked = Program(), Program(), hooks()
+        alone.attach()
+        torch.manual_seed(1)
+        for operation in operations:
+            alone.do(*operation)
+        torch.manual_seed(1)
         if before:
             program.attach()
         with record() as trace, record() as inner:
@@ -203,80 +210,8 @@ def test_a_trace_says_what_was_done():
             if found:
                 assert seen.windows(name) == [held for kind, _, held in book.story if kind == "step"]
                 assert seen.leftover(name) == len(book.unused)
+        for watched, other in zip(program.books, alone.books, strict=True):
+            assert watched.gradients() == other.gradients()
+            assert all(map(torch.equal, watched.weights, other.weights))
 
     properties.check(holds, st.tuples(PROGRAMS, st.booleans()), "trace", examples=40)
-
-
-def test_a_watched_program_computes_the_same_bits():
-    def holds(operations: list) -> None:
-        watched, alone = Program(), Program()
-        for program in (watched, alone):
-            program.attach()
-        torch.manual_seed(1)
-        for operation in operations:
-            alone.do(*operation)
-        torch.manual_seed(1)
-        with record():
-            for operation in operations:
-                watched.do(*operation)
-        for one, other in zip(watched.layers, alone.layers, strict=True):
-            for p, q in zip(one.parameters(), other.parameters(), strict=True):
-                assert torch.equal(p, q)
-                assert p.grad is q.grad is None or torch.equal(p.grad, q.grad)
-
-    properties.check(holds, PROGRAMS, "bits", examples=10)
-
-
-# Line by line
-
-
-def small_loop(operations, model, optimizer, x):
-    for operation in operations:
-        if operation == "micro-batch":
-            loss = model(x).sum()
-            loss.backward()
-        elif operation == "zero":
-            optimizer.zero_grad()
-        elif operation == "none":
-            for p in model.parameters():
-                p.grad = None
-        elif operation == "clip":
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        else:
-            optimizer.step()
-
-
-def ledger(operations: list[str]) -> Ledger:
-    held, updates, lost, unused, number = [], [], [], [], 0
-    for operation in operations:
-        if operation == "micro-batch":
-            number += 1
-            held.append(number)
-            unused.append(number)
-        elif operation in ("zero", "none"):
-            lost += unused
-            held, unused = [], []
-        elif operation == "step":
-            updates.append(tuple(held))
-            unused = []
-    return Ledger(tuple(held), tuple(updates), tuple(lost))
-
-
-def test_the_ledger_of_a_stepped_loop_is_that_kept_by_hand():
-    operation = st.sampled_from(["micro-batch", "micro-batch", "zero", "none", "clip", "step"])
-
-    def holds(operations: list[str]) -> None:
-        torch.manual_seed(0)
-        model = nn.Linear(2, 1)
-        optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-        twin = copy.deepcopy(model)
-        small_loop(operations, twin, SGD(twin.parameters(), lr=0.1, momentum=0.9), torch.ones(3, 2))
-        last = record_steps(small_loop, operations, model, optimizer, torch.ones(3, 2)).moments[-1]
-        assert last.kind == "end"
-        assert last.ledgers.get("SGD", Ledger()) == ledger(operations)
-        for name, p in twin.named_parameters():
-            assert last.weights[f"model.{name}"].numbers == tuple(p.flatten().tolist())
-            grad = None if p.grad is None else tuple(p.grad.flatten().tolist())
-            assert (last.grads[f"model.{name}"] and last.grads[f"model.{name}"].numbers) == grad
-
-    properties.check(holds, st.lists(operation, max_size=12), "stepping", examples=20)

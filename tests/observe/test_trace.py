@@ -112,12 +112,12 @@ def test_the_events_of_a_loop_and_its_windows_are_seen(model, optimizer, loop, e
 def test_an_optimizer_at_the_address_of_a_dead_one_has_a_lane_of_its_own(model):
     optimizer, other = SGD(model.parameters(), lr=0.1), SGD(nn.Linear(2, 1).parameters(), lr=0.1)
     observer = Observer(Listener())
-    lane = observer.record_of(optimizer)
+    lane = observer.ledger_of(optimizer)
     ended = []
     observer.listener.ended = ended.append
-    observer.records = {id(other): lane}  # as if the first one had died and the second one lay where it was
-    assert observer.record_of(other) is not lane
-    assert observer.records[id(other)].gradients.parameters == other.param_groups[0]["params"]
+    observer.ledgers = {id(other): lane}  # as if the first one had died and the second one lay where it was
+    assert observer.ledger_of(other) is not lane
+    assert observer.ledgers[id(other)].gradients.parameters == other.param_groups[0]["params"]
     assert ended == [lane]
 
 

@@ -1,4 +1,4 @@
-"""The command that accepts a training script: what it says of the handed one, of single fixes and of the solution."""
+"""The command that accepts a script: the handed one, single fixes and the solution."""
 
 import re
 import signal
@@ -57,8 +57,9 @@ def test_other_bugs_in_the_solution_are_found_at_the_end(train_py):
     assert failed(train_py(source)) == ["exact", "ranks", "loss"]
 
 
-def test_ranks_that_wait_for_each_other_are_told_so(train_py, tmp_path):
-    passed, says = _on_two_ranks(Runs(train_py("import time; time.sleep(1000)"), tmp_path, limit=5), None)
+def test_ranks_that_wait_for_each_other_are_told_so(train_py, tmp_path, monkeypatch):
+    monkeypatch.setattr("course_utils.project.accept.LIMIT", 5)
+    passed, says = _on_two_ranks(Runs(train_py("import time; time.sleep(1000)"), tmp_path), None)
     assert not passed
     assert "Does each rank make the same collective calls?" in says
 
@@ -75,9 +76,9 @@ def test_ranks_that_wait_for_each_other_are_told_so(train_py, tmp_path):
     ids=["syntax", "endless", "silent", "junk", "random"],
 )
 @pytest.mark.exhaustive
-def test_a_script_that_cannot_be_judged_is_an_error_with_a_reason(train_py, capsys, source, says):
-    soon = ["--limit", "20"] if source.startswith("while") else []
-    assert main(["accept", str(train_py(source)), *soon]) == CANNOT_JUDGE
+def test_a_script_that_cannot_be_judged_is_an_error_with_a_reason(train_py, capsys, monkeypatch, source, says):
+    monkeypatch.setattr("course_utils.project.accept.LIMIT", 20 if source.startswith("while") else 300)
+    assert main(["accept", str(train_py(source))]) == CANNOT_JUDGE
     error = capsys.readouterr().err
     assert says in error
     assert ("\npython " in error) == ("ended" in error)

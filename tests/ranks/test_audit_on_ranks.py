@@ -1,4 +1,4 @@
-"""Every engine for several ranks under the auditor: the correct loop has no finding, and each wrong one its own."""
+"""Every engine for several ranks under the auditor: a correct loop has no finding."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def expect(results, kinds=ERRORS, but=()):
 
 THREE = "right", "undivided", "never"
 IN_PLACE = loops.synchronised, loops.zero_in_place
-JUDGED = {  # engine, which loops, how they exchange and zero, what else is expected: those that always run
+JUDGED = {  # engine, loops, how they exchange and zero, what else is expected; always run
     "DDP": ("DDP", ERRORS, (), ()),
     "FSDP2": ("FSDP2", ERRORS, (), SHARDS),
     "ranks that hold the same batch": ("TP", ("right", "undivided", "never zeroed"), (), ()),
@@ -39,7 +39,7 @@ JUDGED = {  # engine, which loops, how they exchange and zero, what else is expe
     "reduced over the shards in each, over replicas in the last": ("HSDP", THREE, (loops.scattered,), ()),
     "bucket views, set to zero": ("DDP, bucket views", ("right", "undivided"), IN_PLACE, ()),
     "compiled DDP": ("compiled DDP", THREE, (), ()),
-    "FSDP1": ("FSDP1", ("right", "every", "undivided", "never zeroed"), (), SHARDS),  # no step before an exchange
+    "FSDP1": ("FSDP1", ("right", "every", "undivided", "never zeroed"), (), SHARDS),
 }
 JUDGED_TOO = {
     "bucket views": ("DDP, bucket views", ERRORS, (), ()),

@@ -1,4 +1,4 @@
-"""Groups of ranks: results and errors of every rank, what can travel, and no process left, whatever happens."""
+"""Groups of ranks: results and errors of every rank, what can travel, and no process left."""
 
 import os
 import signal
@@ -98,11 +98,11 @@ def test_a_run_starts_from_the_state_of_this_process_whatever_the_run_before_has
 )
 def test_a_rank_that_fails_ends_the_run_and_the_next_run_starts_new_processes(two, how, limit, late, said):
     before = two.run(os.getpid)
-    two.run(settings)  # after this the ranks have imported this file, which may take longer than the limit
+    two.run(settings)  # the ranks import this file, which may take longer than the limit
     with pytest.raises(RankError, match=said) as caught:
         two.run(fail_on_one, how, timeout=limit)
     error = caught.value
-    assert how == "die" or error.errors[0].startswith(f"had not ended {late}, and was here:\n")  # the other one waited
+    assert how == "die" or error.errors[0].startswith(f"had not ended {late}, and was here:\n")
     assert how == "die" or "dist.barrier()" in error.errors[0]
     assert set(error.errors) == ({0} if how == "hang" else {0, 1})
     assert error.results == ({1: "through"} if how == "hang" else {})
@@ -121,7 +121,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_runs(two):
 
 
 NOTEBOOK = """
-import collections, dataclasses, linecache, os, signal, sys, threading, time
+import collections, linecache, os, signal, sys, threading, time
 import torch, torch.distributed as dist
 from course_utils.ranks import RankError, Ranks
 
@@ -134,24 +134,13 @@ class Net(torch.nn.Module):
         self.layer = torch.nn.Linear(2, 1)
 
     def forward(self, x):
-        return even(self.layer(x).numel()) * SCALE
-
-@dataclasses.dataclass
-class Result:
-    point: Point
-    net: Net
-
-def even(n):
-    return n == 0 or odd(n - 1)
-
-def odd(n):
-    return n != 0 and even(n - 1)
+        return self.layer(x).numel() * SCALE
 
 def work():
     return Net()(torch.ones(4, 2))
 
 def objects():
-    return Result(Point(1, dist.get_rank()), Net())
+    return Point(1, dist.get_rank()), Net()
 
 def hang():
     time.sleep(600)
@@ -163,8 +152,9 @@ two = Ranks(2, timeout=60)
 print(two.run(work), two.run(nested(5), 1), two.run(lambda: SCALE), two.run(lambda: dist.config.__name__)[0])
 SCALE = 100
 print(two.run(work))
-zero, one = two.run(objects)
-print(type(one) is Result, type(one.net) is Net, type(one.point) is Point, one.point == Point(1, 1))
+_, (point, net) = two.run(objects)
+SCALE = 10
+print(type(point) is Point, point == Point(1, 1), type(net) is Net, net(torch.ones(4, 2)))
 
 cell = "def fails():\\n    raise ValueError('in a cell')  # this line\\n"
 linecache.cache["/no/such/cell"] = (len(cell), None, cell.splitlines(keepends=True), "/no/such/cell")
@@ -188,7 +178,7 @@ two.run(hang, timeout=600)
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory):
-    """One process for the tests below, since each start takes seconds. Like a notebook it has no main guard."""
+    """One process for the tests below. Like a notebook it has no main guard."""
     path = tmp_path_factory.mktemp("ranks") / "notebook.py"
     path.write_text(NOTEBOOK, encoding="utf-8")
     command = [sys.executable, str(path)]
@@ -204,9 +194,9 @@ def notebook(tmp_path_factory):
 
 def test_functions_and_classes_of_a_main_module_travel_and_their_errors_show_the_source(notebook):
     assert [notebook.stdout.readline().rstrip() for _ in range(7)] == [
-        "[10, 10] [6, 6] [10, 10] torch.distributed.config",
-        "[100, 100]",
-        "True True True True",
+        "[40, 40] [6, 6] [10, 10] torch.distributed.config",
+        "[400, 400]",
+        "True True True 40",
         "Traceback (most recent call last):",
         '  File "/no/such/cell", line 2, in fails',
         "    raise ValueError('in a cell')  # this line",

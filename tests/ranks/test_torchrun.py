@@ -34,7 +34,7 @@ def test_ranks_that_divide_by_their_own_numbers_of_items_are_told(two):
     [
         ([[4, 4, 4, 4, 4], [4, 4, 4, 4, 4]], []),
         ([[4, 2, 1, 7, 3, 3], [1, 1, 2, 5, 1]], ["loss-scale"]),
-        ([[5, 5], []], ["loss-scale"]),  # one rank has all: each of its losses has the coefficient 1
+        ([[5, 5], []], ["loss-scale"]),  # one rank has all
     ],
 )
 def test_train_epoch_on_ragged_shards_has_no_error_and_what_one_rank_cannot_see_is_undecided(two, counts, undecided):
@@ -51,7 +51,7 @@ def test_under_torchrun_a_script_learns_the_same_as_on_ranks_and_each_rank_has_i
     status, output, _ = torchrun(*command, limit=120, cwd=tmp_path)
     assert status == 1
     assert all(map(torch.equal, expected, torch.load(tmp_path / "parameters.pt")))
-    for rank, calls in enumerate((19, 16)):  # 12 by hand, and those of the windows that hold any token
+    for rank, calls in enumerate((19, 16)):  # 12 of them by hand
         assert f"Rank {rank} of 2. {calls} backward calls" in output
         result = json.loads((tmp_path / f"report-rank{rank}.json").read_text())
         assert [f["rule"] for f in result["findings"] if f["level"] == "error"] == ["sync-cadence"]
@@ -65,7 +65,7 @@ def example():
 
 def test_the_script_to_copy_learns_under_torchrun_what_it_learns_on_ranks(two, tmp_path, monkeypatch):
     """In the notebook it is compared with one process."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a machine with one GPU has too few for two ranks
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # one would be too few
     torch.set_default_dtype(torch.float64)
     printed = torchrun(ddp_example.__file__, "weights.pt", limit=120, cwd=tmp_path)[1]
     assert "trained on 2 ranks, device: cpu" in printed
@@ -88,7 +88,7 @@ def test_a_rank_that_fails_is_an_error_with_its_lines_and_ends_the_other(tmp_pat
     fails = "if os.environ['RANK'] == '1': raise ValueError('the shard is empty')"
     status, output, late = torchrun(script(tmp_path, fails, "time.sleep(600)"), limit=120, cwd=tmp_path)
     assert (status, late) == (1, False)
-    assert last_words(output).endswith("ValueError: the shard is empty")  # and not torchrun's own report
+    assert last_words(output).endswith("ValueError: the shard is empty")  # not torchrun's own
     assert "ChildFailedError" in output
     assert not alive(noted(tmp_path))
 

@@ -1,4 +1,4 @@
-"""The table of pitfalls: each row's number tells the buggy loop from its fixed twin, and is what the zoo says it is."""
+"""The table of pitfalls: each row's number tells the buggy loop from its fixed twin."""
 
 import warnings
 

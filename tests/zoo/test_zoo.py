@@ -1,4 +1,4 @@
-"""The zoo: every fixed loop has the gradients of large batches, every buggy loop has the bug that its `what` names."""
+"""The zoo: fixed loops have the gradients of large batches, and buggy loops the bugs they name."""
 
 import inspect
 import math
@@ -38,7 +38,7 @@ def run(loop):
 
 
 def test_the_catalogue_has_a_loop_for_each_rule_and_a_public_source_for_each_loop():
-    assert {each.rule for each in ZOO.values()} == RULES.keys() - {"sync-cadence"}  # it needs several ranks
+    assert {each.rule for each in ZOO.values()} == RULES.keys() - {"sync-cadence"}  # needs ranks
     assert len({each.source for each in ZOO.values()}) == len(ZOO)
     for each in ZOO.values():
         assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", each.url)
@@ -61,7 +61,7 @@ def test_a_loop_repeats_itself_in_any_default_dtype_and_leaves_no_trace(loop):
     assert not torch.is_autocast_enabled("cpu")
 
 
-# At each step of a fixed loop the gradient is that of one large batch which holds the whole window.
+# At each step of a fixed loop the gradient is that of one large batch which holds the window.
 
 OTHER = {  # other optimizers, losses or precisions
     "critic-zeroed-once", "critic-with-the-generators-gradients", "critic-with-a-window-of-both",
@@ -75,7 +75,7 @@ CORRECT_GRADIENT = {  # buggy loops whose bug is not in the gradient
 
 
 def are_those_of_large_batches(specimen, loop, monkeypatch):
-    """Whether the gradient at each step is that of all micro-batches with a loss since the last step, as one."""
+    """Whether each step's gradient is that of all micro-batches since the last step, as one."""
     module = sys.modules[specimen.loop.__module__]
     window, inputs, steps, limits = [], [], [], [math.inf]
 
