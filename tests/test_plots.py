@@ -1,5 +1,7 @@
 """The figures: labelled, the same every time, and shown with a sentence for readers who cannot see them."""
 
+from itertools import permutations
+
 import IPython.display
 import pytest
 
@@ -79,16 +81,21 @@ def test_backward_passes_writes_what_flows_and_joins_the_flows_along_one_edge():
     assert frames == {"18": "--", ".grad: 9": "-"}
 
 
-def test_orders_writes_the_letters_and_draws_a_band_from_backward_to_step_also_around_the_end():
-    (axis,) = plots.orders(
-        [["zfbs", "szfb"], ["fbzs"]], {"zfbs": "trains", "szfb": "trains", "fbzs": "stands still"}, "key"
-    ).axes
-    assert texts(axis) == [*"zfbsszfb", "trains", *"fbzs", "stands still"]
-    assert axis.get_title(loc="left") == "key"
-    lengths = [round(abs(line.get_xdata()[1] - line.get_xdata()[0]) / 0.2, 2) for line in axis.lines]
-    assert lengths == [1.7, 1.1, 1.1, 2.7], "one that goes round has two pieces; a longer one holds what comes between"
-    good, _, _, bad = [line.get_color() for line in axis.lines]
-    assert good != bad
+def test_dials_write_the_outcome_of_each_loop_beside_its_place_for_zero_and_count_those_that_train():
+    outcomes = {}
+    for order in map("".join, permutations("zfbs")):
+        outcomes[order] = "trains" if "bs" in order * 2 else "moves" if "sb" in order * 2 else "stands"
+    first, second = plots.dials(outcomes, good="trains").axes
+    assert [axis.get_title(loc="left") for axis in (first, second)] == [
+        "clockwise: forward, backward, step", "clockwise: forward, step, backward"
+    ]  # fmt: skip
+    assert [texts(axis)[-1] for axis in (first, second)] == ["8 of 12\ntrain", "0 of 12\ntrain"]
+    assert texts(first)[:6] == [
+        "forward", "zero", "trains\nfzbs zbsf\nbsfz sfzb", "backward", "zero", "stands\nfbzs bzsf\nzsfb sfbz"
+    ]  # fmt: skip
+    assert {order for text in texts(first) + texts(second) for order in text.split()} >= {*outcomes}
+    styles = [patch.get_linestyle() for patch in first.patches]
+    assert styles == ["-", ":", "-"], "the gap is one band, from step to backward"
 
 
 def test_the_ledger_draws_the_norms_of_each_lane_where_its_events_are():

@@ -1,23 +1,27 @@
 """Words and boxes: how gradients flow back, and which orders train."""
 
 from collections.abc import Collection, Mapping, Sequence
+from math import cos, radians, sin
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Arc
 
 from course_utils.plots.look import (
     BLACK,
     BLUE,
     FONT,
     ORANGE,
-    PALE,
-    SKY,
+    RED,
     Pair,
     ink,
     name_axis,
     new_figure,
     write,
 )
+
+_CALLS = {"f": "forward", "b": "backward", "s": "step", "z": "zero"}
+_BESIDE = ((14, 14), "left", "bottom"), ((0, -14), "center", "top"), ((-14, 14), "right", "bottom")  # shift, ha, va
+_BOX = {"boxstyle": "round,pad=0.35", "edgecolor": BLACK}
 
 
 def backward_passes(
@@ -74,32 +78,44 @@ def backward_passes(
     return figure
 
 
-def orders(loops: Sequence[Sequence[str]], outcomes: Mapping[str, str], title: str = "") -> Figure:
-    """Orders of a training loop's calls: a row per loop, begun at each call, and its outcome.
+def dials(outcomes: Mapping[str, str], good: str) -> Figure:
+    """Orders of a training loop's four calls, on two circles that are read clockwise.
 
-    A band leads from each backward pass, the letter b, to the next step, the letter s.
+    Only the cyclic order of the calls f, b, s and z matters. There is a circle for each way in which f, b and s can
+    follow one another, with three places for z. Beside each place stand the four orders that begin somewhere in this
+    loop, and their outcome.
 
     Args:
-        loops: Orders such as `"zfbs"`; those of a row are one loop.
-        outcomes: Outcome of each order, in words; that of the first order is drawn as good.
-        title: Above the orders.
+        outcomes: Outcome of each order, such as `"zfbs"`, in words.
+        good: The outcome of those that train.
     """
-    figure, (axis,) = new_figure(height=0.5 * len(loops) + 0.4)
-    for y, row in enumerate(loops):
-        for x, order in enumerate(row):
-            good = outcomes[order] == outcomes[loops[0][0]]
-            color = PALE if good else "white"
-            axis.add_patch(Rectangle((x, y - 0.39), 0.92, 0.78, facecolor=color, edgecolor=BLACK, linewidth=1))
-            start, end = order.index("b") - 0.35, order.index("s") + 0.35
-            for band in [(start, end)] if start < end else [(start, 3.75), (-0.75, end)]:
-                xs = [x + 0.16 + 0.2 * place for place in band]
-                axis.plot(xs, [y, y], color=SKY if good else ORANGE, linewidth=14, solid_capstyle="butt")
-            for place, letter in enumerate(order):
-                at = (x + 0.16 + 0.2 * place, y)
-                weight = "bold" if letter == "z" else "normal"
-                axis.text(*at, letter, ha="center", va="center", weight=weight, fontsize=FONT, family="monospace")
-        axis.text(len(row) + 0.04, y, outcomes[row[0]], va="center", fontsize=FONT)
-    axis.set(xlim=(-0.02, max(map(len, loops)) + 1.3), ylim=(len(loops) - 0.5, -0.5))
-    name_axis(axis, title=title)
-    axis.axis("off")
+    figure, axes = new_figure(height=3, columns=2)
+    for axis, ring in zip(axes, ("fbs", "fsb"), strict=True):
+        words = [_CALLS[letter] for letter in ring]
+        train = 0
+        for k in range(3):
+            loop = ring[: k + 1] + "z" + ring[k + 1 :]
+            begun = [loop[first:] + loop[:first] for first in range(4)]
+            is_good = {outcomes[order] for order in begun} == {good}
+            train += 4 * is_good
+            color, dashes, width = (BLUE, "-", 7) if is_good else (RED, ":", 2)
+            axis.add_patch(Arc((0, 0), 2, 2, theta1=-30 - 120 * k, theta2=90 - 120 * k, ec=color, ls=dashes, lw=width))
+            at, middle = _clock(90 - 120 * k), _clock(30 - 120 * k)
+            axis.text(*at, words[k], ha="center", va="center", fontsize=FONT, bbox=_BOX | {"facecolor": "white"})
+            fill = ORANGE if is_good else "white"
+            axis.text(*middle, "zero", ha="center", va="center", fontsize=FONT, bbox=_BOX | {"facecolor": fill})
+            says = f"{outcomes[loop]}\n{begun[0]} {begun[1]}\n{begun[2]} {begun[3]}"
+            shift, ha, va = _BESIDE[k]
+            write(axis, says, middle, shift, ha=ha, va=va, family="monospace")
+        axis.text(0, 0, f"{train} of 12\ntrain", ha="center", va="center", fontsize=FONT, weight="bold")
+        axis.set(xlim=(-2.55, 2.55), ylim=(-2.1, 1.55), aspect="equal")
+        name_axis(axis, title=f"clockwise: {', '.join(words)}")
+        axis.axis("off")
+        for text in axis.texts:
+            text.set_in_layout(False)  # the limits leave room for it
     return figure
+
+
+def _clock(degrees: float) -> Pair:
+    """A point of the unit circle."""
+    return cos(radians(degrees)), sin(radians(degrees))
