@@ -13,7 +13,7 @@ copy into a project of your own:
     ranks      Ranks: a function on several ranks; scripts in processes of their own
     plots      ledger and the other figures; they draw and compute nothing
     ask        predict, recall: what a learner answers
-    stepping   step_through: a training loop moment by moment, as it runs
+    stepping   step_through: a training loop moment by moment; play_with: at many settings
 
 Course material that happens to be Python:
 
@@ -41,6 +41,8 @@ _LATER = {  # these need more than torch: imported when they are first used
     "check": "exercises",
     "recall": "ask",
     "step_through": "stepping",
+    "play_with": "stepping",
+    "loop_so_far": "exercises",
 }
 
 __all__ = [  # noqa: RUF022
@@ -50,7 +52,7 @@ __all__ = [  # noqa: RUF022
     "Ranks", "RankError",
     "ledger", "show",
     "digits", "words", "next_letters", "mlp", "Tally", "Transformer", "shares_of",
-    "predict", "check", "recall", "step_through",
+    "predict", "check", "recall", "step_through", "play_with", "loop_so_far",
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from contents import with_line
-from notebooks import ROOT, Notebook, is_folded, read_notebooks, relinked, repository, tags
+from notebooks import ROOT, Notebook, is_folded, read_notebooks, relinked, repository
 
 UNPACK = '''\
 # @title Run this cell first: the course's helpers and data, packed {{ display-mode: "form" }}
@@ -57,8 +57,8 @@ def edition(book: Notebook, packed: str, hosted: str = "") -> NotebookNode:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
             if is_folded(cell, "source"):
-                title = "The solution" if "solution" in tags(cell) else "Run this cell"
-                cell.source = f"# @title {title}\n{cell.source}"
+                said = re.match(r"# ([^.\n]+)", cell.source)
+                cell.source = f"# @title {said[1] if said else 'Run this cell'}\n{cell.source}"
         cell.source = relinked(cell.source, link)  # also in what a cell will reveal
     if hosted:
         badge = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"

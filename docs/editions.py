@@ -7,7 +7,7 @@ import ast
 import base64
 import re
 from collections.abc import Iterable, Iterator
-from html import escape, unescape
+from html import unescape
 from math import ceil
 
 from nbformat import NotebookNode
@@ -28,6 +28,7 @@ from notebooks import (
 )
 
 LINE = "\u2581"  # the template draws one alone on its line as a line to write on, and several as a blank of that width
+IMAGE = r'<img width="(\d+)" alt="([^"]*)" src="data:image/png;base64,([^"]*)">'  # in a fold
 HAND = 48  # letters that somebody writes by hand across a page
 MORE_CODE = "The notebook has more code here: "
 FOR_LEARNERS = (
@@ -199,26 +200,20 @@ class Handout:
 
     def _figure(self, output: NotebookNode) -> str:
         """The figure that an output is, or that it holds; nothing if there is none."""
-        image = re.search(r'<img width="(\d+)" alt="([^"]*)" src="data:image/png;base64,([^"]*)">', html_of(output))
-        if not image:
+        image = re.search(IMAGE, output.data.get("text/markdown", ""))
+        if "image/png" in output.data:
+            about, png = output.metadata["image/png"], output.data["image/png"]
+            width, alt = about["width"], about["alt"]
+        elif image:
+            width, alt, png = int(image[1]), unescape(image[2]), image[3]
+        else:
             return ""
-        width, alt, png = image.groups()
-        name, caption = f"figure-{len(self.figures) + 1}.png", verbatim(unescape(alt))
+        name, caption = f"figure-{len(self.figures) + 1}.png", verbatim(alt)
         self.figures[name] = base64.b64decode(png)
-        picture = f"![{caption}]({name}){{width={int(width) / 100:g}in}}"
+        picture = f"![{caption}]({name}){{width={width / 100:g}in}}"
         drawing = div("drawing", picture, div("caption", f"**Figure {len(self.figures)}.** {caption}"))
         self.drawings += [drawing] if self.predictions else []
         return drawing
-
-
-def html_of(output: NotebookNode) -> str:
-    """What an output shows that may hold a figure."""
-    data = output.get("data", {})
-    if "image/png" not in data:
-        return data.get("text/markdown", "")
-    about = output.metadata["image/png"]
-    source = f"data:image/png;base64,{data['image/png'].strip()}"
-    return f'<img width="{about["width"]}" alt="{escape(about["alt"])}" src="{source}">'
 
 
 def evidence(fact: Fact) -> str:

@@ -133,6 +133,8 @@ def _code(cell: NotebookNode, folded: bool = True) -> NotebookNode:
     made = copy.deepcopy(cell)
     parts = (is_folded(cell, "source"), is_folded(cell, "outputs"))
     made.metadata = {"tags": [FOLDED[parts]]} if folded and any(parts) else {}
+    if cell.source.startswith(("# Predict", "# Answer", "# Recall")):
+        made.metadata = {"tags": ["remove-input"]}  # a reader of the site needs what it shows
     made.outputs = [output for output in made.outputs if output.get("data", {}).get(COURSE, {}).get("kind") != "score"]
     for output in made.outputs:
         data = output.get("data", {})

@@ -139,29 +139,30 @@ def same(what: str, got: Any, want: Any, otherwise: Bug = WRONG_VALUE, wrong: Se
         raise Mistake(bug, f"{shows}: {says}." if says else f"{shows}.", hint)
 
 
-def on_paper(answer: Mapping, right: Mapping[str, Any], *wrong: tuple[str, Mapping[str, Any], str, str]) -> None:
-    """Raises a `Mistake` unless the numbers are correct. It doesn't say what they are.
+def on_paper(name: str, right: Mapping[str, Any], says: str, hint: str, *wrong: tuple[str, Mapping, str]) -> None:
+    """Registers an exercise whose answer is numbers. A verdict doesn't say what they are.
 
     Args:
-        answer: By blank a number, None, or `...` where nothing is written yet.
-        right: The correct numbers.
-        *wrong: For each known mistake its name, its numbers where they are wrong, how it comes
-            about, and a hint. The first that explains a number is named, with what it explains.
+        name: The name of the exercise.
+        right: By blank the correct number, or None.
+        says: What is said of a correct answer.
+        hint: For every mistake.
+        *wrong: For each known mistake its name, its numbers where they are wrong, and how it comes
+            about. The first that explains a number is named, with what it explains.
     """
-    if empty := [blank for blank in right if answer.get(blank, ...) is ...]:
-        raise not_attempted(f"nothing is written for {', '.join(empty)} yet.")
-    got = {blank: None if answer[blank] is None else number(answer[blank]) for blank in right}
-    off = [blank for blank in right if not agree(got[blank], right[blank])]
-    if not off:
-        return
-    for bug, numbers, says, hint in wrong:
-        if explained := [blank for blank in off if blank in numbers and agree(got[blank], numbers[blank])]:
-            wrote = " and ".join(f"{blank} = {shown(got[blank])}" for blank in explained)
-            raise Mistake(bug, f"you wrote {wrote}: {says}.", hint)
-    hint = "Write down every step on the way to the first of them, and compare."
-    raise Mistake(
-        "wrong-value", f"not right yet: {', '.join(f'{blank} = {shown(got[blank])}' for blank in off)}.", hint
-    )
+
+    def judge(answer: Mapping) -> str:
+        if empty := [blank for blank in right if answer.get(blank, ...) is ...]:
+            raise not_attempted(f"nothing is written for {', '.join(empty)} yet.")
+        got = {blank: None if answer[blank] is None else number(answer[blank]) for blank in right}
+        off = [blank for blank in right if not agree(got[blank], right[blank])]
+        for bug, numbers, how in (*wrong, ("wrong-value", got, "not right yet")):
+            if explained := [blank for blank in off if blank in numbers and agree(got[blank], numbers[blank])]:
+                wrote = " and ".join(f"{blank} = {shown(got[blank])}" for blank in explained)
+                raise Mistake(bug, f"you wrote {wrote}: {how}.", hint)
+        return says
+
+    EXERCISES[name] = Exercise(judge, takes=dict)
 
 
 def agree(got: Any, want: Any, rtol: float = RTOL, atol: float = ATOL) -> bool:

@@ -1,6 +1,7 @@
-"""step_through: a training loop moment by moment, as it runs."""
+"""What can be played with: a training loop line by line, and a loop at any of some settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from course_utils.ask.display import as_static, as_table
@@ -8,7 +9,9 @@ from course_utils.stepping.drawing import frames, table_of
 from course_utils.stepping.player import player
 from course_utils.stepping.recorder import record_steps
 
-__all__ = ["step_through"]
+__all__ = ["play_with", "step_through"]
+
+MOST_STATES = 400
 
 
 def step_through(loop: Callable, *args: Any, **kwargs: Any) -> None:
@@ -45,3 +48,30 @@ def step_through(loop: Callable, *args: Any, **kwargs: Any) -> None:
     )
     text = "\n  ".join([f"{title}:", *(what for _, what, _ in rows[1:])])
     display(as_static(html, text, {"kind": "steps", "loop": recording.name, "rows": rows}), raw=True)
+
+
+def play_with(title: str, controls: Mapping[str, Sequence[Any]], state: Callable[..., Sequence[str]]) -> None:
+    """Shows sliders, and what a function says at each of their places, with or without a kernel.
+
+    Every state is computed when the cell runs: at most 400 of them.
+
+    Args:
+        title: What it shows.
+        controls: By name the values of each slider.
+        state: Gets a value of each, in their order, and returns a sentence and pieces of HTML.
+
+    Raises:
+        ValueError: If there are more states.
+
+    Example:
+        play_with("Squares", {"w": [1, 2, 3]}, lambda w: [f"w² is {w**2}."])
+    """
+    from IPython.display import display
+
+    places = list(product(*controls.values()))
+    if len(places) > MOST_STATES:
+        raise ValueError(f"the sliders have {len(places)} places, and at most {MOST_STATES} can be computed")
+    frames = [state(*place) for place in places]
+    words = {name: [str(value) for value in values] for name, values in controls.items()}
+    settings = "; ".join(f"{name}: {', '.join(values)}" for name, values in words.items())
+    display(as_static(player(title, frames, words), f"{title}. {settings}", {"kind": "play", "title": title}), raw=True)

@@ -8,6 +8,6 @@ for bug, says, numbers in (
     ("forgets-a-path", "w.grad = 25 and x.grad = 27: a is used twice", {"w.grad": 25, "x.grad": 27}),
     ("none-is-not-zero", "a.grad = 0: ", {"a.grad": 0}),
     ("leaves-only", "a.grad = 15: only leaves", {"a.grad": 15, "w.grad": 38}),
-    ("wrong-value", "w.grad = 45, x.grad = 37", {"w.grad": 45, "x.grad": 37}),
+    ("wrong-value", "w.grad = 45 and x.grad = 37", {"w.grad": 45, "x.grad": 37}),
 ):
     wrong("grad_on_paper", bug, says)(solution("grad_on_paper") | numbers)

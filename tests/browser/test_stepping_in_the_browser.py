@@ -100,3 +100,19 @@ def test_the_page_does_not_jump_and_nothing_in_it_is_cut_off(page):
         page.set_viewport_size({"width": width, "height": 800})
         assert shown.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
         assert shown.evaluate("() => document.documentElement.scrollHeight <= innerHeight")
+
+
+def test_sliders_find_their_state_also_by_keyboard(chromium, tmp_path):
+    states = [[f"{base}^{power}"] for base in (2, 3) for power in (1, 2, 4)]
+    file = tmp_path / "page.html"
+    file.write_text(player("Powers", states, {"base": ["2", "3"], "power": ["1", "2", "4"]}), encoding="utf-8")
+    page = chromium.new_page()
+    page.goto(file.as_uri())
+    inner = page.frame_locator("iframe")
+    inner.get_by_text("2^1").wait_for()
+    inner.get_by_role("slider", name="base").press("ArrowRight")
+    inner.get_by_role("slider", name="power").press("End")
+    assert inner.locator("#say").inner_text() == "3^4"
+    assert inner.locator("#word1").inner_text() == "4"
+    assert not inner.get_by_role("button", name="Next").is_visible()
+    page.close()

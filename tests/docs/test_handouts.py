@@ -13,7 +13,7 @@ from nbformat import v4
 import plans
 from course import FACTS
 from course import NOTEBOOKS as BOOKS
-from editions import Handout, html_of, verbatim
+from editions import Handout, verbatim
 from notebooks import COURSE, Notebook, claims, is_folded, tags, text_of
 
 each_notebook = pytest.mark.parametrize("name", BOOKS)
@@ -93,9 +93,10 @@ def test_what_a_revealing_cell_says_and_prints_is_in_no_learners_text_before_the
 @some_notebooks
 def test_every_figure_is_there_for_learners_too(name):
     text, shown = learner(name), read_by("learner", name).figures
-    html = "".join(html_of(output) for cell in BOOKS[name].code for output in cell.outputs)
-    drawn = re.findall('src="data:image/png;base64,([^"]*)"', html)
-    assert list(shown.values()) == [*map(base64.b64decode, drawn)]
+    data = [output.get("data", {}) for cell in BOOKS[name].code for output in cell.outputs]
+    folds = [re.search(r'base64,([^"]*)"', each.get("text/markdown", "")) for each in data]
+    drawn = [each.get("image/png") or (fold and fold[1]) for each, fold in zip(data, folds, strict=True)]
+    assert list(shown.values()) == [base64.b64decode(png) for png in drawn if png]
     assert [figure for figure in shown if text.count(f"({figure})") == 1] == list(shown)
 
 

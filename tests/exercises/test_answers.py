@@ -26,7 +26,6 @@ OF_FUNCTIONS = [exercise for exercise in EXERCISES if EXERCISES[exercise].takes 
 
 @pytest.mark.parametrize(("exercise", "notebook", "answer"), solutions())
 def test_a_notebooks_solution_passes(exercise, notebook, answer):
-    assert EXERCISES[exercise].judge.__module__.endswith(notebook)
     verdict = judge(exercise, answer)
     assert verdict.passed, verdict
     assert verdict.message

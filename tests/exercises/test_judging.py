@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from course import NOTEBOOKS
+from course_utils.exercises import judging
 from course_utils.exercises.judging import Mistake, agree, changed, compare, on_paper
 from course_utils.exercises.loop import twice, watch_loop
 from solutions import solution
@@ -55,14 +56,17 @@ def test_the_first_difference_is_named_after_what_differs():
     [
         ({"a": 1, "b": ..., "c": None}, "not-attempted", "nothing is written for b yet."),
         ({"a": 3, "b": 7, "c": None}, "added", "you wrote a = 3: nothing is added."),
-        ({"a": 8, "b": 2, "c": 0}, "wrong-value", "not right yet: a = 8, c = 0."),
+        ({"a": 8, "b": 2, "c": 0}, "wrong-value", "you wrote a = 8 and c = 0: not right yet."),
     ],
 )
-def test_on_paper_a_mistake_is_said_of_the_blanks_that_it_explains_and_of_no_other(answer, bug, message):
+def test_on_paper_a_mistake_is_said_of_the_blanks_that_it_explains_and_of_no_other(monkeypatch, answer, bug, message):
+    monkeypatch.setattr(judging, "EXERCISES", {})
     right = {"a": 1, "b": 2, "c": None}
-    on_paper(right, right)
+    on_paper("sum", right, "three numbers.", "Add?", ("added", {"a": 3, "b": 4}, "nothing is added"))
+    judge = judging.EXERCISES["sum"].judge
+    assert judge(right) == "three numbers."
     with pytest.raises(Mistake) as found:
-        on_paper(answer, right, ("added", {"a": 3, "b": 4}, "nothing is added", "Add?"))
+        judge(answer)
     assert (found.value.verdict.bug, found.value.verdict.message) == (bug, message)
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from html import unescape
 
 import IPython.display
 import pytest
@@ -12,6 +13,7 @@ from torch.optim import LBFGS, SGD
 
 from course_utils import Tally, mlp, step_through
 from course_utils.ask.display import COURSE
+from course_utils.stepping import play_with
 from course_utils.stepping.drawing import frames
 from course_utils.stepping.recorder import LIMIT, record_steps
 from course_utils.stepping.words import sentence
@@ -334,3 +336,18 @@ def test_a_name_that_looks_like_html_is_escaped(w):
     assert "<b>&" not in html
     assert "<script>" not in html
     assert "ValueError: &lt;b&gt;&amp;" in html
+
+
+def test_every_state_that_sliders_can_reach_is_computed_in_the_order_in_which_they_find_it(monkeypatch):
+    shown = []
+    monkeypatch.setattr(IPython.display, "display", lambda data, raw: shown.append(data))
+    play_with("Powers", {"base": [2, 3], "power": [1, 2, 4]}, lambda base, power: [f"{base**power}.", "<b>it</b>"])
+    (bundle,) = shown
+    page = unescape(re.search('srcdoc="([^"]*)"', bundle["text/html"])[1])
+    found = json.loads(re.search('type="application/json">(.*?)</script>', page)[1])
+    assert found["controls"] == [["base", "2", "3"], ["power", "1", "2", "4"]]
+    said = [found["pieces"][frame[0]] for frame in found["frames"]]
+    assert said == ["2.", "4.", "16.", "3.", "9.", "81."]
+    assert bundle["text/plain"] == "Powers. base: 2, 3; power: 1, 2, 4"
+    with pytest.raises(ValueError, match="441 places"):
+        play_with("Too many", {"x": range(21), "y": range(21)}, lambda x, y: [""])
