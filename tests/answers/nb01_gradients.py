@@ -28,4 +28,6 @@ wrong("plus_equals", "wrong-slope", "a * a at a = 3, along a: expected 6, got 0"
 wrong("plus_equals", "wrong-slope", "h = a * a, loss = h * h, along a: expected 32, got 4")(
     edited("plus_equals", (" * flow[end]", ""))
 )
-wrong("plus_equals", "wrong-slope", "loss = p + a, along a: expected 4, got 1")(edited("plus_equals", ("reversed(arrows)", "arrows")))
+wrong("plus_equals", "wrong-slope", "loss = p + a, along a: expected 4, got 1")(
+    edited("plus_equals", ("reversed(arrows)", "arrows"))
+)
