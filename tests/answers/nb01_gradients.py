@@ -14,10 +14,10 @@ for bug, says, numbers in (
 
 
 @right("plus_equals")
-def with_a_dictionary(arrows):
+def with_a_dictionary(uses):
     flow = {"loss": 1}
-    for start, end, slope in arrows[::-1]:
-        flow[start] = flow.get(start, 0) + slope * flow[end]
+    for value, result, slope in uses[::-1]:
+        flow[value] = flow.get(value, 0) + slope * flow[result]
     return flow
 
 
@@ -26,8 +26,8 @@ wrong("plus_equals", "wrong-slope", "a * a at a = 3, along a: expected 6, got 0"
     edited("plus_equals", ("+= slope *", "*= slope +"))
 )
 wrong("plus_equals", "wrong-slope", "h = a * a, loss = h * h, along a: expected 32, got 4")(
-    edited("plus_equals", (" * flow[end]", ""))
+    edited("plus_equals", (" * flow[result]", ""))
 )
 wrong("plus_equals", "wrong-slope", "loss = p + a, along a: expected 4, got 1")(
-    edited("plus_equals", ("reversed(arrows)", "arrows"))
+    edited("plus_equals", ("reversed(uses)", "uses"))
 )
