@@ -44,9 +44,8 @@ def test_nothing_is_stored_that_differs_from_run_to_run(notebook):
             assert WIDGET not in output.get("data", {})
             assert output.get("name") != "stderr", "a notebook must not write to stderr: nbval compares it"
         if cell.cell_type == "code":
-            found = re.search(
-                r"0x[0-9a-f]{6,}|[A-Z]:\\|/(home|root|tmp|usr|work|content)/|Box\(|<Figure", text_of(cell)
-            )
+            text = re.sub(r"base64,[\w+/=]+", "", text_of(cell))
+            found = re.search(r"0x[0-9a-f]{6,}|[A-Z]:\\|/(home|root|tmp|usr|work|content)/|Box\(|<Figure", text)
             assert not found, f"{found} in the output of: {cell.source[:80]}"
 
 

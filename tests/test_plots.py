@@ -1,5 +1,7 @@
 """The figures: labelled, the same every time, and shown with a sentence for readers who cannot see them."""
 
+from itertools import permutations
+
 import IPython.display
 import pytest
 
@@ -62,34 +64,36 @@ def test_every_figure_can_be_drawn_and_has_a_labelled_axis(name):
     assert figure.axes[-1].get_xlabel()
 
 
-def test_backward_passes_writes_what_flows_and_joins_the_flows_along_one_edge():
-    places = {"a": (0, 0), "h": (1, 1), "loss": (2, 0)}
+def test_backward_passes_draws_an_arrow_for_each_flow_also_where_two_join_the_same_values():
+    places = {"a": (0, 0), "h": (3, 0), "loss": (6, 0)}
     calls = {
-        "first": ([("loss", "h", 9.0), ("loss", "h", 9.0), ("h", "a", 0.5)], {"h": "18", "a": ".grad: 9"}),
-        "second": ([("loss", "a", 3.0)], {"a": ".grad: 12"}),
+        "first": ([("loss", "h", "9"), ("h", "a", "2"), ("h", "a", "0.5")], {"a": ".grad = 18"}),
+        "second": ([("loss", "a", "3")], {"a": ".grad = 21"}),
     }
-    first, second = plots.backward_passes(places, calls, leaves=["a"]).axes
-    assert texts(first) == [
-        "9 + 9", "0.5", "a", "h", "loss", "18", "lasts for this call", ".grad: 9", "stays after the call",
-    ]  # fmt: skip
+    first, second = plots.backward_passes(places, calls).axes
+    assert [text for text in texts(first) if text] == ["9", "2", "0.5", "a", ".grad = 18", "h", "loss"]
     assert "3" in texts(second)
     assert [axis.get_title(loc="left") for axis in (first, second)] == ["first", "second"]
-    assert len(first.lines) == len(second.lines) == 3, "each panel has the edges of all calls"
-    boxes = [text for text in first.texts if text.get_text() in ("18", ".grad: 9")]
-    frames = {text.get_text(): text.get_bbox_patch().get_linestyle() for text in boxes}
-    assert frames == {"18": "--", ".grad: 9": "-"}
+    heights = {text.get_text(): text.get_position()[1] for text in first.texts if text.get_text() in ("9", "2", "0.5")}
+    assert heights["9"] == 0, "straight"
+    assert heights["2"] == -heights["0.5"] != 0, "one bends up, the other down"
 
 
-def test_orders_writes_the_letters_and_draws_a_band_from_backward_to_step_also_around_the_end():
-    (axis,) = plots.orders(
-        [["zfbs", "szfb"], ["fbzs"]], {"zfbs": "trains", "szfb": "trains", "fbzs": "stands still"}, "key"
-    ).axes
-    assert texts(axis) == [*"zfbsszfb", "trains", *"fbzs", "stands still"]
-    assert axis.get_title(loc="left") == "key"
-    lengths = [round(abs(line.get_xdata()[1] - line.get_xdata()[0]) / 0.2, 2) for line in axis.lines]
-    assert lengths == [1.7, 1.1, 1.1, 2.7], "one that goes round has two pieces; a longer one holds what comes between"
-    good, _, _, bad = [line.get_color() for line in axis.lines]
-    assert good != bad
+def test_dials_write_the_outcome_of_each_loop_beside_its_place_for_zero_and_count_those_that_train():
+    outcomes = {}
+    for order in map("".join, permutations("zfbs")):
+        outcomes[order] = "trains" if "bs" in order * 2 else "moves" if "sb" in order * 2 else "stands"
+    first, second = plots.dials(outcomes, good="trains").axes
+    assert [axis.get_title(loc="left") for axis in (first, second)] == [
+        "clockwise: forward, backward, step", "clockwise: forward, step, backward"
+    ]  # fmt: skip
+    assert [texts(axis)[-1] for axis in (first, second)] == ["8 of 12\ntrain", "0 of 12\ntrain"]
+    assert texts(first)[:6] == [
+        "forward", "zero", "trains\nfzbs zbsf\nbsfz sfzb", "backward", "zero", "stands\nfbzs bzsf\nzsfb sfbz"
+    ]  # fmt: skip
+    assert {order for text in texts(first) + texts(second) for order in text.split()} >= {*outcomes}
+    styles = [patch.get_linestyle() for patch in first.patches]
+    assert styles == ["-", ":", "-"], "the gap is one band, from step to backward"
 
 
 def test_the_ledger_draws_the_norms_of_each_lane_where_its_events_are():

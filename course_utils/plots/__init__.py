@@ -5,12 +5,12 @@ share `look`.
 """
 
 from course_utils.plots.charts import bar_blocks, error_dots, image_row, shares
-from course_utils.plots.diagrams import backward_passes, orders
+from course_utils.plots.diagrams import backward_passes, dials
 from course_utils.plots.lines import arrows, curves
 from course_utils.plots.timelines import memory_layers, rank_timeline
 from course_utils.plots.traces import ledger, ledgers, piles
 
 __all__ = [  # noqa: RUF022
-    "ledger", "ledgers", "piles", "backward_passes", "orders", "curves", "arrows", "shares", "error_dots",
+    "ledger", "ledgers", "piles", "backward_passes", "dials", "curves", "arrows", "shares", "error_dots",
     "bar_blocks", "image_row", "memory_layers", "rank_timeline",
 ]  # fmt: skip
