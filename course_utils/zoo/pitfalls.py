@@ -92,13 +92,13 @@ PITFALLS = (
     Pitfall(
         ZOO["step-at-batch-zero"],
         "The first update comes early.",
-        ("`i % N == 0`, with `i` from 0.", "`(i + 1) % N`, or loop over windows."),
+        ("`i % N == 0`, with `i` from 0.", "Loop over windows."),
         ("micro-batches in update 1", lambda run: run.updates[0].held),
     ),
     Pitfall(
         ZOO["tail-never-used"],
         "An update per epoch is missing.",
-        ("No step after a short last window.", "Loop over windows."),
+        ("A short window gets no step.", "Loop over windows."),
         ("micro-batches in no update", lambda run: len(run.ledgers[0].left_over)),
     ),
     Pitfall(
@@ -110,7 +110,7 @@ PITFALLS = (
     Pitfall(
         ZOO["mean-of-means"],
         "The loss looks right; short sequences count more.",
-        ("Each loss is the mean over its own tokens.", "Multiply it by its tokens over the window's."),
+        ("Each loss is a mean over its tokens.", "Multiply it by its tokens / the window's."),
         ("heaviest token / lightest token", lambda run: _heaviest_by_lightest(run.updates[0])),
     ),
     Pitfall(
@@ -133,8 +133,8 @@ PITFALLS = (
     ),
     Pitfall(
         timing.clipped_once,
-        "The logged norm is 0 from update 2 on.",
-        ("Keeps `model.parameters()`, a generator: it is used up.", "Keep a list."),
+        "Logged norms become 0.",
+        ("`model.parameters()` is a generator, used up.", "Keep a list."),
         ("clips in update 2", lambda run: len(run.updates[1].clips)),
     ),
     Pitfall(
@@ -164,7 +164,7 @@ PITFALLS = (
     Pitfall(
         ZOO["optimizer-before-wrapping"],
         "No weight moves, but `.grad` fills.",
-        ("The model was replaced; the optimizer has the old one's parameters.", "Build it last."),
+        ("The optimizer has an earlier model's parameters.", "Build it last."),
         ("micro-batches in update 1", lambda run: run.updates[0].held),
     ),
     Pitfall(
@@ -176,7 +176,7 @@ PITFALLS = (
     Pitfall(
         ZOO["one-backward-per-window"],
         "Memory grows with N.",
-        ("One `backward()` for the sum of the losses.", "`backward()` on each loss; log `loss.item()`."),
+        ("One `backward()` per window.", "`backward()` on each loss; log `loss.item()`."),
         ("forward passes per `backward()`", lambda run: run.calls[0].graphs),
     ),
 )
