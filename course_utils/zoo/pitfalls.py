@@ -134,7 +134,7 @@ PITFALLS = (
     Pitfall(
         timing.clipped_once,
         "Logged norms become 0.",
-        ("`model.parameters()` is a generator, used up.", "Keep a list."),
+        ("A generator of parameters, used up.", "Keep a list."),
         ("clips in update 2", lambda run: len(run.updates[1].clips)),
     ),
     Pitfall(
