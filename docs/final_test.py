@@ -8,9 +8,6 @@ consecutive seeds go round all beliefs and all cards.
 import argparse
 import random
 import re
-import shutil
-import sys
-import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -90,36 +87,12 @@ def as_text(questions: Sequence[Question], seed: int, answers: bool) -> str:
     return "\n\n".join(parts)
 
 
-def ask(questions: Sequence[Question]) -> None:
-    """Asks on a terminal: a question, then its answer when Enter is pressed."""
-    width = shutil.get_terminal_size().columns - 1
-
-    def say(text: str) -> None:
-        print(textwrap.fill(text, width, subsequent_indent="    "))
-
-    say(f"{TASK} Answer first, then press Enter to see the answer; Ctrl-C ends the test.")
-    for number, question in enumerate(questions, 1):
-        print()
-        say(f"{number}. {question.asked}")
-        input()
-        say(f"    {question.answer} ({question.notebook})")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="A final test over the whole course. On a terminal, Enter shows the answer to each question."
-    )
+    parser = argparse.ArgumentParser(description="A final test over the whole course.")
     parser.add_argument("--seed", type=int, default=1, help="which test (default: 1)")
-    parser.add_argument("--answers", action="store_true", help="print all questions, then all answers, and don't ask")
+    parser.add_argument("--answers", action="store_true", help="print the answers, too, after all questions")
     options = parser.parse_args()
-    questions = draw(options.seed)
-    if options.answers or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        print(as_text(questions, options.seed, options.answers))
-        return
-    try:
-        ask(questions)
-    except (EOFError, KeyboardInterrupt):
-        print()
+    print(as_text(draw(options.seed), options.seed, options.answers))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ def windows_of(*sizes, zero=True, left=0):
 FIGURES = {
     "ledger": lambda: plots.ledger(TRACE),
     "ledgers": lambda: plots.ledgers({"one": windows_of(2), "two": windows_of(1, 1)}),
+    "piles": lambda: plots.piles({"zeroed": windows_of(1, 2), "never": windows_of(1, 1, zero=False)}),
     "curves": lambda: plots.curves({"a": [1, 2, 4], "b": [4, 2, 1]}, [1, 2, 4], "updates", "loss", log="xy"),
     "arrows": lambda: plots.arrows([(1, 0), (0, 1)], (1, 1), (0.5, 0.5)),
     "an early end": lambda: plots.curves(
@@ -151,11 +152,39 @@ def test_ledgers_of_several_loops_have_one_scale_and_their_own_windows():
     assert [axis.get_title(loc="left") for axis in (low, high)] == ["low", "high"]
 
 
-def test_the_ledger_of_a_trace_without_events_is_an_error():
+def columns(axis):
+    """The numbers in the blocks of each column, from the bottom, and what stands below it."""
+    found = {}
+    for text in axis.texts:
+        x, y = text.get_position()
+        found.setdefault(x, ([], []))[y < 0].append(int(text.get_text()))
+    return [(blocks, *below) for _, (blocks, below) in sorted(found.items())]
+
+
+def test_piles_hold_the_numbers_of_backward_calls_and_each_step_says_how_many_it_reads():
+    zeroed, never = FIGURES["piles"]().axes
+    assert columns(zeroed) == [([1],), ([1], 1), ([2],), ([2, 3],), ([2, 3], 2)]  # where it zeroes there is no number
+    assert columns(never) == [([1],), ([1], 1), ([1, 2],), ([1, 2], 2)]
+    assert [axis.get_title(loc="left") for axis in (zeroed, never)] == ["zeroed", "never"]
+    places = [patch for patch in zeroed.patches if not patch.get_fill() and patch.get_zorder() < 3]
+    assert [patch.get_x() + patch.get_width() / 2 for patch in places] == [2, 6]
+    frames = [patch for patch in zeroed.patches if patch.get_zorder() == 3]
+    assert [patch.get_height() for patch in frames] == [1, 2]
+
+
+def test_a_block_has_one_size_in_all_panels():
+    figure = plots.piles({"low": windows_of(1), "high": windows_of(5)})
+    figure.draw_without_rendering()
+    low, high = (axis.patches[0].get_window_extent().size for axis in figure.axes)
+    assert low == pytest.approx(high, rel=0.02)
+
+
+@pytest.mark.parametrize("draw", [plots.ledger, lambda trace: plots.piles({"": trace})], ids=["ledger", "piles"])
+def test_the_ledger_of_a_trace_without_events_is_an_error(draw):
     with record() as trace:
         pass
     with pytest.raises(ValueError, match="no events to draw"):
-        plots.ledger(trace)
+        draw(trace)
 
 
 def test_curves_pass_through_the_numbers_that_are_given():

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import cheatsheet
-from course import NOTEBOOKS
 from course_utils import windows
 from project.scripts import HANDED, solved
+from solutions import solution
 
 
 @cache
@@ -36,9 +36,8 @@ def of_the_sheet(model, batches, optimizer, scaler, schedule):
 
 
 def of_the_notebook(model, batches, optimizer, scaler, schedule):
-    (source,) = [cell.source for cell in NOTEBOOKS["09_amp"].code if cell.source.startswith("def train_amp")]
-    flat = [(x.flatten(0, 1), y.flatten()) for x, y in batches]
-    function(source, "train_amp")(model, flat, optimizer, schedule, scaler, torch.float16, 2, inf)
+    autocast = torch.autocast("cpu", dtype=torch.float16)
+    solution("amp_window")(model, batches, loss_fn, optimizer, 2, len, inf, schedule, autocast, scaler)
 
 
 def of_a_script(source):

@@ -1,77 +1,101 @@
-"""The exercise of notebook 09: one window under a GradScaler."""
+"""The exercises of notebook 09: four lines that lie between 05 and 09, and the loop under autocast and a GradScaler."""
 
 from math import inf, nan
 
-from torch import nn
+import torch
 from torch.amp import GradScaler
 from torch.optim.lr_scheduler import ExponentialLR
 
-from course_utils.exercises.judging import compare, exercise
-from course_utils.exercises.loop import SCALE, Case, Loop
+from course_utils import my_loop
+from course_utils.exercises.judging import Mistake, compare, exercise, numbers, read_all
+from course_utils.exercises.loop import GRAPHS, SCALE, Case, Loop, twice
 
-FOUR, RAGGED = (2, 2, 2, 2), ((4, 4, 4, 2), (3,), (4, 1, 4), (2, 3), (4, 4, 4, 4), (1, 4))
-INTERVALS = {"on": 2000, "growing": 1, "off": 2000}  # of windows, after which the scale grows
-
-
-def solution(model, window, loss_fn, optimizer, scaler, scheduler, max_norm, skip_norm):
-    samples = sum(len(batch) for batch in window)
-    for batch in window:
-        loss = loss_fn(model, batch) * (len(batch) / samples)
-        scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    made = bool(norm.isfinite() and norm <= skip_norm)
-    if made:
-        scaler.step(optimizer)
-        scheduler.step()
-    scaler.update()
-    optimizer.zero_grad()
-    return made
-
-
-def watch(answer, case):
-    """Watches each window, and after it the scale, the schedule and the returned value."""
-    loop, steps, scales, made = Loop(case), [], [], []
-    scaler = GradScaler("cpu", init_scale=SCALE, growth_interval=INTERVALS[case.scaler], enabled=case.scaler != "off")
-    scheduler = ExponentialLR(loop.optimizer, gamma=1.0)
-    loop.optimizer.register_step_post_hook(lambda *_: steps.append(scheduler.last_epoch))
-
-    def window(batches):
-        before = scaler.get_scale()
-        tools = loop.optimizer, scaler, scheduler, case.max_norm, case.skip_norm
-        made.append(bool(answer(loop.model, batches, loop.loss_fn, *tools)))
-        steps.append(scheduler.last_epoch)
-        if made[-1] or scaler.get_scale() < before:  # after a spike it may stay, or go on growing
-            scales.append(f"window {loop.k + 1}: {scaler.get_scale() / before:g} times")
-
-    return loop.run(window) | {"schedule": steps, "returned": made, "scale": scales}
-
-
-def windows(*calls, max_norm=1.0, skip_norm=inf, scaler="on", **spikes):
-    return Case(*calls, max_norm=max_norm, skip_norm=skip_norm, scaler=scaler, **spikes)
-
-
-CASES = [
-    windows(*[FOUR] * 3, max_norm=10.0),
-    windows((4, 2, 1, 3), (2,), (3, 1), max_norm=10.0),
-    windows(*[FOUR] * 5, spikes={4: nan, 10: inf, 14: inf}),
-    windows(*[FOUR] * 4, spikes={5: 64.0, 11: 16.0}, skip_norm=8.0),
-    windows(*[FOUR] * 6, spikes={1: 64.0, 6: inf, 16: nan}, max_norm=10.0, skip_norm=8.0, scaler="growing"),
-    windows((1,), (1,), spikes={1: 0.0, 2: 0.0}, skip_norm=0.0),  # equal is not above
-    windows(*[FOUR] * 5, spikes={8: nan, 11: 64.0, 14: inf}, skip_norm=8.0, scaler="off"),  # as for bfloat16
-    windows(*RAGGED, spikes={7: nan, 13: 100.0}, max_norm=0.5, skip_norm=50.0),
+EQUAL, RAGGED = (2,) * 6, (4, 2, 1, 3, 2, 3, 1)
+PLAIN = [
+    twice(EQUAL, n=2, max_norm=1e6),
+    twice(RAGGED, n=4, max_norm=1e6),
+    *(twice(RAGGED, n=n, max_norm=10.0) for n in (4, 1, 100)),
+    twice(EQUAL, n=4, max_norm=10.0, old_gradient=True),
 ]
+INTERVALS = {"on": 2000, "growing": 1, "off": 2000}  # of windows, after which the scale grows
+SCALED = [
+    twice(EQUAL, n=4, max_norm=1e6, scaler="on"),
+    *(twice(RAGGED, n=4, max_norm=max_norm, scaler="on") for max_norm in (1e6, 10.0)),
+    Case((2,) * 10, n=2, max_norm=10.0, scaler="on", spikes={2: nan, 5: inf, 7: inf}),
+    Case((2,) * 12, n=2, max_norm=10.0, scaler="growing", spikes={1: 64.0, 4: inf, 8: nan}),
+    Case((2,) * 10, n=2, max_norm=10.0, scaler="off", spikes={4: nan, 5: 64.0, 8: inf}),  # as for bfloat16
+    twice(RAGGED, n=2, max_norm=10.0, scaler="growing", spikes={6: inf, 13: nan}, old_gradient=True),
+]
+SCHEDULE = "scheduler steps before each update"
 CHANNELS = {
-    "schedule": ("scheduler-cadence", "the schedule steps once after each update, and not where none was made",
-                 "How does your loop learn whether the step was made? A scale may also grow."),
-    "scale": ("scaler-timing", "each window needs one update(), also one that is left out",
-              "Which calls does the loop of Step 8 make for a window that it skips?"),
-    "returned": ("wrong-value", "the function returns whether the update was made",
-                 "Print what the function returns for a good window, a spike and an infinity."),
+    "losses": ("wrong-loss", "one number per window, the mean loss of its samples before the step, without any scale",
+               "Each loss in a window is a share of the window's mean already. Which of them does your log hold?"),
+    SCHEDULE: ("scheduler-cadence", "the schedule steps once after each update, and not where none was made",
+               "Is yours in the loop over micro-batches, before the step, or also where the step is left out?"),
+    "scale": ("scaler-timing", "at each micro-batch: one scale per window, also after a window that is left out",
+              "How often does your loop call update() per window, also in a window without a step?"),
+    "autocast": ("autocast-scope", "it is on in each forward pass, and off at each step",
+                 "Where does the block under `with autocast:` begin and end?"),
 }  # fmt: skip
 
 
-@exercise
+class Pairs(Loop):
+    """A batch is a tuple of inputs and targets, so that its length isn't the number of its samples."""
+
+    def batches(self, samples):
+        return [(each.clone(), each.clone()) for each in samples]
+
+    def loss_fn(self, model, batch):
+        return 100 * model(batch[0]).mean()  # beside such a norm the millionth that PyTorch adds is nothing
+
+    def compare_update(self, step, right):
+        if step and not step.row.isfinite().all():
+            hint = "What does the norm that clip_grad_norm_ returns say before the step, whatever the scaler does?"
+            raise Mistake("nonfinite-step", f"update {step.number} uses an infinity or a NaN.", hint)
+        super().compare_update(step, right)
+
+
+def weight(batch):
+    return len(batch[0])
+
+
+def watch(answer, case):
+    """Watches the epochs of a loop: updates, losses and schedule; and, if it has a scaler, scale and autocast."""
+    loop, losses, steps, scales, autocast = Pairs(case), [], [], [], []
+    scheduler = ExponentialLR(loop.optimizer, gamma=1.0)
+    tools, kind = [case.n, weight, case.max_norm, scheduler], case.settings.get("scaler", "off")
+    scaler = GradScaler("cpu", init_scale=SCALE, growth_interval=INTERVALS[kind], enabled=kind != "off")
+    if "scaler" in case.settings:
+        tools += [torch.autocast("cpu", dtype=torch.bfloat16), scaler]
+
+    def is_on():
+        autocast.append("on" if torch.is_autocast_enabled("cpu") else "off")
+
+    def loss_fn(model, batch):
+        is_on()
+        scales.append(scaler.get_scale())
+        return loop.loss_fn(model, batch)
+
+    def epoch(batches):
+        with torch.autocast("cpu", enabled=False):  # which ends what an answer leaves open
+            result = read_all(answer(loop.model, batches, loss_fn, loop.optimizer, *tools), at_most=100)
+        losses.extend(numbers(result, 1, "a list of losses, one per window"))
+        if any(getattr(loss, "requires_grad", False) for loss in result):
+            raise Mistake("held-graphs", "the losses hold graphs: log numbers, or detach.", GRAPHS)
+        steps.append(scheduler.last_epoch)
+
+    loop.optimizer.register_step_post_hook(lambda *_: (steps.append(scheduler.last_epoch), is_on()))
+    seen = loop.run(epoch) | {SCHEDULE: steps, "losses": losses}
+    return seen | {"scale": scales, "autocast": autocast} if len(tools) > 4 else seen
+
+
+@exercise(stage="08")
+def four_lines(answer):
+    compare(watch, answer, my_loop.train_of(my_loop.of_the_course("08")), PLAIN, **CHANNELS)
+    return "unequal micro-batches, short windows, clipped or not: updates, schedule and losses are the large batch's."
+
+
+@exercise(stage="09")
 def amp_window(answer):
-    compare(watch, answer, solution, CASES, **CHANNELS)
-    return "windows of all sizes, clipped, skipped, with the scaler on or off: every update is that of the large batch."
+    compare(watch, answer, my_loop.train_of(my_loop.of_the_course("09")), SCALED, **CHANNELS)
+    return "unequal micro-batches, clipped or not, overflow and NaN, the scaler on and off: every update is right."

@@ -5,16 +5,21 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.markers import TICKUP
+from matplotlib.patches import Rectangle
 from matplotlib.transforms import offset_copy
 
 from course_utils.plots.look import (
     BLACK,
     BLUE,
+    FONT,
     GREEN,
     ORANGE,
+    PALE,
     RED,
     SHADE,
+    SKY,
     SMALL,
+    ink,
     name_axis,
     new_figure,
     write,
@@ -27,6 +32,13 @@ _MARKS = (  # kind of event, marker, colour, label
     ("step", "D", RED, "step: reads"),
     ("zero", "o", ORANGE, "zeroed"),
 )
+_BLOCKS = {  # what a block of a pile is, and its look
+    "backward adds": {"fc": SKY, "ec": BLUE, "lw": 1.4},
+    "still in .grad": {"fc": PALE, "ec": BLUE, "lw": 0.7},
+    "step reads": {"fill": False, "ec": RED, "lw": 2.4},
+    "zeroed": {"fill": False, "ec": "0.5", "ls": (0, (1, 2)), "lw": 1.4},
+}
+_NOTHING = "the trace has no events to draw: did a loop run inside `with record() as trace:`?"
 _EVENTS = "events of the training loop, in order; updates are shaded"
 
 
@@ -72,11 +84,65 @@ def ledgers(traces: Mapping[str, Trace]) -> Figure:
     return _draw([(title, trace, None) for title, trace in traces.items()])
 
 
+def piles(traces: Mapping[str, Trace]) -> Figure:
+    """What is in `.grad` after each call of a loop, as a pile of blocks; one panel per loop.
+
+    A backward call drops a block with its number. A step frames the pile that it reads; the number
+    below the frame says how many blocks that is. Zeroing leaves an empty place.
+
+    Args:
+        traces: By the title of its panel, what `record()` saw of each loop; of several lanes the
+            one with a step.
+
+    Raises:
+        ValueError: If no trace has events.
+
+    Example:
+        >>> events = [Event("backward", "SGD", held=1), Event("step", "SGD", held=1), Event("zero", "SGD")]
+        >>> figure = piles({"with zero_grad()": Trace(events)})
+    """
+    calls = {title: [event for event in trace.on() if event.kind != "change"] for title, trace in traces.items()}
+    if not any(calls.values()):
+        raise ValueError(_NOTHING)
+    heights = [max([1, *(event.held for event in events)]) for events in calls.values()]
+    spans = [height + 1.3 for height in heights]  # with the numbers below; in all panels a block has one size
+    figure, axes = new_figure(5.6, 0.75 + sum(0.35 + 0.25 * span for span in spans), len(spans), height_ratios=spans)
+    for axis, (title, events), height in zip(axes, calls.items(), heights, strict=True):
+        count = 0
+        for place, event in enumerate(events):
+            count += event.kind == "backward"
+            _pile(axis, place, event, range(count - event.held + 1, count + 1))
+        axis.axhline(0, color=BLACK, linewidth=1.2)
+        axis.set(xlim=(-0.7, max(map(len, calls.values())) - 0.3), ylim=(-1.1, height + 0.2), xticks=[], yticks=[])
+        axis.spines[:].set_visible(False)
+        name_axis(axis, "below each step: how many gradients it reads" if axis is axes[-1] else "", title=title)
+    seen = {event.kind for events in calls.values() for event in events}
+    kinds = {
+        name: Rectangle((0, 0), 1, 1, **look) for name, look in _BLOCKS.items() if name != "zeroed" or "zero" in seen
+    }
+    figure.legend(kinds.values(), kinds, loc="outside upper center", ncols=4, frameon=False, handlelength=1.2,
+                  columnspacing=1.2, **SMALL)  # fmt: skip
+    return figure
+
+
+def _pile(axis: Axes, place: int, event: Event, numbers: range) -> None:
+    """Draws the pile after a call: its blocks, and a frame or an empty place."""
+    for y, number in enumerate(numbers):
+        look = _BLOCKS["backward adds" if event.kind == "backward" and number == numbers[-1] else "still in .grad"]
+        axis.add_patch(Rectangle((place - 0.44, y + 0.04), 0.88, 0.92, **look))
+        axis.text(place, y + 0.5, str(number), ha="center", va="center_baseline", **SMALL)
+    if event.kind == "step":
+        axis.add_patch(Rectangle((place - 0.47, 0), 0.94, max(event.held, 0.1), zorder=3, **_BLOCKS["step reads"]))
+        axis.text(place, -0.2, str(event.held), ha="center", va="top", fontsize=FONT, weight="bold", color=ink(RED))
+    elif event.kind == "zero":
+        axis.add_patch(Rectangle((place - 0.4, 0.1), 0.8, 0.8, **_BLOCKS["zeroed"]))
+
+
 def _draw(panels: list[tuple[str, Trace, str | None]]) -> Figure:
     """Draws a lane of a trace into each panel, and explains the marks that occur."""
     kinds = {event.kind for _, trace, _ in panels for event in trace.events}
     if not kinds:
-        raise ValueError("the trace has no events to draw: did a loop run inside `with record() as trace:`?")
+        raise ValueError(_NOTHING)
     figure, axes = new_figure(height=0.75 + 1.75 * len(panels), rows=len(panels), sharey=True)
     for axis, (title, trace, lane) in zip(axes, panels, strict=True):
         own = {event.lane for event in trace.on(lane)}

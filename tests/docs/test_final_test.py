@@ -1,7 +1,6 @@
 """The final test: every notebook in each, every belief and every card over the seeds, on the screen and on paper."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,6 @@ import final_test
 from course import FACTS
 from course import NOTEBOOKS as BOOKS
 from final_test import NUMBER, draw
-from terminal import in_terminal
 
 CARDS = {name: book.cards for name, book in BOOKS.items() if book.numbered}
 ROUND = 96  # seeds within which every question has had its turn
@@ -57,18 +55,3 @@ def test_a_file_gets_the_answers_only_if_they_are_asked_for(answers, drawn, monk
     asked, _, answered = capsys.readouterr().out.partition("# Answers to final test 5")
     assert all(question.asked in asked for question in drawn[5])
     assert all((question.answer in answered) == answers for question in drawn[5])
-
-
-def test_a_terminal_shows_each_answer_after_enter_in_lines_as_wide_as_it_is(drawn, tmp_path):
-    pytest.importorskip("pty")
-    command = [sys.executable, str(Path(final_test.__file__)), "--seed", "5"]
-    columns, entered, ctrl_d = 60, 3, "\4"
-    status, shown = in_terminal(command, columns, tmp_path, "\n" * entered + ctrl_d)
-    words = " ".join(shown.split())
-    assert status == 0
-    assert max(map(len, shown.splitlines())) <= columns
-    for number, question in enumerate(drawn[5], 1):
-        if number <= entered:
-            assert words.index(f" {number}. ") < words.index(question.answer)
-        else:
-            assert question.answer not in words, number
