@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from course_utils.exercises.judging import exercise, not_attempted, number, on_paper, returned, same, wrong_type
+from course_utils.exercises.judging import Mistake, exercise, number, on_paper, returned, same, wrong_type
 
 PRODUCT = [("a", "p", 3.0), ("b", "p", 2.0)]
 FORMULAS = {  # the uses of each value, and the slopes of the loss
     "a * a at a = 3": ([("a", "loss", 3.0)] * 2, {"a": 6.0}),
-    "p = a * b, loss = p + a": ([*PRODUCT, ("p", "loss", 1.0), ("a", "loss", 1.0)], {"a": 4.0, "b": 2.0}),
-    "h = a * a, loss = h * h": ([*[("a", "h", 2.0)] * 2, *[("h", "loss", 4.0)] * 2], {"h": 8.0, "a": 32.0}),
+    "p + a with p = a * b, a = 2, b = 3": ([*PRODUCT, ("p", "loss", 1.0), ("a", "loss", 1.0)], {"a": 4.0, "b": 2.0}),
+    "h * h with h = a * a, a = 2": ([*[("a", "h", 2.0)] * 2, *[("h", "loss", 4.0)] * 2], {"h": 8.0, "a": 32.0}),
 }
 PATHS = "Along a path, what happens to its slopes? And what, where two paths meet?"
 
@@ -21,7 +21,7 @@ def plus_equals(answer):
             raise wrong_type(f"expected a dictionary of slopes, got {type(flow).__name__}.")
         got = {name: number(flow[name]) for name in slopes}
         if got == {"a": 3.0}:
-            raise not_attempted("the slope of a * a at a = 3 is still 3 instead of 6.")
+            raise Mistake("not-attempted", "the slope of a * a at a = 3 is still 3 instead of 6.", PATHS)
         for name, slope in slopes.items():
             same(f"{formula}, along {name}", got[name], slope, ("wrong-slope", "", PATHS))
     return "three formulas: slopes multiply along a path, and add where paths meet."

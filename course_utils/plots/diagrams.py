@@ -37,7 +37,7 @@ def backward_passes(
         calls = {"loss.backward()": ([("loss", "a", "2"), ("loss", "a", "2")], {"a": ".grad = 4"})}
         backward_passes({"a": (0, 0), "loss": (3, 0)}, calls)
     """
-    figure, axes = new_figure(width=6.5, height=1.75 * len(calls), rows=len(calls))
+    figure, axes = new_figure(width=5, height=1.5 * len(calls), rows=len(calls))
     for axis, (title, (flows, words)) in zip(axes, calls.items(), strict=True):
         edges = [flow[:2] for flow in flows]
         for k, (start, end, amount) in enumerate(flows):
@@ -72,7 +72,7 @@ def dials(outcomes: Mapping[str, str], good: str) -> Figure:
         outcomes: Outcome of each order, such as `"zfbs"`, in words.
         good: The outcome of those that train.
     """
-    figure, axes = new_figure(height=3, columns=2)
+    figure, axes = new_figure(width=4.2, height=5.8, rows=2)
     for axis, ring in zip(axes, ("fbs", "fsb"), strict=True):
         words = [_CALLS[letter] for letter in ring]
         train = 0

@@ -25,9 +25,9 @@ wrong("plus_equals", "not-attempted", "still 3 instead of 6")(edited("plus_equal
 wrong("plus_equals", "wrong-slope", "a * a at a = 3, along a: expected 6, got 0")(
     edited("plus_equals", ("+= slope *", "*= slope +"))
 )
-wrong("plus_equals", "wrong-slope", "h = a * a, loss = h * h, along a: expected 32, got 4")(
+wrong("plus_equals", "wrong-slope", "h * h with h = a * a, a = 2, along a: expected 32, got 4")(
     edited("plus_equals", (" * flow[result]", ""))
 )
-wrong("plus_equals", "wrong-slope", "loss = p + a, along a: expected 4, got 1")(
+wrong("plus_equals", "wrong-slope", "b = 3, along a: expected 4, got 1")(
     edited("plus_equals", ("reversed(uses)", "uses"))
 )
