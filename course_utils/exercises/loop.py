@@ -188,8 +188,8 @@ class Loop:
         times = [float(f"{factors[owner == place].mean():.6g}") for place in owner.unique()]
         counts = f"the batches of {update} count {times} times what they should"
         if any(agree(norm, self.case.max_norm, 1e-3) for norm in (step.norm, step.norm * SCALE, right.norm)):
-            norms = f"the norm at the step is {step.norm:.3g} instead of {right.norm:.3g}"
-            raise Mistake("clip-timing", f"{counts}, and {norms}.", LIMIT)
+            norms = f", and the norm at the step is {step.norm:.3g} instead of {right.norm:.3g}"
+            raise Mistake("clip-timing", counts + norms * (not agree(step.norm, right.norm, 1e-3)) + ".", LIMIT)
         if all(abs(x - 1) < 0.004 for x in times):
             raise Mistake("low-precision", f"{counts}: a factor is rounded, or has too few digits.", DIGITS)
         if agree(factors, factors[:1].expand_as(factors), 1e-5):
