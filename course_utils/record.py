@@ -77,7 +77,7 @@ class Trace:
             raise ValueError(f"no lane {lane!r} in this trace, only {self.lanes}")
         return lane
 
-    def windows(self, lane: str | None = None) -> list[int]:
+    def updates(self, lane: str | None = None) -> list[int]:
         """The number of micro-batches that each step used: backward calls since the last zeroing.
 
         A correct loop with four micro-batches per update gives `[4, 4, 4]`; one that never zeroes
@@ -132,7 +132,7 @@ def record() -> Iterator[Trace]:
         ...     optimizer.zero_grad()
         >>> print(trace)
         SGD  b b b b S z
-        >>> trace.windows()
+        >>> trace.updates()
         [4]
     """
     writer = TraceWriter()

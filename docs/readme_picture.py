@@ -21,6 +21,6 @@ for zero in (True, False):
             optimizer.step()
             if zero:
                 optimizer.zero_grad()
-    panels[f"with{'' if zero else 'out'} zero_grad(): micro-batches in each update {trace.windows()}"] = trace
+    panels[f"with{'' if zero else 'out'} zero_grad(): micro-batches in each update {trace.updates()}"] = trace
 
 (Path(__file__).parent.parent / ".github" / "ledger.png").write_bytes(png(plots.ledgers(panels)))

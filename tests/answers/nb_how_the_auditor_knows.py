@@ -16,7 +16,7 @@ def counting(is_buggy):
         with record() as trace:
             run()
         arrived = [sum(event.kind == "backward" for event in trace.on(lane)) for lane in trace.lanes]
-        used, left = [sum(trace.windows(lane)) for lane in trace.lanes], [trace.leftover(lane) for lane in trace.lanes]
+        used, left = [sum(trace.updates(lane)) for lane in trace.lanes], [trace.leftover(lane) for lane in trace.lanes]
         return is_buggy(*map(torch.tensor, (arrived, used, left))).any()
 
     return checker

@@ -220,7 +220,7 @@ def test_what_another_observer_sees_is_complete(broken):
     broken(Auditor, "stepped")
     with pytest.warns(ObserverFailure), audit() as report, record() as trace:
         train()
-    assert trace.windows() == [4, 4]
+    assert trace.updates() == [4, 4]
     assert not report.history.updates
 
 

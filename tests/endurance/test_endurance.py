@@ -102,7 +102,7 @@ def test_after_each_of_a_hundred_interrupts_no_hook_is_left_and_training_goes_on
             assert hooks() == before
             with record() as trace:
                 losses = training()
-            assert trace.windows() == [3, 3, 1]
+            assert trace.updates() == [3, 3, 1]
             assert torch.tensor(losses).isfinite().all()
             assert hooks() == before
         except Exception as error:

@@ -71,8 +71,8 @@ def test_an_optimizer_that_was_dropped_is_not_kept_alive_and_owns_no_lane(model)
         gc.collect()
         assert dead() is None
         train(model, SGD(model.parameters(), lr=0.1))
-    assert trace.windows() == [1, 1, 1]
-    assert trace.windows("SGD") == [1, 1, 1]
+    assert trace.updates() == [1, 1, 1]
+    assert trace.updates("SGD") == [1, 1, 1]
 
 
 @pytest.mark.parametrize("collected", [False, True])
@@ -92,7 +92,7 @@ def test_without_a_name_the_lane_is_the_first_that_steps(model):
     Adam(model.parameters())
     with record() as trace:
         train(model, SGD(model.parameters(), lr=0.1))
-    assert trace.windows() == [1, 1, 1]
+    assert trace.updates() == [1, 1, 1]
 
 
 def test_a_wrapper_that_a_scaler_is_given_has_no_lane_either(model):
@@ -115,7 +115,7 @@ def test_a_step_uses_the_backward_calls_of_its_closure_and_is_one_whatever_it_ca
         for _ in range(3):
             optimizer.step(closure)
     assert str(trace).split("  ")[1] == "b S z b S z b S"
-    assert trace.windows() == [1, 1, 1]
+    assert trace.updates() == [1, 1, 1]
     assert all(event.norm > 0 for event in trace.events if event.kind == "step")
 
 
@@ -128,7 +128,7 @@ def test_after_a_closure_that_raised_steps_are_seen_again(model, closure, by_clo
         for _ in range(3 if by_closure else 0):
             optimizer.step(closure)
         train(model, optimizer, 0 if by_closure else 3)
-    assert trace.windows() == [update.held for update in report.history.updates] == [1, 1, 1]
+    assert trace.updates() == [update.held for update in report.history.updates] == [1, 1, 1]
 
 
 def test_an_optimizer_that_steps_and_zeroes_inside_a_backward_call_is_recorded(model):
@@ -137,7 +137,7 @@ def test_an_optimizer_that_steps_and_zeroes_inside_a_backward_call_is_recorded(m
     with record() as trace, audit() as report:
         for _ in range(3):
             model(X).mean().backward()
-    assert trace.windows("SGD") == [1, 1, 1]
+    assert trace.updates("SGD") == [1, 1, 1]
     assert str(trace).splitlines()[0].split() == ["SGD", *"bSzbSzbSz"]
     assert report.errors == []
 
@@ -159,7 +159,7 @@ def test_calls_are_used_by_the_update_that_is_made_and_not_by_one_that_a_scaler_
     made = trace.ledgers["SGD"].updates[-1]
     assert [call.used_by for call in made.calls] == [[made]] * (1 if zeroed else 3)
     assert [call.used_by for call in skipped] == [[] if zeroed else [made]] * 2
-    assert (trace.windows(), trace.leftover()) == ([1 if zeroed else 3], 0)
+    assert (trace.updates(), trace.leftover()) == ([1 if zeroed else 3], 0)
 
 
 def test_the_norm_of_a_step_is_without_the_scalers_factor(model):
@@ -179,7 +179,7 @@ def test_a_micro_batch_that_brings_nothing_but_zeros_is_no_zeroing(model, masked
             (model(X) * (0 if k in masked else 1)).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert trace.windows() == [update.held for update in report.history.updates] == [3]
+    assert trace.updates() == [update.held for update in report.history.updates] == [3]
     assert "z" not in str(trace).split("S z")[0]
     assert not report.history.ledgers[0].lost
 
@@ -207,7 +207,7 @@ def test_sharded_parameters_are_seen(model, process_group, zero):
             if zero:
                 optimizer.zero_grad(set_to_none=False)
     assert str(trace) == ("SGD  b b S z b b S z" if zero else "SGD  b b S b b S")
-    assert trace.windows() == [update.held for update in report.history.updates] == [2, 2 if zero else 4]
+    assert trace.updates() == [update.held for update in report.history.updates] == [2, 2 if zero else 4]
     held = [1, 2, 1, 2] if zero else [1, 2, 3, 4]
     norms = [event.norm for event in trace.events if event.kind == "backward"]
     assert norms == pytest.approx([27**0.5 * count for count in held])
@@ -225,7 +225,7 @@ def zeroed_through_data(at, windows=60):
             w.sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    return [k for k, held in enumerate(trace.windows()) if held == 1]
+    return [k for k, held in enumerate(trace.updates()) if held == 1]
 
 
 def test_zeroing_without_a_version_inside_windows_is_seen_at_once_or_if_it_begins_later_before_long():
@@ -270,7 +270,7 @@ def test_what_is_held_is_forgotten_only_with_the_last_gradient_that_is_taken_out
         (a * c).backward()
         nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0)
         optimizer.step()
-    assert trace.windows() == [len(window.fresh) for window in report.history.updates] == windows
+    assert trace.updates() == [len(window.fresh) for window in report.history.updates] == windows
     assert [clip.after for clip in report.history.updates[1].clips] == windows[1:]
 
 
@@ -322,4 +322,4 @@ def test_what_a_backward_call_brings_is_read_on_the_cpu_alone(of, reads, read):
         w.sum().backward()
         assert len(read) == reads
         optimizer.step()
-    assert trace.windows() == [1]
+    assert trace.updates() == [1]

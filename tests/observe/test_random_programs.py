@@ -208,7 +208,7 @@ def test_a_trace_says_what_was_done_and_changes_no_bit():
             assert [(event.kind, event.held) for event in found] == [(kind, held) for kind, _, held in book.story]
             assert [event.norm for event in found] == pytest.approx([norm for _, norm, _ in book.story], rel=1e-12)
             if found:
-                assert seen.windows(name) == [held for kind, _, held in book.story if kind == "step"]
+                assert seen.updates(name) == [held for kind, _, held in book.story if kind == "step"]
                 assert seen.leftover(name) == len(book.unused)
         for watched, other in zip(program.books, alone.books, strict=True):
             assert watched.gradients() == other.gradients()

@@ -102,7 +102,7 @@ def test_the_events_of_a_loop_and_its_windows_are_seen(model, optimizer, loop, e
     with record() as trace:
         loop(model, optimizer)
     assert story(trace) == events
-    assert trace.windows() == held
+    assert trace.updates() == held
     assert str(trace) == repr(trace) == "SGD  " + " ".join(events)
     assert set(norms(trace, "zero")) <= {0}
     if "c" in events:
@@ -137,7 +137,7 @@ def test_gradients_from_before_the_block_are_no_micro_batch_but_are_in_the_norm(
     with record() as trace:
         model(X).sum().backward()
         optimizer.step()
-    assert trace.windows() == [1]
+    assert trace.updates() == [1]
     assert norms(trace, "step") == [pytest.approx(108**0.5)]
 
 
@@ -162,7 +162,7 @@ def test_the_norms_of_a_backward_call_and_of_a_step_are_read_together(monkeypatc
             sum(p.float().sum() for p in parameters).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
-    assert trace.windows() == [8]
+    assert trace.updates() == [8]
     assert len(reads) <= 8 + 2  # after each backward call, at the step, and at the zeroing
     assert norms(trace, "step") == [pytest.approx(8 * (3 * 102) ** 0.5, rel=0.01)]
 
@@ -177,7 +177,7 @@ def test_gradients_from_elsewhere_are_no_micro_batches(model, optimizer):
         ):
             p.grad = gradient
         optimizer.step()
-    assert trace.windows() == [1, 0]
+    assert trace.updates() == [1, 0]
 
 
 # Lanes.
@@ -193,7 +193,7 @@ def test_a_parameter_that_is_unfrozen_in_the_block_is_seen():
         model(X).mean().backward()
         optimizer.step()
     assert story(trace, "SGD") == "bS"
-    assert trace.windows("SGD") == [1]
+    assert trace.updates("SGD") == [1]
 
 
 def test_parameters_that_the_block_adds_to_an_optimizer_change_their_lane():
@@ -222,9 +222,9 @@ def test_tensors_outside_any_module_are_seen_and_a_norm_that_overflows_is_infini
 def test_an_empty_trace_has_no_lanes_windows_or_leftovers():
     with record() as trace:
         pass
-    assert (trace.lanes, trace.windows(), trace.leftover(), str(trace)) == ([], [], 0, "")
+    assert (trace.lanes, trace.updates(), trace.leftover(), str(trace)) == ([], [], 0, "")
     with pytest.raises(ValueError, match=r"no lane 'Adam' in this trace, only \[\]"):
-        trace.windows("Adam")
+        trace.updates("Adam")
 
 
 # One event for one call.

@@ -134,7 +134,7 @@ def test_the_updates_of_a_buggy_loop_hold_what_it_says(name):
     said = [int(number) for number in re.findall(r"\d+", NUMBERS[name][1])]
     with record() as trace:
         ZOO[name].buggy()
-    assert trace.windows()[: len(said)] == said
+    assert trace.updates()[: len(said)] == said
 
 
 @pytest.mark.parametrize(
