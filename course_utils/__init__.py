@@ -32,18 +32,10 @@ from course_utils.memory import held_bytes, saved_bytes, update_bytes
 from course_utils.models import Tally, Transformer, mlp, shares_of
 from course_utils.record import record
 
-_LATER = {  # these need more than torch: imported when they are first used
-    "Ranks": "ranks",
-    "RankError": "ranks",
-    "ledger": "plots",
-    "show": "ask.display",
-    "predict": "ask",
-    "check": "exercises",
-    "recall": "ask",
-    "step_through": "stepping",
-    "play_with": "stepping",
-    "loop_so_far": "exercises",
-}
+_LATER = {  # by room: these need more than torch, and are imported when they are first used
+    "ranks": ["Ranks", "RankError"], "plots": ["ledger"], "ask.display": ["show"], "ask": ["predict", "recall"],
+    "exercises": ["check", "loop_so_far"], "stepping": ["step_through", "play_with"],
+}  # fmt: skip
 
 __all__ = [  # noqa: RUF022
     "windows", "backward_window", "train_epoch", "evaluate", "MicroBatchFinder",
@@ -60,11 +52,11 @@ _EXTRA = "cloudpickle", "ipywidgets", "matplotlib", "tqdm"
 
 
 def __getattr__(name: str):
-    if name in _LATER:
+    if room := next((room for room, names in _LATER.items() if name in names), ""):
         if missing := [library for library in _EXTRA if find_spec(library) is None]:
             how = 'install the course with its extra `course`, as in pip install -e ".[course]"'
             raise ImportError(f"course_utils.{name} needs {', '.join(missing)}: {how}")
-        return getattr(import_module(f"course_utils.{_LATER[name]}"), name)
+        return getattr(import_module(f"course_utils.{room}"), name)
     raise AttributeError(f"module 'course_utils' has no attribute {name!r}")
 
 

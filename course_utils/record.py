@@ -29,15 +29,12 @@ class Event(NamedTuple):
             that it used. None where nobody measured it.
         held: Number of backward calls whose gradients are in `.grad` after the event; for a step,
             the number that it used.
-        window: The update of its lane that it belongs to, from 1: for a backward pass the next
-            update, for anything after a step that update.
     """
 
     kind: str
     lane: str
     norm: float | None = None
     held: int = 0
-    window: int = 0
 
 
 @dataclass
@@ -177,31 +174,31 @@ class TraceWriter(Listener):
 
     def received(self, ledger: OptimizerLedger, call: Call) -> None:
         ledger.holds = True
-        self._add("backward", ledger, ledger.made + 1, norm_of(ledger.gradients.parameters))
+        self._add("backward", ledger, norm_of(ledger.gradients.parameters))
 
     def zeroed(self, ledger: OptimizerLedger, zeroing: Zeroing) -> None:
         if ledger.holds or ledger.gradients.from_before:
-            self._add("zero", ledger, ledger.made + bool(zeroing.calls), 0.0)
+            self._add("zero", ledger, 0.0)
         ledger.holds = False
 
     def changed(self, ledger: OptimizerLedger, assigned: bool) -> None:
         ledger.holds = True
-        self._add("change", ledger, ledger.made + bool(ledger.unused), norm_of(ledger.gradients.parameters))
+        self._add("change", ledger, norm_of(ledger.gradients.parameters))
 
     def stepped(self, ledger: OptimizerLedger, update: Update) -> None:
         norm = norm_of(ledger.gradients.parameters)
         if repr(norm) != repr(ledger.norm) and ledger.holds:  # unscale_ and writes to .data raise no version
-            self._add("change", ledger, ledger.made, norm)
+            self._add("change", ledger, norm)
         if not update.skipped:
-            self._add("step", ledger, ledger.made, norm)
+            self._add("step", ledger, norm)
 
     def overlapped(self) -> None:
         warnings.warn("another thread ran during a backward call, so record() may miscount events", stacklevel=2)
 
-    def _add(self, kind: str, ledger: OptimizerLedger, window: int, norm: float) -> None:
+    def _add(self, kind: str, ledger: OptimizerLedger, norm: float) -> None:
         name, ledger.norm = self.observer.name(ledger), norm
         self.trace.ledgers.setdefault(name, ledger)
-        self.trace.events.append(Event(kind, name, norm, ledger.in_grad.total, window))
+        self.trace.events.append(Event(kind, name, norm, ledger.in_grad.total))
 
 
 def norm_of(parameters: list[Tensor]) -> float:

@@ -62,6 +62,8 @@ class Handout:
         self.exercise = ""  # the first one, with the text that asks for it
         self.figures: dict[str, bytes] = {}  # PNG files by the names that the text calls them by
         self._into = self.body
+        self._waiting = 0  # predictions that aren't revealed yet
+        self._later: list[str] = []  # what would answer them where it stands
         self._asked = ""  # the text before a cell
         self._facts = read_facts() if answers else {}
         self._answers = {shown["question"]: shown["measured"] for shown in book.displays("reveal")}
@@ -138,15 +140,16 @@ class Handout:
                 self._into.append(evidence(fact))
 
     def _reveal(self, cell: NotebookNode, revealed: list[dict]) -> None:
+        self._waiting -= len(revealed)
         numbers = [list(self._answers).index(shown["question"]) + 1 for shown in revealed]
         for number, shown in zip(numbers, revealed, strict=True):
             answer = verbatim(shown["measured"]) if self.answers else "[]{.blank}"
             self.body.append(div("measured", f"**Prediction {number}**, {shown.get('basis', 'measured')}: {answer}"))
         if not self.answers:
-            self.notes.append([])
-            self._into = self.notes[-1]
             which = " and ".join(map(str, numbers))
-            self._into.append(div("lead", f"**Note {len(self.notes)}**, on prediction {which}"))
+            lead = div("lead", f"**Note {len(self.notes) + 1}**, on prediction {which}")
+            self.notes.append([lead, *self._later])
+            self._into, self._later = self.notes[-1], []
             self.body.append(div("pointer", f"What it means: note {len(self.notes)} at the end."))
         if explained := [shown["because"] for shown in revealed if "because" in shown]:
             self._into += [*map(self._figure, cell.outputs), *map(for_paper, explained)]
@@ -173,6 +176,7 @@ class Handout:
         data = output.get("data", {})
         match data.get(COURSE, {}):
             case {"kind": "prediction", "question": question, "options": options}:
+                self._waiting += 1
                 self.predictions.append(self._prediction(question, options))
                 yield self.predictions[-1]
             case {"kind": "cards", "cards": cards}:
@@ -182,7 +186,10 @@ class Handout:
             case {"kind": "loop"}:
                 yield code(text_of(output), "output")
             case {"kind": "steps", "rows": rows}:
-                yield table(rows)
+                if self._waiting and not self.answers:
+                    self._later.append(table(rows))
+                else:
+                    yield table(rows)
             case {"kind": _}:
                 return  # a reveal and a verdict are printed with their cell, and a score is for the screen
             case _ if "image/png" in data:
@@ -288,7 +295,10 @@ def for_paper(text: str) -> str:
     'Write it down.'
     >>> for_paper("Press *Next* and watch `.grad` grow to 0.5. It holds a sum.")
     'It holds a sum.'
+    >>> for_paper("<details>\\n<summary>What is SGD?</summary>\\n\\nAn optimizer.\\n\\n</details>")
+    '*What is SGD?* An optimizer.'
     """
+    text = re.sub(r"<details>\n<summary>(.*?)</summary>\s+(.*?)\s+</details>", r"*\1* \2", text, flags=re.S)
     there = r"[Cc]lick|[Uu]nfold|buttons|\*Next\*|[Rr]un (?:the|this|both) (?:folded )?cell|Shift\+Enter"
     more = r"(?:(?!\n\n)[^.?!]|[.?!](?=[\w./`]))*"  # no sentence ends at the dot of `.grad`, 0.5 or a link
     text = re.sub(rf"(?<!\S)\(?(?=[A-Z]){more}?(?:{there}){more}[.?!]\)?(?: |\n(?!\n))?", "", text)

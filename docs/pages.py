@@ -169,8 +169,9 @@ def rule_page(rule: Rule) -> str:
 
 
 def _pitfall(pitfall) -> tuple[str, ...]:
-    specimen = ZOO[pitfall.specimen]
-    return *pitfall.row(), f"[{specimen.rule}](rules/{specimen.rule}.md) ([report]({specimen.url}))"
+    specimen = pitfall.specimen
+    rule = f"[{specimen.rule}](rules/{specimen.rule}.md)" if specimen.rule else "none"
+    return *pitfall.row(), f"{rule} ([report]({specimen.url}))"
 
 
 def facts(books: dict[str, Notebook]) -> str:

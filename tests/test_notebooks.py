@@ -44,9 +44,8 @@ def test_nothing_is_stored_that_differs_from_run_to_run(notebook):
             assert WIDGET not in output.get("data", {})
             assert output.get("name") != "stderr", "a notebook must not write to stderr: nbval compares it"
         if cell.cell_type == "code":
-            found = re.search(
-                r"0x[0-9a-f]{6,}|[A-Z]:\\|/(home|root|tmp|usr|work|content)/|Box\(|<Figure", text_of(cell)
-            )
+            text = re.sub(r"base64,[\w+/=]+", "", text_of(cell))
+            found = re.search(r"0x[0-9a-f]{6,}|[A-Z]:\\|/(home|root|tmp|usr|work|content)/|Box\(|<Figure", text)
             assert not found, f"{found} in the output of: {cell.source[:80]}"
 
 
@@ -149,12 +148,12 @@ NOT_READ = (
 )
 CITED = r"\]\(http|[Rr]ecorded|reported|[Tt]ested"  # in a sentence whose numbers are somebody's, or on record
 NOT_COMPUTED = {  # of a story or a setting, or worked out in the sentence: a reader has to check these
-    "00_start": "2.3 115",
+    "00_start": "2.3",
     "02_zeroing": "100 101",
     "04_accumulation": "2.4",
     "08_training_loop": "16000 1000",
     "09_amp": "744 2000 2001",
-    "11_pitfalls": "22 90",
+    "11_pitfalls": "22",
     "12_project": "60 150 3.3 15547 65536 16160 300 44",
     "checkpoints": "11 30",
     "ddp_options": "1003",

@@ -1,5 +1,7 @@
 """The figures: labelled, the same every time, and shown with a sentence for readers who cannot see them."""
 
+from itertools import permutations
+
 import IPython.display
 import pytest
 
@@ -9,10 +11,10 @@ from course_utils.record import Event, Trace
 
 TRACE = Trace(
     [
-        Event("backward", "SGD", 2.0),
-        Event("backward", "Adam", 5.0),
+        Event("backward", "SGD", 2.0, 1),
+        Event("backward", "Adam", 5.0, 1),
         Event("change", "SGD", 1.0),
-        Event("step", "SGD", 1.0),
+        Event("step", "SGD", 1.0, 1),
         Event("zero", "SGD", 0.0),
     ]
 )
@@ -21,20 +23,20 @@ TRACE = Trace(
 def windows_of(*sizes, zero=True, left=0):
     """A trace of windows of these sizes; each backward pass adds 1."""
     events, held = [], 0
-    for window, size in enumerate((*sizes, *[left] * bool(left)), start=1):
+    for size in (*sizes, *[left] * bool(left)):
         for _ in range(size):
             held += 1
-            events.append(Event("backward", "SGD", float(held), held, window))
-        events.append(Event("step", "SGD", float(held), held, window))
+            events.append(Event("backward", "SGD", float(held), held))
+        events.append(Event("step", "SGD", float(held), held))
         if zero:
             held = 0
-            events.append(Event("zero", "SGD", 0.0, 0, window))
+            events.append(Event("zero", "SGD"))
     return Trace(events[: len(events) - 2 * bool(left)])
 
 
 FIGURES = {
     "ledger": lambda: plots.ledger(TRACE),
-    "ledgers": lambda: plots.ledgers({"one": windows_of(2), "two": windows_of(1, 1)}),
+    "ledgers": lambda: plots.ledgers({"zeroed": windows_of(1, 2), "never": windows_of(1, 1, zero=False)}),
     "curves": lambda: plots.curves({"a": [1, 2, 4], "b": [4, 2, 1]}, [1, 2, 4], "updates", "loss", log="xy"),
     "arrows": lambda: plots.arrows([(1, 0), (0, 1)], (1, 1), (0.5, 0.5)),
     "an early end": lambda: plots.curves(
@@ -61,97 +63,78 @@ def test_every_figure_can_be_drawn_and_has_a_labelled_axis(name):
     assert figure.axes[-1].get_xlabel()
 
 
-def test_backward_passes_writes_what_flows_and_joins_the_flows_along_one_edge():
-    places = {"a": (0, 0), "h": (1, 1), "loss": (2, 0)}
+def test_backward_passes_draws_an_arrow_for_each_flow_also_where_two_join_the_same_values():
+    places = {"a": (0, 0), "h": (3, 0), "loss": (6, 0)}
     calls = {
-        "first": ([("loss", "h", 9.0), ("loss", "h", 9.0), ("h", "a", 0.5)], {"h": "18", "a": ".grad: 9"}),
-        "second": ([("loss", "a", 3.0)], {"a": ".grad: 12"}),
+        "first": ([("loss", "h", "9"), ("h", "a", "2"), ("h", "a", "0.5")], {"a": ".grad = 18"}),
+        "second": ([("loss", "a", "3")], {"a": ".grad = 21"}),
     }
-    first, second = plots.backward_passes(places, calls, leaves=["a"]).axes
-    assert texts(first) == [
-        "9 + 9", "0.5", "a", "h", "loss", "18", "lasts for this call", ".grad: 9", "stays after the call",
-    ]  # fmt: skip
+    first, second = plots.backward_passes(places, calls).axes
+    assert [text for text in texts(first) if text] == ["9", "2", "0.5", "a", ".grad = 18", "h", "loss"]
     assert "3" in texts(second)
     assert [axis.get_title(loc="left") for axis in (first, second)] == ["first", "second"]
-    assert len(first.lines) == len(second.lines) == 3, "each panel has the edges of all calls"
-    boxes = [text for text in first.texts if text.get_text() in ("18", ".grad: 9")]
-    frames = {text.get_text(): text.get_bbox_patch().get_linestyle() for text in boxes}
-    assert frames == {"18": "--", ".grad: 9": "-"}
+    heights = {text.get_text(): text.get_position()[1] for text in first.texts if text.get_text() in ("9", "2", "0.5")}
+    assert heights["9"] == 0, "straight"
+    assert heights["2"] == -heights["0.5"] != 0, "one bends up, the other down"
 
 
-def test_orders_writes_the_letters_and_draws_a_band_from_backward_to_step_also_around_the_end():
-    (axis,) = plots.orders(
-        [["zfbs", "szfb"], ["fbzs"]], {"zfbs": "trains", "szfb": "trains", "fbzs": "stands still"}, "key"
-    ).axes
-    assert texts(axis) == [*"zfbsszfb", "trains", *"fbzs", "stands still"]
-    assert axis.get_title(loc="left") == "key"
-    lengths = [round(abs(line.get_xdata()[1] - line.get_xdata()[0]) / 0.2, 2) for line in axis.lines]
-    assert lengths == [1.7, 1.1, 1.1, 2.7], "one that goes round has two pieces; a longer one holds what comes between"
-    good, _, _, bad = [line.get_color() for line in axis.lines]
-    assert good != bad
-
-
-def test_the_ledger_draws_the_norms_of_each_lane_where_its_events_are():
-    sgd, adam = plots.ledger(TRACE).axes
-    assert [axis.get_title(loc="left") for axis in (sgd, adam)] == ["SGD", "Adam"]
-    assert sgd.lines[0].get_xydata().tolist() == [[0, 2], [2, 1], [3, 1], [4, 0]]
-    assert adam.lines[0].get_xydata().tolist() == [[1, 5]]
-    marks = {marks.get_label(): marks.get_offsets().tolist() for marks in sgd.collections}
-    assert marks == {
-        "backward: adds": [[0, 2]], "changed in place": [[2, 1]], "step: reads": [[3, 1]], "zeroed": [[4, 0]]
-    }  # fmt: skip
+def test_dials_write_the_outcome_of_each_loop_beside_its_place_for_zero_and_count_those_that_train():
+    outcomes = {}
+    for order in map("".join, permutations("zfbs")):
+        outcomes[order] = "trains" if "bs" in order * 2 else "moves" if "sb" in order * 2 else "stands"
+    first, second = plots.dials(outcomes, good="trains").axes
+    assert [axis.get_title(loc="left") for axis in (first, second)] == [
+        "clockwise: forward, backward, step", "clockwise: forward, step, backward"
+    ]  # fmt: skip
+    assert [texts(axis)[-1] for axis in (first, second)] == ["8 of 12\ntrain", "0 of 12\ntrain"]
+    assert texts(first)[:6] == [
+        "forward", "zero", "trains\nfzbs zbsf\nbsfz sfzb", "backward", "zero", "stands\nfbzs bzsf\nzsfb sfbz"
+    ]  # fmt: skip
+    assert {order for text in texts(first) + texts(second) for order in text.split()} >= {*outcomes}
+    styles = [patch.get_linestyle() for patch in first.patches]
+    assert styles == ["-", ":", "-"], "the gap is one band, from step to backward"
 
 
 def test_the_ledger_draws_chosen_lanes_in_their_order_and_under_their_names():
+    assert [axis.get_title(loc="left") for axis in plots.ledger(TRACE).axes] == ["SGD", "Adam"]
     figure = plots.ledger(TRACE, lanes={"Adam": "critic", "SGD": "generator"})
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["critic", "generator"]
-    assert [len(axis.lines[0].get_xdata()) for axis in figure.axes] == [1, 4]
+    assert [len(axis.patches) > 0 for axis in figure.axes] == [True, True]
 
 
-def numbers_and_shades(axis):
-    brackets = [line for line in axis.lines if line.get_gid() == "window"]
-    spans = [(min(line.get_xdata()) + 0.35, max(line.get_xdata()) - 0.35) for line in brackets]
-    words = [text for text in texts(axis) if text != "window"]
-    shades = [(shade.get_x() + 0.5, shade.get_x() + shade.get_width() - 0.5) for shade in axis.patches]
-    return dict(zip(words, [tuple(map(round, span)) for span in spans], strict=True)), shades
+def columns(axis):
+    """The numbers in the blocks of each column, from the bottom, and what stands below it."""
+    found = {}
+    for text in axis.texts:
+        x, y = text.get_position()
+        found.setdefault(x, ([], []))[y < 0].append(int(text.get_text()))
+    return [(blocks, *below) for _, (blocks, below) in sorted(found.items())]
 
 
-def of_kinds(*kinds):
-    """A trace in which the window of each event is written behind its kind."""
-    return Trace([Event(kind[:-1], "SGD", 1.0, 1, int(kind[-1])) for kind in kinds])
+def test_the_ledger_holds_the_numbers_of_backward_calls_and_each_step_says_how_many_it_reads():
+    zeroed, never = FIGURES["ledgers"]().axes
+    assert columns(zeroed) == [([1],), ([1], 1), ([2],), ([2, 3],), ([2, 3], 2)]  # where it zeroes there is no number
+    assert columns(never) == [([1],), ([1], 1), ([1, 2],), ([1, 2], 2)]
+    assert [axis.get_title(loc="left") for axis in (zeroed, never)] == ["zeroed", "never"]
+    places = [patch for patch in zeroed.patches if not patch.get_fill() and patch.get_zorder() < 3]
+    assert [patch.get_x() + patch.get_width() / 2 for patch in places] == [2, 6]
+    frames = [patch for patch in zeroed.patches if patch.get_zorder() == 3]
+    assert [patch.get_height() for patch in frames] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("trace", "windows", "shades"),
-    [
-        (windows_of(2, 1), {"1": (0, 1), "2": (4, 4)}, [(2, 3), (5, 6)]),  # b b S z b S z
-        (windows_of(1, 1, zero=False), {"1": (0, 0), "2": (2, 2)}, [(1, 1), (3, 3)]),
-        (windows_of(2, left=1), {"1": (0, 1), "no update": (4, 4)}, [(2, 3)]),
-        # a clip before the step belongs to the update, and one between two passes to the window
-        (of_kinds("backward1", "change1", "backward1", "change1", "step1"), {"1": (0, 2)}, [(3, 4)]),
-        (of_kinds("backward1", "step1", "step2"), {"1": (0, 0), "2": (2, 2)}, [(1, 1), (2, 2)]),
-    ],
-    ids=["zeroed", "never zeroed", "a tail", "clipped", "a step without a pass"],
-)
-def test_the_ledger_numbers_its_windows_and_shades_its_updates(trace, windows, shades):
-    (axis,) = plots.ledger(trace).axes
-    assert numbers_and_shades(axis) == (windows, shades)
-    brackets = [line.get_linestyle() for line in axis.lines if line.get_gid() == "window"]
-    assert brackets == ["--" if name == "no update" else "-" for name in windows]
+def test_a_block_has_one_size_in_all_panels():
+    figure = plots.ledgers({"low": windows_of(1), "high": windows_of(5)})
+    figure.draw_without_rendering()
+    low, high = (axis.patches[0].get_window_extent().size for axis in figure.axes)
+    assert low == pytest.approx(high, rel=0.02)
 
 
-def test_ledgers_of_several_loops_have_one_scale_and_their_own_windows():
-    low, high = plots.ledgers({"low": windows_of(1, 1), "high": windows_of(3)}).axes
-    assert low.get_ylim() == high.get_ylim()
-    assert [numbers_and_shades(axis)[0] for axis in (low, high)] == [{"1": (0, 0), "2": (3, 3)}, {"1": (0, 2)}]
-    assert [axis.get_title(loc="left") for axis in (low, high)] == ["low", "high"]
-
-
-def test_the_ledger_of_a_trace_without_events_is_an_error():
+@pytest.mark.parametrize("draw", [plots.ledger, lambda trace: plots.ledgers({"": trace})], ids=["ledger", "ledgers"])
+def test_the_ledger_of_a_trace_without_events_is_an_error(draw):
     with record() as trace:
         pass
     with pytest.raises(ValueError, match="no events to draw"):
-        plots.ledger(trace)
+        draw(trace)
 
 
 def test_curves_pass_through_the_numbers_that_are_given():

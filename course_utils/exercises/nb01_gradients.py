@@ -1,6 +1,31 @@
-"""The exercise of notebook 01: what is in `.grad`, on paper."""
+"""The exercises of notebook 01: an autograd in five lines, and what is in `.grad`, on paper."""
 
-from course_utils.exercises.judging import on_paper
+from collections.abc import Mapping
+
+from course_utils.exercises.judging import Mistake, exercise, number, on_paper, returned, same, wrong_type
+
+PRODUCT = [("a", "p", 3.0), ("b", "p", 2.0)]
+FORMULAS = {  # the uses of each value, and the slopes of the loss
+    "a * a at a = 3": ([("a", "loss", 3.0)] * 2, {"a": 6.0}),
+    "p + a with p = a * b, a = 2, b = 3": ([*PRODUCT, ("p", "loss", 1.0), ("a", "loss", 1.0)], {"a": 4.0, "b": 2.0}),
+    "h * h with h = a * a, a = 2": ([*[("a", "h", 2.0)] * 2, *[("h", "loss", 4.0)] * 2], {"h": 8.0, "a": 32.0}),
+}
+PATHS = "Along a path, what happens to its slopes? And what, where two paths meet?"
+
+
+@exercise
+def plus_equals(answer):
+    for formula, (uses, slopes) in FORMULAS.items():
+        flow = returned(answer([*uses]), "the slope of the loss along each value")
+        if not isinstance(flow, Mapping):
+            raise wrong_type(f"expected a dictionary of slopes, got {type(flow).__name__}.")
+        got = {name: number(flow[name]) for name in slopes}
+        if got == {"a": 3.0}:
+            raise Mistake("not-attempted", "the slope of a * a at a = 3 is still 3 instead of 6.", PATHS)
+        for name, slope in slopes.items():
+            same(f"{formula}, along {name}", got[name], slope, ("wrong-slope", "", PATHS))
+    return "three formulas: slopes multiply along a path, and add where paths meet."
+
 
 on_paper(
     "grad_on_paper",

@@ -1,6 +1,6 @@
-"""The exercise of notebook 11: a loop with two bugs, where fixing one hides the other."""
+"""The exercises of notebook 11: a test over shares; a loop with two bugs, where fixing one hides the other."""
 
-from course_utils.exercises.judging import exercise
+from course_utils.exercises.judging import exercise, same, truth
 from course_utils.exercises.loop import loops_agree, twice
 
 EQUAL, TAIL = (2,) * 12, (2,) * 11
@@ -15,3 +15,32 @@ CASES = [
 def two_bugs(answer):
     loops_agree(answer, CASES)
     return "N = 1, 4 and 100, short windows, old gradients, two limits: every window is its own mean, clipped once."
+
+
+Q = 1 / 4
+TABLES = (  # the bug of a test that is wrong on it, what it is, and how much each micro-batch counts in each update
+    ("accuses-correct-loops", "two windows of four", [[Q] * 4 + [0] * 4, [0] * 4 + [Q] * 4]),
+    ("accuses-correct-loops", "windows of four and one", [[Q] * 4 + [0], [0] * 4 + [1]]),
+    ("accuses-correct-loops", "a window for each micro-batch", [[1, 0], [0, 1]]),
+    ("accuses-correct-loops", "one window, weighted by samples", [[0.5, 0.25, 0.125, 0.125]]),
+    ("misses-wrong-sums", "windows of four that aren't divided", [[1] * 4 + [0] * 4, [0] * 4 + [1] * 4]),
+    ("misses-wrong-sums", "a short window, divided by four", [[Q] * 4 + [0], [0] * 4 + [Q]]),
+    ("misses-lost-data", "the last micro-batch in no update", [[Q] * 4 + [0] * 5, [0] * 4 + [Q] * 4 + [0]]),
+    ("misses-lost-data", "only the last micro-batch of each window", [[0, 0, 0, 1] + [0] * 4, [0] * 7 + [1]]),
+    ("misses-stale-data", "the first window's four again in the second", [[Q] * 4 + [0] * 4, [1 / 8] * 8]),
+)
+HINTS = {
+    "misses-wrong-sums": "What does a row of the correct table add up to?",
+    "misses-lost-data": "Every row here adds up to 1. What shows in the columns, `zip(*updates)`?",
+    "misses-stale-data": "In how many updates may a micro-batch be?",
+}
+
+
+@exercise
+def is_correct(answer):
+    for bug, what, table in TABLES:
+        right = bug.startswith("accuses")
+        hint = HINTS.get(bug, "Which of your conditions asks for more than means over windows of any size?")
+        said = truth(answer([[float(share) for share in row] for row in table]))
+        same(f"{what}: is_correct({table})", said, right, (bug, "", hint))
+    return "your test accepts 4 correct tables, with short windows and unequal shares, and refuses 5 wrong ones."

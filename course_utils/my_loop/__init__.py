@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 FILE = Path("my_loop.py")  # beside the notebook, in which a kernel runs
 STAGES = ("00", "04", "05", "06", "08", "09")  # the notebooks that extend the loop
+IMPORT = "from course_utils.my_loop.after_05 import windows"
 _numbers = count()
 _HEAD = re.compile(r"# The loop after (\d\d), kept by the course\. New lines: ([\d ]*)\n")
 
@@ -149,7 +150,12 @@ def _globals(code: CodeType) -> Iterator[str]:
 
 
 def _text(after: str) -> str:
-    return (Path(__file__).parent / f"after_{after}.py").read_text(encoding="utf-8")
+    """The course's loop, with the `windows` that it imports."""
+    text = (Path(__file__).parent / f"after_{after}.py").read_text(encoding="utf-8")
+    if IMPORT in text:
+        windows, *_ = _text("05").partition("\n\n\n")
+        text = text.replace(IMPORT, f"\n{windows}")
+    return text.lstrip()
 
 
 def _new(text: str, before: str) -> list[int]:

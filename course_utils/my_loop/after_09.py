@@ -1,15 +1,6 @@
 from torch.nn.utils import clip_grad_norm_
 
-
-def windows(batches, n):
-    window = []
-    for batch in batches:
-        window.append(batch)
-        if len(window) == n:
-            yield window
-            window = []
-    if window:
-        yield window
+from course_utils.my_loop.after_05 import windows
 
 
 def train(model, batches, loss_fn, optimizer, n, weight, max_norm, scheduler, autocast, scaler):

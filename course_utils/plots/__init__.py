@@ -1,16 +1,16 @@
 """The course's figures, which compute nothing; `show()` puts one into a notebook.
 
-`traces` draws ledgers; `lines`, `charts` and `timelines` draw numbers; `diagrams` draws words. All
+`traces` draws ledgers and piles; `lines`, `charts` and `timelines` draw numbers; `diagrams` draws words. All
 share `look`.
 """
 
 from course_utils.plots.charts import bar_blocks, error_dots, image_row, shares
-from course_utils.plots.diagrams import backward_passes, orders
+from course_utils.plots.diagrams import backward_passes, dials
 from course_utils.plots.lines import arrows, curves
 from course_utils.plots.timelines import memory_layers, rank_timeline
 from course_utils.plots.traces import ledger, ledgers
 
 __all__ = [  # noqa: RUF022
-    "ledger", "ledgers", "backward_passes", "orders", "curves", "arrows", "shares", "error_dots",
+    "ledger", "ledgers", "backward_passes", "dials", "curves", "arrows", "shares", "error_dots",
     "bar_blocks", "image_row", "memory_layers", "rank_timeline",
 ]  # fmt: skip

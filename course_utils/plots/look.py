@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 LOOKS = ((BLUE, "-", "o"), (RED, "--", "s"), (GREEN, "-.", "^"), (ORANGE, ":", "D"), (PINK, (0, (5, 1)), "v"))
-PALE, SHADE = "#EAF4FB", "#F6DCCB"  # behind text, behind an update
+PALE = "#EAF4FB"  # behind text
 FONT = 11
 SMALL = {"fontsize": FONT - 1}
 

@@ -177,8 +177,8 @@ class _Recorder(TraceWriter):
         if ledger and not ledger.depth and ledger.updates and not ledger.updates[-1].skipped:
             self.cut("step", ledger)
 
-    def _add(self, kind: str, ledger: OptimizerLedger, window: int, norm: float) -> None:
-        super()._add(kind, ledger, window, norm)
+    def _add(self, kind: str, ledger: OptimizerLedger, norm: float) -> None:
+        super()._add(kind, ledger, norm)
         if kind != "step":  # which is told before the weights move
             self.cut(kind, ledger)
 

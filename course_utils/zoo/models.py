@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
+from torch.utils.checkpoint import checkpoint
 
 from course_utils.zoo.props import classifier, digit_batches, perceptron
 from course_utils.zoo.registry import Losses, Specimen
@@ -46,6 +47,21 @@ def parameter_replaced() -> Losses:
             model[0].weight = nn.Parameter(model[0].weight.detach() / images.std())
         loss = cross_entropy(model(images), labels)
         model.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+@orphan_parameters("huggingface/transformers#21381", {"=True": "=False"}, level="advice", listed=False)
+def checkpointed_after_frozen() -> Losses:
+    """Checkpoints a layer whose input needs no gradient: in the reentrant form it gets none itself."""
+    model = perceptron(64, 16, 16, 10)
+    model[0].requires_grad_(False)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for images, labels in digit_batches(6):
+        hidden = checkpoint(model[1:4], model[0](images), use_reentrant=True)
+        loss = cross_entropy(model[4](hidden), labels)
+        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         yield loss.item()

@@ -1,15 +1,16 @@
-"""The table of classic pitfalls: symptom, cause, check and fix, each with a loop of the zoo.
+"""The table of classic pitfalls: symptom, cause, check and fix, each with a loop and its fixed twin.
 
 Notebook 11, the sheet for the wall and the site show `PITFALLS`. A check is a number of a run:
 `Pitfall.measured()` takes it from the buggy loop and from its fixed twin, so a row holds only if
-the two differ.
+the two differ. Four loops aren't listed in the zoo: two of them break no rule of the auditor's.
 """
 
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from course_utils.zoo.registry import ZOO
+from course_utils.zoo import models, timing, windows
+from course_utils.zoo.registry import ZOO, Specimen
 from gradaudit import audit
 from gradaudit.history import AuditedUpdate, History
 
@@ -19,40 +20,42 @@ class Pitfall:
     """A row of the table. Code in its texts stands between backquotes.
 
     Attributes:
-        specimen: The loop of the zoo that has the bug.
+        specimen: The loop that has the bug.
         symptom: What you notice.
-        cause: What the code does.
-        check: Which number of the run tells.
-        fix: What to write instead.
-        measure: Takes the number from what the auditor saw of a run.
+        code: What the code does, and what to write instead.
+        check: Which number of the run tells, and what takes it from what the auditor saw; None if
+            the loop logs it.
     """
 
-    specimen: str
+    specimen: Specimen
     symptom: str
-    cause: str
-    check: str
-    fix: str
-    measure: Callable[[History], float]
+    code: tuple[str, str]
+    check: tuple[str, Callable[[History], float] | None]
 
     def measured(self) -> tuple[float, float]:
         """The number of the buggy loop and that of its fixed twin, to four digits."""
-        return self._number(ZOO[self.specimen].buggy), self._number(ZOO[self.specimen].fixed)
+        return self._number(self.specimen.buggy), self._number(self.specimen.fixed)
 
-    def _number(self, loop: Callable[[], object]) -> float:
+    def _number(self, loop: Callable[[], list[float]]) -> float:
         with warnings.catch_warnings(), audit() as report:
-            warnings.filterwarnings("ignore", message="Detected call")  # of the schedule
-            loop()
-        return float(f"{self.measure(report.history):.4g}")
+            warnings.filterwarnings("ignore")  # PyTorch's own, of the schedule, the generator and the checkpoint
+            log = loop()
+        _, take = self.check
+        return float(f"{take(report.history) if take else log[-1]:.4g}")
 
     def row(self) -> tuple[str, str, str, str]:
-        """Symptom, cause, check with both numbers, and fix, for paper and for the site."""
-        buggy, fixed = self.measured()
-        return self.symptom, self.cause, f"{self.check}: {buggy:g}, fixed {fixed:g}", self.fix
+        """Symptom, cause, check with the number of the buggy loop and of its twin, and fix."""
+        (cause, fix), (buggy, fixed) = self.code, self.measured()
+        return self.symptom, cause, f"{self.check[0]}: {buggy:g} → {fixed:g}", fix
 
 
 def _factors(update: AuditedUpdate) -> float:
     """The sum of what the losses of a window were multiplied by."""
     return sum(term.coefficient for call in update.calls for term in call.terms)
+
+
+def _schedule_steps(update: AuditedUpdate) -> int:
+    return len(update.scheduled + update.scheduled_after)
 
 
 def _heaviest_by_lightest(update: AuditedUpdate) -> float:
@@ -63,107 +66,117 @@ def _heaviest_by_lightest(update: AuditedUpdate) -> float:
 
 PITFALLS = (
     Pitfall(
-        "never-zeroed",
-        "Diverges at a usual learning rate; at a tiny one learns faster.",
-        "Nothing calls `zero_grad()`.",
-        "micro-batches in the last update",
-        "Zero after every step.",
-        lambda run: run.updates[-1].held,
+        ZOO["never-zeroed"],
+        "Diverges; at a tiny learning rate learns faster.",
+        ("Nothing calls `zero_grad()`.", "Zero after every step."),
+        ("micro-batches in the last update", lambda run: run.updates[-1].held),
     ),
     Pitfall(
-        "zeroed-before-the-step",
+        ZOO["zeroed-before-the-step"],
         "No weight moves.",
-        "`zero_grad()` between `backward()` and `step()`.",
-        "micro-batches in the first update",
-        "`backward()`, `step()`, `zero_grad()`.",
-        lambda run: run.updates[0].held,
+        ("`zero_grad()` between `backward()` and `step()`.", "`backward()`, `step()`, `zero_grad()`."),
+        ("micro-batches in update 1", lambda run: run.updates[0].held),
     ),
     Pitfall(
-        "zeroed-in-every-micro-batch",
+        ZOO["zeroed-in-every-micro-batch"],
         "Learns slowly, whatever N is.",
-        "`zero_grad()` before every `backward()` of a window.",
-        "micro-batches in the first update",
-        "Zero once per window.",
-        lambda run: run.updates[0].held,
+        ("`zero_grad()` before every `backward()`.", "Zero once per window."),
+        ("micro-batches in update 1", lambda run: run.updates[0].held),
     ),
     Pitfall(
-        "never-divided",
-        "Gradient norm and best learning rate depend on N.",
-        "N mean losses are added up.",
-        "sum of the first window's factors",
-        "Divide each loss by the window's micro-batches.",
-        lambda run: _factors(run.updates[0]),
+        ZOO["never-divided"],
+        "Gradient norm depends on N.",
+        ("N mean losses are added up.", "Divide by what the window holds."),
+        ("sum of a window's factors", lambda run: _factors(run.updates[0])),
     ),
     Pitfall(
-        "step-at-batch-zero",
-        "The first update comes early: windows of 1, N, N.",
-        "`i % N == 0`, with `i` from 0.",
-        "micro-batches in the first update",
-        "`(i + 1) % N == 0`, or loop over windows.",
-        lambda run: run.updates[0].held,
+        ZOO["step-at-batch-zero"],
+        "The first update comes early.",
+        ("`i % N == 0`, with `i` from 0.", "Loop over windows."),
+        ("micro-batches in update 1", lambda run: run.updates[0].held),
     ),
     Pitfall(
-        "tail-never-used",
-        "Fewer updates than micro-batches / N, rounded up.",
-        "No step after a short last window.",
-        "micro-batches in no update",
-        "One more update at the end.",
-        lambda run: len(run.ledgers[0].left_over),
+        ZOO["tail-never-used"],
+        "An update per epoch is missing.",
+        ("A short window gets no step.", "Loop over windows."),
+        ("micro-batches in no update", lambda run: len(run.ledgers[0].left_over)),
     ),
     Pitfall(
-        "tail-divided-by-n",
-        "The last update of each epoch is too small.",
-        "A short window is divided by N.",
-        "sum of the last window's factors",
-        "Divide by what the window holds.",
-        lambda run: _factors(run.updates[-1]),
+        ZOO["tail-divided-by-n"],
+        "Each epoch's last update is small.",
+        ("A short window is divided by N.", "Divide by `len(window)`."),
+        ("sum of the last window's factors", lambda run: _factors(run.updates[-1])),
     ),
     Pitfall(
-        "mean-of-means",
+        ZOO["mean-of-means"],
         "The loss looks right; short sequences count more.",
-        "Each loss is the mean over its own tokens.",
-        "heaviest token / lightest token",
-        "Multiply it by its tokens over the window's.",
-        lambda run: _heaviest_by_lightest(run.updates[0]),
+        ("Each loss is a mean over its tokens.", "Multiply it by its tokens / the window's."),
+        ("heaviest token / lightest token", lambda run: _heaviest_by_lightest(run.updates[0])),
     ),
     Pitfall(
-        "clipped-in-every-micro-batch",
+        windows.backward_in_validation,
+        "The first update after validation is large.",
+        ("`backward()` in validation.", "Validate under `no_grad()`."),
+        ("`backward()` calls in that update", lambda run: max(update.held for update in run.updates)),
+    ),
+    Pitfall(
+        ZOO["clipped-in-every-micro-batch"],
         "N norms are logged per update.",
-        "Clips after every `backward()` of a window.",
-        "clips per update",
-        "Clip once, after the last `backward()`.",
-        lambda run: len(run.updates[0].clips),
+        ("Clips after every `backward()`.", "Clip once per window."),
+        ("clips per update", lambda run: len(run.updates[0].clips)),
     ),
     Pitfall(
-        "clipped-before-unscale",
-        "With a scaler and SGD, the model hardly learns.",
-        "Clips while `.grad` holds the scale.",
-        "scale in `.grad` when it is clipped",
-        "`unscale_()`, then clip.",
-        lambda run: run.updates[0].clips[0].scaled,
+        ZOO["clipped-after-the-step"],
+        "Spikes get through.",
+        ("Clips after `step()`.", "Clip right before `step()`."),
+        ("clips before step 1", lambda run: sum(not clip.late for clip in run.updates[0].clips)),
     ),
     Pitfall(
-        "unscaled-in-every-micro-batch",
+        timing.clipped_once,
+        "Logged norms become 0.",
+        ("A generator of parameters, used up.", "Keep a list."),
+        ("clips in update 2", lambda run: len(run.updates[1].clips)),
+    ),
+    Pitfall(
+        ZOO["clipped-before-unscale"],
+        "With a scaler and SGD, hardly learns.",
+        ("Clips while `.grad` holds the scale.", "`unscale_()`, then clip."),
+        ("scale in `.grad` at the clip", lambda run: run.updates[0].clips[0].scaled),
+    ),
+    Pitfall(
+        ZOO["unscaled-in-every-micro-batch"],
         "With a scaler, early micro-batches hardly count.",
-        "`unscale_()`, `update()` after every `backward()`.",
-        "calls of `unscale_()` per update",
-        "Both once per window.",
-        lambda run: len(run.updates[0].unscaled_after),
+        ("`unscale_()`, `update()` after every `backward()`.", "Both once per window."),
+        ("`unscale_()` calls per update", lambda run: len(run.updates[0].unscaled_after)),
     ),
     Pitfall(
-        "warmup-in-micro-batches",
+        ZOO["warmup-in-micro-batches"],
         "The warm-up ends N times too early.",
-        "`scheduler.step()` in every micro-batch.",
-        "calls of `scheduler.step()` per update",
-        "Step the scheduler after an update.",
-        lambda run: len(run.updates[1].scheduled + run.updates[1].scheduled_after),
+        ("`scheduler.step()` in every micro-batch.", "Call it after an update."),
+        ("`scheduler.step()` calls per update", lambda run: _schedule_steps(run.updates[1])),
     ),
     Pitfall(
-        "one-backward-per-window",
+        timing.averaged_in_every_micro_batch,
+        "The weights' average (EMA) forgets too fast.",
+        ("Averages in every micro-batch.", "Average after an update."),
+        ("averagings per update", None),
+    ),
+    Pitfall(
+        ZOO["optimizer-before-wrapping"],
+        "No weight moves, but `.grad` fills.",
+        ("The optimizer has an earlier model's parameters.", "Build it last."),
+        ("micro-batches in update 1", lambda run: run.updates[0].held),
+    ),
+    Pitfall(
+        models.checkpointed_after_frozen,
+        "Some layers never learn.",
+        ("Reentrant checkpointing after frozen layers.", "`use_reentrant=False`."),
+        ("parameters without a gradient", lambda run: sum(run.ledgers[0].never.values())),
+    ),
+    Pitfall(
+        ZOO["one-backward-per-window"],
         "Memory grows with N.",
-        "Losses are added up, then one `backward()`.",
-        "forward passes per `backward()`",
-        "`backward()` on each loss; log `loss.item()`.",
-        lambda run: run.calls[0].graphs,
+        ("One `backward()` per window.", "`backward()` on each loss; log `loss.item()`."),
+        ("forward passes per `backward()`", lambda run: run.calls[0].graphs),
     ),
 )

@@ -16,11 +16,12 @@ class Specimen:
     """A buggy training loop and its fixed twin. `@Specimen(...)` decorates the buggy loop.
 
     Args:
-        rule: The auditor's rule that must find the bug.
+        rule: The auditor's rule that must find the bug; "" if it has none.
         source: "owner/repository#number" of an issue or a pull request on GitHub.
         fix: The correction: texts that occur once in the source, and their replacements (see
             `edited`).
         level: "error", "advice" or "undecided": the level at which the auditor finds the bug.
+        listed: Whether it is in `ZOO`.
 
     Attributes:
         loop: The buggy loop, as a generator of losses.
@@ -33,12 +34,14 @@ class Specimen:
     source: str
     fix: dict[str, str]
     level: str = "error"
+    listed: bool = True
 
     def __call__(self, loop: Callable[[], Losses]) -> "Specimen":
         self.loop, self.name = loop, loop.__name__.replace("_", "-")
         self.what = " ".join(loop.__doc__.split())
         self.url = "https://github.com/" + self.source.replace("#", "/issues/")
-        ZOO[self.name] = self
+        if self.listed:
+            ZOO[self.name] = self
         return self
 
     def buggy(self) -> list[float]:

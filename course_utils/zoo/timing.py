@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LinearLR, PolynomialLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from course_utils.zoo.props import classifier, digit_batches, perceptron
 from course_utils.zoo.registry import Losses, Specimen
@@ -56,6 +57,20 @@ def clipped_after_the_step() -> Losses:
         loss.backward()
         optimizer.step()
         clip_grad_norm_(model.parameters(), max_norm=0.1)
+        yield loss.item()
+
+
+@Specimen("", "pytorch/pytorch#148259", {"model.parameters()": "[*model.parameters()]"}, listed=False)
+def clipped_once() -> Losses:
+    """Keeps a generator of parameters, which the first clip uses up: the other 11 clip nothing."""
+    model, optimizer = classifier(lr=0.5)
+    parameters = model.parameters()
+    for images, labels in 2 * digit_batches(6):
+        loss = cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        clip_grad_norm_(parameters, max_norm=0.1)
+        optimizer.step()
         yield loss.item()
 
 
@@ -175,3 +190,20 @@ def decay_in_micro_batches() -> Losses:
             optimizer.zero_grad()
         scheduler.step()
         yield loss.item()
+
+
+# An average of the weights, updated in every micro-batch.
+
+
+@Specimen("", "SWivid/F5-TTS#631", {"ema.update_": "    ema.update_"}, listed=False)
+def averaged_in_every_micro_batch() -> Losses:
+    """Updates an average in every micro-batch: its decay acts 4 times per update. Logs how often."""
+    model, optimizer = classifier()
+    ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    for i, (images, labels) in enumerate(digit_batches(8)):
+        (cross_entropy(model(images), labels) / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        ema.update_parameters(model)
+        yield ema.n_averaged.item() / ((i + 1) / 4)

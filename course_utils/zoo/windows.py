@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from torch import Tensor
+from torch import Tensor, no_grad  # noqa: F401
 from torch.nn.functional import cross_entropy
 
 from course_utils.zoo.props import bigrams, classifier, digit_batches, perceptron, word_windows
@@ -110,6 +110,23 @@ def tail_in_the_next_epoch() -> Losses:
             if (idx + 1) % 4 == 0:
                 optimizer.step()
                 optimizer.zero_grad()
+            yield loss.item()
+
+
+@leftover_gradients(
+    "fengxinjie/Transformer-OCR#7", {"loss = ": "with no_grad():\n    loss = ", "loss.backward()": ""}, listed=False
+)
+def backward_in_validation() -> Losses:
+    """Calls backward in validation, too: the next epoch's first update also uses 2 test batches."""
+    model, optimizer = classifier()
+    for _ in range(2):
+        for images, labels in digit_batches(6):
+            cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        for images, labels in digit_batches(8)[6:]:
+            loss = cross_entropy(model(images), labels)
+            loss.backward()
             yield loss.item()
 
 

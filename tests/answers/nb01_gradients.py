@@ -1,6 +1,6 @@
-"""Answers to "grad_on_paper": the slips that it knows, and two at a time."""
+"""Answers to "plus_equals", and to "grad_on_paper": the slips that it knows, and two at a time."""
 
-from answers import wrong
+from answers import edited, right, wrong
 from solutions import solution
 
 for bug, says, numbers in (
@@ -11,3 +11,23 @@ for bug, says, numbers in (
     ("wrong-value", "w.grad = 45 and x.grad = 37", {"w.grad": 45, "x.grad": 37}),
 ):
     wrong("grad_on_paper", bug, says)(solution("grad_on_paper") | numbers)
+
+
+@right("plus_equals")
+def with_a_dictionary(uses):
+    flow = {"loss": 1}
+    for value, result, slope in uses[::-1]:
+        flow[value] = flow.get(value, 0) + slope * flow[result]
+    return flow
+
+
+wrong("plus_equals", "not-attempted", "still 3 instead of 6")(edited("plus_equals", ("+=", "=")))
+wrong("plus_equals", "wrong-slope", "a * a at a = 3, along a: expected 6, got 0")(
+    edited("plus_equals", ("+= slope *", "*= slope +"))
+)
+wrong("plus_equals", "wrong-slope", "h * h with h = a * a, a = 2, along a: expected 32, got 4")(
+    edited("plus_equals", (" * flow[result]", ""))
+)
+wrong("plus_equals", "wrong-slope", "b = 3, along a: expected 4, got 1")(
+    edited("plus_equals", ("reversed(uses)", "uses"))
+)

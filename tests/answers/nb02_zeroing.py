@@ -12,8 +12,9 @@ STEP = "        optimizer.step()\n"
 ZERO = "        optimizer.zero_grad()\n"
 EACH = "        for p in model.parameters():"
 
-# Zeroes at the top, and between forward and backward pass
-right(*BOTH)(edited("train", (ZERO, ""), (FOR, FOR + ZERO)))
+# Zeroes at the top; before the loop and after each step; between forward and backward pass
+right("first_loop")(solution("train"))
+right(*BOTH)(edited("train", (ZERO, ""), (FOR, f"optimizer.zero_grad()\n    {FOR}"), (STEP, STEP + ZERO)))
 right(*BOTH)(edited("train", (ZERO, ""), (BACKWARD, f"{EACH} p.grad = None\n{BACKWARD}")))
 
 

@@ -1,5 +1,6 @@
-"""Answers to "two_bugs": a loop with a short window and a clip."""
+"""Answers to "two_bugs", a loop with a short window and a clip, and to "is_correct", a test over shares."""
 
+import torch
 from torch.nn.utils import clip_grad_norm_
 
 from answers import edited, right, wrong
@@ -48,3 +49,35 @@ for bug, says, *changes in (
     wrong("two_bugs", bug, says)(edited("two_bugs", *changes))
 
 wrong("two_bugs", "changed-input")(lambda *a: solution("two_bugs")(*a) or a[1].clear())
+
+
+@right("is_correct")
+def with_tensors(updates):
+    table = torch.tensor(updates)
+    return torch.allclose(table.sum(dim=1), torch.ones(len(table))) and bool((table.ne(0).sum(dim=0) == 1).all())
+
+
+@right("is_correct")
+def with_loops(updates):
+    seen = set()
+    for row in updates:
+        if abs(sum(row) - 1) > 1e-9:
+            return False
+        for place, share in enumerate(row):
+            if share and place in seen:
+                return False
+            if share:
+                seen.add(place)
+    return len(seen) == len(updates[0])
+
+
+wrong("is_correct", "not-attempted")(lambda updates: None)
+wrong("is_correct", "wrong-type")(lambda updates: [sum(row) == 1 for row in updates])
+wrong("is_correct", "misses-wrong-sums")(lambda updates: all(any(column) for column in zip(*updates, strict=True)))
+wrong("is_correct", "misses-lost-data")(lambda updates: all(sum(row) == 1 for row in updates))
+wrong("is_correct", "misses-stale-data", "the first window's four")(
+    edited("is_correct", ("== 1 for column", ">= 1 for column"))
+)
+wrong("is_correct", "accuses-correct-loops", "windows of four and one")(
+    lambda updates: all(sum(share == 0.25 for share in row) == 4 for row in updates)
+)

@@ -17,7 +17,6 @@ from course_utils.zoo import ZOO
 from course_utils.zoo.pitfalls import PITFALLS
 from editions import coded
 from gradaudit.explain import RULES
-from silhouettes import BUGS
 
 text = cache(lambda: cheatsheet.markdown(BOOKS))
 
@@ -34,15 +33,15 @@ def test_the_ledgers_show_one_loop_with_zeroing_in_windows_and_without_zeroing()
     assert [kind for _, _, kind, _ in shown["never"]].count("zero") == 0
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.rule)
-def test_a_silhouette_shows_a_bug_of_its_rule_beside_the_fixed_loop(bug):
-    assert bug.rule in RULES
-    buggy, fixed = (cheatsheet.points(trace) for trace in bug.traces())
+@pytest.mark.parametrize(("specimen", "most"), cheatsheet.BUGS.values(), ids=cheatsheet.BUGS)
+def test_a_silhouette_shows_a_bug_of_its_rule_beside_the_fixed_loop(specimen, most):
+    assert ZOO[specimen].rule in RULES
+    buggy, fixed = cheatsheet.silhouettes(specimen)
     for found in (buggy, fixed):
         assert all(before[0] < after[0] for before, after in pairwise(found))
         backward = [x for x, _, kind, _ in found if kind == "backward"]
-        assert backward[: bug.micro_batches] == list(range(bug.micro_batches))
-    assert [p for p in buggy if p[0] < bug.micro_batches] != [p for p in fixed if p[0] < bug.micro_batches]
+        assert backward[:most] == list(range(most))
+    assert [p for p in buggy if p[0] < most] != [p for p in fixed if p[0] < most]
 
 
 @pytest.mark.parametrize(("scale", "max_norm"), [(None, float("inf")), (1024.0, 0.01)])

@@ -136,7 +136,14 @@ def test_a_loop_that_the_screen_shows_line_by_line_is_printed_as_a_table(tmp_pat
     output = show(kind="steps", loop="train", rows=rows)
     cell = v4.new_code_cell("step_through(train, w)", outputs=[output], execution_count=1)
     text = Handout(book(tmp_path / "00_steps.ipynb", cell)).markdown()
-    assert "| line | what happens |\n| --- | --- |\n| `a \\| b` | `step()` moves w\\[0\\]\\: 1 → 2. |" in text
+    printed = "| line | what happens |\n| --- | --- |\n| `a \\| b` | `step()` moves w\\[0\\]\\: 1 → 2. |"
+    assert printed in text
+    asked = v4.new_code_cell("predict(...)", outputs=[show(kind="prediction", question="w?", options=["1", "2"])])
+    shown = show(kind="reveal", question="w?", measured="2", because="It moves.")
+    answered = v4.new_code_cell("guess.reveal(w)", outputs=[shown])
+    path = book(tmp_path / "00_asked.ipynb", asked, cell, answered)
+    assert printed in Handout(path).markdown().partition("## Read after measuring")[2], "it would answer the question"
+    assert printed in Handout(path, answers=True).markdown().partition("moves.")[0]
 
 
 # The plans

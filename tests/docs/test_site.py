@@ -49,8 +49,10 @@ def test_the_symptom_table_has_every_pitfall_with_its_numbers_its_rule_and_its_r
     for pitfall in PITFALLS:
         row = "| " + " | ".join(pitfall.row()) + " |"
         (line,) = [line for line in inserted["pitfalls"].splitlines() if line.startswith(row)]
-        assert ZOO[pitfall.specimen].url in line
-        assert f"rules/{ZOO[pitfall.specimen].rule}.md" in line
+        assert pitfall.specimen.url in line
+        assert f"rules/{pitfall.specimen.rule}.md" in line or line.endswith(
+            f"none ([report]({pitfall.specimen.url})) |"
+        )
 
 
 def test_every_fact_is_in_the_table_and_leads_to_its_cell_and_every_claim_to_its_fact(inserted):

@@ -4,7 +4,9 @@ import warnings
 
 import pytest
 
+from course_utils.zoo import ZOO
 from course_utils.zoo.pitfalls import PITFALLS
+from gradaudit import audit
 
 MEASURED = {  # of the buggy loop and of its fixed twin
     "never-zeroed": (12, 1),
@@ -15,21 +17,42 @@ MEASURED = {  # of the buggy loop and of its fixed twin
     "tail-never-used": (2, 0),
     "tail-divided-by-n": (0.25, 1),
     "mean-of-means": (44 / 8, 1),
+    "backward-in-validation": (3, 1),
     "clipped-in-every-micro-batch": (4, 1),
+    "clipped-after-the-step": (0, 1),
+    "clipped-once": (0, 1),
     "clipped-before-unscale": (1024, 1),
     "unscaled-in-every-micro-batch": (4, 1),
     "warmup-in-micro-batches": (4, 1),
+    "averaged-in-every-micro-batch": (4, 1),
+    "optimizer-before-wrapping": (0, 1),
+    "checkpointed-after-frozen": (2, 0),
     "one-backward-per-window": (4, 1),
 }
 
 
-@pytest.mark.parametrize("pitfall", PITFALLS, ids=lambda pitfall: pitfall.specimen)
+@pytest.mark.parametrize("pitfall", PITFALLS, ids=lambda pitfall: pitfall.specimen.name)
 def test_the_number_of_a_row_tells_the_buggy_loop_from_the_fixed_one(pitfall):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert pitfall.measured() == MEASURED[pitfall.specimen]
+        assert pitfall.measured() == MEASURED[pitfall.specimen.name]
     assert all(pitfall.row())
 
 
 def test_each_row_has_a_loop_of_its_own():
-    assert [pitfall.specimen for pitfall in PITFALLS] == list(MEASURED)
+    assert [pitfall.specimen.name for pitfall in PITFALLS] == list(MEASURED)
+
+
+BESIDE = [pitfall.specimen for pitfall in PITFALLS if pitfall.specimen.name not in ZOO]
+
+
+@pytest.mark.parametrize("specimen", BESIDE, ids=lambda specimen: specimen.name)
+@pytest.mark.filterwarnings("ignore:`parameters` is an empty", "ignore:None of the inputs have")
+def test_the_auditor_finds_of_a_loop_beside_the_zoo_what_its_row_says(specimen):
+    with audit() as report:
+        specimen.buggy()
+    found = {finding.rule: finding.level for finding in report.findings}
+    assert found.get(specimen.rule) == specimen.level if specimen.rule else not found
+    with audit() as report:
+        specimen.fixed()
+    assert report.findings == []
