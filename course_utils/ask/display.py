@@ -143,7 +143,8 @@ def show_loop(title: str, text: str, new: Sequence[int]) -> None:
     """
     lines = text.rstrip("\n").split("\n")
     plain = [f"{'+' if number in new else ' '} {line}" for number, line in enumerate(lines, start=1)]
-    marked = "\n".join(f"<b>{escape(line)}</b>" if line[0] == "+" else escape(line) for line in plain)
+    mark = '<span style="user-select:none">{}</span>{}'  # so that what is copied is Python
+    marked = "\n".join(mark.format(line[:2], escape(line[2:])) for line in plain)
     head = f"{title[0].upper()}{title[1:]}"
     says = f"{head}. Lines marked + are new." if new else f"{head}."  # shows where a cell's outputs are folded, too
     _display(as_static(box(ASK, f"<pre>{marked}</pre>"), "\n".join([head, *plain]), {"kind": "loop"}, says))

@@ -36,21 +36,21 @@ def test_two_files_have_no_question_in_common_and_each_belongs_to_a_notebook():
 
 
 def test_a_measurement_that_the_course_does_not_know_is_an_error():
-    guess = predict("w is 1.0, and (2 * w).backward() is called three times. What is w.grad?", ["2.0", "6.0"])
-    with pytest.raises(AssertionError, match=r"measured '2\.0', but the course says '6\.0'"):
-        guess.reveal(2.0)
+    guess = predict("One weight: what is in .grad after the second backward()?", [-2, -6])
+    with pytest.raises(AssertionError, match=r"measured '-2', but the course says '-6'"):
+        guess.reveal(-2)
 
 
-@pytest.mark.parametrize(("choice", "shown"), [("2.0", True), ("6.0", False), (None, False)])
+@pytest.mark.parametrize(("choice", "shown"), [("-2", True), ("-6", False), (None, False)])
 def test_the_sentence_follows_a_wrong_choice_and_no_other(choice, shown, monkeypatch):
     bundles = []
     monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata: bundles.append(bundle))
-    question = "w is 1.0, and (2 * w).backward() is called three times. What is w.grad?"
-    guess = predict(question, ["2.0", "6.0", "8.0", "None"])
+    question = "One weight: what is in .grad after the second backward()?"
+    guess = predict(question, [-2, -4, -6])
     guess._widget.value = choice
-    guess.reveal(6.0)
+    guess.reveal(-6)
     assert (f" {why(question)}" in bundles[-1]["text/plain"]) == shown
-    assert ("<code>backward()</code> adds" in bundles[-1]["text/html"]) == shown
+    assert ("<code>backward()</code> adds it" in bundles[-1]["text/html"]) == shown
     assert why(question) not in str(bundles[:-1])
 
 
