@@ -121,7 +121,9 @@ def _verdict(error: BaseException, answer: Any, limit: float) -> Verdict:
         hint = "Which line should end the loop, and which value has to change before it can?"
         return Verdict("endless", f"stopped: it was still running after {limit:g} seconds{inside}.", hint)
     said = f"{where or 'calling your function, or reading its result'}: {type(error).__name__}: {error}"
-    hint = "Is every name in that line spelled as in the cells above, and have they run? Print the values that it uses."
+    hint = "Print the values that this line uses. Are they what the task promises?"
+    if isinstance(error, NameError | AttributeError):
+        hint = "Is every name in that line spelled as in the cells above, and have they run?"
     return Verdict("raises", said, hint)
 
 

@@ -23,11 +23,18 @@ from course_utils.models import Tally, mlp
 SCALE = 1024.0  # of a scaler
 
 # Hints.
-CALLS = "When do `backward()`, `step()` and `zero_grad()` run, also where fewer than N batches are left?"
-SHARES = "By what is each loss divided, also where fewer than N batches are left? Every sample, or token, counts alike."
-LIMIT = "Of which gradient should the norm be limited? Of a whole window's, unscaled, before the step."
+WHEN = {
+    "discarded-gradients": "What runs between this batch's `backward()` and the step?",
+    "stale-gradients": "What is in `.grad` when the update's first `backward()` runs, and which line clears it?",
+    "empty-step": "Which `backward()` should have come before this step?",
+    "irregular-window": "How many batches have gone through `backward()` since the last update when your loop steps?",
+    "leftover-gradients": "What does your loop do with the batches that come after the last step?",
+}
+SHARE = "By what is each loss divided, also where fewer than N batches are left?"
+WEIGHT = "What fraction of its window's samples, or tokens, is in this batch? Its mean loss counts by that."
+LIMIT = "Of which gradient should the norm be limited? Of the whole window's, once, before the step."
 DIGITS = "Print the dtype of the model, of the loss and of `.grad`. Which line changes it, or rounds?"
-GRAPHS = "Call backward() before the next forward pass. Does `retain_graph`, or a list, keep a graph after it?"
+GRAPHS = "Only one batch fits into memory: call `backward()` before the next `loss_fn`. Does anything keep the loss?"
 ELSE = "What else does your loop do to the model, to `.grad`, or to the optimizer?"
 
 
@@ -50,7 +57,8 @@ class Case:
     def __str__(self) -> str:
         sizes = " and ".join(dict.fromkeys(str([*call]) for call in self.calls))
         settings = "".join(f", {name} = {shown(value)}" for name, value in self.settings.items())
-        return f"{len(self.calls)} calls, " * (len(self.calls) > 1) + f"batches of {sizes}{settings}"
+        times = f"run {len(self.calls)} times, " * (len(self.calls) > 1)
+        return f"{times}on batches of {sizes} samples{settings}"
 
 
 def twice(sizes: Sequence[int], **settings: Any) -> Case:
@@ -167,21 +175,21 @@ class Loop:
         due, has = self.held(right), self.held(step)
         lost, strangers = due - has, has - due
         if step is None:
-            raise Mistake("leftover-gradients", f"batches {numbers(due)} never get their step{self.name}.", CALLS)
+            raise Mistake("leftover-gradients", f"batches {numbers(due)} never get their step{self.name}.", WHEN["leftover-gradients"])
         update = f"update {step.number}{self.name}"
         if right is None:
             bug = "irregular-window" if has else "empty-step"
-            raise Mistake(bug, f"{update} is a step too many: it holds batches {numbers(has)}.", CALLS)
+            raise Mistake(bug, f"{update} is a step too many: it holds batches {numbers(has)}.", WHEN[bug])
         holds, early = f"{update} holds batches {numbers(has)} instead of {numbers(due)}", lost - step.ran
-        if has & due and strangers and min(strangers) < min(due):
-            raise Mistake("stale-gradients", f"{holds}: the others belong to what came before.", CALLS)
+        if has & due and strangers and max(strangers) < min(due):
+            raise Mistake("stale-gradients", f"{holds}: the others belong to what came before.", WHEN["stale-gradients"])
         if strangers or (has and early & self.ran):
-            raise Mistake("irregular-window", f"{holds}.", CALLS)
+            raise Mistake("irregular-window", f"{holds}.", WHEN["irregular-window"])
         if early:
             bug = "missing-backward" if has else "empty-step"
-            raise Mistake(bug, f"{holds}: no backward pass had reached what is missing.", CALLS)
+            raise Mistake(bug, f"{holds}: no backward pass had reached what is missing.", WHEN["empty-step"])
         if lost:
-            raise Mistake("discarded-gradients", f"{holds}: what is missing was zeroed, or multiplied by 0.", CALLS)
+            raise Mistake("discarded-gradients", f"{holds}: what is missing was zeroed, or multiplied by 0.", WHEN["discarded-gradients"])
         if agree(step.row, right.row, 1e-5):  # PyTorch adds a millionth to the norm that it divides by
             return
         factors, owner = (step.row / right.row)[right.row != 0], self.owner[right.row != 0]
@@ -193,8 +201,8 @@ class Loop:
         if all(abs(x - 1) < 0.004 for x in times):
             raise Mistake("low-precision", f"{counts}: a factor is rounded, or has too few digits.", DIGITS)
         if agree(factors, factors[:1].expand_as(factors), 1e-5):
-            raise Mistake("loss-scale", f"{update} is {times[0]:g} times what it should be.", SHARES)
-        raise Mistake("token-weights", f"{counts}.", SHARES)
+            raise Mistake("loss-scale", f"{update} is {times[0]:g} times what it should be.", SHARE)
+        raise Mistake("token-weights", f"{counts}.", WEIGHT)
 
 
 def require_step(stepped: object, ran: object, about: str = "", end: str = ".") -> None:

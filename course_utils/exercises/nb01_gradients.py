@@ -6,7 +6,7 @@ from course_utils.exercises.judging import Mistake, exercise, number, on_paper, 
 
 PRODUCT = [("a", "p", 3.0), ("b", "p", 2.0)]
 FORMULAS = {  # the uses of each value, and the slopes of the loss
-    "a * a at a = 3": ([("a", "loss", 3.0)] * 2, {"a": 6.0}),
+    "a * a at a = 2": ([("a", "loss", 2.0)] * 2, {"a": 4.0}),
     "p + a with p = a * b, a = 2, b = 3": ([*PRODUCT, ("p", "loss", 1.0), ("a", "loss", 1.0)], {"a": 4.0, "b": 2.0}),
     "h * h with h = a * a, a = 2": ([*[("a", "h", 2.0)] * 2, *[("h", "loss", 4.0)] * 2], {"h": 8.0, "a": 32.0}),
 }
@@ -20,8 +20,8 @@ def plus_equals(answer):
         if not isinstance(flow, Mapping):
             raise wrong_type(f"expected a dictionary of slopes, got {type(flow).__name__}.")
         got = {name: number(flow[name]) for name in slopes}
-        if got == {"a": 3.0}:
-            raise Mistake("not-attempted", "the slope of a * a at a = 3 is still 3 instead of 6.", PATHS)
+        if got == {"a": 2.0}:
+            raise Mistake("not-attempted", "the slope of a * a at a = 2 is still 2 instead of 4.", PATHS)
         for name, slope in slopes.items():
             same(f"{formula}, along {name}", got[name], slope, ("wrong-slope", "", PATHS))
     return "three formulas: slopes multiply along a path, and add where paths meet."

@@ -17,4 +17,4 @@ def accumulate(answer):
 
     loops_agree(answer, CASES)
     loops_agree(streamed, STREAMS)  # without a length, an index or a second pass
-    return "N = 1, 2, 4 and 100, short windows, a stream, old gradients: every update is the mean of its window."
+    return "N = 1, 2, 4 and 100, short windows, an iterator, old gradients: every update is the mean of its window."

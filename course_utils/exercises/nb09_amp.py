@@ -28,7 +28,7 @@ SCALED = [
 ]
 SCHEDULE = "scheduler steps before each update"
 CHANNELS = {
-    "losses": ("wrong-loss", "one number per window, the mean loss of its samples before the step, without any scale",
+    "losses": ("wrong-loss", "one number per window, the mean loss of its samples before the step",
                "Each loss in a window is a share of the window's mean already. Which of them does your log hold?"),
     SCHEDULE: ("scheduler-cadence", "the schedule steps once after each update, and not where none was made",
                "Is yours in the loop over micro-batches, before the step, or also where the step is left out?"),

@@ -23,6 +23,7 @@ TABLES = (  # the bug of a test that is wrong on it, what it is, and how much ea
     ("accuses-correct-loops", "windows of four and one", [[Q] * 4 + [0], [0] * 4 + [1]]),
     ("accuses-correct-loops", "a window for each micro-batch", [[1, 0], [0, 1]]),
     ("accuses-correct-loops", "one window, weighted by samples", [[0.5, 0.25, 0.125, 0.125]]),
+    ("accuses-rounded-sums", "a window of six", [[1 / 6] * 6]),  # they add up to 0.9999999999999999
     ("misses-wrong-sums", "windows of four that aren't divided", [[1] * 4 + [0] * 4, [0] * 4 + [1] * 4]),
     ("misses-wrong-sums", "a short window, divided by four", [[Q] * 4 + [0], [0] * 4 + [Q]]),
     ("misses-lost-data", "the last micro-batch in no update", [[Q] * 4 + [0] * 5, [0] * 4 + [Q] * 4 + [0]]),
@@ -30,6 +31,7 @@ TABLES = (  # the bug of a test that is wrong on it, what it is, and how much ea
     ("misses-stale-data", "the first window's four again in the second", [[Q] * 4 + [0] * 4, [1 / 8] * 8]),
 )
 HINTS = {
+    "accuses-rounded-sums": "These six shares add up to 0.9999999999999999. How do you compare floats?",
     "misses-wrong-sums": "What does a row of the correct table add up to?",
     "misses-lost-data": "Every row here adds up to 1. What shows in the columns, `zip(*updates)`?",
     "misses-stale-data": "In how many updates may a micro-batch be?",
@@ -43,4 +45,4 @@ def is_correct(answer):
         hint = HINTS.get(bug, "Which of your conditions asks for more than means over windows of any size?")
         said = truth(answer([[float(share) for share in row] for row in table]))
         same(f"{what}: is_correct({table})", said, right, (bug, "", hint))
-    return "your test accepts 4 correct tables, with short windows and unequal shares, and refuses 5 wrong ones."
+    return "your test accepts 5 correct tables, with short windows and unequal shares, and refuses 5 wrong ones."
