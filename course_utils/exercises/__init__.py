@@ -136,8 +136,10 @@ def _kept(exercise: str, answer: Callable) -> str:
         my_loop.keep(answer, loop.after)
     except my_loop.NotAlone as needs:
         return f"It isn't kept in `{my_loop.FILE}`, because it uses {needs}."
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         return f"It isn't kept: {error}."
+    except Exception as error:  # whatever its source does in a file of its own
+        return f"It isn't kept, because in a file of its own it fails: {type(error).__name__}: {error}."
     return f"It is kept in `{my_loop.FILE}`, beside this notebook."
 
 
@@ -163,21 +165,26 @@ def loop_so_far(after: str) -> Callable:
     if after not in my_loop.STAGES:
         raise ValueError(f"after must be one of {', '.join(my_loop.STAGES)}, got {after!r}")
     loop, says = my_loop.of_the_course(after), ""
+    train = my_loop.train_of(loop)
     try:
         if (own := my_loop.of_the_learner()) and own.after == after:
             exercise = next(name for name, each in EXERCISES.items() if each.stage == after)
-            verdict = judge(exercise, my_loop.train_of(own))
-            loop, says = (own, "") if verdict.passed else (loop, f"isn't right any more ({verdict.message})")
+            mine = run(lambda: my_loop.train_of(own), 20.0)
+            verdict = judge(exercise, mine)
+            loop, train = (own, mine) if verdict.passed else (loop, train)
+            says = "" if verdict.passed else f"isn't right any more ({verdict.message.removesuffix('.')})"
         elif own:
             says = f"holds your loop after {own.after}"
     except SyntaxError as error:
         says = f"can't be read (line {error.lineno}: {error.msg})"
-    except Exception as error:  # whatever somebody has written into the file
+    except my_loop.NotAlone as error:
+        says = f"can't be used ({error})"
+    except (Exception, SystemExit, Endless) as error:  # whatever somebody has written into the file
         where = f"{line}: " if (line := place(error.__traceback__)) else ""
         says = f"can't be used ({where}{type(error).__name__}: {error})"
-    mine = "your loop" if not says and own else "the course's loop"
-    show_loop(f"{mine} after {after}" + f", because {my_loop.FILE} {says}" * bool(says), loop.text, loop.new)
-    return my_loop.train_of(loop)
+    whose = "your loop" if not says and own else "the course's loop"
+    show_loop(f"{whose} after {after}" + f", because {my_loop.FILE} {says}" * bool(says), loop.text, loop.new)
+    return train
 
 
 for _path in sorted(Path(__file__).parent.glob("nb*.py")):

@@ -26,6 +26,7 @@ SCALE = 1024.0  # of a scaler
 WHEN = {
     "discarded-gradients": "What runs between this batch's `backward()` and the step?",
     "stale-gradients": "What is in `.grad` when the update's first `backward()` runs, and which line clears it?",
+    "missing-backward": "Which calls of `loss_fn` does your loop call `backward()` for?",
     "empty-step": "Which `backward()` should have come before this step?",
     "irregular-window": "How many batches have gone through `backward()` since the last update when your loop steps?",
     "leftover-gradients": "What does your loop do with the batches that come after the last step?",
@@ -170,26 +171,29 @@ class Loop:
             kept = f"{self.peak} bytes are kept for the backward pass at once, where one batch needs {want.peak}"
             raise Mistake("held-graphs", f"the updates are right, but {kept}.", GRAPHS)
 
+    def wrong(self, bug: str, message: str) -> None:
+        raise Mistake(bug, message, WHEN[bug])
+
     def compare_update(self, step: Step | None, right: Step | None) -> None:
         """Compares an update with the correct one: its batches, and how much each counts."""
         due, has = self.held(right), self.held(step)
         lost, strangers = due - has, has - due
         if step is None:
-            raise Mistake("leftover-gradients", f"batches {numbers(due)} never get their step{self.name}.", WHEN["leftover-gradients"])
+            self.wrong("leftover-gradients", f"batches {numbers(due)} never get their step{self.name}.")
         update = f"update {step.number}{self.name}"
         if right is None:
             bug = "irregular-window" if has else "empty-step"
-            raise Mistake(bug, f"{update} is a step too many: it holds batches {numbers(has)}.", WHEN[bug])
+            self.wrong(bug, f"{update} is a step too many: it holds batches {numbers(has)}.")
         holds, early = f"{update} holds batches {numbers(has)} instead of {numbers(due)}", lost - step.ran
         if has & due and strangers and max(strangers) < min(due):
-            raise Mistake("stale-gradients", f"{holds}: the others belong to what came before.", WHEN["stale-gradients"])
+            self.wrong("stale-gradients", f"{holds}: the others belong to what came before.")
         if strangers or (has and early & self.ran):
-            raise Mistake("irregular-window", f"{holds}.", WHEN["irregular-window"])
+            self.wrong("irregular-window", f"{holds}.")
         if early:
             bug = "missing-backward" if has else "empty-step"
-            raise Mistake(bug, f"{holds}: no backward pass had reached what is missing.", WHEN["empty-step"])
+            self.wrong(bug, f"{holds}: no backward pass had reached what is missing.")
         if lost:
-            raise Mistake("discarded-gradients", f"{holds}: what is missing was zeroed, or multiplied by 0.", WHEN["discarded-gradients"])
+            self.wrong("discarded-gradients", f"{holds}: what is missing was zeroed, or multiplied by 0.")
         if agree(step.row, right.row, 1e-5):  # PyTorch adds a millionth to the norm that it divides by
             return
         factors, owner = (step.row / right.row)[right.row != 0], self.owner[right.row != 0]

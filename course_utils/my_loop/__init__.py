@@ -21,7 +21,7 @@ FILE = Path("my_loop.py")  # beside the notebook, in which a kernel runs
 STAGES = ("00", "04", "05", "06", "08", "09")  # the notebooks that extend the loop
 IMPORT = "from course_utils.my_loop.after_05 import windows"
 _numbers = count()
-_HEAD = re.compile(r"# The loop after (\d\d), kept by the course\. New lines: ([\d ]*)\n")
+_HEAD = re.compile(r"# The loop after (\d\d), kept by the course\. New lines:([\d ]*)\n")
 
 
 class Loop(NamedTuple):
@@ -62,7 +62,7 @@ def of_the_learner() -> Loop | None:
     """
     if is_off() or not FILE.exists():
         return None
-    text = FILE.read_text(encoding="utf-8")
+    text = FILE.read_text(encoding="utf-8-sig")  # Windows may have put a mark before it
     head = _HEAD.match(text)
     if not head or head[1] not in STAGES:
         raise ValueError("its first line should say after which notebook it stands")
@@ -85,7 +85,10 @@ def keep(answer: Callable, after: str) -> Loop:
     if before and STAGES.index(before.after) > STAGES.index(after):
         raise ValueError(f"{FILE} holds your loop after {before.after}; to start again, delete it")
     text = standalone(answer)
-    made = Loop(after, text, _new(text, before.text if before else text))
+    old = before.text.splitlines() if before else text.splitlines()
+    if before and before.after == after:  # written again: what was new still is
+        old = [line for number, line in enumerate(old, start=1) if number not in before.new]
+    made = Loop(after, text, _new(text, "\n".join(old)))
     draft = FILE.with_suffix(".new")
     head = f"# The loop after {after}, kept by the course. New lines: {' '.join(map(str, made.new))}\n"
     draft.write_text(head + text, encoding="utf-8")
@@ -98,11 +101,15 @@ def train_of(loop: Loop) -> Callable:
     file, names, text = f"<the loop after {loop.after} {next(_numbers)}>", {}, f"\n{loop.text}"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(compile(text, file, "exec"), names)
+    if "train" not in names:
+        raise NotAlone("it defines no `train`")
     return names["train"]
 
 
 def standalone(answer: Callable) -> str:
     """The source of a function, with the imports and the functions of the notebook that it uses."""
+    if not inspect.isfunction(answer) or answer.__name__ == "<lambda>":
+        raise NotAlone("no `def` of its own")
     imports: set[str] = set()
     functions: dict[str, str] = {}
     _gather(answer, imports, functions)
@@ -117,20 +124,23 @@ def _gather(answer: Callable, imports: set[str], functions: dict[str, str]) -> N
     if answer.__code__.co_freevars:
         raise NotAlone(f"`{answer.__code__.co_freevars[0]}`, which is defined in another function")
     functions[answer.__name__] = ""  # so that one which calls itself is gathered once
-    for name in dict.fromkeys(_globals(answer.__code__)):
-        if name in functions or (hasattr(builtins, name) and name not in answer.__globals__):
+    source = dedent(inspect.getsource(answer)).strip()
+    for name in dict.fromkeys(_globals(compile(source, "", "exec"))):  # its decorators, defaults and types, too
+        if name in functions or (hasattr(builtins, name) and name not in {*answer.__globals__, "display"}):
             continue
         if name not in answer.__globals__:
             raise NotAlone(f"`{name}`, which isn't defined")
         value = answer.__globals__[name]
         home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
-        if home.partition(".")[0] in {"torch", *sys.stdlib_module_names} - {"__main__"}:
+        own = getattr(value, "__name__", "")
+        found = isinstance(value, ModuleType) or getattr(sys.modules.get(home), own, None) is value
+        if found and home.partition(".")[0] in {"torch", *sys.stdlib_module_names} - {"__main__"}:
             imports.add(_import(name, value, home))
         elif inspect.isfunction(value) and value.__module__ == answer.__module__:
             _gather(value, imports, functions)
         else:
             raise NotAlone(f"`{name}`, which is neither in torch nor a function of your own")
-    functions[answer.__name__] = functions.pop(answer.__name__) + dedent(inspect.getsource(answer)).strip()
+    functions[answer.__name__] = functions.pop(answer.__name__) + source
 
 
 def _import(name: str, value: Any, home: str) -> str:

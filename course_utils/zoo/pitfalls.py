@@ -74,7 +74,10 @@ PITFALLS = (
     Pitfall(
         ZOO["zeroed-before-the-step"],
         "No weight moves.",
-        ("`zero_grad()` between `backward()` and `step()`.", "`backward()`, `step()`, `zero_grad()`."),
+        (
+            "`zero_grad()`, which sets `None`, between `backward()` and `step()`.",
+            "`backward()`, `step()`, `zero_grad()`.",
+        ),
         ("micro-batches in update 1", lambda run: run.updates[0].held),
     ),
     Pitfall(

@@ -21,8 +21,8 @@ def with_a_dictionary(uses):
     return flow
 
 
-wrong("plus_equals", "not-attempted", "still 3 instead of 6")(edited("plus_equals", ("+=", "=")))
-wrong("plus_equals", "wrong-slope", "a * a at a = 3, along a: expected 6, got 0")(
+wrong("plus_equals", "not-attempted", "still 2 instead of 4")(edited("plus_equals", ("+=", "=")))
+wrong("plus_equals", "wrong-slope", "a * a at a = 2, along a: expected 4, got 0")(
     edited("plus_equals", ("+= slope *", "*= slope +"))
 )
 wrong("plus_equals", "wrong-slope", "h * h with h = a * a, a = 2, along a: expected 32, got 4")(

@@ -74,7 +74,8 @@ def with_loops(updates):
 wrong("is_correct", "not-attempted")(lambda updates: None)
 wrong("is_correct", "wrong-type")(lambda updates: [sum(row) == 1 for row in updates])
 wrong("is_correct", "misses-wrong-sums")(lambda updates: all(any(column) for column in zip(*updates, strict=True)))
-wrong("is_correct", "misses-lost-data")(lambda updates: all(sum(row) == 1 for row in updates))
+wrong("is_correct", "accuses-rounded-sums")(lambda updates: all(sum(row) == 1 for row in updates))
+wrong("is_correct", "misses-lost-data")(lambda updates: all(abs(sum(row) - 1) < 1e-9 for row in updates))
 wrong("is_correct", "misses-stale-data", "the first window's four")(
     edited("is_correct", ("== 1 for column", ">= 1 for column"))
 )
