@@ -77,7 +77,8 @@ def front() -> dict:
 def ledgers() -> dict[str, list[Point]]:
     """One loop three times: with zeroing after every step, in windows of 4, and without zeroing.
 
-    The windows hold the images of the first two large batches, in micro-batches of a quarter of their size.
+    The windows hold the images of the first two large batches, in micro-batches of a quarter of
+    their size.
     """
 
     def train(batches: Iterable, n: int = 1, zero: bool = True) -> None:

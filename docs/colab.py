@@ -1,8 +1,8 @@
 """Editions of the notebooks for Colab, one file each: `python docs/colab.py [--out build/colab] [--notebooks NAME]`.
 
-The first code cell of an edition holds this package and its data, so that uploading the one file is enough. Outputs
-are left out, and what is folded in JupyterLab is folded in Colab. If pyproject.toml names the repository that hosts
-the editions, they link to each other there and carry a badge.
+The first code cell of an edition holds this package and its data, so that uploading the one file is
+enough. Outputs are left out, and what is folded in JupyterLab is folded in Colab. If pyproject.toml
+names the repository that hosts the editions, they link to each other there and carry a badge.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Writes what stands in more than one file: `python docs/contents.py`.
 
-The list of paths in README.md, between `<!-- paths -->` and `<!-- /paths -->`, is made from the notebooks' title cells.
-The repository's address goes from pyproject.toml into the notebooks' set-up cells, which in Colab install the package
-from there.
+The list of paths in README.md, between `<!-- paths -->` and `<!-- /paths -->`, is made from the
+notebooks' title cells. The repository's address goes from pyproject.toml into the notebooks' set-up
+cells, which in Colab install the package from there.
 """
 
 import copy

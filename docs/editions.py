@@ -1,6 +1,7 @@
 """The editions of a notebook on paper, as Markdown for pandoc: for learners, for a room, and for the instructor.
 
-The Markdown says what a thing is (`::: prediction`); how it looks is decided by the templates in `docs/paper`.
+The Markdown says what a thing is (`::: prediction`); how it looks is decided by the templates in
+`docs/paper`.
 """
 
 import ast
@@ -44,8 +45,8 @@ FOR_INSTRUCTORS = (
 class Handout:
     """A notebook, read from the top to the end for one kind of reader.
 
-    What follows a revealed answer, up to the next heading, prediction or exercise, explains it. For learners that is
-    kept for the end, as a note.
+    What follows a revealed answer, up to the next heading, prediction or exercise, explains it. For
+    learners that is kept for the end, as a note.
 
     Args:
         book: The notebook.

@@ -1,8 +1,8 @@
 """A final test over the whole course: `python docs/final_test.py [--seed 1] [--answers]`.
 
-Half of its questions are statements to be called true or not, from the facts and from what is believed instead; about
-as many are true as are not. Half are cards from the ends of the notebooks. Each numbered notebook is in every test, and
-consecutive seeds go round all beliefs and all cards.
+Half of its questions are statements to be called true or not, from the facts and from what is
+believed instead; about as many are true as are not. Half are cards from the ends of the notebooks.
+Each numbered notebook is in every test, and consecutive seeds go round all beliefs and all cards.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """Handouts for a workshop, as PDF: `python docs/handouts.py [--edition NAME] [--notebooks NAME] [--paper letter]`.
 
-Pandoc turns Markdown into the markup of Typst, and Typst sets it, with the templates of `docs/paper`. Neither needs a
-browser, LaTeX or a font of this machine, so two builds give the same bytes.
+Pandoc turns Markdown into the markup of Typst, and Typst sets it, with the templates of
+`docs/paper`. Neither needs a browser, LaTeX or a font of this machine, so two builds give the same
+bytes.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """The course's notebooks, and the facts that they show, as everything in docs/ and the tests read them.
 
-What a cell asks and answers is not read from its text: beside each display the course stores as JSON what it is.
+What a cell asks and answers is not read from its text: beside each display the course stores as
+JSON what it is.
 """
 
 import csv
@@ -93,7 +94,8 @@ def read_notebooks() -> dict[str, Notebook]:
     """All notebooks by name, in the order of the course.
 
     Raises:
-        ValueError: If one was saved before all of its cells had run: what it asks and answers is in their outputs.
+        ValueError: If one was saved before all of its cells had run: what it asks and answers is in
+            their outputs.
     """
     folder = ROOT / "notebooks"
     books = [Notebook(path) for path in [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("deeper/*.ipynb"))]]
@@ -212,10 +214,11 @@ class Fact:
         notebook: The notebook that shows it.
         statement: What holds, with its scope.
         belief: What people say.
-        verdict: What the belief is: "true", "true-if", "imprecise", "wrong", "outdated" or "missing".
+        verdict: What the belief is: "true", "true-if", "imprecise", "wrong", "outdated" or
+            "missing".
         basis: What the statement rests on: "executed", "recorded", "cited" or "derived".
-        falsifier: What makes an executed fact's cell fail: a `breakage` of tests/falsifiers, or in the cell `new`
-            instead of `old`.
+        falsifier: What makes an executed fact's cell fail: a `breakage` of tests/falsifiers, or in
+            the cell `new` instead of `old`.
     """
 
     id: str

@@ -1,7 +1,7 @@
 """What the site takes from notebooks, facts, rules and the zoo when it is built.
 
-`write` makes the folders `course` and `rules`, and `inserted` what the other pages, which are written by hand, leave
-open. Pages show the notebooks as they were committed.
+`write` makes the folders `course` and `rules`, and `inserted` what the other pages, which are
+written by hand, leave open. Pages show the notebooks as they were committed.
 """
 
 import copy

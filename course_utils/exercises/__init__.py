@@ -144,11 +144,11 @@ def _kept(exercise: str, answer: Callable) -> str:
 
 
 def loop_so_far(after: str) -> Callable:
-    """The training loop as a notebook has left it: yours, if you have written it, else the course's.
+    """The training loop as a notebook has left it: yours, if you wrote it, else the course's.
 
-    Shows its text, with the lines marked that the notebook has added. Yours is read from `my_loop.py`, which lies
-    beside the notebook since `check` passed your loop. If what the file holds isn't right any more, that is said, and
-    the course's loop is used.
+    Shows its text, with the lines marked that the notebook has added. Yours is read from
+    `my_loop.py`, which lies beside the notebook since `check` passed your loop. If what the file
+    holds isn't right any more, that is said, and the course's loop is used.
 
     Args:
         after: The number of the notebook, as "04".

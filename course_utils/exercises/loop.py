@@ -229,8 +229,8 @@ def one_rank() -> Iterator[None]:
     try:
         yield
     finally:
-        # Gloo's thread may still need the GIL to free its last tensors. Whoever frees the group holds
-        # the GIL and waits for that thread: both would wait for ever.
+        # Gloo's thread may still need the GIL to free its last tensors. Whoever frees the group
+        # holds the GIL and waits for that thread: both would wait for ever.
         time.sleep(0.05)
         dist.destroy_process_group()
 

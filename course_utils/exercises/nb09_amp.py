@@ -1,4 +1,4 @@
-"""The exercises of notebook 09: four lines that lie between 05 and 09, and the loop under autocast and a GradScaler."""
+"""The exercises of notebook 09: four lines that lead from 05, and the loop under a GradScaler."""
 
 from math import inf, nan
 
@@ -40,7 +40,7 @@ CHANNELS = {
 
 
 class Pairs(Loop):
-    """A batch is a tuple of inputs and targets, so that its length isn't the number of its samples."""
+    """A batch is a tuple of inputs and targets: its length isn't the number of its samples."""
 
     def batches(self, samples):
         return [(each.clone(), each.clone()) for each in samples]
@@ -60,7 +60,7 @@ def weight(batch):
 
 
 def watch(answer, case):
-    """Watches the epochs of a loop: updates, losses and schedule; and, if it has a scaler, scale and autocast."""
+    """Watches epochs: updates, losses and schedule; with a scaler, scale and autocast, too."""
     loop, losses, steps, scales, autocast = Pairs(case), [], [], [], []
     scheduler = ExponentialLR(loop.optimizer, gamma=1.0)
     tools, kind = [case.n, weight, case.max_norm, scheduler], case.settings.get("scaler", "off")

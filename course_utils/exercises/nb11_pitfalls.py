@@ -1,4 +1,4 @@
-"""The exercises of notebook 11: a test over shares; a loop with two bugs, where fixing one hides the other."""
+"""The exercises of notebook 11: a test over shares; a loop in which one bug hides another."""
 
 from course_utils.exercises.judging import exercise, same, truth
 from course_utils.exercises.loop import loops_agree, twice

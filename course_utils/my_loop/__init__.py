@@ -1,4 +1,4 @@
-"""The training loop that grows through the course: the learner's, in `my_loop.py`, and the course's own.
+"""The loop that grows through the course: the learner's, in `my_loop.py`, and the course's own.
 
 `after_NN.py` is the loop as notebook NN leaves it, as a learner's file could be.
 """
@@ -43,7 +43,7 @@ class NotAlone(Exception):
 
 
 def is_off() -> bool:
-    """Whether nothing is kept and nothing read, as in a test: no file may change what a notebook shows."""
+    """Whether nothing is kept or read, as in a test: no file may change what a notebook shows."""
     return "PYTEST_VERSION" in os.environ or os.environ.get("MY_LOOP") == "off"
 
 
@@ -77,7 +77,8 @@ def keep(answer: Callable, after: str) -> Loop:
         after: The notebook.
 
     Raises:
-        NotAlone: If it uses what neither torch nor Python's library has and the notebook doesn't define as a function.
+        NotAlone: If it uses what neither torch nor Python's library has and the notebook doesn't
+            define as a function.
         ValueError: If the file holds a loop of a later notebook, or isn't the course's.
         OSError: If it can't be written.
     """
@@ -97,7 +98,7 @@ def keep(answer: Callable, after: str) -> Loop:
 
 
 def train_of(loop: Loop) -> Callable:
-    """The function that a loop's text defines. Its lines are numbered as in the file, which has a head."""
+    """The function that a loop's text defines, with its lines numbered as in the file."""
     file, names, text = f"<the loop after {loop.after} {next(_numbers)}>", {}, f"\n{loop.text}"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(compile(text, file, "exec"), names)

@@ -1,7 +1,7 @@
 """The course's figures, which compute nothing; `show()` puts one into a notebook.
 
-`traces` draws ledgers and piles; `lines`, `charts` and `timelines` draw numbers; `diagrams` draws words. All
-share `look`.
+`traces` draws ledgers and piles; `lines`, `charts` and `timelines` draw numbers; `diagrams` draws
+words. All share `look`.
 """
 
 from course_utils.plots.charts import bar_blocks, error_dots, image_row, shares

@@ -27,11 +27,12 @@ _BOX = {"boxstyle": "round,pad=0.35", "edgecolor": BLACK}
 def backward_passes(
     places: Mapping[str, Pair], calls: Mapping[str, tuple[Sequence[tuple[str, str, str]], Mapping[str, str]]]
 ) -> Figure:
-    """Backward passes through a small computation graph, an arrow for each flow, with one panel per call.
+    """Backward passes through a small graph, an arrow for each flow, with one panel per call.
 
     Args:
         places: Position of each value, from left to right as the forward pass computes them.
-        calls: By the title of its panel, the flows of a call, each as (from, to, words), and words beside a value.
+        calls: By the title of its panel, the flows of a call, each as (from, to, words), and words
+            beside a value.
 
     Example:
         calls = {"loss.backward()": ([("loss", "a", "2"), ("loss", "a", "2")], {"a": ".grad = 4"})}
@@ -64,9 +65,9 @@ def backward_passes(
 def dials(outcomes: Mapping[str, str], good: str) -> Figure:
     """Orders of a training loop's four calls, on two circles that are read clockwise.
 
-    Only the cyclic order of the calls f, b, s and z matters. There is a circle for each way in which f, b and s can
-    follow one another, with three places for z. Beside each place stand the four orders that begin somewhere in this
-    loop, and their outcome.
+    Only the cyclic order of the calls f, b, s and z matters. There is a circle for each way in
+    which f, b and s can follow one another, with three places for z. Beside each place stand the
+    four orders that begin somewhere in this loop, and their outcome.
 
     Args:
         outcomes: Outcome of each order, such as `"zfbs"`, in words.

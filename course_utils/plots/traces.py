@@ -33,7 +33,7 @@ def ledger(trace: Trace, lanes: Mapping[str, str] | None = None) -> Figure:
         ValueError: If the trace has no events.
 
     Example:
-        >>> events = [Event("backward", "SGD", held=1), Event("step", "SGD", held=1), Event("zero", "SGD")]
+        >>> events = [Event("backward", "SGD", held=1), Event("step", "SGD", held=1)]
         >>> figure = ledger(Trace(events))
     """
     lanes = lanes if lanes is not None else {lane: lane for lane in trace.lanes}

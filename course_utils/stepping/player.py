@@ -18,7 +18,7 @@ def player(title: str, frames: Sequence[Sequence[str]], controls: Mapping[str, S
             of its places. The frames come in the order in which the last one moves fastest.
 
     Example:
-        >>> html = player("Halving", [[f"After {k} halvings:", f"<b>{1 / 2**k}</b>"] for k in range(4)])
+        >>> html = player("Halving", [[f"After {k}:", f"<b>{1 / 2**k}</b>"] for k in range(4)])
     """
     pieces: dict[str, int] = {}
     numbered = [[pieces.setdefault(piece, len(pieces)) for piece in frame] for frame in frames]

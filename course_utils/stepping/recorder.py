@@ -198,7 +198,7 @@ class _Recorder(TraceWriter):
 
 
 def _parameters(arguments: dict[str, Any]) -> dict[str, Tensor]:
-    """The trainable tensors of modules and optimizers, and loose ones, by the first name of each."""
+    """The trainable tensors of modules and optimizers, and loose ones, by their first names."""
     found: dict[str, Any] = {}
     for name, argument in arguments.items():
         leaves = tree_leaves(argument)

@@ -54,7 +54,7 @@ def parameter_replaced() -> Losses:
 
 @orphan_parameters("huggingface/transformers#21381", {"=True": "=False"}, level="advice", listed=False)
 def checkpointed_after_frozen() -> Losses:
-    """Checkpoints a layer whose input needs no gradient: in the reentrant form it gets none itself."""
+    """Checkpoints a layer whose input needs no gradient: the reentrant form gives it none."""
     model = perceptron(64, 16, 16, 10)
     model[0].requires_grad_(False)
     optimizer = SGD(model.parameters(), lr=0.1)

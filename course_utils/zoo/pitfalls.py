@@ -1,4 +1,4 @@
-"""The table of classic pitfalls: symptom, cause, check and fix, each with a loop and its fixed twin.
+"""The table of pitfalls: symptom, cause, check and fix, each with a loop and its fixed twin.
 
 Notebook 11, the sheet for the wall and the site show `PITFALLS`. A check is a number of a run:
 `Pitfall.measured()` takes it from the buggy loop and from its fixed twin, so a row holds only if

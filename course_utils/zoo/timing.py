@@ -197,7 +197,7 @@ def decay_in_micro_batches() -> Losses:
 
 @Specimen("", "SWivid/F5-TTS#631", {"ema.update_": "    ema.update_"}, listed=False)
 def averaged_in_every_micro_batch() -> Losses:
-    """Updates an average in every micro-batch: its decay acts 4 times per update. Logs how often."""
+    """Updates an average in every micro-batch: its decay acts 4 times per update."""
     model, optimizer = classifier()
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     for i, (images, labels) in enumerate(digit_batches(8)):

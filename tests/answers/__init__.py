@@ -1,7 +1,7 @@
 """Right and wrong answers to the exercises, in modules by notebook: nb02_zeroing.py holds those of 02_zeroing.
 
-Every answer that these modules register is judged by tests/exercises/test_answers.py. Most are edits of the solution
-that the notebook prints, which itself need not be repeated.
+Every answer that these modules register is judged by tests/exercises/test_answers.py. Most are
+edits of the solution that the notebook prints, which itself need not be repeated.
 """
 
 import inspect

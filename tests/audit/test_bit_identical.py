@@ -1,6 +1,7 @@
 """Training comes out the same with and without the auditor, bit for bit: weights, optimizers, losses, random numbers.
 
-Each scenario trains and returns all that it has made. What PyTorch compiles, it compiles into the same graphs.
+Each scenario trains and returns all that it has made. What PyTorch compiles, it compiles into the
+same graphs.
 """
 
 import warnings

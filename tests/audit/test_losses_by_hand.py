@@ -1,9 +1,10 @@
 """Losses that people spell by hand: each in a correct window, and with the three bugs of scale and weight.
 
-A spelling is the mean over a micro-batch's own samples or tokens. What a window makes of it decides the verdict, which
-is the same however the mean is written: divided by n it is right if the micro-batches are equally large; undivided, or
-divided twice, it is an error of `loss-scale`; and where micro-batches have unequal counts, a mean of means is an error
-of `token-weights`. One spelling hides what it is.
+A spelling is the mean over a micro-batch's own samples or tokens. What a window makes of it decides
+the verdict, which is the same however the mean is written: divided by n it is right if the
+micro-batches are equally large; undivided, or divided twice, it is an error of `loss-scale`; and
+where micro-batches have unequal counts, a mean of means is an error of `token-weights`. One
+spelling hides what it is.
 """
 
 import pytest

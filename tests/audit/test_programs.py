@@ -1,7 +1,7 @@
 """What the auditor says of each program of the table: no error in a correct one, and what it asks is listed.
 
-Correct programs are in `tests/correct_programs.py`. Those below are for the doubts and guards of the rules: each would
-raise a false alarm, or hide a bug, without its own.
+Correct programs are in `tests/correct_programs.py`. Those below are for the doubts and guards of
+the rules: each would raise a false alarm, or hide a bug, without its own.
 """
 
 import functools

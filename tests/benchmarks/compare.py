@@ -1,14 +1,15 @@
 """What a micro-batch costs in `train_epoch`, by hand and in four libraries: `python tests/benchmarks/compare.py`.
 
-Needs `pip install -e ".[bench]"` and about 10 minutes of an otherwise idle machine. `--write` keeps the figures and
-writes them into the README and the site's page.
+Needs `pip install -e ".[bench]"` and about 10 minutes of an otherwise idle machine. `--write` keeps
+the figures and writes them into the README and the site's page.
 
-Every loop trains the same network in float32 by plain SGD on the same micro-batches of equal size, on one thread; the
-libraries run as their guides show it, with nothing else turned on. First, three updates of each are compared with those
-of large batches, in float64. The time runs from the end of one optimizer step to that of a later one, so over whole
-windows. All loops run in turn, in short rounds; a ratio is to the mean of the two runs by hand of its round, and the
-tables show the median and the quartiles. The ratio between these two says how far any can be trusted. Only the
-process's own time counts.
+Every loop trains the same network in float32 by plain SGD on the same micro-batches of equal size,
+on one thread; the libraries run as their guides show it, with nothing else turned on. First, three
+updates of each are compared with those of large batches, in float64. The time runs from the end of
+one optimizer step to that of a later one, so over whole windows. All loops run in turn, in short
+rounds; a ratio is to the mean of the two runs by hand of its round, and the tables show the median
+and the quartiles. The ratio between these two says how far any can be trusted. Only the process's
+own time counts.
 """
 
 import gc

@@ -1,8 +1,9 @@
 """How exact a window is in each precision: `python tests/benchmarks/exactness.py`.
 
-Prints the relative error (2-norm) of gradients against the float64 gradient of the large batch: of the large batch
-itself in that precision, and of the window of micro-batches, which `backward_window` accumulates. The third column is
-how far the two are from each other. Worst of several seeds, on one thread.
+Prints the relative error (2-norm) of gradients against the float64 gradient of the large batch: of
+the large batch itself in that precision, and of the window of micro-batches, which
+`backward_window` accumulates. The third column is how far the two are from each other. Worst of
+several seeds, on one thread.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """A real JupyterLab on a copy of the course, and a real browser that opens it.
 
-`pytest tests/browser` runs these tests, with the extra `browser` and a browser; the README's test command leaves them
-out, since they take minutes.
+`pytest tests/browser` runs these tests, with the extra `browser` and a browser; the README's test
+command leaves them out, since they take minutes.
 """
 
 import json

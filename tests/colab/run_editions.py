@@ -3,8 +3,8 @@
     python docs/colab.py
     VENV/bin/python tests/colab/run_editions.py build/colab
 
-VENV is an environment of tests/colab/requirements.txt, without this package. An edition fails if a cell does, or if
-what it prints differs from the committed notebook. Exit status 1 if one fails.
+VENV is an environment of tests/colab/requirements.txt, without this package. An edition fails if a
+cell does, or if what it prints differs from the committed notebook. Exit status 1 if one fails.
 """
 
 import importlib.util
