@@ -98,8 +98,8 @@ def show_fold(head: str, color: str, text: str, is_open: bool, course: dict) -> 
     style = f'style="{BOX.format(color=color)}"'
     summary = f'<summary style="cursor:pointer">{with_code(head)}</summary>'
     shown = f"<details{' open' * is_open} {style}>{summary}\n\n{text}\n\n</details>"
-    plain = unescape(re.sub("</?p>", "", re.sub(_PICTURE, r"Figure: \1", f"{head}\n{text}")))
-    _display({"text/markdown": shown, "text/plain": plain, COURSE: course})
+    plain = re.sub("</?code>", "`", re.sub("</?p>", "", re.sub(_PICTURE, r"Figure: \1", f"{head}\n{text}")))
+    _display({"text/markdown": shown, "text/plain": unescape(plain), COURSE: course})
 
 
 def as_image(figure: Any, alt: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from course_utils.ask import FOLDED
+from course_utils.ask import FOLDED, MEASURED
 from course_utils.ask.display import COURSE
 from course_utils.ask.predictions import why
 
@@ -65,7 +65,11 @@ def test_a_notebook_runs_answers_and_fits(lab, name):
     assert_it_fits(lab)  # as committed: in a copy that nobody has run
     assert_no_line_is_cut(lab)
     for number in places(lab.cells(), r"\.reveal\("):
-        assert lab.cell(number).locator(".jp-OutputPlaceholder").inner_text() == FOLDED
+        if source(lab.cells()[number]).startswith("# Answer\n"):
+            fold = lab.cell(number).locator("details")
+            assert (fold.locator("summary").inner_text(), fold.evaluate("e => e.open")) == (MEASURED, False)
+        else:
+            assert lab.cell(number).locator(".jp-OutputPlaceholder").inner_text() == FOLDED
     lab.run_all()
     cells = lab.cells()
     assert_no_error(cells)
@@ -95,15 +99,16 @@ def predictions_respond(lab, cells) -> None:
             data = output.get("data", {})
             if COURSE in data:
                 assert "You predicted" in data["text/plain"]
+                assert data.get("text/markdown", "<details open").startswith("<details open")
             if re.search("You predicted .+; (measured|recorded): ", data.get("text/plain", "")):
-                assert data["text/plain"].endswith(f" {why(data[COURSE]['question'])}")
+                assert f" {why(data[COURSE]['question'])}" in data["text/plain"]
     assert_no_error(lab.cells())
     assert "So far here: predictions" in line(lab, cells) or not has_cards(cells)
 
 
 def cards_respond(lab, cells) -> None:
     """A card unfolds, and one that was known is counted."""
-    for number in places(cells, r"^recall\("):
+    for number in places(cells, r"^(# Recall\n)?recall\("):
         cell = lab.cell(number)
         card = cell.locator("details").first
         assert not card.evaluate("e => e.open")
@@ -118,8 +123,8 @@ def exercises_respond(lab, cells) -> None:
     """Each exercise names the bug of a wrong answer, and turns green with the notebook's own solution."""
     for number in places(cells, r"^_ = check\("):
         solution = next(cell for cell in cells[number:] if "solution" in tags(cell))
-        stub = re.search(r'^_ = check\("(\w+)", (\w+)(.*)\)$', source(cells[number]), flags=re.M)
-        call, exercise, name, arguments = stub.group(0, 1, 2, 3)
+        stub = re.search(r'^_ = check\("(\w+)", (\w+).*\)$', source(cells[number]), flags=re.M)
+        call, exercise, name = stub.group(0, 1, 2)
         is_function = f"def {name}(" in source(cells[number])
         raises = f'def {name}(*_):\n    raise KeyError("lost")\n\n{call}'
         lab.run_cell(number, raises if is_function else f'_ = check("{exercise}", [object()])')
@@ -129,8 +134,7 @@ def exercises_respond(lab, cells) -> None:
         assert ("KeyError: 'lost'" in text) == is_function
         passed = passed_exercises(lab, cells)
         answer, _, scored = source(solution).removeprefix("# Solution\n").partition("\nassert ")
-        of_its_own = f"_ = {scored.replace(', scored=False).passed', ')')}"  # where the stub asks for more than a name
-        lab.run_cell(number, f"{answer}\n{of_its_own if arguments.startswith('(') else call}")
+        lab.run_cell(number, f"{answer}\n_ = {scored.replace(', scored=False).passed', ')')}")
         color, text = verdict(lab, number)
         assert color == RIGHT, text
         assert text.startswith(("Right. ", "Done. "))  # of the reader's own script nobody knows what is right
@@ -139,7 +143,7 @@ def exercises_respond(lab, cells) -> None:
 
 def has_cards(cells) -> bool:
     """Whether the notebook ends in cards, and the line of progress below them."""
-    return bool(places(cells, r"^recall\("))
+    return bool(places(cells, r"^(# Recall\n)?recall\("))
 
 
 def passed_exercises(lab, cells) -> int:
@@ -152,7 +156,7 @@ def outputs(lab, number: int) -> list[dict]:
 
 def line(lab, cells) -> str:
     """The progress line; empty where there are no cards."""
-    numbers = places(cells, r"^(recall|progress)\(")
+    numbers = places(cells, r"^(# Recall\n)?(recall|progress)\(")
     if not numbers:
         return ""
     return lab.cell(numbers[0]).locator(".jp-OutputArea-output").last.inner_text()
