@@ -300,7 +300,7 @@ def for_paper(text: str) -> str:
     '*What is SGD?* An optimizer.'
     """
     text = re.sub(r"<details>\n<summary>(.*?)</summary>\s+(.*?)\s+</details>", r"*\1* \2", text, flags=re.S)
-    there = r"[Cc]lick|[Uu]nfold|buttons|\*Next\*|[Rr]un (?:the|this|both) (?:folded )?cell|Shift\+Enter"
+    there = r"[Cc]lick|[Uu]nfold|buttons|sliders|\*Next\*|[Rr]un (?:the|this|both) (?:folded )?cell|Shift\+Enter"
     more = r"(?:(?!\n\n)[^.?!]|[.?!](?=[\w./`]))*"  # no sentence ends at the dot of `.grad`, 0.5 or a link
     text = re.sub(rf"(?<!\S)\(?(?=[A-Z]){more}?(?:{there}){more}[.?!]\)?(?: |\n(?!\n))?", "", text)
     return re.sub(r"\n{3,}", "\n\n", re.sub(r" +$", "", text, flags=re.M)).strip()
