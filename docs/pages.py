@@ -140,7 +140,7 @@ def _code(cell: NotebookNode, folded: bool = True) -> NotebookNode:
         data = output.get("data", {})
         data.pop(COURSE, None)  # Sphinx warns of a type that it cannot show
         if "text/markdown" in data:
-            data["text/markdown"] = relinked(data["text/markdown"], "[{}]({}.ipynb)".format)
+            data["text/markdown"] = relinked(data["text/markdown"], "[{}]({}.html)".format)
     return made
 
 
