@@ -115,7 +115,9 @@ class Ranks(AbstractContextManager):
                 are then ended, as they are after an interrupt; the next `run` starts new ones.
             Exception: If the function or an argument cannot be pickled, as pickle says it.
         """
-        cells = {name: entry for name, entry in linecache.cache.items() if entry[1:2] == (None,)}
+        # The lines of cells, which no file holds; without a time, so that linecache keeps them.
+        held = {name: entry for name, entry in linecache.cache.items() if len(entry) > 1 and not Path(name).exists()}
+        cells = {name: (size, None, lines, file) for name, (size, _, lines, file) in held.items()}
         job = pack((function, args, torch.get_default_dtype(), torch.initial_seed(), cells))
         try:
             if not self._ranks:

@@ -1,5 +1,6 @@
 """Groups of ranks: results and errors of every rank, what can travel, and no process left."""
 
+import linecache
 import os
 import signal
 import subprocess
@@ -218,3 +219,12 @@ def test_an_interrupt_and_a_killed_parent(notebook):
     while alive(ranks) and time.monotonic() < end:
         time.sleep(0.1)
     assert not alive(ranks)
+
+
+def test_the_line_of_a_cell_is_shown_whatever_time_ipython_has_noted(two):
+    source = "def fails():\n    raise KeyError('lost')\n"
+    linecache.cache["<cell>"] = (len(source), time.time(), source.splitlines(keepends=True), "<cell>")  # as IPython 7
+    names = {"__name__": "__main__"}
+    exec(compile(source, "<cell>", "exec"), names)
+    with pytest.raises(RankError, match=r"line 2, in fails\n +raise KeyError\('lost'\)"):
+        two.run(names["fails"])
