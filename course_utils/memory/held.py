@@ -118,4 +118,4 @@ def update_bytes(
 
 
 def _size(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return sum(tensor.nbytes for tensor in tensors)
