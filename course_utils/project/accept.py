@@ -164,11 +164,9 @@ def what_updates_hold(single: Tensor, updates: Tensor, large: Tensor) -> Iterato
     own = len(updates) == len(large) and bool((tail[:, : FULL * WINDOW].abs() < EXACT).all())
     whole = not divides or abs(float(tail.sum()) - 1) < EXACT
     says = f"{len(updates)} updates in {EPOCHS} epochs of {FULL + 1} windows"
-    yield (
-        "tail",
-        own and whole,
-        says + (f"; the shares in the short window are {_row(tail[0, FULL * WINDOW :])}" if own else ""),
-    )
+    if own:
+        says += f"; the shares in the short window are {_row(tail[0, FULL * WINDOW :])}"
+    yield "tail", own and whole, says
 
     parts, right = (rows[:FULL] / rows[:FULL].sum(dim=1, keepdim=True) for rows in (made, due))
     says = f"the shares in update 1 are {_row(parts[0, :WINDOW])}; in one large batch, {_row(right[0, :WINDOW])}"

@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout, suppress
-from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -234,8 +233,7 @@ def _join(meeting: str, backend: str) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if backend == "nccl":
         torch.cuda.set_device(rank)
-    never = timedelta(days=1)  # `Ranks.run` has a time limit of its own
-    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=never)
+    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world)
 
 
 def _listen(pipe: Connection, jobs: SimpleQueue, worker: int, log: Path) -> None:
