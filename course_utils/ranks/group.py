@@ -21,6 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import cloudpickle
 import torch
@@ -159,19 +160,15 @@ class Ranks(AbstractContextManager):
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         # The processes must not import the script that runs here, which may have no main guard.
-        main = sys.modules["__main__"]
-        with uninterrupted():
-            sys.modules["__main__"] = ModuleType("__main__")
-            try:
-                for number in range(self.n):
-                    log = Path(self._folder.name, f"rank {number}.txt")
-                    pipe, its_pipe = _CONTEXT.Pipe()
-                    process = _CONTEXT.Process(target=_serve, args=(its_pipe, number, self.n, log), daemon=True)
-                    with its_pipe:
-                        process.start()
-                    self._ranks.append(_Rank(process, pipe, log))
-            finally:
-                sys.modules["__main__"] = main
+        hidden = patch.multiple(sys.modules["__main__"], create=True, __spec__=None, __file__=None)
+        with uninterrupted(), hidden:
+            for number in range(self.n):
+                log = Path(self._folder.name, f"rank {number}.txt")
+                pipe, its_pipe = _CONTEXT.Pipe()
+                process = _CONTEXT.Process(target=_serve, args=(its_pipe, number, self.n, log), daemon=True)
+                with its_pipe:
+                    process.start()
+                self._ranks.append(_Rank(process, pipe, log))
 
     def _call(self, what: str, job: bytes, limit: float) -> list:
         """Sends a call to all ranks, shows their output, and returns the results or raises an error.

@@ -12,7 +12,6 @@ from tempfile import TemporaryFile
 
 from tqdm import tqdm
 
-Ended = tuple[int, str, bool]  # the exit status, the output, and whether it had to be stopped
 # Seconds that a process gets to end when it is asked to: torchrun kills its ranks after 30.
 _GRACE = 40.0
 
@@ -22,7 +21,7 @@ _GRACE = 40.0
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
-def run_python(*command: object, title: str, limit: float, cwd: str | Path = ".") -> Ended:
+def run_python(*command: object, title: str, limit: float, cwd: str | Path = ".") -> tuple[int, str, bool]:
     """Runs `python command` in a process of its own, with one thread unless `OMP_NUM_THREADS` is set.
 
     It finds the modules that this process finds. No process is left behind, not even after an
