@@ -66,19 +66,9 @@ class Adapter:
         return nn.utils.get_total_norm([_values(gradient) for gradient in gradients])
 
     def norm_of_large(self, gradients: list[Tensor]) -> Tensor:
-        """The same in float64, and finite also where the squares of finite gradients overflow."""
-        values = [v for v in map(_values, gradients) if v.numel()]  # a shard may be empty
-        magnitudes = torch.stack([v.abs().max().double().cpu() for v in values] or [torch.zeros(())])
-        # A sum is large enough to divide by.
-        (largest,) = self._sum_shards([magnitudes.max().item()])
-        if not 0 < largest < math.inf:
-            return torch.tensor(largest, dtype=torch.float64)
-        squares = sum((v.abs() / largest).square().sum(dtype=torch.float64).item() for v in values)
-        return torch.tensor(largest * math.sqrt(*self._sum_shards([squares])), dtype=torch.float64)
-
-    def _sum_shards(self, values: list[float]) -> list[float]:
-        """Sums each value over the ranks that hold different parts of a gradient."""
-        return values
+        """The same in float64, in which the squares of float32's largest numbers are finite."""
+        large = [self.norm([g.to(torch.promote_types(g.dtype, torch.float64))]) for g in gradients]
+        return nn.utils.get_total_norm(large)
 
     def evaluation(self) -> AbstractContextManager:
         """Inside, every rank has the buffers of rank 0's checkpoint; afterwards its own again."""
@@ -95,17 +85,17 @@ class _Group(Adapter):
         self.world_size = math.prod(map(dist.get_world_size, groups))
 
     def all_reduce_sum(self, values: list[float]) -> list[float]:
-        return self._all_reduce(values, self.groups)
+        return self._all_reduce(values)
 
-    def _all_reduce(self, values: list[float], groups: list, op: dist.ReduceOp = dist.ReduceOp.SUM) -> list[float]:
+    def _all_reduce(self, values: list[float], op: dist.ReduceOp = dist.ReduceOp.SUM) -> list[float]:
         together = torch.tensor(values, dtype=torch.float64, device=self.device)
-        for group in groups:
+        for group in self.groups:
             dist.all_reduce(together, op, group=group)
         return together.tolist()
 
     def _extremes(self, values: list[float]) -> list[tuple[float, float]]:
         """The lowest and the highest of each value over the ranks."""
-        ends = self._all_reduce([*values, *(-value for value in values)], self.groups, dist.ReduceOp.MAX)
+        ends = self._all_reduce([*values, *(-value for value in values)], dist.ReduceOp.MAX)
         return [(-low, high) for high, low in zip(ends[: len(values)], ends[len(values) :], strict=True)]
 
     def compare_options(self, options: dict[str, float]) -> None:
@@ -260,9 +250,6 @@ class FullySharded(_Group):
         super().__init__(model, mesh.get_all_groups(), torch.device(mesh.device_type))
         self.fsdp, self.hold_back = fsdp, hold_back
 
-    def _sum_shards(self, values: list[float]) -> list[float]:
-        return self._all_reduce(values, self.groups[-1:])  # with HSDP, the other group holds copies
-
     @contextmanager
     def gradient_sync(self, last: bool) -> Iterator[None]:
         self.fsdp.set_requires_gradient_sync(last or not self.hold_back)
@@ -292,10 +279,7 @@ class FullySharded(_Group):
 
 
 def _values(gradient: Tensor) -> Tensor:
-    """Its numbers on this rank."""
-    if gradient.is_sparse:
-        return gradient.coalesce().values()
-    return gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _fingerprints(gradients: list[Tensor | None], device: torch.device) -> list[float]:

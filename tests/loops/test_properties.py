@@ -211,7 +211,7 @@ class Ours:
             )  # fmt: skip
         told = [str(warning.message) for warning in caught if "windows made no update" in str(warning.message)]
         skipped = int(told[0].split()[0]) if told else 0
-        said = f"{skipped} of {len(losses)} windows made no update: their gradients held an infinity or a NaN"
+        said = f"{skipped} of {len(losses)} windows made no update: the norm of their gradients was infinite or NaN"
         assert told == [said][:skipped]
         return losses, skipped
 
