@@ -39,7 +39,7 @@ def markdown(books: dict[str, Notebook]) -> str:
     data = json.dumps(json.dumps(front(), ensure_ascii=False), ensure_ascii=False)
     page = page.replace(f"```python\n{loop()}```", raw(f"#front(json(bytes({data})))"))
     page = page.replace("<!-- decisions -->", div("decisions", table(decisions(books["07_exactness"]))))
-    rows = ((text.rstrip(".") for text in pitfall.row()) for pitfall in PITFALLS)
+    rows = ((text.rstrip(".") for text in pitfall.row(specimen)) for specimen, pitfall in PITFALLS.items())
     page = page.replace("<!-- pitfalls -->", div("pitfalls", table([["symptom", "cause", "check", "fix"], *rows])))
     return page.replace("<!-- rules -->", ", ".join(f"`{name}`" for name in RULES))
 

@@ -72,7 +72,7 @@ def inserted(books: dict[str, Notebook]) -> dict[str, str]:
         "rules": _table(
             "rule, what you notice", ((f"[{rule.name}](rules/{rule.name}.md)", rule.symptom) for rule in RULES.values())
         ),
-        "pitfalls": _table("symptom, cause, check, fix, rule", map(_pitfall, PITFALLS)),
+        "pitfalls": _table("symptom, cause, check, fix, rule", (_pitfall(*row) for row in PITFALLS.items())),
         "facts": facts(books),
         "claims": common_claims(),
     }
@@ -168,10 +168,9 @@ def rule_page(rule: Rule) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _pitfall(pitfall) -> tuple[str, ...]:
-    specimen = pitfall.specimen
+def _pitfall(specimen, pitfall) -> tuple[str, ...]:
     rule = f"[{specimen.rule}](rules/{specimen.rule}.md)" if specimen.rule else "none"
-    return *pitfall.row(), f"{rule} ([report]({specimen.url}))"
+    return *pitfall.row(specimen), f"{rule} ([report]({specimen.url}))"
 
 
 def facts(books: dict[str, Notebook]) -> str:
