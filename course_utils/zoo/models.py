@@ -18,8 +18,7 @@ orphan_parameters = partial(Specimen, "orphan-parameters")
 
 
 @orphan_parameters(
-    "huggingface/accelerate#2665",
-    fix={"replace the old": "replace the old\noptimizer = SGD(model.parameters(), lr=0.1)"},
+    "huggingface/accelerate#2665", fix={"for images": "optimizer = SGD(model.parameters(), lr=0.1)\nfor images"}
 )
 def optimizer_before_wrapping() -> Losses:
     """The optimizer holds the 4 parameters from before the model was wrapped: none of them ever

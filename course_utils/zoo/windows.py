@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from course_utils.zoo.props import bigrams, classifier, digit_batches, perceptron, word_windows
 from course_utils.zoo.registry import Losses, Specimen
+from course_utils.zoo.zeroing import COUNTING_WHAT_IS_HELD
 
 # Windows of uneven size.
 
@@ -55,10 +56,7 @@ def condition_inverted() -> Losses:
         yield loss.item()
 
 
-@irregular_window(
-    "MeryylleA/lunariscodex#71",
-    fix={"for i,": "held = 0\nfor i,", "(loss / 4).backward()": "(loss / 4).backward()\nheld += 1", "(i + 1)": "held"},
-)
+@irregular_window("MeryylleA/lunariscodex#71", fix=COUNTING_WHAT_IS_HELD)
 def step_jumped_over() -> Losses:
     """A loss that is NaN jumps over the step: the next update holds 7 micro-batches, and each is
     divided by 4."""
@@ -166,10 +164,7 @@ def divided_for_the_log() -> Losses:
         yield step_loss
 
 
-@loss_scale(
-    "huggingface/transformers#35808",
-    fix={"engine_backward(loss / 4)": "engine_backward(loss / 4, scale_wrt_gas=False)"},
-)
+@loss_scale("huggingface/transformers#35808", fix={"loss / 4)": "loss / 4, scale_wrt_gas=False)"})
 def divided_twice() -> Losses:
     """The script divides by 4, and so does the engine: every gradient is a quarter of the large
     batch's."""
@@ -224,8 +219,7 @@ token_weights = partial(Specimen, "token-weights")
 
 
 @token_weights(
-    "huggingface/trl#2175",
-    fix={"loss / 4": "loss * (follow != -100).sum() / sum((y != -100).sum() for _, y in window)"},
+    "huggingface/trl#2175", fix={"/ 4": "* (follow != -100).sum() / sum((y != -100).sum() for _, y in window)"}
 )
 def mean_of_means() -> Losses:
     """Batches of 8, 44, 8 and 44 targets count a quarter each: short ones' targets have 5.5 times
