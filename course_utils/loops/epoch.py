@@ -138,11 +138,11 @@ def train_epoch(
             _zero(model, family)
             raise
         if on_update:
-            loss = parallel.all_reduce_sum(read([losses[-1]]))[0] / parallel.world_size
+            loss = parallel.all_reduce(read([losses[-1]]))[0] / parallel.world_size
             on_update(Update(len(losses), len(window.shares), loss, norm, rates, not isfinite(norm)))
     if not losses:
         raise ValueError(_EMPTY)
-    losses = [loss / parallel.world_size for loss in parallel.all_reduce_sum(read(losses))]
+    losses = [loss / parallel.world_size for loss in parallel.all_reduce(read(losses))]
     said = f"{skipped} of {len(losses)} windows made no update: the norm of their gradients was infinite or NaN"
     if skipped == len(losses) and not (scaler and scaler.get_scale() > 1 and all(map(isfinite, losses))):
         raise FloatingPointError(f"{said}, and the first loss was {losses[0]}")
@@ -308,7 +308,7 @@ def evaluate(
         _restore(modes)
     counts = check_weights(counts)
     total = sum(float(result) * count for result, count in zip(read(results), counts, strict=True) if count)
-    total, seen = parallel.all_reduce_sum([total, sum(counts)])
+    total, seen = parallel.all_reduce([total, sum(counts)])
     if not seen:
         raise ValueError(_EMPTY)
     return total / seen

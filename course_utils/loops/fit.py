@@ -72,19 +72,17 @@ class MicroBatchFinder:
 
     Attributes:
         micro_batch: The most samples that are tried now.
-        failures: How often a window ran out of memory.
 
     Example:
         >>> model, finder = nn.Linear(2, 1), MicroBatchFinder(micro_batch=2)
         >>> window = [torch.ones(3, 2), torch.ones(1, 2)]
         >>> loss = finder.backward_window(model, window, lambda model, x: model(x).mean())
-        >>> model.bias.grad, finder.micro_batch, finder.failures
-        (tensor([1.]), 2, 0)
+        >>> model.bias.grad, finder.micro_batch
+        (tensor([1.]), 2)
     """
 
     def __init__(self, micro_batch: int | None = None):
         self.micro_batch = None if micro_batch is None else whole_number(micro_batch, "micro_batch")
-        self.failures = 0
 
     def backward_window(
         self,
@@ -161,4 +159,3 @@ class MicroBatchFinder:
                     f"model, checkpointing or a smaller dtype ({reason})"
                 )
             self.micro_batch = tried // 2
-            self.failures += 1

@@ -21,7 +21,7 @@ class Adapter:
         self.model = model
         self.local_model = model  # for a forward pass in which not every rank takes part
 
-    def all_reduce_sum(self, values: list[float]) -> list[float]:
+    def all_reduce(self, values: list[float]) -> list[float]:
         """Sums each value over the ranks."""
         return values
 
@@ -84,10 +84,7 @@ class _Group(Adapter):
         self.groups, self.device = groups, device
         self.world_size = math.prod(map(dist.get_world_size, groups))
 
-    def all_reduce_sum(self, values: list[float]) -> list[float]:
-        return self._all_reduce(values)
-
-    def _all_reduce(self, values: list[float], op: dist.ReduceOp = dist.ReduceOp.SUM) -> list[float]:
+    def all_reduce(self, values: list[float], op: dist.ReduceOp = dist.ReduceOp.SUM) -> list[float]:
         together = torch.tensor(values, dtype=torch.float64, device=self.device)
         for group in self.groups:
             dist.all_reduce(together, op, group=group)
@@ -95,7 +92,7 @@ class _Group(Adapter):
 
     def _extremes(self, values: list[float]) -> list[tuple[float, float]]:
         """The lowest and the highest of each value over the ranks."""
-        ends = self._all_reduce([*values, *(-value for value in values)], dist.ReduceOp.MAX)
+        ends = self.all_reduce([*values, *(-value for value in values)], dist.ReduceOp.MAX)
         return [(-low, high) for high, low in zip(ends[: len(values)], ends[len(values) :], strict=True)]
 
     def compare_options(self, options: dict[str, float]) -> None:
@@ -107,7 +104,7 @@ class _Group(Adapter):
         # A rank without a window knows no losses.
         own = [*counts, 0.0][0], len(counts), len(counts) ** 2
         mine = [*own, micro_batches > 0, going, micro_batches > 1, micro_batches, micro_batches**2]
-        first, losses, lengths, holding, going, accumulating, together, squares = self.all_reduce_sum(mine)
+        first, losses, lengths, holding, going, accumulating, together, squares = self.all_reduce(mine)
         if accumulating and self.no_windows:
             raise ValueError(self.no_windows)
         # Equal only if all numbers are.
@@ -120,7 +117,7 @@ class _Group(Adapter):
             raise ValueError("weight(batch) must return equally many counts on every rank, one for each loss")
         totals = [first]
         if losses > going:
-            totals += self.all_reduce_sum(counts[1:] or [0.0] * (round(losses / going) - 1))
+            totals += self.all_reduce(counts[1:] or [0.0] * (round(losses / going) - 1))
         return totals, holding == self.world_size, going > 0
 
     @contextmanager

@@ -270,7 +270,7 @@ def backward_window(
         return None
     loss = accumulate(parallel, window, loss_fn, scaler, autocast)
     if parallel.world_size > 1:
-        (total,) = parallel.all_reduce_sum([float(loss)])
+        (total,) = parallel.all_reduce([float(loss)])
         # The same on every rank.
         dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
         loss = torch.tensor(total / parallel.world_size, dtype=dtype, device=parallel.device)

@@ -148,10 +148,8 @@ def memory_carried_with_its_graph() -> Losses:
 
 # BatchNorm layers inside a window.
 
-batchnorm = partial(Specimen, "batchnorm", level="advice")
 
-
-@batchnorm("giotto-ai/giotto-deep#75", fix={"nn.BatchNorm1d": "nn.LayerNorm"})
+@Specimen("batchnorm", "giotto-ai/giotto-deep#75", fix={"nn.BatchNorm1d": "nn.LayerNorm"}, level="advice")
 def batchnorm_in_windows() -> Losses:
     """Normalises over the 4 samples of a micro-batch, not the window's 16: no large batch has this
     gradient."""
@@ -169,10 +167,8 @@ def batchnorm_in_windows() -> Losses:
 
 # Gradients added up in a short number format.
 
-low_precision_accumulation = partial(Specimen, "low-precision-accumulation", level="advice")
 
-
-@low_precision_accumulation("linkedin/Liger-Kernel#830", fix={".bfloat16()": ".float()"})
+@Specimen("low-precision-accumulation", "linkedin/Liger-Kernel#830", fix={".bfloat16()": ".float()"}, level="advice")
 def added_up_in_bfloat16() -> Losses:
     """Adds up 32 gradients in bfloat16, which has 8 binary digits: small addends are rounded away
     from the sum."""
