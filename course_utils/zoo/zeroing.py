@@ -204,9 +204,7 @@ def gradients_in_one_buffer() -> Losses:
 empty_step = partial(Specimen, "empty-step")
 
 
-@empty_step(
-    "sacmehta/EdgeNets#14", fix={"loss.backward()\noptimizer.zero_grad()": "optimizer.zero_grad()\nloss.backward()"}
-)
+@empty_step("sacmehta/EdgeNets#14", fix={"zero_grad()\noptimizer.step()": "step()\noptimizer.zero_grad()"})
 def zeroed_before_the_step() -> Losses:
     """Zeroes between backward and step: none of the 12 updates has a gradient, and no weight ever
     moves."""
@@ -241,9 +239,7 @@ def step_without_a_target() -> Losses:
 foreign_gradients = partial(Specimen, "foreign-gradients")
 
 
-@foreign_gradients(
-    "Lightning-AI/pytorch-lightning#591", fix={"loss_d.backward()": "optimizer_d.zero_grad()\nloss_d.backward()"}
-)
+@foreign_gradients("Lightning-AI/pytorch-lightning#591", fix={"loss_d = ": "optimizer_d.zero_grad()\nloss_d = "})
 def critic_with_the_generators_gradients() -> Losses:
     """The generator's loss leaves gradients in the critic, whose step then also learns to call
     fakes real."""
