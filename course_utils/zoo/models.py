@@ -17,9 +17,7 @@ from course_utils.zoo.registry import Losses, Specimen
 orphan_parameters = partial(Specimen, "orphan-parameters")
 
 
-@orphan_parameters(
-    "huggingface/accelerate#2665", fix={"for images": "optimizer = SGD(model.parameters(), lr=0.1)\nfor images"}
-)
+@orphan_parameters("huggingface/accelerate#2665", fix={"for ": "optimizer = SGD(model.parameters(), lr=0.1)\nfor "})
 def optimizer_before_wrapping() -> Losses:
     """The optimizer holds the 4 parameters from before the model was wrapped: none of them ever
     gets a gradient."""
@@ -123,9 +121,7 @@ def running_loss_with_its_graphs() -> Losses:
         yield running_loss.item() / 8
 
 
-@held_graphs(
-    "jlamprou/Infini-Attention#3", fix={"[images, memory]": "[images, memory.detach()]", "retain_graph=True": ""}
-)
+@held_graphs("jlamprou/Infini-Attention#3", fix={", memory]": ", memory.detach()]", "retain_graph=True": ""})
 def memory_carried_with_its_graph() -> Losses:
     """The memory carries its graph from segment to segment: each backward goes through all segments
     before."""

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from course_utils.zoo.props import bigrams, classifier, digit_batches, perceptron, word_windows
 from course_utils.zoo.registry import Losses, Specimen
-from course_utils.zoo.zeroing import COUNTING_WHAT_IS_HELD
+from course_utils.zoo.zeroing import HELD_COUNTED
 
 # Windows of uneven size.
 
@@ -56,7 +56,7 @@ def condition_inverted() -> Losses:
         yield loss.item()
 
 
-@irregular_window("MeryylleA/lunariscodex#71", fix=COUNTING_WHAT_IS_HELD)
+@irregular_window("MeryylleA/lunariscodex#71", fix=HELD_COUNTED)
 def step_jumped_over() -> Losses:
     """A loss that is NaN jumps over the step: the next update holds 7 micro-batches, and each is
     divided by 4."""

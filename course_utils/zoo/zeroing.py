@@ -105,11 +105,7 @@ def update_by_hand_never_zeroed() -> Losses:
 # Gradients are zeroed, or overwritten, before any step has used them.
 
 discarded_gradients = partial(Specimen, "discarded-gradients")
-COUNTING_WHAT_IS_HELD = {
-    "for i,": "held = 0\nfor i,",
-    "(loss / 4).backward()": "(loss / 4).backward()\nheld += 1",
-    "(i + 1)": "held",
-}
+HELD_COUNTED = {"for i,": "held = 0\nfor i,", ".backward()": ".backward()\nheld += 1", "(i + 1)": "held"}
 
 
 @discarded_gradients("bytetriper/RAE#67", fix={"optimizer.zero_grad()": "if i % 4 == 0:\n    optimizer.zero_grad()"})
@@ -163,8 +159,7 @@ def zeroed_at_the_epochs_start() -> Losses:
 
 
 @discarded_gradients(
-    "WalkingMeatAxolotl/AnimaLoraStudio#486",
-    fix={"optimizer.zero_grad()\ncontinue": "continue"} | COUNTING_WHAT_IS_HELD,
+    "WalkingMeatAxolotl/AnimaLoraStudio#486", fix={"optimizer.zero_grad()\ncontinue": "continue"} | HELD_COUNTED
 )
 def zeroed_by_one_loss() -> Losses:
     """A loss that is NaN zeroes its window: two good micro-batches are lost; the update holds the
@@ -184,7 +179,7 @@ def zeroed_by_one_loss() -> Losses:
 
 @discarded_gradients(
     "pytorch/pytorch#181723",
-    fix={"(loss / 4).backward()": "(loss / 4).backward()\nfor p in model.parameters():\n    p.grad = p.grad.clone()"},
+    fix={".backward()": ".backward()\nfor p in model.parameters():\n    p.grad = p.grad.clone()"},
 )
 def gradients_in_one_buffer() -> Losses:
     """Every backward writes to one buffer, which .grad adopts: an update is half of its window's
