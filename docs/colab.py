@@ -1,4 +1,4 @@
-"""Editions of the notebooks for Colab, one file each: `python docs/colab.py [--out build/colab] [--notebooks NAME]`.
+"""Editions of the notebooks for Colab: `python docs/colab.py [--out DIR] [--notebooks NAME]`.
 
 The first code cell of an edition holds this package and its data, so that uploading the one file is
 enough. Outputs are left out, and what is folded in JupyterLab is folded in Colab. If pyproject.toml

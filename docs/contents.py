@@ -30,7 +30,7 @@ def contents() -> dict[Path, str]:
 
 
 def with_line(book: Notebook, line: str) -> nbformat.NotebookNode:
-    """A notebook whose set-up cell runs a line where the package is missing; the notebook itself stays as it is."""
+    """A notebook whose set-up cell runs a line where the package is missing; else as it is."""
     made = copy.deepcopy(book.node)
     cell = next(cell for cell in made.cells if cell.cell_type == "code")
     cell.source, found = re.subn(rf"({re.escape(MISSING)})    .*\n", lambda m: f"{m[1]}    {line}\n", cell.source)

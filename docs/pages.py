@@ -82,7 +82,7 @@ def inserted(books: dict[str, Notebook]) -> dict[str, str]:
 
 
 def page(book: Notebook) -> NotebookNode:
-    """A notebook to read: what JupyterLab folds is folded, solutions are links, and loops step without a kernel."""
+    """A notebook to read: folds stay, solutions are links, and loops step without a kernel."""
     made = new_notebook(metadata=METADATA)
     for cell in book.cells:
         made.cells += [new_markdown_cell(f'<span id="fact-{claim}"></span>') for claim in claims(cell)]
@@ -155,7 +155,7 @@ def _with_ids(made: NotebookNode) -> NotebookNode:
 
 
 def rule_page(rule: Rule) -> str:
-    """A rule of the auditor, with the public bugs that it finds, each as the change that fixes it."""
+    """A rule of the auditor, with the public bugs that it finds, each as a change that fixes it."""
     parts = [f"# {rule.name}"]
     for title in ("symptom", "cause", "fix"):
         parts += [f"## {title.capitalize()}", getattr(rule, title)]
@@ -189,7 +189,7 @@ def facts(books: dict[str, Notebook]) -> str:
 
 
 def common_claims() -> str:
-    """What common sources say, the myths and the pitfalls first, each with the fact that answers it."""
+    """Common sources, the myths and the pitfalls first, each with the fact that answers it."""
     groups: dict[str, list] = {"About myths": [], "Pitfalls": [], "Everything else": []}
     titles = {"myth": "About myths", "pitfall": "Pitfalls"}
     for claim in read_claims():

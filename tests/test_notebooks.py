@@ -1,4 +1,4 @@
-"""The shape of the notebooks: executed, clean, folded where they should be, every fact shown by a cell of its own."""
+"""The notebooks' shape: executed, clean, folded, and every fact shown by a cell of its own."""
 
 import ast
 import re
@@ -141,7 +141,7 @@ def test_every_fact_has_a_cell_and_one_that_is_executed_has_an_assertion_in_it(n
     assert shown == facts.keys()
 
 
-# Numbers in sentences: of two digits at least, since a digit alone stands in some cell whatever it says.
+# Numbers in sentences: of two digits at least, since a single digit stands in some cell anyway.
 NUMBER = r"(?<![\w.,/#$^-])(?:\d\d+(?:\.\d+)?|\d\.\d+)(?![\w/])"
 NOT_READ = (
     r"```.*?```|`[^`]*`|<[^>]+>|\$[^$]*\$|(?:Steps?|Notebook) \d+|\d+ minutes\b|\b20\d\d\b|(?:PyTorch|Python) [\d.]+"

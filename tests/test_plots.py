@@ -1,4 +1,4 @@
-"""The figures: labelled, the same every time, and shown with a sentence for readers who cannot see them."""
+"""The figures: labelled, the same every time, with a sentence for readers who can't see them."""
 
 from itertools import permutations
 

@@ -1,4 +1,4 @@
-"""Answers to "two_bugs", a loop with a short window and a clip, and to "is_correct", a test over shares."""
+"""Answers to "two_bugs", with a short window and a clip, and to "is_correct", a test."""
 
 import torch
 from torch.nn.utils import clip_grad_norm_

@@ -1,4 +1,4 @@
-"""Answers to "token_weights": how much every token of a window counts under three normalisations."""
+"""Answers to "token_weights": how much a window's tokens count under three normalisations."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What a micro-batch costs in `train_epoch`, by hand and in four libraries: `python tests/benchmarks/compare.py`.
+"""What a micro-batch costs, by hand and in libraries: `python tests/benchmarks/compare.py`.
 
 Needs `pip install -e ".[bench]"` and about 10 minutes of an otherwise idle machine. `--write` keeps
 the figures and writes them into the README and the site's page.
@@ -210,7 +210,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 
 
 def error(case: Case, loop: Callable, updates: int = 3) -> float:
-    """How far the weights are from those that large batches lead to, over how far these have moved; in float64."""
+    """The distance from the weights of large batches, over how far these have moved; float64."""
     case = replace(case, items=8)  # as telling as many, and faster
     torch.set_default_dtype(torch.float64)
     try:
@@ -285,7 +285,7 @@ def heading(found: dict) -> str:
 
 
 def errors(name: str) -> list[str]:
-    """Of the plain form and of the one that counts tokens, on one rank: full windows and, if it isn't exact, short."""
+    """Of the plain form and of the one that counts tokens: full windows, and short if inexact."""
     measured = json.loads(read("measurements/side_by_side.json"))["rows"]
     kept = {f"{row['library']}, {row['form']}": row for row in measured if row["ranks"] == 1}
     rows = [kept.get(form) for form in FORMS.get(name, ("", ""))]

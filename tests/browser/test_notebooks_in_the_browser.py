@@ -83,7 +83,7 @@ def test_a_notebook_runs_answers_and_fits(lab, name):
 
 
 def predictions_respond(lab, cells) -> None:
-    """From the top again: the first option of each question can be chosen, and the revealing cells compare it."""
+    """From the top again: each question's first option can be chosen, and is compared."""
     asking, revealing = places(cells, r"= predict\(|: predict\("), places(cells, r"\.reveal\(")
     assert asking
     for number in [place for place in places(cells, "") if place <= max(revealing)]:
@@ -120,7 +120,7 @@ def cards_respond(lab, cells) -> None:
 
 
 def exercises_respond(lab, cells) -> None:
-    """Each exercise names the bug of a wrong answer, and turns green with the notebook's own solution."""
+    """Each exercise names a wrong answer's bug, and turns green with the notebook's solution."""
     for number in places(cells, r"^_ = check\("):
         solution = next(cell for cell in cells[number:] if "solution" in tags(cell))
         stub = re.search(r'^_ = check\("(\w+)", (\w+).*\)$', source(cells[number]), flags=re.M)

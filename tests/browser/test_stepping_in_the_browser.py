@@ -1,4 +1,4 @@
-"""The loop that is stepped through in a browser, by mouse and by keyboard: in JupyterLab, and without a kernel."""
+"""The stepped loop in a browser, by mouse and keyboard: in JupyterLab, and with no kernel."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ def modulo(model, batches, optimizer, n):
 
 @pytest.fixture(params=["light", "dark"])
 def page(chromium, request, tmp_path):
-    """A page that steps through five micro-batches, N = 2, without a network: whatever it asks for is noted."""
+    """A page that steps through five micro-batches, N = 2; what it asks the network is noted."""
     tally = Tally(5)
     loop = record_steps(modulo, tally, torch.arange(5).split(1), torch.optim.SGD(tally.parameters(), lr=1.0), 2)
     file = tmp_path / "page.html"

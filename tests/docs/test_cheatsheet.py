@@ -1,4 +1,4 @@
-"""The sheet for the wall: drawn from what real loops do, true to the rules, the pitfalls and notebook 07."""
+"""The sheet for the wall: drawn from real loops, true to rules, pitfalls and notebook 07."""
 
 import re
 from contextlib import nullcontext

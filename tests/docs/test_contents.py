@@ -1,4 +1,4 @@
-"""What stands in several files: the list of paths, and the repository's address in the set-up cells."""
+"""What stands in several files: the list of paths, and the address in the set-up cells."""
 
 import contents
 from course import NOTEBOOKS

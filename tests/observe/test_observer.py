@@ -214,7 +214,7 @@ def test_sharded_parameters_are_seen(model, process_group, zero):
 
 
 def zeroed_through_data(at, windows=60):
-    """After which windows' first micro-batch a record sees the gradients zeroed, where that raises no version."""
+    """The windows after which a record sees zeroing that raises no version."""
     w = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.SGD([w], lr=0.1)
     with record() as trace:

@@ -1,4 +1,4 @@
-"""step_through: what each moment of a loop is said to have done, what it shows, and that all stays as it was."""
+"""step_through: what each moment is said to do, what it shows, and that all stays as it was."""
 
 import json
 import re
