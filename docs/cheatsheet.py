@@ -113,7 +113,7 @@ def points(train: Callable[[], object]) -> list[Point]:
     with record() as trace:
         train()
     events = trace.on()
-    starts = [place for place, event in enumerate(events) if event.kind == "backward"]
+    starts = [index for index, event in enumerate(events) if event.kind == "backward"]
     found = []
     for k, (start, end) in enumerate(zip(starts, [*starts[1:], len(events)], strict=True)):
         for j, event in enumerate(events[start:end]):

@@ -336,7 +336,7 @@ def coded(text: str) -> str:
     `a \\| b` sets w\\[0\\]
     """
     pieces = enumerate(text.split("`"))  # code is every second one
-    return "`".join(piece.replace("|", "\\|") if place % 2 else verbatim(piece) for place, piece in pieces)
+    return "`".join(piece.replace("|", "\\|") if index % 2 else verbatim(piece) for index, piece in pieces)
 
 
 def verbatim(text: str) -> str:

@@ -38,18 +38,18 @@ def draw(seed: int) -> list[Question]:
     extra = NUMBER - len(notebooks)
     second = {notebooks[(seed * extra + k) % len(notebooks)] for k in range(extra)}
     questions = []
-    for place, name in enumerate(notebooks):
-        turns = [_statement(statements[name], seed // 2, place // 2), _turn(cards[name], seed // 2)]
-        if (seed + place) % 2:
+    for index, name in enumerate(notebooks):
+        turns = [_statement(statements[name], seed // 2, index // 2), _turn(cards[name], seed // 2)]
+        if (seed + index) % 2:
             turns.reverse()
         questions += turns[: 2 if name in second else 1]
     random.Random(seed).shuffle(questions)
     return questions
 
 
-def _statement(statements: Sequence[Question], turn: int, place: int) -> Question:
+def _statement(statements: Sequence[Question], turn: int, index: int) -> Question:
     """One that is true or one that is not, in turn: within a test, and from test to test."""
-    kind = [statement for statement in statements if statement.true == bool((turn + place) % 2)]
+    kind = [statement for statement in statements if statement.true == bool((turn + index) % 2)]
     return _turn(kind, turn // 2) if kind else _turn(statements, turn)
 
 

@@ -123,9 +123,9 @@ def stepper(book: Notebook) -> str:
 def _downloads(name: str) -> str:
     """One line with the ways to run or to print a notebook."""
     found = [f"[Open in Colab]({address(name, repository())})"] if repository() else []
-    for place, what in DOWNLOADS.items():
-        if (ROOT / "build" / place.format(name)).is_file():
-            found.append(f'<a href="../{place.format(name)}" download>{what}</a>')
+    for path, what in DOWNLOADS.items():
+        if (ROOT / "build" / path.format(name)).is_file():
+            found.append(f'<a href="../{path.format(name)}" download>{what}</a>')
     return " · ".join(found)
 
 
@@ -178,8 +178,8 @@ def facts(books: dict[str, Notebook]) -> str:
     shown = {claim for book in books.values() for cell in book.cells for claim in claims(cell)}
     rows = []
     for fact in read_facts().values():
-        place = f"course/{fact.notebook}.html" + f"#fact-{fact.id}" * (fact.id in shown)
-        link = f'<a href="{place}">{books[fact.notebook].label}</a>'
+        page = f"course/{fact.notebook}.html" + f"#fact-{fact.id}" * (fact.id in shown)
+        link = f'<a href="{page}">{books[fact.notebook].label}</a>'
         belief = f"{escape(fact.belief)} <em>({in_words(fact.verdict)})</em>"
         cells = "".join(f"<td>{cell}</td>" for cell in (escape(fact.statement), belief, fact.basis, link))
         rows.append(f'<tr id="{fact.id}">{cells}</tr>')

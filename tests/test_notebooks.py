@@ -128,14 +128,14 @@ SHOWS_THAT = {  # what a fact rests on is to be seen in its cell: a link, a form
 def test_every_fact_has_a_cell_and_one_that_is_executed_has_an_assertion_in_it(notebook):
     facts = {name: fact for name, fact in FACTS.items() if fact.notebook == notebook.name}
     shown = set()
-    for place, cell in enumerate(notebook.cells):
+    for index, cell in enumerate(notebook.cells):
         shown |= set(claims(cell))
         for fact in [facts[name] for name in claims(cell)]:
             assert cell.cell_type in SHOWN_IN[fact.basis], fact.id
             if fact.basis == "executed":
                 assert re.search(ASSERTS, cell.source, flags=re.M), f"{fact.id}: nothing is asserted"
                 assert "pytest.raises" not in cell.source
-            around = "\n".join(cell.source for cell in notebook.cells[place - 1 : place + 2])
+            around = "\n".join(cell.source for cell in notebook.cells[index - 1 : index + 2])
             rests_on = around if fact.basis == "recorded" else cell.source
             assert re.search(SHOWS_THAT[fact.basis], rests_on, flags=re.I), f"{fact.id}: {fact.basis}?"
     assert shown == facts.keys()

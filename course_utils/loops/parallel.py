@@ -237,7 +237,7 @@ class FullySharded(_Group):
         parameters = list(fsdp.parameters())
         mesh = getattr(parameters[0], "device_mesh", None)
         for p in parameters:
-            kinds = [place.is_shard() for place in getattr(p, "placements", ())]
+            kinds = [placement.is_shard() for placement in getattr(p, "placements", ())]
             if kinds not in ([True], [False, True]) or p.device_mesh != mesh:
                 raise ValueError(
                     "FSDP2 is supported with every parameter sharded over one mesh, of 1 dimension or of 2 (HSDP); "

@@ -63,11 +63,11 @@ def with_loops(updates):
     for row in updates:
         if abs(sum(row) - 1) > 1e-9:
             return False
-        for place, share in enumerate(row):
-            if share and place in seen:
+        for index, share in enumerate(row):
+            if share and index in seen:
                 return False
             if share:
-                seen.add(place)
+                seen.add(index)
     return len(seen) == len(updates[0])
 
 

@@ -29,7 +29,7 @@ from itertools import islice
 from operator import itemgetter
 
 import torch
-from side_by_side import EXACT, PACKAGES, ROOT, TRAINER, asked_to_write, keep, place, quiet
+from side_by_side import EXACT, PACKAGES, ROOT, TRAINER, asked_to_write, keep, quiet, rank_options
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -124,7 +124,7 @@ def accelerate(model, loader):
 
 
 def here() -> dict:
-    return place() | {"precision": f"{torch.get_default_dtype().itemsize * 8}-true"}
+    return rank_options() | {"precision": f"{torch.get_default_dtype().itemsize * 8}-true"}
 
 
 def fabric(model, loader):

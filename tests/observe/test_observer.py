@@ -306,8 +306,8 @@ def test_a_gradient_of_any_shape_holds_a_number_other_than_zero_or_none(of):
     for shape in ((), (0, 3), (3,), (2, 3), (3, 5_000)):
         grad = torch.zeros(shape)
         assert not gradients.any_nonzero(grad.as_subclass(of))
-        for place in (0, -1) if grad.numel() else ():
-            grad.flatten()[place] = 1.0
+        for index in (0, -1) if grad.numel() else ():
+            grad.flatten()[index] = 1.0
             assert gradients.any_nonzero(grad.as_subclass(of))
             grad.zero_()
 
