@@ -1,5 +1,4 @@
-"""The 90-minute path runs as it is printed: the set-up cell and the named sections of each notebook, without
-proofs.
+"""The 90-minute path runs as printed: set-up and named sections of each notebook, without proofs.
 
 The longer paths are whole notebooks, which nbval runs.
 """

@@ -1,4 +1,4 @@
-"""record(): every backward call, change, step and zeroing of any loop is seen, and nothing is changed."""
+"""record(): every backward call, change, step and zeroing is seen, and nothing is changed."""
 
 import pytest
 import torch
