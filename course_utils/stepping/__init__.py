@@ -23,7 +23,7 @@ def step_through(loop: Callable, *args: Any, **kwargs: Any) -> None:
 
     Args:
         loop: A plain Python function.
-        *args: What you would call it with; the model or the optimizer must be among them.
+        *args: What you would call it with; its model, or the weights, must be among them.
         **kwargs: What you would call it with.
 
     Raises:
@@ -42,12 +42,11 @@ def step_through(loop: Callable, *args: Any, **kwargs: Any) -> None:
     from IPython.display import display
 
     recording = record_steps(loop, *args, **kwargs)
-    title, rows = f"{recording.name}, step by step", table_of(recording)
-    html = (
-        f"{player(title, frames(recording))}\n<details><summary>As a table</summary>{as_table(title, rows)}</details>"
-    )
+    title, rows = f"{loop.__name__}, step by step", table_of(*recording)
+    table = f"<details><summary>As a table</summary>{as_table(title, rows)}</details>"
+    html = f"{player(title, frames(*recording))}\n{table}"
     text = "\n  ".join([f"{title}:", *(what for _, what, _ in rows[1:])])
-    display(as_static(html, text, {"kind": "steps", "loop": recording.name, "rows": rows}), raw=True)
+    display(as_static(html, text, {"kind": "steps", "loop": loop.__name__, "rows": rows}), raw=True)
 
 
 def play_with(title: str, controls: Mapping[str, Sequence[Any]], state: Callable[..., Sequence[str]]) -> None:
