@@ -23,11 +23,11 @@ def verdict(text):
     before, display._display = display._display, lambda data, *_: shown.append(data["text/html"])
     try:
         display.show_verdict(display.WRONG, text, text, text, {})
-        display.show_below(text, display.ASK, text)
+        display.show_html(display.box(display.ASK, display.with_code(text)), text, {}, head=text)
         display.show_loop(text, text, [1])
     finally:
         display._display = before
-    return "".join(shown) + display.folded(text, text)
+    return "".join(shown)
 
 
 TAGS = re.compile(r"<(?!/?code>)[a-z/!][^>]*>")

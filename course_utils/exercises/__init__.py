@@ -45,7 +45,7 @@ def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) 
     """
     verdict = judge(exercise, answer, limit)
     if scored:
-        tried(exercise, None if verdict.bug in NOT_TRIED else verdict.passed)
+        tried(exercise, verdict.passed)
         if verdict.passed and EXERCISES[exercise].stage and not my_loop.is_off():
             verdict = replace(verdict, message=f"{verdict.message} {_kept(exercise, answer)}")
     message = verdict.message[:1].upper() + verdict.message[1:]
@@ -104,7 +104,7 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
     torch.set_default_dtype(dtype)
     if torch.get_default_device() != device:
         torch.set_default_device(device)
-    return replace(verdict, printed=printed.getvalue()[:100_000])
+    return replace(verdict, printed=printed.getvalue()[:10_000])
 
 
 def _verdict(error: BaseException, answer: Any, limit: float) -> Verdict:

@@ -288,7 +288,7 @@ def five():
 
 def test_it_is_shown_in_html_in_text_and_as_a_table(monkeypatch):
     shown = []
-    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: shown.append(bundle))
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, **_: shown.append(bundle))
     step_through(*five())
     (bundle,) = shown
     assert bundle.keys() == {"text/html", "text/plain", COURSE}
@@ -341,7 +341,7 @@ def test_a_name_that_looks_like_html_is_escaped(w):
 
 def test_every_state_that_sliders_can_reach_is_computed_in_the_order_in_which_they_find_it(monkeypatch):
     shown = []
-    monkeypatch.setattr(IPython.display, "display", lambda data, raw: shown.append(data))
+    monkeypatch.setattr(IPython.display, "display", lambda data, **_: shown.append(data))
     play_with("Powers", {"base": [2, 3], "power": [1, 2, 4]}, lambda base, power: [f"{base**power}.", "<b>it</b>"])
     (bundle,) = shown
     page = unescape(re.search('srcdoc="([^"]*)"', bundle["text/html"])[1])
