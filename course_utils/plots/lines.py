@@ -8,13 +8,13 @@ from textwrap import fill
 from matplotlib.figure import Figure
 
 from course_utils.plots.look import (
-    BLACK,
     BLUE,
     FONT,
     GREEN,
+    INK,
+    LEGEND,
     LOOKS,
     RED,
-    SMALL,
     Pair,
     arrow,
     ink,
@@ -54,19 +54,16 @@ def curves(
     for (name, y), (color, dashes, marker) in zip(lines.items(), cycle(LOOKS)):
         drawn += axis.plot(x, y, color=color, linestyle=dashes, marker="" if name in plain else marker,
                            markevery=max(1, len(y) // 12), markersize=5, label=name)  # fmt: skip
-    if all(isinstance(value, int) for value in x):
-        axis.xaxis.get_major_locator().set_params(integer=True)
     name_axis(axis, xlabel, ylabel)
     if "x" in log:
         axis.set_xscale("log", base=2)
     if "y" in log:
         axis.set_yscale("log")
-    if ylim:
-        axis.set_ylim(ylim)
+    axis.set_ylim(ylim)
     if len(drawn) > 1:
         drawn.sort(key=lambda line: [y for y in line.get_ydata() if isfinite(y)][-1], reverse=True)
         names = [fill(line.get_label(), 18, break_on_hyphens=False) for line in drawn]
-        figure.legend(drawn, names, loc="outside right center", frameon=False, handlelength=3, **SMALL)
+        figure.legend(drawn, names, loc="outside right center", handlelength=3, **LEGEND)
     return figure
 
 
@@ -86,7 +83,7 @@ def arrows(gradients: Sequence[Pair], total: Pair, mean: Pair) -> Figure:
         write(axis, name, end, (-6, 6), ha="right", fontsize=FONT, color=ink(color))
     axis.update_datalim([*corners, total, mean])
     axis.margins(0.15)
-    axis.axhline(0, color=BLACK, linewidth=0.5)
-    axis.axvline(0, color=BLACK, linewidth=0.5)
+    axis.axhline(0, color=INK, linewidth=0.5)
+    axis.axvline(0, color=INK, linewidth=0.5)
     name_axis(axis, "gradient of the first weight", "gradient of the second weight")
     return figure
