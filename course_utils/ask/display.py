@@ -32,7 +32,7 @@ def show(figure: Any, alt: str) -> None:
     """
     width, _ = figure.get_size_inches()
     size = {"image/png": {"width": int(width * 100), "alt": alt}}
-    _display({"image/png": png(figure), "text/plain": f"Figure: {alt}"}, size)
+    IPython.display.display({"image/png": png(figure), "text/plain": f"Figure: {alt}"}, raw=True, metadata=size)
 
 
 def png(figure: Any) -> bytes:
@@ -51,7 +51,8 @@ def show_table(caption: str, rows: Sequence[Sequence[str]], strong: Callable[[st
         strong: Which texts are bold, apart from the header's.
     """
     html = as_table(caption, rows, strong)
-    _display({"text/html": html, "text/plain": "\n".join([caption, *map(" | ".join, rows)])})
+    text = "\n".join([caption, *map(" | ".join, rows)])
+    IPython.display.display({"text/html": html, "text/plain": text}, raw=True)
 
 
 def as_table(caption: str, rows: Sequence[Sequence[str]], strong: Callable[[str], bool] = lambda text: False) -> str:
@@ -88,7 +89,7 @@ def show_html(html: str, text: str, course: dict, head: str = " ", widget: Any =
     if widget is not None:
         view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
         bundle["application/vnd.jupyter.widget-view+json"] = view
-    _display(bundle)
+    IPython.display.display(bundle, raw=True)
 
 
 def show_fold(color: str, head: str, text: str, figure: Any, alt: str, course: dict, is_open: bool) -> None:
@@ -112,7 +113,8 @@ def show_fold(color: str, head: str, text: str, figure: Any, alt: str, course: d
     style = f'style="{BOX.format(color=color)}"'
     summary = f'<summary style="cursor:pointer">{head}</summary>'
     markdown = "\n\n".join([f"<details{' open' * is_open} {style}>{summary}", *shown, course["because"], "</details>"])
-    _display({"text/markdown": markdown, "text/plain": "\n\n".join([*plain, course["because"]]), COURSE: course})
+    bundle = {"text/markdown": markdown, "text/plain": "\n\n".join([*plain, course["because"]]), COURSE: course}
+    IPython.display.display(bundle, raw=True)
 
 
 def show_verdict(color: str, text: str, hint: str, printed: str, course: dict) -> None:
@@ -165,7 +167,3 @@ def fold(title: str, html: str, style: str = "margin-top:0.4em") -> str:
 def box(color: str, html: str) -> str:
     """HTML with a line of a colour at its left."""
     return f'<div style="{BOX.format(color=color)}">{html}</div>'
-
-
-def _display(bundle: dict[str, Any], metadata: dict | None = None) -> None:
-    IPython.display.display(bundle, raw=True, metadata=metadata)

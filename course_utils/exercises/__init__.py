@@ -133,7 +133,7 @@ def _kept(exercise: str, answer: Callable) -> str:
         loop = my_loop.Loop(EXERCISES[exercise].stage, my_loop.standalone(answer), [])
         if not (alone := judge(exercise, my_loop.train_of(loop))).passed:
             return f"It isn't kept, because in a file of its own it fails: {alone.message}"
-        my_loop.keep(answer, loop.after)
+        my_loop.keep(loop)
     except my_loop.NotAlone as needs:
         return f"It isn't kept in `{my_loop.FILE}`, because it uses {needs}."
     except (OSError, ValueError) as error:

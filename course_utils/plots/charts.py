@@ -1,11 +1,56 @@
-"""Tables, bars, points and pictures."""
+"""Lines, tables, bars, points and pictures."""
 
-from collections.abc import Mapping, Sequence
-from math import frexp, nan
+from collections.abc import Collection, Mapping, Sequence
+from itertools import cycle
+from math import frexp, isfinite, nan
+from textwrap import fill
 
 from matplotlib.figure import Figure
 
-from course_utils.plots.look import BLUE, FONT, INK, RED, SKY, SMALL, ink, name_axis, new_figure, write
+from course_utils.plots.look import BLUE, FONT, INK, LEGEND, LOOKS, RED, SKY, SMALL, Pair, name_axis, new_figure, write
+
+
+def curves(
+    lines: Mapping[str, Sequence[float]],
+    x: Sequence[float],
+    xlabel: str,
+    ylabel: str,
+    log: str = "",
+    ylim: Pair | None = None,
+    plain: Collection[str] = (),
+) -> Figure:
+    """One line per entry of `lines` over a common `x`, named in the order of their ends.
+
+    Args:
+        lines: Name and values of each line; NaN where it has none.
+        x: Where the values are.
+        xlabel: Below the x axis.
+        ylabel: Beside the y axis.
+        log: The axes that are logarithmic: `"x"`, `"y"` or `"xy"`.
+        ylim: Limits of the y axis.
+        plain: Names of lines without markers, for what is not measured over `x`, such as a value to
+            compare with.
+
+    Example:
+        >>> lines = {"zeroed": [2.3, 1.1], "forgotten": [2.3, 4.0]}
+        >>> figure = curves(lines, [1, 2], "update", "loss")
+    """
+    figure, (axis,) = new_figure()
+    drawn = []
+    for (name, y), (color, dashes, marker) in zip(lines.items(), cycle(LOOKS)):
+        drawn += axis.plot(x, y, color=color, linestyle=dashes, marker="" if name in plain else marker,
+                           markevery=max(1, len(y) // 12), markersize=5, label=name)  # fmt: skip
+    name_axis(axis, xlabel, ylabel)
+    if "x" in log:
+        axis.set_xscale("log", base=2)
+    if "y" in log:
+        axis.set_yscale("log")
+    axis.set_ylim(ylim)
+    if len(drawn) > 1:
+        drawn.sort(key=lambda line: [y for y in line.get_ydata() if isfinite(y)][-1], reverse=True)
+        names = [fill(line.get_label(), 18, break_on_hyphens=False) for line in drawn]
+        figure.legend(drawn, names, loc="outside right center", handlelength=3, **LEGEND)
+    return figure
 
 
 def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float, sums: bool = False) -> Figure:
@@ -36,7 +81,7 @@ def shares(tables: Mapping[str, Sequence[Sequence[float]]], right: float, sums: 
         axis.tick_params(length=0)
         write(axis, "update", (0, 1), (-6, 5), xycoords="axes fraction", ha="right")
         for row, total in enumerate(map(sum, table) if sums else ()):
-            look = {} if _rounded(total) == "1" else {"weight": "bold", "color": ink(RED)}
+            look = {} if _rounded(total) == "1" else {"weight": "bold", "color": RED}
             write(axis, _rounded(total), (1, row), (8, 0), xycoords=("axes fraction", "data"), ha="left", va="center",
                   **look)  # fmt: skip
         if sums:

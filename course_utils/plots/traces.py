@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_utils.plots.look import BLUE, FONT, INK, LEGEND, PALE, RED, SKY, SMALL, ink, name_axis, new_figure
+from course_utils.plots.look import BLUE, FONT, INK, LEGEND, PALE, RED, SKY, SMALL, name_axis, new_figure
 from course_utils.record import Event, Trace
 
 _BLOCKS = {  # what a block of a pile is, and its look
@@ -88,6 +88,6 @@ def _pile(axis: Axes, place: int, event: Event, numbers: range) -> None:
         axis.text(place, y + 0.5, str(number), ha="center", va="center_baseline", **SMALL)
     if event.kind == "step":
         axis.add_patch(Rectangle((place - 0.47, 0), 0.94, max(event.held, 0.1), zorder=3, **_BLOCKS["step reads"]))
-        axis.text(place, -0.2, str(event.held), ha="center", va="top", fontsize=FONT, weight="bold", color=ink(RED))
+        axis.text(place, -0.2, str(event.held), ha="center", va="top", fontsize=FONT, weight="bold", color=RED)
     elif event.kind == "zero":
         axis.add_patch(Rectangle((place - 0.4, 0.1), 0.8, 0.8, **_BLOCKS["zeroed"]))

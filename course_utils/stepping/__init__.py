@@ -66,7 +66,6 @@ def play_with(title: str, controls: Mapping[str, Sequence[Any]], state: Callable
     places = list(product(*controls.values()))
     if len(places) > MOST_STATES:
         raise ValueError(f"the sliders have {len(places)} places, and at most {MOST_STATES} can be computed")
-    frames = [state(*place) for place in places]
-    words = {name: [str(value) for value in values] for name, values in controls.items()}
-    settings = "; ".join(f"{name}: {', '.join(values)}" for name, values in words.items())
-    show_html(player(title, frames, words), f"{title}. {settings}", {"kind": "play", "title": title})
+    html = player(title, [state(*place) for place in places], controls)
+    settings = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in controls.items())
+    show_html(html, f"{title}. {settings}", {"kind": "play", "title": title})

@@ -99,9 +99,7 @@ def record_steps(loop: Callable, *args: Any, **kwargs: Any) -> tuple[list[str], 
     try:
         lines, first = inspect.getsourcelines(loop)
     except OSError:
-        raise ValueError(
-            f"the source of {loop.__name__} is not available; write it with def, in a cell or a file"
-        ) from None
+        raise ValueError(f"{loop.__name__} has no source; write it with def, in a cell or a file") from None
     recorder = _Recorder(inspect.unwrap(loop).__code__, first, parameters)
     recorder.run(loop, args, kwargs)
     return textwrap.dedent("".join(lines)).rstrip().splitlines(), recorder.moments

@@ -23,9 +23,8 @@ def sentence(before: Moment, now: Moment) -> str:
         case "loss":
             return f"Now {now.text}."
         case "backward":
-            is_first = all(grad == "None" for _, grad in before.values.values())
-            how, where = ("puts", "into") if is_first else ("adds", "to")
-            return f"`backward()` {how} the gradient of {listed(book.held[-1:])} {where} `.grad`{grads}."
+            verb, to = ("puts", "into") if {grad for _, grad in before.values.values()} == {"None"} else ("adds", "to")
+            return f"`backward()` {verb} the gradient of {listed(book.held[-1:])} {to} `.grad`{grads}."
         case "zero":
             lost = book.lost[len(earlier.lost) :]
             return f"This line empties `.grad`{grads}." + f" No step has used {listed(lost)}: thrown away." * bool(lost)

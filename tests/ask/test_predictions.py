@@ -43,7 +43,7 @@ def test_a_measurement_that_the_course_does_not_know_is_an_error():
 @pytest.mark.parametrize(("choice", "shown"), [("-2", True), ("-6", False), (None, False)])
 def test_the_sentence_follows_a_wrong_choice_and_no_other(choice, shown, monkeypatch):
     bundles = []
-    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw, metadata: bundles.append(bundle))
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, **_: bundles.append(bundle))
     question = "One weight: what is in .grad after the second backward()?"
     guess = predict(question, [-2, -4, -6])
     guess._widget.value = choice
