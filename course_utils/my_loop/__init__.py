@@ -113,17 +113,17 @@ def standalone(answer: Callable) -> str:
     imports: set[str] = set()
     functions: dict[str, str] = {}
     _gather(answer, imports, functions)
+    parts = ["\n".join(sorted(imports)), *reversed(functions.values())]  # each before the one that calls it
     if answer.__name__ != "train":
-        functions[""] = f"train = {answer.__name__}"
-    return "\n".join([*sorted(imports), "", "", "\n\n\n".join(functions.values())]).lstrip() + "\n"
+        parts.append(f"train = {answer.__name__}")
+    return "\n\n\n".join(parts).lstrip() + "\n"
 
 
 def _gather(answer: Callable, imports: set[str], functions: dict[str, str]) -> None:
-    """Adds what a function needs, and then itself."""
+    """Adds a function, and then what it needs."""
     if answer.__code__.co_freevars:
         raise NotAlone(f"`{answer.__code__.co_freevars[0]}`, which is defined in another function")
-    functions[answer.__name__] = ""  # so that one which calls itself is gathered once
-    source = dedent(inspect.getsource(answer)).strip()
+    functions[answer.__name__] = source = dedent(inspect.getsource(answer)).strip()
     for name in dict.fromkeys(_globals(compile(source, "", "exec"))):  # its decorators, defaults and types, too
         if name in functions or (hasattr(builtins, name) and name not in {*answer.__globals__, "display"}):
             continue
@@ -139,7 +139,6 @@ def _gather(answer: Callable, imports: set[str], functions: dict[str, str]) -> N
             _gather(value, imports, functions)
         else:
             raise NotAlone(f"`{name}`, which is neither in torch nor a function of your own")
-    functions[answer.__name__] = functions.pop(answer.__name__) + source
 
 
 def _import(name: str, value: Any, home: str) -> str:
