@@ -151,9 +151,8 @@ def show_loop(title: str, text: str, new: Sequence[int]) -> None:
     plain = [f"{'+' if number in new else ' '} {line}" for number, line in enumerate(lines, start=1)]
     mark = '<span style="user-select:none">{}</span>{}'  # so that what is copied is Python
     marked = "\n".join(mark.format(line[:2], escape(line[2:])) for line in plain)
-    head = f"{title[0].upper()}{title[1:]}"
-    says = f"{head}. Lines marked + are new." if new else f"{head}."  # shows where a cell's outputs are folded, too
-    show_html(box(ASK, f"<pre>{marked}</pre>"), "\n".join([head, *plain]), {"kind": "loop"}, says)
+    says = f"{title}. Lines marked + are new." if new else f"{title}."  # shows where a cell's outputs are folded, too
+    show_html(box(ASK, f"<pre>{marked}</pre>"), "\n".join([title, *plain]), {"kind": "loop"}, says)
 
 
 def fold(title: str, html: str, style: str = "margin-top:0.4em") -> str:

@@ -182,7 +182,7 @@ def loop_so_far(after: str) -> Callable:
     except (Exception, SystemExit, Endless) as error:  # whatever somebody has written into the file
         where = f"{line}: " if (line := place(error.__traceback__)) else ""
         says = f"can't be used ({where}{type(error).__name__}: {error})"
-    whose = "your loop" if not says and own else "the course's loop"
+    whose = "Your loop" if not says and own else "The course's loop"
     show_loop(f"{whose} after {after}" + f", because {my_loop.FILE} {says}" * bool(says), loop.text, loop.new)
     return train
 

@@ -1,6 +1,6 @@
 """What one moment of a loop has done, in a sentence. Code in it stands between backquotes."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from course_utils.stepping.recorder import LIMIT, Ledger, Moment
 
@@ -51,10 +51,9 @@ def sentence(before: Moment, now: Moment) -> str:
     return said
 
 
-def listed(numbers: Iterable[int]) -> str:
+def listed(numbers: Sequence[int]) -> str:
     """
     >>> listed([1]), listed([2, 4, 5])
     ('micro-batch 1', 'micro-batches 2, 4, 5')
     """
-    numbers = list(numbers)
     return f"micro-batch{'es' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
