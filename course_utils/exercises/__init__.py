@@ -45,7 +45,7 @@ def check(exercise: str, answer: Any, scored: bool = True, limit: float = 20.0) 
     """
     verdict = judge(exercise, answer, limit)
     if scored:
-        tried(exercise, None if verdict.bug in NOT_TRIED else verdict.passed)
+        tried(exercise, verdict.passed)
         if verdict.passed and EXERCISES[exercise].stage and not my_loop.is_off():
             verdict = replace(verdict, message=f"{verdict.message} {_kept(exercise, answer)}")
     message = verdict.message[:1].upper() + verdict.message[1:]
@@ -104,7 +104,7 @@ def judge(name: str, answer: Any, limit: float = 20.0) -> Verdict:
     torch.set_default_dtype(dtype)
     if torch.get_default_device() != device:
         torch.set_default_device(device)
-    return replace(verdict, printed=printed.getvalue()[:100_000])
+    return replace(verdict, printed=printed.getvalue()[:10_000])
 
 
 def _verdict(error: BaseException, answer: Any, limit: float) -> Verdict:
@@ -133,7 +133,7 @@ def _kept(exercise: str, answer: Callable) -> str:
         loop = my_loop.Loop(EXERCISES[exercise].stage, my_loop.standalone(answer), [])
         if not (alone := judge(exercise, my_loop.train_of(loop))).passed:
             return f"It isn't kept, because in a file of its own it fails: {alone.message}"
-        my_loop.keep(answer, loop.after)
+        my_loop.keep(loop)
     except my_loop.NotAlone as needs:
         return f"It isn't kept in `{my_loop.FILE}`, because it uses {needs}."
     except (OSError, ValueError) as error:
@@ -182,7 +182,7 @@ def loop_so_far(after: str) -> Callable:
     except (Exception, SystemExit, Endless) as error:  # whatever somebody has written into the file
         where = f"{line}: " if (line := line_of(error.__traceback__)) else ""
         says = f"can't be used ({where}{type(error).__name__}: {error})"
-    whose = "your loop" if not says and own else "the course's loop"
+    whose = "Your loop" if not says and own else "The course's loop"
     show_loop(f"{whose} after {after}" + f", because {my_loop.FILE} {says}" * bool(says), loop.text, loop.new)
     return train
 
