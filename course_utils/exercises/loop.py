@@ -31,9 +31,9 @@ WHEN = {
     "irregular-window": "How many batches have gone through `backward()` since the last update when your loop steps?",
     "leftover-gradients": "What does your loop do with the batches that come after the last step?",
 }
-SHARE = "By what is each loss divided, also where fewer than N batches are left?"
-WEIGHT = "What fraction of its window's samples, or tokens, is in this batch? Its mean loss counts by that."
-LIMIT = "Of which gradient should the norm be limited? Of the whole window's, once, before the step."
+SHARE = "What is each loss divided by, even where fewer than N batches are left?"
+WEIGHT = "What fraction of its window's samples, or tokens, is in this batch? Its mean loss should count that much."
+LIMIT = "Whose norm should be limited? That of the whole window's gradient, once, before the step."
 DIGITS = "Print the dtype of the model, of the loss and of `.grad`. Which line changes it, or rounds?"
 GRAPHS = "Only one batch fits into memory: call `backward()` before the next `loss_fn`. Does anything keep the loss?"
 ELSE = "What else does your loop do to the model, to `.grad`, or to the optimizer?"
@@ -186,7 +186,7 @@ class Loop:
             self.wrong(bug, f"{update} is a step too many: it holds batches {numbers(has)}.")
         holds, early = f"{update} holds batches {numbers(has)} instead of {numbers(due)}", lost - step.ran
         if has & due and strangers and max(strangers) < min(due):
-            self.wrong("stale-gradients", f"{holds}: the others belong to what came before.")
+            self.wrong("stale-gradients", f"{holds}: the rest was in `.grad` already.")
         if strangers or (has and early & self.ran):
             self.wrong("irregular-window", f"{holds}.")
         if early:

@@ -29,11 +29,11 @@ SCALED = [
 SCHEDULE = "scheduler steps before each update"
 CHANNELS = {
     "losses": ("wrong-loss", "one number per window, the mean loss of its samples before the step",
-               "Each loss in a window is a share of the window's mean already. Which of them does your log hold?"),
+               "Each loss in a window is already a share of the window's mean. Which of them does your log hold?"),
     SCHEDULE: ("scheduler-cadence", "the schedule steps once after each update, and not where none was made",
-               "Is yours in the loop over micro-batches, before the step, or also where the step is left out?"),
-    "scale": ("scaler-timing", "at each micro-batch: one scale per window, also after a window that is left out",
-              "How often does your loop call update() per window, also in a window without a step?"),
+               "Is yours in the loop over micro-batches, before the step, or also where the step is skipped?"),
+    "scale": ("scaler-timing", "at each micro-batch: one scale per window, also after a skipped window",
+              "How often does your loop call update() per window, even in a window without a step?"),
     "autocast": ("autocast-scope", "it is on in each forward pass, and off at each step",
                  "Where does the block under `with autocast:` begin and end?"),
 }  # fmt: skip
