@@ -4,15 +4,21 @@ proofs.
 The longer paths are whole notebooks, which nbval runs.
 """
 
+import ast
+import builtins
 import re
+from collections.abc import Iterator
 
 import pytest
+from nbformat import NotebookNode
 
 from cells import run
 from course import NOTEBOOKS
-from notebooks import PROJECT, reading, section_of, tags
+from notebooks import PROJECT, displays, reading, section_of, tags
 
 SHORT = [name for name, book in NOTEBOOKS.items() if book.short]
+DAY = [name for name, book in NOTEBOOKS.items() if book.numbered]
+each_path = pytest.mark.parametrize("path", [SHORT, DAY], ids=["90 minutes", "day"])
 
 
 @pytest.mark.parametrize("name", SHORT)
@@ -42,3 +48,65 @@ def test_a_path_takes_no_longer_than_its_name_says():
     day = [book for book in NOTEBOOKS.values() if book.numbered and book.name != PROJECT]
     assert 0 < sum(reading(NOTEBOOKS[name], NOTEBOOKS[name].short).minutes for name in SHORT) <= 90
     assert 0 < sum(book.minutes for book in day) <= 370
+
+
+def pieces(name: str, path: list[str]) -> Iterator[tuple[str, NotebookNode, str]]:
+    """What is on a path in a notebook: a section ("" is the set-up cell's), a cell of it, and the prose there."""
+    book, section = NOTEBOOKS[name], ""
+    for cell in book.cells[1:]:
+        texts = ["\n".join(str(value) for each in displays(cell) for value in each.values())]
+        for text in texts if cell.cell_type == "code" else re.split(r"^(?=## )", cell.source, flags=re.M):
+            if heading := re.match(r"## (.+)", text):
+                section = section_of(heading[1])
+            if path is DAY or not section or section in book.short:
+                yield section, cell, re.sub(r"```.*?```|^\*\*Next:.*?$", "", text, flags=re.M | re.S)
+
+
+@each_path
+def test_a_path_defines_a_term_before_it_uses_it(path):
+    """The glossary is the tags `defines:TERM`; each names a cell that defines its term."""
+    cells = [(name, *piece) for name in path for piece in pieces(name, path)]
+    for tag in sorted({tag for book in NOTEBOOKS.values() for cell in book.cells for tag in tags(cell)}):
+        _, is_term, term = tag.partition("defines:")
+        stem = term.removesuffix("e")  # clip: "clips", "clipping"
+        forms = rf"(?<![\w-]){stem}(?:e|{stem[-1:]})?(?:s|d|ed|ing)?(?![\w-])"
+        defined = next(((name, section) for name, section, cell, _ in cells if tag in tags(cell)), None)
+        for name, section, _, text in cells if is_term else ():
+            if (name, section) == defined:
+                break
+            used = re.search(f".*{forms}.*", re.sub("`[^`]*`", "", text), flags=re.I)
+            assert not used, f"{name}, {section}: {term!r} isn't defined yet: {used[0]}"
+
+
+@each_path
+def test_a_path_defines_a_function_before_it_uses_it(path):
+    for name in path:
+        every = [node for cell in NOTEBOOKS[name].code for node in nodes(cell)]
+        functions = {node.name for node in every if isinstance(node, ast.FunctionDef)}
+        known, named, known_after = {*dir(builtins), "__name__"}, {}, {}
+        for section, cell, text in pieces(name, path):
+            if cell.cell_type == "code":
+                known |= {bound for node in nodes(cell) for bound in binds(node)}
+                unknown = {node.id for node in nodes(cell) if isinstance(node, ast.Name)} - known
+                assert not unknown, f"{name}, {section}: {unknown} in {cell.source}"
+            named.setdefault(section, set()).update(functions & {*re.findall(r"`(\w+)(?:`|\(\w)", text)})
+            known_after[section] = {*known}
+        for section in named:
+            assert named[section] <= known_after[section], f"{name}, {section}: {named[section] - known_after[section]}"
+
+
+def nodes(cell: NotebookNode) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(cell.source))]
+
+
+def binds(node: ast.AST) -> list[str]:
+    match node:
+        case ast.FunctionDef() | ast.ClassDef() | ast.ExceptHandler():
+            return [node.name]
+        case ast.alias():
+            return [node.asname or node.name.partition(".")[0]]
+        case ast.arg():
+            return [node.arg]
+        case ast.Name(ctx=ast.Store()):
+            return [node.id]
+    return []
