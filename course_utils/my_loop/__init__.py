@@ -21,6 +21,7 @@ FILE = Path("my_loop.py")  # beside the notebook, in which a kernel runs
 STAGES = ("00", "04", "05", "06", "08", "09")  # the notebooks that extend the loop
 IMPORT = "from course_utils.my_loop.after_05 import windows"
 _numbers = count()
+_unwritten = ""  # what the file would hold, if it could be written
 _HEAD = re.compile(r"# The loop after (\d\d), kept by the course\. New lines:([\d ]*)\n")
 
 
@@ -55,55 +56,59 @@ def of_the_course(after: str) -> Loop:
 
 
 def of_the_learner() -> Loop | None:
-    """What `my_loop.py` holds, or None if there is no such file.
+    """What `my_loop.py` holds, or should hold; None if nothing is kept.
 
     Raises:
         ValueError: If its first line isn't the course's.
     """
-    if is_off() or not FILE.exists():
+    if is_off() or not (_unwritten or FILE.exists()):
         return None
-    text = FILE.read_text(encoding="utf-8-sig")  # Windows may have put a mark before it
+    text = _unwritten or FILE.read_text(encoding="utf-8-sig")  # Windows may have put a mark before it
     head = _HEAD.match(text)
     if not head or head[1] not in STAGES:
         raise ValueError("its first line should say after which notebook it stands")
     return Loop(head[1], text[head.end() :], [int(number) for number in head[2].split()])
 
 
-def keep(answer: Callable, after: str) -> Loop:
-    """Writes a learner's loop to `my_loop.py`, whole and at once.
+def keep(text: str, after: str) -> str:
+    """Writes a learner's loop to `my_loop.py`, whole and at once; where that can't be done, keeps it in this kernel.
 
     Args:
-        answer: The function, in whatever style.
+        text: What `standalone` has made of it.
         after: The notebook.
 
+    Returns:
+        Where it is kept, in words.
+
     Raises:
-        NotAlone: If it uses what neither torch nor Python's library has and the notebook doesn't
-            define as a function.
         ValueError: If the file holds a loop of a later notebook, or isn't the course's.
-        OSError: If it can't be written.
+        OSError: If there is a file that can't be read.
     """
+    global _unwritten
     before = of_the_learner()
     if before and STAGES.index(before.after) > STAGES.index(after):
         raise ValueError(f"{FILE} holds your loop after {before.after}; to start again, delete it")
-    text = standalone(answer)
     old = before.text.splitlines() if before else text.splitlines()
     if before and before.after == after:  # written again: what was new still is
         old = [line for number, line in enumerate(old, start=1) if number not in before.new]
-    made = Loop(after, text, _new(text, "\n".join(old)))
+    new = " ".join(map(str, _new(text, "\n".join(old))))
+    _unwritten = f"# The loop after {after}, kept by the course. New lines: {new}\n{text}"
     draft = FILE.with_suffix(".new")
-    head = f"# The loop after {after}, kept by the course. New lines: {' '.join(map(str, made.new))}\n"
-    draft.write_text(head + text, encoding="utf-8")
-    draft.replace(FILE)
-    return made
+    try:
+        draft.write_text(_unwritten, encoding="utf-8")
+        draft.replace(FILE)
+    except OSError as error:
+        return f"in this kernel alone, because `{FILE}` can't be written ({error})"
+    _unwritten = ""
+    return f"in `{FILE}`, beside this notebook"
 
 
 def train_of(loop: Loop) -> Callable:
     """The function that a loop's text defines, with its lines numbered as in the file."""
-    file, names, text = f"<the loop after {loop.after} {next(_numbers)}>", {}, f"\n{loop.text}"
+    file, names = f"<the loop after {loop.after} {next(_numbers)}>", {}
+    text = f"\n{loop.text}\ntrain"  # raises a NameError where there is none
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(compile(text, file, "exec"), names)
-    if "train" not in names:
-        raise NotAlone("it defines no `train`")
     return names["train"]
 
 
@@ -164,8 +169,7 @@ def _text(after: str) -> str:
     """The course's loop, with the `windows` that it imports."""
     text = (Path(__file__).parent / f"after_{after}.py").read_text(encoding="utf-8")
     if IMPORT in text:
-        windows, *_ = _text("05").partition("\n\n\n")
-        text = text.replace(IMPORT, f"\n{windows}")
+        text = text.replace(IMPORT, "\n" + _text("05").partition("\n\n\n")[0])
     return text.lstrip()
 
 
